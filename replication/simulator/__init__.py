@@ -4,3 +4,5 @@
 clients, ``faults`` what goes wrong and ``oracle`` the promises. ``exhaustive`` checks every
 interleaving of a small model, ``matrix`` compares the rules of truncation.
 """
+
+__all__ = ["exhaustive", "faults", "matrix", "oracle", "search", "world"]

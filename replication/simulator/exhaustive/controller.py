@@ -1,7 +1,7 @@
-"""What the controller decides, and how its decisions reach the replicas.
+"""The decisions of the controller, and how they reach the replicas.
 
-A request may arrive late, repeatedly or never: every decision stays deliverable until nobody can
-take it any more.
+A request may arrive late, repeatedly or never. So a decision stays deliverable until no replica can
+accept it any more.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from replication.common.messages import AlterPartitionItem
 from replication.common.state import NO_LEADER, PartitionRegistration
 from replication.decisions.election import IsAcceptable
 from replication.decisions.isr import effective_min_isr
-from replication.simulator.exhaustive.decisions import Decisions
-from replication.simulator.exhaustive.state import Control, Leadership
+from replication.simulator.exhaustive.decisions import ModelDecisions
+from replication.simulator.exhaustive.state import Control, ModelLeadership
 from replication.simulator.exhaustive.steps import MIN_ISR
 
 TP = TopicPartition("model", 0)
-PARTITION_EPOCH = 0  # of a leader's view, always (``Control``)
+PARTITION_EPOCH = 0  # always the partition epoch of a leader's view (``Control``)
 
 
 class Decided(NamedTuple):
@@ -29,19 +29,22 @@ class Decided(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """A request that a replica may take now."""
+    """A request that a replica may accept now."""
 
     leader: int
     epoch: int
     isr: tuple[int, ...]
-    unseen_index: int  # where it stands among what the leader has not seen; −1 for a follower
+    unseen_index: int  # its place among what the leader has not seen; −1 for a follower
 
 
 def changed(
-    control: Control, replicas: int, decide: Decisions, isr: tuple[int, ...] | None,
+    control: Control,
+    replicas: int,
+    decide: ModelDecisions,
+    isr: tuple[int, ...] | None,
     acceptable: IsAcceptable,
-) -> Control:  # fmt: skip
-    """The registration after an event, and its announcement; ``control`` if nothing changes."""
+) -> Control:
+    """The registration after an event, and its announcement, or ``control`` if nothing changes."""
     now = control.registration(replicas)
     after = decide.change(
         now, acceptable, min_isr=effective_min_isr(MIN_ISR, replicas), elr_enabled=False, isr=isr
@@ -53,18 +56,18 @@ def announced(control: Control, after: PartitionRegistration) -> Control:
     history = control.leaderships
     if after.leader_epoch > control.leader_epoch:
         unseen = () if after.leader == NO_LEADER else (after.isr,)
-        history = (*history, Leadership(after.leader, unseen))
+        history = (*history, ModelLeadership(after.leader, unseen))
     elif after.leader != NO_LEADER:
         before = history[-1].unseen if history[-1] is not None else ()
-        history = (*history[:-1], Leadership(after.leader, (*before, after.isr)))
+        history = (*history[:-1], ModelLeadership(after.leader, (*before, after.isr)))
     return Control(after.leader, after.isr, history)
 
 
-def decisions_of(control: Control, replicas: int, decide: Decisions) -> Iterator[Decided]:
-    """Elections and failures: which brokers may lead at that moment is free (R-53, R-59).
+def decisions_of(control: Control, replicas: int, decide: ModelDecisions) -> Iterator[Decided]:
+    """Elections and failures, with every choice of brokers that may lead (R-53, R-59).
 
-    Only outcomes count, so at most one candidate is acceptable at a time. A broker that "fails"
-    may go on as it likes: nobody tells it.
+    Only outcomes count, so at most one candidate is acceptable at a time. A broker that "fails" is
+    not told, and may go on.
     """
 
     def only(candidate: int) -> IsAcceptable:
@@ -88,12 +91,16 @@ def decisions_of(control: Control, replicas: int, decide: Decisions) -> Iterator
 
 
 def altered(
-    control: Control, sender: int, sender_epoch: int, isr: tuple[int, ...], replicas: int,
-    decide: Decisions,
-) -> Control | None:  # fmt: skip
-    """A leader's proposal judged and applied (R-43 … R-48); None when it is refused.
+    control: Control,
+    sender: int,
+    sender_epoch: int,
+    isr: tuple[int, ...],
+    replicas: int,
+    decide: ModelDecisions,
+) -> Control | None:
+    """Judge and apply a leader's proposal (R-43 … R-48). None if it is refused.
 
-    It elects nobody: only the leader of the moment is acceptable.
+    It elects no other leader: only the present one is acceptable.
     """
     item = AlterPartitionItem(TP, sender_epoch, PARTITION_EPOCH, tuple((r, -1) for r in isr))
     now = control.registration(replicas)
@@ -103,7 +110,7 @@ def altered(
 
 
 def deliverable(control: Control, me: int, my_epoch: int) -> Iterator[Delivery]:
-    """What a broker in ``my_epoch`` may still take (R-12, R-18)."""
+    """What a broker in ``my_epoch`` may still accept (R-12, R-18)."""
     for epoch, leadership in enumerate(control.leaderships):
         if leadership is None:
             continue
@@ -116,8 +123,10 @@ def deliverable(control: Control, me: int, my_epoch: int) -> Iterator[Delivery]:
 
 
 def taken(control: Control, me: int, delivery: Delivery, lowest_epoch: int) -> Control:
-    """Forget what can no longer be delivered: ``me`` took it, all are at ``lowest_epoch`` or on."""
-    history: list[Leadership | None] = []
+    """Forget what can no longer be delivered: ``me`` took it, and all are at ``lowest_epoch`` or
+    above.
+    """
+    history: list[ModelLeadership | None] = []
     for epoch, leadership in enumerate(control.leaderships):
         if leadership is not None and leadership.leader == me:
             if epoch < delivery.epoch:

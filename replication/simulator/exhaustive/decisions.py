@@ -22,12 +22,12 @@ EpochCheck = Callable[[int, int], ErrorCode]
 
 
 @dataclass(frozen=True, slots=True)
-class Decisions:
-    """Each defaults to the function that brokers and the controller use.
+class ModelDecisions:
+    """The rules. The default of each is the function that brokers and the controller use.
 
-    The leader epoch of a fetch is checked once, and four things follow from it: records, a cut,
-    progress of the high watermark, membership of the ISR. They are four fields, because leaving
-    the check out makes a different fault of each.
+    The leader epoch of a fetch is checked once, with four consequences: records, a truncation,
+    progress of the high watermark, membership of the ISR. They are four fields, because leaving out
+    the check makes a different fault in each.
     """
 
     next_high_watermark: Callable[..., int] = next_high_watermark

@@ -1,9 +1,9 @@
-"""All states that can follow a state, and what is wrong with a state.
+"""The states that can follow a state, and the properties that a state breaks.
 
-A state is one integer: from the low end the replicas, the records written, the controller, each a
-field of ``FIELD_BITS``. A field is the number of a value in a table. Steps look only at a few
-fields, so each is worked out once per combination of them (by the rules themselves, ``steps`` and
-``controller``) and remembered: the search then costs look-ups.
+A state is one integer. Its fields of ``FIELD_BITS`` are, from the low end, the replicas, the
+written records and the controller. A field is the number of a value in a table. A step depends on a
+few fields only, so it is computed once for each combination of them (by the rules themselves,
+``steps`` and ``controller``) and remembered. The search then only does look-ups.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 from replication.decisions.isr import IsrState
 from replication.decisions.truncation import FETCH_RULE, TruncationRule
 from replication.simulator.exhaustive import controller, steps
-from replication.simulator.exhaustive.decisions import Decisions
+from replication.simulator.exhaustive.decisions import ModelDecisions
 from replication.simulator.exhaustive.properties import (
     Property,
     control_broken,
@@ -27,10 +27,10 @@ from replication.simulator.exhaustive.properties import (
 from replication.simulator.exhaustive.state import (
     Bounds,
     Control,
-    Phase,
-    Replica,
+    ModelPhase,
+    ModelReplica,
+    ModelTable,
     State,
-    Table,
 )
 from replication.simulator.exhaustive.symmetry import (
     Renaming,
@@ -45,7 +45,7 @@ FIELD_BITS = 20
 FIELD = (1 << FIELD_BITS) - 1
 
 
-class Step(NamedTuple):
+class ModelStep(NamedTuple):
     """``state + change`` is the next state, wherever the step is possible."""
 
     change: int
@@ -53,19 +53,19 @@ class Step(NamedTuple):
 
 
 class _LeaderMoves(NamedTuple):
-    steps: tuple[Step, ...]
+    steps: tuple[ModelStep, ...]
     proposals: tuple[tuple[int, ...], ...]
 
 
-_Ends = tuple[int, int]  # a follower's log end as it counts for the watermark, and for joining
+_Ends = tuple[int, int]  # a follower's log end, as it counts for the watermark and for joining
 
 
 class Model:
-    """The protocol within ``bounds``, under a truncation rule; ``decide`` may hold a mutant.
+    """The protocol within ``bounds``, under a truncation rule. ``decide`` may have a mutant.
 
     Args:
-        asynchronous_isr: a leader's change of the ISR is proposed, decided and learned in three
-            steps with anything in between, instead of one.
+        asynchronous_isr: a change of the ISR takes three steps with anything in between, instead of
+            one: the leader proposes it, the controller decides, the leader learns it.
         symmetry: take states that differ only in the names of the replicas as one (``symmetry``).
     """
 
@@ -73,7 +73,7 @@ class Model:
         self,
         bounds: Bounds,
         rule: TruncationRule = FETCH_RULE,
-        decide: Decisions | None = None,
+        decide: ModelDecisions | None = None,
         *,
         asynchronous_isr: bool = False,
         symmetry: bool = True,
@@ -81,7 +81,7 @@ class Model:
         if min(bounds.replicas, bounds.log_size, bounds.records) < 1 or bounds.max_epoch < 0:
             raise ValueError(f"nothing to explore within {bounds}")
         self.bounds, self.rule = bounds, rule
-        self._decide = Decisions() if decide is None else decide
+        self._decide = ModelDecisions() if decide is None else decide
         self._ids = range(bounds.replicas)
         self._shifts = [FIELD_BITS * i for i in self._ids]
         self._written_shift = FIELD_BITS * bounds.replicas
@@ -90,30 +90,30 @@ class Model:
         self.asynchronous_isr = asynchronous_isr
         self._names = all_names(bounds.replicas)[: None if symmetry else 1]
         self._renamings = [Renaming([], [[] for _ in self._ids]) for _ in self._names]
-        # Of every replica and control value, by number.
+        # By the numbers of replica and control values.
         self._leader: list[int] = []
         self._epoch: list[int] = []
         self._replica_ok: list[bool] = []
         self._control_broken: list[list[Property]] = []
         # The smallest field that renaming makes of it, and the renamings that do.
         self._best: list[tuple[int, tuple[tuple[list[int], ...], ...]]] = []
-        self._replicas: Table[Replica] = Table(FIELD, self._on_replica)
-        self._controls: Table[Control] = Table(FIELD, self._on_control)
-        # What is remembered, by numbers.
-        self._decided: dict[int, tuple[Step, ...]] = {}
-        self._delivered: dict[tuple[int, int, int, int], tuple[Step, ...]] = {}
-        self._written: dict[tuple[int, int, int], tuple[Step, ...]] = {}
-        self._asked: dict[tuple[int, int, int], tuple[Step, ...]] = {}
+        self._replicas: ModelTable[ModelReplica] = ModelTable(FIELD, self._on_replica)
+        self._controls: ModelTable[Control] = ModelTable(FIELD, self._on_control)
+        # Remembered results, by numbers.
+        self._decided: dict[int, tuple[ModelStep, ...]] = {}
+        self._delivered: dict[tuple[int, int, int, int], tuple[ModelStep, ...]] = {}
+        self._written: dict[tuple[int, int, int], tuple[ModelStep, ...]] = {}
+        self._asked: dict[tuple[int, int, int], tuple[ModelStep, ...]] = {}
         self._ends: dict[tuple[int, int], _Ends] = {}
         self._led: dict[tuple[int, int, tuple[_Ends, ...]], _LeaderMoves] = {}
-        self._altered: dict[tuple[int, int, int, tuple[int, ...]], tuple[Step, ...]] = {}
+        self._altered: dict[tuple[int, int, int, tuple[int, ...]], tuple[ModelStep, ...]] = {}
         self._pairs: dict[tuple[int, int], tuple[bool, bool, bool]] = {}
 
-    def _on_replica(self, number: int, replica: Replica) -> None:
+    def _on_replica(self, number: int, replica: ModelReplica) -> None:
         self._leader.append(replica.leader)
         self._epoch.append(replica.leader_epoch)
         self._replica_ok.append(replica_type_ok(replica, self.bounds))
-        for renaming in self._renamings:  # room first: renaming may find new values
+        for renaming in self._renamings:  # check the room first: renaming may find new values
             for fields in renaming.replicas:
                 fields.append(0)
         for names, renaming in zip(self._names, self._renamings, strict=True):
@@ -136,8 +136,10 @@ class Model:
     # -- states --------------------------------------------------------------------------------
 
     def initial(self) -> int:
-        """Nobody leads, all are in the ISR, the logs are empty."""
-        return self.encode(State(Control(-1, tuple(self._ids)), 0, (Replica(),) * len(self._ids)))
+        """The state without a leader, with all replicas in the ISR and empty logs."""
+        return self.encode(
+            State(Control(-1, tuple(self._ids)), 0, (ModelReplica(),) * len(self._ids))
+        )
 
     def encode(self, state: State) -> int:
         key = self._controls.number(state.control) << self._control_shift
@@ -175,14 +177,14 @@ class Model:
 
     # -- steps ---------------------------------------------------------------------------------
 
-    def steps(self, key: int) -> list[Step]:
+    def steps(self, key: int) -> list[ModelStep]:
         """Every step that leads to another state, in a fixed order."""
         ids = self._ids
         control = key >> self._control_shift
         written = key >> self._written_shift & FIELD
         numbers = [key >> shift & FIELD for shift in self._shifts]
         leader_of, epochs = self._leader, [self._epoch[n] for n in numbers]
-        found: list[tuple[Step, ...]] = [_known(self._decided, control, self._decide_on)]
+        found: list[tuple[ModelStep, ...]] = [_known(self._decided, control, self._decide_on)]
         for me in ids:
             others = [e for i, e in enumerate(epochs) if i != me]
             lowest = min(others, default=self.bounds.max_epoch)
@@ -203,23 +205,25 @@ class Model:
                 found.append(_known(self._asked, (me, number, numbers[leader]), self._ask))
         return [*chain.from_iterable(found)]
 
-    def _change(self, me: int, before: int, after: Replica, text: str) -> tuple[Step, ...]:
+    def _change(
+        self, me: int, before: int, after: ModelReplica, text: str
+    ) -> tuple[ModelStep, ...]:
         """The step of one replica; none if it stays the same."""
         number = self._replicas.number(after)
-        return (Step(number - before << self._shifts[me], text),) if number != before else ()
+        return (ModelStep(number - before << self._shifts[me], text),) if number != before else ()
 
     def _control_change(self, before: int, after: Control) -> int:
         return self._controls.number(after) - before << self._control_shift
 
-    def _decide_on(self, number: int) -> tuple[Step, ...]:
+    def _decide_on(self, number: int) -> tuple[ModelStep, ...]:
         control = self._controls.values[number]
         found: dict[int, str] = {}
         for after, reason in controller.decisions_of(control, len(self._ids), self._decide):
             if after is not control and after.leader_epoch <= self.bounds.max_epoch:
                 found.setdefault(self._control_change(number, after), reason)
-        return tuple(Step(change, text) for change, text in found.items())
+        return tuple(ModelStep(change, text) for change, text in found.items())
 
-    def _deliver(self, place: tuple[int, int, int, int]) -> tuple[Step, ...]:
+    def _deliver(self, place: tuple[int, int, int, int]) -> tuple[ModelStep, ...]:
         control_number, me, number, lowest = place
         control, replica = self._controls.values[control_number], self._replicas.values[number]
         found = []
@@ -236,10 +240,10 @@ class Model:
             rest = controller.taken(control, me, delivery, min(lowest, epoch))
             change = self._control_change(control_number, rest)
             change += self._replicas.number(after) - number << self._shifts[me]
-            found.append(Step(change, text))
+            found.append(ModelStep(change, text))
         return tuple(found)
 
-    def _write(self, place: tuple[int, int, int]) -> tuple[Step, ...]:
+    def _write(self, place: tuple[int, int, int]) -> tuple[ModelStep, ...]:
         me, number, written = place
         replica = self._replicas.values[number]
         if written == self.bounds.records or replica.log.end_offset == self.bounds.log_size:
@@ -248,10 +252,10 @@ class Model:
         [step] = self._change(me, number, after, f"{me} appends {after.log.records[-1]}")
         return (step._replace(change=step.change + (1 << self._written_shift)),)
 
-    def _ask(self, place: tuple[int, int, int]) -> tuple[Step, ...]:
+    def _ask(self, place: tuple[int, int, int]) -> tuple[ModelStep, ...]:
         me, number, leader_number = place
         replica, leader = self._replicas.values[number], self._replicas.values[leader_number]
-        ask = steps.fetch if replica.phase is Phase.FETCHING else steps.ask_where_to_cut
+        ask = steps.fetch if replica.phase is ModelPhase.FETCHING else steps.ask_where_to_cut
         after = ask(replica, leader, self.rule, self._decide)
         if after is None:
             return ()
@@ -289,8 +293,8 @@ class Model:
         sent = leader.isr.proposed
         return _LeaderMoves(found, () if sent is None else (sent,))
 
-    def _alter(self, place: tuple[int, int, int, tuple[int, ...]]) -> tuple[Step, ...]:
-        """The controller judges a proposal. A refused leader waits for news (R-39)."""
+    def _alter(self, place: tuple[int, int, int, tuple[int, ...]]) -> tuple[ModelStep, ...]:
+        """Have the controller judge a proposal. A refused leader waits for new metadata (R-39)."""
         control_number, me, number, isr = place
         control, replica = self._controls.values[control_number], self._replicas.values[number]
         after = controller.altered(
@@ -301,13 +305,13 @@ class Model:
         change = 0
         text = f"controller accepts the ISR {members(isr)} of {me}"
         answers = (after.leader, after.leader_epoch) == (me, replica.leader_epoch)
-        if answers and not self.asynchronous_isr:  # the leader has its answer at once (R-36)
+        if answers and not self.asynchronous_isr:  # the leader gets its answer at once (R-36)
             latest = controller.Delivery(me, after.leader_epoch, isr, after.unseen_count - 1)
             after = controller.taken(after, me, latest, lowest_epoch=-1)
             leader = replica._replace(isr=IsrState(isr))
             change = self._replicas.number(leader) - number << self._shifts[me]
             text = f"{me} changes {_isr_change(replica.isr.committed, isr)}"
-        return (Step(change + self._control_change(control_number, after), text),)
+        return (ModelStep(change + self._control_change(control_number, after), text),)
 
     # -- properties ----------------------------------------------------------------------------
 
@@ -347,7 +351,7 @@ def _known(memory: dict[K, V], place: K, work: Callable[[K], V]) -> V:
     return value
 
 
-def _cut_text(before: Replica, after: Replica) -> str:
+def _cut_text(before: ModelReplica, after: ModelReplica) -> str:
     gone = before.log.records[after.log.end_offset :]
     return f", cuts {' '.join(map(str, gone))}" if gone else ""
 

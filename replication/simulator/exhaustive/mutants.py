@@ -1,8 +1,9 @@
-"""Faults put in on purpose, one guard left out each: the search must find them.
+"""Deliberate faults, each with one guard removed, which the search must find.
 
-Seven break StrongIsr; ``fetch-across-epochs`` breaks WeakIsr alone. Each runs under the truncation
-rule in which the guard stands alone: where every fetch tells the epoch of the last record, a cut
-that another leadership dictated does no harm, since the next fetch is judged anew.
+Seven break StrongIsr, and ``fetch-across-epochs`` breaks WeakIsr alone. Each runs under a
+truncation rule in which no other guard hides the fault. For example, if every fetch has the epoch
+of the last record, a truncation that another leadership dictated is harmless, because the next
+fetch is judged again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from replication.common.error_codes import ErrorCode
 from replication.decisions.isr import may_join
 from replication.decisions.truncation import FETCH_RULE, TruncationRule
-from replication.simulator.exhaustive.decisions import Decisions
+from replication.simulator.exhaustive.decisions import ModelDecisions
 from replication.simulator.exhaustive.properties import Property
 
 # KIP-320 as of Kafka 2.1: fenced, and truncation by OffsetsForLeaderEpoch before the first fetch.
@@ -23,7 +24,7 @@ FENCED_RULE = TruncationRule("fenced", asks_leader=True, fences=True, on_fetch=F
 class Mutant(NamedTuple):
     name: str
     description: str
-    decide: Decisions
+    decide: ModelDecisions
     breaks: Property = Property.STRONG_ISR
     rule: TruncationRule = FETCH_RULE
 
@@ -48,7 +49,7 @@ def _without_epoch_start(end: int, high_watermark: int, start: int, **flags: boo
     return may_join(end, high_watermark, 0, **flags)
 
 
-_OURS = Decisions()
+_OURS = ModelDecisions()
 _ALL = (
     Mutant(
         "alter-without-cas",

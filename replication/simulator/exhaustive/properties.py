@@ -6,7 +6,7 @@ from enum import Enum
 from itertools import pairwise
 
 from replication.common.state import NO_LEADER
-from replication.simulator.exhaustive.state import Bounds, Control, Replica
+from replication.simulator.exhaustive.state import Bounds, Control, ModelReplica
 
 
 class Property(Enum):
@@ -14,13 +14,13 @@ class Property(Enum):
 
     TYPE_OK = "TypeOk"  # values within their ranges, watermark within the log
     LEADER_IN_ISR = "LeaderInIsr"  # if there is a leader
-    WEAK_ISR = "WeakIsr"  # below a leader's watermark its own idea of the ISR holds the same
-    STRONG_ISR = "StrongIsr"  # below a leader's watermark the controller's ISR holds the same
+    WEAK_ISR = "WeakIsr"  # below its watermark the leader's own ISR has the same
+    STRONG_ISR = "StrongIsr"  # all members of the controller's ISR have the same records below it
     VALID_HIGH_WATERMARK = "ValidHighWatermark"  # the leader's is within every log of the ISR
     LOG_MATCHING = "LogMatching"  # two logs are equal below the smaller watermark
 
 
-def replica_type_ok(replica: Replica, bounds: Bounds) -> bool:
+def replica_type_ok(replica: ModelReplica, bounds: Bounds) -> bool:
     log, epochs = replica.log, replica.log.epochs
     return (
         0 <= replica.high_watermark <= log.end_offset <= bounds.log_size
@@ -45,16 +45,16 @@ def control_broken(control: Control, bounds: Bounds) -> list[Property]:
     return broken
 
 
-def holds_committed(leader: Replica, member: Replica) -> bool:
-    """All below the leader's watermark is in the member's log."""
+def holds_committed(leader: ModelReplica, member: ModelReplica) -> bool:
+    """Whether the member's log has everything below the leader's watermark."""
     end = leader.high_watermark
     return len(member.log.records) >= end and leader.log.records[:end] == member.log.records[:end]
 
 
-def reaches(leader: Replica, member: Replica) -> bool:
+def reaches(leader: ModelReplica, member: ModelReplica) -> bool:
     return member.log.end_offset >= leader.high_watermark
 
 
-def logs_match(a: Replica, b: Replica) -> bool:
+def logs_match(a: ModelReplica, b: ModelReplica) -> bool:
     end = min(a.high_watermark, b.high_watermark)
     return a.log.records[:end] == b.log.records[:end]

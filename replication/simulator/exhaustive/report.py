@@ -8,11 +8,11 @@ from typing import Any
 from logstore.common.json_fields import json_fields
 from replication.common.state import NO_LEADER
 from replication.simulator.exhaustive.model import Model, members
-from replication.simulator.exhaustive.search import Outcome, Violation
-from replication.simulator.exhaustive.state import Control, Phase, Replica, State
+from replication.simulator.exhaustive.search import SearchOutcome, Violation
+from replication.simulator.exhaustive.state import Control, ModelPhase, ModelReplica, State
 
 
-def to_dict(model: Model, outcome: Outcome) -> dict[str, Any]:
+def to_dict(model: Model, outcome: SearchOutcome) -> dict[str, Any]:
     return {
         "bounds": json_fields(model.bounds),
         "truncation": model.rule.name,
@@ -36,8 +36,8 @@ def to_dict(model: Model, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def to_text(model: Model, outcome: Outcome) -> str:
-    """Counts, and the shortest way to each violation; the state after a step stands below it."""
+def to_text(model: Model, outcome: SearchOutcome) -> str:
+    """Counts, and the shortest way to each violation, with the state after each step below it."""
     bounds = model.bounds
     lines = [
         f"{bounds.replicas} replicas, logs of {bounds.log_size}, {bounds.records} records, leader"
@@ -76,7 +76,7 @@ def _control_text(control: Control) -> str:
     return f"controller: {whom}, epoch {control.leader_epoch}, ISR {members(control.isr)}"
 
 
-def _replica_text(me: int, replica: Replica) -> str:
+def _replica_text(me: int, replica: ModelReplica) -> str:
     log = " ".join(map(str, replica.log.records)) or "empty"
     if replica.leader == me:
         role = f"leads in {replica.leader_epoch}, ISR {members(replica.isr.committed)}"
@@ -86,5 +86,5 @@ def _replica_text(me: int, replica: Replica) -> str:
         role = "has no leader"
     else:
         role = f"follows {replica.leader} in {replica.leader_epoch}"
-        role += "" if replica.phase is Phase.FETCHING else ", to truncate"
+        role += "" if replica.phase is ModelPhase.FETCHING else ", to truncate"
     return f"{me}: {role}, HW {replica.high_watermark}, {log}"

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from replication.simulator.exhaustive.properties import Property
 
 
-class Step(Protocol):
+class SystemStep(Protocol):
     @property
     def change(self) -> int: ...
     @property
@@ -17,12 +17,15 @@ class Step(Protocol):
 
 
 class System(Protocol):
-    """What is searched: ``Model``. A state is an integer, a step adds to it."""
+    """The interface of what is searched, such as `Model`.
+
+    A state is an integer, and a step adds to it.
+    """
 
     def initial(self) -> int: ...
     def canonical(self, key: int) -> int: ...
     def orbit(self, key: int) -> int: ...
-    def steps(self, key: int) -> Collection[Step]: ...
+    def steps(self, key: int) -> Collection[SystemStep]: ...
     def broken(self, key: int) -> Collection[Property]: ...
 
 
@@ -43,7 +46,7 @@ class Violation:
         return len(self.trace)
 
 
-class Progress(NamedTuple):
+class SearchProgress(NamedTuple):
     depth: int
     states: int
     generated: int
@@ -51,10 +54,10 @@ class Progress(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SearchOutcome:
     states: int  # different ones
-    explored: int  # of them; the others are these under other names of the replicas
-    generated: int  # steps out of all states, to new ones or not
+    explored: int  # representatives; the other states are these with renamed replicas
+    generated: int  # steps from all states, to new states or known ones
     depth: int  # steps to the farthest state found
     complete: bool  # every reachable state within the bounds was seen
     violations: tuple[Violation, ...]  # the first of each property, in the order found
@@ -65,8 +68,8 @@ def search(
     *,
     stop_at: Collection[Property] = tuple(Property),
     max_states: int | None = None,
-    progress: Callable[[Progress], None] | None = None,
-) -> Outcome:
+    progress: Callable[[SearchProgress], None] | None = None,
+) -> SearchOutcome:
     """Explore until nothing is new, one of ``stop_at`` is violated, or ``max_states`` are known.
 
     Deterministic. About 140 bytes for each state explored.
@@ -99,11 +102,11 @@ def search(
         frontier = found
         depth += bool(found)
         if progress is not None:
-            progress(Progress(depth, states, generated, len(found)))
+            progress(SearchProgress(depth, states, generated, len(found)))
     violations = tuple(
         Violation(broken, _trace(system, came_from, key)) for broken, key in broken_at.items()
     )
-    return Outcome(states, len(came_from), generated, depth, not stopped, violations)
+    return SearchOutcome(states, len(came_from), generated, depth, not stopped, violations)
 
 
 def _trace(system: System, came_from: dict[int, int], key: int) -> tuple[TraceStep, ...]:

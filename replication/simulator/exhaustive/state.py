@@ -1,7 +1,7 @@
-"""What a state of the model is made of: plain values, and their numbers.
+"""The parts of a state of the model, as plain values and as numbers.
 
-One partition. The controller's decisions are kept as far as someone can still learn of them; a
-replica is its log, its high watermark and its view of the leadership.
+The model has one partition. The controller's decisions are kept while a replica can still learn
+them. A replica is its log, its high watermark and its view of the leadership.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ class Bounds(NamedTuple):
     """How far the search goes."""
 
     replicas: int
-    log_size: int  # records that a log holds at most
-    records: int  # that producers write in all
-    max_epoch: int  # of leadership; the first is 0
+    log_size: int  # the most records in a log
+    records: int  # the most records that producers write
+    max_epoch: int  # leader epochs; the first is 0
 
     def within(self, other: Bounds) -> bool:
         return all(mine <= most for mine, most in zip(self, other, strict=True))
 
 
-class Record(NamedTuple):
+class ModelRecord(NamedTuple):
     id: int  # in the order in which producers wrote
     epoch: int
 
@@ -40,7 +40,7 @@ class Record(NamedTuple):
 class Log(NamedTuple):
     """Records from offset 0 on, and the leader epoch cache."""
 
-    records: tuple[Record, ...] = ()
+    records: tuple[ModelRecord, ...] = ()
     epochs: tuple[EpochEntry, ...] = ()
 
     @property
@@ -52,26 +52,26 @@ class Log(NamedTuple):
         return self.epochs[-1].epoch if self.epochs else UNKNOWN_EPOCH
 
 
-class Phase(IntEnum):
-    """What a follower does next; a leader is FETCHING, too."""
+class ModelPhase(IntEnum):
+    """What a follower does next. A leader is FETCHING, too."""
 
     FETCHING = 0
     TRUNCATING = 1  # asks for the end of its latest epoch
-    TRUNCATING_ON = 2  # has cut, and asks again (R-135)
+    TRUNCATING_ON = 2  # has truncated, and asks again (R-135)
 
 
-class Replica(NamedTuple):
-    """One broker's half. It leads if ``leader`` is itself."""
+class ModelReplica(NamedTuple):
+    """One broker. It leads if ``leader`` is itself."""
 
     log: Log = Log()
     high_watermark: int = 0
     leader: int = NO_LEADER
     leader_epoch: int = UNKNOWN_EPOCH
     isr: IsrState = IsrState(())  # of a leader
-    phase: Phase = Phase.FETCHING
+    phase: ModelPhase = ModelPhase.FETCHING
 
 
-class Leadership(NamedTuple):
+class ModelLeadership(NamedTuple):
     """A leader epoch as the controller announced it.
 
     ``unseen`` are the ISRs decided in this epoch, oldest first, that its leader has not learned.
@@ -82,16 +82,16 @@ class Leadership(NamedTuple):
 
 
 class Control(NamedTuple):
-    """The registration, and what was announced; requests may come late, twice or never.
+    """The registration, and the announcements, which may arrive late, twice or never.
 
-    ``leaderships`` has an entry for each leader epoch, None where nobody can take it any more.
-    The *partition epoch* counts only against what the leader knows, so it is kept as the number of
-    changes that the leader has not seen: its own view is always at 0.
+    ``leaderships`` has an entry for each leader epoch, None if no replica can accept it any more. A
+    *partition epoch* is only compared with what the leader knows. So it is kept as the number of
+    changes that the leader has not seen, and the leader's own view is always at 0.
     """
 
     leader: int
     isr: tuple[int, ...]
-    leaderships: tuple[Leadership | None, ...] = ()
+    leaderships: tuple[ModelLeadership | None, ...] = ()
 
     @property
     def leader_epoch(self) -> int:
@@ -109,15 +109,15 @@ class Control(NamedTuple):
 
 
 class State(NamedTuple):
-    """A whole state, as it is shown; the search keeps numbers (``model``)."""
+    """A whole state, to be shown. The search keeps numbers (``model``)."""
 
     control: Control
     written: int
-    replicas: tuple[Replica, ...]
+    replicas: tuple[ModelReplica, ...]
 
 
-class Table(Generic[T]):
-    """Values numbered in the order in which they turn up."""
+class ModelTable(Generic[T]):
+    """Numbers values in the order in which they appear."""
 
     def __init__(self, limit: int, on_new: Callable[[int, T], None]) -> None:
         self.values: list[T] = []
@@ -126,7 +126,10 @@ class Table(Generic[T]):
         self._on_new = on_new
 
     def number(self, value: T) -> int:
-        """Raises OverflowError when there are more values than a state's key has room for."""
+        """The number of a value.
+
+        Raises OverflowError if the key of a state has no room for more.
+        """
         known = self._numbers.get(value)
         if known is None:
             known = self._numbers[value] = len(self.values)

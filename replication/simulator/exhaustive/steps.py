@@ -1,8 +1,8 @@
-"""What one replica does in one step: pure functions of its state and, where it asks, its leader's.
+"""The steps of one replica: pure functions of its state and, for a request, its leader's.
 
-A request and its answer are one step, since a fetch that is answered later is no different from one
-that was sent later: the leader epoch it carries decides whether it counts. Each function gives the
-replica after the step, itself where nothing changes, or None where the request is refused.
+A request and its answer are one step. A fetch that is answered later does not differ from one that
+was sent later, because its leader epoch decides whether it counts. Each function returns the
+replica after the step, which is the same one if nothing changes, or None if the request is refused.
 """
 
 from __future__ import annotations
@@ -10,69 +10,71 @@ from __future__ import annotations
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import EpochEndOffset
 from replication.common.state import NO_LEADER, UNKNOWN_EPOCH
-from replication.decisions.isr import IsrState, Progress, effective_min_isr
+from replication.decisions.isr import FollowerProgress, IsrState, effective_min_isr
 from replication.decisions.truncation import Truncation, TruncationRule
-from replication.simulator.exhaustive.decisions import Decisions, EpochCheck
+from replication.simulator.exhaustive.decisions import EpochCheck, ModelDecisions
 from replication.simulator.exhaustive.logs import append, begin_epoch, truncate
-from replication.simulator.exhaustive.state import Phase, Record, Replica
+from replication.simulator.exhaustive.state import ModelPhase, ModelRecord, ModelReplica
 
-MIN_ISR = 1  # acks and unclean elections are no part of the model; a larger one only stops more
-UNKNOWN_END = -1  # what a leader knows of a replica that did not fetch from it (R-2)
-LATE_MS, LAG_MS = 2, 1  # a replica is behind as long as it takes to be thrown out
+MIN_ISR = 1  # acks and unclean elections are not in the model; a larger minimum only stops more
+UNKNOWN_END = -1  # what a leader knows about a replica that has not fetched from it (R-2)
+LATE_MS, LAG_MS = 2, 1  # a replica that is behind counts as behind for long enough to leave the ISR
 
 
 # -- a change of role -----------------------------------------------------------------------------
 
 
-def lead(replica: Replica, me: int, epoch: int, isr: tuple[int, ...]) -> Replica:
-    """Lead (R-13); within the same epoch only the ISR is new."""
+def lead(replica: ModelReplica, me: int, epoch: int, isr: tuple[int, ...]) -> ModelReplica:
+    """Lead (R-13). Within the same epoch only the ISR changes."""
     if epoch == replica.leader_epoch:
         return replica._replace(isr=IsrState(isr))
     log = begin_epoch(replica.log, epoch)
-    return Replica(log, replica.high_watermark, me, epoch, IsrState(isr))
+    return ModelReplica(log, replica.high_watermark, me, epoch, IsrState(isr))
 
 
-def follow(replica: Replica, leader: int, epoch: int, rule: TruncationRule) -> Replica:
-    """Follow (R-14, R-112, R-113); without a known leader the log stays as it is (R-16)."""
-    after = Replica(replica.log, replica.high_watermark, leader, epoch)
+def follow(replica: ModelReplica, leader: int, epoch: int, rule: TruncationRule) -> ModelReplica:
+    """Follow (R-14, R-112, R-113). Without a known leader the log stays as it is (R-16)."""
+    after = ModelReplica(replica.log, replica.high_watermark, leader, epoch)
     latest = replica.log.latest_epoch
     if leader == NO_LEADER or not rule.begins_truncating(latest):
         return after
     if rule.must_ask(latest):
-        return after._replace(phase=Phase.TRUNCATING)
+        return after._replace(phase=ModelPhase.TRUNCATING)
     end = replica.log.end_offset
     offset = rule.initial_offset(latest, replica.high_watermark, end)
     return cut(after, Truncation(offset, finished=True))
 
 
-def cut(replica: Replica, to: Truncation) -> Replica:
-    """Truncate, and fetch again or ask again (R-137)."""
+def cut(replica: ModelReplica, to: Truncation) -> ModelReplica:
+    """Truncate, then fetch again or ask again (R-137)."""
     return replica._replace(
         log=truncate(replica.log, to.offset),
         high_watermark=min(replica.high_watermark, to.offset),
-        phase=Phase.FETCHING if to.finished else Phase.TRUNCATING_ON,
+        phase=ModelPhase.FETCHING if to.finished else ModelPhase.TRUNCATING_ON,
     )
 
 
 # -- a follower asks its leader -------------------------------------------------------------------
 
 
-def sent_epoch(follower: Replica, rule: TruncationRule) -> int:
+def sent_epoch(follower: ModelReplica, rule: TruncationRule) -> int:
     return follower.leader_epoch if rule.fences else UNKNOWN_EPOCH
 
 
-def passes(check: EpochCheck, follower: Replica, leader: Replica, rule: TruncationRule) -> bool:
+def passes(
+    check: EpochCheck, follower: ModelReplica, leader: ModelReplica, rule: TruncationRule
+) -> bool:
     return check(sent_epoch(follower, rule), leader.leader_epoch) == ErrorCode.NONE
 
 
-def end_of(replica: Replica, epoch: int, decide: Decisions) -> EpochEndOffset:
-    """Where an epoch ends in a replica's log (F-208)."""
+def end_of(replica: ModelReplica, epoch: int, decide: ModelDecisions) -> EpochEndOffset:
+    """The end of an epoch in a replica's log (F-208)."""
     log = replica.log
     return EpochEndOffset(*decide.end_offset_for(log.epochs, epoch, log.end_offset))
 
 
 def told_to_cut(
-    follower: Replica, answer: EpochEndOffset, initial_offset: int, decide: Decisions
+    follower: ModelReplica, answer: EpochEndOffset, initial_offset: int, decide: ModelDecisions
 ) -> Truncation:
     return decide.truncation_point(
         answer,
@@ -83,10 +85,10 @@ def told_to_cut(
 
 
 def ask_where_to_cut(
-    follower: Replica, leader: Replica, rule: TruncationRule, decide: Decisions
-) -> Replica | None:
+    follower: ModelReplica, leader: ModelReplica, rule: TruncationRule, decide: ModelDecisions
+) -> ModelReplica | None:
     """A round of truncation before fetching (R-130 … R-137)."""
-    first = follower.phase is Phase.TRUNCATING
+    first = follower.phase is ModelPhase.TRUNCATING
     initial = follower.high_watermark if first else follower.log.end_offset
     latest = follower.log.latest_epoch
     if not rule.must_ask(latest):
@@ -97,13 +99,13 @@ def ask_where_to_cut(
 
 
 def fetch(
-    follower: Replica, leader: Replica, rule: TruncationRule, decide: Decisions
-) -> Replica | None:
-    """One record at most: a larger answer is several steps.
+    follower: ModelReplica, leader: ModelReplica, rule: TruncationRule, decide: ModelDecisions
+) -> ModelReplica | None:
+    """Fetch at most one record. A larger answer is several steps.
 
     Raises:
-        AssertionError: the leader said that the logs part and the follower had nothing to cut; it
-            would ask the same for ever (KAFKA-10706).
+        AssertionError: the leader said that the logs diverge, and the follower had nothing to
+            truncate, so it would ask the same forever (KAFKA-10706).
     """
     end, latest = follower.log.end_offset, follower.log.latest_epoch
     found = EpochEndOffset()
@@ -117,14 +119,14 @@ def fetch(
             if not passes(decide.epoch_to_truncate, follower, leader, rule):
                 return None
             to = told_to_cut(follower, parted, end, decide)
-            after = cut(follower, to._replace(finished=True))  # the next fetch goes on (R-137)
+            after = cut(follower, to._replace(finished=True))  # the next fetch continues (R-137)
             assert after != follower, f"{follower} asks {leader} for ever"
             return after
     if not passes(decide.epoch_to_read, follower, leader, rule):
         return None
     leader_end = leader.log.end_offset
     if end > leader_end or (checked and found.end_offset < 0):  # out of range (R-102, R-105)
-        # Out of range: cut to the leader's end if it is before ours, else try again (R-129).
+        # Out of range: truncate to the leader's end if it is before ours, else try again (R-129).
         return cut(follower, Truncation(leader_end, finished=True)) if end > leader_end else None
     log = follower.log
     if end < leader_end:
@@ -133,22 +135,22 @@ def fetch(
     return follower._replace(log=log, high_watermark=watermark)
 
 
-# -- what a leader makes of its followers' fetches ------------------------------------------------
+# -- a leader counts its followers' fetches ------------------------------------------------
 
 
 def known_end(
-    leader: Replica,
-    follower: Replica,
+    leader: ModelReplica,
+    follower: ModelReplica,
     check: EpochCheck,
     rule: TruncationRule,
-    decide: Decisions,
+    decide: ModelDecisions,
 ) -> int:
     """The log end that a fetch sent now would show to the leader (R-2, R-9), or −1.
 
-    A leader may know an older, smaller one. What it then decides is what it would have decided
-    earlier, or a step of the high watermark that comes one record at a time.
+    A leader may know an older, smaller log end. Then it decides what it could have decided earlier,
+    or moves the high watermark in smaller steps.
     """
-    following = follower.leader == leader.leader and follower.phase is Phase.FETCHING
+    following = follower.leader == leader.leader and follower.phase is ModelPhase.FETCHING
     end, latest = follower.log.end_offset, follower.log.latest_epoch
     if not following or end > leader.log.end_offset:
         return UNKNOWN_END
@@ -162,9 +164,9 @@ def known_end(
 
 
 def advance(
-    leader: Replica, me: int, ends: dict[int, int], decide: Decisions, replicas: int
-) -> Replica:
-    """The high watermark moves one record towards where the rule allows it (R-21 … R-25)."""
+    leader: ModelReplica, me: int, ends: dict[int, int], decide: ModelDecisions, replicas: int
+) -> ModelReplica:
+    """Move the high watermark by one record towards where the rule allows it (R-21 … R-25)."""
     end, watermark = leader.log.end_offset, leader.high_watermark
     maximal = leader.isr.maximal
     awaited = [
@@ -179,11 +181,11 @@ def advance(
 
 
 def proposals(
-    leader: Replica, me: int, ends: dict[int, int], decide: Decisions
+    leader: ModelReplica, me: int, ends: dict[int, int], decide: ModelDecisions
 ) -> list[tuple[int, ...]]:
     """The ISRs that a leader may ask for now, one member more or less (R-30 … R-33).
 
-    Time is left out: who is behind the log end may be thrown out at once or never.
+    Time is not modelled: a replica behind the log end may leave the ISR at once or never.
     """
     isr, log = leader.isr, leader.log
     if isr.in_flight:
@@ -193,18 +195,22 @@ def proposals(
         if replica == me:
             continue
         if replica in isr.committed:
-            progress = Progress(log_end=known)
+            progress = FollowerProgress(log_end=known)
             if not decide.is_caught_up(progress, log.end_offset, LATE_MS, LAG_MS):
                 wanted.append(tuple(r for r in isr.committed if r != replica))
         elif known != UNKNOWN_END and decide.may_join(  # asked when it fetches (R-30)
-            known, leader.high_watermark, log.epochs[-1].start_offset,
-            in_isr=False, in_flight=False, eligible=True,
-        ):  # fmt: skip
+            known,
+            leader.high_watermark,
+            log.epochs[-1].start_offset,
+            in_isr=False,
+            in_flight=False,
+            eligible=True,
+        ):
             wanted.append(tuple(sorted((*isr.committed, replica))))
     return wanted
 
 
-def write(leader: Replica, record_id: int) -> Replica:
-    """A producer's record; a leader takes it as long as it believes to lead."""
-    record = Record(record_id, leader.leader_epoch)
+def write(leader: ModelReplica, record_id: int) -> ModelReplica:
+    """Append a producer's record. A replica accepts it as long as it believes that it leads."""
+    record = ModelRecord(record_id, leader.leader_epoch)
     return leader._replace(log=append(leader.log, record))

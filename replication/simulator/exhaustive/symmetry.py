@@ -1,8 +1,8 @@
 """States that differ only in the names of the replicas are one.
 
 No rule prefers a replica: the order of the assignment decides an election only between several
-acceptable candidates, and the model offers one at a time. So renaming the replicas of a run gives a
-run, and of all the states that renaming makes of a state the search keeps one, its smallest key.
+acceptable candidates, and the model offers one at a time. So a run with renamed replicas is a run.
+Of all states that renaming makes of a state the search keeps one, the one with the smallest key.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import permutations
 from typing import NamedTuple
 
 from replication.decisions.isr import IsrState
-from replication.simulator.exhaustive.state import Control, Leadership, Replica
+from replication.simulator.exhaustive.state import Control, ModelLeadership, ModelReplica
 
 Names = tuple[int, ...]  # the new id of each replica
 
@@ -29,7 +29,7 @@ def _id(replica: int, names: Names) -> int:
     return names[replica] if replica >= 0 else replica
 
 
-def renamed_replica(replica: Replica, names: Names) -> Replica:
+def renamed_replica(replica: ModelReplica, names: Names) -> ModelReplica:
     isr = replica.isr
     proposed = None if isr.proposed is None else _isr(isr.proposed, names)
     return replica._replace(
@@ -44,14 +44,16 @@ def renamed_control(control: Control, names: Names) -> Control:
         tuple(
             None
             if past is None
-            else Leadership(_id(past.leader, names), tuple(_isr(i, names) for i in past.unseen))
+            else ModelLeadership(
+                _id(past.leader, names), tuple(_isr(i, names) for i in past.unseen)
+            )
             for past in control.leaderships
         ),
     )
 
 
 class Renaming(NamedTuple):
-    """What one way to name them makes of a key's fields: new field, already in its place."""
+    """One renaming, as a table from old field to new field, already shifted to its place."""
 
     controls: list[int]
     replicas: list[list[int]]  # by old id, by number

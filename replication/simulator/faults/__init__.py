@@ -1,1 +1,7 @@
-"""What goes wrong in a schedule, and when."""
+"""What goes wrong in a schedule, and when.
+
+Begin with ``faults``, which injects them. ``fault_templates`` has situations that need a guard
+of the protocol, ``triggers`` the worst moments.
+"""
+
+__all__ = ["fault_templates", "faults", "noise", "triggers"]

@@ -1,8 +1,8 @@
-"""Situations in which a guard of the protocol is needed: a few faults and operations that belong
-together, with times, brokers and details drawn anew for each schedule.
+"""Situations that need a guard of the protocol.
 
-What else strikes in the schedule comes on top. A story never says what must happen: it only makes
-likely what chance alone brings about once in thousands of schedules.
+A story is a few faults and operations that belong together; times, brokers and details are drawn
+for each schedule. The other faults of the schedule are added to it. A story never says what must
+happen. It only makes likely what chance alone produces once in thousands of schedules.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from replication.simulator.faults.triggers import (
 )
 from replication.simulator.world.coordinator import CARRIED_OUT, CRASH, NOT_CARRIED_OUT
 from replication.simulator.world.fault_kinds import UNCLEAN_ELECTION
-from replication.simulator.world.plan import Fault, Operation
+from replication.simulator.world.plan import Operation, PlannedFault
 
 COORDINATOR = -1
-ENDING_RATE = 0.5  # of the stories in which no log is cut: a deposed leader follows
+ENDING_RATE = 0.5  # for stories in which no log is truncated: a deposed leader follows
 CRASHES = ("kill", "power-loss", "partial-power-loss")
 
 
 @dataclass
-class Stage:
-    """Where a story is written down. Times are ms from its start on."""
+class StoryStage:
+    """Collects the faults and operations of a story. Times are ms from its start on."""
 
     rng: random.Random
-    brokers: tuple[int, ...]  # in an order of the story's own; the first one mostly leads first
+    brokers: tuple[int, ...]  # in a random order; the first one usually leads first
     producers: int
     partitions: int
     start_ms: int
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[PlannedFault] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
     end_ms: int = 0
-    silent_from_ms: int | None = None  # no operation from here on
-    segment_bytes: int | None = None  # what it needs
-    racks: bool = False  # it needs consumers that read from the replica of theirs
+    silent_from_ms: int | None = None  # no operations from here on
+    segment_bytes: int | None = None  # what the story needs
+    racks: bool = False  # whether consumers must read from the replica in their own rack
 
     def time(self, first: int, last: int) -> int:
         at_ms = self.start_ms + self.rng.randint(first, last)
@@ -61,10 +61,16 @@ class Stage:
         return at_ms
 
     def fault(
-        self, at_ms: int, kind: str, broker: int, duration_ms: int = 0, amount: float = 0.0,
-        others: tuple[int, ...] = (), moment: str = "",
-    ) -> None:  # fmt: skip
-        self.faults.append(Fault(at_ms, kind, broker, duration_ms, amount, others, moment))
+        self,
+        at_ms: int,
+        kind: str,
+        broker: int,
+        duration_ms: int = 0,
+        amount: float = 0.0,
+        others: tuple[int, ...] = (),
+        moment: str = "",
+    ) -> None:
+        self.faults.append(PlannedFault(at_ms, kind, broker, duration_ms, amount, others, moment))
         if not moment:
             self.end_ms = max(self.end_ms, at_ms + min(duration_ms, 1500))
 
@@ -73,42 +79,56 @@ class Stage:
     ) -> None:
         self.fault(at_ms, "partition", broker, duration_ms, 0.0, others, moment)
 
-    def crash(self, at_ms: int, broker: int, *, moment: str = "", kinds: tuple[str, ...] = CRASHES,
-              within: int = 0) -> None:  # fmt: skip
-        """``within``: at one of so many operations of the disk from then on."""
+    def crash(
+        self,
+        at_ms: int,
+        broker: int,
+        *,
+        moment: str = "",
+        kinds: tuple[str, ...] = CRASHES,
+        within: int = 0,
+    ) -> None:
+        """Crash a broker. ``within``: at one of the next so many disk operations."""
         rng = self.rng
         amount = float(rng.randint(0, within)) if within else 0.0
-        self.fault(at_ms, rng.choice(kinds), broker, rng.choice((1, 30, 150, 400)), amount,
-                   moment=moment)  # fmt: skip
+        self.fault(
+            at_ms, rng.choice(kinds), broker, rng.choice((1, 30, 150, 400)), amount, moment=moment
+        )
 
     def write(
-        self, first: int, last: int, count: int, acks: tuple[int, ...] = (-1,),
+        self,
+        first: int,
+        last: int,
+        count: int,
+        acks: tuple[int, ...] = (-1,),
         sizes: tuple[int, ...] = (8,),
-    ) -> None:  # fmt: skip
+    ) -> None:
         rng = self.rng
         for _ in range(count):
             self.operations.append(
                 Operation(
-                    self.time(first, last), "produce", rng.randrange(self.producers),
-                    0 if rng.random() < 0.8 else rng.randrange(self.partitions), rng.choice(acks),
-                    rng.choice((1, 1, 2, 3)), rng.choice(sizes),
+                    self.time(first, last),
+                    "produce",
+                    rng.randrange(self.producers),
+                    0 if rng.random() < 0.8 else rng.randrange(self.partitions),
+                    rng.choice(acks),
+                    rng.choice((1, 1, 2, 3)),
+                    rng.choice(sizes),
                 )
-            )  # fmt: skip
+            )
 
     def elect(self, at_ms: int) -> None:
         self.operations.append(Operation(at_ms, "elect"))
 
     def stop(self, at_ms: int, broker: int) -> None:
-        """In order, and a start after it."""
-        self.operations.append(
-            Operation(at_ms, "stop", broker, size=self.rng.choice((1, 5, 20)))
-        )  # fmt: skip
+        """Stop a broker cleanly, and start it again."""
+        self.operations.append(Operation(at_ms, "stop", broker, size=self.rng.choice((1, 5, 20))))
 
     def others(self, broker: int) -> tuple[int, ...]:
         return tuple(b for b in self.brokers if b != broker)
 
 
-def late_isr_change(stage: Stage) -> None:
+def late_isr_change(stage: StoryStage) -> None:
     """A change of the ISR reaches the controller when the cluster has moved on (S-12, S-13, S-16,
     S-25)."""
     rng = stage.rng
@@ -118,17 +138,17 @@ def late_isr_change(stage: Stage) -> None:
     late_ms = rng.choice((100, 300, 700, 1200, 1800))
     armed = stage.time(0, 0)
     what = rng.randrange(6)
-    if what == 0:  # who joins is another process by then, with less
+    if what == 0:  # the joining replica has restarted by then, with fewer records
         for _ in range(2):  # it is sent again after a while
             stage.fault(armed, "message-delay", -1, rng.choice((700, 1200, 1800)), moment=GROWS)
         kind = rng.choice(("wiped-disk", "wiped-disk", "power-loss", "kill"))
         stage.fault(armed, kind, JOINER, rng.choice((1, 50)), moment=GROWS)
         if rng.random() < 0.7:  # and has not fetched it again
             stage.cut(armed, JOINER, 1800, SENDER, moment=GROWS)
-    elif what == 1:  # who joined has left since
+    elif what == 1:  # the joining replica has left since
         stage.fault(armed, "message-twice", -1, rng.randint(800, 1900), moment=GROWS)
         stage.cut(armed, JOINER, 2500, *stage.brokers, moment=GROWS)
-    elif what == 2:  # who sent it does not lead any more
+    elif what == 2:  # the sender no longer leads
         stage.fault(armed, "message-delay", -1, late_ms, moment=rng.choice((GROWS, SHRINKS)))
         stage.elect(stage.time(500, 1500))
         stage.cut(stage.time(400, 1500), leader, rng.randint(300, 900), *stage.others(leader))
@@ -148,7 +168,7 @@ def late_isr_change(stage: Stage) -> None:
     stage.time(2200, 2400)
 
 
-def deposed_leader(stage: Stage) -> None:
+def deposed_leader(stage: StoryStage) -> None:
     """A leader goes on writing while another one is elected, comes back, and the next change of
     leaders, or a loss of power, meets the followers while they cut (S-1, S-9, S-11, S-36)."""
     rng = stage.rng
@@ -157,11 +177,13 @@ def deposed_leader(stage: Stage) -> None:
     apart = rng.randint(550, 900)
     stage.cut(stage.time(20, 60), whom, apart, COORDINATOR, *stage.brokers)
     stage.write(10, 1500, 14, (-1, 1, 1))
-    if rng.random() < 0.7:  # at the cut, or a few operations of the disk after it
+    if rng.random() < 0.7:  # at the truncation, or a few disk operations later
         stage.crash(
-            stage.time(0, 0), rng.choice((RECEIVER, RECEIVER, SENDER)), moment=DIVERGING,
+            stage.time(0, 0),
+            rng.choice((RECEIVER, RECEIVER, SENDER)),
+            moment=DIVERGING,
             within=rng.choice((3, 12)),
-        )  # fmt: skip
+        )
     if rng.random() < 0.6:
         stage.crash(stage.time(500, 1400), rng.choice((second, third, LEADER)))
     if rng.random() < 0.5:
@@ -169,7 +191,7 @@ def deposed_leader(stage: Stage) -> None:
     stage.time(1500, 1700)
 
 
-def fast_failovers(stage: Stage) -> None:
+def fast_failovers(stage: StoryStage) -> None:
     """Leaders fail one after the other, some before they wrote anything (S-3, S-6)."""
     rng = stage.rng
     order = stage.brokers
@@ -190,7 +212,7 @@ def fast_failovers(stage: Stage) -> None:
     stage.time(at, at + 300)
 
 
-def deaf_broker(stage: Stage) -> None:
+def deaf_broker(stage: StoryStage) -> None:
     """One broker does not hear the controller while leaders change and come back (S-7, S-8)."""
     rng = stage.rng
     preferred, second, deaf = stage.brokers[:3]
@@ -199,7 +221,7 @@ def deaf_broker(stage: Stage) -> None:
     stage.fault(
         stage.time(600, 850), "one-way-partition", whom, rng.randint(700, 1700), 2.0, (CONTROLLER,)
     )
-    if rng.random() < 0.7:  # in the ISR, and behind, when it is elected
+    if rng.random() < 0.7:  # in the ISR but behind when it is elected
         stage.cut(stage.time(780, 850), preferred, rng.randint(150, 350), second)
     stage.elect(stage.time(880, 960))
     if rng.random() < 0.7:
@@ -214,7 +236,7 @@ def deaf_broker(stage: Stage) -> None:
     stage.time(2300, 2500)
 
 
-def last_one_standing(stage: Stage) -> None:
+def last_one_standing(stage: StoryStage) -> None:
     """The ISR shrinks to one, and that one loses its tail (S-18, S-20, S-21)."""
     rng = stage.rng
     one, two, last = rng.sample(stage.brokers[:3], 3)
@@ -232,7 +254,7 @@ def last_one_standing(stage: Stage) -> None:
     stage.time(2000, 2300)
 
 
-def unclean_election(stage: Stage) -> None:
+def unclean_election(stage: StoryStage) -> None:
     """The whole ISR is gone, and a replica that was left behind is elected; then the others come
     back, or a leader that was cut off hears of it (KIP-320: who read on notices)."""
     rng = stage.rng
@@ -251,18 +273,18 @@ def unclean_election(stage: Stage) -> None:
         stage.cut(stage.time(850, 1000), leader, away, *links)
     else:
         stage.fault(stage.time(850, 1000), "kill", leader, away + rng.choice((-300, 0, 300)))
-    for at_ms in (1300, 1600):  # where the topic does not allow it by itself
+    for at_ms in (1300, 1600):  # if the topic itself does not allow it
         stage.fault(stage.time(at_ms, at_ms + 200), UNCLEAN_ELECTION, -1)
     stage.write(1000, 2400, 12, (-1, -1, 1))
     stage.time(2400, 2600)
 
 
-def restarts(stage: Stage) -> None:
+def restarts(stage: StoryStage) -> None:
     """One broker stops and starts many times, in order or not (S-31, S-40, F-47)."""
     rng = stage.rng
     broker = rng.choice(stage.brokers)
     at = 0
-    if rng.random() < 0.7:  # what is torn lies between sectors, so a batch must reach over one
+    if rng.random() < 0.7:  # a tear lies between sectors, so a batch must span several
         stage.segment_bytes = 4000
     for _ in range(rng.randint(2, 4)):
         at_ms = stage.time(at, at + 150)
@@ -281,11 +303,11 @@ def restarts(stage: Stage) -> None:
     stage.time(at, at + 200)
 
 
-def short_of_descriptors(stage: Stage) -> None:
+def short_of_descriptors(stage: StoryStage) -> None:
     """Twice in a row no file can be opened: once more than a broker makes up for by closing idle
     ones. What was appended then waits for its sync."""
     rng = stage.rng
-    stage.segment_bytes = 300  # many rolls, and each one opens files
+    stage.segment_bytes = 300  # many rolls; each opens files
     stage.write(0, 1200, 18, (-1, -1, 1), (8, 50))
     for broker in rng.sample(stage.brokers, 2):
         at_ms = stage.time(0, 700)
@@ -295,8 +317,8 @@ def short_of_descriptors(stage: Stage) -> None:
     stage.time(1200, 1400)
 
 
-def deleted_and_lost(stage: Stage) -> None:
-    """Records are deleted up to the middle of a batch, and a follower begins anew (S-34)."""
+def deleted_and_lost(stage: StoryStage) -> None:
+    """Records are deleted up to the middle of a batch, and a follower begins again (S-34)."""
     rng = stage.rng
     broker = rng.choice(stage.brokers)
     for _ in range(8):
@@ -314,8 +336,8 @@ def deleted_and_lost(stage: Stage) -> None:
     stage.time(1000, 1200)
 
 
-def reset_below_a_consumer(stage: Stage) -> None:
-    """A consumer waits at a follower whose log begins anew above it (KIP-392)."""
+def reset_below_a_consumer(stage: StoryStage) -> None:
+    """A consumer waits at a follower whose log begins again above it (KIP-392)."""
     rng = stage.rng
     stage.racks = True
     follower = min(stage.brokers[1:3])  # the first brokers share their racks with consumers
@@ -334,16 +356,19 @@ def reset_below_a_consumer(stage: Stage) -> None:
     stage.time(1400, 1600)
 
 
-def late_answers(stage: Stage) -> None:
+def late_answers(stage: StoryStage) -> None:
     """An answer to a fetch arrives when the follower is something else by now (S-10)."""
     rng = stage.rng
     leader = stage.brokers[0]
     stage.write(0, 1300, 14, (-1, 1))
     for _ in range(rng.randint(1, 3)):
         stage.fault(
-            stage.time(0, 900), "message-delay", -1, rng.choice((40, 150, 450)),
+            stage.time(0, 900),
+            "message-delay",
+            -1,
+            rng.choice((40, 150, 450)),
             moment=rng.choice((RECORDS, RECORDS, DIVERGING)),
-        )  # fmt: skip
+        )
     what = rng.randrange(3)
     if what == 0:
         stage.cut(stage.time(0, 200), leader, rng.randint(550, 800), COORDINATOR, *stage.brokers)
@@ -360,7 +385,7 @@ def late_answers(stage: Stage) -> None:
     stage.time(1300, 1500)
 
 
-def silent_coordinator(stage: Stage) -> None:
+def silent_coordinator(stage: StoryStage) -> None:
     """The coordinator's answers are lost while a controller takes over, brokers come back, or a
     leader is elected."""
     rng = stage.rng
@@ -370,40 +395,63 @@ def silent_coordinator(stage: Stage) -> None:
     what = rng.randrange(5)
     if what == 0:  # in the middle of a take-over, while a leader is dead or comes back
         for _ in range(rng.randint(1, 2)):
-            stage.fault(stage.time(60, 500), rng.choice(lost), -1, rng.choice((0, 0, 60)),
-                        float(rng.choice((0, 0, 1, 2, 3, 5, 8))),
-                        moment=rng.choice((WRITTEN, WRITTEN, STANDS)))  # fmt: skip
+            stage.fault(
+                stage.time(60, 500),
+                rng.choice(lost),
+                -1,
+                rng.choice((0, 0, 60)),
+                float(rng.choice((0, 0, 1, 2, 3, 5, 8))),
+                moment=rng.choice((WRITTEN, WRITTEN, STANDS)),
+            )
         stage.crash(stage.time(10, 500), rng.choice((LEADER, *stage.brokers)), kinds=("kill",))
         stage.fault(stage.time(10, 500), "controller-crash", -1, rng.choice((1, 150, 900)))
     elif what == 1:  # a broker comes back and does not learn who is controller; then it leads
         broker = stage.brokers[0]
-        stage.fault(armed, rng.choice(lost), broker, rng.choice((0, 0, 0, 60)),
-                    float(rng.choice((0, 1, 1, 1, 2))), moment=REGISTERS)  # fmt: skip
+        stage.fault(
+            armed,
+            rng.choice(lost),
+            broker,
+            rng.choice((0, 0, 0, 60)),
+            float(rng.choice((0, 1, 1, 1, 2))),
+            moment=REGISTERS,
+        )
         if rng.random() < 0.8:
             stage.stop(stage.time(10, 20), broker)
         else:
             stage.crash(stage.time(10, 20), broker, kinds=("kill",))
-        for first in (600, 750):  # the first broker that is asked may not know the controller
+        for first in (600, 750):  # the first broker asked may not know the controller
             stage.elect(stage.time(first, first + 150))
         other = rng.choice(stage.others(broker))
         if rng.random() < 0.7:
             stage.crash(stage.time(950, 1300), other, kinds=("kill",))
         else:
             stage.cut(stage.time(950, 1200), other, rng.randint(600, 900), *stage.others(other))
-    elif what == 4:  # a new controller finds that the last one of the ISR has come back
+    elif what == 4:  # a new controller finds that the last member of the ISR is back
         one, two, last = rng.sample(stage.brokers[:3], 3)
         for broker in (one, two):
             stage.cut(stage.time(0, 100), broker, rng.randint(900, 1500), last)
         stage.crash(stage.time(700, 900), last, kinds=("kill", "power-loss"))
         for number in range(rng.randint(1, 2)):
             amount = float(rng.choice((0, 0, 1, 2, 3, 5, 8)))
-            stage.fault(stage.time(800, 1200), rng.choice(lost), -1, rng.choice((0, 0, 60)),
-                        amount, moment=STANDS if number else WRITTEN)  # fmt: skip
+            stage.fault(
+                stage.time(800, 1200),
+                rng.choice(lost),
+                -1,
+                rng.choice((0, 0, 60)),
+                amount,
+                moment=STANDS if number else WRITTEN,
+            )
         stage.fault(stage.time(800, 1300), "controller-crash", -1, rng.choice((1, 150, 900)))
     elif what == 2:  # it crashes in such a moment
         amount = rng.choice((BEFORE_THE_CALL, AFTER_THE_CALL, IN_THE_WRITE))
-        stage.fault(armed, CRASH, -1, rng.choice((1, 60, 500)), amount,
-                    moment=rng.choice((WRITTEN, STANDS, REGISTERS)))  # fmt: skip
+        stage.fault(
+            armed,
+            CRASH,
+            -1,
+            rng.choice((1, 60, 500)),
+            amount,
+            moment=rng.choice((WRITTEN, STANDS, REGISTERS)),
+        )
         stage.crash(stage.time(10, 300), rng.choice((LEADER, CONTROLLER, *stage.brokers)))
     else:
         rate = rng.choice((0.05, 0.15, 0.3))
@@ -415,9 +463,9 @@ def silent_coordinator(stage: Stage) -> None:
     stage.time(2000, 2300)
 
 
-def name_used_again(stage: Stage) -> None:
-    """A topic is deleted and made anew with the same leader, and a change of the ISR of the first
-    one comes after that."""
+def name_used_again(stage: StoryStage) -> None:
+    """A topic is deleted and created again with the same leader. Then comes a change of the ISR
+    of the first one."""
     rng = stage.rng
     leader, lagging = stage.brokers[:2]
 
@@ -434,34 +482,50 @@ def name_used_again(stage: Stage) -> None:
         stage.operations.append(Operation(stage.time(100, 1900), "produce-anew", client))
     for _ in range(4):  # of all leaders, and sent again after a while
         stage.fault(
-            stage.time(0, 0), rng.choice(("message-delay", "message-twice")), -1,
+            stage.time(0, 0),
+            rng.choice(("message-delay", "message-twice")),
+            -1,
             rng.randint(300, 1500),
             moment=rng.choice((SHRINKS, SHRINKS, GROWS)),
-        )  # fmt: skip
-    for number in range(1, 3):  # the number of the life counts towards who leads
+        )
+    for number in range(1, 3):  # the number of deletions decides who leads
         make_anew(600 * number + rng.randint(0, 300), leader - number)
     stage.time(2000, 2200)
 
 
-CUTTING = (deposed_leader, fast_failovers, last_one_standing, late_answers)  # mostly
-STORIES: tuple[Callable[[Stage], None], ...] = (
+CUTTING = (deposed_leader, fast_failovers, last_one_standing, late_answers)  # usually
+STORIES: tuple[Callable[[StoryStage], None], ...] = (
     *CUTTING,
     *CUTTING,
-    late_isr_change, deposed_leader, fast_failovers, deaf_broker, last_one_standing, restarts,
-    deleted_and_lost, late_answers, silent_coordinator, silent_coordinator, name_used_again,
-    reset_below_a_consumer, short_of_descriptors,
-)  # fmt: skip
+    late_isr_change,
+    deposed_leader,
+    fast_failovers,
+    deaf_broker,
+    last_one_standing,
+    restarts,
+    deleted_and_lost,
+    late_answers,
+    silent_coordinator,
+    silent_coordinator,
+    name_used_again,
+    reset_below_a_consumer,
+    short_of_descriptors,
+)
 
 
 def tell(
-    rng: random.Random, brokers: int, producers: int, partitions: int, start_ms: int,
-    stories: tuple[Callable[[Stage], None], ...] = STORIES,
-) -> Stage:  # fmt: skip
-    """One story, begun at ``start_ms``. Needs three brokers."""
+    rng: random.Random,
+    brokers: int,
+    producers: int,
+    partitions: int,
+    start_ms: int,
+    stories: tuple[Callable[[StoryStage], None], ...] = STORIES,
+) -> StoryStage:
+    """Draw one story that begins at ``start_ms``. Needs three brokers."""
     order = [*range(brokers)]
     if rng.random() < 0.4:
         rng.shuffle(order)
-    stage = Stage(rng, tuple(order), producers, partitions, start_ms)
+    stage = StoryStage(rng, tuple(order), producers, partitions, start_ms)
     story = rng.choice(stories)
     story(stage)
     if story not in CUTTING and rng.random() < ENDING_RATE and stage.silent_from_ms is None:

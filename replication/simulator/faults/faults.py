@@ -1,4 +1,7 @@
-"""Brings the faults of a plan about. What the atlas does not allow now is weakened or left out."""
+"""Inject the faults of a plan.
+
+A fault that the loss budget does not allow now is weakened or left out.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ from typing import TypeVar
 from checkpoints.types import TopicPartition
 from logstore.testing.faulty import CrashMode
 from replication.coordination import nodes
-from replication.simulator.faults.triggers import CONTROLLER, LEADER, Moments, with_roles
+from replication.simulator.faults.triggers import CONTROLLER, LEADER, Triggers, with_roles
 from replication.simulator.world.admin_faults import AdminFaults
 from replication.simulator.world.cluster import Machine, SimCluster
 from replication.simulator.world.coordinator import (
     CARRIED_OUT,
     CRASH,
     NOT_CARRIED_OUT,
-    Fate,
+    CallFate,
     Silence,
 )
 from replication.simulator.world.fault_kinds import (
@@ -29,39 +32,41 @@ from replication.simulator.world.fault_kinds import (
     UNCLEAN_ELECTION,
 )
 from replication.simulator.world.network import Link
-from replication.simulator.world.plan import Fault
+from replication.simulator.world.plan import PlannedFault
 from replication.simulator.world.scheduler import US_PER_MS, Scheduler
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 COORDINATOR, CLIENTS = -1, -2
-CLIENT_NODES = range(-20, -9)  # where clients sit in the network
+CLIENT_NODES = range(-60, -9)  # the nodes of clients in the network
 
 
 class Injector:
-    """One schedule's faults.
+    """Injects the faults of one schedule.
 
     Args:
-        struck: counts by kind what really happened.
-        followed: the partitions whose every record is followed, and may be lost where a plan says
-            so.
+        struck: counts the faults that really happened, by kind.
+        followed: the partitions whose records are all tracked, and may be lost if a plan says so.
     """
 
     def __init__(
-        self, cluster: SimCluster, scheduler: Scheduler, struck: Counter[str],
+        self,
+        cluster: SimCluster,
+        scheduler: Scheduler,
+        struck: Counter[str],
         followed: tuple[TopicPartition, ...],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._cluster = cluster
         self._scheduler = scheduler
         self._struck = struck
         self._over = False
         self._watched: list[Callable[[], None]] = []
-        self.clean: Callable[[Fault, Counter[str]], None] = lambda fault, struck: None
-        self._moments = Moments(cluster, scheduler, struck, self._begin)
+        self.clean: Callable[[PlannedFault, Counter[str]], None] = lambda fault, struck: None
+        self._moments = Triggers(cluster, scheduler, struck, self._begin)
         admin = AdminFaults(cluster, scheduler, struck, followed)
         weather, disk = self._rate, self._disk_error
-        self._kinds: dict[str, Callable[[Fault], None]] = {
+        self._kinds: dict[str, Callable[[PlannedFault], None]] = {
             **dict.fromkeys(
                 (
                     "message-loss",
@@ -100,25 +105,27 @@ class Injector:
             CRASH: self._crash_coordinator,
         }
 
-    def schedule(self, faults: tuple[Fault, ...], start_us: int) -> None:
+    def schedule(self, faults: tuple[PlannedFault, ...], start_us: int) -> None:
         for fault in faults:
             self._scheduler.at(
-                start_us + fault.at_ms * US_PER_MS, None, "",
+                start_us + fault.at_ms * US_PER_MS,
+                None,
+                "",
                 partial(self._begin, fault),
-            )  # fmt: skip
+            )
 
     def stop(self) -> None:
-        """Nothing more begins; what is planned in disks is counted and forgotten."""
+        """Begin no more faults. Faults that are planned in disks are counted and dropped."""
         self._over = True
         self._moments.stop()
         self.count()
 
     def count(self) -> None:
-        """Count what the disks say has struck."""
+        """Count the faults that the disks report."""
         for look in self._watched:
             look()
 
-    def _begin(self, fault: Fault) -> None:
+    def _begin(self, fault: PlannedFault) -> None:
         if self._over:
             return
         if fault.moment:
@@ -130,7 +137,7 @@ class Injector:
             self._kinds[met.kind](met)
 
     def _roles(self) -> dict[int, int]:
-        """Who is controller, and who leads the first partition, now."""
+        """The present controller, and the leader of the first partition."""
         roles: dict[int, int] = {}
         controller = self._cluster.controller
         if controller is not None:
@@ -144,7 +151,7 @@ class Injector:
                         latest, roles[LEADER] = epoch, broker_id
         return roles
 
-    def _end_after(self, fault: Fault, undo: Callable[[], None]) -> None:
+    def _end_after(self, fault: PlannedFault, undo: Callable[[], None]) -> None:
         def end() -> None:
             if not self._over:
                 undo()
@@ -153,12 +160,12 @@ class Injector:
 
     # -- network -------------------------------------------------------------------------------
 
-    def _rate(self, fault: Fault) -> None:
+    def _rate(self, fault: PlannedFault) -> None:
         rates = self._cluster.network.weather.rates
         rates[fault.kind] = fault.amount
         self._end_after(fault, lambda: forget(rates, fault.kind))
 
-    def _cut(self, fault: Fault) -> None:
+    def _cut(self, fault: PlannedFault) -> None:
         cut = self._cluster.network.weather.cut
         links: list[Link] = []
         for other in fault.others:
@@ -185,23 +192,23 @@ class Injector:
 
         self._end_after(fault, undo)
 
-    def _clog(self, fault: Fault) -> None:
+    def _clog(self, fault: PlannedFault) -> None:
         until_us = self._scheduler.now_us + fault.duration_ms * US_PER_MS
         for other in fault.others:
             self._cluster.network.weather.clogged[fault.broker, other] = until_us
 
-    def _slow_reader(self, fault: Fault) -> None:
+    def _slow_reader(self, fault: PlannedFault) -> None:
         slow = self._cluster.network.weather.slow
         slow[fault.broker] = 150 * US_PER_MS
         self._end_after(fault, lambda: forget(slow, fault.broker))
 
     # -- crashes -------------------------------------------------------------------------------
 
-    def _targets(self, fault: Fault) -> list[Machine]:
+    def _targets(self, fault: PlannedFault) -> list[Machine]:
         machines = self._cluster.machines
         return [machines[fault.broker]] if fault.broker >= 0 else list(machines.values())
 
-    def _crash(self, fault: Fault) -> None:
+    def _crash(self, fault: PlannedFault) -> None:
         for machine in self._targets(fault):
             mode = self._mode(machine, fault.kind)
             if mode is None:
@@ -215,7 +222,7 @@ class Injector:
                 machine.at_disk_crash = go
 
     def _mode(self, machine: Machine, kind: str) -> CrashMode | None:
-        """How hard this may be; None: not now."""
+        """The worst crash mode that is allowed now, or None."""
         atlas, broker = self._cluster.atlas, machine.broker_id
         if not machine.up or not atlas.may_stop(broker):
             return None
@@ -236,22 +243,22 @@ class Injector:
         self.count()
         self._cluster.crash(broker, mode, restart_ms)
 
-    def _wipe(self, fault: Fault) -> None:
+    def _wipe(self, fault: PlannedFault) -> None:
         machine = self._cluster.machines[fault.broker]
         if machine.up and self._cluster.atlas.may_forget(fault.broker):
             self._struck["wiped-disk"] += 1
             self.count()
             self._cluster.crash(fault.broker, "all_lost", fault.duration_ms, wipe=True)
 
-    def _crash_controller(self, fault: Fault) -> None:
+    def _crash_controller(self, fault: PlannedFault) -> None:
         controller = self._cluster.controller
         if controller is not None and self._cluster.atlas.may_stop(controller):
             self._struck["controller-crash"] += 1
             machine = self._cluster.machines[controller]
             self._go_down(machine, "kill", "all_kept", fault.duration_ms)
 
-    def _crash_in_recovery(self, fault: Fault) -> None:
-        """A kill, and a second one while the first is recovered from."""
+    def _crash_in_recovery(self, fault: PlannedFault) -> None:
+        """Kill a broker, and kill it again during its recovery."""
         machine = self._cluster.machines[fault.broker]
         if self._mode(machine, "kill") is None:
             return
@@ -274,7 +281,7 @@ class Injector:
 
         self._watched.append(look)
 
-    def _disk_error(self, fault: Fault) -> None:
+    def _disk_error(self, fault: PlannedFault) -> None:
         machine, atlas = self._cluster.machines[fault.broker], self._cluster.atlas
         forgets = fault.kind == "sync-error" and self._cluster.plan.flush == "os"
         allowed = atlas.may_forget if forgets else atlas.may_stop
@@ -286,15 +293,18 @@ class Injector:
             "sync-error": ("sync", errno.EIO),
             "no-descriptors": ("open", errno.EMFILE),
         }[fault.kind]
-        atlas.book(fault.broker, forgets=forgets)  # it ends the process, nobody knows when
+        atlas.book(fault.broker, forgets=forgets)  # it ends the process at an unknown time
         machine.drops_pages |= fault.kind == "sync-error"
         self._watch_disk(machine, operation, fault.kind)
         machine.disk.fail(
-            operation, f"/b{fault.broker}/*", after=int(fault.amount), error=error,
+            operation,
+            f"/b{fault.broker}/*",
+            after=int(fault.amount),
+            error=error,
             partial=random.Random(int(fault.amount)),
-        )  # fmt: skip
+        )
 
-    def _disk_full(self, fault: Fault) -> None:
+    def _disk_full(self, fault: PlannedFault) -> None:
         machine = self._cluster.machines[fault.broker]
         if machine.up and self._cluster.atlas.may_stop(fault.broker):
             self._cluster.atlas.book(fault.broker)
@@ -306,13 +316,13 @@ class Injector:
 
             self._end_after(fault, undo)
 
-    def _flip_reads(self, fault: Fault) -> None:
+    def _flip_reads(self, fault: PlannedFault) -> None:
         machine = self._cluster.machines[fault.broker]
         if machine.up:
             self._watch_disk(machine, "read_flip", fault.kind)
             machine.disk.flip_next_read(random.Random(int(fault.amount)))
 
-    def _slow_disk(self, fault: Fault) -> None:
+    def _slow_disk(self, fault: PlannedFault) -> None:
         machine = self._cluster.machines[fault.broker]
         taken = int(fault.amount)
         self._watch_disk(machine, "slow", fault.kind)
@@ -323,8 +333,8 @@ class Injector:
 
         self._end_after(fault, undo)
 
-    def _flip(self, fault: Fault) -> None:
-        """One bit of what is on the disk of one machine."""
+    def _flip(self, fault: PlannedFault) -> None:
+        """Flip one bit on the disk of one machine."""
         machine, atlas = self._cluster.machines[fault.broker], self._cluster.atlas
         if not machine.up or not atlas.may_forget(fault.broker):
             return
@@ -332,7 +342,7 @@ class Injector:
             atlas.damaged(fault.broker)
             self._struck["bit-rot"] += 1
 
-    def _misdirect(self, fault: Fault) -> None:
+    def _misdirect(self, fault: PlannedFault) -> None:
         machine, atlas = self._cluster.machines[fault.broker], self._cluster.atlas
         if machine.up and atlas.may_forget(fault.broker):
             atlas.damaged(fault.broker)
@@ -343,20 +353,20 @@ class Injector:
 
     # -- coordinator ---------------------------------------------------------------------------
 
-    def _lose_answers(self, fault: Fault) -> None:
-        """At a rate for a while; or one, with which the connection may break for a while."""
+    def _lose_answers(self, fault: PlannedFault) -> None:
+        """Lose answers at a rate for a while, or one answer, perhaps with the connection."""
         silences = self._cluster.coordinator.silence
         for machine in self._targets(fault):
             silence = silences.setdefault(machine.broker_id, Silence())
             if fault.amount >= 1:
-                fate = Fate(fault.kind, connection_ms=fault.duration_ms)
+                fate = CallFate(fault.kind, connection_ms=fault.duration_ms)
                 silence.planned.append((int(fault.amount), fate))
             else:
                 silence.rates[fault.kind] = fault.amount
                 self._end_after(fault, partial(forget, silence.rates, fault.kind))
 
-    def _crash_coordinator(self, fault: Fault) -> None:
-        """At once, or at one of the next changes of its disk."""
+    def _crash_coordinator(self, fault: PlannedFault) -> None:
+        """Crash the coordinator at once, or at one of the next changes of its disk."""
         if fault.amount:
             self._cluster.coordinator.crash_after(int(fault.amount), fault.duration_ms)
         else:
@@ -364,29 +374,32 @@ class Injector:
 
     # -- time ----------------------------------------------------------------------------------
 
-    def _stall(self, machine: Machine, fault: Fault) -> None:
+    def _stall(self, machine: Machine, fault: PlannedFault) -> None:
         if machine.process is not None:
             self._struck[fault.kind] += 1
             machine.process.stall(self._scheduler.now_us + fault.duration_ms * US_PER_MS)
 
-    def _pause(self, fault: Fault) -> None:
+    def _pause(self, fault: PlannedFault) -> None:
         self._stall(self._cluster.machines[fault.broker], fault)
 
-    def _depose_controller(self, fault: Fault) -> None:
-        """Its node is removed, as operators do who want another controller; its session lives."""
+    def _depose_controller(self, fault: PlannedFault) -> None:
+        """Remove the controller's node, as operators do to get another controller.
+
+        Its session lives on.
+        """
         if self._cluster.coordinator.remove(nodes.CONTROLLER):
             self._struck["controller-removed"] += 1
 
-    def _pause_controller(self, fault: Fault) -> None:
+    def _pause_controller(self, fault: PlannedFault) -> None:
         controller = self._cluster.controller
         if controller is not None:
             self._stall(self._cluster.machines[controller], fault)
 
-    def _jump(self, fault: Fault) -> None:
+    def _jump(self, fault: PlannedFault) -> None:
         self._struck[fault.kind] += 1
         self._cluster.machines[fault.broker].clock.offset_ms += int(fault.amount)
 
-    def _drift(self, fault: Fault) -> None:
+    def _drift(self, fault: PlannedFault) -> None:
         self._struck[fault.kind] += 1
         self._cluster.machines[fault.broker].clock.drift = fault.amount
 

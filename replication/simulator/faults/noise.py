@@ -1,7 +1,7 @@
-"""What brokers log, and how often they ask (I-29, I-30).
+"""Checks what brokers log, and how often they send requests (I-29, I-30).
 
-A cluster that loses something, or turns in a circle, mostly says so long before anybody misses a
-record. So each kind of warning has its reasons here, in terms of the plan, and a bound.
+A cluster that loses records, or repeats itself endlessly, usually logs that long before a record is
+missed. So each kind of warning has its reasons here, in terms of the plan, and a bound.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from replication.common.messages import Request
 from replication.simulator.oracle.excuses import Excuse, Excuses
 from replication.simulator.oracle.unclean import ELECTIONS
 from replication.simulator.world.cluster import DISK_FAILS
-from replication.simulator.world.plan import Plan
+from replication.simulator.world.plan import SchedulePlan
 from replication.simulator.world.scheduler import US_PER_MS, Process, Scheduler
 
 WARNED = "warned: "
@@ -30,12 +30,12 @@ FORGETS_UNSYNCED = frozenset(
 
 
 class Reason(NamedTuple):
-    """When a kind of warning is right.
+    """When a kind of warning is justified.
 
     Attributes:
-        kinds: one of these faults is planned; empty: any plan will do.
-        forgetting: a replica may have forgotten what was committed, or the rule is an old one.
-        most: of this kind in a second of one schedule.
+        kinds: one of these faults must be planned; empty for any plan.
+        forgetting: a replica may have lost committed records, or the truncation rule is an old one.
+        most: how many of this kind one schedule may have in a second.
     """
 
     kinds: frozenset[str] = frozenset()
@@ -52,17 +52,20 @@ REASONS = {
     "broker %s: no log directory is left": Reason(DISK_FAILS | DAMAGES),
     "background flush: %s": Reason(DISK_FAILS),
 }
-"""By the message as the logger gets it; every other kind may come in any plan, up to the bound."""
+"""Reasons by the message format. Every other kind may occur in any plan, up to the bound."""
 
 ANY_PLAN = Reason()
 
 
 class LogWatch(logging.Handler):
-    """Counts warnings by kind; adds to ``found`` what has no reason, and every exception that the
-    code under test met and went on from."""
+    """Counts warnings by kind.
+
+    ``found`` gets those without a reason, and every exception that the code under test caught and
+    survived.
+    """
 
     def __init__(
-        self, plan: Plan, scheduler: Scheduler, counters: Counter[str], found: list[str]
+        self, plan: SchedulePlan, scheduler: Scheduler, counters: Counter[str], found: list[str]
     ) -> None:
         super().__init__(logging.WARNING)
         self._scheduler = scheduler
@@ -83,7 +86,7 @@ class LogWatch(logging.Handler):
         kind = str(record.msg)
         self._counters[WARNED + kind] += 1
         reason = REASONS.get(kind, ANY_PLAN)
-        # Under the older rules a follower may hold what its leader's records do not fit.
+        # Under the older rules a follower may hold records that contradict its leader's.
         strikes = reason.kinds & self._planned or not self._cuts_exactly
         if reason.kinds and not strikes:
             self._found.append(f"I-29 without a reason: {record.getMessage()}")
@@ -117,11 +120,11 @@ class LogWatch(logging.Handler):
         self._found.append(f"error: {record.getMessage()}: {error!r}{where}")
 
 
-MOST_ASKED = 300  # requests of one kind from one process to another in 100 ms
+MOST_ASKED = 300  # the most requests of one kind from one process to another in 100 ms
 
 
 class Pace:
-    """Looks at every request that is sent."""
+    """Checks the rate of every kind of request."""
 
     def __init__(self, scheduler: Scheduler, found: Callable[[str], None]) -> None:
         self._scheduler = scheduler

@@ -1,5 +1,6 @@
-"""Faults at the worst moment: a fault of the plan may wait for a message of a certain kind, and
-then strike that message, or a broker that has to do with it."""
+"""Faults at the worst moment: a fault may wait for a message of a certain kind, and then hit that
+message or a broker that is involved.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +23,20 @@ from replication.simulator.world.coordinator import (
     CARRIED_OUT,
     CRASH,
     NOT_CARRIED_OUT,
-    Call,
-    Fate,
+    CallFate,
+    CoordinatorCall,
     Silence,
 )
-from replication.simulator.world.network import Message
-from replication.simulator.world.plan import Fault
+from replication.simulator.world.network import SimMessage
+from replication.simulator.world.plan import PlannedFault
 from replication.simulator.world.scheduler import US_PER_MS, Scheduler
 
-# What a plan may say in place of a broker; −1 and −2 have meanings of their own (``faults``).
+# Roles that a plan may name instead of a broker; ``faults`` defines −1 and −2.
 CONTROLLER, LEADER, SENDER, RECEIVER, JOINER = -3, -4, -5, -6, -7
 
 GROWS, SHRINKS, ANSWERED = "ISR grows", "ISR shrinks", "ISR change answered"
 ROLE_CHANGE, RECORDS, DIVERGING = "role change", "records fetched", "diverging answer"
-# Calls of the coordinator; their sender is the broker whose session it is.
+# Calls to the coordinator. The sender is the broker of the session.
 STANDS, REGISTERS = "controller stands", "broker registers"
 SEEKS, WRITTEN = "controller sought", "leaders written"
 CALLS = (STANDS, REGISTERS, SEEKS, WRITTEN)
@@ -43,34 +44,37 @@ MOMENTS = (GROWS, SHRINKS, ANSWERED, ROLE_CHANGE, RECORDS, DIVERGING, *CALLS)
 
 MESSAGE_KINDS = frozenset(
     {"message-loss", "message-delay", "message-twice", "connection-reset"}
-)  # of the message itself
-CALL_KINDS = frozenset({NOT_CARRIED_OUT, CARRIED_OUT, CRASH})  # of the call itself
+)  # faults of the message itself
+CALL_KINDS = frozenset({NOT_CARRIED_OUT, CARRIED_OUT, CRASH})  # faults of the call itself
 
 
-BEFORE_THE_CALL, AFTER_THE_CALL, IN_THE_WRITE = 0.0, 1.0, 2.0  # amounts of a crash in it
+BEFORE_THE_CALL, AFTER_THE_CALL, IN_THE_WRITE = 0.0, 1.0, 2.0  # amounts for a crash during the call
 
 
 class Seen(NamedTuple):
-    """A moment, and who joins the ISR in it, if somebody does."""
+    """A moment, and the broker that joins the ISR in it, if there is one."""
 
     name: str
     joiner: int | None = None
 
 
-class Moments:
-    """Looks at every message while some fault waits for one."""
+class Triggers:
+    """Checks every message while a fault waits for one."""
 
     def __init__(
-        self, cluster: SimCluster, scheduler: Scheduler, struck: Counter[str],
-        begin: Callable[[Fault], None],
-    ) -> None:  # fmt: skip
+        self,
+        cluster: SimCluster,
+        scheduler: Scheduler,
+        struck: Counter[str],
+        begin: Callable[[PlannedFault], None],
+    ) -> None:
         self._cluster = cluster
         self._scheduler = scheduler
         self._struck = struck
         self._begin = begin
-        self._waiting: list[Fault] = []
+        self._waiting: list[PlannedFault] = []
 
-    def wait(self, fault: Fault) -> None:
+    def wait(self, fault: PlannedFault) -> None:
         self._waiting.append(fault)
         self._look()
 
@@ -79,20 +83,20 @@ class Moments:
         self._look()
 
     def _look(self) -> None:
-        """Only where somebody waits."""
+        """Watch messages only while a fault waits."""
         calls = any(fault.moment in CALLS for fault in self._waiting)
         messages = any(fault.moment not in CALLS for fault in self._waiting)
         self._cluster.coordinator.gate = self._on_call if calls else None
         self._cluster.network.gate = self._pass if messages else None
 
-    def _met(self, here: list[Fault]) -> None:
-        """They wait no more."""
+    def _met(self, here: list[PlannedFault]) -> None:
+        """Remove faults that have met their moment."""
         self._waiting = [f for f in self._waiting if all(f is not met for met in here)]
         self._look()
 
     # -- calls of the coordinator --------------------------------------------------------------
 
-    def _on_call(self, call: Call) -> Fate | None:
+    def _on_call(self, call: CoordinatorCall) -> CallFate | None:
         name = moment_of(call)
         here = [f for f in self._waiting if f.moment == name and _concerns(f, call.broker)]
         if name is None or not here:
@@ -103,14 +107,14 @@ class Moments:
         for fault in here:
             if fault is not on_call:
                 met = with_roles(fault, {SENDER: call.broker})
-                if met is not None:  # when the event that makes the call is over
+                if met is not None:  # when the event with the call is over
                     begin = partial(self._begin, replace(met, moment=""))
                     self._scheduler.after(0, None, "", begin)
         if on_call is None:
             return None
         self._scheduler.note(f"fault {on_call}")
         if on_call.kind != CRASH:
-            fate = Fate(on_call.kind, connection_ms=on_call.duration_ms)
+            fate = CallFate(on_call.kind, connection_ms=on_call.duration_ms)
             if not on_call.amount:
                 return fate
             silences = self._cluster.coordinator.silence
@@ -120,11 +124,11 @@ class Moments:
             self._cluster.coordinator.crash_after(1, on_call.duration_ms)
             return None
         carried_out = on_call.amount == AFTER_THE_CALL
-        return Fate(CRASH, restart_ms=on_call.duration_ms, carried_out=carried_out)
+        return CallFate(CRASH, restart_ms=on_call.duration_ms, carried_out=carried_out)
 
     # -- messages ------------------------------------------------------------------------------
 
-    def _pass(self, message: Message) -> None:
+    def _pass(self, message: SimMessage) -> None:
         seen = self._seen(message)
         here = [] if seen is None else [f for f in self._waiting if f.moment == seen.name]
         if seen is None or not here:
@@ -146,11 +150,11 @@ class Moments:
                 if met is not None:
                     self._begin(replace(met, moment=""))
 
-    def _strike(self, fault: Fault, message: Message) -> None:
+    def _strike(self, fault: PlannedFault, message: SimMessage) -> None:
         self._struck[fault.kind] += 1
         self._scheduler.note(f"fault {fault}: {type(message.content).__name__}")
         if fault.kind == "message-loss":
-            return  # whoever asked hears nothing
+            return  # the sender gets no answer
         if fault.kind == "connection-reset":
             message.lose()
             return
@@ -160,15 +164,16 @@ class Moments:
             message.go(message.content)
         self._cluster.network.hold(message, fault.duration_ms * US_PER_MS)
 
-    def _seen(self, message: Message) -> Seen | None:
+    def _seen(self, message: SimMessage) -> Seen | None:
         content = message.content
         if isinstance(content, AlterPartitionRequest):
             machine = self._cluster.machines[message.source]
             for item in content.partitions:
                 partition = (
-                    None if machine.broker is None
+                    None
+                    if machine.broker is None
                     else machine.broker.replica_manager.partitions.get(item.tp)
-                )  # fmt: skip
+                )
                 if partition is not None:
                     known = partition.isr.committed
                     for member, _ in item.new_isr:
@@ -187,13 +192,13 @@ class Moments:
         return None
 
 
-def _concerns(fault: Fault, broker: int) -> bool:
-    """A fault of a call may wait for those of one broker."""
+def _concerns(fault: PlannedFault, broker: int) -> bool:
+    """Whether a fault waits for calls of this broker."""
     return fault.kind not in CALL_KINDS or fault.broker in (-1, broker)
 
 
-def moment_of(call: Call) -> str | None:
-    """The moment that a call of the coordinator is."""
+def moment_of(call: CoordinatorCall) -> str | None:
+    """The moment that a call to the coordinator makes."""
     if call.name == "transact":
         if call.path == nodes.CONTROLLER:
             return STANDS
@@ -203,8 +208,8 @@ def moment_of(call: Call) -> str | None:
     return SEEKS if call.name == "get" and call.path == nodes.CONTROLLER else None
 
 
-def with_roles(fault: Fault, roles: dict[int, int]) -> Fault | None:
-    """With brokers in place of ``roles``; None when nobody has the role."""
+def with_roles(fault: PlannedFault, roles: dict[int, int]) -> PlannedFault | None:
+    """The fault with brokers in place of ``roles``. None if no broker has a role."""
     if fault.broker <= CONTROLLER:
         if fault.broker not in roles:
             return None

@@ -1,8 +1,8 @@
-"""Which failure costs what under which truncation rule: scripted runs of the real cluster.
+"""What each failure costs under each truncation rule: scripted runs of the real cluster.
 
-A row is a failure that history taught (``scenarios``), a column a generation of the protocol
-(``rules``). Each cell is a run on a ``Stage``; what it says is found by comparing logs with what
-clients were told (``findings``).
+A row is a failure known from Kafka's history (``scenarios``), a column a generation of the protocol
+(``rules``). Each cell is a run on a ``Stage``. Its result comes from comparing the logs with the
+answers to clients (``findings``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from replication.simulator.matrix.findings import Findings
 from replication.simulator.matrix.picture import to_svg
 from replication.simulator.matrix.report import reasons_of, to_json, to_markdown, to_table
-from replication.simulator.matrix.rules import COLUMNS, DEFAULT, Column
+from replication.simulator.matrix.rules import COLUMNS, DEFAULT, RuleColumn
 from replication.simulator.matrix.run import Cell, run_cell, run_cells
 from replication.simulator.matrix.scenarios import SCENARIOS, Scenario
 
@@ -19,8 +19,8 @@ __all__ = [
     "DEFAULT",
     "SCENARIOS",
     "Cell",
-    "Column",
     "Findings",
+    "RuleColumn",
     "Scenario",
     "reasons_of",
     "run_cell",

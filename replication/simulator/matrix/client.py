@@ -1,4 +1,7 @@
-"""The client of a script: it sends to the broker it is told, once, and writes down the answers."""
+"""The client of a script.
+
+It sends each request once, to a given broker, and records the answers.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +18,24 @@ from replication.common.messages import (
     ProduceResponse,
     Response,
 )
-from replication.simulator.oracle.history import History, Outcome, Write
+from replication.simulator.oracle.history import ClientHistory, Write, WriteOutcome
 from replication.simulator.world.network import Network, SimTransport
 from replication.simulator.world.scheduler import START_WALL_MS, Process
 
 TP = TopicPartition("t", 0)
-TIMEOUT_MS = 60_000  # of a request
-NODE = -10  # in the network
+TIMEOUT_MS = 60_000  # the timeout of a request
+NODE = -10  # its node in the network
 
 
-class Client:
+class ScriptClient:
     """
     Attributes:
-        history: what was asked for and told.
-        out_of_range: how often it was told that a position does not exist.
+        history: requests and answers.
+        out_of_range: how often an answer said that a position does not exist.
     """
 
     def __init__(self, network: Network) -> None:
-        self.history = History()
+        self.history = ClientHistory()
         self.out_of_range = 0
         self._transport = SimTransport(network, Process("client", NODE))
 
@@ -46,18 +49,18 @@ class Client:
         request = ProduceRequest(acks, TIMEOUT_MS, (ProducePartition(TP, bytes(batch)),))
 
         def on_reply(response: Response | None) -> None:
-            outcome, offset = Outcome.UNKNOWN, -1
+            outcome, offset = WriteOutcome.UNKNOWN, -1
             if isinstance(response, ProduceResponse):
                 (part,) = response.partitions
                 if part.error_code is ErrorCode.NONE:
-                    outcome, offset = Outcome.OK, part.base_offset
+                    outcome, offset = WriteOutcome.OK, part.base_offset
             history.settle(write, outcome, offset)
 
         self._transport.send(broker_id, request, on_reply)
         return write
 
     def consume(self, broker_id: int, offset: int) -> None:
-        """Read on from a position, as a consumer does; what it sees is remembered (I-6)."""
+        """Read on from a position as a consumer does, and remember the records (I-6)."""
         request = FetchRequest((FetchPartition(TP, offset),), max_wait_ms=0)
         self._transport.send(broker_id, request, lambda answer: self._take(offset, answer))
 
@@ -70,6 +73,6 @@ class Client:
         if part.error_code is not ErrorCode.NONE or not part.records:
             return
         for record in read_records(
-            part.records, from_offset=offset, end_offset=part.high_watermark
+            part.batches, from_offset=offset, end_offset=part.high_watermark
         ):
             self.history.read(TP, record.offset, bytes(record.value or b""), "consumer")

@@ -1,5 +1,6 @@
-"""What a run lost, and where its replicas differ: found by comparing the logs with each other and
-with what the clients were told."""
+"""What a run lost, and where its replicas differ, from comparing the logs with each other and with
+the answers to clients.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ from dataclasses import dataclass
 
 from replication.simulator.matrix.client import TP
 from replication.simulator.matrix.stage import NAMES, Stage
-from replication.simulator.oracle.history import Outcome
-from replication.simulator.oracle.validations import Content
+from replication.simulator.oracle.history import WriteOutcome
+from replication.simulator.oracle.validations import ReplicaContent
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +18,12 @@ class Findings:
 
     Attributes:
         acknowledged: how many records were acknowledged with acks=all.
-        lost: the offset of each such record that the leader's log does not hold at the end.
-        diverged: offsets at which two replicas held different bytes, both below their high
-            watermarks, or at the end.
+        lost: the offsets of such records that the leader's log lacks at the end.
+        diverged: offsets at which two replicas had different bytes below both high watermarks, or
+            at the end.
         reread: offsets at which a consumer read one record and later another (I-6).
-        out_of_range: how often a consumer was told that its position does not exist.
-        stuck: what did not heal; such as a replica that cannot follow any more.
+        out_of_range: how often a consumer's position did not exist.
+        stuck: what did not heal, such as a replica that can no longer follow.
     """
 
     acknowledged: int
@@ -34,7 +35,7 @@ class Findings:
 
     @property
     def verdict(self) -> str:
-        """In a few words: ``ok``, or what is wrong."""
+        """``ok``, or in a few words what is wrong."""
         parts = [f"lost {len(self.lost)}"] if self.lost else []
         if self.diverged:
             parts.append(f"diverged {len(self.diverged)}")
@@ -60,8 +61,9 @@ class Observer:
         stage.at_rest = self._compare_committed
 
     def _compare_committed(self) -> None:
-        """The leader with those whom it takes to hold what they hold: not with one that has yet to
-        find out where its log parts from the leader's."""
+        """Compare the leader with replicas that know where their logs diverge, not with one that
+        has yet to find out.
+        """
         stage = self._stage
         leader = stage.leader
         its = stage.replica(leader) if leader else None
@@ -83,7 +85,7 @@ class Observer:
                 self._diverged[offset] = None
 
     def finish(self, stuck: str) -> Findings:
-        """``stuck``: what ``Stage.heal`` returned."""
+        """Compare everything at the end. ``stuck`` is the result of ``Stage.heal``."""
         stage = self._stage
         leader = stage.leader
         up = [name for name in stage.replicas if stage.replica(name) is not None]
@@ -95,7 +97,7 @@ class Observer:
         acknowledged = [
             (write.offset, write.values[0])
             for write in stage.client.history.writes
-            if write.outcome is Outcome.OK and write.acks == -1
+            if write.outcome is WriteOutcome.OK and write.acks == -1
         ]
         seen = stage.client.history.seen.get(TP, {})
         return Findings(
@@ -108,12 +110,12 @@ class Observer:
         )
 
 
-def _content(stage: Stage, name: str) -> Content:
-    return Content(stage.cluster.machines[NAMES.index(name)], TP)
+def _content(stage: Stage, name: str) -> ReplicaContent:
+    return ReplicaContent(stage.cluster.machines[NAMES.index(name)], TP)
 
 
 def batches_of(stage: Stage, name: str) -> dict[int, bytes]:
-    """Offset -> the bytes of the batch that holds it; epochs included."""
+    """Offset → the bytes of its batch, epochs included."""
     content = _content(stage, name)
     return {
         offset: content.data[batch.position : batch.position + batch.size]

@@ -1,4 +1,4 @@
-"""Which messages of the cluster pass, and which wait until the script says so."""
+"""Decide which messages of the cluster pass, and which wait for the script."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from replication.common.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from replication.simulator.world.network import Message
+from replication.simulator.world.network import SimMessage
 
 CONTROL = (LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest)
 FETCHES = (FetchRequest, ListOffsetsRequest)
 
 
 class Gate:
-    """A ``Network.gate``. Everything passes but the fetches of followers.
+    """A ``Network.gate``. Everything passes except the fetches of followers.
 
     Attributes:
         free: followers whose fetches pass.
-        rounds: follower -> how many more of its fetches pass.
-        unanswered: followers whose fetches reach the leader, while the answers do not come back.
+        rounds: follower → how many more of its fetches pass.
+        unanswered: followers whose fetches reach the leader, but whose answers are lost.
         deaf: brokers that the controller's requests do not reach.
         answers_without_epoch: answers to OffsetForLeaderEpoch are those of version 0 (KIP-101).
     """
@@ -38,15 +38,15 @@ class Gate:
         self.unanswered: set[int] = set()
         self.deaf: set[int] = set()
         self.answers_without_epoch = answers_without_epoch
-        self._held: list[Message] = []
+        self._held: list[SimMessage] = []
 
-    def __call__(self, message: Message) -> None:
+    def __call__(self, message: SimMessage) -> None:
         if self._passes(message):
             message.go(self._as_sent(message.content))
         else:
             self._held.append(message)
 
-    def _passes(self, message: Message) -> bool:
+    def _passes(self, message: SimMessage) -> bool:
         content, source = message.content, message.source
         if isinstance(content, CONTROL):
             return message.target not in self.deaf
@@ -65,12 +65,12 @@ class Gate:
         return content
 
     def look_again(self) -> None:
-        """The policy changed: what may pass now passes, in the order in which it came."""
+        """Let waiting messages pass that a changed policy allows, in their order of arrival."""
         held, self._held = self._held, []
         for message in held:
             self(message)
 
-    def lose(self, meant: Callable[[Message], bool]) -> None:
+    def lose(self, meant: Callable[[SimMessage], bool]) -> None:
         """Break the connections of messages that wait here."""
         lost = [message for message in self._held if meant(message)]
         self._held = [message for message in self._held if not meant(message)]
@@ -78,11 +78,11 @@ class Gate:
             message.lose()
 
     def lose_all_of(self, broker: int) -> None:
-        """It went down."""
+        """Lose all messages of a broker that went down."""
         self.lose(lambda message: broker in (message.source, message.target))
 
     def open(self) -> None:
-        """Everything passes from now on; what waited is lost, and asked for again."""
+        """Let everything pass from now on. Waiting messages are lost, and sent again."""
         self.deaf.clear()
         self.unanswered.clear()
         self.free.update(range(64))

@@ -1,5 +1,8 @@
-"""The matrix as an SVG. Colours are told apart by those who do not see red or green (Okabe and
-Ito's palette), and say nothing that the words in the cells do not."""
+"""The matrix as an SVG.
+
+The colours suit people who do not see red or green (the palette of Okabe and Ito), and only repeat
+what the words in the cells say.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +24,22 @@ ROW_HEIGHT, HEAD_HEIGHT, LINE_HEIGHT = 28, 76, 20
 MARGIN = 16
 
 
-class Look(NamedTuple):
+class CellLook(NamedTuple):
     meaning: str
     fill: str
     ink: str
     border: str
 
 
-OK = Look("nothing lost, replicas equal", "#e6f2f8", "#00496b", "#c6dfec")
-LOST = Look("acknowledged records lost", "#d55e00", "#ffffff", "#d55e00")
-DIVERGED = Look("replicas differ", "#f0c24b", "#000000", "#f0c24b")
-OTHER = Look("another violation", "#cc79a7", "#000000", "#cc79a7")
-ALLOWED = Look("lost, and allowed: see the notes", "#ffffff", "#8a3d00", "#d55e00")
+OK = CellLook("nothing lost, replicas equal", "#e6f2f8", "#00496b", "#c6dfec")
+LOST = CellLook("acknowledged records lost", "#d55e00", "#ffffff", "#d55e00")
+DIVERGED = CellLook("replicas differ", "#f0c24b", "#000000", "#f0c24b")
+OTHER = CellLook("another violation", "#cc79a7", "#000000", "#cc79a7")
+ALLOWED = CellLook("lost, and allowed: see the notes", "#ffffff", "#8a3d00", "#d55e00")
 LOOKS = (OK, LOST, DIVERGED, OTHER, ALLOWED)
 
 
-def look_of(cell: Cell) -> Look:
+def look_of(cell: Cell) -> CellLook:
     found = cell.findings
     if found.ok:
         return OK
@@ -91,7 +94,7 @@ def _lines(cells: Sequence[Cell]) -> Iterator[str]:
     yield "</svg>"
 
 
-def _box(x: int, y: int, width: int, height: int, look: Look) -> str:
+def _box(x: int, y: int, width: int, height: int, look: CellLook) -> str:
     dashes = ' stroke-dasharray="5 3"' if look is ALLOWED else ""
     return (
         f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="3" fill="{look.fill}"'
@@ -100,9 +103,15 @@ def _box(x: int, y: int, width: int, height: int, look: Look) -> str:
 
 
 def _text(
-    x: int, y: int, text: str, *, anchor: str = "start", weight: str = "normal", size: int = 13,
+    x: int,
+    y: int,
+    text: str,
+    *,
+    anchor: str = "start",
+    weight: str = "normal",
+    size: int = 13,
     ink: str = "#000000",
-) -> str:  # fmt: skip
+) -> str:
     return (
         f'<text x="{x}" y="{y}" text-anchor="{anchor}" font-weight="{weight}" font-size="{size}"'
         f' fill="{ink}">{escape(text)}</text>'

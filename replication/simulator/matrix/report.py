@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from logstore.common.json_fields import json_fields
-from replication.simulator.matrix.rules import DEFAULT, Column
+from replication.simulator.matrix.rules import DEFAULT, RuleColumn
 from replication.simulator.matrix.run import Cell
 from replication.simulator.matrix.scenarios import Scenario
 
@@ -31,12 +31,12 @@ def rows_of(cells: Sequence[Cell]) -> list[tuple[Scenario, list[Cell]]]:
     return list(rows.values())
 
 
-def columns_of(cells: Sequence[Cell]) -> list[Column]:
+def columns_of(cells: Sequence[Cell]) -> list[RuleColumn]:
     return list(dict.fromkeys(cell.column for cell in cells))
 
 
 def reasons_of(cells: Sequence[Cell]) -> list[str]:
-    """Why default cells that are not ``ok`` may be so; their numbers are the footnotes, from 1."""
+    """Why default cells may be other than ``ok``. Their numbers are footnotes, from 1."""
     return list(dict.fromkeys(c.scenario.allowed for c in cells if _is_excused(c)))
 
 
@@ -45,7 +45,7 @@ def _is_excused(cell: Cell) -> bool:
 
 
 def text_of(cell: Cell, reasons: Sequence[str]) -> str:
-    """The verdict, with the number of the reason where a loss is allowed."""
+    """The verdict, with the number of the reason if a loss is allowed."""
     if _is_excused(cell):
         return f"{cell.findings.verdict} ({reasons.index(cell.scenario.allowed) + 1})"
     return f"{cell.findings.verdict} FAILED" if cell.failed else cell.findings.verdict
@@ -116,7 +116,7 @@ def _emphasised(cell: Cell, reasons: Sequence[str]) -> str:
 
 
 def to_table(cells: Sequence[Cell]) -> Table:
-    """What is wrong is red, what is allowed yellow."""
+    """The table, with failures in red and allowed losses in yellow."""
     from logstore.terminal import tables
 
     columns, reasons = columns_of(cells), reasons_of(cells)

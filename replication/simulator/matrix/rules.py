@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Column(NamedTuple):
+class RuleColumn(NamedTuple):
     """
     Attributes:
         rule: a key of ``replication.decisions.truncation.RULES``.
-        answers_without_epoch: the leader says where an epoch ends, not which one it looked at.
+        answers_without_epoch: the leader answers where an epoch ends, but not which epoch it found.
     """
 
     name: str
@@ -19,9 +19,9 @@ class Column(NamedTuple):
 
 
 COLUMNS = (
-    Column("hw", "before 0.11", "hw"),
-    Column("kip-101", "0.11", "epoch", answers_without_epoch=True),
-    Column("epoch", "2.0: KIP-101 and 279", "epoch"),
-    Column("fetch", "default: KIP-320 and 595", "fetch"),
+    RuleColumn("hw", "before 0.11", "hw"),
+    RuleColumn("kip-101", "0.11", "epoch", answers_without_epoch=True),
+    RuleColumn("epoch", "2.0: KIP-101 and 279", "epoch"),
+    RuleColumn("fetch", "default: KIP-320 and 595", "fetch"),
 )
 DEFAULT = COLUMNS[-1]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from checkpoints.loggers import package_loggers
 from replication.simulator.matrix.findings import Findings, Observer
-from replication.simulator.matrix.rules import COLUMNS, DEFAULT, Column
+from replication.simulator.matrix.rules import COLUMNS, DEFAULT, RuleColumn
 from replication.simulator.matrix.scenarios import SCENARIOS, Scenario
 from replication.simulator.matrix.stage import ScriptError, Stage
 from replication.simulator.search.mutants import mutated
@@ -20,13 +20,15 @@ class Cell:
     """One run, and what it found."""
 
     scenario: Scenario
-    column: Column
+    column: RuleColumn
     findings: Findings
 
     @property
     def failed(self) -> bool:
-        """The default rule did what it must never do. What may be lost is only what the scenario
-        allows; replicas agree in the end all the same."""
+        """Whether the default rule failed.
+
+        It may lose only what the scenario allows, and the replicas must always agree in the end.
+        """
         found = self.findings
         if self.column is not DEFAULT or found.ok:
             return False
@@ -34,13 +36,20 @@ class Cell:
         return not allowed or bool(found.diverged) or bool(found.stuck)
 
 
-def run_cell(scenario: Scenario, column: Column, seed: int = 0) -> Cell:
-    """The seed moves the small delays of messages, and what ``coordinated_power_loss`` draws."""
+def run_cell(scenario: Scenario, column: RuleColumn, seed: int = 0) -> Cell:
+    """Run one cell.
+
+    The seed varies small delays of messages, and the draws of ``coordinated_power_loss``.
+    """
     with mutated(scenario.mutant), _quiet():
         stage = Stage(
-            column, flush=scenario.flush, min_isr=scenario.min_isr, elr=scenario.elr,
-            unclean=scenario.unclean, seed=seed,
-        )  # fmt: skip
+            column,
+            flush=scenario.flush,
+            min_isr=scenario.min_isr,
+            elr=scenario.elr,
+            unclean=scenario.unclean,
+            seed=seed,
+        )
         observer = Observer(stage)
         unable = ""
         try:
@@ -52,10 +61,10 @@ def run_cell(scenario: Scenario, column: Column, seed: int = 0) -> Cell:
 
 def run_cells(
     scenarios: Sequence[Scenario] = SCENARIOS,
-    columns: Sequence[Column] = COLUMNS,
+    columns: Sequence[RuleColumn] = COLUMNS,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Cell]:
-    """All of them, row by row. ``progress`` hears how many are done, of how many."""
+    """Run all cells, row by row. ``progress`` is called with (done, total)."""
     cells = []
     for scenario in scenarios:
         for column in columns:
@@ -66,7 +75,7 @@ def run_cells(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What goes wrong is the subject here: the log would be full of it."""
+    """Mute the logs, since failures are expected here."""
     loggers = package_loggers()
     levels = [logger.level for logger in loggers]
     for logger in loggers:

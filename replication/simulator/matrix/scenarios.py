@@ -1,8 +1,7 @@
 """The rows: failures that a replication protocol must survive, as scripts.
 
-Each script stops where the harm is done; afterwards everything heals, and the logs are compared.
-A record is a batch of its own. The ids T-… and S-… are those of
-docs/rules/scenarios.md.
+Each script stops after the failure. Then everything heals, and the logs are compared. Each record
+is a batch of its own. docs/rules/scenarios.md has the ids T-… and S-….
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Scenario:
 
     Attributes:
         flush, min_isr, elr, unclean: see ``Stage``.
-        mutant: a guard that is removed (``simulator.mutants``); the row shows what it is for.
+        mutant: a removed guard (``search.mutants``). The row shows what it is for.
         allowed: why the default rule may lose acknowledged records here; empty: it must not.
     """
 
@@ -178,7 +177,7 @@ def join_at_lagging_high_watermark(stage: Stage) -> None:
     stage.fetch_single_batches()
     stage.start("C")
     stage.fetch("C", rounds=5)
-    stage.fetch_unanswered("C")  # it tells how far it is
+    stage.fetch_unanswered("C")  # so that the leader knows how far it is
     stage.run(200)
     stage.kill("A", "B")
     if stage.leader:
@@ -206,7 +205,7 @@ def last_replica_standing(stage: Stage) -> None:
 
 
 def nobody_in_sync(stage: Stage) -> None:
-    """Whoever is alive lacks records; the one that has them is down (S-18)."""
+    """All live replicas lack records; the one that has them is down (S-18)."""
     stage.begin("ABC")
     stage.produce("A", 4)
     stage.catch_up("B", "C")
@@ -247,7 +246,7 @@ def leader_without_tail(stage: Stage) -> None:
 
 
 def stale_checkpoints(stage: Stage) -> None:
-    """Everybody restarts, in every order, with old high-watermark checkpoints; each replica
+    """All brokers restart, in every order, with old high-watermark checkpoints; each replica
     leads once. A consumer stands at offset 8 (S-22)."""
     stage.begin("ABC")
     stage.produce("A", 3)
@@ -299,8 +298,10 @@ SHOWN = "the guard is taken out, to show what it is for"
 SCENARIOS = (
     Scenario("T-A1", "acknowledged record, two fail-overs in a row", successive_fail_over),
     Scenario(
-        "T-A2", "follower restarts before it learned the high watermark",
-        restart_before_high_watermark, min_isr=2,
+        "T-A2",
+        "follower restarts before it learned the high watermark",
+        restart_before_high_watermark,
+        min_isr=2,
     ),
     Scenario(
         "T-A3 os", "power fails on both replicas, flush=os", power_loss_of_both, allowed=POWER
@@ -313,36 +314,49 @@ SCENARIOS = (
     Scenario("T-D1", "fetch under a stale leader epoch", stale_leader_epoch),
     Scenario("T-F1", "joining the ISR at a lagging high watermark", join_at_lagging_high_watermark),
     Scenario(
-        "T-F1 −R-30", "the same, the start of the leader's epoch not asked for",
-        join_at_lagging_high_watermark, mutant="join-before-epoch-start", allowed=SHOWN,
+        "T-F1 −R-30",
+        "the same, the start of the leader's epoch not asked for",
+        join_at_lagging_high_watermark,
+        mutant="join-before-epoch-start",
+        allowed=SHOWN,
     ),
     Scenario(
         "T-E1", "last replica standing loses its tail (S-20)", last_replica_standing, min_isr=2
     ),
     Scenario(
-        "T-E1 −ELR", "the same without eligible leader replicas", last_replica_standing, min_isr=2,
-        elr=False, allowed="before KIP-966 the last member of the ISR is trusted to have its tail",
+        "T-E1 −ELR",
+        "the same without eligible leader replicas",
+        last_replica_standing,
+        min_isr=2,
+        elr=False,
+        allowed="before KIP-966 the last member of the ISR is trusted to have its tail",
     ),
     Scenario("S-18 off", "nobody in sync is alive, unclean election off", nobody_in_sync),
     Scenario(
         "S-18 on", "the same, unclean election on", nobody_in_sync, unclean=True, allowed=UNCLEAN
     ),
+    Scenario("S-21", "leader without its tail, back at once", leader_without_tail, min_isr=2),
     Scenario(
-        "S-21", "leader without its tail, back at once", leader_without_tail, min_isr=2
+        "S-21 −R-70",
+        "the same, unclean restarts not noticed",
+        leader_without_tail,
+        min_isr=2,
+        mutant="unclean-restart-keeps-isr",
+        allowed=SHOWN,
     ),
     Scenario(
-        "S-21 −R-70", "the same, unclean restarts not noticed", leader_without_tail, min_isr=2,
-        mutant="unclean-restart-keeps-isr", allowed=SHOWN,
-    ),
-    Scenario(
-        "S-22", "all restart in every order, stale checkpoints", stale_checkpoints, flush="ack",
+        "S-22",
+        "all restart in every order, stale checkpoints",
+        stale_checkpoints,
+        flush="ack",
         unclean=True,
     ),
     Scenario(
-        "S-28 ack", "power fails everywhere under load, flush=ack", coordinated_power_loss,
-        flush="ack", min_isr=2,
+        "S-28 ack",
+        "power fails everywhere under load, flush=ack",
+        coordinated_power_loss,
+        flush="ack",
+        min_isr=2,
     ),
-    Scenario(
-        "S-28 os", "the same with flush=os", coordinated_power_loss, min_isr=2, allowed=POWER
-    ),
-)  # fmt: skip
+    Scenario("S-28 os", "the same with flush=os", coordinated_power_loss, min_isr=2, allowed=POWER),
+)

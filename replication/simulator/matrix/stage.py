@@ -1,12 +1,11 @@
-"""A cluster that does what a script says, step by step.
+"""A cluster that follows a script step by step.
 
 Brokers, fetchers, controller, coordinator and logs are the real ones. The script decides which
-fetches get through, who crashes and with which bytes lost, whose session ends, and when. Broker K
-holds no replica: it is the controller all the time.
+fetches get through, which broker crashes with which bytes lost, and when sessions end. Broker K has
+no replica: it is always the controller.
 
-Nothing happens by the mere passing of time: sessions end when the script says so, high-watermark
-checkpoints are written when it says so, and the lag that ends a membership of the ISR is longer
-than any script.
+Nothing happens just because time passes. Sessions end and high-watermark checkpoints are written
+when the script says so, and the lag time of the ISR is longer than any script.
 """
 
 from __future__ import annotations
@@ -27,47 +26,47 @@ from replication.common.messages import (
 from replication.common.state import NO_LEADER, PartitionRegistration
 from replication.coordination import nodes
 from replication.partition import Partition
-from replication.simulator.matrix.client import TIMEOUT_MS, TP, Client
+from replication.simulator.matrix.client import TIMEOUT_MS, TP, ScriptClient
 from replication.simulator.matrix.gate import Gate
-from replication.simulator.matrix.rules import Column
-from replication.simulator.oracle.history import Outcome, Write
+from replication.simulator.matrix.rules import RuleColumn
+from replication.simulator.oracle.history import Write, WriteOutcome
 from replication.simulator.world.cluster import SimCluster
 from replication.simulator.world.coordinator import SimSession
-from replication.simulator.world.plan import Plan
+from replication.simulator.world.plan import SchedulePlan
 from replication.simulator.world.scheduler import US_PER_MS, Scheduler
 
 NAMES = "ABCK"
 CONTROLLER = "K"
 FOREVER_MS = 1 << 40
-STEP_MS = 20  # enough for everything that a step sets off
-LIMIT_MS = 10_000  # of virtual time: what has not happened then never will
+STEP_MS = 20  # enough for everything that a step causes
+LIMIT_MS = 10_000  # virtual time; what has not happened by then never will
 
 
 class ScriptError(Exception):
-    """The cluster does not do what a step of the script expects of it."""
+    """The cluster did not do what a step of the script expects."""
 
 
 class Stage:
-    """See the module. Brokers are named by letters.
+    """The cluster of a script. Brokers are named by letters.
 
     Args:
-        flush: ``ack`` syncs each append before it counts; ``os`` leaves that to the system.
+        flush: ``ack`` syncs each append before it counts, ``os`` leaves syncs to the system.
         elr: ``eligible.leader.replicas.enable``.
     """
 
     def __init__(
-        self, column: Column, *, flush: str, min_isr: int, elr: bool, unclean: bool, seed: int
+        self, column: RuleColumn, *, flush: str, min_isr: int, elr: bool, unclean: bool, seed: int
     ) -> None:
         self.scheduler = Scheduler(random.Random(f"stage {seed}"))
-        self.chance = random.Random(f"script {seed}")  # for scripts that draw what they do
-        plan = Plan(
+        self.chance = random.Random(f"script {seed}")  # for scripts with random choices
+        plan = SchedulePlan(
             seed, column.rule, flush, len(NAMES), 1, min_isr, (), (), (), 0, segment_bytes=1 << 20
         )
         self.cluster = SimCluster(
             plan, self.scheduler, Counter(), lambda machine: None, lambda machine: None
         )
         self.cluster.coordinator.session_timeout_ms = FOREVER_MS
-        # One segment holds everything: a roll syncs what the script wants to be lost.
+        # One segment for everything, because a roll would sync what the script wants to lose.
         self.cluster.log_config = replace(self.cluster.log_config, segment_index_bytes=1 << 12)
         self.cluster.config = replace(
             self.cluster.config,
@@ -80,7 +79,7 @@ class Stage:
         self.gate = Gate(answers_without_epoch=column.answers_without_epoch)
         self.cluster.network.gate = self.gate
         self.cluster.network.socket_timeout_ms = TIMEOUT_MS
-        self.client = Client(self.cluster.network)
+        self.client = ScriptClient(self.cluster.network)
         self.at_rest: Callable[[], None] = lambda: None  # called after each step
         self.replicas = ""
         self._config = {
@@ -88,12 +87,12 @@ class Stage:
             "unclean.leader.election.enable": str(unclean).lower(),
         }
         self._session = self.cluster.coordinator.connect(-1)
-        self._orphans: dict[str, SimSession] = {}  # sessions of processes that are gone
+        self._orphans: dict[str, SimSession] = {}  # sessions of dead processes
 
     # -- time ----------------------------------------------------------------------------------
 
     def run(self, ms: int = STEP_MS) -> None:
-        """Let things happen."""
+        """Let time pass."""
         scheduler = self.scheduler
         until_us = scheduler.now_us + ms * US_PER_MS
         while (event := scheduler.next_event(until_us)) is not None:
@@ -103,7 +102,7 @@ class Stage:
     def wait_for(self, what: str, reached: Callable[[], bool]) -> None:
         """
         Raises:
-            ScriptError: it did not come about.
+            ScriptError: it did not happen.
         """
         for _ in range(LIMIT_MS // STEP_MS):
             if reached():
@@ -115,7 +114,7 @@ class Stage:
 
     @property
     def registration(self) -> PartitionRegistration:
-        """What the coordinator's tree says."""
+        """The registration in the coordinator's tree."""
         topic = self._session.get(nodes.topic_path(TP.topic))
         state = self._session.get(nodes.partition_state_path(TP))
         if topic is None or state is None:
@@ -125,7 +124,7 @@ class Stage:
 
     @property
     def leader(self) -> str:
-        """Whom the controller has made leader; empty when nobody."""
+        """The leader by the controller's registration; empty for none."""
         leader = self.registration.leader
         return "" if leader == NO_LEADER else NAMES[leader]
 
@@ -133,7 +132,7 @@ class Stage:
         return self.cluster.machines[NAMES.index(name)].broker is not None
 
     def replica(self, name: str) -> Partition | None:
-        """The replica of a broker that is up and has opened its log."""
+        """The replica of a broker, if it is up and has opened its log."""
         broker = self.cluster.machines[NAMES.index(name)].broker
         if broker is None:
             return None
@@ -150,7 +149,7 @@ class Stage:
         return self._open(name).log_end_offset
 
     def leads(self, name: str) -> bool:
-        """It is leader, and knows it."""
+        """Whether a broker is leader and knows it."""
         found, now = self.replica(name), self.registration
         return (
             found is not None
@@ -164,7 +163,7 @@ class Stage:
     def begin(self, replicas: str, leader: str = "") -> None:
         """Start K and the brokers ``replicas``, and create the topic with them as its assignment.
 
-        The first of them leads, unless ``leader`` is another: the sessions of those before it
+        The first of them leads, unless ``leader`` is another. Then the sessions of those before it
         end, and they come back.
         """
         self.replicas = replicas
@@ -197,12 +196,12 @@ class Stage:
         self.run(10 * STEP_MS)
 
     def kill(self, *names: str) -> None:
-        """The process ends; what it wrote is kept. Its session ends, too."""
+        """Kill processes. What they wrote is kept, and their sessions end."""
         self._crash(names, "all_kept")
         self.end_sessions(*names)
 
     def lose_power(self, *names: str, mode: CrashMode = "all_lost") -> None:
-        """What was not synced is lost. The sessions go on until ``end_sessions``."""
+        """Lose everything that was not synced. The sessions live until ``end_sessions``."""
         self._crash(names, mode)
 
     def _crash(self, names: tuple[str, ...], mode: CrashMode) -> None:
@@ -212,11 +211,11 @@ class Stage:
             if session is not None:
                 self._orphans[name] = session
             self.gate.lose_all_of(broker)
-            self.cluster.network.unbind(broker)  # whoever waits for it hears of it soon
+            self.cluster.network.unbind(broker)  # waiting senders notice it soon
             self.cluster.crash(broker, mode, None)
 
     def end_sessions(self, *names: str) -> None:
-        """One after the other; the controller sees each of them."""
+        """End sessions one after the other, so that the controller sees each end."""
         for name in names:
             session = self._orphans.pop(name, self.cluster.machines[NAMES.index(name)].session)
             assert session is not None
@@ -224,13 +223,13 @@ class Stage:
             self.run()
 
     def stop(self, name: str) -> None:
-        """In order: leaderships move, high watermarks are written, the logs closed."""
+        """Stop cleanly: leaderships move, high watermarks are written, logs are closed."""
         self.cluster.stop(NAMES.index(name), None)
         self.wait_for(f"{name} stops", lambda: not self.is_up(name))
         self.gate.lose_all_of(NAMES.index(name))
 
     def cut_off(self, name: str) -> None:
-        """From the coordinator; it goes on with what it knows."""
+        """Cut a broker off from the coordinator. It goes on with what it knows."""
         self.cluster.cut_off(NAMES.index(name))
         self.run()
 
@@ -241,18 +240,18 @@ class Stage:
     # -- the controller ------------------------------------------------------------------------
 
     def deafen(self, name: str) -> None:
-        """The controller's requests do not reach it."""
+        """Keep the controller's requests from a broker."""
         self.gate.deaf.add(NAMES.index(name))
 
     def undeafen(self, name: str) -> None:
-        """They do again; those from before are lost, and the latest state is sent."""
+        """Let them through again. Earlier ones are lost, and the latest state is sent."""
         broker = NAMES.index(name)
         self.gate.deaf.discard(broker)
         self.gate.lose(lambda message: message.target == broker and message.source >= 0)
         self.run(10 * STEP_MS)
 
     def elect_preferred(self) -> None:
-        """The first of the assignment leads, if it is in the ISR."""
+        """Elect the first replica of the assignment, if it is in the ISR."""
         answers: list[Response | None] = []
         self._ask_controller(ElectLeadersRequest(ElectionType.PREFERRED, (TP,)), answers)
         self.wait_for("the preferred replica leads", lambda: self.leads(self.replicas[0]))
@@ -260,7 +259,7 @@ class Stage:
     # -- replication ---------------------------------------------------------------------------
 
     def fetch(self, *names: str, rounds: int = 1) -> None:
-        """Let so many fetches of each go through, with their answers."""
+        """Let ``rounds`` fetches of each broker through, with their answers."""
         for name in names:
             broker = NAMES.index(name)
             self.gate.rounds[broker] = rounds
@@ -272,30 +271,31 @@ class Stage:
         self.run()
 
     def fetch_unanswered(self, *names: str) -> None:
-        """One fetch of each reaches the leader; no answer comes back from now on."""
+        """Let one fetch of each reach the leader, and lose all answers from now on."""
         self.gate.unanswered.update(NAMES.index(name) for name in names)
         self.fetch(*names)
 
     def fetch_freely(self, *names: str) -> None:
-        """From now on, until they have caught up once."""
+        """Let all fetches through, until they have caught up once."""
         brokers = {NAMES.index(name) for name in names}
         self.gate.free |= brokers
         self.gate.unanswered -= brokers
         self.gate.look_again()
 
     def catch_up(self, *names: str) -> None:
-        """Let them fetch until they are in sync and know the leader's high watermark; no further.
+        """Let them fetch until they are in sync and know the leader's high watermark, and no
+        further.
 
         Raises:
-            ScriptError: they do not get there.
+            ScriptError: they do not catch up.
         """
         self.fetch_freely(*names)
         self.wait_for(f"{', '.join(names)} caught up", lambda: all(map(self._is_level, names)))
         self.gate.free -= {NAMES.index(name) for name in names}
-        self.run()  # no fetch waits at the leader any more
+        self.run()  # no fetch is waiting at the leader any more
 
     def fetch_single_batches(self) -> None:
-        """A fetch of a broker that starts from now on brings one batch."""
+        """Limit fetches of brokers that start from now on to one batch."""
         self.cluster.config = replace(self.cluster.config, replica_fetch_max_bytes=1)
 
     def _is_level(self, name: str) -> bool:
@@ -312,12 +312,12 @@ class Stage:
     # -- disks ---------------------------------------------------------------------------------
 
     def flush(self, *names: str) -> None:
-        """The system writes back what is in its cache."""
+        """Write the caches of machines back to their disks."""
         for name in names:
             self._open(name).local_log().flush()
 
     def checkpoint(self, *names: str) -> None:
-        """Their high watermarks go to ``replication-offset-checkpoint``."""
+        """Write their high watermarks to ``replication-offset-checkpoint``."""
         for name in names:
             broker = self.cluster.machines[NAMES.index(name)].broker
             assert broker is not None
@@ -326,22 +326,22 @@ class Stage:
     # -- clients -------------------------------------------------------------------------------
 
     def produce(self, to: str, count: int = 1, acks: int = -1) -> list[Write]:
-        """Send batches of one record each, to a broker that the client takes for the leader."""
+        """Send batches of one record each to a broker."""
         writes = [self.send(to, acks) for _ in range(count)]
         self.run()
         return writes
 
     def send(self, to: str, acks: int = -1) -> Write:
-        """As ``produce``, of one record; it has just left when this returns."""
+        """Send one record, without waiting for its arrival."""
         return self.client.produce(NAMES.index(to), acks)
 
     def acknowledged(self, writes: list[Write]) -> None:
         """
         Raises:
-            ScriptError: not all of them are.
+            ScriptError: some are not.
         """
         self.wait_for(
-            "all records acknowledged", lambda: all(w.outcome is Outcome.OK for w in writes)
+            "all records acknowledged", lambda: all(w.outcome is WriteOutcome.OK for w in writes)
         )
 
     def consume(self, offset: int, of: str) -> None:
@@ -352,10 +352,10 @@ class Stage:
     # -- the end -------------------------------------------------------------------------------
 
     def heal(self) -> str:
-        """Everybody is up and connected, all messages pass; then a last write.
+        """Start and connect all brokers, let all messages pass, then write a last record.
 
         Returns:
-            What is still amiss after ``LIMIT_MS``; empty when the replicas are level and the write
+            What is still wrong after ``LIMIT_MS``; empty if the replicas are equal and the write
             was acknowledged.
         """
         for name in (CONTROLLER, *self.replicas):

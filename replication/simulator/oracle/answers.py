@@ -1,8 +1,8 @@
-"""What a broker may answer: nothing under another epoch or topic id than the request's (I-31).
+"""Check that answers belong to the epoch and the topic id of their request (I-31).
 
-A request that names a leader epoch is answered by the leader of that epoch, or with an error: also
-when the role changed while it was carried out, or waited. A change of the ISR counts for the topic
-whose id it names, and for no later one of that name.
+A request with a leader epoch is answered by the leader of that epoch or with an error, even if the
+role changed while it was processed or waited. A change of the ISR counts only for the topic whose
+id it has, and not for a later topic of that name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Violated: TypeAlias = Callable[[str, TopicPartition, str], None]
 
 
 class Answers:
-    """Looks at every answer as it is given."""
+    """Checks every answer when it is given."""
 
     def __init__(self, cluster: SimCluster, violated: Violated) -> None:
         self._cluster = cluster
@@ -54,14 +54,16 @@ class Answers:
             now = UNKNOWN_EPOCH if partition is None else partition.leader_epoch
             if epoch not in (UNKNOWN_EPOCH, now):
                 self._violated(
-                    "I-31", tp, f"b{broker_id} in epoch {now} answers a "
-                    f"{type(request).__name__} of epoch {epoch}"
-                )  # fmt: skip
+                    "I-31",
+                    tp,
+                    f"b{broker_id} in epoch {now} answers a "
+                    f"{type(request).__name__} of epoch {epoch}",
+                )
 
     def _look_at_changes(
         self, epoch: int, request: AlterPartitionRequest, response: AlterPartitionResponse
     ) -> None:
-        """Of the present controller: what one of the past repeats is written already."""
+        """Check only the present controller. What a past one repeats is written already."""
         tree = self._cluster.coordinator.tree
         present = None if tree is None else tree.get(nodes.CONTROLLER_EPOCH)
         if present is None or nodes.decode_controller_epoch(present.data) != epoch:
@@ -81,7 +83,7 @@ class Answers:
 
 
 def _answered(request: Request, response: Response) -> Iterator[tuple[TopicPartition, int]]:
-    """Partitions that got an answer other than an error, and the epoch that was asked for."""
+    """Partitions that were answered without an error, and the epoch in the request."""
     answers: dict[TopicPartition, ErrorCode] = {}
     if isinstance(response, FetchResponse | ListOffsetsResponse | OffsetForLeaderEpochResponse):
         answers = {part.tp: part.error_code for part in response.partitions}

@@ -1,8 +1,8 @@
-"""What must be so once nothing disturbs the cluster for a while (I-28).
+"""What must hold once nothing has disturbed the cluster for a while (I-28).
 
-Not only in the end, when everything is healed, but whenever a schedule leaves the cluster alone for
-two lag times and the longest pause between two tries: all replicas are in the ISR, and what was
-written before is committed everywhere.
+Whenever a schedule leaves the cluster undisturbed for two lag times and the longest pause between
+two attempts, all replicas must be in the ISR, and all earlier records committed everywhere. That
+holds during a schedule too, not only at its end.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from replication.simulator.world.cluster import LAG_MS, Machine, SimCluster
 from replication.simulator.world.scheduler import US_PER_MS
 
 LOOK_EVERY_US = 20 * US_PER_MS
-# A leader may still be pausing before it proposes again what it could not say when it was cut off.
-# That pause is as long as in production, where it is nothing beside a lag time.
+# A leader that was cut off may still pause before it repeats its proposal. The pause is as long as
+# in production, where it is short beside a lag time.
 SETTLED_MS = 2 * LAG_MS + int(BACKOFF.max_ms)
-# A lag time, half of one until the leader looks, and the controller's answer.
+# A lag time, half of one until the leader checks, and the controller's answer.
 LAGGARD_MS = 5 * LAG_MS // 2
 
 
 class Calm:
-    """Looks now and then.
+    """Checks periodically.
 
     Args:
-        registrations: as the controller's tree has them.
+        registrations: those in the controller's tree.
     Attributes:
-        since_us: when the cluster was disturbed for the last time.
+        since_us: when the cluster was last disturbed.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Calm:
         self.since_us = cluster.scheduler.now_us
         self._next_us = 0
         self._seen: tuple[object, ...] = ()
-        # Who led under which controller, and the leader's log ends since, with their times.
+        # The leader and its controller, and the leader's log ends since, with their times.
         self._led: dict[TopicPartition, tuple[tuple[int, ...], deque[tuple[int, int]]]] = {}
         self._joined: dict[TopicPartition, dict[int, int]] = {}  # members of the ISR, since when
         self._ends: dict[TopicPartition, tuple[int, int]] = {}  # when, and the leader's log end
@@ -71,8 +71,9 @@ class Calm:
                     self._violated("I-28", tp, f"nothing happens for {passed_ms} ms, but {missing}")
 
     def _look_for_laggards(self, now_us: int) -> None:
-        """Nobody stays in the ISR who has not had for so long what the leader has, where
-        leader, controller and coordinator can talk to each other."""
+        """A replica that has lacked the leader's records for so long must not be in the ISR, if
+        leader, controller and coordinator are connected.
+        """
         cluster = self._cluster
         controller = cluster.controller
         for tp, now in self._registrations.items():
@@ -105,14 +106,16 @@ class Calm:
                     break
             for member in now.isr:
                 if self._cluster.machines[member].broker is None:
-                    continue  # its session ends; what it has is not seen meanwhile
+                    continue  # its session is ending, and its log is not seen until then
                 if joined[member] > now_us - LAGGARD_MS * US_PER_MS:
-                    continue  # with what was committed then, which is less
+                    continue  # with what was committed then
                 if wanted and self._end_at(member, tp) < wanted:
                     self._violated(
-                        "I-28", tp, f"b{member} of the ISR lacks for {LAGGARD_MS} ms what "
-                        f"b{now.leader} has up to {wanted}"
-                    )  # fmt: skip
+                        "I-28",
+                        tp,
+                        f"b{member} of the ISR lacks for {LAGGARD_MS} ms what "
+                        f"b{now.leader} has up to {wanted}",
+                    )
 
     def _leader_of(self, tp: TopicPartition, now: PartitionRegistration) -> Partition | None:
         machine = self._cluster.machines.get(now.leader)
@@ -128,7 +131,7 @@ class Calm:
         return -1 if log is None else log.log_end_offset
 
     def _events_so_far(self) -> tuple[object, ...]:
-        """Faults that are over at once, and elections, whoever wanted them."""
+        """Counts of instantaneous faults and of elections."""
         cluster = self._cluster
         return (
             sum(cluster.struck.values()),

@@ -1,4 +1,4 @@
-"""With flush=ack nobody is told of a record before it is durable (I-27)."""
+"""With flush=ack no answer counts a record before it is durable (I-27)."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from replication.common.messages import (
 )
 from replication.partition import Partition
 from replication.simulator.oracle.excuses import Excuse, Excuses
-from replication.simulator.oracle.oracle_log import Shadow
+from replication.simulator.oracle.oracle_log import OracleLog
 from replication.simulator.world.cluster import Machine, SimCluster
 from replication.simulator.world.scheduler import Process
 
-SHORT = "no-descriptors"  # of descriptors: what was appended may have to wait for its sync
+SHORT = "no-descriptors"  # short of descriptors: appended records may have to wait for their sync
 
 
 class Durability:
-    """Looks after each growth of a log. Where a disk was short of descriptors, a record may lie in
-    a log without its sync, and counts for nothing yet: a follower does not ask on behind it, and a
-    leader neither commits nor acknowledges it.
+    """Checks a log after each growth.
+
+    If descriptors were short, a log may have a record without its sync. Such a record does not
+    count yet: a follower does not fetch past it, and a leader neither commits nor acknowledges it.
 
     Args:
-        shadow_of: what is known of a replica that is up.
+        shadow_of: returns what is known about a replica that is up.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class Durability:
         cluster: SimCluster,
         excuses: Excuses,
         violated: Callable[[str, TopicPartition, str], None],
-        shadow_of: Callable[[int, TopicPartition], Shadow | None],
+        shadow_of: Callable[[int, TopicPartition], OracleLog | None],
     ) -> None:
         self._cluster = cluster
         self._excuses = excuses
@@ -44,16 +45,16 @@ class Durability:
         self._shadow_of = shadow_of
         self._is_promised = cluster.plan.flush == "ack"
         self._may_wait = any(fault.kind == SHORT for fault in cluster.plan.faults)
-        self._waiting: dict[tuple[int, TopicPartition], int] = {}  # -> the first not durable
+        self._waiting: dict[tuple[int, TopicPartition], int] = {}  # → first offset not durable
 
-    def opened(self, machine: Machine, tp: TopicPartition, shadow: Shadow) -> None:
-        """A start has synced what a process left."""
+    def opened(self, machine: Machine, tp: TopicPartition, shadow: OracleLog) -> None:
+        """Note that a start has synced what a process left."""
         self._waiting.pop((machine.broker_id, tp), None)
         first = self._first_not_durable(machine, shadow)
         if first is not None:
             self._say(machine, tp, f"opens a log in which {first} is not durable")
 
-    def grew(self, machine: Machine, tp: TopicPartition, shadow: Shadow) -> None:
+    def grew(self, machine: Machine, tp: TopicPartition, shadow: OracleLog) -> None:
         first = self._first_not_durable(machine, shadow)
         if first is None:
             self._waiting.pop((machine.broker_id, tp), None)
@@ -65,9 +66,9 @@ class Durability:
             self._waiting[machine.broker_id, tp] = first
 
     def changed(
-        self, machine: Machine, tp: TopicPartition, shadow: Shadow, partition: Partition
+        self, machine: Machine, tp: TopicPartition, shadow: OracleLog, partition: Partition
     ) -> None:
-        """What waits for its sync is not committed by a leader that has it."""
+        """A leader does not commit records that wait for their sync."""
         waiting = self._waiting.get((machine.broker_id, tp))
         if waiting is None:
             return
@@ -78,7 +79,7 @@ class Durability:
             self._say(machine, tp, f"commits up to {mark}, and {first} is not durable")
 
     def asked(self, sender: Process, receiver: int, request: Request) -> None:
-        """A follower's fetch says that it keeps all that lies below its offset."""
+        """A follower's fetch states that it keeps everything below its offset."""
         if not self._may_wait or type(request) is not FetchRequest or sender.node < 0:
             return
         machine = self._cluster.machines[sender.node]
@@ -87,12 +88,13 @@ class Durability:
             first = None if shadow is None else self._first_not_durable(machine, shadow)
             if first is not None and part.fetch_offset > first:
                 self._say(
-                    machine, part.tp,
+                    machine,
+                    part.tp,
                     f"fetches from {part.fetch_offset}, and {first} is not durable",
-                )  # fmt: skip
+                )
 
     def answered(self, broker_id: int, request: Request, response: Response | None) -> None:
-        """An acknowledgement says that the leader keeps the batch."""
+        """An acknowledgement states that the leader keeps the batch."""
         if (
             not self._may_wait
             or not isinstance(request, ProduceRequest)
@@ -108,14 +110,15 @@ class Durability:
             first = self._first_not_durable(machine, shadow)
             if first is not None and part.base_offset >= first:
                 self._say(
-                    machine, part.tp,
+                    machine,
+                    part.tp,
                     f"acknowledges {part.base_offset}, and {first} is not durable",
-                )  # fmt: skip
+                )
 
     def _was_short(self, machine: Machine) -> bool:
         return self._may_wait and machine.disk.struck["open"] > 0
 
-    def _first_not_durable(self, machine: Machine, shadow: Shadow) -> int | None:
+    def _first_not_durable(self, machine: Machine, shadow: OracleLog) -> int | None:
         if not self._is_promised or shadow.log.failed or machine.disk.stopped:
             return None
         if self._cluster.atlas.is_damaged(machine.broker_id):

@@ -1,6 +1,7 @@
-"""What the oracle lets pass although it looks like a broken promise, and why.
+"""What the oracle accepts although it looks like a broken promise, and why.
 
-Each use is counted, so that a search says how much it did not judge. docs/simulator.md lists them.
+Each use is counted, so that a search reports how much it did not judge. docs/simulator.md lists the
+excuses.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ PREFIX = "excused: "
 
 
 class Excuse(Enum):
-    """The value is the name under which it is counted."""
+    """An excuse. The value is the name under which it is counted."""
 
     CUT_LOST = "a cut came back"
     WRITE_UNDER_WAY = "a write under way at the end"

@@ -1,4 +1,4 @@
-"""What the clients asked for and were told."""
+"""The requests of clients and their answers."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from replication.common.messages import ProduceRequest, Request
 from replication.simulator.oracle.unclean import Losses
 from replication.simulator.world.plan import Operation
 
-FIRST_ID = 10**9  # of transactional producers; no broker hands these out
+IDS_APART = 10**9  # of transactional producers: brokers assign ids above those that their logs have
 
 
-class Outcome(Enum):
+class WriteOutcome(Enum):
     PENDING = "pending"
     OK = "ok"
-    FAILED = "failed"  # every attempt was refused before an append: it is nowhere
+    FAILED = "failed"  # every attempt was refused before an append, so it is in no log
     UNKNOWN = "unknown"
 
 
-class TransactionState(Enum):
+class TransactionPhase(Enum):
     OPEN = "open"
-    COMMITTING = "committing"  # from here on it counts as committed
+    COMMITTING = "committing"  # when it began to count as committed
     ABORTING = "aborting"
 
 
 class Transaction:
-    """One, of one partition."""
+    """A transaction in one partition."""
 
     def __init__(self, number: int, tp: TopicPartition, step: Operation) -> None:
         self.tp = tp
-        self.producer_id = FIRST_ID + number
+        self.producer_id = IDS_APART * (1 + number)
         self.epoch = self.sequence = 0
         self.batches = 1 + step.records
         self.size = step.size
-        self.state = TransactionState.OPEN
+        self.state = TransactionPhase.OPEN
         self.ended = False
 
     @property
     def commits(self) -> bool:
-        return self.state is TransactionState.COMMITTING
+        return self.state is TransactionPhase.COMMITTING
 
 
 @dataclass(slots=True)
@@ -54,19 +54,21 @@ class Write:
     values: tuple[bytes, ...]
     producer_id: int = -1
     sequence: int = -1
-    outcome: Outcome = Outcome.PENDING
+    outcome: WriteOutcome = WriteOutcome.PENDING
     offset: int = -1
     transaction: Transaction | None = None
-    producer: str = ""  # one that is idempotent: in order, and nothing twice
+    producer: str = ""  # an idempotent producer: in order, and nothing twice
 
 
 @dataclass(slots=True)
-class History:
-    """``acknowledged``: offset -> value, of batches acknowledged with acks=all (I-1). ``seen``: the
-    first value any consumer read at an offset (I-6). ``repeated``: values of requests that the
-    network carried out twice: of the two answers the client had one. ``read_by``: what each
-    reader got last at an offset, by reader and partition. ``losses``: what of all this may be
-    gone."""
+class ClientHistory:
+    """``acknowledged``: offset -> value, of batches acknowledged with acks=all (I-1).
+
+    ``seen``: the first value that any consumer read at an offset (I-6). ``repeated``: values of
+    requests that the network delivered twice, with one answer to the client. ``read_by``: the last
+    value that each reader got at an offset, by reader and partition. ``losses``: which of these
+    records may be lost.
+    """
 
     writes: list[Write] = field(default_factory=list)
     acknowledged: dict[TopicPartition, dict[int, bytes]] = field(default_factory=dict)
@@ -86,16 +88,16 @@ class History:
                 self.repeated.update(bytes(r.value or b"") for r in read_records(part.records))
 
     def begin(self, tp: TopicPartition, acks: int, records: int, size: int) -> Write:
-        """A write with values of its own."""
+        """Begin a write with unique values."""
         number = len(self.writes)
         values = tuple(f"{number}.{n}".encode().ljust(size, b".") for n in range(records))
         write = Write(number, tp, acks, values)
         self.writes.append(write)
         return write
 
-    def settle(self, write: Write, outcome: Outcome, offset: int = -1) -> None:
+    def settle(self, write: Write, outcome: WriteOutcome, offset: int = -1) -> None:
         write.outcome, write.offset = outcome, offset
-        if outcome is Outcome.OK and write.acks == -1 and offset >= 0:
+        if outcome is WriteOutcome.OK and write.acks == -1 and offset >= 0:
             known = self.acknowledged.setdefault(write.tp, {})
             for number, value in enumerate(write.values):
                 before = self._instead_of_lost(write.tp, known, offset + number, value)
@@ -108,7 +110,7 @@ class History:
     def _instead_of_lost(
         self, tp: TopicPartition, known: dict[int, bytes], offset: int, value: bytes
     ) -> bytes:
-        """What was known first at an offset; ``value`` where either of the two is lost."""
+        """The first known value at an offset, or ``value`` if either of the two is lost."""
         before = known.setdefault(offset, value)
         if before != value and self.losses.took(tp, offset, before):
             before = known[offset] = value

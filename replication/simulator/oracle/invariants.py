@@ -1,9 +1,9 @@
 """What must hold after every event (I-2 … I-5, I-7 … I-13). The ids are those of
 docs/rules/invariants.md.
 
-The oracle looks only at the broker whose event it was, and does nothing where nothing changed. It
-keeps one *committed* log for each partition: whatever any leader's high watermark has passed. A
-committed offset never changes, and whoever is in the controller's ISR or ELR has it.
+The oracle checks only the broker of the event, and only what changed. It keeps one *committed* log
+for each partition, with everything that any leader's high watermark has passed. A committed offset
+never changes, and every member of the controller's ISR or ELR has it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from replication.simulator.oracle.answers import Answers
 from replication.simulator.oracle.calm import Calm
 from replication.simulator.oracle.durability import Durability
 from replication.simulator.oracle.excuses import Excuse, Excuses
-from replication.simulator.oracle.oracle_log import Entry, Shadow
+from replication.simulator.oracle.oracle_log import OracleEntry, OracleLog
 from replication.simulator.oracle.recoveries import Recoveries
 from replication.simulator.oracle.unclean import UncleanElections
 from replication.simulator.oracle.wakeups import Wakeups
@@ -33,27 +33,29 @@ from replication.simulator.world.cluster import Machine, SimCluster
 
 @dataclass(slots=True)
 class View:
-    """One replica as of the last look."""
+    """One replica at the last check."""
 
-    shadow: Shadow
+    shadow: OracleLog
     incarnation: int
     leader_epoch: int = -1
     partition_epoch: int = -1
     leads: bool = False
     isr: IsrState = field(default_factory=lambda: IsrState(()))
     high_watermark: int = -1
-    undone: dict[int, Entry] = field(default_factory=dict)  # by a cut that may not be durable yet
-    led_from: int = -1  # the high watermark at which its leadership began
+    undone: dict[int, OracleEntry] = field(
+        default_factory=dict
+    )  # removed by a truncation that may not be durable yet
+    led_from: int = -1  # the high watermark when its leadership began
     state: tuple[object, ...] = ()
-    began_in: int = -1  # leader epoch in which its process made its log
+    began_in: int = -1  # the leader epoch in which its process created its log
 
 
 class Oracle:
-    """Collects ``violations``; the first one is what counts.
+    """Collects ``violations``; the first one counts.
 
     Args:
-        knows_faults: whatever holds messages or brokers up is known to the cluster, so that it can
-            be told when nothing does (I-28).
+        knows_faults: the cluster knows everything that delays messages or brokers, so it is known
+            when nothing does (I-28).
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class Oracle:
     ) -> None:
         self.violations: list[str] = []
         self.counters: Counter[str] = Counter()
-        self.committed: dict[TopicPartition, dict[int, Entry]] = {tp: {} for tp in partitions}
+        self.committed: dict[TopicPartition, dict[int, OracleEntry]] = {tp: {} for tp in partitions}
         self.registrations: dict[TopicPartition, PartitionRegistration] = {}
         self._cluster = cluster
         self._views: dict[int, dict[TopicPartition, View]] = {b: {} for b in cluster.machines}
@@ -72,28 +74,31 @@ class Oracle:
         self._answers = Answers(cluster, self._violated)
         cluster.network.on_answer = self._answered
         self._durability = Durability(cluster, self.excuses, self._violated, self._shadow_of)
-        self.asked = self._durability.asked  # to be told of every request that is sent
+        self.asked = self._durability.asked  # called with every request that is sent
         self.unclean = UncleanElections(
             cluster, self.committed, self.excuses, self.counters, self._violated, self._shadow_of
         )
         self._recoveries = Recoveries(self.counters, self.excuses)
-        self._ledger: dict[tuple[TopicPartition, int, int], tuple[Entry, Entry | None]] = {}
+        self._ledger: dict[
+            tuple[TopicPartition, int, int], tuple[OracleEntry, OracleEntry | None]
+        ] = {}
         self._accepted: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
-        # Below the log start of some leader: not kept any more, nor kept equal, even where a
-        # replica that restarts does not know of it yet.
+        # Below the log start of some leader. These records need not be kept or equal any more, even
+        # if a restarting replica does not know that yet.
         self._deleted = dict.fromkeys(partitions, 0)
-        self._highest = dict.fromkeys(partitions, 0)  # of all leaders' high watermarks so far
+        self._highest = dict.fromkeys(partitions, 0)  # the largest high watermark so far
         self._zxid = -1
-        self._controller_epoch = 0  # at the last look
+        self._controller_epoch = 0  # at the last check
         self._nodes: dict[TopicPartition, Node] = {}
         self._paths = {tp: nodes.partition_state_path(tp) for tp in partitions}
         self._remembered: dict[int, int] = {}
         self._min_isr = cluster.plan.min_isr
+        self.beside: tuple[str, ...] = ()  # other topics whose replicas count as copies
 
     # -- looking -------------------------------------------------------------------------------
 
     def after_event(self, node: int | None) -> None:
-        """``node``: whose event it was; None: anybody's."""
+        """Check after an event of ``node``; None for any."""
         if node is None:
             for machine in self._cluster.machines.values():
                 self._look_at(machine)
@@ -123,9 +128,12 @@ class Oracle:
                 view = self._open(machine, tp, log)
                 view.began_in = partition.leader_epoch
             state = (
-                log.log_end_offset, log.high_watermark, log.version, log.log_start_offset,
+                log.log_end_offset,
+                log.high_watermark,
+                log.version,
+                log.log_start_offset,
                 partition.role,
-            )  # fmt: skip
+            )
             if state != view.state:
                 view.state = state
                 self._changed(machine, tp, partition, log, view)
@@ -135,7 +143,7 @@ class Oracle:
                 self._violated("I-26", forgotten[0], f"b{machine.broker_id}: {forgotten[1]}")
 
     def started(self, machine: Machine) -> None:
-        """A broker has opened its logs: compare them with what there was (I-13)."""
+        """Compare the logs that a broker has opened with what they held before (I-13)."""
         assert machine.broker is not None
         self._wakeups[machine.broker_id] = Wakeups(machine)
         for tp, error in machine.broker.log_manager.unavailable_logs.items():
@@ -150,12 +158,12 @@ class Oracle:
                 self._open(machine, tp, log)
 
     def ended(self, machine: Machine) -> None:
-        """To be called before a process dies."""
+        """Note the logs of a process. Call it before the process dies."""
         broker_id = machine.broker_id
         for tp, view in self._views[broker_id].items():
             log = view.shadow.log
             if view.incarnation == machine.starts and _is_kept(machine, tp, log):
-                if view.leads:  # the event that it dies in may have told others
+                if view.leads:  # the event in which it dies may have informed others
                     self._highest[tp] = max(self._highest[tp], log.high_watermark)
                 self._recoveries.ended(machine, tp, view.shadow, view.undone)
 
@@ -163,7 +171,7 @@ class Oracle:
         self._answers.given(broker_id, request, response)
         self._durability.answered(broker_id, request, response)
 
-    def _shadow_of(self, broker_id: int, tp: TopicPartition) -> Shadow | None:
+    def _shadow_of(self, broker_id: int, tp: TopicPartition) -> OracleLog | None:
         view, machine = self.view(broker_id, tp), self._cluster.machines[broker_id]
         return view.shadow if view is not None and view.incarnation == machine.starts else None
 
@@ -174,7 +182,7 @@ class Oracle:
     # -- one replica ---------------------------------------------------------------------------
 
     def _open(self, machine: Machine, tp: TopicPartition, log: ReplicaLog) -> View:
-        shadow = Shadow(tp, log, machine.disk)
+        shadow = OracleLog(tp, log, machine.disk)
         view = View(shadow, machine.starts)
         self._views[machine.broker_id][tp] = view
         previous = None
@@ -192,11 +200,12 @@ class Oracle:
         return view
 
     def _note_entry(
-        self, machine: Machine, tp: TopicPartition, entry: Entry, previous: Entry | None
+        self, machine: Machine, tp: TopicPartition, entry: OracleEntry, previous: OracleEntry | None
     ) -> None:
-        """Offset and epoch determine the bytes, and all before them (I-4).
+        """Offset and epoch determine the bytes, and everything before them (I-4).
 
-        What is on a damaged disk says nothing: a misdirected batch is whole wherever it landed.
+        The content of a damaged disk does not count: a misdirected batch is whole wherever it
+        landed.
         """
         if self._cluster.atlas.is_damaged(machine.broker_id):
             return
@@ -212,16 +221,21 @@ class Oracle:
             if previous.last < self._deleted[tp]:
                 return
             self._violated(
-                "I-4", tp, f"b{machine.broker_id} has {previous} before {entry}, another replica "
-                f"{known[1]}"
-            )  # fmt: skip
+                "I-4",
+                tp,
+                f"b{machine.broker_id} has {previous} before {entry}, another replica {known[1]}",
+            )
         elif known[1] is None and previous is not None:
             self._ledger[tp, entry.base, entry.epoch] = (entry, previous)
 
     def _changed(
-        self, machine: Machine, tp: TopicPartition, partition: Partition, log: ReplicaLog,
+        self,
+        machine: Machine,
+        tp: TopicPartition,
+        partition: Partition,
+        log: ReplicaLog,
         view: View,
-    ) -> None:  # fmt: skip
+    ) -> None:
         shadow, broker_id = view.shadow, machine.broker_id
         if shadow.cuts != log.version or log.log_end_offset < shadow.end:
             self._cut(machine, tp, partition, view)
@@ -231,9 +245,11 @@ class Oracle:
         self._durability.changed(machine, tp, shadow, partition)
         if not log.log_start_offset <= log.high_watermark <= log.log_end_offset:
             self._violated(
-                "I-5", tp, f"b{broker_id}: log start {log.log_start_offset}, high watermark "
-                f"{log.high_watermark}, log end {log.log_end_offset}"
-            )  # fmt: skip
+                "I-5",
+                tp,
+                f"b{broker_id}: log start {log.log_start_offset}, high watermark "
+                f"{log.high_watermark}, log end {log.log_end_offset}",
+            )
         epochs = partition.leader_epoch, partition.partition_epoch
         if epochs < (view.leader_epoch, view.partition_epoch):
             self._violated("I-8", tp, f"b{broker_id} goes back to epochs {epochs}")
@@ -242,15 +258,17 @@ class Oracle:
             self._highest[tp] = max(self._highest[tp], log.high_watermark)
         elif log.high_watermark > self._highest[tp]:
             self._violated(
-                "I-5", tp, f"follower b{broker_id} takes {log.high_watermark} for committed, which "
-                f"no leader does: {self._highest[tp]}"
-            )  # fmt: skip
+                "I-5",
+                tp,
+                f"follower b{broker_id} takes {log.high_watermark} for committed, which "
+                f"no leader does: {self._highest[tp]}",
+            )
         view.leader_epoch, view.partition_epoch = epochs
         view.leads, view.isr = partition.is_leader, partition.isr
         view.high_watermark = log.high_watermark
 
     def _grew(self, machine: Machine, tp: TopicPartition, partition: Partition, view: View) -> None:
-        """New batches: I-4, I-7, I-11."""
+        """Check new batches (I-4, I-7, I-11)."""
         shadow, note = view.shadow, self._cluster.scheduler.note
         view.undone = {}
         previous = shadow.entries.get(shadow.end - 1)
@@ -266,19 +284,21 @@ class Oracle:
                 me = (machine.broker_id, machine.starts)
                 if self._accepted.setdefault((tp, entry.epoch), me) != me:
                     self._violated(
-                        "I-7", tp, f"b{machine.broker_id} appends in epoch {entry.epoch}, as "
-                        f"b{self._accepted[tp, entry.epoch][0]} did"
-                    )  # fmt: skip
+                        "I-7",
+                        tp,
+                        f"b{machine.broker_id} appends in epoch {entry.epoch}, as "
+                        f"b{self._accepted[tp, entry.epoch][0]} did",
+                    )
 
     def _cut(self, machine: Machine, tp: TopicPartition, partition: Partition, view: View) -> None:
-        """A cut is not below the point where the two logs part (I-12)."""
+        """A truncation must not go below the point where the two logs diverge (I-12)."""
         shadow = view.shadow
         before, end = shadow.entries, shadow.end
         start = view.state[3] if view.state else 0
         shadow.read_all()
         kept = end
         for offset in range(shadow.start, end):
-            # Not where there was nothing: a log that begins inside a batch takes all of it (S-34).
+            # Not if the log was empty: one that begins inside a batch takes the whole batch (S-34).
             if offset in before and shadow.entries.get(offset) != before[offset]:
                 kept = offset
                 break
@@ -301,22 +321,24 @@ class Oracle:
             and leader.leader_epoch == partition.leader_epoch
             and self._cluster.machines[partition.leader_id].starts == leader.incarnation
             and self._cluster.machines[partition.leader_id].up
-            and leader.shadow.start <= kept  # what was below may have parted from ours
+            and leader.shadow.start <= kept  # what was below may have diverged from ours
         ):
             theirs = leader.shadow
             parts = min(end, theirs.end)
             for offset in range(max(theirs.start, shadow.start), parts):
                 ours = before.get(offset)
                 if ours != theirs.entries.get(offset):
-                    # The batch goes as a whole, although the leader's log may begin inside it.
+                    # The batch is removed whole, although the leader's log may begin inside it.
                     parts = offset if ours is None else ours.base
                     break
             if kept < parts:
                 self._violated(
-                    "I-12", tp, f"b{machine.broker_id} cuts to {kept}, although its log "
+                    "I-12",
+                    tp,
+                    f"b{machine.broker_id} cuts to {kept}, although its log "
                     f"[{start}, {end}) agrees with that of leader b{partition.leader_id} up to "
-                    f"{parts}"
-                )  # fmt: skip
+                    f"{parts}",
+                )
         registration = self.registrations.get(tp)
         if registration is not None and machine.broker_id in registration.isr:
             self._check_member(machine.broker_id, tp, "after a truncation")
@@ -324,9 +346,13 @@ class Oracle:
     # -- leaders -------------------------------------------------------------------------------
 
     def _leader_changed(
-        self, machine: Machine, tp: TopicPartition, partition: Partition, log: ReplicaLog,
+        self,
+        machine: Machine,
+        tp: TopicPartition,
+        partition: Partition,
+        log: ReplicaLog,
         view: View,
-    ) -> None:  # fmt: skip
+    ) -> None:
         high_watermark = log.high_watermark
         self._deleted[tp] = max(self._deleted[tp], log.log_start_offset)
         begins = not view.leads or partition.leader_epoch != view.leader_epoch
@@ -345,9 +371,11 @@ class Oracle:
                 )
         elif high_watermark < view.high_watermark:
             self._violated(
-                "I-5", tp, f"leader b{machine.broker_id} lowers its high watermark from "
-                f"{view.high_watermark} to {high_watermark}"
-            )  # fmt: skip
+                "I-5",
+                tp,
+                f"leader b{machine.broker_id} lowers its high watermark from "
+                f"{view.high_watermark} to {high_watermark}",
+            )
         before = view.led_from if begins else view.high_watermark
         if high_watermark <= before and not begins:
             return
@@ -356,16 +384,20 @@ class Oracle:
             replicas = max(1, len(partition.replicas))
             if size < min(self._min_isr, replicas):
                 self._violated(
-                    "I-5", tp, f"leader b{machine.broker_id} moves its high watermark to "
-                    f"{high_watermark} with an ISR of {size}"
-                )  # fmt: skip
+                    "I-5",
+                    tp,
+                    f"leader b{machine.broker_id} moves its high watermark to "
+                    f"{high_watermark} with an ISR of {size}",
+                )
         self._commit(machine, tp, partition, view, high_watermark)
 
     def _commit(
         self, machine: Machine, tp: TopicPartition, partition: Partition, view: View, end: int
     ) -> None:
-        """What a leader counts as committed is one thing, and both ISRs have it: the leader's own
-        (I-3), and with the ELR that of the controller, which may have elected another (I-2)."""
+        """What leaders count as committed never differs, and both ISRs have it: the leader's own
+        (I-3), and together with the ELR that of the controller, which may have elected another
+        leader (I-2).
+        """
         committed, shadow = self.committed[tp], view.shadow
         new = []
         offsets = range(max(shadow.start, view.high_watermark if view.leads else 0), end)
@@ -382,9 +414,11 @@ class Oracle:
                 new.append(offset)
             elif known != entry:
                 self._violated(
-                    "I-2", tp, f"leader b{machine.broker_id} commits {entry} at {offset}, where "
-                    f"{known} was committed"
-                )  # fmt: skip
+                    "I-2",
+                    tp,
+                    f"leader b{machine.broker_id} commits {entry} at {offset}, where "
+                    f"{known} was committed",
+                )
                 return
         if not new:
             return
@@ -404,18 +438,20 @@ class Oracle:
                     offset
                 ) != shadow.entries.get(offset):
                     self._violated(
-                        "I-3", tp, f"leader b{machine.broker_id} moves its high watermark to {end};"
-                        f" b{member} of the ISR has {other.shadow.entries.get(offset)} at {offset}"
-                    )  # fmt: skip
+                        "I-3",
+                        tp,
+                        f"leader b{machine.broker_id} moves its high watermark to {end};"
+                        f" b{member} of the ISR has {other.shadow.entries.get(offset)} at {offset}",
+                    )
                     return
 
     def _has_begun_anew(self, leader: Partition, tp: TopicPartition, broker_id: int) -> bool:
-        """Since the last fetch that the leader knows of.
+        """Whether the replica's log began again since the last fetch that the leader knows.
 
-        A fetch may arrive after its sender lost power, and counts as if it had come before: the
-        replica is one of those that may forget (KIP-966), and no promise relies on it any more
-        once the controller has taken it out of the ISR. The same holds where the partition was
-        moved away from its sender and back, of which this leader has not heard.
+        A fetch may arrive after its sender lost power, and still counts. That replica is one of
+        those that may forget (KIP-966), and no promise relies on it once the controller has removed
+        it from the ISR. The same holds if the partition was moved away from its sender and back,
+        and this leader does not know it.
         """
         known, broker = leader.follower(broker_id), self._cluster.machines[broker_id].broker
         view = self._live_view(broker_id, tp)
@@ -428,7 +464,7 @@ class Oracle:
         )
 
     def _live_view(self, broker_id: int, tp: TopicPartition) -> View | None:
-        """A replica that is up, and of an incarnation that the controller has dealt with."""
+        """The view of a replica that is up, in an incarnation that the controller has processed."""
         machine = self._cluster.machines[broker_id]
         view = self.view(broker_id, tp)
         if view is None or machine.broker is None or view.incarnation != machine.starts:
@@ -451,9 +487,11 @@ class Oracle:
         for offset, entry in self.committed[tp].items():
             if offset >= start and entries.get(offset) != entry:
                 self._violated(
-                    number, tp, f"b{broker_id}, {what}, has {entries.get(offset)} at {offset}; "
-                    f"{entry} was committed"
-                )  # fmt: skip
+                    number,
+                    tp,
+                    f"b{broker_id}, {what}, has {entries.get(offset)} at {offset}; "
+                    f"{entry} was committed",
+                )
                 return
 
     # -- the controller's tree -----------------------------------------------------------------
@@ -507,12 +545,12 @@ class Oracle:
         self.unclean.registered(tree, tp, before, now)
         present = tree.get(nodes.CONTROLLER_EPOCH)
         assert present is not None
-        # In one event a controller may write, find itself removed and be elected again.
+        # In one event a controller may write, notice its removal and be elected again.
         latest = nodes.decode_controller_epoch(present.data)
         if not self._controller_epoch <= now.controller_epoch <= latest:
             self._violated(
                 "I-32", tp, f"a controller of epoch {now.controller_epoch} writes in epoch {latest}"
-            )  # fmt: skip
+            )
         if now.leader >= 0 and now.leader not in now.isr:
             self._violated("I-9", tp, f"leader outside its ISR: {now}")
         for member in dict.fromkeys((*now.isr, *now.elr)):
@@ -526,9 +564,11 @@ class Oracle:
             and not set(now.isr) <= set(leader.isr.maximal)
         ):
             self._violated(
-                "I-9", tp, f"the controller's ISR {now.isr} is not within the leader's maximal "
-                f"one, {leader.isr.maximal}"
-            )  # fmt: skip
+                "I-9",
+                tp,
+                f"the controller's ISR {now.isr} is not within the leader's maximal "
+                f"one, {leader.isr.maximal}",
+            )
         if before is not None:
             self._check_joined(tp, before, now)
         self._settled()
@@ -536,7 +576,7 @@ class Oracle:
     def _check_joined(
         self, tp: TopicPartition, before: PartitionRegistration, now: PartitionRegistration
     ) -> None:
-        """Nobody joins the ISR from afar (I-10)."""
+        """A replica that is far behind must not join the ISR (I-10)."""
         if now.leader < 0 or now.leader_epoch != before.leader_epoch:
             return
         leader = self._live_view(now.leader, tp)
@@ -548,9 +588,11 @@ class Oracle:
             view = self._live_view(member, tp)
             if view is not None and view.shadow.end < leader.high_watermark:
                 self._violated(
-                    "I-10", tp, f"b{member} joins the ISR with log end {view.shadow.end}, below "
-                    f"the high watermark {leader.high_watermark}"
-                )  # fmt: skip
+                    "I-10",
+                    tp,
+                    f"b{member} joins the ISR with log end {view.shadow.end}, below "
+                    f"the high watermark {leader.high_watermark}",
+                )
 
     def _settled(self) -> None:
         for tp in self._paths:
@@ -561,16 +603,34 @@ class Oracle:
             broker = machine.broker
             if broker is None or self._remembered.get(broker_id) != broker.broker_epoch:
                 return
-        self._cluster.atlas.all_in_sync()
+        if all(map(self._is_in_sync, self.beside)):
+            self._cluster.atlas.all_in_sync()
 
-    # -- for the end ---------------------------------------------------------------------------
+    def _is_in_sync(self, name: str) -> bool:
+        """Whether all replicas of a topic are in the ISR; also if there is no such topic yet."""
+        tree = self._cluster.coordinator.tree
+        topic = None if tree is None else tree.get(nodes.topic_path(name))
+        if tree is None or topic is None:
+            return True
+        for number, replicas in nodes.decode_topic(name, topic.data).partitions.items():
+            tp = TopicPartition(name, number)
+            node = tree.get(nodes.partition_state_path(tp))
+            if node is None:
+                return False
+            state = nodes.decode_partition(tp, node.data, node.version, replicas)
+            if len(state.isr) < len(replicas):
+                return False
+        return True
+
+    # -- end of a schedule
+    # ---------------------------------------------------------------------------
 
     def view(self, broker_id: int, tp: TopicPartition) -> View | None:
         return self._views.get(broker_id, {}).get(tp)
 
 
 def _is_kept(machine: Machine, tp: TopicPartition, log: ReplicaLog) -> bool:
-    """Whether the next process will find the log: it is hosted, or was when its disk failed."""
+    """Whether the next process will have the log: it is hosted, or was when its disk failed."""
     assert machine.broker is not None
     if machine.broker.log_manager.logs.get(tp) is log:
         return True

@@ -1,4 +1,4 @@
-"""What each replica's log holds, as the oracle knows it: kept up to date from new batches alone."""
+"""The oracle's copy of what each replica's log holds, updated only from new batches."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ _HEADER = struct.Struct(">qiibIhi")  # base offset … last offset delta
 _PREFIX = 12
 
 
-class Entry(NamedTuple):
-    """One batch: two replicas that hold equal ones hold equal bytes there, as the checksum covers
-    all but base offset and epoch."""
+class OracleEntry(NamedTuple):
+    """One batch.
+
+    Equal entries of two replicas mean equal bytes, because the checksum covers everything except
+    base offset and epoch.
+    """
 
     base: int
     last: int
@@ -27,24 +30,32 @@ class Entry(NamedTuple):
     crc: int
 
 
-_MOST_RECORDS = 1 << 16  # of a batch: no schedule writes so many
+_MOST_RECORDS = 1 << 16  # offsets of a batch: no schedule writes so many
 
 
-class Shadow:
-    """One replica of one incarnation.
+class OracleLog:
+    """The log of one replica in one incarnation.
 
     Attributes:
-        entries: offset -> the batch that holds it.
-        end: the log end offset as of the last look.
+        entries: offset → its batch.
+        end: the log end offset at the last check.
     """
 
     __slots__ = (
-        "_durable", "_position", "_segment", "cuts", "disk", "end", "entries", "log", "tp",
-    )  # fmt: skip
+        "_durable",
+        "_position",
+        "_segment",
+        "cuts",
+        "disk",
+        "end",
+        "entries",
+        "log",
+        "tp",
+    )
 
     def __init__(self, tp: TopicPartition, log: ReplicaLog, disk: SimDisk) -> None:
         self.tp, self.log, self.disk = tp, log, disk
-        self.entries: dict[int, Entry] = {}
+        self.entries: dict[int, OracleEntry] = {}
         self.read_all()
 
     @property
@@ -60,8 +71,8 @@ class Shadow:
         for _ in self.read_new():
             pass
 
-    def read_new(self) -> Iterator[Entry]:
-        """Batches that came since the last call; they are in ``entries`` when they are given."""
+    def read_new(self) -> Iterator[OracleEntry]:
+        """Yield the batches since the last call, each after it was added to ``entries``."""
         log = self.log
         self.end = log.log_end_offset
         for segment in log.segments:
@@ -81,15 +92,17 @@ class Shadow:
                 position += _PREFIX + length
                 if length <= 0 or position > size or not 0 <= delta < _MOST_RECORDS:
                     break  # damage
-                entry = Entry(base, base + delta, epoch, crc)
+                entry = OracleEntry(base, base + delta, epoch, crc)
                 for offset in range(base, entry.last + 1):
                     self.entries[offset] = entry
                 self._position = position
                 yield entry
 
     def values_at(self, offset: int) -> dict[int, bytes]:
-        """Offset -> value of the records in the batch that holds ``offset``, as it is on the disk;
-        a control batch has none."""
+        """Offset → value of the records in the batch of ``offset``, from the disk.
+
+        A control batch has none.
+        """
         entry = self.entries[offset]
         for segment in self.log.segments:
             node, position, size = self.disk.peek(segment.log_path), 0, segment.size
@@ -99,14 +112,14 @@ class Shadow:
                 if length <= 0 or end > size:
                     break
                 if base == entry.base:
-                    with suppress(CorruptBatchError):  # a bit of it flipped since it was written
+                    with suppress(CorruptBatchError):  # a bit has flipped since it was written
                         records = read_records(bytes(node.data[position:end]))
                         return {record.offset: bytes(record.value or b"") for record in records}
                 position = end
         return {}
 
     def first_not_durable(self) -> int | None:
-        """Base offset of the first batch of which a power loss now may take bytes."""
+        """Base offset of the first batch that may lose bytes in a power loss now."""
         for segment in self.log.segments:
             base, size = segment.base_offset, segment.size
             if base < self._durable[0]:
@@ -118,7 +131,7 @@ class Shadow:
         return None
 
     def _first_of(self, path: str, position: int, size: int, base: int) -> int:
-        """As ``first_not_durable``, among the batches of a segment from ``position`` on."""
+        """``first_not_durable`` among the batches of a segment from ``position`` on."""
         node = self.disk.peek(path)
         while node is not None and position + _HEADER.size <= size:
             base, length, *_ = _HEADER.unpack_from(node.data, position)
@@ -127,9 +140,8 @@ class Shadow:
             position += _PREFIX + length
         return base
 
-    def parts_from(self, other: Shadow) -> int:
-        """The first offset, where both have records, at which the two differ; else the smaller
-        log end."""
+    def parts_from(self, other: OracleLog) -> int:
+        """The first offset at which both have records and differ, or else the smaller log end."""
         end = min(self.end, other.end)
         for offset in range(max(self.start, other.start), end):
             if self.entries.get(offset) != other.entries.get(offset):

@@ -1,4 +1,4 @@
-"""What a log holds after its process ended, against what it held before (I-13)."""
+"""Compare what a log holds after a restart with what it held before (I-13)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 from checkpoints.types import TopicPartition
 from replication.simulator.oracle.excuses import Excuse, Excuses
-from replication.simulator.oracle.oracle_log import Entry, Shadow
+from replication.simulator.oracle.oracle_log import OracleEntry, OracleLog
 from replication.simulator.world.cluster import Machine
 
 
 @dataclass(slots=True)
 class Remains:
-    """What was in a log when its process ended."""
+    """The content of a log when its process ended."""
 
-    entries: dict[int, Entry]
+    entries: dict[int, OracleEntry]
     end: int
-    synced: int  # up to here
-    undone: dict[int, Entry]  # cut off, and nothing was written since
-    failed: bool  # in the middle of a write, which may be there or not
-    wipes: int  # of its disk
+    synced: int  # the end of the log
+    undone: dict[int, OracleEntry]  # truncated, with no write since
+    failed: bool  # in the middle of a write, which may be kept or lost
+    wipes: int  # the number of wipes of its disk
 
 
 class Recoveries:
@@ -32,27 +32,36 @@ class Recoveries:
         self._remains: dict[tuple[int, TopicPartition], Remains] = {}
 
     def ended(
-        self, machine: Machine, tp: TopicPartition, shadow: Shadow, undone: dict[int, Entry]
+        self,
+        machine: Machine,
+        tp: TopicPartition,
+        shadow: OracleLog,
+        undone: dict[int, OracleEntry],
     ) -> None:
-        """The process is about to die."""
+        """Note the log of a process that is about to die."""
         key, log = (machine.broker_id, tp), shadow.log
-        if shadow.cuts != log.version:  # in the middle of a cut: all of it may be undone, or not
+        if shadow.cuts != log.version:  # in the middle of a truncation, which may be undone or not
             undone = {**undone, **shadow.entries}
         else:
             for _ in shadow.read_new():
                 pass
-        # A recovery point at the log start only says that nothing below is needed.
+        # A recovery point at the log start only means that nothing below is needed.
         point = log.recovery_point
         self._remains[key] = Remains(
-            shadow.entries, shadow.end, point if point > log.log_start_offset else 0, undone,
-            log.failed or machine.disk.stopped, machine.disk.wipes,
-        )  # fmt: skip
+            shadow.entries,
+            shadow.end,
+            point if point > log.log_start_offset else 0,
+            undone,
+            log.failed or machine.disk.stopped,
+            machine.disk.wipes,
+        )
 
     def opened(
-        self, machine: Machine, tp: TopicPartition, shadow: Shadow, *, damaged: bool
-    ) -> tuple[str, dict[int, Entry]]:
-        """What is wrong with what was recovered, if anything is; and what a cut took out that is
-        still not sure to be gone."""
+        self, machine: Machine, tp: TopicPartition, shadow: OracleLog, *, damaged: bool
+    ) -> tuple[str, dict[int, OracleEntry]]:
+        """What is wrong with the recovered log, if anything; and truncated batches that may still
+        come back.
+        """
         before = self._remains.pop((machine.broker_id, tp), None)
         if before is None or before.wipes != machine.disk.wipes:
             return "", {}
@@ -63,13 +72,13 @@ class Recoveries:
             found = ""
         return found, before.undone
 
-    def _compare(self, broker_id: int, shadow: Shadow, before: Remains) -> str:
+    def _compare(self, broker_id: int, shadow: OracleLog, before: Remains) -> str:
         for offset, entry in shadow.entries.items():
             if offset < shadow.start or before.entries.get(offset) == entry:
                 continue
             if before.undone.get(offset) == entry:
-                # Nothing was appended since, so nothing was promised that this breaks: the leader
-                # has it cut again. Before an append the cut is made durable.
+                # Nothing was appended since, so no promise is broken: the leader has it truncated
+                # again. Before an append a truncation is made durable.
                 self._excuses.use(Excuse.CUT_LOST)
                 continue
             if before.failed and offset >= before.end:

@@ -10,10 +10,11 @@ from replication.simulator.world.cluster import SimCluster
 
 
 def not_in_sync(
-    cluster: SimCluster, topic_id: uuid.UUID | None,
+    cluster: SimCluster,
+    topic_id: uuid.UUID | None,
     replicas_of: Mapping[TopicPartition, tuple[int, ...]],
-) -> str:  # fmt: skip
-    """Why not, for the first partition that is not; empty when all are."""
+) -> str:
+    """Why the first partition is not in sync; empty if all are."""
     for tp, replicas in replicas_of.items():
         ends, leaders = set(), 0
         for broker_id in replicas:

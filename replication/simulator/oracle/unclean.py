@@ -1,8 +1,8 @@
 """What an unclean election may lose: exactly what the elected replica lacks (I-33).
 
-A topic, or an admin, may rather have a stale leader than none. Whatever was committed and is not in
-the log of the replica that is elected then is lost, and so is what a leader commits that has not
-heard of the election. Each such record is counted as an excuse, and nothing else is excused.
+A topic, or an admin, may prefer a stale leader to none. Then committed records that the elected
+replica lacks are lost, and so are records that a leader commits before it learns about the
+election. Each such record is counted as an excuse, and nothing else is excused.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from replication.common.state import PartitionRegistration, RecoveryState
 from replication.coordination import nodes
 from replication.coordination.tree import Tree
 from replication.simulator.oracle.excuses import Excuse, Excuses
-from replication.simulator.oracle.oracle_log import Entry, Shadow
+from replication.simulator.oracle.oracle_log import OracleEntry, OracleLog
 from replication.simulator.world.cluster import SimCluster
 from replication.simulator.world.fault_kinds import UNCLEAN_ELECTION
-from replication.simulator.world.plan import Plan
+from replication.simulator.world.plan import SchedulePlan
 from replication.simulator.world.scheduler import US_PER_MS
 
 ELECTIONS = "unclean elections"
-KNOWN_AFTER_US = 100 * US_PER_MS  # a controller decides on what it has read before
+KNOWN_AFTER_US = 100 * US_PER_MS  # a controller decides from what it has read before
 
 
-def may_elect_uncleanly(plan: Plan) -> bool:
-    """The topic allows it, or an admin asks for it."""
+def may_elect_uncleanly(plan: SchedulePlan) -> bool:
+    """Whether the topic allows it, or an admin requests it."""
     return plan.unclean or any(fault.kind == UNCLEAN_ELECTION for fault in plan.faults)
 
 
@@ -39,7 +39,7 @@ class Losses:
         self._values: dict[TopicPartition, set[bytes]] = {}
 
     def add(self, tp: TopicPartition, offset: int, value: bytes) -> bool:
-        """False when it is known."""
+        """Add a lost record. False if it is known already."""
         lost = self._lost.setdefault(tp, set())
         if (offset, value) in lost:
             return False
@@ -51,26 +51,26 @@ class Losses:
         return tp in self._lost and (offset, value) in self._lost[tp]
 
     def took_value(self, tp: TopicPartition, value: bytes) -> bool:
-        """From any offset."""
+        """Whether this value was lost at any offset."""
         return tp in self._values and value in self._values[tp]
 
 
 class UncleanElections:
-    """Keeps the book, where the plan allows such elections.
+    """Tracks unclean elections, if the plan allows them.
 
     Args:
-        committed: the oracle's; what is lost is taken out of it.
-        shadow_of: what a replica has, as its process is now.
+        committed: the oracle's committed logs. Lost records are removed from them.
+        shadow_of: returns what a replica's present process has.
     """
 
     def __init__(
         self,
         cluster: SimCluster,
-        committed: dict[TopicPartition, dict[int, Entry]],
+        committed: dict[TopicPartition, dict[int, OracleEntry]],
         excuses: Excuses,
         counters: Counter[str],
         violated: Callable[[str, TopicPartition, str], None],
-        shadow_of: Callable[[int, TopicPartition], Shadow | None],
+        shadow_of: Callable[[int, TopicPartition], OracleLog | None],
     ) -> None:
         self.losses = Losses()
         self.allowed = may_elect_uncleanly(cluster.plan)
@@ -81,11 +81,11 @@ class UncleanElections:
         self._violated = violated
         self._shadow_of = shadow_of
         self._values: dict[TopicPartition, dict[int, bytes]] = {tp: {} for tp in committed}
-        self._latest: dict[TopicPartition, int] = {}  # leader epoch of the last such election
-        self._since: dict[tuple[int, int], int] = {}  # registration -> when it was first seen, µs
+        self._latest: dict[TopicPartition, int] = {}  # the leader epoch of the last such election
+        self._since: dict[tuple[int, int], int] = {}  # registration → when it was first seen, µs
 
     def looked(self, tree: Tree) -> None:
-        """The tree has changed."""
+        """Note a changed tree."""
         if self.allowed:
             for broker_id in self._cluster.machines:
                 node = tree.get(nodes.broker_path(broker_id))
@@ -93,10 +93,13 @@ class UncleanElections:
                     self._since.setdefault((broker_id, node.czxid), self._cluster.scheduler.now_us)
 
     def registered(
-        self, tree: Tree, tp: TopicPartition, before: PartitionRegistration | None,
+        self,
+        tree: Tree,
+        tp: TopicPartition,
+        before: PartitionRegistration | None,
         now: PartitionRegistration,
-    ) -> None:  # fmt: skip
-        """The controller has written a registration."""
+    ) -> None:
+        """Judge a registration that the controller has written."""
         if not self.allowed or before is None or now.leader < 0:
             return
         if (
@@ -109,29 +112,35 @@ class UncleanElections:
             and now.leader in (*before.isr, *before.elr)
             and not self._cluster.atlas.forgotten(now.leader)
         ):
-            return  # it had what the election before left
+            return  # it had what the previous election left
         trusted = dict.fromkeys((*before.isr, *before.elr))
         if now.leader in trusted and not self._cluster.atlas.forgotten(now.leader):
-            trusted = {}  # as good as the others, and nobody of the ISR was free to lead
+            trusted = {}  # as good as the others, and no member of the ISR could lead
         for member in trusted:
             leads = member == before.leader
             if member != now.leader and self._could_lead(tree, member, tp, leads):
                 self._violated(
-                    "I-33", tp, f"b{now.leader} is elected uncleanly, although b{member} of ISR "
-                    f"{before.isr} and ELR {before.elr} could lead"
-                )  # fmt: skip
+                    "I-33",
+                    tp,
+                    f"b{now.leader} is elected uncleanly, although b{member} of ISR "
+                    f"{before.isr} and ELR {before.elr} could lead",
+                )
         self._counters[ELECTIONS] += 1
         self._latest[tp] = now.leader_epoch
         self._cut(tp, now.leader)
 
     def leads(self, tp: TopicPartition, broker_id: int, leader_epoch: int) -> None:
-        """Who was elected takes over; by now it may have less (it was moved away, and back)."""
+        """Note that an elected replica takes over.
+
+        It may have lost records since, if it was moved away and back.
+        """
         if leader_epoch == self._latest.get(tp):
             self._cut(tp, broker_id)
 
     def _could_lead(self, tree: Tree, broker_id: int, tp: TopicPartition, leads: bool) -> bool:
-        """It is up (who ``leads`` may also be about to stop), the controller has dealt with this
-        incarnation of it some time ago, and its log is well."""
+        """Whether a replica could lead: it is up (or leads and is stopping), the controller has
+        processed this incarnation some time ago, and its log works.
+        """
         broker = self._cluster.machines[broker_id].broker
         known = tree.get(nodes.broker_epoch_path(broker_id))
         node = tree.get(nodes.broker_path(broker_id))
@@ -171,18 +180,21 @@ class UncleanElections:
         if value is None or self.losses.add(tp, offset, value):
             self._excuses.use(Excuse.ELECTED_UNCLEANLY)
 
-    def committed(self, tp: TopicPartition, shadow: Shadow, offsets: Iterable[int]) -> None:
-        """Records are committed that were not."""
+    def committed(self, tp: TopicPartition, shadow: OracleLog, offsets: Iterable[int]) -> None:
+        """Note newly committed records."""
         if self.allowed:
             for offset in offsets:
                 self._values[tp].update(shadow.values_at(offset))
 
     def is_overtaken(self, tp: TopicPartition, leader_epoch: int) -> bool:
-        """An unclean election came after this leadership began."""
+        """Whether an unclean election came after this leadership began."""
         return leader_epoch < self._latest.get(tp, -1)
 
-    def commits_late(self, tp: TopicPartition, shadow: Shadow, offsets: Iterable[int]) -> None:
-        """A leader that has not heard of the election commits: lost where the log differs now."""
+    def commits_late(self, tp: TopicPartition, shadow: OracleLog, offsets: Iterable[int]) -> None:
+        """A leader that does not know about the election commits records.
+
+        They are lost where the log differs now.
+        """
         for offset in offsets:
             if self._committed[tp].get(offset) != shadow.entries.get(offset):
                 for held, value in shadow.values_at(offset).items():

@@ -1,4 +1,6 @@
-"""What must hold at the end: all faults are over, everybody is in sync (I-1, I-11, I-20 … I-22)."""
+"""What must hold at the end, with all faults over and all replicas in sync (I-1, I-11, I-20 …
+I-22).
+"""
 
 from __future__ import annotations
 
@@ -7,18 +9,18 @@ from logstore.common.types import TopicPartition
 from logstore.format.header import BatchHeader
 from logstore.format.reader import iter_batches, read_records
 from replication.simulator.oracle.excuses import Excuse, Excuses
-from replication.simulator.oracle.history import History, Outcome
+from replication.simulator.oracle.history import ClientHistory, WriteOutcome
 from replication.simulator.oracle.invariants import Oracle
 from replication.simulator.world.cluster import Machine, SimCluster
 
 
 def is_quiescent(cluster: SimCluster, oracle: Oracle) -> bool:
-    """Every replica is up, in the ISR, and holds and commits the same (part of I-24)."""
+    """Whether every replica is up, in the ISR, and has and commits the same (part of I-24)."""
     return not what_is_missing(cluster, oracle)
 
 
 def what_is_missing(cluster: SimCluster, oracle: Oracle) -> str:
-    """Why it is not quiescent; empty when it is."""
+    """Why the cluster is not quiescent; empty if it is."""
     for broker_id, machine in cluster.machines.items():
         if machine.broker is None:
             return f"b{broker_id} is down"
@@ -43,14 +45,14 @@ def what_is_missing(cluster: SimCluster, oracle: Oracle) -> str:
     return ""
 
 
-def validate(cluster: SimCluster, oracle: Oracle, history: History) -> list[str]:
+def validate(cluster: SimCluster, oracle: Oracle, history: ClientHistory) -> list[str]:
     """Violations in a quiescent cluster."""
     found: list[str] = []
     for tp in oracle.committed:
         contents = {}
         for broker_id in oracle.registrations[tp].replicas:
             try:
-                contents[broker_id] = Content(cluster.machines[broker_id], tp)
+                contents[broker_id] = ReplicaContent(cluster.machines[broker_id], tp)
             except CorruptBatchError as error:
                 found.append(f"I-17 {tp}: b{broker_id} holds {error}")
         for broker_id, content in contents.items():
@@ -62,13 +64,13 @@ def validate(cluster: SimCluster, oracle: Oracle, history: History) -> list[str]
         found += _check_acknowledged(tp, first, history)
         found += _check_outcomes(tp, first, history, oracle.excuses)
         found += _check_copies(tp, first, history.deleted_below.get(tp, 0), oracle.excuses)
-        if tp not in history.deleted_below:  # else a producer may be forgotten with its records
+        if tp not in history.deleted_below:  # or a producer may be forgotten with them
             found += _check_producers(tp, first, history)
         found += _check_seen(tp, first, history)
     return found
 
 
-class Content:
+class ReplicaContent:
     """All bytes of one replica from its log start on, and the records in them."""
 
     def __init__(self, machine: Machine, tp: TopicPartition) -> None:
@@ -107,7 +109,7 @@ class Content:
         return []
 
 
-def _check_equal(tp: TopicPartition, contents: dict[int, Content]) -> list[str]:
+def _check_equal(tp: TopicPartition, contents: dict[int, ReplicaContent]) -> list[str]:
     """Replicas are equal from the highest log start on (I-22)."""
     start = max(content.start for content in contents.values())
     first_id, first = next(iter(contents.items()))
@@ -117,7 +119,9 @@ def _check_equal(tp: TopicPartition, contents: dict[int, Content]) -> list[str]:
     return []
 
 
-def _check_acknowledged(tp: TopicPartition, content: Content, history: History) -> list[str]:
+def _check_acknowledged(
+    tp: TopicPartition, content: ReplicaContent, history: ClientHistory
+) -> list[str]:
     """Every acknowledged record is where it was acknowledged (I-1)."""
     for offset, value in history.acknowledged.get(tp, {}).items():
         if offset < max(content.start, history.deleted_below.get(tp, 0)):
@@ -127,8 +131,8 @@ def _check_acknowledged(tp: TopicPartition, content: Content, history: History) 
             return [f"I-1 {tp}: {value!r} was acknowledged at {offset}, where now {held!r} is"]
     held_values = set(content.values.values())
     if tp not in history.deleted_below:
-        for write in history.writes:  # also where nobody knows at which offset
-            if write.tp == tp and write.outcome is Outcome.OK and write.acks == -1:
+        for write in history.writes:  # also if its offset is unknown
+            if write.tp == tp and write.outcome is WriteOutcome.OK and write.acks == -1:
                 for value in write.values:
                     if value not in held_values and not history.losses.took_value(tp, value):
                         return [f"I-1 {tp}: {value!r} was acknowledged, and is nowhere"]
@@ -137,8 +141,8 @@ def _check_acknowledged(tp: TopicPartition, content: Content, history: History) 
     return []
 
 
-def _check_seen(tp: TopicPartition, content: Content, history: History) -> list[str]:
-    """What a consumer read is still there (I-6)."""
+def _check_seen(tp: TopicPartition, content: ReplicaContent, history: ClientHistory) -> list[str]:
+    """What a consumer read is still in the log (I-6)."""
     for offset, value in history.seen.get(tp, {}).items():
         if offset < content.start or history.losses.took(tp, offset, value):
             continue
@@ -148,12 +152,12 @@ def _check_seen(tp: TopicPartition, content: Content, history: History) -> list[
 
 
 def _check_outcomes(
-    tp: TopicPartition, content: Content, history: History, excuses: Excuses
+    tp: TopicPartition, content: ReplicaContent, history: ClientHistory, excuses: Excuses
 ) -> list[str]:
-    """What was refused is not there (I-21)."""
+    """What was refused is not in the log (I-21)."""
     held = {value: offset for offset, value in content.values.items()}
     for write in history.writes:
-        if write.tp == tp and write.outcome is Outcome.FAILED:
+        if write.tp == tp and write.outcome is WriteOutcome.FAILED:
             for value in write.values:
                 if value not in held:
                     continue
@@ -165,15 +169,17 @@ def _check_outcomes(
 
 
 def _check_copies(
-    tp: TopicPartition, content: Content, deleted_below: int, excuses: Excuses
+    tp: TopicPartition, content: ReplicaContent, deleted_below: int, excuses: Excuses
 ) -> list[str]:
-    """Nothing is there twice (I-20). A producer may be forgotten with the last of its records, and
-    then heard again."""
+    """No record is in the log twice (I-20).
+
+    A producer may be forgotten with the last of its records, and a copy may then be accepted.
+    """
     seen: dict[tuple[int, int, int], int] = {}
     for batch in content.batches:
         if isinstance(batch, BatchHeader) and batch.producer_id >= 0:
             if batch.base_sequence < 0:
-                continue  # a marker, which may be written again
+                continue  # a marker, which may be written twice
             key = batch.producer_id, batch.producer_epoch, batch.base_sequence
             before = seen.setdefault(key, batch.base_offset)
             if before == batch.base_offset:
@@ -186,8 +192,10 @@ def _check_copies(
     return []
 
 
-def _check_producers(tp: TopicPartition, content: Content, history: History) -> list[str]:
-    """What an idempotent producer wrote is there once, and in its order (I-20)."""
+def _check_producers(
+    tp: TopicPartition, content: ReplicaContent, history: ClientHistory
+) -> list[str]:
+    """What an idempotent producer wrote is in the log once, and in its order (I-20)."""
     offsets: dict[bytes, int] = {}
     for offset, value in content.values.items():
         if value in offsets and _is_of_idempotent(history, value):
@@ -195,7 +203,7 @@ def _check_producers(tp: TopicPartition, content: Content, history: History) -> 
         offsets[value] = offset
     last: dict[str, int] = {}
     for write in history.writes:
-        if write.producer and write.tp == tp and write.outcome is Outcome.OK:
+        if write.producer and write.tp == tp and write.outcome is WriteOutcome.OK:
             offset = offsets.get(write.values[0], -1)
             if offset < 0 and history.losses.took_value(tp, write.values[0]):
                 continue
@@ -207,18 +215,18 @@ def _check_producers(tp: TopicPartition, content: Content, history: History) -> 
     return []
 
 
-def _is_of_idempotent(history: History, value: bytes) -> bool:
-    """Whether an idempotent producer sent it; a scenario also appends what nobody sent."""
+def _is_of_idempotent(history: ClientHistory, value: bytes) -> bool:
+    """Whether an idempotent producer sent it. A scenario also appends records by itself."""
     number = int(value.split(b".", 1)[0])
     return number < len(history.writes) and bool(history.writes[number].producer)
 
 
-def check_read(oracle: Oracle, cluster: SimCluster, history: History) -> list[str]:
-    """Once a consumer has come to the end, it has passed over nothing (I-6)."""
+def check_read(oracle: Oracle, cluster: SimCluster, history: ClientHistory) -> list[str]:
+    """A consumer at the end has skipped nothing (I-6)."""
     for (reader, tp), read in history.read_by.items():
         if tp in history.deleted_below:
-            continue  # it may have come too late
-        content = Content(cluster.machines[oracle.registrations[tp].leader], tp)
+            continue  # it may have arrived too late
+        content = ReplicaContent(cluster.machines[oracle.registrations[tp].leader], tp)
         for offset, value in content.values.items():
             transaction = history.write_of(value).transaction
             if read.get(offset) != value and transaction is None:

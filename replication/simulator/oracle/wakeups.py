@@ -1,7 +1,7 @@
-"""Nobody waits whose condition holds (I-26): no event may forget to wake those that it concerns.
+"""No request waits whose condition holds (I-26): an event must wake all requests that it completes.
 
-The conditions are written down here a second time, from what a log and a role are after the event;
-the code under test is not asked.
+The conditions are implemented here a second time, from the state of log and role after the event,
+and do not use the code under test.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from replication.simulator.world.cluster import Machine
 
 
 class Wakeups:
-    """What waits at one broker, from its start to its end."""
+    """The waiting requests of one broker, from its start to its end."""
 
     def __init__(self, machine: Machine) -> None:
         assert machine.broker is not None
@@ -48,7 +48,7 @@ class Wakeups:
         purgatory.shutdown = closing  # type: ignore[method-assign]
 
     def forgotten(self) -> tuple[TopicPartition, str] | None:
-        """Somebody who waits for what is already so."""
+        """A request that waits although its condition holds."""
         if not self._waiting:
             return None
         self._waiting = [operation for operation in self._waiting if not operation.completed]
@@ -76,7 +76,7 @@ class Wakeups:
             if leader is None:
                 why = (tp, "a producer waits at a broker that does not lead")
             elif leader.log is None or leader.log.failed:
-                return None  # the end of its log directory is about to be told
+                return None  # the failure of its log directory is about to be reported
             elif leader.log.high_watermark >= required:
                 mark = leader.log.high_watermark
                 why = (tp, f"a producer waits for {required}; committed up to {mark}")

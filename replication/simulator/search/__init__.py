@@ -1,3 +1,7 @@
-"""From a seed to a verdict: draw a plan, run it, shrink what fails; and the mutants a search
-must find.
+"""From a seed to a verdict: draw a plan, run it, shrink a failing one.
+
+Begin with ``run``, which is one schedule. ``plan_generator`` draws plans, ``search`` runs many,
+``shrink`` makes a failing one small. ``mutants`` are bugs that a search must find.
 """
+
+__all__ = ["mutants", "plan_generator", "run", "search", "shrink"]

@@ -1,12 +1,12 @@
-"""Broken variants of this very code, each with one guard removed: what a search must find.
+"""Broken variants of the code, each with one guard removed, which a search must find.
 
-A mutant is a list of patches of our own functions at the place where they are called, undone at the
-end. None of them touches the simulator or the oracle. Where two guards stand behind each other, so
-that one alone hides that the other is gone, a mutant removes both.
+A mutant is a list of patches of our own functions where they are called, undone at the end. No
+patch touches the simulator or the oracle. If two guards protect against the same fault, the mutant
+removes both.
 
-Under the rule ``fetch`` every fetch tells the epoch of the last record, and a leader counts only
-what agrees with its own log. What epochs of requests are for is seen where that is not so: some
-mutants run under the protocol of KIP-320, which by itself must hold (``BASELINES``).
+Under the rule ``fetch`` every fetch has the epoch of the last record, and a leader counts only what
+agrees with its own log. That hides what the epochs of requests are for. So some mutants run under
+the protocol of KIP-320, which itself must hold (``BASELINES``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from replication.controller import partitions as decisions_module
 from replication.controller.channels import Numbers
 from replication.controller.context import ControllerContext
 from replication.controller.controller import Controller
-from replication.controller.partitions import Decisions
+from replication.controller.partitions import PartitionDecisions
 from replication.controller.store import ConflictError, ControllerStore
 from replication.coordination import (
     BadVersionError,
@@ -73,13 +73,13 @@ class Patch(NamedTuple):
 
 
 MUTANTS: dict[str, tuple[str, Callable[[], list[Patch]]]] = {}
-"""Name -> what is wrong, and the patches."""
+"""Name → what is wrong, and the patches."""
 
 KIP_320 = "kip-320"
 BASELINES: dict[str, Callable[[], list[Patch]]] = {
     KIP_320: lambda: [Patch(replica_manager_module, "RULES", {**RULES, "fetch": FENCED_RULE})]
 }
-"""Protocols that hold, and under which some mutants run; may be named in place of a mutant."""
+"""Correct protocols under which some mutants run. They may be named in place of a mutant."""
 
 
 def _mutant(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
@@ -91,10 +91,10 @@ def _mutant(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
 
 @contextmanager
 def mutated(name: str | None) -> Iterator[None]:
-    """Run the body with a mutant in place; None: with nothing changed.
+    """Run the block with a mutant; None for no change.
 
     Raises:
-        ConfigError: there is no such mutant.
+        ConfigError: the mutant does not exist.
     """
     if name is None:
         yield
@@ -111,7 +111,7 @@ def mutated(name: str | None) -> Iterator[None]:
 
 
 def owner_of(target: Any, attribute: str) -> Any:
-    """Where it is defined: a module, or a class or a base of it."""
+    """Where an attribute is defined: a module, or a class or one of its bases."""
     if not isinstance(target, type):
         return target
     return next(base for base in target.__mro__ if attribute in base.__dict__)
@@ -129,12 +129,12 @@ def isr_change_without_compare_and_set() -> list[Patch]:
             return ErrorCode.INELIGIBLE_REPLICA
         return ErrorCode.NONE
 
-    def alter(self: Decisions, item: Any, sender: int) -> ErrorCode:
+    def alter(self: PartitionDecisions, item: Any, sender: int) -> ErrorCode:
         now = self._context.partitions[item.tp]
         return check(now, item, sender, self._context.is_eligible)
 
     return [
-        Patch(Decisions, "_judge", alter),
+        Patch(PartitionDecisions, "_judge", alter),
         Patch(decisions_module, "_is_news", lambda item, now: True),
     ]
 
@@ -224,15 +224,15 @@ def read_not_confirmed() -> list[Patch]:
 @_mutant
 def isr_change_of_any_topic_id() -> list[Patch]:
     """A proposal for a topic that was deleted counts for the next one of its name (KIP-516)."""
-    judge = Decisions._judge
+    judge = PartitionDecisions._judge
 
-    def mutant(self: Decisions, item: Any, sender: int) -> ErrorCode:
+    def mutant(self: PartitionDecisions, item: Any, sender: int) -> ErrorCode:
         topic = self._context.topics.get(item.tp.topic)
         if topic is not None:
             item = item._replace(topic_id=topic.assignment.topic_id)
         return judge(self, item, sender)
 
-    return [Patch(Decisions, "_judge", mutant)]
+    return [Patch(PartitionDecisions, "_judge", mutant)]
 
 
 @_mutant
@@ -307,13 +307,13 @@ def acknowledged_before_high_watermark() -> list[Patch]:
 @_mutant
 def diverging_answer_raises_high_watermark() -> list[Patch]:
     """A follower takes over the high watermark of an answer that says its log is wrong."""
-    truncate = FetchState.truncate_as_told
+    truncate = FetchState.truncate_to_answer
 
     def mutant(self: FetchState, answer: Any, rule: Any) -> bool:
         self.partition.follow(self.partition.log_end_offset, 0, self.leader_epoch)
         return truncate(self, answer, rule)
 
-    return [Patch(FetchState, "truncate_as_told", mutant)]
+    return [Patch(FetchState, "truncate_to_answer", mutant)]
 
 
 @_mutant
@@ -438,7 +438,7 @@ def committed_writes_time_out() -> list[Patch]:
 
 @_mutant
 def isr_never_shrinks() -> list[Patch]:
-    """A leader keeps whoever stopped fetching in its ISR."""
+    """A leader keeps a follower that stopped fetching in its ISR."""
     return [Patch(Partition, "maybe_shrink_isr", lambda self: None)]
 
 
@@ -476,13 +476,13 @@ def epoch_not_assigned_at_election() -> list[Patch]:
 @_mutant
 def what_the_leader_deleted_is_kept() -> list[Patch]:
     """A follower keeps records that nobody can compare any more, below its leader's log start."""
-    told = FetchState.truncate_as_told
+    told = FetchState.truncate_to_answer
 
     def mutant(self: FetchState, answer: Any, rule: Any, leader_log_start: int = -1) -> bool:
         return told(self, answer, rule)
 
     return [
-        Patch(FetchState, "truncate_as_told", mutant),
+        Patch(FetchState, "truncate_to_answer", mutant),
         Patch(leader_module, "cannot_be_compared", lambda found, fetch_offset, log_start: False),
     ]
 
@@ -499,12 +499,12 @@ def configuration_change_not_applied() -> list[Patch]:
 @_mutant
 def unclean_restart_keeps_isr() -> list[Patch]:
     """A broker that restarts without proof of a clean stop stays in ISR and ELR (KIP-966)."""
-    fence = Decisions.fence
+    fence = PartitionDecisions.fence
 
-    def mutant(self: Decisions, gone: Any, unclean: Any) -> Any:
+    def mutant(self: PartitionDecisions, gone: Any, unclean: Any) -> Any:
         return fence(self, [b for b in gone if b not in unclean], [])
 
-    return [Patch(Decisions, "fence", mutant)]
+    return [Patch(PartitionDecisions, "fence", mutant)]
 
 
 @_mutant
@@ -550,8 +550,15 @@ def unclean_election_before_isr() -> list[Patch]:
     """Where an unclean election is allowed, a stale replica comes before the online ISR."""
     elect = election_module.elect
 
-    def mutant(replicas: Any, isr: Any, elr: Any, leader: Any, last: Any, acceptable: Any,
-               mode: Mode = Mode.ONLINE) -> Any:  # fmt: skip
+    def mutant(
+        replicas: Any,
+        isr: Any,
+        elr: Any,
+        leader: Any,
+        last: Any,
+        acceptable: Any,
+        mode: Mode = Mode.ONLINE,
+    ) -> Any:
         if mode is Mode.UNCLEAN and not acceptable(leader):
             for replica in replicas:
                 if replica not in (*isr, *elr) and acceptable(replica):
@@ -572,7 +579,7 @@ def unclean_election_of_whoever_is_back_first() -> list[Patch]:
 
         return self._changes(self._on(gone), after)
 
-    return [Patch(Decisions, "fence", mutant)]
+    return [Patch(PartitionDecisions, "fence", mutant)]
 
 
 @_mutant
@@ -582,7 +589,7 @@ def unclean_election_beside_a_leader_that_stops() -> list[Patch]:
     def mutant(stays: bool, mode: Mode) -> Mode:
         return mode
 
-    return [Patch(Decisions, "_mode_beside", staticmethod(mutant))]
+    return [Patch(PartitionDecisions, "_mode_beside", staticmethod(mutant))]
 
 
 @_mutant
@@ -713,7 +720,7 @@ def producers_forgotten_in_recovery() -> list[Patch]:
 
 @_mutant
 def tombstones_dropped_at_once() -> list[Patch]:
-    """The pass after the one that first sees a tombstone drops it, whoever has not read it yet."""
+    """The pass after the one that first sees a tombstone drops it before all have read it."""
 
     def mutant(
         offset_map: OffsetMap, now_ms: int, delete_retention_ms: int, *rest: Any

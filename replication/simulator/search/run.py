@@ -1,5 +1,6 @@
-"""Runs one schedule: a cluster is brought up, clients and faults have their time, everything heals,
-and then nothing may be missing."""
+"""Runs one schedule: start a cluster, run clients and faults, heal everything, and check that
+nothing is missing.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from replication.common.messages import CreateTopicRequest, Request, Response, T
 from replication.common.state import UNKNOWN_EPOCH
 from replication.simulator.faults.faults import Injector
 from replication.simulator.faults.noise import LogWatch, Pace
-from replication.simulator.oracle.history import Outcome
+from replication.simulator.oracle.history import WriteOutcome
 from replication.simulator.oracle.invariants import Oracle
 from replication.simulator.oracle.validations import (
     check_read,
@@ -23,15 +24,23 @@ from replication.simulator.oracle.validations import (
 )
 from replication.simulator.search.mutants import mutated
 from replication.simulator.search.plan_generator import draw_plan
+from replication.simulator.workload.transfers import must_be_in_time
 from replication.simulator.workload.workload import World
-from replication.simulator.world.cluster import SimCluster
+from replication.simulator.world.cluster import Machine, SimCluster
 from replication.simulator.world.events import Events, ViolatedError, heard_by
-from replication.simulator.world.plan import Operation, Options, Plan, Result
+from replication.simulator.world.plan import (
+    GROUP_OPERATIONS,
+    TRANSFER_OPERATIONS,
+    Operation,
+    Result,
+    SchedulePlan,
+    SearchOptions,
+)
 from replication.simulator.world.scheduler import US_PER_MS, Process, Scheduler
 
 TOPIC = "t"
 BOOT_LIMIT_MS = 5_000
-HEAL_LIMIT_MS = 30_000  # of virtual time: within it everybody is in sync again (I-24)
+HEAL_LIMIT_MS = 30_000  # virtual time within which all replicas are in sync again (I-24)
 LAST_TRIES = 3
 LATE = (
     "message-delay",
@@ -40,45 +49,57 @@ LATE = (
     "link-clog",
     "pause",
     "controller-pause",
-)  # faults that keep requests on their way
+)  # faults that delay requests
 
 
-def run_seed(seed: int, options: Options, *, keep_trace: bool = False) -> Result:
-    """The schedule that ``options`` give for ``seed``."""
+def run_seed(seed: int, options: SearchOptions, *, keep_trace: bool = False) -> Result:
+    """Run the schedule of ``seed`` under ``options``."""
     return run_plan(draw_plan(seed, options), keep_trace=keep_trace)
 
 
-def run_plan(plan: Plan, *, keep_trace: bool = False) -> Result:
+def run_plan(plan: SchedulePlan, *, keep_trace: bool = False) -> Result:
     """Run a plan, under its mutant if it names one."""
     run = _Run(plan, keep_trace=keep_trace)
     try:
         with mutated(plan.mutant):
             return run.run()
     finally:
-        # A broker that crashed closed nothing. Its files and their clock would keep the whole
-        # cluster in memory, which no collector sees: the snapshot of a log takes no part in it.
+        # A crashed broker closed nothing. Its files and their clock would keep the whole cluster in
+        # memory, because the garbage collector does not see into the snapshot of a log.
         run.scheduler.forget()
         close_idle()
 
 
 class _Run:
-    def __init__(self, plan: Plan, *, keep_trace: bool) -> None:
+    def __init__(self, plan: SchedulePlan, *, keep_trace: bool) -> None:
         self.plan = plan
+        self.has_transfers = plan.does_any(TRANSFER_OPERATIONS)
+        self.has_groups = self.has_transfers or plan.does_any(GROUP_OPERATIONS)
         self.struck: Counter[str] = Counter()
         self.errors: list[str] = []
         self.scheduler = Scheduler(random.Random(f"run {plan.seed}"), keep_trace=keep_trace)
         self.partitions = [TopicPartition(TOPIC, number) for number in range(plan.partitions)]
         self.cluster = SimCluster(plan, self.scheduler, self.struck)
         self.oracle = Oracle(self.cluster, self.partitions)
-        self.cluster.on_start, self.cluster.on_end = self.oracle.started, self.oracle.ended
+        self.cluster.on_start, self.cluster.on_end = self._started, self.oracle.ended
         self.injector = Injector(self.cluster, self.scheduler, self.struck, tuple(self.partitions))
         self.world = World(plan, self.cluster, self.scheduler, self.partitions)
         self.injector.clean = self.world.compaction.clean
         self.pace = Pace(self.scheduler, self.errors.append)
         self.cluster.network.on_send = self._sent
         self.world.history.losses = self.oracle.unclean.losses
+        if self.has_groups:
+            self.oracle.beside = self.world.coordinated_topics
         self.cluster.network.on_repeat = self.world.history.note_repeated
+        self.cluster.network.must_be_in_time = must_be_in_time
         self.events = Events(self.scheduler, self.cluster, self.errors, self._look)
+
+    def _started(self, machine: Machine) -> None:
+        self.oracle.started(machine)
+        if machine.broker is not None and self.has_groups:
+            groups = self.world.groups.attach(machine.broker)
+            if self.has_transfers:
+                self.world.transfers.attach(machine.broker, groups)
 
     def _sent(self, sender: Process, receiver: int, request: Request) -> None:
         self.pace.sent(sender, receiver, request)
@@ -102,9 +123,13 @@ class _Run:
         scheduler = self.scheduler
         scheduler.note(f"end {sorted(counters.items())} {violations}")
         return Result(
-            self.plan.seed, scheduler.events, scheduler.trace_hash, violations, dict(counters),
+            self.plan.seed,
+            scheduler.events,
+            scheduler.trace_hash,
+            violations,
+            dict(counters),
             scheduler.trace,
-        )  # fmt: skip
+        )
 
     # -- phases --------------------------------------------------------------------------------
 
@@ -123,7 +148,7 @@ class _Run:
             self._last_writes()
             self._converge("after the last writes")
             self._last_reads()
-            self._converge("after the last reads")  # a broker may have stopped late, and be back
+            self._converge("after the last reads")  # a broker may have stopped late and be back
         except ViolatedError as error:
             self.oracle.violations += error.args
         found = [*self.oracle.violations, *self.world.history.violations, *self.errors]
@@ -133,6 +158,7 @@ class _Run:
             found += check_read(self.oracle, self.cluster, self.world.history)
             found += self.world.lives.violations(late_copies=self._requests_come_late())
             found += self.world.compaction.violations()
+            found += self.world.transfers.violations()
         return found
 
     def _requests_come_late(self) -> bool:
@@ -146,6 +172,8 @@ class _Run:
             what_is_missing(self.cluster, self.oracle)
             or world.lives.what_is_missing()
             or world.compaction.what_is_missing()
+            or world.groups.what_is_missing()
+            or world.transfers.what_is_missing()
             or world.transactions.what_is_missing()
         )
 
@@ -153,9 +181,10 @@ class _Run:
         for broker_id in self.cluster.machines:
             self.cluster.start(broker_id)
         self.events.wait(
-            lambda: self.cluster.controller is not None and self._all_registered(), BOOT_LIMIT_MS,
+            lambda: self.cluster.controller is not None and self._all_registered(),
+            BOOT_LIMIT_MS,
             lambda: "I-24 the cluster does not come up",
-        )  # fmt: skip
+        )
 
     def _all_registered(self) -> bool:
         return all(
@@ -180,23 +209,26 @@ class _Run:
         request = CreateTopicRequest(TOPIC, self.plan.partitions, replicas, assignment, config)
         broker.handle(request, answers.append)
         self.events.wait(
-            lambda: bool(answers) and is_quiescent(self.cluster, self.oracle), BOOT_LIMIT_MS,
+            lambda: bool(answers) and is_quiescent(self.cluster, self.oracle),
+            BOOT_LIMIT_MS,
             lambda: f"I-24 the topic gets no leader: {answers}",
-        )  # fmt: skip
+        )
         assert isinstance(answers[0], TopicResponse)
         self.scheduler.note("the topic is there")
 
     def _converge(self, when: str) -> None:
-        """Wait until the cluster is whole again (I-24)."""
+        """Wait until all replicas are in sync again (I-24)."""
         self.events.wait(
-            lambda: not self._missing(), HEAL_LIMIT_MS, lambda: f"I-24 {when}: {self._missing()}",
-        )  # fmt: skip
+            lambda: not self._missing(),
+            HEAL_LIMIT_MS,
+            lambda: f"I-24 {when}: {self._missing()}",
+        )
 
     def _last_writes(self) -> None:
         """acks=all succeeds on every partition, once the client knows the leader (I-24)."""
         for number, tp in enumerate(self.partitions):
-            outcomes: list[Outcome] = []
-            while Outcome.OK not in outcomes:
+            outcomes: list[WriteOutcome] = []
+            while WriteOutcome.OK not in outcomes:
                 if len(outcomes) == LAST_TRIES:
                     raise ViolatedError(
                         f"I-24 {tp}: acks=all ends {outcomes[-1].value} in a healthy cluster"
@@ -205,15 +237,16 @@ class _Run:
 
         def pending() -> list[int]:
             writes = self.world.history.writes
-            return [write.number for write in writes if write.outcome is Outcome.PENDING]
+            return [write.number for write in writes if write.outcome is WriteOutcome.PENDING]
 
         self.events.wait(
-            lambda: not pending(), HEAL_LIMIT_MS,
+            lambda: not pending(),
+            HEAL_LIMIT_MS,
             lambda: f"I-24 writes {pending()} have no outcome",
-        )  # fmt: skip
+        )
 
     def _last_reads(self) -> None:
-        """Consumers get all that is committed (I-24)."""
+        """Consumers get everything that is committed (I-24)."""
         world = self.world
 
         def what_is_missing() -> str:
@@ -243,10 +276,11 @@ class _Run:
 
         self.events.wait(are_done, HEAL_LIMIT_MS, lambda: f"I-24 {what_is_missing()}")
 
-    def _write(self, partition: int) -> Outcome:
+    def _write(self, partition: int) -> WriteOutcome:
         write = self.world.producers[0].produce(Operation(0, "produce", 0, partition))
         self.events.wait(
-            lambda: write.outcome is not Outcome.PENDING, HEAL_LIMIT_MS,
+            lambda: write.outcome is not WriteOutcome.PENDING,
+            HEAL_LIMIT_MS,
             lambda: f"I-24 {write.tp}: the last write is not answered",
-        )  # fmt: skip
+        )
         return write.outcome

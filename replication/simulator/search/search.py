@@ -1,4 +1,4 @@
-"""Runs many schedules, one worker process for each core, and sums up what they did."""
+"""Runs many schedules, with one worker process for each core, and adds up their results."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from typing import Any
 
 from logstore.common.json_fields import json_fields
 from replication.simulator.search.run import run_seed
-from replication.simulator.world.plan import Options, Result
+from replication.simulator.world.plan import Result, SearchOptions
 
 CHUNK = 24  # schedules in one task of a worker
 
 
 @dataclass(slots=True)
 class Summary:
-    """What a search found.
+    """The result of a search.
 
-    ``failures`` are in order of their seeds; ``counters`` are sums over all schedules, and
-    ``reached`` in how many of them there was anything to count.
+    ``failures`` are in order of their seeds. ``counters`` are sums over all schedules, and
+    ``reached`` says in how many schedules a counter was above 0.
     """
 
     schedules: int = 0
@@ -52,22 +52,22 @@ class Summary:
 
 
 def run_seeds(
-    first: int, count: int, options: Options, *, stop_early: bool = False
+    first: int, count: int, options: SearchOptions, *, stop_early: bool = False
 ) -> list[Result]:
-    """Schedules one after the other in this process; ``stop_early``: up to the first failure."""
+    """Run schedules in this process; with ``stop_early`` up to the first failure."""
     results = []
     enabled = gc.isenabled()
-    gc.disable()  # a cluster is one big cycle: collected as a whole when it is done
-    gc.freeze()  # what was there before is not looked through each time
+    gc.disable()  # a cluster is one big cycle, collected as a whole when it is done
+    gc.freeze()  # older objects are not scanned each time
     try:
         for seed in range(first, first + count):
             results.append(run_seed(seed, options))
-            gc.collect()  # at once: the next cluster finds its memory in the caches
+            gc.collect()  # at once, so that the next cluster reuses memory in the caches
             if stop_early and results[-1].failed:
                 break
     finally:
-        # The next call freezes what is left here, and then nothing collects it. A native snapshot
-        # hides its files from the collector: they turn up in the second round.
+        # The next call freezes what is left here, and then it is never collected. A native snapshot
+        # hides its files from the collector, so a second round is needed.
         while gc.collect():
             pass
         gc.unfreeze()
@@ -83,10 +83,10 @@ def _chunks(first: int, count: int) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that end with this one, however it ends, and at once when it is interrupted."""
+    """Worker processes that end with this one, and at once after an interrupt."""
     before = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(workers, initializer=_begin_worker)
-    # Ctrl-C is for this process: workers begin, and remain, with the signal blocked.
+    # Ctrl-C is for this process. Workers block the signal from their start on.
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         pool.submit(int)  # the first task starts them all
@@ -117,7 +117,7 @@ def _end_with_parent() -> None:
 def search(
     first: int,
     count: int,
-    options: Options,
+    options: SearchOptions,
     *,
     workers: int | None = None,
     stop_early: bool = False,
@@ -127,7 +127,7 @@ def search(
 
     Args:
         stop_early: end with the first failure of the smallest seed.
-        progress: told after each chunk.
+        progress: called after each chunk.
     """
     summary = Summary()
     workers = workers or os.cpu_count() or 1

@@ -1,5 +1,5 @@
 """Makes a failing plan small: first fewer faults, then fewer operations, then smaller ones (delta
-debugging). What is left breaks the same invariant."""
+debugging). The result breaks the same invariant."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from replication.simulator.search.run import run_plan
-from replication.simulator.world.plan import Plan, Result
+from replication.simulator.world.plan import Result, SchedulePlan
 
 MAX_RUNS = 600
 
@@ -17,14 +17,14 @@ T = TypeVar("T")
 
 
 class _Budget(Exception):
-    """Enough was tried."""
+    """The budget of runs is used up."""
 
 
-def shrink(plan: Plan, max_runs: int = MAX_RUNS) -> tuple[Plan, Result]:
-    """The smallest plan found, and what it gives. ``plan`` itself must fail.
+def shrink(plan: SchedulePlan, max_runs: int = MAX_RUNS) -> tuple[SchedulePlan, Result]:
+    """The smallest failing plan found, and its result. ``plan`` itself must fail.
 
     Raises:
-        ValueError: it does not.
+        ValueError: it does not fail.
     """
     first = run_plan(plan)
     if not first.failed:
@@ -36,18 +36,18 @@ def shrink(plan: Plan, max_runs: int = MAX_RUNS) -> tuple[Plan, Result]:
 
 
 def number_of(violation: str) -> str:
-    """The invariant that a violation is of, such as ``I-4``."""
+    """The invariant that a violation breaks, such as ``I-4``."""
     return violation.split(" ", 1)[0]
 
 
 class _Shrinker:
-    def __init__(self, plan: Plan, result: Result, max_runs: int) -> None:
+    def __init__(self, plan: SchedulePlan, result: Result, max_runs: int) -> None:
         self.plan, self.result = plan, result
         self._wanted = number_of(result.violations[0])
         self._left = max_runs
 
-    def _try(self, plan: Plan) -> bool:
-        """Take it over if it fails in the same way."""
+    def _try(self, plan: SchedulePlan) -> bool:
+        """Accept a plan if it fails in the same way."""
         if self._left <= 0:
             raise _Budget
         self._left -= 1
@@ -66,8 +66,8 @@ class _Shrinker:
             if self.plan == before:
                 return
 
-    def _fewer(self, items: Sequence[T], without: Callable[[tuple[T, ...]], Plan]) -> None:
-        """Leave out ever smaller parts."""
+    def _fewer(self, items: Sequence[T], without: Callable[[tuple[T, ...]], SchedulePlan]) -> None:
+        """Try to leave out parts, the larger ones first."""
         kept, size = tuple(items), max(1, len(items))
         while size >= 1 and kept:
             at = 0

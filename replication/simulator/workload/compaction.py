@@ -1,6 +1,7 @@
-"""A compacted topic: brokers clean their own logs of it, each when it likes, beside all the rest.
+"""A compacted topic, whose logs each broker cleans at its own times during the schedule.
 
-Replicas then differ in what was removed. What must not differ is looked at when all has healed.
+Replicas then differ in what was removed. What must not differ is checked when everything has
+healed.
 """
 
 from __future__ import annotations
@@ -14,11 +15,9 @@ from checkpoints.types import TopicPartition
 from logstore.format.reader import read_records
 from replication.client import Outcome as Sent
 from replication.client import SendResult
-from replication.common.error_codes import ErrorCode
-from replication.common.messages import CreateTopicRequest, Response, TopicResponse
 from replication.simulator.oracle.replicas import not_in_sync
-from replication.simulator.world.plan import Fault, Operation
-from replication.simulator.world.scheduler import US_PER_MS
+from replication.simulator.workload.shared_topic import SharedTopic
+from replication.simulator.world.plan import Operation, PlannedFault
 
 if TYPE_CHECKING:
     from replication.simulator.workload.workload import World
@@ -26,65 +25,45 @@ if TYPE_CHECKING:
 NAME = "latest"
 WHERE = TopicPartition(NAME, 0)
 KEYS = 5
-AGAIN_MS = 60
 CONFIG = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0.0",
     "segment.bytes": "150",
 }
 
-State = tuple[bytes, bytes | None]
+KeyedRecord = tuple[bytes, bytes | None]
 """Key and value."""
 
 
 class Compaction:
-    """See the module. Written with acks=all and at least two in-sync replicas where there are two.
+    """The load on the compacted topic, with acks=all and at least two in-sync replicas if possible.
 
     Tombstones stay for a day (``delete.retention.ms``), longer than any schedule.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._wanted = self._exists = False
+        self._topic = SharedTopic(world, NAME, CONFIG)
         self._written = 0
-        self._acknowledged: dict[int, State] = {}
+        self._acknowledged: dict[int, KeyedRecord] = {}
 
     # -- load ----------------------------------------------------------------------------------
 
     def produce(self, step: Operation) -> None:
-        """Write new states of some keys; the first one has the topic made."""
-        if not self._wanted:
-            self._wanted = True
-            self._create()
-        if not self._exists:
+        """Write new states of some keys. The first call creates the topic."""
+        self._topic.want()
+        if not self._topic.exists:
             return
         producer = self._world.producers[step.client % len(self._world.producers)]
         self._written += 1
-        states: list[State] = []
+        states: list[KeyedRecord] = []
         for number in range(step.records):
             key = b"k%d" % ((step.size + number) % KEYS)
             gone = (step.size + self._written) % 7 == 0
             states.append((key, None if gone else b"%d.%d" % (self._written, number)))
         producer.core(-1).send(WHERE, states, partial(self._sent, states))
 
-    def _create(self) -> None:
-        world = self._world
-        brokers = len(world.cluster.machines)
-        replicas = tuple(range(min(3, brokers)))
-        config = {"min.insync.replicas": str(min(2, len(replicas))), **CONFIG}
-        request = CreateTopicRequest(NAME, 1, len(replicas), (replicas,), config)
-        world.admin.ask_controller(request, self._created)
-
-    def _created(self, response: Response | None) -> None:
-        """TOPIC_ALREADY_EXISTS: an answer was lost."""
-        code = response.error_code if isinstance(response, TopicResponse) else None
-        if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            self._exists = True
-            return
-        admin = self._world.admin
-        self._world.scheduler.after(AGAIN_MS * US_PER_MS, admin.process, "admin", self._create)
-
-    def _sent(self, states: list[State], result: SendResult) -> None:
+    def _sent(self, states: list[KeyedRecord], result: SendResult) -> None:
         if result.outcome is Sent.ACKNOWLEDGED and result.base_offset >= 0:
             self._world.counters["writes to a compacted topic"] += 1
             for offset, state in enumerate(states, result.base_offset):
@@ -92,9 +71,11 @@ class Compaction:
 
     # -- the cleaner ---------------------------------------------------------------------------
 
-    def clean(self, fault: Fault, struck: Counter[str]) -> None:
-        """Let a broker clean what is due, as one of its threads does; as an event of its own, so
-        that a crash of its disk in the middle is its crash."""
+    def clean(self, fault: PlannedFault, struck: Counter[str]) -> None:
+        """Let a broker clean what is due, as one of its threads does.
+
+        It is an event of the broker, so that a disk crash in the middle is the broker's crash.
+        """
         machine = self._world.cluster.machines[fault.broker]
         if machine.broker is None or machine.process is None:
             return
@@ -112,10 +93,10 @@ class Compaction:
     # -- the end -------------------------------------------------------------------------------
 
     def what_is_missing(self) -> str:
-        """Why its replicas are not all in sync; empty when they are, or it never was."""
-        if not self._wanted:
+        """Why the replicas are not all in sync; empty if they are or the topic never existed."""
+        if not self._topic.wanted:
             return ""
-        if not self._exists:
+        if not self._topic.exists:
             return f"{NAME} is not made"
         topic = self._world.controllers_topic(NAME)
         if topic is None:
@@ -123,16 +104,19 @@ class Compaction:
         return not_in_sync(self._world.cluster, topic.topic_id, topic.replicas)
 
     def violations(self) -> list[str]:
-        """In a quiescent cluster: no replica holds anything else at an offset than another one or
-        than was acknowledged there (I-1, I-22), and all have the same newest state of each key,
-        which is that of the newest acknowledged write, or of a later one."""
+        """Violations in a quiescent cluster.
+
+        At an offset a replica holds what others hold and what was acknowledged there (I-1, I-22).
+        All have the same newest state of each key, which is that of the newest acknowledged write
+        or of a later one.
+        """
         topic = self._world.controllers_topic(NAME)
-        if not self._exists or topic is None:
+        if not self._topic.exists or topic is None:
             return []
         newest_acknowledged: dict[bytes, int] = {}
         for offset, (key, _) in sorted(self._acknowledged.items()):
             newest_acknowledged[key] = offset
-        at_offset: dict[int, tuple[str, State]] = {
+        at_offset: dict[int, tuple[str, KeyedRecord]] = {
             offset: ("a producer", state) for offset, state in self._acknowledged.items()
         }
         newest_of_first: Mapping[bytes, int] | None = None
@@ -157,7 +141,7 @@ class Compaction:
                 return [f"I-22 {WHERE}: b{broker_id} has {newest}, the first {newest_of_first}"]
         return []
 
-    def _states(self, broker_id: int) -> dict[int, State]:
+    def _states(self, broker_id: int) -> dict[int, KeyedRecord]:
         machine = self._world.cluster.machines[broker_id]
         assert machine.broker is not None
         data = b""

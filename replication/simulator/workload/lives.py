@@ -1,6 +1,7 @@
-"""A topic that is deleted and made anew under its name while everything goes on.
+"""A topic that is deleted and created again under its name during the schedule.
 
-Nothing of one life may show in another: that is looked at when everything has healed.
+Each such topic is a *life* of the name. Nothing of one life may appear in another, which is checked
+when everything has healed.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ SEGMENT_BYTES = (300, 900, 4000)
 
 
 class Lives:
-    """See the module. Written with acks=all and at least two in-sync replicas, so that a leader
-    which has not heard of a deletion cannot acknowledge anything on its own.
+    """The load on this topic, with acks=all and at least two in-sync replicas, so that a leader
+    that does not know about a deletion cannot acknowledge anything alone.
 
     Attributes:
-        number: of the present life, from 1 on; 0 before the first.
-        exists: since its creation was confirmed, until its deletion is asked for.
+        number: the number of the present life, from 1; 0 before the first.
+        exists: whether its creation was confirmed and its deletion not yet requested.
     """
 
     def __init__(self, world: World) -> None:
@@ -52,19 +53,19 @@ class Lives:
         self.exists = False
         self._world = world
         self._there = False  # or its deletion was not confirmed
-        self._topic_id: uuid.UUID | None = None  # of the present life, as soon as that is known
-        self._wanted = 0  # lives that were asked for
+        self._topic_id: uuid.UUID | None = None  # the id of the present life, once it is known
+        self._wanted = 0  # lives that were requested
         self._busy = False
         self._written = 0
-        self._settled: dict[bytes, int] = {}  # value -> the life in which its write came to an end
-        self._acknowledged: dict[tuple[TopicPartition, int], bytes] = {}  # of the present life
-        self._partitions = 0  # that the present life has at least, as the controller said
-        # How often it was to be configured, whether all of that was confirmed, and how the present
-        # life was last.
+        self._settled: dict[bytes, int] = {}  # value → the life in which its write ended
+        self._acknowledged: dict[tuple[TopicPartition, int], bytes] = {}  # in the present life
+        self._partitions = 0  # at least so many partitions, as the controller said
+        # How often it was configured, whether all changes were confirmed, and the last
+        # configuration of the present life.
         self._configured, self._is_configured, self._segment_bytes = 0, True, ""
 
     def make_anew(self, step: Operation) -> None:
-        """Delete it if it is there, and create it; again and again until that is done."""
+        """Delete the topic if it exists and create it, with retries until both are done."""
         self._wanted += 1
         if not self._busy:
             self._busy = True
@@ -77,7 +78,7 @@ class Lives:
             known = self._world.controllers_topic(NAME)
             if self._topic_id is None and known is not None:
                 self._topic_id = known.topic_id
-            if self._topic_id is None:  # nobody can say what is to be deleted
+            if self._topic_id is None:  # the id to delete is not known
                 self._later(partial(self._go_on, step))
                 return
             self._world.counters["topics deleted"] += 1
@@ -118,7 +119,10 @@ class Lives:
         self._ask(request, partial(self._created, step))
 
     def _created(self, step: Operation, code: ErrorCode | None) -> None:
-        """TOPIC_ALREADY_EXISTS: an answer was lost, or the name is still taken."""
+        """Note the creation.
+
+        TOPIC_ALREADY_EXISTS: an answer was lost, or the name is still taken.
+        """
         topic = self._world.controllers_topic(NAME)
         if code is ErrorCode.NONE or (
             code is ErrorCode.TOPIC_ALREADY_EXISTS and topic is not None and not topic.deleting
@@ -137,7 +141,7 @@ class Lives:
     # -- changes -------------------------------------------------------------------------------
 
     def grow(self, step: Operation) -> None:
-        """By one or two partitions, as many as are known."""
+        """Add one or two partitions to the known ones."""
         topic = self._world.controllers_topic(NAME)
         if not self.exists or topic is None:
             return
@@ -151,7 +155,7 @@ class Lives:
         self._ask(CreatePartitionsRequest(NAME, count), answered)
 
     def reconfigure(self, step: Operation) -> None:
-        """Only the latest change counts, and only if it and those before it were confirmed."""
+        """Change the configuration. Only the latest change counts, if all were confirmed."""
         if not self.exists:
             return
         self._configured += 1
@@ -162,7 +166,7 @@ class Lives:
         def answered(code: ErrorCode | None) -> None:
             if not self.exists or life != self.number or number != self._configured:
                 return
-            # A controller that stops half-way refuses, and may have done it.
+            # A controller that stops half-way refuses, but may have done it.
             self._is_configured = before and code is ErrorCode.NONE
             if self._is_configured:
                 self._world.counters["topics reconfigured"] += 1
@@ -208,12 +212,14 @@ class Lives:
         return not_in_sync(world.cluster, topic.topic_id, topic.replicas)
 
     def violations(self, *, late_copies: bool) -> list[str]:
-        """In a quiescent cluster: what was acknowledged in this life is there (I-1), on all
-        replicas (I-22), and nothing of an earlier one.
+        """Violations in a quiescent cluster.
+
+        Everything acknowledged in this life is on all replicas (I-1, I-22), and nothing of an
+        earlier life.
 
         Args:
-            late_copies: a request may have come so late that it was meant for an earlier life: as
-                in Kafka up to 4.0, a produce request names no topic id.
+            late_copies: whether a request for an earlier life may have arrived late. As in Kafka up
+                to 4.0, a produce request has no topic id.
         """
         topic = self._world.controllers_topic(NAME)
         if topic is None:

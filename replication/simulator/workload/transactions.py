@@ -1,6 +1,6 @@
-"""Transactions: batches of a transactional producer, then a marker by the leader's own hand, as a
-transaction coordinator has it written. One whose batches are not all acknowledged is aborted under
-the next producer epoch, so that a copy that comes late is refused.
+"""Transactions: batches of a transactional producer, then a marker that the leader writes as for a
+transaction coordinator. If not all batches are acknowledged, the transaction is aborted under the
+next producer epoch, so that late copies are refused.
 """
 
 from __future__ import annotations
@@ -16,30 +16,32 @@ from replication.client import Outcome as Sent
 from replication.client import ProducerConfig, ProducerCore, SendResult
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import (
-    PartitionMetadata,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
+    TopicPartitionMetadata,
 )
-from replication.simulator.oracle.history import Outcome, Transaction, TransactionState, Write
+from replication.simulator.oracle.history import Transaction, TransactionPhase, Write, WriteOutcome
 from replication.simulator.world.plan import Operation
 from replication.simulator.world.scheduler import US_PER_MS
 
 if TYPE_CHECKING:
-    from replication.simulator.workload.workload import Client, World
+    from replication.simulator.workload.workload import SimClient, World
 
 MARKER_TIMEOUT_MS = 600
 AGAIN_MS = 70
 
 
 class Transactions:
-    """All of a schedule.
+    """All transactions of a schedule.
 
     Args:
-        client: their place in the network.
+        client: their node in the network.
     """
 
-    def __init__(self, client: Client, request_timeout_ms: int, delivery_timeout_ms: int) -> None:
+    def __init__(
+        self, client: SimClient, request_timeout_ms: int, delivery_timeout_ms: int
+    ) -> None:
         self._client = client
         self._world: World = client.world
         config = ProducerConfig(
@@ -58,12 +60,12 @@ class Transactions:
         return f"transactions of producers {open_} have no end" if open_ else ""
 
     def _send(self, transaction: Transaction) -> None:
-        """The next batch, or the end."""
+        """Send the next batch, or end the transaction."""
         world = self._world
         if not transaction.batches:
             abort = transaction.size % 3 == 0
             self._end(
-                transaction, TransactionState.ABORTING if abort else TransactionState.COMMITTING
+                transaction, TransactionPhase.ABORTING if abort else TransactionPhase.COMMITTING
             )
             return
         transaction.batches -= 1
@@ -72,33 +74,35 @@ class Transactions:
         batch = encode_batch(
             [(None, value) for value in write.values],
             default_timestamp=self._client.runtime.clock.wall_ms(),
-            producer_id=transaction.producer_id, producer_epoch=transaction.epoch,
-            base_sequence=transaction.sequence, transactional=True,
-        )  # fmt: skip
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.epoch,
+            base_sequence=transaction.sequence,
+            transactional=True,
+        )
         transaction.sequence += len(write.values)
         sent = partial(self._sent, transaction, write)
         self._core.send_encoded(transaction.tp, batch, len(write.values), sent)
 
     def _sent(self, transaction: Transaction, write: Write, result: SendResult) -> None:
         if result.outcome is Sent.ACKNOWLEDGED:
-            self._world.history.settle(write, Outcome.OK, result.base_offset)
+            self._world.history.settle(write, WriteOutcome.OK, result.base_offset)
             self._send(transaction)
         else:
-            self._world.history.settle(write, Outcome.UNKNOWN)
+            self._world.history.settle(write, WriteOutcome.UNKNOWN)
             transaction.epoch += 1
-            self._end(transaction, TransactionState.ABORTING)
+            self._end(transaction, TransactionPhase.ABORTING)
 
-    def _end(self, transaction: Transaction, state: TransactionState) -> None:
+    def _end(self, transaction: Transaction, state: TransactionPhase) -> None:
         transaction.state = state
         self._world.scheduler.note(f"producer {transaction.producer_id} is {state.value}")
         self._mark(transaction)
 
     def _mark(self, transaction: Transaction) -> None:
-        """Again and again until a leader has it."""
+        """Write the marker, with retries until a leader has it."""
         leader = self._client.metadata.leader(transaction.tp)
         machine = (
             self._world.cluster.machines[leader.leader_id]
-            if isinstance(leader, PartitionMetadata)
+            if isinstance(leader, TopicPartitionMetadata)
             else None
         )
         answered = False
@@ -122,19 +126,25 @@ class Transactions:
             return
         marker = end_transaction_marker(
             ControlType.COMMIT if transaction.commits else ControlType.ABORT,
-            producer_id=transaction.producer_id, producer_epoch=transaction.epoch,
-            coordinator_epoch=0, timestamp=self._client.runtime.clock.wall_ms(),
-        )  # fmt: skip
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.epoch,
+            coordinator_epoch=0,
+            timestamp=self._client.runtime.clock.wall_ms(),
+        )
         request = ProduceRequest(-1, MARKER_TIMEOUT_MS, (ProducePartition(transaction.tp, marker),))
         produce = machine.broker.replica_manager.produce
         self._world.scheduler.after(
-            0, machine.process, "marker",
+            0,
+            machine.process,
+            "marker",
             lambda: produce(request, respond, AppendOrigin.COORDINATOR),
-        )  # fmt: skip
+        )
         self._world.scheduler.after(
-            MARKER_TIMEOUT_MS * US_PER_MS, self._client.process, "marker timed out",
+            MARKER_TIMEOUT_MS * US_PER_MS,
+            self._client.process,
+            "marker timed out",
             lambda: respond(None),
-        )  # fmt: skip
+        )
 
     def _look(self, transaction: Transaction) -> None:
         self._client.metadata.refresh(lambda answered: self._mark(transaction))

@@ -1,7 +1,7 @@
 """The clients of a schedule: producers with unique values, consumers with positions, an admin.
 
-Producers and consumers are those of production, on the runtime and the transport of the simulation.
-What they were told is written down (``history``).
+Producers and consumers are the real ones, on the runtime and the transport of the simulation. Their
+answers are recorded (``history``).
 """
 
 from __future__ import annotations
@@ -36,14 +36,26 @@ from replication.common.messages import (
     Response,
 )
 from replication.coordination import nodes
-from replication.simulator.oracle.history import History, Outcome, TransactionState, Write
+from replication.simulator.oracle.history import (
+    ClientHistory,
+    TransactionPhase,
+    Write,
+    WriteOutcome,
+)
 from replication.simulator.workload.compaction import Compaction
+from replication.simulator.workload.groups import MEMBERS, GroupWorkload
 from replication.simulator.workload.lives import Lives
 from replication.simulator.workload.transactions import Transactions
+from replication.simulator.workload.transfers import CLIENTS, Transfers
 from replication.simulator.world.admin_faults import move, targets
 from replication.simulator.world.cluster import SimCluster, rack_of
 from replication.simulator.world.network import SimTransport
-from replication.simulator.world.plan import Operation, Plan
+from replication.simulator.world.plan import (
+    GROUP_OPERATIONS,
+    TRANSFER_OPERATIONS,
+    Operation,
+    SchedulePlan,
+)
 from replication.simulator.world.scheduler import (
     US_PER_MS,
     Process,
@@ -52,30 +64,30 @@ from replication.simulator.world.scheduler import (
     SimRuntime,
 )
 
-REQUEST_TIMEOUT_MS = 400  # of a produce
+REQUEST_TIMEOUT_MS = 400  # the timeout of a produce request
 DELIVERY_TIMEOUT_MS = 2_500
 POLL_MS = 50
 CONSUMER_TIMEOUT_MS = 2_000
-FIRST_CLIENT = -10  # node of the first client in the network; the next ones below
+FIRST_CLIENT = -10  # the node of the first client; the next ones are below it
 CONSUMERS = 2
 
 OUTCOMES = {
-    Sent.ACKNOWLEDGED: Outcome.OK,
-    Sent.NOT_WRITTEN: Outcome.FAILED,
-    Sent.UNKNOWN: Outcome.UNKNOWN,
+    Sent.ACKNOWLEDGED: WriteOutcome.OK,
+    Sent.NOT_WRITTEN: WriteOutcome.FAILED,
+    Sent.UNKNOWN: WriteOutcome.UNKNOWN,
 }
 
 
 class KnownTopic(NamedTuple):
-    """What the coordinator's tree says of a topic."""
+    """What the coordinator's tree says about a topic."""
 
     topic_id: uuid.UUID | None
     replicas: dict[TopicPartition, tuple[int, ...]]
     deleting: bool
 
 
-class Client:
-    """What all clients share: a place in the network, and what they know of the cluster."""
+class SimClient:
+    """What all clients share: a node in the network, and what they know about the cluster."""
 
     def __init__(self, name: str, node: int, world: World) -> None:
         self.world = world
@@ -87,8 +99,8 @@ class Client:
         self.metadata = Metadata(self.runtime, self.transport, lambda: brokers)
 
 
-class Producer(Client):
-    """One application that writes: a core of production for each ``acks`` it uses."""
+class SimProducer(SimClient):
+    """One writing application, with a real producer for each ``acks`` it uses."""
 
     def __init__(self, number: int, world: World, *, idempotent: bool) -> None:
         super().__init__(f"p{number}", FIRST_CLIENT - number, world)
@@ -99,9 +111,11 @@ class Producer(Client):
         core = self._cores.get(acks)
         if core is None:
             config = ProducerConfig(
-                acks=acks, idempotent=self.idempotent, request_timeout_ms=REQUEST_TIMEOUT_MS,
+                acks=acks,
+                idempotent=self.idempotent,
+                request_timeout_ms=REQUEST_TIMEOUT_MS,
                 delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
-            )  # fmt: skip
+            )
             core = ProducerCore(self.runtime, self.transport, self.metadata, config)
             self._cores[acks] = core
         return core
@@ -130,23 +144,28 @@ class Producer(Client):
         )
 
 
-class Consumer(Client):
-    """Reads all partitions from its positions on; odd ones read committed transactions only."""
+class SimConsumer(SimClient):
+    """Reads all partitions from its positions on.
+
+    Every second consumer reads only committed transactions.
+    """
 
     def __init__(self, number: int, world: World, max_bytes: int) -> None:
         super().__init__(f"c{number}", FIRST_CLIENT - 5 - number, world)
         self.isolation = IsolationLevel(number % 2)
         config = ConsumerConfig(
-            isolation=self.isolation, max_bytes=max_bytes, timeout_ms=CONSUMER_TIMEOUT_MS,
+            isolation=self.isolation,
+            max_bytes=max_bytes,
+            timeout_ms=CONSUMER_TIMEOUT_MS,
             rack_id=rack_of(number) if world.cluster.plan.racks else "",
-        )  # fmt: skip
+        )
         self.core = ConsumerCore(
             self.runtime, self.transport, self.metadata, world.partitions, config
         )
-        self._polls = 0  # still to be made
+        self._polls = 0  # polls that are still to be made
 
     def consume(self, polls: int) -> None:
-        """Poll so many times, one after the other."""
+        """Poll ``polls`` times, one after the other."""
         begin = not self._polls
         self._polls = max(self._polls, polls)
         if begin:
@@ -173,10 +192,10 @@ class Consumer(Client):
             self._poll()
 
     def _check_isolation(self, tp: TopicPartition, offset: int, value: bytes) -> None:
-        """Who reads committed transactions only gets nothing of others (I-6)."""
+        """A consumer that reads only committed transactions gets no other records (I-6)."""
         if self.isolation is IsolationLevel.READ_COMMITTED:
             transaction = self.world.history.write_of(value).transaction
-            if transaction is not None and transaction.state is not TransactionState.COMMITTING:
+            if transaction is not None and transaction.state is not TransactionPhase.COMMITTING:
                 self.world.history.violations.append(
                     f"I-6 {tp}: {self.name} reads {value!r} at {offset}, of a transaction that is "
                     f"{transaction.state.value}"
@@ -194,7 +213,7 @@ class Consumer(Client):
         return not self._polls
 
 
-class Admin(Client):
+class Admin(SimClient):
     """Preferred elections and DeleteRecords."""
 
     def __init__(self, world: World) -> None:
@@ -206,7 +225,7 @@ class Admin(Client):
     def ask_controller(
         self, request: Request, then: Callable[[Response | None], None] = lambda response: None
     ) -> None:
-        """The one that is known after a look; nobody where none is."""
+        """Send a request to the known controller, if there is one."""
 
         def ask(answered: bool) -> None:
             controller = self.metadata.view.controller_id
@@ -227,7 +246,7 @@ class Admin(Client):
             below = max(acknowledged) * percent // 100
             request = DeleteRecordsRequest(((tp, below),), 300)
             deleted = self.world.history.deleted_below
-            deleted[tp] = max(deleted.get(tp, 0), below)  # from now on they may be gone
+            deleted[tp] = max(deleted.get(tp, 0), below)  # from now on these records may be gone
             self.transport.send(leader, request, self._deleted)
 
         self.metadata.refresh(ask)
@@ -242,28 +261,44 @@ class World:
     """The clients of one schedule."""
 
     def __init__(
-        self, plan: Plan, cluster: SimCluster, scheduler: Scheduler,
+        self,
+        plan: SchedulePlan,
+        cluster: SimCluster,
+        scheduler: Scheduler,
         partitions: list[TopicPartition],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.cluster = cluster
         self.scheduler = scheduler
         self.partitions = partitions
-        self.history = History()
+        self.history = ClientHistory()
         self.counters: Counter[str] = cluster.counters
         self.producers = [
-            Producer(number, self, idempotent=idempotent)
+            SimProducer(number, self, idempotent=idempotent)
             for number, idempotent in enumerate(plan.idempotent)
         ]
-        self.consumers = [Consumer(n, self, plan.poll_bytes) for n in range(CONSUMERS)]
+        self.consumers = [SimConsumer(n, self, plan.poll_bytes) for n in range(CONSUMERS)]
         self.admin = Admin(self)
         self.lives = Lives(self)
         self.compaction = Compaction(self)
+        self.groups = GroupWorkload(
+            self, [SimClient(f"m{n}", FIRST_CLIENT - 20 - n, self) for n in range(MEMBERS)]
+        )
+        self.transfers = Transfers(
+            self, [SimClient(f"t{n}", FIRST_CLIENT - 30 - n, self) for n in range(CLIENTS)]
+        )
         self.transactions = Transactions(
-            Client("transactions", FIRST_CLIENT - 8, self), REQUEST_TIMEOUT_MS, DELIVERY_TIMEOUT_MS
+            SimClient("transactions", FIRST_CLIENT - 8, self),
+            REQUEST_TIMEOUT_MS,
+            DELIVERY_TIMEOUT_MS,
         )
 
+    @property
+    def coordinated_topics(self) -> tuple[str, ...]:
+        """The topics of coordinators, and the one that they have markers written into."""
+        return tuple(topic.name for topic in self.transfers.topics)
+
     def controllers_topic(self, name: str) -> KnownTopic | None:
-        """A topic as it stands in the coordinator's tree; None while nobody can read that."""
+        """A topic in the coordinator's tree; None while the tree cannot be read."""
         tree = self.cluster.coordinator.tree
         node = None if tree is None else tree.get(nodes.topic_path(name))
         if tree is None or node is None:
@@ -274,7 +309,9 @@ class World:
         return KnownTopic(topic.topic_id, replicas, deleting)
 
     def reassign(self, tp: TopicPartition, number: int) -> None:
-        """To one of the sets of brokers that are large enough, in one of their orders."""
+        """Move a partition to one of the sufficiently large sets of brokers, in one of their
+        orders.
+        """
         choices = targets(self.cluster.plan)
         move(self.cluster, tp, choices[number % len(choices)], self._reassigned)
 
@@ -286,16 +323,18 @@ class World:
         for step in operations:
             process = self._process(step)
             self.scheduler.at(
-                start_us + step.at_ms * US_PER_MS, process, f"{step.kind} {step.client}",
+                start_us + step.at_ms * US_PER_MS,
+                process,
+                f"{step.kind} {step.client}",
                 partial(self._carry_out, step),
-            )  # fmt: skip
+            )
 
     def _process(self, step: Operation) -> Process | None:
         if step.kind == "produce":
             return self._producer(step).process
         return None
 
-    def _producer(self, step: Operation) -> Producer:
+    def _producer(self, step: Operation) -> SimProducer:
         return self.producers[step.client % len(self.producers)]
 
     def _carry_out(self, step: Operation) -> None:
@@ -321,6 +360,10 @@ class World:
                 self.lives.produce(step)
             case "produce-latest":
                 self.compaction.produce(step)
+            case kind if kind in GROUP_OPERATIONS:
+                self.groups.carry_out(step)
+            case kind if kind in TRANSFER_OPERATIONS:
+                self.transfers.carry_out(step)
             case "transaction":
                 self.transactions.begin(tp, step)
             case "stop":

@@ -1,4 +1,4 @@
-"""What an admin does at the wrong time, asked of the controller itself."""
+"""Admin requests at the wrong time, sent to the controller itself."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from replication.common.messages import (
 )
 from replication.coordination import nodes
 from replication.simulator.world.cluster import SimCluster
-from replication.simulator.world.plan import Fault, Plan
+from replication.simulator.world.plan import PlannedFault, SchedulePlan
 from replication.simulator.world.scheduler import US_PER_MS, Scheduler
 
 
-def targets(plan: Plan) -> list[tuple[int, ...]]:
-    """The sets of brokers that are large enough for a partition, in each of their orders."""
+def targets(plan: SchedulePlan) -> list[tuple[int, ...]]:
+    """All sufficiently large sets of brokers for a partition, in each of their orders."""
     most = min(3, plan.brokers)
     least = max(min(2, most), plan.min_isr)
     sizes = range(least, most + 1)
@@ -31,13 +31,15 @@ def targets(plan: Plan) -> list[tuple[int, ...]]:
 
 
 def move(
-    cluster: SimCluster, tp: TopicPartition, target: tuple[int, ...] | None,
+    cluster: SimCluster,
+    tp: TopicPartition,
+    target: tuple[int, ...] | None,
     reply: Callable[[Mapping[TopicPartition, ErrorCode]], None],
-) -> bool:  # fmt: skip
-    """Ask the controller for a move; None gives up the one that is under way. True if it was asked.
+) -> bool:
+    """Request a move from the controller; None cancels the present move. True if it was requested.
 
-    New replicas of a move that is given up leave, and what they alone kept beside the leader is on
-    one disk less: they count as replicas that forget. Where too many have, nothing is asked.
+    The new replicas of a cancelled move leave, and records that only they and the leader had lose a
+    copy. So they count as replicas that forget. If too many have forgotten, nothing is requested.
     """
     controller, tree = cluster.controller, cluster.coordinator.tree
     broker = None if controller is None else cluster.machines[controller].broker
@@ -56,31 +58,36 @@ def move(
 
 
 class AdminFaults:
-    """``followed``: the partitions that it is about."""
+    """Injects these faults. ``followed``: the partitions for which it does."""
 
     def __init__(
-        self, cluster: SimCluster, scheduler: Scheduler, struck: Counter[str],
+        self,
+        cluster: SimCluster,
+        scheduler: Scheduler,
+        struck: Counter[str],
         followed: tuple[TopicPartition, ...],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._cluster, self._scheduler, self._struck = cluster, scheduler, struck
         self._followed = followed
 
-    def _controller(self, fault: Fault) -> Broker | None:
+    def _controller(self, fault: PlannedFault) -> Broker | None:
         controller = self._cluster.controller
         broker = None if controller is None else self._cluster.machines[controller].broker
         if broker is not None:
             self._struck[fault.kind] += 1
         return broker
 
-    def elect_uncleanly(self, fault: Fault) -> None:
-        """A leader at any price, where there is none."""
+    def elect_uncleanly(self, fault: PlannedFault) -> None:
+        """Elect any leader if there is none."""
         broker = self._controller(fault)
         if broker is not None:
             request = ElectLeadersRequest(ElectionType.UNCLEAN, self._followed)
             broker.handle(request, lambda response: None)
 
-    def change_minimum(self, fault: Fault) -> None:
-        """Of the topic, and never below what the plan says: so many may forget."""
+    def change_minimum(self, fault: PlannedFault) -> None:
+        """Change min.insync.replicas of the topic, never below that of the plan, which decides how
+        many replicas may forget.
+        """
         broker = self._controller(fault)
         if broker is not None:
             value = str(max(self._cluster.plan.min_isr, int(fault.amount)))
@@ -89,17 +96,19 @@ class AdminFaults:
             )
             broker.handle(request, lambda response: None)
 
-    def move_and_give_up(self, fault: Fault) -> None:
-        """A partition is to be elsewhere; and later where it was, or at a third place."""
+    def move_and_give_up(self, fault: PlannedFault) -> None:
+        """Move a partition, and later move it back or to a third set of brokers."""
         number, choices = int(fault.amount), targets(self._cluster.plan)
         self._move(fault, choices[number % len(choices)])
         third = choices[number * 7 % len(choices)]
         self._scheduler.after(
-            fault.duration_ms * US_PER_MS, None, "",
+            fault.duration_ms * US_PER_MS,
+            None,
+            "",
             partial(self._move, fault, third if number % 4 == 0 else None),
-        )  # fmt: skip
+        )
 
-    def _move(self, fault: Fault, target: tuple[int, ...] | None) -> None:
+    def _move(self, fault: PlannedFault, target: tuple[int, ...] | None) -> None:
         tp = self._followed[int(fault.amount) % len(self._followed)]
         if move(self._cluster, tp, target, lambda verdicts: None):
             self._struck[fault.kind] += 1

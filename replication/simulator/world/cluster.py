@@ -1,5 +1,7 @@
-"""Brokers, machines and the coordinator of a simulation. The brokers are the real ones: only what
-they are given (storage, clock, transport, runtime, sessions) is simulated."""
+"""Brokers, machines and the coordinator of a simulation. The brokers are the real ones.
+
+Only their storage, clock, transport, runtime and sessions are simulated.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,9 @@ from replication.coordination import Coordinator, CoordinatorUnavailableError
 from replication.decisions.replica_selector import RACK_AWARE
 from replication.simulator.world.coordinator import SimCoordinator, SimSession
 from replication.simulator.world.disk import SimDisk
-from replication.simulator.world.loss_budget import Atlas
+from replication.simulator.world.loss_budget import LossBudget
 from replication.simulator.world.network import Network, SimTransport
-from replication.simulator.world.plan import Plan
+from replication.simulator.world.plan import TRANSFER_OPERATIONS, SchedulePlan
 from replication.simulator.world.scheduler import (
     US_PER_MS,
     Process,
@@ -31,8 +33,8 @@ from replication.simulator.world.scheduler import (
 SESSION_TIMEOUT_MS = 400
 HEARTBEAT_MS = 90
 LAG_MS = 500
-POWER_LOSS_AFTER_STOP = 0.3  # of the clean stops; nothing may be lost by it
-START_AGAIN_MS = 100  # a supervisor starts a broker again that did not come up
+POWER_LOSS_AFTER_STOP = 0.3  # the share of clean stops with a slow disk; nothing may be lost by it
+START_AGAIN_MS = 100  # a supervisor restarts a broker that did not come up
 
 DISK_FAILS = frozenset({"read-error", "write-error", "sync-error", "disk-full", "no-descriptors"})
 STORM_KINDS = {  # what a power cut in mode ``random`` did to the disk, and its fault kind
@@ -44,7 +46,7 @@ STORM_KINDS = {  # what a power cut in mode ``random`` did to the disk, and its 
 
 
 def rack_of(number: int) -> str:
-    """Of a broker or a consumer."""
+    """The rack of a broker or a consumer."""
     return f"r{number % 3}"
 
 
@@ -60,11 +62,9 @@ class Machine:
         self.session: SimSession | None = None
         self.cut_off = False  # from the coordinator
         self.starts = 0
-        self.at_disk_crash: Callable[[], None] | None = (
-            None  # planned: when ``SimulatedCrash`` hits
-        )
+        self.at_disk_crash: Callable[[], None] | None = None  # for a planned ``SimulatedCrash``
         self.coming_back = False
-        self.drops_pages = False  # what a failed sync left out is gone once the process is
+        self.drops_pages = False  # data of a failed sync is lost when the process ends
 
     @property
     def up(self) -> bool:
@@ -72,15 +72,15 @@ class Machine:
 
 
 class SimCluster:
-    """See the module.
+    """The cluster of a simulation.
 
     Args:
-        on_start, on_end: told after each start of a broker, and before its process is gone.
+        on_start, on_end: called after each start of a broker, and before its process ends.
     """
 
     def __init__(
         self,
-        plan: Plan,
+        plan: SchedulePlan,
         scheduler: Scheduler,
         struck: Counter[str],
         on_start: Callable[[Machine], None] = lambda machine: None,
@@ -90,9 +90,9 @@ class SimCluster:
         self.scheduler = scheduler
         self.struck = struck
         self.counters: Counter[str] = Counter()
-        self.complaints: list[str] = []  # of brokers about disks that are well: violations
+        self.complaints: list[str] = []  # brokers' reports of disks that work: violations
         self.network = Network(scheduler, struck)
-        self.atlas = Atlas(plan.min_isr - 1, power_loss_is_safe=plan.flush == "ack")
+        self.atlas = LossBudget(plan.min_isr - 1, power_loss_is_safe=plan.flush == "ack")
         self.on_start = on_start
         self.on_end = on_end
         self._events_us = 0
@@ -123,6 +123,8 @@ class SimCluster:
             high_watermark_checkpoint_interval_ms=2500,
             controlled_shutdown_retry_backoff_ms=200,
             leader_imbalance_check_interval_s=4,
+            # There is no coordinator for the transactions of ``workload.transactions``.
+            verify_transactions=plan.does_any(TRANSFER_OPERATIONS),
             replica_selector=RACK_AWARE if plan.racks else "",
         )
         self.machines = {
@@ -133,7 +135,7 @@ class SimCluster:
     # -- coordinator ---------------------------------------------------------------------------
 
     def _deliver(self, notify: Callable[[], None]) -> None:
-        """In order, as a session's connection keeps it."""
+        """Deliver notifications in order, as the connection of a session does."""
         scheduler = self.scheduler
         self._events_us = max(self._events_us, scheduler.now_us + scheduler.below(500))
         scheduler.at(self._events_us, None, "coordinator tells", notify)
@@ -183,7 +185,7 @@ class SimCluster:
         return None
 
     def start(self, broker_id: int) -> None:
-        """Start a broker; where its disk refuses, later again."""
+        """Start a broker, later again if its disk fails."""
         machine = self.machines[broker_id]
         machine.coming_back = False
         if machine.up:
@@ -203,15 +205,22 @@ class SimCluster:
         machine.process = process
         try:
             broker = Broker(
-                broker_id, [f"/b{broker_id}"], connect=connect,
-                transport=SimTransport(self.network, process), runtime=runtime,
-                storage=machine.disk, log_config=self.log_config,
-                broker_config=self.broker_config, config=self.config, cluster_id="simulated",
-                random_source=source, random_id=lambda: f"{source.getrandbits(128):032x}",
+                broker_id,
+                [f"/b{broker_id}"],
+                connect=connect,
+                transport=SimTransport(self.network, process),
+                runtime=runtime,
+                storage=machine.disk,
+                log_config=self.log_config,
+                broker_config=self.broker_config,
+                config=self.config,
+                cluster_id="simulated",
+                random_source=source,
+                random_id=lambda: f"{source.getrandbits(128):032x}",
                 run_later=runtime.run_later,
                 rack=rack_of(broker_id) if self.plan.racks else None,
                 on_fatal=lambda error: self._on_fatal(machine, process),
-            )  # fmt: skip
+            )
         except SimulatedCrash:
             self.struck["crash-in-recovery"] += 1
             self.disk_crashed(machine)
@@ -235,13 +244,13 @@ class SimCluster:
         self._gone(machine, "all_kept")
         self._repair(machine)
         if isinstance(error, CorruptDataError) or machine.starts > 40:
-            # Damage in the middle of a log: an operator gives the broker an empty disk.
+            # Damage in the middle of a log: an operator replaces the disk by an empty one.
             self._replace_disk(machine)
             self.counters["disks replaced"] += 1
         self.start_later(machine, START_AGAIN_MS)
 
     def _on_fatal(self, machine: Machine, process: Process) -> None:
-        """No log directory is left: the process ends, and is started again."""
+        """End and restart a process without any log directory left."""
         if machine.process is process:
             self.counters["fatal"] += 1
             self._refused(machine)
@@ -305,7 +314,7 @@ class SimCluster:
         machine.process = machine.broker = machine.session = machine.at_disk_crash = None
 
     def disk_crashed(self, machine: Machine) -> None:
-        """``SimulatedCrash`` came out of an event of this machine."""
+        """Handle a ``SimulatedCrash`` in an event of this machine."""
         planned = machine.at_disk_crash
         machine.at_disk_crash = None
         if planned is None:
@@ -313,8 +322,9 @@ class SimCluster:
         planned()
 
     def stop(self, broker_id: int, restart_ms: int | None) -> None:
-        """A clean stop, or one that the disk does not let be clean; and a start after it unless
-        ``restart_ms`` is None."""
+        """Stop a broker cleanly, if the disk allows, and start it again unless ``restart_ms`` is
+        None.
+        """
         machine = self.machines[broker_id]
         broker, process = machine.broker, machine.process
         if broker is None or broker.state is not BrokerState.RUNNING:
@@ -341,7 +351,7 @@ class SimCluster:
         broker.shutdown(stopped)
 
     def heal(self) -> None:
-        """No more faults; whoever is down comes up."""
+        """End all faults, and start the brokers that are down."""
         self.network.heal()
         self.coordinator.heal()
         for machine in self.machines.values():
@@ -353,7 +363,7 @@ class SimCluster:
             if machine.cut_off:
                 self.reconnect(machine.broker_id)
             if self.atlas.is_damaged(machine.broker_id):
-                # What was damaged at rest is found by scrubbing, and the replica built anew.
+                # Scrubbing finds damage at rest, and the replica is built again.
                 self.crash(machine.broker_id, "all_kept", 10)
                 self._replace_disk(machine)
             elif not machine.up and not machine.coming_back:

@@ -1,5 +1,6 @@
-"""The coordinator of a simulation: the embedded store on a disk of its own, which crashes; and
-sessions whose answers get lost, with the call carried out or not."""
+"""The coordinator of a simulation: the embedded store on its own disk, which crashes, and sessions
+whose answers get lost, with the call carried out or not.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,13 @@ from replication.coordination import (
     SessionState,
     Set,
 )
-from replication.coordination.base import ANY_VERSION, Deliver, Result, StateListener, WatchListener
+from replication.coordination.base import (
+    ANY_VERSION,
+    Deliver,
+    OpResult,
+    StateListener,
+    WatchListener,
+)
 from replication.coordination.embedded import CoordinatorStore, EmbeddedCoordinator
 from replication.coordination.tree import Tree
 from replication.simulator.world.scheduler import US_PER_MS, Scheduler, SimClock
@@ -31,12 +38,12 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CoordinatorCall:
     """One call of a session, while it is under way."""
 
     broker: int
-    name: str  # of the method
-    path: str  # what it is about; of a transaction, of its first write
+    name: str  # the name of the method
+    path: str  # its path; for a transaction that of its first write
     ops: tuple[Op, ...] = ()
 
     @property
@@ -45,46 +52,50 @@ class Call:
 
 
 @dataclass(slots=True)
-class Fate:
-    """What befalls one call."""
+class CallFate:
+    """What happens to one call."""
 
     kind: str  # NOT_CARRIED_OUT, CARRIED_OUT or CRASH
-    connection_ms: int = 0  # the connection breaks with it, for so long
-    restart_ms: int = 0  # of the store
-    carried_out: bool = False  # before the store crashes
+    connection_ms: int = 0  # for how long the connection breaks with it
+    restart_ms: int = 0  # the restart time of the store
+    carried_out: bool = False  # the delay before the store crashes
 
 
 @dataclass(slots=True)
 class Silence:
-    """What a session's calls meet now."""
+    """The faults for the calls of a session."""
 
-    rates: dict[str, float] = field(default_factory=dict)  # kind -> of a single call
-    planned: list[tuple[int, Fate]] = field(default_factory=list)  # after so many calls
+    rates: dict[str, float] = field(default_factory=dict)  # kind → likelihood for a single call
+    planned: list[tuple[int, CallFate]] = field(default_factory=list)  # after so many calls
 
 
 class SimCoordinator:
     """See the module.
 
     Args:
-        deliver: brings what the store tells, in order.
-        on_broken: told of a broker whose connection breaks, and for how many ms.
+        deliver: delivers notifications of the store in order.
+        on_broken: called with a broker whose connection breaks, and for how many ms.
     Attributes:
-        gate: sees every call before it is made, and may decide what befalls it.
+        gate: called with every call before it is made, and may decide its fate.
     """
 
     def __init__(
-        self, scheduler: Scheduler, struck: Counter[str], session_timeout_ms: int, deliver: Deliver,
+        self,
+        scheduler: Scheduler,
+        struck: Counter[str],
+        session_timeout_ms: int,
+        deliver: Deliver,
         on_broken: Callable[[int, int], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.disk = FaultyStorage()
         self.silence: dict[int, Silence] = {}  # by broker
-        self.gate: Callable[[Call], Fate | None] | None = None
+        self.gate: Callable[[CoordinatorCall], CallFate | None] | None = None
         self._scheduler, self._struck = scheduler, struck
         self._session_timeout_ms = session_timeout_ms
         self._deliver = deliver
         self._on_broken = on_broken
         self._sessions: list[SimSession] = []
-        self._restart_ms = 0  # after a crash that is planned in the disk
+        self._restart_ms = 0  # for a crash that is planned in the disk
         self._store: CoordinatorStore | None = self._open()
 
     def _open(self) -> CoordinatorStore:
@@ -95,7 +106,7 @@ class SimCoordinator:
 
     @property
     def tree(self) -> Tree | None:
-        """What is surely durable; None while the store is down."""
+        """The durable tree; None while the store is down."""
         return None if self._store is None else self._store._tree
 
     @property
@@ -108,19 +119,21 @@ class SimCoordinator:
 
     @property
     def is_quiet(self) -> bool:
-        """No call meets anything."""
+        """Whether no fault affects calls."""
         return not self.silence and self.gate is None
 
     @property
     def is_calm(self) -> bool:
-        """It is up, and no fault of it strikes now; one may wait for its moment."""
+        """Whether it is up without an active fault. A fault may still wait for its moment."""
         return self._store is not None and not self.silence
 
     # -- faults --------------------------------------------------------------------------------
 
     def crash(self, restart_ms: int) -> None:
-        """Power loss: what was answered is durable, and nobody is told. When the store comes back
-        all sessions are over, as those of another process."""
+        """Lose power. Answered calls are durable, and nothing is notified.
+
+        When the store comes back, all sessions have ended.
+        """
         store, self._store = self._store, None
         if store is None:
             return
@@ -130,7 +143,7 @@ class SimCoordinator:
         self.disk.crash(self._scheduler.random, "random")
         for session in self._sessions:
             if not session.is_suspended:
-                session.tell(SessionState.SUSPENDED)  # their connections break
+                session.tell(SessionState.SUSPENDED)  # break their connections
         self._start_later(restart_ms)
 
     def _start_later(self, restart_ms: int) -> None:
@@ -146,7 +159,7 @@ class SimCoordinator:
             return
         try:
             self._store = self._open()
-        except SimulatedCrash:  # while it recovers from the one before
+        except SimulatedCrash:  # while it recovers from the previous one
             self._struck[CRASH] += 1
             self.disk.crash(self._scheduler.random, "random")
             self._start_later(self._restart_ms)
@@ -157,7 +170,7 @@ class SimCoordinator:
             session.end()
 
     def remove(self, path: str) -> bool:
-        """Remove a node as somebody from outside does; False when it is not there."""
+        """Remove a node from outside. False if it does not exist."""
         if self._store is None or self._store._tree.get(path) is None:
             return False
         store = self._store
@@ -186,7 +199,9 @@ class SimCoordinator:
         Raises:
             CoordinatorUnavailableError
         """
-        real = self.carry_out(Call(broker, "connect", ""), lambda: self._running().connect())
+        real = self.carry_out(
+            CoordinatorCall(broker, "connect", ""), lambda: self._running().connect()
+        )
         session = SimSession(self, broker, real)
         self._sessions.append(session)
         return session
@@ -203,8 +218,8 @@ class SimCoordinator:
             store.expire_sessions(now_ms)
         except SimulatedCrash:
             self.crash(self._restart_ms)
-            return  # who was over by then may not have heard it before the crash
-        # One that is cut off has not heard yet that it is over.
+            return  # sessions that had ended may not have known it before the crash
+        # A session that is cut off does not know yet that it has ended.
         self._sessions = [s for s in self._sessions if not s.is_over or s.is_suspended]
 
     def _running(self) -> CoordinatorStore:
@@ -212,8 +227,11 @@ class SimCoordinator:
             raise CoordinatorUnavailableError("the coordinator is down")
         return self._store
 
-    def carry_out(self, call: Call, task: Callable[[], T]) -> T:
-        """Do ``task`` unless a fault of this call prevents it, or its answer."""
+    def carry_out(self, call: CoordinatorCall, task: Callable[[], T]) -> T:
+        """Run ``task`` unless a fault of this call prevents it.
+
+        A fault may also drop the answer.
+        """
         fate = None if self.is_quiet else self._fate_of(call)
         if fate is None:
             return self._at_the_store(task)
@@ -240,7 +258,7 @@ class SimCoordinator:
             raise CoordinatorUnavailableError("the coordinator crashed") from None
 
     def _ignoring_refusals(self, task: Callable[[], object]) -> None:
-        """The answer is lost, whatever it is."""
+        """Run a task whose answer is lost."""
         try:
             self._at_the_store(task)
         except CoordinatorUnavailableError:
@@ -248,7 +266,7 @@ class SimCoordinator:
         except CoordinationError:
             return
 
-    def _fate_of(self, call: Call) -> Fate | None:
+    def _fate_of(self, call: CoordinatorCall) -> CallFate | None:
         if self.gate is not None:
             fate = self.gate(call)
             if fate is not None:
@@ -261,19 +279,19 @@ class SimCoordinator:
         if fates:
             return fates[0]
         for kind, rate in silence.rates.items():
-            # There are many more reads than writes, and most are asked again in the same event.
+            # There are many more reads than writes, and most are repeated in the same event.
             if self._scheduler.random.random() < (rate if call.writes else rate / 4):
-                return Fate(kind)
+                return CallFate(kind)
         return None
 
 
 class SimSession:
-    """See ``Coordinator``: one session of a broker, over one of the store."""
+    """A `Coordinator` for one session of a broker, over a session of the store."""
 
     def __init__(self, site: SimCoordinator, broker: int, real: EmbeddedCoordinator) -> None:
         self._site, self._broker, self._real = site, broker, real
         self._listeners: list[StateListener] = []
-        self._ended = False  # with the store that it was of
+        self._ended = False  # the store of the session
 
     @property
     def session_id(self) -> int:
@@ -298,18 +316,24 @@ class SimSession:
             if self._real.suspended:
                 raise CoordinatorUnavailableError(f"session {self.session_id} is cut off")
             raise SessionExpiredError(f"session {self.session_id} ended with its store")
-        return self._site.carry_out(Call(self._broker, name, path, ops), task)
+        return self._site.carry_out(CoordinatorCall(self._broker, name, path, ops), task)
 
     def create(
-        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False,
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
         parents: bool = False,
-    ) -> tuple[str, int]:  # fmt: skip
+    ) -> tuple[str, int]:
         return self._ask(
-            "create", path,
+            "create",
+            path,
             lambda: self._real.create(
                 path, data, ephemeral=ephemeral, sequential=sequential, parents=parents
             ),
-        )  # fmt: skip
+        )
 
     def get(self, path: str) -> Node | None:
         return self._ask("get", path, lambda: self._real.get(path))
@@ -323,7 +347,7 @@ class SimSession:
     def children(self, path: str) -> list[str]:
         return self._ask("children", path, lambda: self._real.children(path))
 
-    def transact(self, ops: Sequence[Op]) -> list[Result]:
+    def transact(self, ops: Sequence[Op]) -> list[OpResult]:
         path = next((op.path for op in ops if isinstance(op, Create | Set)), ops[0].path)
         return self._ask("transact", path, lambda: self._real.transact(ops), tuple(ops))
 
@@ -338,7 +362,7 @@ class SimSession:
         try:
             self._ask("close", "", self._real.close)
         except CoordinationError:
-            self._real.suspended = True  # it cannot tell the store, and falls silent
+            self._real.suspended = True  # it cannot reach the store, and goes silent
             self._real.close()
 
     # -- for the cluster -----------------------------------------------------------------------
@@ -359,7 +383,7 @@ class SimSession:
             self.tell(SessionState.EXPIRED)
 
     def end(self) -> None:
-        """Its store is another one by now."""
+        """End the session, because its store was replaced."""
         self._ended = True
         if not self._real.suspended:
             self.tell(SessionState.EXPIRED)

@@ -1,4 +1,4 @@
-"""The disk of one simulated machine, and a look at its bytes that disturbs nothing."""
+"""The disk of one simulated machine, and access to its bytes without side effects."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from logstore.testing.faulty_nodes import FaultyDirNode, FaultyFileNode
 
 
 class SimDisk(FaultyStorage):
-    """What the injector and the oracle need beyond ``FaultyStorage``: no call here can fail, is
-    counted, or takes time."""
+    """A ``FaultyStorage`` with methods for injector and oracle that never fail, are not counted and
+    take no time.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +26,7 @@ class SimDisk(FaultyStorage):
         return self._used
 
     def _now_ms(self) -> int:
-        return 0  # modification times stand still, as the default clock does
+        return 0  # modification times stand still, like the default clock
 
     def log_files(self) -> list[tuple[str, FileNode]]:
         """Paths of all segments that are not empty, and their files."""
@@ -49,12 +50,12 @@ class SimDisk(FaultyStorage):
 
     @property
     def wipes(self) -> int:
-        """How often it was replaced by an empty one."""
+        """How often the disk was replaced by an empty one."""
         return self.struck["wipe"]
 
     @property
     def is_well(self) -> bool:
-        """No fault strikes, or waits to."""
+        """Whether no fault is active or waiting."""
         faults = (self._faults, self._read_flips, self._misdirections, self._wrong_reads)
         return (
             not any(faults)
@@ -64,8 +65,9 @@ class SimDisk(FaultyStorage):
         )
 
     def is_durable(self, path: str, start: int, end: int) -> bool:
-        """Whether a power loss now would surely leave bytes ``start`` to ``end`` of a file, under
-        the name that it has or under one that it had."""
+        """Whether bytes ``[start, end)`` of a file would surely survive a power loss now, under its
+        present name or an earlier one.
+        """
         directory: DirNode | FileNode | None = self.root
         *above, name = path[1:].split("/")
         for part in above:
@@ -83,19 +85,21 @@ class SimDisk(FaultyStorage):
         )
 
     def drop_clean_pages(self) -> None:
-        """As memory pressure does: what a failed sync left out is gone."""
+        """Drop clean pages, as memory pressure does. Data of a failed sync is lost then."""
         for path, _ in self.log_files():
             self.evict(path)
 
     # -- damage within reach of the checksum, which leaves out offset, length, epoch and magic -----
 
     def flip_next_read(self, rng: random.Random) -> None:
-        """The next read of batches gives one bit wrong."""
+        """Flip one bit in the next read of batches."""
         self._wrong_reads.append(rng)
 
     def read_truly(self) -> None:
-        """No read is wrong any more. A bit that flips while a log is recovered looks like a torn
-        end: that is damage, and belongs to ``bit-rot``."""
+        """Stop flipping reads.
+
+        A flip while a log is recovered would look like a torn end, which belongs to ``bit-rot``.
+        """
         self._wrong_reads.clear()
 
     def on_read(self, file: MemoryFile, position: int, size: int) -> bytes:
@@ -111,7 +115,7 @@ class SimDisk(FaultyStorage):
         return data
 
     def flip_at_rest(self, rng: random.Random) -> bool:
-        """Damage a batch of any log; False when there is none."""
+        """Damage a batch of any log. False if there is none."""
         files = [(path, _covered(bytes(node.data[: node.size]))) for path, node in self.log_files()]
         files = [(path, covered) for path, covered in files if covered]
         if not files:
@@ -122,7 +126,7 @@ class SimDisk(FaultyStorage):
 
 
 def _covered(data: bytes) -> list[int]:
-    """One position under the checksum of each batch, near its end."""
+    """One position in each batch that the checksum covers, near its end."""
     found, position = [], 0
     while position + HEADER_SIZE <= len(data):
         size = 12 + int.from_bytes(data[position + 8 : position + 12], "big", signed=True)

@@ -1,4 +1,4 @@
-"""Carries the events of a simulation out, and looks after each whether a promise was broken."""
+"""Runs the events of a simulation, and checks after each whether a promise was broken."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ logger = get_logger(__name__)
 
 MAX_EVENTS = 60_000
 
-Look = Callable[[int | None], bool]
-"""After an event of a node, or of anybody: whether a violation is known."""
+Inspect = Callable[[int | None], bool]
+"""Called after an event of a node, or of any. Returns whether there is a violation."""
 
 
 class ViolatedError(Exception):
-    """A violation was found, this one or one that is known: nothing after it means anything."""
+    """A violation was found, so later events mean nothing."""
 
 
 class Events:
-    """See the module.
+    """Runs events.
 
     Args:
-        errors: what the code under test logged; something in it ends the schedule.
+        errors: errors that the code under test logged. Any error ends the schedule.
     """
 
     def __init__(
-        self, scheduler: Scheduler, cluster: SimCluster, errors: list[str], look: Look
+        self, scheduler: Scheduler, cluster: SimCluster, errors: list[str], look: Inspect
     ) -> None:
         self._scheduler, self._cluster = scheduler, cluster
         self._errors = errors
@@ -40,7 +40,7 @@ class Events:
     def wait(self, reached: Callable[[], bool], limit_ms: int, missing: Callable[[], str]) -> None:
         """
         Raises:
-            ViolatedError: it is not reached within the time, or something else is wrong.
+            ViolatedError: it is not reached in time, or a promise was broken.
         """
         deadline_us = self._scheduler.now_us + limit_ms * US_PER_MS
         while not reached():
@@ -80,7 +80,7 @@ class Events:
 
 @contextmanager
 def heard_by(handler: logging.Handler) -> Iterator[None]:
-    """What the body logs, from warnings on, goes to ``handler`` and nowhere else."""
+    """Send warnings and errors that the block logs to ``handler`` only."""
     loggers = package_loggers()
     before = [(each.level, each.propagate) for each in loggers]
     for each in loggers:

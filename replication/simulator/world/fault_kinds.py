@@ -1,4 +1,4 @@
-"""The fault kinds, by words, and their groups for ``--faults``."""
+"""The fault kinds by their ids, and their groups for ``--faults``."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ ADMIN = {
     "abandoned-move": "somebody moves a partition, and gives the move up",
 }
 
-# Their order is part of what a seed stands for.
+# Their order must not change: it is part of the meaning of a seed.
 KINDS: dict[str, str] = {
     **NET,
     **CRASH,
@@ -81,7 +81,7 @@ ANOTHER_MINIMUM, GIVEN_UP = ADMIN
 COMPACTION = "compaction"
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    # after which nothing acknowledged may be lost
+    # no acknowledged record may be lost after these
     "all": tuple(kind for kind in KINDS if kind not in {UNCLEAN_ELECTION, *ADMIN, COMPACTION}),
     "net": (*NET, "epoch-flip"),
     "crash": (*CRASH, "crash-in-recovery"),
@@ -94,7 +94,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "compaction": (COMPACTION,),
     "none": (),
 }
-# Kinds that are not asked for but happen inside another one.
+# Kinds that are not requested but happen inside others.
 PART_OF = dict.fromkeys(
     ("torn-write", "zero-fill", "lost-name", "lost-truncation"), "partial-power-loss"
 )

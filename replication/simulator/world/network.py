@@ -1,7 +1,7 @@
 """The network of a simulation: delays, losses, repetitions, cuts (the kinds of the group ``net``).
 
-Each message travels alone. A request that is lost, or whose answer is, ends with None after the
-sender's socket timeout; one to a process that is not there, or that dies, ends soon.
+Each message travels alone. A request that is lost, or whose answer is lost, ends with None after
+the sender's socket timeout. A request to a process that is down, or that dies, ends soon.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ Link = tuple[int, int]  # (from, to)
 
 @dataclass(slots=True)
 class Weather:
-    """What messages meet now. Rates are likelihoods of a single message."""
+    """The present faults for messages. Rates are likelihoods for a single message."""
 
-    delay_us: int = 400  # of a message without trouble, at most
-    rates: dict[str, float] = field(default_factory=dict)  # fault kind -> rate
-    cut: dict[Link, str] = field(default_factory=dict)  # -> the fault kind
-    clogged: dict[Link, int] = field(default_factory=dict)  # -> until when, µs
-    slow: dict[int, int] = field(default_factory=dict)  # node -> µs more for each answer to it
-    held: dict[Link, int] = field(default_factory=dict)  # -> when the last late one comes, µs
+    delay_us: int = 400  # the longest delay of a message without faults
+    rates: dict[str, float] = field(default_factory=dict)  # fault kind → rate
+    cut: dict[Link, str] = field(default_factory=dict)  # → the fault kind
+    clogged: dict[Link, int] = field(default_factory=dict)  # → until when, µs
+    slow: dict[int, int] = field(default_factory=dict)  # node → additional µs for each answer to it
+    held: dict[Link, int] = field(default_factory=dict)  # → when the last late one arrives, µs
 
 
-class Call:
-    """One request under way; answered exactly once, while its sender lives."""
+class SimCall:
+    """One request under way. It is answered exactly once while its sender lives."""
 
     __slots__ = ("on_reply", "open", "receiver", "sender", "timeout")
 
@@ -51,38 +51,40 @@ class Call:
             self.on_reply(response)
 
 
-class Message(NamedTuple):
-    """A request or an answer that is about to leave; ``go`` or ``lose`` may be called later."""
+class SimMessage(NamedTuple):
+    """A request or an answer that is about to leave. ``go`` or ``lose`` may be called later."""
 
     source: int
     target: int
     content: Request | Response | None
-    go: Callable[[Request | Response | None], None]  # with the content, or another in its place
-    lose: Callable[[], None]  # the connection breaks; whoever asked hears so
+    go: Callable[[Request | Response | None], None]  # sends the content, or a replacement
+    lose: Callable[[], None]  # breaks the connection, which the sender notices
 
 
 class Network:
-    """Carries requests between processes. ``struck`` counts each fault that really hit.
+    """Carries requests between processes. ``struck`` counts faults that really happened.
 
     Attributes:
-        on_send: told of every request.
-        on_repeat: told of every request that arrives twice.
-        on_answer: told of every answer, by whom and to what, as it is given.
-        gate: decides of every message whether and when it leaves; None: all leave at once.
-        socket_timeout_ms: the longest that anybody waits for an answer.
+        on_send: called with every request.
+        on_repeat: called with every request that arrives twice.
+        on_answer: called with every answer, its sender and the request.
+        must_be_in_time: whether a request is dropped that arrives after its sender has given up.
+        gate: decides for every message whether and when it leaves; None lets all leave at once.
+        socket_timeout_ms: the longest wait for an answer.
     """
 
     def __init__(self, scheduler: Scheduler, struck: Counter[str]) -> None:
         self.weather = Weather()
-        self.gate: Callable[[Message], None] | None = None
+        self.gate: Callable[[SimMessage], None] | None = None
         self.on_send: Callable[[Process, int, Request], None] = lambda *sent: None
         self.on_repeat: Callable[[Request], None] = lambda request: None
         self.on_answer: Callable[[int, Request, Response | None], None] = lambda *answered: None
+        self.must_be_in_time: Callable[[Request], bool] = lambda request: False
         self.socket_timeout_ms = SOCKET_TIMEOUT_MS
         self._scheduler = scheduler
         self._struck = struck
         self._bound: dict[int, tuple[Process, Handler]] = {}
-        self._open: dict[int, dict[Call, None]] = {}  # by receiver, in order of arrival
+        self._open: dict[int, dict[SimCall, None]] = {}  # by receiver, in order of arrival
         self._latest_us: dict[Link, int] = {}
 
     def bind(self, process: Process, handler: Handler) -> None:
@@ -90,7 +92,10 @@ class Network:
         self._open[process.node] = {}
 
     def unbind(self, node: int, *, silent: bool = False) -> None:
-        """The process is gone; who waits for it hears so soon, or by a timeout if ``silent``."""
+        """Note that a process is gone.
+
+        Waiting senders notice it soon, or by a timeout if ``silent``.
+        """
         self._bound.pop(node, None)
         calls = self._open.pop(node, {})
         if not silent:
@@ -104,7 +109,7 @@ class Network:
 
     @property
     def is_calm(self) -> bool:
-        """No fault strikes, and nothing that one held back is still on its way."""
+        """Whether no fault is active, and no delayed message is still on its way."""
         weather, soon_us = self.weather, self._scheduler.now_us + self.weather.delay_us
         if weather.rates or weather.cut or weather.slow:
             return False
@@ -112,7 +117,7 @@ class Network:
         return all(until_us <= soon_us for until_us in late)
 
     def is_calm_between(self, one: int, other: int) -> bool:
-        """As ``is_calm``, of what two brokers tell each other."""
+        """As ``is_calm``, between two brokers."""
         weather, soon_us = self.weather, self._scheduler.now_us + self.weather.delay_us
         links = ((one, other), (other, one))
         return not weather.rates and not any(
@@ -124,8 +129,8 @@ class Network:
             for link in links
         )
 
-    def hold(self, message: Message, delay_us: int) -> None:
-        """Let a message go later, past those that leave meanwhile."""
+    def hold(self, message: SimMessage, delay_us: int) -> None:
+        """Delay a message, so that later ones may pass it."""
         until_us = self._scheduler.now_us + delay_us
         self._note_late(message.source, message.target, until_us)
         label = f"late {type(message.content).__name__}"
@@ -136,7 +141,7 @@ class Network:
         held[source, target] = max(until_us, held.get((source, target), 0))
 
     def heal(self) -> None:
-        self.weather = Weather(held=self.weather.held)  # what is on its way comes
+        self.weather = Weather(held=self.weather.held)  # messages on their way arrive
 
     def _hits(self, kind: str) -> bool:
         rate = self.weather.rates.get(kind, 0.0)
@@ -146,13 +151,13 @@ class Network:
         return False
 
     def _late(self) -> int:
-        """Mostly a little; now and then so much that the cluster has moved on since."""
+        """A delay that is usually short, and sometimes so long that the cluster has moved on."""
         scheduler = self._scheduler
         longest_ms = 2500 if scheduler.random.random() < 0.25 else 200
         return scheduler.below(longest_ms * US_PER_MS)
 
     def _travel(self, source: int, target: int) -> int | None:
-        """When a message that leaves now arrives; None: never."""
+        """When a message that leaves now arrives; None for never."""
         weather, scheduler = self.weather, self._scheduler
         link = (source, target)
         at_us = scheduler.now_us + scheduler.below(weather.delay_us)
@@ -190,24 +195,28 @@ class Network:
     ) -> None:
         scheduler = self._scheduler
         self.on_send(sender, receiver, request)
-        call = Call(sender, receiver, on_reply)
+        call = SimCall(sender, receiver, on_reply)
         name = f"{sender.name}>{receiver} {type(request).__name__}"
         call.timeout = scheduler.after(
-            min(timeout_ms, self.socket_timeout_ms) * US_PER_MS, sender, f"{name} timed out",
+            min(timeout_ms, self.socket_timeout_ms) * US_PER_MS,
+            sender,
+            f"{name} timed out",
             lambda: call.finish(None),
-        )  # fmt: skip
+        )
         if self.gate is None:
             self._leave(call, name, request)
         else:
             self.gate(
-                Message(
-                    sender.node, receiver, request,
+                SimMessage(
+                    sender.node,
+                    receiver,
+                    request,
                     lambda content: self._leave(call, name, content),  # type: ignore[arg-type]
                     lambda: self._fail_soon(call),
                 )
-            )  # fmt: skip
+            )
 
-    def _leave(self, call: Call, name: str, request: Request) -> None:
+    def _leave(self, call: SimCall, name: str, request: Request) -> None:
         scheduler, receiver = self._scheduler, call.receiver
         at_us = self._travel(call.sender.node, receiver)
         if at_us is None:
@@ -223,7 +232,9 @@ class Network:
             self._note_late(call.sender.node, receiver, again)
             scheduler.at(again, process, f"{name} again", lambda: self._arrive(call, request))
 
-    def _arrive(self, call: Call, request: Request) -> None:
+    def _arrive(self, call: SimCall, request: Request) -> None:
+        if not call.open and self.must_be_in_time(request):
+            return
         process, handler = self._bound[call.receiver]
         self._open[call.receiver][call] = None
         answered = False
@@ -238,7 +249,7 @@ class Network:
 
         handler(request, reply)
 
-    def _answer(self, call: Call, process: Process, response: Response | None) -> None:
+    def _answer(self, call: SimCall, process: Process, response: Response | None) -> None:
         if self._bound.get(call.receiver, (None,))[0] is not process:
             return
         self._open[call.receiver].pop(call, None)
@@ -254,14 +265,16 @@ class Network:
             self._return(call, response)
         else:
             self.gate(
-                Message(
-                    call.receiver, call.sender.node, response,
+                SimMessage(
+                    call.receiver,
+                    call.sender.node,
+                    response,
                     lambda content: self._return(call, content),  # type: ignore[arg-type]
                     lambda: self._fail_soon(call),
                 )
-            )  # fmt: skip
+            )
 
-    def _return(self, call: Call, response: Response | None) -> None:
+    def _return(self, call: SimCall, response: Response | None) -> None:
         at_us = self._travel(call.receiver, call.sender.node)
         if at_us is None:
             return
@@ -279,7 +292,7 @@ class Network:
         label = f"{call.receiver}>{call.sender.name} {type(response).__name__}"
         self._scheduler.at(at_us, call.sender, label, lambda: call.finish(response))
 
-    def _fail_soon(self, call: Call) -> None:
+    def _fail_soon(self, call: SimCall) -> None:
         scheduler = self._scheduler
         delay_us = 200 + scheduler.below(1000)
         label = f"{call.receiver}>{call.sender.name} reset"
@@ -287,7 +300,7 @@ class Network:
 
 
 def _carries_records(response: Response | None, node: int) -> bool:
-    """To a follower, which can see what is wrong: a consumer cannot, and takes the offset."""
+    """Whether an answer has records for a follower, which can detect a flip. A consumer cannot."""
     return (
         node >= 0
         and isinstance(response, FetchResponse)
@@ -296,12 +309,13 @@ def _carries_records(response: Response | None, node: int) -> bool:
 
 
 def with_flipped_header(response: FetchResponse, rng: random.Random) -> FetchResponse:
-    """One bit of the leader epoch of a batch, which the checksum leaves out: it then lies beyond
-    that of any leader. A lower epoch nobody could tell, nor a higher base offset: a compacted log
-    has gaps."""
+    """Flip one bit of the leader epoch of a batch, which the checksum does not cover, so that it
+    exceeds every leader's. A lower epoch could not be detected, and neither could a higher base
+    offset, since a compacted log has gaps.
+    """
     parts = list(response.partitions)
     at = rng.choice([number for number, part in enumerate(parts) if part.records])
-    data = bytearray(parts[at].records)
+    data = bytearray(parts[at].batches)
     starts, position = [], 0
     while position + HEADER_SIZE <= len(data):
         starts.append(position)
@@ -313,7 +327,7 @@ def with_flipped_header(response: FetchResponse, rng: random.Random) -> FetchRes
 
 
 class SimTransport:
-    """See ``Transport``: one process's way into the network."""
+    """The `Transport` of one process into the network."""
 
     def __init__(self, network: Network, process: Process) -> None:
         self._network, self._process = network, process

@@ -1,5 +1,7 @@
-"""A schedule as a value: what the clients do, which faults come when. Drawn from a seed; can be
-kept as JSON, and run again with parts left out."""
+"""A schedule as a value: the operations of clients, and the faults with their times.
+
+It is drawn from a seed, can be stored as JSON, and can run again with parts left out.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +16,38 @@ from replication.common.config import TRUNCATION_RULES
 from replication.simulator.world.fault_kinds import KINDS
 
 FLUSH_MODES = ("ack", "os")
+GROUP_OPERATIONS = ("join-group", "leave-group", "commit-offsets", "restart-member")
+TRANSFER_OPERATIONS = ("write-transaction", "copy-transaction", "replace-producer")
 OPERATIONS = (
-    "produce", "consume", "elect", "delete-records", "stop", "reassign", "transaction", "make-anew",
-    "produce-anew", "grow", "reconfigure", "produce-latest",
-)  # fmt: skip
+    "produce",
+    "consume",
+    "elect",
+    "delete-records",
+    "stop",
+    "reassign",
+    "transaction",
+    "make-anew",
+    "produce-anew",
+    "grow",
+    "reconfigure",
+    "produce-latest",
+    *GROUP_OPERATIONS,
+    *TRANSFER_OPERATIONS,
+)
 MAX_BROKERS = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class SearchOptions:
     """What a search may choose from.
 
     Attributes:
-        truncation: the rule of ``replication.decisions.truncation``.
+        truncation: a rule of ``replication.decisions.truncation``.
         faults: kinds of ``fault_kinds.KINDS`` or its groups; ``("all",)``.
         flush: ``ack``, ``os`` or ``both``.
-        brokers, events: how many brokers; about how many events the safety phase has.
+        brokers, events: how many brokers, and about how many events in the safety phase.
+        groups: whether there is a group of consumers too.
+        transactions: whether there are transactions through their coordinators.
     """
 
     truncation: str = "fetch"
@@ -38,13 +56,20 @@ class Options:
     brokers: int = 3
     events: int = 150
     mutant: str | None = None
+    groups: bool = False
+    transactions: bool = False
 
 
-# Negative numbers in place of brokers (``faults``, ``moments``), as people read them.
+# Names of the negative numbers that stand for roles (``faults``, ``triggers``).
 _NAMES = {
-    -1: "coordinator", -2: "clients", -3: "controller", -4: "leader", -5: "its sender",
-    -6: "its receiver", -7: "who joins",
-}  # fmt: skip
+    -1: "coordinator",
+    -2: "clients",
+    -3: "controller",
+    -4: "leader",
+    -5: "its sender",
+    -6: "its receiver",
+    -7: "who joins",
+}
 
 
 def _name(broker: int) -> str:
@@ -52,16 +77,16 @@ def _name(broker: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class PlannedFault:
     """One fault of the plan.
 
     Attributes:
-        at_ms, duration_ms: virtual time from the start of the safety phase; what is over at once
-            has no duration, and a broker that goes down comes back after it.
+        at_ms, duration_ms: virtual time from the start of the safety phase. An instantaneous fault
+            has no duration. A broker that goes down comes back after it.
         kind: a key of ``fault_kinds.KINDS``.
-        broker: whom it meets; −1 where that is everybody, or whoever is controller then.
-        amount: a rate, a number of operations, ms: what the kind says.
-        moment: from ``at_ms`` on it waits for such a message (``moments``). ``broker`` and
+        broker: the affected broker; −1 for all, or for the controller at that time.
+        amount: a rate, a number of operations or ms, depending on the kind.
+        moment: from ``at_ms`` on the fault waits for such a message (``triggers``). ``broker`` and
             ``others`` may then name roles in it.
     """
 
@@ -75,7 +100,7 @@ class Fault:
 
     @property
     def names_roles(self) -> bool:
-        """Not brokers, but what they are when it strikes."""
+        """Whether it names roles at the time of the fault instead of brokers."""
         return min((self.broker, *self.others)) < -2
 
     def __str__(self) -> str:
@@ -94,10 +119,14 @@ class Operation:
     Attributes:
         kind: ``produce``, ``consume``, ``elect``, ``delete-records``, ``stop`` (a clean restart),
             ``reassign``, ``transaction``; ``make-anew``, ``produce-anew``, ``grow`` and
-            ``reconfigure`` (``lives``); ``produce-latest`` (``compaction``).
-        client: which producer or consumer; the broker for ``stop``.
-        size: bytes of the value; for ``delete-records`` a percentage; which of the choices.
-        records: in one batch; for ``consume`` how many polls.
+            ``reconfigure`` (``lives``); ``produce-latest`` (``compaction``); ``join-group``,
+            ``leave-group``, ``commit-offsets`` and ``restart-member`` (``groups``);
+            ``write-transaction``, ``copy-transaction`` and ``replace-producer`` (``transfers``).
+        client: the number of the producer or consumer; for ``stop`` the broker.
+        partition: for ``join-group`` the number of an instance id, 0 for a dynamic member; for
+            ``write-transaction`` a bit for each partition.
+        size: bytes of the value, for ``delete-records`` a percentage, or the number of a choice.
+        records: how many in one batch; for ``consume`` how many polls.
     """
 
     at_ms: int
@@ -116,8 +145,8 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Everything that one run needs; the same plan gives the same run."""
+class SchedulePlan:
+    """Everything that one run needs. The same plan gives the same run."""
 
     seed: int
     truncation: str
@@ -125,31 +154,36 @@ class Plan:
     brokers: int
     partitions: int
     min_isr: int
-    idempotent: tuple[bool, ...]  # by producer
-    faults: tuple[Fault, ...]
+    idempotent: tuple[bool, ...]  # acks by producer
+    faults: tuple[PlannedFault, ...]
     operations: tuple[Operation, ...]
     duration_ms: int
     segment_bytes: int = 800
-    fetch_bytes: int = 1 << 20  # a follower gets at a time
+    fetch_bytes: int = 1 << 20  # bytes that a follower gets at a time
     mutant: str | None = None
-    racks: bool = False  # consumers read from the replica of theirs (KIP-392)
-    poll_bytes: int = 1000  # a consumer gets of a partition at a time
-    unclean: bool = False  # the topic may elect a leader outside its ISR
-    violation: str = ""  # what it once found; for people
+    racks: bool = False  # whether consumers read from the replica in their rack (KIP-392)
+    poll_bytes: int = 1000  # bytes of a partition that a consumer gets at a time
+    unclean: bool = False  # whether the topic may elect a leader outside its ISR
+    violation: str = ""  # what it once found, for readers
+
+    def does_any(self, kinds: tuple[str, ...]) -> bool:
+        """Whether it has an operation of one of these kinds."""
+        return any(step.kind in kinds for step in self.operations)
 
     def to_json(self) -> str:
         return json.dumps(json_fields(self), indent=1) + "\n"
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> Plan:
+    def from_json(cls, text: str | bytes) -> SchedulePlan:
         """
         Raises:
-            ConfigError: not a plan.
+            ConfigError: the text is not a plan.
         """
         try:
             data: dict[str, Any] = json.loads(text, object_pairs_hook=_fields)
             data["faults"] = tuple(
-                Fault(**{**fault, "others": tuple(fault["others"])}) for fault in data["faults"]
+                PlannedFault(**{**fault, "others": tuple(fault["others"])})
+                for fault in data["faults"]
             )
             data["operations"] = tuple(Operation(**step) for step in data["operations"])
             data["idempotent"] = tuple(data["idempotent"])
@@ -161,7 +195,7 @@ class Plan:
 
 
 def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """By the names of the fields, which earlier files have as keys."""
+    """Map the keys of JSON to fields. Earlier files have the field names as keys."""
     return {snake_case(key): value for key, value in pairs}
 
 
@@ -177,12 +211,12 @@ _SHAPES: dict[Any, Callable[[Any], bool]] = {
     "str | None": lambda value: value is None or type(value) is str,
     "tuple[bool, ...]": _tuple_of(bool),
     "tuple[int, ...]": _tuple_of(int),
-    "tuple[Fault, ...]": _tuple_of(Fault),
+    "tuple[PlannedFault, ...]": _tuple_of(PlannedFault),
     "tuple[Operation, ...]": _tuple_of(Operation),
 }
 
 
-def _check(plan: Plan) -> None:
+def _check(plan: SchedulePlan) -> None:
     """
     Raises:
         ValueError: a value that no run can have.
@@ -205,7 +239,7 @@ def _check(plan: Plan) -> None:
 
 @dataclass(slots=True)
 class Result:
-    """What a run gave."""
+    """The result of a run."""
 
     seed: int
     events: int
@@ -219,9 +253,19 @@ class Result:
         return bool(self.violations)
 
 
-def plan_size(plan: Plan) -> int:
-    """What shrinking makes small."""
+def plan_size(plan: SchedulePlan) -> int:
+    """The size that shrinking reduces."""
     return len(plan.faults) + len(plan.operations)
 
 
-__all__ = ["FLUSH_MODES", "Fault", "Operation", "Options", "Plan", "Result", "plan_size"]
+__all__ = [
+    "FLUSH_MODES",
+    "GROUP_OPERATIONS",
+    "TRANSFER_OPERATIONS",
+    "Operation",
+    "PlannedFault",
+    "Result",
+    "SchedulePlan",
+    "SearchOptions",
+    "plan_size",
+]

@@ -1,7 +1,7 @@
 """Virtual time: events in one thread, in an order that a seed decides.
 
-Times are µs of the simulation. Nothing here knows brokers: a ``Process`` is whoever owns events
-and may die, or stall.
+Times are µs of the simulation. Nothing here knows brokers: a ``Process`` is an owner of events that
+may die or stall.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from replication.common.runtime import Task
 US_PER_MS = 1000
 START_US = 1_000_000
 START_WALL_MS = 1_700_000_000_000
-STORY = "*"  # marks lines of the trace that say what happened, not only that something ran
+STORY = "*"  # marks lines of the trace that say what happened, not only what ran
 
 
 class Process:
-    """One incarnation of something that runs. Its events vanish when it dies, and wait while it
-    stalls (a long pause, a slow disk).
+    """One incarnation of a process.
+
+    Its events vanish when it dies, and wait while it stalls (a long pause, a slow disk).
 
     Attributes:
-        busy_until_us: no event runs before.
-        held_until_us: the longest that events wait which a stall has put off already.
+        busy_until_us: no event runs before this time.
+        held_until_us: until when events wait at most that a stall has already delayed.
     """
 
     __slots__ = ("alive", "busy_until_us", "held_until_us", "name", "node")
@@ -44,7 +45,7 @@ class Process:
 
 
 class Event:
-    """One thing to do; also the handle that takes it back."""
+    """One event, which is also the handle to cancel it."""
 
     __slots__ = ("cancelled", "label", "process", "task")
 
@@ -60,9 +61,9 @@ class Scheduler:
     """The queue of events, the one source of randomness, and the trace.
 
     Attributes:
-        random: for whatever happens while the schedule runs.
-        events: how many were carried out.
-        trace: a line for each of them when wanted, else None.
+        random: the generator for everything that happens while the schedule runs.
+        events: how many events ran.
+        trace: a line for each event if requested, else None.
     """
 
     def __init__(self, source: random.Random, *, keep_trace: bool = False) -> None:
@@ -73,7 +74,7 @@ class Scheduler:
         self.trace: list[str] | None = [] if keep_trace else None
         self._heap: list[tuple[int, int, Event]] = []
         self._number = 0
-        self._said: list[str] = []  # what the hash is of
+        self._said: list[str] = []  # the lines that are hashed
 
     @property
     def now_ms(self) -> int:
@@ -84,7 +85,10 @@ class Scheduler:
         return hashlib.blake2b("".join(self._said).encode(), digest_size=16).hexdigest()
 
     def at(self, time_us: int, process: Process | None, label: str, task: Task) -> Event:
-        """Run ``task`` at a time; events of one time run in the order in which they were added."""
+        """Run ``task`` at a time.
+
+        Events with equal times run in the order in which they were added.
+        """
         event = Event(process, label, task)
         self._number += 1
         heappush(self._heap, (time_us, self._number, event))
@@ -98,17 +102,17 @@ class Scheduler:
         return int(self._draw() * bound)
 
     def note(self, line: str) -> None:
-        """Add to the trace what an event did: the story, marked in the trace."""
+        """Add a marked line to the trace that says what an event did."""
         self._said.append(line)
         if self.trace is not None:
             self.trace.append(f"{(self.now_us - START_US) / US_PER_MS:9.3f} {STORY} {line}")
 
     def forget(self) -> None:
-        """Drop what is still to come."""
+        """Drop all events that have not run."""
         self._heap.clear()
 
     def next_event(self, until_us: int) -> Event | None:
-        """Advance to the next event that can run before ``until_us``; None when there is none."""
+        """Advance to the next event that can run before ``until_us``; None if there is none."""
         heap = self._heap
         while heap and heap[0][0] <= until_us:
             time_us, number, event = heappop(heap)
@@ -132,14 +136,14 @@ class Scheduler:
 
 
 class SimClock:
-    """A broker's clocks: elapsed time is common to all, the wall clock may drift and jump."""
+    """A broker's clocks. Elapsed time is the same for all; the wall clock may drift and jump."""
 
     __slots__ = ("_scheduler", "drift", "offset_ms")
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self.offset_ms = 0
-        self.drift = 0.0  # ms gained per ms
+        self.drift = 0.0  # ms gained for each ms
 
     def wall_ms(self) -> int:
         passed = (self._scheduler.now_us - START_US) // US_PER_MS
@@ -150,7 +154,7 @@ class SimClock:
 
 
 class SimActor:
-    """See ``Actor``: tasks become events a little later, in the order of posting."""
+    """An `Actor` whose tasks become events a little later, in the order of posting."""
 
     __slots__ = ("_closed", "_label", "_last_us", "_process", "_scheduler", "name")
 
@@ -214,7 +218,7 @@ class _Repeated:
 
 
 class SimRuntime:
-    """See ``Runtime``: one incarnation's share of the scheduler."""
+    """The `Runtime` of one incarnation, on the scheduler."""
 
     def __init__(self, scheduler: Scheduler, process: Process, clock: SimClock) -> None:
         self.clock: Clock = clock
@@ -238,7 +242,7 @@ class SimRuntime:
         return _Repeated(self._scheduler, self.process, interval_ms, task)
 
     def run_later(self, task: Callable[[], None]) -> None:
-        """For work in the background, such as the flush of a rolled segment."""
+        """Run background work, such as the flush of a rolled segment."""
         scheduler = self._scheduler
         scheduler.after(
             scheduler.below(20_000), self.process, f"{self.process.name} background", task
