@@ -1,7 +1,8 @@
 """Replicas of partitions on several brokers: Kafka's replication, on ``logstore``'s logs.
 
-Start with ``Cluster`` (brokers in one process, for services and for tests); ``Broker`` is one of
-them, behind the seams ``Transport``, ``Coordinator`` and ``Runtime``. See docs/replication.md.
+Start with ``Cluster`` (brokers in one process, for services and for tests), or with ``serve``,
+which lets Kafka's clients talk to them. ``Broker`` is one of them, behind the seams ``Transport``,
+``Coordinator`` and ``Runtime``. See docs/replication.md and docs/server.md.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ if TYPE_CHECKING:
     from replication.common.transport import LocalNetwork, LocalTransport, Transport
     from replication.coordination import Coordinator, open_coordinator
     from replication.embedded.cluster import Cluster
+    from replication.server.serving import ServedCluster, serve, serve_async
 
 # Where each name lives; imported when first asked for.
 _HOMES = {
     "replication.broker.broker": ("Broker", "BrokerState"),
     "replication.client": ("Client", "Consumer", "Producer", "RecordMetadata"),
     "replication.embedded.cluster": ("Cluster",),
+    "replication.server.serving": ("ServedCluster", "serve", "serve_async"),
     "replication.common.config": ("ReplicationConfig",),
     "replication.coordination": ("Coordinator", "open_coordinator"),
     "replication.common.error_codes": ("ErrorCode", "error_code_of"),
@@ -63,8 +66,11 @@ __all__ = [
     "ReplicationConfig",
     "ReplicationError",
     "Runtime",
+    "ServedCluster",
     "ThreadRuntime",
     "Transport",
     "error_code_of",
     "open_coordinator",
+    "serve",
+    "serve_async",
 ]

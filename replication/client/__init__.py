@@ -1,14 +1,14 @@
 """Producers and consumers: event-driven cores, and blocking clients around them.
 
-They behave as Kafka's clients do: metadata is asked for again when a leader has moved, what may
-succeed later is tried again after growing pauses, an idempotent producer leaves no duplicates
-(KIP-98, KIP-360), and a consumer finds out about a truncation or a topic made anew (KIP-320,
-KIP-516). What each error code means is in ``reactions``.
+They behave as Kafka's clients do. Metadata is requested again when a leader has moved. What may
+succeed later is retried after growing pauses. An idempotent producer leaves no duplicates (KIP-98,
+KIP-360). A consumer notices a truncation or a topic that was created again (KIP-320, KIP-516).
+``reactions`` has the meaning of each error code.
 
-The cores, ``ProducerCore`` and ``ConsumerCore``, wait for nothing: they are told of answers and
-timers on actors of a ``Runtime``, send through a ``Transport``, and take time and randomness from
-the runtime alone. ``Producer`` and ``Consumer`` put threads around them. A simulation drives them
-as a service would that has no threads::
+The cores, ``ProducerCore`` and ``ConsumerCore``, never wait: answers and timers reach them on
+actors of a ``Runtime``, they send through a ``Transport``, and time and randomness come only from
+the runtime. ``Producer`` and ``Consumer`` put threads around them. A simulation drives them like a
+service without threads::
 
     metadata = Metadata(runtime, transport, brokers)      # brokers() -> ids that may be asked
     producer = ProducerCore(runtime, transport, metadata, ProducerConfig(idempotent=True))
@@ -16,10 +16,10 @@ as a service would that has no threads::
     consumer = ConsumerCore(runtime, transport, metadata, [tp], ConsumerConfig(reset=EARLIEST))
     consumer.poll(50, on_polled)                          # on_polled(PollResult), once; then again
 
-One runtime, one process: whatever the runtime of the simulation does to a process it does to its
-clients. ``SendResult.outcome`` says what the producer knows: ACKNOWLEDGED, NOT_WRITTEN or UNKNOWN;
-``stamp`` is the producer id, epoch and sequence under which the batch was sent last. A core has no
-end: it falls silent with its runtime.
+One runtime is one process: what the simulation does to a process it does to its clients.
+``SendResult.outcome`` says what the producer knows: ACKNOWLEDGED, NOT_WRITTEN or UNKNOWN. ``stamp``
+is the producer id, epoch and sequence with which the batch was last sent. A core is not closed: it
+stops with its runtime.
 """
 
 from __future__ import annotations
@@ -44,4 +44,5 @@ __all__ = [
     "RecordMetadata",
     "SendResult",
     "Stamp",
+    "reactions",
 ]

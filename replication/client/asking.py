@@ -1,4 +1,4 @@
-"""One question to the leader of a partition, asked until it is answered."""
+"""One question to the leader of a partition, repeated until it is answered."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from replication.common.messages import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
-    PartitionMetadata,
     Response,
+    TopicPartitionMetadata,
 )
 from replication.common.runtime import Runtime
 from replication.common.transport import Transport
 
 
 class OffsetLookup:
-    """``ListOffsets`` of one partition; ``on_done`` has the offset (−1: no such record) or the last
-    error at the end of ``timeout_ms``."""
+    """A ``ListOffsets`` request for one partition.
+
+    ``on_done`` gets the offset (−1: no such record), or the last error at the end of
+    ``timeout_ms``.
+    """
 
     def __init__(
         self,
@@ -50,17 +53,18 @@ class OffsetLookup:
 
     def _attempt(self) -> None:
         leader = self._metadata.leader(self._tp)
-        if not isinstance(leader, PartitionMetadata):
+        if not isinstance(leader, TopicPartitionMetadata):
             self._again(leader)
             return
         topic_id = self._metadata.view.topic_ids.get(self._tp.topic)
         part = ListOffsetsPartition(self._tp, self._timestamp, leader.leader_epoch, topic_id)
         request = ListOffsetsRequest((part,), isolation_level=self._isolation)
         self._transport.send(
-            leader.leader_id, request,
+            leader.leader_id,
+            request,
             lambda response: self._actor.post(partial(self._answered, leader.leader_id, response)),
             ANSWER_TIMEOUT_MS,
-        )  # fmt: skip
+        )
 
     def _answered(self, node: int, response: Response | None) -> None:
         if not isinstance(response, ListOffsetsResponse):
@@ -77,7 +81,7 @@ class OffsetLookup:
             self._again(error)
 
     def _again(self, error: ReplicationError) -> None:
-        """Ask who leads, after a pause, and then the leader."""
+        """Refresh metadata after a pause, then ask the leader again."""
         self._failures += 1
         left_ms = self._deadline_ms - self._runtime.now_ms()
         if left_ms <= 0:

@@ -1,4 +1,4 @@
-"""Blocking clients over the cores: what a service embeds, and tests use."""
+"""Blocking clients over the cores, for services and tests."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from replication.common.errors import (
     RequestTimedOutError,
     UnknownPartitionError,
 )
-from replication.common.messages import IsolationLevel, PartitionMetadata, Request, Response
+from replication.common.messages import IsolationLevel, Request, Response, TopicPartitionMetadata
 from replication.common.runtime import Runtime
 from replication.common.transport import OnReply, Transport
 
-_PATIENCE_S = 60.0  # beyond the time by which a core answers: it would be broken
+_PATIENCE_S = 60.0  # after the latest answer of a core, which would be a bug
 
 _RESETS = {"earliest": EARLIEST, "latest": LATEST, None: None}
 
@@ -63,7 +63,7 @@ def _milliseconds(name: str, seconds: float) -> int:
 
 
 class RecordMetadata(NamedTuple):
-    """Where an acknowledged batch is; offset −1 with acks=0."""
+    """The place of an acknowledged batch. The offset is −1 with acks=0."""
 
     tp: TopicPartition
     base_offset: int
@@ -71,12 +71,12 @@ class RecordMetadata(NamedTuple):
 
 
 class _Answer(Generic[T]):
-    """What one thread waits for and another brings."""
+    """An answer that one thread waits for and another sets."""
 
     __slots__ = ("_there", "_value")
 
     def __init__(self) -> None:
-        self._there = threading.Lock()  # cheaper than an Event by half
+        self._there = threading.Lock()  # half the cost of an Event
         self._there.acquire()
         self._value: list[T] = []
 
@@ -85,7 +85,7 @@ class _Answer(Generic[T]):
         self.wake()
 
     def wake(self) -> None:
-        """Who waits looks: no value, no answer."""
+        """Wake the waiting thread. No value means no answer."""
         with suppress(RuntimeError):  # woken already
             self._there.release()
 
@@ -98,11 +98,10 @@ class _Answer(Generic[T]):
 
 
 class Client:
-    """Sends requests and waits for the answers; knows who leads what. Safe for many threads.
+    """Sends requests and waits for answers, and caches metadata. Thread-safe.
 
-    ``close``, or the end of a ``with`` block, ends every call that waits, here and in every
-    ``Producer`` and ``Consumer`` of the client, with BrokerUnavailableError. Later calls end so
-    too.
+    ``close``, or the end of a ``with`` block, ends every waiting call, here and in every
+    ``Producer`` and ``Consumer`` of the client, with BrokerUnavailableError. So do later calls.
     """
 
     def __init__(
@@ -114,10 +113,12 @@ class Client:
         timers: Runtime | None = None,
         metadata_max_age_s: float = MAX_AGE_MS / 1000,
     ) -> None:
-        """``brokers`` names those that may be asked for metadata; ``timers`` is a runtime whose
-        timers may be used, otherwise a thread for them begins when one is needed.
-        ``metadata_max_age_s``: new partitions are seen that long after they were made, at the
-        latest (Kafka's ``metadata.max.age.ms``)."""
+        """``brokers`` returns the brokers to ask for metadata.
+
+        ``timers`` is a runtime whose timers may be used; without it a thread for timers starts when
+        needed. ``metadata_max_age_s``: new partitions are noticed after this time at the latest
+        (Kafka's ``metadata.max.age.ms``).
+        """
         max_age_ms = _milliseconds("metadata_max_age_s", metadata_max_age_s)
         self.clock: Clock = clock or SystemClock()
         self.runtime = InlineRuntime(self.clock, timers)
@@ -133,22 +134,22 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Idempotent. What was sent may be carried out all the same."""
+        """Close the client. Requests that were sent may still be carried out. Idempotent."""
         self._closed = True
         for answer in list(self._waiting):
             answer.wake()
         self.runtime.close()
 
     def wait(self, ask: Callable[[Callable[[T], None]], None], timeout_s: float) -> T:
-        """Call ``ask`` with a callback; wait for the value that the callback is given.
+        """Call ``ask`` with a callback, and wait for the value that the callback gets.
 
         Raises:
-            BrokerUnavailableError: nothing in time, or the client was closed.
+            BrokerUnavailableError: no value in time, or the client was closed.
         """
         answer: _Answer[T] = _Answer()
         self._waiting.add(answer)
         try:
-            if self._closed:  # after it was added: ``close`` sees it, or it sees ``close``
+            if self._closed:  # checked after it was added, so that ``close`` cannot miss it
                 raise BrokerUnavailableError("the client was closed")
             ask(answer.put)
             return answer.get(timeout_s)
@@ -158,7 +159,7 @@ class Client:
     def call(self, broker_id: int, request: Request, timeout_s: float) -> Response:
         """
         Raises:
-            BrokerUnavailableError: no answer; the request may have been carried out.
+            BrokerUnavailableError: no answer. The request may have been carried out.
         """
         timeout_ms = int(timeout_s * 1000)
 
@@ -171,25 +172,26 @@ class Client:
         return response
 
     def refresh(self) -> None:
-        """Ask a broker who leads what, each time another one: one that is cut off from the others
-        has old news, and what is known under a higher leader epoch stays.
+        """Request metadata, each time from another broker.
+
+        A broker that is cut off has old metadata, so an entry with a higher leader epoch stays.
 
         Raises:
-            BrokerUnavailableError: none answers.
+            BrokerUnavailableError: no broker answers.
         """
         limit_s = (1 + len(self.metadata.brokers())) * ANSWER_TIMEOUT_MS / 1000
         if not self.wait(self.metadata.refresh, limit_s + _PATIENCE_S):
             raise BrokerUnavailableError("no broker answers")
 
     def controller_id(self) -> int:
-        """−1 when there is none, or nobody knows."""
+        """The id of the controller; −1 if there is none or it is unknown."""
         self.refresh()
         return self.metadata.view.controller_id
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """
         Raises:
-            UnknownPartitionError: there is no such topic.
+            UnknownPartitionError: the topic does not exist.
         """
         self.metadata.keep_fresh()
         for attempt in (0, 1):
@@ -200,7 +202,7 @@ class Client:
                 self.refresh()
         raise UnknownPartitionError(f"there is no topic {topic!r}")
 
-    def leader(self, tp: TopicPartition) -> PartitionMetadata:
+    def leader(self, tp: TopicPartition) -> TopicPartitionMetadata:
         """
         Raises:
             LeaderNotAvailableError, UnknownPartitionError
@@ -214,10 +216,10 @@ class Client:
         return found
 
     def new_producer_id(self, timeout_s: float = 30.0) -> int:
-        """An id that no other producer of the cluster has, or will have.
+        """A producer id that is unique in the cluster for all time.
 
         Raises:
-            ReplicationError: no broker can hand one out.
+            ReplicationError: no broker can assign one.
         """
 
         def attempt() -> int:
@@ -234,9 +236,9 @@ class Client:
         return self.clock.monotonic_ns() / 1e9
 
     def retry(self, call: Callable[[], R], timeout_s: float) -> R:
-        """Call until it succeeds, fails for good, or the time is over; then the last error.
+        """Call until it succeeds, fails for good, or the time is over. Then raise the last error.
 
-        ``call`` may be carried out twice, which matters if it changes anything.
+        ``call`` may be carried out twice, which matters if it changes something.
         """
         deadline = self.now_s() + timeout_s
         failures = 0
@@ -256,21 +258,21 @@ class Client:
 
 
 class Producer:
-    """Sends batches to the leaders of their partitions. Safe for many threads.
+    """Sends batches to the leaders of their partitions. Thread-safe.
 
     Without idempotence a batch that is sent again after an unknown outcome may be in the log twice,
     as with Kafka's producer.
 
     Args:
         acks: 0, 1 or −1 (all in-sync replicas; the default).
-        idempotent: a batch is in its partition once, however often it had to be sent, and batches
-            of one thread in order (R-86). A broker hands out the producer id.
-        producer_id: idempotent under this id, which nothing else may ever have used.
+        idempotent: a batch is in its partition only once, however often it was sent, and batches of
+            one thread are in order (R-86). A broker assigns the producer id.
+        producer_id: be idempotent with this id, which must never have been used elsewhere.
         partitioner: ``murmur2`` (Kafka's) or ``murmur3``, or an object.
-        delivery_timeout_s: how long a batch is retried; ``request_timeout_ms`` how long a leader
+        delivery_timeout_s: how long a batch is retried. ``request_timeout_ms`` is how long a leader
             may wait for its followers in one attempt.
     Raises:
-        ConfigError: a value out of range; idempotent with other acks than −1.
+        ConfigError: a value is out of range, or idempotent without acks=−1.
     """
 
     def __init__(
@@ -287,9 +289,13 @@ class Producer:
     ) -> None:
         self._client = client
         self._config = ProducerConfig(
-            acks, idempotent, producer_id, _milliseconds("delivery_timeout_s", delivery_timeout_s),
-            request_timeout_ms, compression,
-        )  # fmt: skip
+            acks,
+            idempotent,
+            producer_id,
+            _milliseconds("delivery_timeout_s", delivery_timeout_s),
+            request_timeout_ms,
+            compression,
+        )
         self._core = ProducerCore(client.runtime, client.transport, client.metadata, self._config)
         self._partitioner = (
             partitioner(partitioner_name) if isinstance(partitioner_name, str) else partitioner_name
@@ -324,7 +330,10 @@ class Producer:
     def send_keyed(
         self, topic: str, records: Iterable[tuple[Any, ...]]
     ) -> dict[int, RecordMetadata]:
-        """Send ``(key, value, …)`` records, one batch to each partition; by partition."""
+        """Send ``(key, value, …)`` records, one batch to each partition.
+
+        Results are by partition.
+        """
         batches: dict[int, list[tuple[Any, ...]]] = {}
         count = len(self._client.partitions(topic))
         with self._partitioner_lock:
@@ -342,20 +351,20 @@ class Producer:
         Args:
             records: ``(key, value[, timestamp_ms[, headers]])``, as ``PartitionLog.append``.
         Raises:
-            ReplicationError: refused for good, or still failing at the delivery timeout; the
-                outcome is then unknown unless the class says otherwise. An idempotent producer goes
-                on with the next batch; to send this one again is to risk that it is there twice.
-            InvalidRecordError: a record is malformed; nothing was sent.
+            ReplicationError: refused for good, or still failing at the delivery timeout. The
+                outcome is then unknown unless the class says otherwise. An idempotent producer
+                continues with the next batch. To send this one again may duplicate it.
+            InvalidRecordError: a record is malformed. Nothing was sent.
         """
         tp = TopicPartition(topic, partition)
         offset = self._sent(partial(self._core.send, tp, records))
         return RecordMetadata(tp, offset, len(records))
 
     def send_encoded(self, tp: TopicPartition, batch: Buffer) -> int:
-        """As ``send_batch`` for ready batches; the base offset.
+        """Send an encoded batch as ``send_batch`` does. Returns the base offset.
 
         Raises:
-            InvalidRecordError: not exactly one batch, of an idempotent producer.
+            InvalidRecordError: an idempotent producer got other than exactly one batch.
         """
         count = 0
         if self._config.is_idempotent:
@@ -375,18 +384,18 @@ class Producer:
 class Consumer:
     """Reads one or more partitions in order, from positions that it keeps itself.
 
-    It notices when what it has read is not in the log any more: that the log was truncated, or its
-    topic made anew. Polls of several threads come one after the other.
+    It notices if records that it has read are no longer in the log, because the log was truncated
+    or its topic created again. Polls of several threads run one after the other.
 
     Args:
         isolation: ``read_committed`` hides open and aborted transactions.
-        reset: where to go when a position is out of range, or its topic was made anew:
+        reset: where to go if a position is out of range, or its topic was created again:
             ``earliest``, ``latest``, or None to raise. After a truncation it goes back to where the
-            logs part.
+            logs diverge.
         timeout_s: how long a partition may fail in a row before ``poll`` raises.
-        rack: where the consumer is: a replica in its rack may be read instead of the leader.
+        rack: the rack of the consumer. A replica there may be read instead of the leader.
     Raises:
-        ConfigError: a value out of range.
+        ConfigError: a value is out of range.
     """
 
     def __init__(
@@ -403,9 +412,12 @@ class Consumer:
         self._client = client
         levels = {level.name.lower(): level for level in IsolationLevel}
         self._config = ConsumerConfig(
-            _chosen("isolation", isolation, levels), _chosen("reset", reset, _RESETS), max_bytes,
-            _milliseconds("timeout_s", timeout_s), rack,
-        )  # fmt: skip
+            _chosen("isolation", isolation, levels),
+            _chosen("reset", reset, _RESETS),
+            max_bytes,
+            _milliseconds("timeout_s", timeout_s),
+            rack,
+        )
         self._core = ConsumerCore(
             client.runtime, client.transport, client.metadata, partitions, self._config
         )
@@ -414,23 +426,29 @@ class Consumer:
 
     @property
     def positions(self) -> Mapping[TopicPartition, int | None]:
-        """The offset of the next record of each partition; None before the leader was asked."""
+        """The offset of the next record of each partition; None until the leader has answered."""
         return {tp: position.offset for tp, position in list(self._core.positions.items())}
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
-        """Read on from an offset, whatever was found out about the position before it."""
+        """Continue at an offset, whatever was known about the previous position."""
         with self._lock:
             self._core.seek(tp, offset)
 
     def offset_for(self, tp: TopicPartition, timestamp: int) -> int:
-        """Offset of the first record at or after ``timestamp`` ms, or EARLIEST, LATEST; or −1."""
+        """The first offset at or after ``timestamp`` ms (or EARLIEST, LATEST); −1 if none is."""
         client, config = self._client, self._config
 
         def ask(put: Callable[[int | ReplicationError], None]) -> None:
             OffsetLookup(
-                client.runtime, client.transport, client.metadata, tp, timestamp, config.isolation,
-                config.timeout_ms, put,
-            ).start()  # fmt: skip
+                client.runtime,
+                client.transport,
+                client.metadata,
+                tp,
+                timestamp,
+                config.isolation,
+                config.timeout_ms,
+                put,
+            ).start()
 
         found = client.wait(ask, self._timeout_s + _PATIENCE_S)
         if isinstance(found, ReplicationError):
@@ -438,11 +456,12 @@ class Consumer:
         return found
 
     def poll(self, max_wait_ms: int = 500) -> list[tuple[TopicPartition, Record]]:
-        """What is there, or what comes within the time: at least one record, or nothing.
+        """Records that are available or arrive within the time; an empty list if there are none.
 
         Raises:
-            LogTruncationError: what was read is not in the log any more, and ``reset`` is None.
-            TopicMadeAnewError: nor is the topic the same, and ``reset`` is None.
+            LogTruncationError: records that were read are no longer in the log, and ``reset`` is
+            None.
+            TopicMadeAnewError: the topic was created again, and ``reset`` is None.
             OffsetOutOfRangeError: the position is outside the log, and ``reset`` is None.
             ReplicationError: a leader still refuses at the end of ``timeout_s``.
             CorruptBatchError: a checksum is wrong.
@@ -459,12 +478,12 @@ class Consumer:
         """All records from the positions up to where the partitions ended at the call.
 
         Raises:
-            RequestTimedOutError: not done in time. Otherwise as ``poll``.
+            RequestTimedOutError: it takes too long. Otherwise as ``poll``.
         """
         ends = {tp: self.offset_for(tp, LATEST) for tp in self.positions}
         deadline = self._client.now_s() + timeout_s
         found: list[tuple[TopicPartition, Record]] = []
-        # A position behind the end lies in what was cut off: the leader says so when it is asked.
+        # A position after the end lies in truncated records, which the leader will say.
         if any((self.positions[tp] or 0) > end for tp, end in ends.items()):
             found += self.poll(100)
         while any((self.positions[tp] or 0) < end for tp, end in ends.items()):

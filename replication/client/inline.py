@@ -1,7 +1,7 @@
-"""A runtime whose actors have no threads: a task runs in the thread that posts it.
+"""A runtime whose actors have no threads: a task runs on the thread that posts it.
 
-Behind the blocking ``Client``, ``Producer`` and ``Consumer``. A call that is answered at once, or
-in the thread that brings the answer, costs no change of thread.
+The blocking ``Client``, ``Producer`` and ``Consumer`` use it, so that an answer needs no change of
+thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ logger = get_logger(__name__)
 
 
 class InlineActor:
-    """See ``Actor``. While one thread runs a task, what others post is left to it."""
+    """An `Actor` without a thread.
+
+    A thread that runs a task also runs the tasks that others post.
+    """
 
     __slots__ = ("_closed", "_running", "_tasks", "name")
 
@@ -33,7 +36,7 @@ class InlineActor:
             return
         tasks, running = self._tasks, self._running
         tasks.append(task)
-        # Whoever runs looks again after it has let go of the lock: nothing stays behind.
+        # The running thread checks again after releasing the lock, so that no task is left.
         while tasks and running.acquire(False):
             try:
                 while tasks and not self._closed:
@@ -57,7 +60,7 @@ class InlineActor:
 
 
 class InlineRuntime:
-    """See ``Runtime``. Timers come from ``timers``, or from a thread that begins with the first."""
+    """A `Runtime`. Timers come from ``timers``, or from a thread that the first timer starts."""
 
     def __init__(self, clock: Clock, timers: Runtime | None = None) -> None:
         self.clock = clock
@@ -80,7 +83,7 @@ class InlineRuntime:
         return self._timer_runtime().every(interval_ms, self._unless_closed(task))
 
     def _unless_closed(self, task: Task) -> Task:
-        """The timers may be somebody else's, and go on."""
+        """Skip a task after ``close``: the timers may belong to another runtime and go on."""
 
         def run() -> None:
             if not self._closed:
@@ -100,7 +103,7 @@ class InlineRuntime:
     def close(self) -> None:
         self._closed = True
         with self._lock:
-            if self._timers is None:  # no later timer begins a thread
+            if self._timers is None:  # so that no later timer starts a thread
                 self._timers = self._own = ThreadRuntime("client", self.clock)
             if self._own is not None:
                 self._own.close()

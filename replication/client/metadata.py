@@ -1,4 +1,4 @@
-"""Who leads what, as far as a client knows (Kafka's ``Metadata``)."""
+"""A client's metadata: the leaders of partitions (Kafka's ``Metadata``)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from replication.common.errors import (
 from replication.common.messages import (
     MetadataRequest,
     MetadataResponse,
-    PartitionMetadata,
     Response,
+    TopicPartitionMetadata,
 )
 from replication.common.runtime import Actor, Runtime
 from replication.common.state import NO_LEADER
@@ -30,28 +30,28 @@ from replication.common.transport import Transport
 
 logger = get_logger(__name__)
 
-ANSWER_TIMEOUT_MS = 1000  # of requests that are answered at once
+ANSWER_TIMEOUT_MS = 1000  # timeout of requests that are answered at once
 MAX_AGE_MS = 300_000  # Kafka's metadata.max.age.ms
 
 T = TypeVar("T")
 
 
 class ClusterView(NamedTuple):
-    """What one answer said; never changed."""
+    """The content of one answer. Immutable."""
 
-    partitions: Mapping[TopicPartition, PartitionMetadata] = {}
+    partitions: Mapping[TopicPartition, TopicPartitionMetadata] = {}
     topic_ids: Mapping[str, uuid.UUID | None] = {}
-    controller_id: int = NO_LEADER  # −1: there is none, or nobody knows
+    controller_id: int = NO_LEADER  # −1: none or unknown
 
 
 class Metadata:
-    """Asks brokers in turn, one question at a time. Any thread may call.
+    """Requests metadata from brokers in turn, one request at a time. Thread-safe.
 
-    A broker that is cut off from the others has old news: another one is asked each time, and what
-    is known under a higher leader epoch stays.
+    A broker that is cut off has old metadata. So each request goes to another broker, and an entry
+    with a higher leader epoch stays.
 
     Attributes:
-        view: what is known now; a new value each time.
+        view: the present metadata, replaced by each answer.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Metadata:
         brokers: Callable[[], Sequence[int]],
         max_age_ms: int = MAX_AGE_MS,
     ) -> None:
-        """``brokers`` names those that may be asked; ``max_age_ms``: see ``keep_fresh``."""
+        """``brokers`` returns the brokers to ask. ``max_age_ms`` is for ``keep_fresh``."""
         self.view = ClusterView()
         self._runtime = runtime
         self._max_age_ms = max_age_ms
@@ -73,22 +73,24 @@ class Metadata:
         self._waiting: deque[Callable[[bool], None]] = deque()
 
     def brokers(self) -> list[int]:
-        """Those that may be asked; none when whoever should name them fails."""
+        """The brokers to ask; none if the caller's function fails."""
         try:
             return list(self._brokers())
-        except Exception:  # of the caller's code: those who wait must hear of something
-            logger.exception("nobody says which brokers there are")
+        except Exception:  # an error of the caller's code; waiting calls still need an answer
+            logger.exception("no broker addresses could be had")
             return []
 
     def keep_fresh(self) -> None:
-        """Ask again if the last time is long ago, although nothing failed: a topic may have more
-        partitions by now. Nobody waits for the answer."""
+        """Refresh old metadata although nothing failed, because a topic may have more partitions.
+
+        No call waits for the answer.
+        """
         if self._runtime.now_ms() - self._asked_ms >= self._max_age_ms:
             self._asked_ms = self._runtime.now_ms()
             self.refresh(lambda answered: None)
 
     def refresh(self, on_done: Callable[[bool], None]) -> None:
-        """Ask until one answers; ``on_done`` is told whether one did, in any thread."""
+        """Ask brokers until one answers. ``on_done`` gets whether one did, on any thread."""
         self._actor.post(partial(self._refresh, on_done))
 
     def _refresh(self, on_done: Callable[[bool], None]) -> None:
@@ -112,7 +114,7 @@ class Metadata:
         self._transport.send(brokers[0], MetadataRequest(), on_reply, ANSWER_TIMEOUT_MS)
 
     def _answered(self, others: list[int], response: Response | None) -> None:
-        # Without brokers in it: it has just started, and knows nothing yet.
+        # A broker without brokers in its answer has just started, and knows nothing yet.
         if not isinstance(response, MetadataResponse) or not response.brokers:
             self._ask(others)
             return
@@ -128,10 +130,10 @@ class Metadata:
     def told(
         self, tp: TopicPartition, hint: tuple[int, int], on_learned: Callable[[], None]
     ) -> bool:
-        """A broker that does not lead says who does: (id, leader epoch) (KIP-951).
+        """Note the leader (id, leader epoch) that a broker named which does not lead (KIP-951).
 
-        True when that is news; ``on_learned`` is called then. Leader epochs rise, so that brokers
-        which point at each other cannot send anybody round in a circle.
+        True if that is new; then ``on_learned`` is called. Leader epochs rise, so brokers that name
+        each other cannot cause a loop.
         """
         leader_id, leader_epoch = hint
         known = self.view.partitions.get(tp)
@@ -152,8 +154,8 @@ class Metadata:
             self.view = view._replace(partitions={**view.partitions, tp: newer})
         on_learned()
 
-    def leader(self, tp: TopicPartition) -> PartitionMetadata | ReplicationError:
-        """What is known of a partition that has a leader, or why it cannot be asked for."""
+    def leader(self, tp: TopicPartition) -> TopicPartitionMetadata | ReplicationError:
+        """The metadata of a partition with a leader, or why it is not available."""
         found = self.view.partitions.get(tp)
         if found is None:
             return UnknownPartitionError(f"{tp} is not known")
@@ -167,7 +169,7 @@ class Metadata:
 
 
 def tell_all(actor: Actor, waiting: deque[Callable[[T], None]], value: T) -> None:
-    """Tell all who wait; one that raises keeps nobody else from hearing of it. On ``actor``."""
+    """Call all waiting callbacks on ``actor``. One that raises does not stop the others."""
     try:
         while waiting:
             waiting.popleft()(value)
@@ -177,8 +179,8 @@ def tell_all(actor: Actor, waiting: deque[Callable[[T], None]], value: T) -> Non
 
 
 def _newer(
-    known: ClusterView, found: PartitionMetadata, topic_ids: Mapping[str, uuid.UUID | None]
-) -> PartitionMetadata:
+    known: ClusterView, found: TopicPartitionMetadata, topic_ids: Mapping[str, uuid.UUID | None]
+) -> TopicPartitionMetadata:
     topic, before = found.tp.topic, known.partitions.get(found.tp)
     same = known.topic_ids.get(topic) == topic_ids.get(topic)
     if before is not None and same and before.leader_epoch > found.leader_epoch:

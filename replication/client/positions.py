@@ -1,7 +1,7 @@
-"""Where a consumer is in one partition, and what it must do before it may fetch on.
+"""The position of a consumer in one partition, and what is needed before the next fetch.
 
-A position knows the leader epoch of the last record before it, and the topic's id: together they
-say whether the log at the leader still is the one that was read (KIP-320, KIP-516).
+A position has the leader epoch of the last record before it, and the topic's id. They show whether
+the leader's log is still the one that was read (KIP-320, KIP-516).
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ _ROWS = 256
 _COLUMNS = tuple(
     SCAN_COLUMNS.index(name) for name in ("base_offset", "last_offset", "leader_epoch", "position")
 )
-_EPOCHS = 64  # how many leader epochs back a common prefix is found exactly
+_EPOCHS = 64  # how many leader epochs are kept to find a common prefix exactly
 
 
-class Step(Enum):
+class NextStep(Enum):
     """What a position needs next."""
 
-    RESET = "reset"  # ask the leader where to begin
-    VALIDATE = "validate"  # ask the leader whether its log has what was read
-    BOUNDS = "bounds"  # ask the leader where its log begins and ends, to say so in an error
+    RESET = "reset"  # ask the leader for the start offset
+    VALIDATE = "validate"  # ask the leader whether its log has the records that were read
+    BOUNDS = "bounds"  # ask the leader for the ends of its log, for an error
     FETCH = "fetch"
-    STOPPED = "stopped"  # there is an error that only ``seek`` ends
+    STOPPED = "stopped"  # there is an error until ``seek``
 
 
 class EpochsRead:
-    """(epoch, first offset) of what was read since the last seek, as a follower's log has it."""
+    """(epoch, first offset) of the records read since the last seek, as in a follower's log."""
 
     __slots__ = ("_entries",)
 
@@ -60,54 +60,66 @@ class EpochsRead:
         return self._entries[-1][0] if self._entries else UNKNOWN_EPOCH
 
     def note(self, epoch: int, offset: int) -> None:
-        """A batch at ``offset`` was read."""
+        """Note that a batch at ``offset`` was read."""
         entries = self._entries
         if epoch > self.latest:
             entries.append((epoch, offset))
-            if len(entries) > _EPOCHS:  # a lower end than the true one: more is read again
+            if len(entries) > _EPOCHS:  # lower than the true end, so more is read again
                 entries[:2] = [(entries[1][0], entries[0][1])]
 
     def end_of(self, epoch: int) -> int:
-        """Where that ends which was read of ``epoch``, lower than the latest, and those before."""
+        """The end of what was read up to ``epoch``, which is below the latest one."""
         return next(first for known, first in self._entries if known > epoch)
 
     def cut(self, offset: int) -> None:
-        """What was read from ``offset`` on is gone."""
+        """Forget what was read from ``offset`` on."""
         while self._entries and self._entries[-1][1] >= offset:
             self._entries.pop()
 
 
-class Position:
-    """One partition of a consumer. Not safe for threads.
+class FetchPosition:
+    """One partition of a consumer. Not thread-safe.
 
     Attributes:
-        offset: of the next record; None until the leader was asked.
+        offset: of the next record; None until the leader has answered.
         topic_id, leader_epoch: of the log and the leader that it was last compared with.
-        error: with STOPPED.
-        out_of_range: a leader says so; whether it lies in a truncation is not known yet.
+        error: set with STOPPED.
+        out_of_range: the leader says so. Whether there was a truncation is not known yet.
         preferred, preferred_until_ms: another replica that the leader named (KIP-392), and until
-            when it is asked.
-        failures, failing_since_ms, retry_at_ms, last_error: failures in a row.
+            when to use it.
+        failures, failing_since_ms, retry_at_ms, last_error: consecutive failures.
     """
 
     __slots__ = (
-        "epochs", "error", "failing_since_ms", "failures", "last_error", "leader_epoch", "offset",
-        "out_of_range", "preferred", "preferred_until_ms", "resets", "retry_at_ms", "step",
-        "topic_id", "tp",
-    )  # fmt: skip
+        "epochs",
+        "error",
+        "failing_since_ms",
+        "failures",
+        "last_error",
+        "leader_epoch",
+        "offset",
+        "out_of_range",
+        "preferred",
+        "preferred_until_ms",
+        "resets",
+        "retry_at_ms",
+        "step",
+        "topic_id",
+        "tp",
+    )
 
     def __init__(self, tp: TopicPartition, *, resets: bool) -> None:
-        """``resets``: it goes where the leader says when it has nowhere to be, without an error."""
+        """``resets``: without a position it starts where the leader says, without an error."""
         self.tp, self.resets = tp, resets
         self.failing_since_ms = self.preferred_until_ms = 0
         self.seek(None)
 
     def seek(self, offset: int | None) -> None:
-        """Begin anew; None: where the leader says."""
+        """Begin again at an offset; None asks the leader."""
         self.offset = offset
         self.topic_id: uuid.UUID | None = None
         self.leader_epoch = UNKNOWN_EPOCH
-        self.step = Step.RESET if offset is None else Step.FETCH
+        self.step = NextStep.RESET if offset is None else NextStep.FETCH
         self.epochs = EpochsRead()
         self.error: LogstoreError | None = None
         self.out_of_range = False
@@ -116,7 +128,7 @@ class Position:
 
     @property
     def epoch(self) -> int:
-        """Of the last record before the position; −1 when that is not known."""
+        """The epoch of the last record before the position; −1 if unknown."""
         return self.epochs.latest
 
     def succeeded(self) -> None:
@@ -130,10 +142,10 @@ class Position:
         self.last_error = error
         self.retry_at_ms = now_ms + max(1, int(pause_ms))
 
-    # -- what is found out ---------------------------------------------------------------------
+    # -- answers ---------------------------------------------------------------------
 
     def see(self, topic_id: uuid.UUID | None, leader_epoch: int) -> None:
-        """What the metadata says now: another topic of the name, or another leadership?"""
+        """Compare the present metadata: is it another topic of the name, or another leadership?"""
         if self.topic_id is None:
             self.topic_id = topic_id
         elif topic_id is not None and topic_id != self.topic_id:
@@ -141,23 +153,23 @@ class Position:
                 self._stop(TopicMadeAnewError(self.tp, self.offset, self.topic_id, topic_id))
                 return
             logger.warning(
-                "%s was deleted and made anew: position %s is given up", self.tp, self.offset
+                "%s was deleted and created again: position %s is given up", self.tp, self.offset
             )
             self.seek(None)
             self.topic_id = topic_id
         if leader_epoch != self.leader_epoch:
             compared = self.leader_epoch != UNKNOWN_EPOCH
             self.leader_epoch, self.preferred = leader_epoch, NO_REPLICA
-            if compared and self.step is Step.FETCH and self.epoch != UNKNOWN_EPOCH:
-                self.step = Step.VALIDATE
+            if compared and self.step is NextStep.FETCH and self.epoch != UNKNOWN_EPOCH:
+                self.step = NextStep.VALIDATE
 
     def begin(self, offset: int) -> None:
-        """The leader says where."""
-        self.offset, self.step = offset, Step.FETCH
+        """Begin where the leader says."""
+        self.offset, self.step = offset, NextStep.FETCH
         self.succeeded()
 
     def compare(self, answer: EpochEndOffset) -> None:
-        """What the leader has of the epoch of our last record."""
+        """Compare what the leader has of the epoch of our last record."""
         if answer.end_offset < 0 or answer.epoch < 0:
             self._truncated(None)
             return
@@ -167,13 +179,16 @@ class Position:
         elif self.out_of_range:
             self._leave_range()
         else:
-            self.step = Step.FETCH
+            self.step = NextStep.FETCH
 
     def fall_out_of_range(self) -> None:
-        """The leader says so; with a known epoch it may be a truncation, and is asked first."""
+        """Handle an out-of-range answer.
+
+        With a known epoch it may be a truncation, which is checked first.
+        """
         self.out_of_range = True
         if self.epoch != UNKNOWN_EPOCH:
-            self.step = Step.VALIDATE
+            self.step = NextStep.VALIDATE
         else:
             self._leave_range()
 
@@ -183,7 +198,7 @@ class Position:
             logger.warning("%s: position %s is out of range", self.tp, self.offset)
             self._reset()
         else:
-            self.step = Step.BOUNDS
+            self.step = NextStep.BOUNDS
 
     def _truncated(self, diverging: int | None) -> None:
         offset = self.offset
@@ -196,27 +211,29 @@ class Position:
             self._reset()
         else:
             logger.warning(
-                "%s was truncated: from position %s back to %s, where the logs part", self.tp,
-                offset, diverging,
-            )  # fmt: skip
-            self.offset, self.step = diverging, Step.FETCH
+                "%s was truncated: from position %s back to %s, where the logs part",
+                self.tp,
+                offset,
+                diverging,
+            )
+            self.offset, self.step = diverging, NextStep.FETCH
             self.epochs.cut(diverging)
 
     def _reset(self) -> None:
-        self.offset, self.step, self.epochs = None, Step.RESET, EpochsRead()
+        self.offset, self.step, self.epochs = None, NextStep.RESET, EpochsRead()
 
     def _stop(self, error: LogstoreError) -> None:
-        self.step, self.error = Step.STOPPED, error
+        self.step, self.error = NextStep.STOPPED, error
 
     # -- records -------------------------------------------------------------------------------
 
     def take(
         self, asked: FetchPartition, part: FetchPartitionResponse, isolation: IsolationLevel
     ) -> list[Record]:
-        """The records of an answer to a fetch from here; the position is behind them then.
+        """Take the records of a fetch from here. The position is after them then.
 
         Raises:
-            CorruptBatchError: a checksum is wrong, or an epoch, which no checksum covers; the
+            CorruptBatchError: a checksum is wrong, or an epoch, which no checksum covers. The
                 position stays.
         """
         taken = read_part(asked, part, isolation)
@@ -228,8 +245,8 @@ class Position:
 
 class Taken(NamedTuple):
     records: list[Record]
-    next_offset: int  # beyond what is left out, too: control batches and aborted records
-    epochs: list[tuple[int, int]]  # leader epoch and first offset, where it changes
+    next_offset: int  # also past control batches and aborted records, which are left out
+    epochs: list[tuple[int, int]]  # leader epoch and first offset at each change
 
 
 def read_part(
@@ -237,17 +254,17 @@ def read_part(
 ) -> Taken:
     """
     Raises:
-        CorruptBatchError: see ``Position.take``.
+        CorruptBatchError: see ``FetchPosition.take``.
     """
     offset, highest = asked.fetch_offset, asked.current_leader_epoch
     committed = isolation is IsolationLevel.READ_COMMITTED
     end = part.last_stable_offset if committed else part.high_watermark
     aborted = [(t.producer_id, t.first_offset, t.last_offset) for t in part.aborted_transactions]
-    records = read_records(part.records, from_offset=offset, end_offset=end, aborted=aborted)
+    records = read_records(part.batches, from_offset=offset, end_offset=end, aborted=aborted)
     next_offset = offset
     epochs: list[tuple[int, int]] = []
-    for firsts, lasts, leader_epochs, positions in _headers(part.records):
-        # The leader was asked under its own epoch: it can have none above it.
+    for firsts, lasts, leader_epochs, positions in _headers(part.batches):
+        # The leader was asked under its own epoch, so it can have none above it.
         if 0 <= highest < max(leader_epochs):
             at = next(n for n, epoch in enumerate(leader_epochs) if epoch > highest)
             reason = f"leader epoch {leader_epochs[at]} above {highest}, that of the leader"
@@ -261,7 +278,7 @@ def read_part(
 
 
 def _headers(data: Buffer) -> Iterator[tuple[array[int], array[int], array[int], array[int]]]:
-    """First and last offsets, leader epochs and positions of the batches, many at a time."""
+    """Yield first and last offsets, leader epochs and positions of batches, many at a time."""
     columns = array("q", bytes(8 * len(SCAN_COLUMNS) * _ROWS))
     start, status = 0, SCAN_FULL
     while status == SCAN_FULL:
@@ -273,16 +290,16 @@ def _headers(data: Buffer) -> Iterator[tuple[array[int], array[int], array[int],
             yield first, last, epoch, position
 
 
-def diverging_offset(position: Position, answer: EpochEndOffset) -> int | None:
-    """The first offset at which a leader's log differs from what was read; None: it does not.
+def diverging_offset(position: FetchPosition, answer: EpochEndOffset) -> int | None:
+    """The first offset at which a leader's log differs from what was read; None if it does not.
 
-    ``answer`` is the leader's largest epoch at or below the position's, and where it ends; (−1, −1)
-    when it has none, which is a difference from the beginning on.
+    ``answer`` is the leader's largest epoch at or below the position's, and where it ends. It is
+    (−1, −1) if there is none, which means a difference from the beginning on.
     """
     offset = position.offset
     assert offset is not None
     if answer.end_offset < 0 or answer.epoch < 0:
         return 0
-    if answer.epoch < position.epoch:  # it has nothing of the epoch of the last record
+    if answer.epoch < position.epoch:  # it has no record of the epoch of the last record
         return min(answer.end_offset, position.epochs.end_of(answer.epoch))
     return answer.end_offset if answer.end_offset < offset else None

@@ -1,4 +1,4 @@
-"""Producer ids that brokers hand out (``InitProducerId``)."""
+"""Producer ids assigned by brokers (``InitProducerId``)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from replication.common.messages import InitProducerIdRequest, InitProducerIdRes
 from replication.common.runtime import Runtime
 from replication.common.transport import Transport
 
-ANSWER_TIMEOUT_MS = 5000  # the broker may have to ask the coordinator
+ANSWER_TIMEOUT_MS = 5000  # the broker may need the coordinator
 
 OnProducerId = Callable[["int | ReplicationError"], None]
 
 
 class ProducerIds:
-    """The id of one producer: asked for when it is first needed, and anew when all its epochs are
-    used. An answer that is lost costs an id, nothing else.
+    """The id of one producer, requested at its first use and again when all its epochs are used.
 
-    Any thread may call; ``on_done`` is called in any.
+    A lost answer only wastes an id. Thread-safe; ``on_done`` is called on any thread.
     """
 
     def __init__(self, runtime: Runtime, transport: Transport, metadata: Metadata) -> None:
@@ -33,7 +32,7 @@ class ProducerIds:
         self._asked = 0
 
     def get(self, on_done: OnProducerId, *, used_up: int | None = None) -> None:
-        """An id other than ``used_up``, or why there is none now."""
+        """Get an id other than ``used_up``, or the reason why there is none now."""
         self._actor.post(partial(self._get, on_done, used_up))
 
     def _get(self, on_done: OnProducerId, used_up: int | None) -> None:

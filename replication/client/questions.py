@@ -1,5 +1,6 @@
-"""What a consumer asks the leaders before it may fetch: where to begin, whether their logs still
-have what was read, and where they begin and end."""
+"""Questions of a consumer to leaders before it may fetch: where to begin, whether the log still has
+what was read, and where the log begins and ends.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from checkpoints.types import TopicPartition
 from logstore.common.errors import LogstoreError, OffsetOutOfRangeError
 from logstore.log.reading.reading import EARLIEST, LATEST
 from replication.client.metadata import ANSWER_TIMEOUT_MS
-from replication.client.positions import Position, Step
+from replication.client.positions import FetchPosition, NextStep
 from replication.client.reactions import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, AskReaction
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import BrokerUnavailableError, error_for
@@ -26,29 +27,30 @@ from replication.common.messages import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
     OffsetForLeaderPartitionResponse,
-    PartitionMetadata,
     Request,
     Response,
+    TopicPartitionMetadata,
 )
 from replication.common.runtime import Actor
 from replication.common.transport import Transport
 
 
 class Question(NamedTuple):
-    position: Position
-    leader: PartitionMetadata
+    position: FetchPosition
+    leader: TopicPartitionMetadata
 
 
-OnFailed = Callable[[Position, LogstoreError], None]
+OnFailed = Callable[[FetchPosition, LogstoreError], None]
 OnAnswered = Callable[[LogstoreError | None], None]
 
 
 class Questions:
-    """Asks for many positions, one request of a kind to each leader. All on the consumer's actor.
+    """Asks for many positions with one request of each kind to each leader, on the consumer's
+    actor.
 
     Args:
-        on_failed: told of each position whose question was not answered.
-        on_answered: told once for each request, with the error that a poll must end with, or None.
+        on_failed: called with each position whose question was not answered.
+        on_answered: called once for each request, with the error that ends the poll, or None.
     """
 
     def __init__(
@@ -64,17 +66,17 @@ class Questions:
         self._on_failed = on_failed
 
     def ask(self, questions: list[Question], on_answered: OnAnswered) -> int:
-        """How many requests there are."""
-        lists: dict[int, list[tuple[Position, ListOffsetsPartition]]] = {}
-        epochs: dict[int, list[tuple[Position, OffsetForLeaderPartition]]] = {}
+        """Send the requests. Returns their number."""
+        lists: dict[int, list[tuple[FetchPosition, ListOffsetsPartition]]] = {}
+        epochs: dict[int, list[tuple[FetchPosition, OffsetForLeaderPartition]]] = {}
         for position, leader in questions:
             tp, epoch, node = position.tp, leader.leader_epoch, leader.leader_id
-            if position.step is Step.VALIDATE:
+            if position.step is NextStep.VALIDATE:
                 part = OffsetForLeaderPartition(tp, position.epoch, epoch, position.topic_id)
                 epochs.setdefault(node, []).append((position, part))
                 continue
             bounds = (EARLIEST, LATEST)
-            for which in bounds if position.step is Step.BOUNDS else (self._reset,):
+            for which in bounds if position.step is NextStep.BOUNDS else (self._reset,):
                 lists.setdefault(node, []).append(
                     (position, ListOffsetsPartition(tp, which, epoch, position.topic_id))
                 )
@@ -92,13 +94,15 @@ class Questions:
 
     def _send(self, node: int, request: Request, then: Callable[[Response | None], None]) -> None:
         self._transport.send(
-            node, request, lambda response: self._actor.post(partial(then, response)),
+            node,
+            request,
+            lambda response: self._actor.post(partial(then, response)),
             ANSWER_TIMEOUT_MS,
-        )  # fmt: skip
+        )
 
     def _listed(
         self,
-        positions: list[Position],
+        positions: list[FetchPosition],
         node: int,
         on_answered: OnAnswered,
         response: Response | None,
@@ -109,23 +113,23 @@ class Questions:
             for part in response.partitions:
                 answers.setdefault(part.tp, []).append(part)
         for position in positions:
-            if position.step not in (Step.RESET, Step.BOUNDS):
-                continue  # moved by somebody since
+            if position.step not in (NextStep.RESET, NextStep.BOUNDS):
+                continue  # moved since
             parts = answers.get(position.tp, [])
             code = next((p.error_code for p in parts if p.error_code is not ErrorCode.NONE), None)
             if not parts or code is not None:
                 error = self._refused(position, node, code, LIST_OFFSETS) or error
-            elif position.step is Step.BOUNDS:
+            elif position.step is NextStep.BOUNDS:
                 offset, name = position.offset or 0, str(position.tp)
                 error = OffsetOutOfRangeError(name, offset, parts[0].offset, parts[-1].offset)
-                position.begin(offset)  # a later poll may find it
+                position.begin(offset)  # a later poll may succeed
             else:
                 position.begin(parts[0].offset)
         on_answered(error)
 
     def _validated(
         self,
-        before: list[tuple[Position, int | None]],
+        before: list[tuple[FetchPosition, int | None]],
         node: int,
         on_answered: OnAnswered,
         response: Response | None,
@@ -135,8 +139,8 @@ class Questions:
         if isinstance(response, OffsetForLeaderEpochResponse):
             answers = {part.tp: part for part in response.partitions}
         for position, offset in before:
-            if position.step is not Step.VALIDATE or position.offset != offset:
-                continue  # moved by somebody since
+            if position.step is not NextStep.VALIDATE or position.offset != offset:
+                continue  # moved since
             part = answers.get(position.tp)
             if part is not None and part.error_code is ErrorCode.NONE:
                 position.succeeded()
@@ -148,12 +152,12 @@ class Questions:
 
     def _refused(
         self,
-        position: Position,
+        position: FetchPosition,
         node: int,
         code: ErrorCode | None,
         table: Mapping[ErrorCode, AskReaction],
     ) -> LogstoreError | None:
-        """The error to end with, if another try would not help."""
+        """The error that ends the poll, if a retry would not help."""
         if code is None:
             self._on_failed(position, BrokerUnavailableError(f"no answer of broker {node}"))
             return None

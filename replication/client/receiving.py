@@ -1,9 +1,9 @@
-"""The core of a consumer: positions, and fetches of what comes next, as events.
+"""The core of a consumer: positions and fetches, driven by events.
 
-A position is compared with the leader's log before it is fetched from under another leader epoch,
-and with every fetch, which carries the epoch of the last record that was read. So a log that was
-truncated below the position, or a topic made anew, is noticed before a record of it is given out:
-the consumer goes back to where the logs part, or says so (KIP-320). It never passes over a record.
+A position is compared with the leader's log before a fetch under another leader epoch, and by every
+fetch, which has the epoch of the last record that was read. So a truncation below the position, or
+a topic that was created again, is noticed before a record is returned. The consumer then goes back
+to where the logs diverge, or raises (KIP-320). It never skips a record.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from logstore.common.errors import ConfigError, CorruptBatchError, LogstoreError
 from logstore.common.types import Record
 from logstore.log.reading.reading import EARLIEST
 from replication.client.metadata import Metadata
-from replication.client.positions import NO_REPLICA, Position, Step
+from replication.client.positions import NO_REPLICA, FetchPosition, NextStep
 from replication.client.questions import Question, Questions
-from replication.client.reactions import FETCH, FetchReaction
+from replication.client.reactions import FETCH, ClientFetchReaction
 from replication.client.sending import ANSWER_GRACE_MS, RETRY_BACKOFF
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import BrokerUnavailableError, ReplicationError, error_for
@@ -31,21 +31,21 @@ from replication.common.messages import (
     FetchRequest,
     FetchResponse,
     IsolationLevel,
-    PartitionMetadata,
     Response,
+    TopicPartitionMetadata,
 )
 from replication.common.retrying import Backoff
 from replication.common.runtime import Runtime
 from replication.common.transport import Transport
 
-PREFERRED_REPLICA_MS = 300_000  # how long another replica is asked: Kafka's metadata.max.age.ms
-_PASSES = 8  # of one poll, beyond its time, while each brings a position further
+PREFERRED_REPLICA_MS = 300_000  # how long another replica is used: Kafka's metadata.max.age.ms
+_PASSES = 8  # passes of one poll after its time, while each moves a position
 
 Found: TypeAlias = list[tuple[TopicPartition, Record]]
 
 
 class PollResult(NamedTuple):
-    """``error`` is set only without records: what was read before it comes first."""
+    """``error`` is set only without records: earlier records are returned first."""
 
     records: Found
     error: LogstoreError | None = None
@@ -56,8 +56,11 @@ OnPolled: TypeAlias = Callable[[PollResult], None]
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig:
-    """``reset`` is EARLIEST, LATEST or None; ``timeout_ms`` how long a partition may fail in a row
-    before a poll ends with its error; ``rack_id`` where the consumer is (KIP-392)."""
+    """The configuration of a consumer.
+
+    ``reset`` is EARLIEST, LATEST or None. ``timeout_ms`` is how long a partition may fail before a
+    poll ends with its error. ``rack_id`` is the rack of the consumer (KIP-392).
+    """
 
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     reset: int | None = EARLIEST
@@ -75,23 +78,33 @@ class _Poll:
     """One poll under way."""
 
     __slots__ = (
-        "error", "found", "max_wait_ms", "nodes", "on_done", "open", "passes", "stale", "until_ms",
-    )  # fmt: skip
+        "error",
+        "found",
+        "max_wait_ms",
+        "nodes",
+        "on_done",
+        "open",
+        "passes",
+        "stale",
+        "until_ms",
+    )
 
     def __init__(self, max_wait_ms: int, on_done: OnPolled) -> None:
         self.max_wait_ms, self.on_done = max_wait_ms, on_done
-        self.until_ms: int | None = None  # set at the first fetch: what comes before is not waiting
+        self.until_ms: int | None = None  # set at the first fetch: no wait before it
         self.found: Found = []
         self.error: LogstoreError | None = None
         self.open = 0  # requests without an answer
-        self.stale = False  # somebody else may lead: ask before the next look
+        self.stale = False  # the leader may have changed, so refresh before the next pass
         self.passes = 0
         self.nodes: deque[tuple[int, list[TopicPartition]]] = deque()
 
 
 class ConsumerCore:
-    """See the module. One poll at a time; ``seek`` and ``positions`` are for whoever polls, or for
-    callbacks. An answer to what was asked before a ``seek`` counts no more.
+    """The core of a consumer.
+
+    One poll at a time; call ``seek`` and ``positions`` from the polling code or from callbacks.
+    Answers to requests from before a ``seek`` do not count.
     """
 
     def __init__(
@@ -103,7 +116,7 @@ class ConsumerCore:
         config: ConsumerConfig,
     ) -> None:
         self._resets = config.reset is not None
-        self.positions = {tp: Position(tp, resets=self._resets) for tp in partitions}
+        self.positions = {tp: FetchPosition(tp, resets=self._resets) for tp in partitions}
         self._runtime, self._transport, self._metadata = runtime, transport, metadata
         self._config = config
         self._actor = runtime.actor("consumer")
@@ -114,11 +127,14 @@ class ConsumerCore:
         )
 
     def seek(self, tp: TopicPartition, offset: int | None) -> None:
-        """Read on from an offset; None: from where ``reset`` says."""
-        self.positions.setdefault(tp, Position(tp, resets=self._resets)).seek(offset)
+        """Continue at an offset; None continues where ``reset`` says."""
+        self.positions.setdefault(tp, FetchPosition(tp, resets=self._resets)).seek(offset)
 
     def poll(self, max_wait_ms: int, on_done: OnPolled) -> None:
-        """Fetch what is there, or what comes within the time; ``on_done`` is told once."""
+        """Fetch records that are available or arrive within the time.
+
+        ``on_done`` is called once.
+        """
         self._actor.post(partial(self._begin, _Poll(max_wait_ms, on_done)))
 
     def _begin(self, poll: _Poll) -> None:
@@ -143,7 +159,7 @@ class ConsumerCore:
     # -- before a fetch ------------------------------------------------------------------------
 
     def _advance(self, poll: _Poll) -> None:
-        """Bring every position to where it can be fetched from, then fetch."""
+        """Prepare every position for a fetch, then fetch."""
         if poll.error is not None:
             self._finish(poll)
             return
@@ -151,20 +167,20 @@ class ConsumerCore:
         topic_ids = self._metadata.view.topic_ids
         ready: dict[int, list[TopicPartition]] = {}
         questions: list[Question] = []
-        lost: list[Position] = []
+        lost: list[FetchPosition] = []
         for tp, position in self.positions.items():
             if position.retry_at_ms > now_ms:
                 continue
             leader = self._metadata.leader(tp)
-            if not isinstance(leader, PartitionMetadata):
+            if not isinstance(leader, TopicPartitionMetadata):
                 lost.append(position)
                 self._failed(position, leader)
                 continue
             position.see(topic_ids.get(tp.topic), leader.leader_epoch)
-            if position.step is Step.STOPPED:
+            if position.step is NextStep.STOPPED:
                 self._finish(poll, position.error)
                 return
-            if position.step is Step.FETCH:
+            if position.step is NextStep.FETCH:
                 ready.setdefault(self._node_of(position, leader, now_ms), []).append(tp)
             else:
                 questions.append(Question(position, leader))
@@ -175,9 +191,9 @@ class ConsumerCore:
         else:
             self._pause(poll, now_ms)
 
-    def _prepare(self, poll: _Poll, lost: list[Position], questions: list[Question]) -> None:
-        """Find leaders, and ask those that are known; look again when all have answered."""
-        poll.open = 1  # so that answers which come at once do not end it
+    def _prepare(self, poll: _Poll, lost: list[FetchPosition], questions: list[Question]) -> None:
+        """Find leaders and ask known ones. Check again when all have answered."""
+        poll.open = 1  # so that immediate answers do not end it
         if lost:
             poll.open += 1
             self._metadata.refresh(
@@ -187,8 +203,8 @@ class ConsumerCore:
             poll.open += self._questions.ask(questions, partial(self._answered, poll))
         self._close_one(poll)
 
-    def _failed(self, position: Position, error: LogstoreError) -> None:
-        """It pauses; when it has done so for too long, the poll ends with the error."""
+    def _failed(self, position: FetchPosition, error: LogstoreError) -> None:
+        """Pause a position. If it fails for too long, the poll ends with the error."""
         now_ms = self._runtime.now_ms()
         pause_ms = self._config.backoff.delay_ms(position.failures + 1, self._runtime.random)
         position.failed(error, now_ms, pause_ms)
@@ -196,14 +212,14 @@ class ConsumerCore:
             position.failing_since_ms = now_ms
             self._poll.error = error
 
-    def _not_answered(self, position: Position, error: LogstoreError) -> None:
+    def _not_answered(self, position: FetchPosition, error: LogstoreError) -> None:
         self._failed(position, error)
         if self._poll is not None:
             self._poll.stale = True
 
-    def _refreshed(self, poll: _Poll, lost: list[Position]) -> None:
+    def _refreshed(self, poll: _Poll, lost: list[FetchPosition]) -> None:
         for position in lost:
-            if isinstance(self._metadata.leader(position.tp), PartitionMetadata):
+            if isinstance(self._metadata.leader(position.tp), TopicPartitionMetadata):
                 position.retry_at_ms = 0
         self._close_one(poll)
 
@@ -222,7 +238,7 @@ class ConsumerCore:
             self._advance(poll)
 
     def _pause(self, poll: _Poll, now_ms: int) -> None:
-        """All partitions have failed and wait."""
+        """Wait, because all partitions have failed."""
         until_ms = min(position.retry_at_ms for position in self.positions.values())
         if poll.until_ms is not None:
             if now_ms >= poll.until_ms:
@@ -236,7 +252,7 @@ class ConsumerCore:
     # -- fetching ------------------------------------------------------------------------------
 
     @staticmethod
-    def _node_of(position: Position, leader: PartitionMetadata, now_ms: int) -> int:
+    def _node_of(position: FetchPosition, leader: TopicPartitionMetadata, now_ms: int) -> int:
         if position.preferred != NO_REPLICA and position.preferred_until_ms > now_ms:
             return position.preferred
         return leader.leader_id
@@ -249,7 +265,10 @@ class ConsumerCore:
         self._fetch_next(poll, False)
 
     def _fetch_next(self, poll: _Poll, again: bool) -> None:
-        """Ask the next broker; at most one waits for records, and none after some are found."""
+        """Fetch from the next broker.
+
+        At most one waits for records, and none after some are found.
+        """
         if not poll.nodes:
             self._end_pass(poll, again)
             return
@@ -263,28 +282,37 @@ class ConsumerCore:
             assert position.offset is not None
             parts.append(
                 FetchPartition(
-                    tp, position.offset, config.max_bytes, position.leader_epoch, position.epoch,
+                    tp,
+                    position.offset,
+                    config.max_bytes,
+                    position.leader_epoch,
+                    position.epoch,
                     topic_id=position.topic_id,
                 )
-            )  # fmt: skip
-        # After a failure the leader itself is to answer: it may send us to who has just failed.
+            )
+        # After a failure the leader itself must answer, since it could name the replica that
+        # failed.
         failing = any(self.positions[tp].failures for tp in tps)
         request = FetchRequest(
-            tuple(parts), max_wait_ms=wait_ms, max_bytes=config.max_bytes * len(parts),
-            isolation_level=config.isolation, rack_id="" if failing else config.rack_id,
-        )  # fmt: skip
+            tuple(parts),
+            max_wait_ms=wait_ms,
+            max_bytes=config.max_bytes * len(parts),
+            isolation_level=config.isolation,
+            rack_id="" if failing else config.rack_id,
+        )
         self._transport.send(
-            node, request,
+            node,
+            request,
             lambda response: self._actor.post(
                 partial(self._fetched, poll, node, parts, again, response)
             ),
             wait_ms + ANSWER_GRACE_MS,
-        )  # fmt: skip
+        )
 
     def _end_pass(self, poll: _Poll, again: bool) -> None:
-        """``again``: a position was moved, or failed; else there is nothing new."""
+        """End a pass over the brokers. ``again``: a position was moved or failed."""
         assert poll.until_ms is not None
-        stopped = [p for p in self.positions.values() if p.step is Step.STOPPED]
+        stopped = [p for p in self.positions.values() if p.step is NextStep.STOPPED]
         if poll.found or poll.error is not None or not again:
             self._finish(poll)
         elif stopped:
@@ -312,10 +340,10 @@ class ConsumerCore:
             position = self.positions.get(asked.tp)
             if (
                 position is None
-                or position.step is not Step.FETCH
+                or position.step is not NextStep.FETCH
                 or position.offset != asked.fetch_offset
             ):
-                continue  # moved by somebody since
+                continue  # moved since
             part = answers.get(asked.tp)
             of_leader = position.preferred != node
             if part is None:
@@ -324,20 +352,20 @@ class ConsumerCore:
                 again = stale = True
                 continue
             match FETCH[part.error_code]:
-                case FetchReaction.DONE:
+                case ClientFetchReaction.DONE:
                     again |= self._take(poll, position, asked, part, of_leader)
-                case FetchReaction.OUT_OF_RANGE if of_leader:
+                case ClientFetchReaction.OUT_OF_RANGE if of_leader:
                     again = True
                     position.fall_out_of_range()
-                case FetchReaction.FAIL:
+                case ClientFetchReaction.FAIL:
                     poll.error = error_for(part.error_code)
                     self._failed(position, poll.error)
                 case reaction:
                     self._elsewhere(position, of_leader, error_for(part.error_code))
-                    # Whoever is asked for metadata may not have heard of it (KIP-951).
+                    # The broker that is asked for metadata may not know it yet (KIP-951).
                     self._metadata.told(asked.tp, part.current_leader, lambda: None)
                     again = True
-                    stale |= reaction is FetchReaction.REFRESH
+                    stale |= reaction is ClientFetchReaction.REFRESH
         if stale:
             self._metadata.refresh(
                 lambda answered: self._actor.post(partial(self._fetch_next, poll, again))
@@ -345,8 +373,10 @@ class ConsumerCore:
         else:
             self._fetch_next(poll, again)
 
-    def _elsewhere(self, position: Position, of_leader: bool, error: ReplicationError) -> None:
-        """After a pause: a leader of the past sends back to the follower that has just refused."""
+    def _elsewhere(self, position: FetchPosition, of_leader: bool, error: ReplicationError) -> None:
+        """Read elsewhere after a pause, because a past leader may name the follower that just
+        refused.
+        """
         if not of_leader:
             position.preferred = NO_REPLICA
         self._failed(position, error)
@@ -354,12 +384,15 @@ class ConsumerCore:
     def _take(
         self,
         poll: _Poll,
-        position: Position,
+        position: FetchPosition,
         asked: FetchPartition,
         part: FetchPartitionResponse,
         of_leader: bool,
     ) -> bool:
-        """Whether the position was moved or sent elsewhere, so that it may be fetched anew."""
+        """Take an answer.
+
+        Returns whether the position was moved or sent elsewhere, so that it may be fetched again.
+        """
         if part.diverging_epoch is not None:
             if of_leader:
                 position.compare(part.diverging_epoch)

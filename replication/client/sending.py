@@ -1,10 +1,10 @@
-"""The core of a producer: batches to the leaders of their partitions, as events.
+"""The core of a producer: it sends batches to the leaders of their partitions, driven by events.
 
-Every partition has a *lane*. A lane of an idempotent producer has one batch under way at a time, so
-that a sequence number is given out when all before it are settled, and no number is ever used for a
-second batch. After an outcome that stayed unknown the lane goes on under the next producer epoch,
-from sequence 0 (KIP-360): a late copy of the earlier batch is then refused by the broker. Epochs
-are counted for each partition, as brokers keep them.
+Every partition has a *lane*. A lane of an idempotent producer has one batch under way at a time. So
+a sequence number is assigned when all before it are settled, and is never used for a second batch.
+After an outcome that stayed unknown the lane continues with the next producer epoch from sequence 0
+(KIP-360), and the broker refuses a late copy of the earlier batch. Epochs are counted for each
+partition, as in brokers.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from replication.common.errors import (
     error_for,
 )
 from replication.common.messages import (
-    PartitionMetadata,
     ProducePartition,
     ProducePartitionResponse,
     ProduceRequest,
     ProduceResponse,
     Response,
+    TopicPartitionMetadata,
 )
 from replication.common.retrying import Backoff
 from replication.common.runtime import Runtime, Task
@@ -52,20 +52,20 @@ from replication.common.transport import Transport
 logger = get_logger(__name__)
 
 MAX_PRODUCER_EPOCH = 2**15 - 1
-ANSWER_GRACE_MS = 1000  # beyond the time that a request itself may take
+ANSWER_GRACE_MS = 1000  # in addition to the time that a request itself may take
 RETRY_BACKOFF = Backoff(10, 1000)
 
 
 class Outcome(Enum):
-    """What a producer knows at the end of a batch."""
+    """What a producer finally knows about a batch."""
 
     ACKNOWLEDGED = "acknowledged"
     NOT_WRITTEN = "not written"
-    UNKNOWN = "unknown"  # it may be in the log, now or a little later, once
+    UNKNOWN = "unknown"  # it may be in the log now or a little later, once
 
 
 class Stamp(NamedTuple):
-    """Who wrote a batch, and its place in the sequence."""
+    """The producer of a batch, and its place in the sequence."""
 
     producer_id: int
     epoch: int
@@ -73,9 +73,9 @@ class Stamp(NamedTuple):
 
 
 class SendResult(NamedTuple):
-    """The end of one batch; ``error`` is set unless it was acknowledged.
+    """The result of one batch. ``error`` is set unless it was acknowledged.
 
-    ``base_offset`` is −1 with acks=0, and where the broker has the batch but does not know where.
+    ``base_offset`` is −1 with acks=0, and if the broker has the batch but has forgotten its offset.
     """
 
     outcome: Outcome
@@ -91,10 +91,11 @@ OnSent = Callable[[SendResult], None]
 class ProducerConfig:
     """Kafka's ``acks``, ``enable.idempotence``, ``delivery.timeout.ms``, ``request.timeout.ms``.
 
-    ``producer_id`` is one of the caller's own, which nothing else may ever have used.
+    ``producer_id`` is the caller's own id, which must never have been used elsewhere.
 
     Raises:
-        ConfigError: out of range; or an idempotent producer without acks=all (−1), as in Kafka.
+        ConfigError: a value is out of range, or an idempotent producer has no acks=all (−1), as in
+            Kafka.
     """
 
     acks: int = -1
@@ -127,16 +128,23 @@ class _Send:
     """One batch on its way."""
 
     __slots__ = (
-        "batch", "deadline_ms", "failures", "last_error", "may_be_written", "on_sent",
-        "owned", "record_count", "stamp",
-    )  # fmt: skip
+        "batch",
+        "deadline_ms",
+        "failures",
+        "last_error",
+        "may_be_written",
+        "on_sent",
+        "owned",
+        "record_count",
+        "stamp",
+    )
 
     def __init__(
         self, batch: Buffer, record_count: int, deadline_ms: int, on_sent: OnSent, owned: bool
     ) -> None:
         self.batch, self.record_count, self.on_sent = batch, record_count, on_sent
         self.deadline_ms = deadline_ms
-        self.owned = owned  # nobody else holds ``batch``: it may be stamped in place
+        self.owned = owned  # ``batch`` has no other owner, so it may be stamped in place
         self.stamp: Stamp | None = None
         self.failures = 0
         self.may_be_written = False
@@ -144,8 +152,10 @@ class _Send:
 
 
 class ProducerCore:
-    """See the module. Any thread may send; ``on_sent`` is called once for each batch, on an actor
-    of ``runtime`` (in any thread, behind the blocking ``Producer``), and must be short.
+    """The core of a producer. Any thread may send.
+
+    ``on_sent`` is called once for each batch, on an actor of ``runtime`` (on any thread with the
+    blocking ``Producer``), and must be short.
     """
 
     def __init__(
@@ -162,7 +172,7 @@ class ProducerCore:
         """Send records as one batch; ``(key, value[, timestamp_ms[, headers]])`` each.
 
         Raises:
-            InvalidRecordError: a record is malformed; nothing is sent.
+            InvalidRecordError: a record is malformed. Nothing is sent.
         """
         now_ms = self.runtime.clock.wall_ms()
         compression = self.config.compression
@@ -172,7 +182,7 @@ class ProducerCore:
     def send_encoded(
         self, tp: TopicPartition, batch: Buffer, record_count: int, on_sent: OnSent
     ) -> None:
-        """As ``send`` for a ready batch, which must not change before ``on_sent``."""
+        """Send an encoded batch, which must not change before ``on_sent``."""
         self._submit(tp, batch, record_count, on_sent, owned=False)
 
     def _submit(
@@ -181,14 +191,16 @@ class ProducerCore:
         self.metadata.keep_fresh()
         lane = self._lanes.get(tp)
         if lane is None:
-            lane = self._lanes.setdefault(tp, _Lane(tp, self))  # one operation: any thread
+            lane = self._lanes.setdefault(tp, _Lane(tp, self))  # one operation, on any thread
         deadline_ms = self.runtime.now_ms() + self.config.delivery_timeout_ms
         lane.submit(_Send(batch, record_count, deadline_ms, on_sent, owned))
 
 
 class _Lane:
-    """The batches to one partition; of an idempotent producer in the order in which they were
-    handed over, and then all but ``submit`` runs on an actor.
+    """The batches to one partition.
+
+    For an idempotent producer they keep their order, and everything except ``submit`` runs on an
+    actor.
     """
 
     def __init__(self, tp: TopicPartition, core: ProducerCore) -> None:
@@ -196,19 +208,19 @@ class _Lane:
         self._runtime, self._transport = core.runtime, core.transport
         self._metadata, self._config, self._ids = core.metadata, core.config, core.ids
         self._idempotent = core.config.is_idempotent
-        # Without idempotence batches know nothing of each other, and each has one event at a time.
+        # Without idempotence batches are independent, and each has one event at a time.
         self._post: Callable[[Task], None] = (
             core.runtime.actor(f"producer {tp}").post if self._idempotent else _at_once
         )
         self._queue: deque[_Send] = deque()
         self._busy = False
-        # Of the next batch; None: another producer id is needed.
+        # The stamp of the next batch; None: another producer id is needed.
         own = core.config.producer_id
         self._next: Stamp | None = None if own is None else Stamp(own, 0, 0)
         self._used_up: int | None = None
-        self._topic_id: uuid.UUID | None = None  # of the topic and leader that were sent to last
+        self._topic_id: uuid.UUID | None = None  # topic and leader of the last attempt
         self._leader_epoch = UNKNOWN_EPOCH
-        self._last: PartitionMetadata | None = None
+        self._last: TopicPartitionMetadata | None = None
         self._fenced: ReplicationError | None = None
 
     def submit(self, send: _Send) -> None:
@@ -227,13 +239,13 @@ class _Lane:
     # -- one batch -----------------------------------------------------------------------------
 
     def _attempt(self, send: _Send) -> None:
-        """Send it, or find out what that lacks."""
+        """Send a batch, or find out what is missing for that."""
         left_ms = send.deadline_ms - self._runtime.now_ms()
         if left_ms <= 0:
             self._expire(send)
             return
         leader = self._leader()
-        if not isinstance(leader, PartitionMetadata):
+        if not isinstance(leader, TopicPartitionMetadata):
             self._not_yet(send, leader)
             return
         if self._idempotent and send.stamp is None and not self._stamp(send):
@@ -243,15 +255,18 @@ class _Lane:
         request = ProduceRequest(config.acks, timeout_ms, (ProducePartition(self._tp, send.batch),))
         post, answered = self._post, self._answered
         self._transport.send(
-            leader.leader_id, request,
+            leader.leader_id,
+            request,
             lambda response: post(partial(answered, send, leader.leader_id, response)),
             min(timeout_ms + ANSWER_GRACE_MS, left_ms),
-        )  # fmt: skip
+        )
 
-    def _leader(self) -> PartitionMetadata | ReplicationError:
-        """Never one of a lower leader epoch than the last: what it lacks a later one may have."""
+    def _leader(self) -> TopicPartitionMetadata | ReplicationError:
+        """The leader, never one with a lower leader epoch than the last: it may lack what a later
+        one has.
+        """
         found = self._metadata.leader(self._tp)
-        if found is self._last or not isinstance(found, PartitionMetadata):
+        if found is self._last or not isinstance(found, TopicPartitionMetadata):
             return found
         topic_id = self._metadata.view.topic_ids.get(self._tp.topic)
         if topic_id != self._topic_id:
@@ -262,7 +277,7 @@ class _Lane:
         return found
 
     def _stamp(self, send: _Send) -> bool:
-        """Give a batch its place in the sequence; False when that must wait for a producer id."""
+        """Give a batch its place in the sequence. False if that must wait for a producer id."""
         if self._fenced is not None:
             self._end(send, SendResult(self._outcome(send), error=self._fenced))
             return False
@@ -274,10 +289,10 @@ class _Lane:
                 used_up=self._used_up,
             )
             return False
-        # A copy, unless nobody can hold the bytes: a message that is late shows what it was.
+        # A copy, unless the bytes have no other owner: a late message must not change.
         batch = send.batch if send.owned else bytearray(send.batch)
         assert isinstance(batch, bytearray)
-        if batch:  # none: the broker says what is wrong with it
+        if batch:  # no batch: the broker says what is wrong
             set_producer(batch, *stamp)
         send.batch, send.stamp, send.owned = batch, stamp, False
         self._next = stamp._replace(
@@ -299,7 +314,7 @@ class _Lane:
             return
         (part,) = response.partitions
         code = part.error_code
-        if code is ErrorCode.NONE:  # before the table, as the only one that must be fast
+        if code is ErrorCode.NONE:  # before the table, because only this one must be fast
             offset = -1 if self._config.acks == 0 else part.base_offset
             self._end(send, SendResult(Outcome.ACKNOWLEDGED, offset, stamp=send.stamp))
             return
@@ -323,19 +338,20 @@ class _Lane:
                 self._fail(send, error)
 
     def _again(self, send: _Send, part: ProducePartitionResponse, error: ReplicationError) -> None:
-        """To the new leader at once where the answer names one; else after a pause."""
+        """Retry at once with the leader that the answer names, or else after a pause."""
         send.last_error = error
-        if self._config.acks == 0:  # nobody hears of it; the next one should find the leader
+        if self._config.acks == 0:  # no caller waits, but the next batch should find the leader
             self._metadata.refresh(lambda answered: None)
             self._end(send, SendResult(Outcome.UNKNOWN))
         elif not self._metadata.told(
-            self._tp, part.current_leader,
+            self._tp,
+            part.current_leader,
             lambda: self._post(partial(self._attempt, send)),
-        ):  # fmt: skip
+        ):
             self._not_yet(send, error)
 
     def _not_yet(self, send: _Send, error: ReplicationError) -> None:
-        """Ask again who leads, after a pause, and then send it again."""
+        """Refresh metadata after a pause, and then send again."""
         send.last_error = error
         send.failures += 1
         left_ms = send.deadline_ms - self._runtime.now_ms()
@@ -352,14 +368,18 @@ class _Lane:
     # -- the sequence --------------------------------------------------------------------------
 
     def _begin_epoch(self, send: _Send, error: ReplicationError) -> None:
-        """The leader has lost what came before, and so does not have this one: earlier attempts
-        went to it or to leaders of lower epochs. Once it has heard of the new epoch, it refuses
-        what is still on its way of the old one."""
+        """Begin a new producer epoch, because the leader has lost earlier batches and so does not
+        have this one: earlier attempts went to it or to leaders of lower epochs. Once it knows the
+        new epoch, it refuses late copies of the old one.
+        """
         assert send.stamp is not None
         logger.warning(
             "%s: sequence %s of producer %s epoch %s is out of order: on under the next epoch",
-            self._tp, send.stamp.base_sequence, send.stamp.producer_id, send.stamp.epoch,
-        )  # fmt: skip
+            self._tp,
+            send.stamp.base_sequence,
+            send.stamp.producer_id,
+            send.stamp.epoch,
+        )
         self._bump(send.stamp)
         send.stamp = None
         self._not_yet(send, error)
@@ -376,7 +396,7 @@ class _Lane:
     def _on_fenced(self, send: _Send, error: ReplicationError) -> None:
         assert send.stamp is not None
         if self._ids is None:
-            self._fenced = error  # the id belongs to somebody else now
+            self._fenced = error  # the id belongs to another producer now
         else:
             self._next, self._used_up = None, send.stamp.producer_id
         self._end(send, SendResult(self._outcome(send), error=error, stamp=send.stamp))

@@ -1,7 +1,12 @@
-"""The controller: one broker at a time, which decides who leads and tells the others."""
+"""The controller: one broker at a time, which decides on leaders and informs the others.
+
+Begin with ``controller``, which stands for election, and ``term``, where each event of a term is
+a method. ``partitions`` and ``topics`` decide, ``store`` and ``writer`` write, ``channels``
+informs.
+"""
 
 from __future__ import annotations
 
 from replication.controller.controller import Controller
 
-__all__ = ["Controller"]
+__all__ = ["Controller", "channels", "context", "controller", "partitions", "store"]

@@ -1,7 +1,7 @@
-"""Requests to the brokers: in order, one at a time each, repeated until answered.
+"""Requests to brokers, in order, one at a time for each, repeated until answered.
 
-A channel belongs to one incarnation of a broker. What waits in it is kept by partition, so that a
-newer state takes the place of an older one that was not sent yet.
+A channel belongs to one incarnation of a broker. Its waiting changes are kept by partition, so that
+a newer state replaces an older one that was not sent yet.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TypeAlias
 from checkpoints.loggers import get_logger
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import (
+    ControlRequest,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     PartitionChange,
@@ -32,13 +33,12 @@ from replication.controller.context import ControllerContext
 logger = get_logger(__name__)
 
 BACKOFF = Backoff(100, 1000)
-REFUSED_BACKOFF = Backoff(100, 10_000)  # of single partitions, while the others go on
+REFUSED_BACKOFF = Backoff(100, 10_000)  # for single partitions, while the others go on
 
-ControlRequest: TypeAlias = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
 ControlResponse: TypeAlias = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
 OnResponse: TypeAlias = Callable[[int, ControlRequest, ControlResponse], None]
 Changed: TypeAlias = dict[TopicPartition, PartitionChange]
-Replica: TypeAlias = tuple[TopicPartition, uuid.UUID | None]  # of one topic under that name
+TopicIdPartition: TypeAlias = tuple[TopicPartition, uuid.UUID | None]  # for one topic of that name
 
 _RESPONSES = {
     LeaderAndIsrRequest: LeaderAndIsrResponse,
@@ -53,41 +53,50 @@ def _all_but(*codes: ErrorCode) -> list[ErrorCode]:
 
 _E = ErrorCode
 
-REQUEST_REACTIONS = reactions({
-    Reaction.DONE: [_E.NONE],
-    # Of a newer controller, or of a copy that was overtaken: whether the term is over, the tree
-    # tells. If it is not, the broker has to hear it all the same.
-    Reaction.FIND_CONTROLLER: [_E.STALE_CONTROLLER_EPOCH],
-    # STALE_BROKER_EPOCH: it has just registered and does not know its new epoch yet, or it is
-    # another incarnation by now, and this channel is closed before long.
-    Reaction.AGAIN: _all_but(_E.NONE, _E.STALE_CONTROLLER_EPOCH),
-})  # fmt: skip
-"""What follows from the answer to a request as a whole."""
+REQUEST_REACTIONS = reactions(
+    {
+        Reaction.DONE: [_E.NONE],
+        # From a newer controller, or for a copy that was overtaken. The tree shows whether the term
+        # is over. If it is not, the broker still needs the request.
+        Reaction.FIND_CONTROLLER: [_E.STALE_CONTROLLER_EPOCH],
+        # STALE_BROKER_EPOCH: the broker has just registered and does not know its new epoch yet, or
+        # it has restarted, and this channel will be closed soon.
+        Reaction.AGAIN: _all_but(_E.NONE, _E.STALE_CONTROLLER_EPOCH),
+    }
+)
+"""The reaction to the error code of a whole answer."""
 
-ROLE_REACTIONS = reactions({
-    Reaction.DONE: [_E.NONE, _E.STALE_CONTROLLER_EPOCH],  # it knows a newer state already
-    Reaction.GIVE_UP: [_E.KAFKA_STORAGE_ERROR],  # until the broker starts anew (R-66)
-    Reaction.AGAIN: _all_but(_E.NONE, _E.STALE_CONTROLLER_EPOCH, _E.KAFKA_STORAGE_ERROR),
-})  # fmt: skip
-"""What follows for one partition of a LeaderAndIsr request."""
+ROLE_REACTIONS = reactions(
+    {
+        Reaction.DONE: [_E.NONE, _E.STALE_CONTROLLER_EPOCH],  # it knows a newer state already
+        Reaction.GIVE_UP: [_E.KAFKA_STORAGE_ERROR],  # until the broker restarts (R-66)
+        Reaction.AGAIN: _all_but(_E.NONE, _E.STALE_CONTROLLER_EPOCH, _E.KAFKA_STORAGE_ERROR),
+    }
+)
+"""The reaction for one partition of a LeaderAndIsr answer."""
 
 _GONE = (
-    _E.NONE, _E.UNKNOWN_TOPIC_OR_PARTITION, _E.UNKNOWN_TOPIC_ID, _E.INCONSISTENT_TOPIC_ID,
-)  # fmt: skip
+    _E.NONE,
+    _E.UNKNOWN_TOPIC_OR_PARTITION,
+    _E.UNKNOWN_TOPIC_ID,
+    _E.INCONSISTENT_TOPIC_ID,
+)
 
-STOP_REACTIONS = reactions({
-    Reaction.DONE: _GONE,  # the replica is not there any more
-    Reaction.GIVE_UP: [_E.FENCED_LEADER_EPOCH],  # by a later decision it is a replica again
-    Reaction.AGAIN: _all_but(*_GONE, _E.FENCED_LEADER_EPOCH),
-})  # fmt: skip
-"""What follows for one partition of a StopReplica request."""
+STOP_REACTIONS = reactions(
+    {
+        Reaction.DONE: _GONE,  # the replica no longer exists
+        Reaction.GIVE_UP: [_E.FENCED_LEADER_EPOCH],  # a later decision made it a replica again
+        Reaction.AGAIN: _all_but(*_GONE, _E.FENCED_LEADER_EPOCH),
+    }
+)
+"""The reaction for one partition of a StopReplica answer."""
 
 
 class Numbers:
     """How many requests each incarnation of a broker was sent under one controller epoch.
 
-    Brokers refuse what is numbered below what they know, so the numbers outlive the channels: one
-    epoch may see several take-overs of the same controller.
+    Brokers refuse a lower number than they know. The numbers outlive the channels, because the same
+    controller may take over several times under one epoch.
     """
 
     def __init__(self) -> None:
@@ -102,16 +111,16 @@ class Numbers:
         return number
 
 
-class Channel:
-    """To one incarnation of a broker. Only for the controller's actor.
+class BrokerChannel:
+    """The channel to one incarnation of a broker. Only for the controller's actor.
 
-    Goes on for ever while there is no answer: ``close`` it when the broker is gone or the term
+    It repeats a request forever without an answer: ``close`` it when the broker is gone or the term
     is over.
 
     Args:
         controller: its id and epoch.
-        on_response: told of every request that the broker has accepted.
-        on_stale: told that the broker knows of a later controller, or of a later request.
+        on_response: called with every request that the broker has accepted.
+        on_stale: called if the broker knows a later controller or a later request.
     """
 
     def __init__(
@@ -136,35 +145,42 @@ class Channel:
         self._on_response = on_response
         self._timeout_ms = timeout_ms
         self._roles: Changed = {}
-        self._all_roles = False  # those of ``_roles`` are all that the broker has
+        self._all_roles = False  # ``_roles`` has all roles of the broker
         self._metadata: Changed = {}
-        self._all_metadata = False  # ``_metadata`` is all that there is
-        self._metadata_due = False  # the brokers are news too
-        self._stops: dict[Replica, StopReplicaPartition] = {}
-        self._refused = False  # single partitions, which are asked again after a pause
-        self._refused_stops: dict[Replica, StopReplicaPartition] = {}
+        self._all_metadata = False  # ``_metadata`` has all metadata
+        self._metadata_due = False  # the brokers have changed too
+        self._stops: dict[TopicIdPartition, StopReplicaPartition] = {}
+        self._refused = False  # single partitions, which are sent again after a pause
+        self._refused_stops: dict[TopicIdPartition, StopReplicaPartition] = {}
         self._refusals = 0  # in a row
         self._in_flight: ControlRequest | None = None
         self._response: Response | None = None
         self._closed = False
         self._call = RetryingCall(
-            runtime, actor, BACKOFF, self._ask, lambda reaction: self._on_answer(),
+            runtime,
+            actor,
+            BACKOFF,
+            self._ask,
+            lambda reaction: self._on_answer(),
             find_controller=on_stale,
-        )  # fmt: skip
+        )
 
     def close(self) -> None:
         self._closed = True
         self._call.cancel()
 
-    # -- what is to be told ------------------------------------------------------------------
+    # -- what to send ------------------------------------------------------------------
 
     def tell_all_roles(self) -> None:
-        """All that the broker has, so that it can part with what was moved away or deleted while
-        it was down, and tells which replicas are in failed log directories (R-66)."""
-        self.lead_and_follow({
-            tp: self._context.change_of(tp)
-            for tp in self._context.active_partitions_on(self._broker_id)
-        })  # fmt: skip
+        """Send all roles, so that the broker drops what was moved away or deleted while it was
+        down, and reports which replicas are in failed log directories (R-66).
+        """
+        self.lead_and_follow(
+            {
+                tp: self._context.change_of(tp)
+                for tp in self._context.active_partitions_on(self._broker_id)
+            }
+        )
         self._all_roles = True
 
     def lead_and_follow(self, changes: Changed) -> None:
@@ -174,7 +190,7 @@ class Channel:
         self._roles.update(changes)
 
     def tell_all_metadata(self, everything: Changed) -> None:
-        """So that the broker forgets what was deleted while it did not hear of it."""
+        """Send all metadata, so that the broker forgets what was deleted without its knowledge."""
         self.update_metadata(everything)
         self._all_metadata = True
 
@@ -210,10 +226,10 @@ class Channel:
         self._transport.send(self._broker_id, request, on_reply, self._timeout_ms)
 
     def _next(self) -> ControlRequest | None:
-        """Kafka's order: new roles, then what everybody should know, then what has to go.
+        """The next request, in Kafka's order: new roles, then metadata, then replicas to stop.
 
-        What has to go comes first where a later topic of its name waits for the place, and where
-        the broker would set aside what is not among its roles.
+        Stops come first if a later topic of that name waits for the place, and if the broker would
+        set aside replicas that are not among its roles.
         """
         if self._stops and (
             self._all_roles or any(tp in self._roles for tp, topic_id in self._stops)
@@ -223,17 +239,24 @@ class Channel:
             is_full = self._all_roles and not self._context.unreadable
             roles, self._roles, self._all_roles = self._roles, {}, False
             return LeaderAndIsrRequest(
-                *self._header(), tuple(roles.values()), tuple(self._context.live.values()),
-                self._number(), is_full,
-            )  # fmt: skip
+                *self._header(),
+                tuple(roles.values()),
+                tuple(self._context.live.values()),
+                self._number(),
+                is_full,
+            )
         if self._metadata_due:
             is_full = self._all_metadata and not self._context.unreadable
             metadata, self._metadata, self._metadata_due = self._metadata, {}, False
             self._all_metadata = False
             return UpdateMetadataRequest(
-                *self._header(), tuple(metadata.values()), tuple(self._context.live.values()),
-                tuple(self._context.shutting_down), self._number(), is_full,
-            )  # fmt: skip
+                *self._header(),
+                tuple(metadata.values()),
+                tuple(self._context.live.values()),
+                tuple(self._context.shutting_down),
+                self._number(),
+                is_full,
+            )
         return self._next_stops() if self._stops else None
 
     def _next_stops(self) -> StopReplicaRequest:
@@ -247,7 +270,7 @@ class Channel:
         return self._numbers.next(self._controller[1], self.broker_epoch)
 
     def _put_back(self, request: ControlRequest) -> None:
-        """What was not answered, below what came after it."""
+        """Put an unanswered request back, below later changes."""
         if isinstance(request, LeaderAndIsrRequest):
             earlier = {c.tp: c for c in request.partitions if (c.tp, c.topic_id) not in self._stops}
             self._roles = {**earlier, **self._roles}
@@ -277,14 +300,14 @@ class Channel:
         request, response = self._in_flight, self._response
         self._in_flight = self._response = None
         if request is None or not isinstance(response, ControlResponse):
-            self.send()  # what came since the last look, which found nothing
+            self.send()  # changes since the last check, which found none
             return
         self._look_at_parts(request, response)
         self.send()
         self._on_response(self._broker_id, request, response)
 
     def _look_at_parts(self, request: ControlRequest, response: ControlResponse) -> None:
-        """Ask again for single partitions, after a pause of their own: the others go on."""
+        """Send single partitions again after a pause of their own, while the others go on."""
         if isinstance(response, UpdateMetadataResponse):
             return
         table = ROLE_REACTIONS if isinstance(request, LeaderAndIsrRequest) else STOP_REACTIONS
@@ -296,7 +319,7 @@ class Channel:
                 if stop.tp in refused and not _is_of(self._roles, stop):
                     self._refused_stops[stop.tp, stop.topic_id] = stop
         if self._refused:
-            return  # their time comes
+            return  # their pause will end
         if not refused:
             self._refusals = 0
             return
@@ -306,7 +329,7 @@ class Channel:
         self._runtime.call_later(delay_ms, lambda: self._actor.post(self._ask_again))
 
     def _ask_again(self) -> None:
-        """All roles, in case that a log which should not be there is in the way of one."""
+        """Send all roles again, in case a log that should not exist blocks one."""
         if self._closed:
             return
         self._refused = False
@@ -317,6 +340,6 @@ class Channel:
 
 
 def _is_of(roles: Changed, stop: StopReplicaPartition) -> bool:
-    """Whether a role is of the very topic that a replica of is to stop."""
+    """Whether a role belongs to the same topic as a replica to stop."""
     role = roles.get(stop.tp)
     return role is not None and role.topic_id == stop.topic_id

@@ -1,6 +1,7 @@
-"""The controller's picture of the cluster, with the indexes that keep its work linear.
+"""The controller's view of the cluster, with indexes that keep its work linear.
 
-What is here is also in the coordinator's tree: it changes after a write succeeded, never before.
+Everything here is also in the coordinator's tree: the view changes after a write succeeded, and
+never before.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from replication.decisions.isr import effective_min_isr
 
 logger = get_logger(__name__)
 
-# Sets whose order is that of insertion: what is sent must not depend on hashes.
+# Sets in order of insertion, because requests must not depend on hashes.
 Partitions: TypeAlias = dict[TopicPartition, None]
 Changes: TypeAlias = dict[TopicPartition, PartitionRegistration]
 
 
 @dataclass(slots=True)
 class Topic:
-    """A topic's node; ``version`` is the node's."""
+    """A topic's node and its version."""
 
     assignment: TopicAssignment
     version: int
@@ -40,7 +41,7 @@ class Topic:
 
 @dataclass(slots=True)
 class ControllerStats:
-    """What the metrics of R-172 and R-173 show; plain numbers for any thread to read."""
+    """Numbers for the metrics of R-172 and R-173. Any thread may read them."""
 
     active_controller_count: int = 0
     offline_partitions_count: int = 0
@@ -54,33 +55,33 @@ class ControllerStats:
 class ControllerContext:
     """Brokers, topics and registrations, as of the last successful read or write.
 
-    ``defaults`` are what a topic has that does not say otherwise: this broker's own, as in Kafka.
+    ``defaults`` is the configuration of a topic without its own: this broker's, as in Kafka.
     """
 
     def __init__(self, defaults: LogConfig | None = None) -> None:
         self._defaults = defaults or LogConfig()
         self.live: dict[int, LiveBroker] = {}
-        self.remembered: dict[int, int] = {}  # the last epoch of each broker ever dealt with
+        self.remembered: dict[int, int] = {}  # the last epoch of each broker that was processed
         self.shutting_down: dict[int, None] = {}
         self.offline: dict[int, Partitions] = {}  # in failed log directories of live brokers (R-66)
         self.topics: dict[str, Topic] = {}
-        self.names: dict[str, str] = {}  # of topics, by what makes names collide (F-2)
+        self.names: dict[str, str] = {}  # topic names, by the form in which they collide (F-2)
         self.partitions: Changes = {}
         self.on_broker: dict[int, Partitions] = {}  # replicas, also of partitions without a state
         self.leaderless: Partitions = {}
         self.imbalanced: Partitions = {}
-        self.uninitialised: Partitions = {}  # no replica was ever alive: not yet any state
-        self.deleting: dict[str, dict[TopicPartition, dict[int, None]]] = {}  # replicas still there
-        # What has to be read before anything is decided: not read yet, or perhaps written since.
+        self.uninitialised: Partitions = {}  # without a state, because no replica was ever alive
+        self.deleting: dict[str, dict[TopicPartition, dict[int, None]]] = {}  # remaining replicas
+        # To be read before any decision: not read yet, or perhaps written since.
         self.unread_topics: dict[str, None] = {}
         self.unread: Partitions = {}
-        self.unread_deletions = False  # a topic may be marked, although no answer said so
-        self.unreadable: dict[str | TopicPartition, None] = {}  # left alone, and nobody hears of it
+        self.unread_deletions = False  # a topic may be marked although no answer confirmed it
+        self.unreadable: dict[str | TopicPartition, None] = {}  # ignored, and not sent to brokers
 
     # -- topics and partitions -------------------------------------------------------------------
 
     def put_topic(self, name: str, assignment: TopicAssignment, version: int) -> None:
-        """Add or replace a topic's node; its partitions follow with ``put``."""
+        """Add or replace a topic's node. Its partitions follow with ``put``."""
         before = self.topics.get(name)
         self.unreadable.pop(name, None)
         self.names[name.replace(".", "_")] = name
@@ -114,7 +115,7 @@ class ControllerContext:
             _mark(self.imbalanced, tp, (leader,) != registration.replicas[:1])
 
     def leave_out(self, tp: TopicPartition) -> None:
-        """Its state cannot be read, or is gone although there was one: nothing is decided."""
+        """Leave a partition out of all decisions. Its state is unreadable or has vanished."""
         self._forget(tp)
         self.unreadable[tp] = None
 
@@ -125,7 +126,9 @@ class ControllerContext:
             index.pop(tp, None)
 
     def start_deletion(self, name: str) -> None:
-        """From now on its replicas wait for ``confirm_deletion``; nobody is elected any more."""
+        """Begin a deletion: replicas wait for ``confirm_deletion``, and no leader is elected any
+        more.
+        """
         if name in self.deleting:
             return
         waiting = self.deleting[name] = {}
@@ -137,7 +140,7 @@ class ControllerContext:
                 index.pop(tp, None)
 
     def confirm_deletion(self, tp: TopicPartition, broker: int) -> bool:
-        """A replica is gone; True when it was the last one of its topic."""
+        """Note that a replica is deleted. True if it was the last one of its topic."""
         waiting = self.deleting.get(tp.topic)
         if waiting is None or tp not in waiting:
             return False
@@ -157,28 +160,31 @@ class ControllerContext:
         self.deleting.pop(name, None)
 
     def min_isr(self, topic: str, replica_count: int, wanted: int | None = None) -> int:
-        """``wanted``: in place of the topic's own ``min.insync.replicas``."""
+        """The effective minimum ISR. ``wanted`` replaces the topic's ``min.insync.replicas``."""
         own = self.topics[topic].config.min_insync_replicas
         return effective_min_isr(own if wanted is None else wanted, replica_count)
 
     def is_active(self, tp: TopicPartition) -> bool:
-        """It has a state and is not being deleted."""
+        """Whether the partition has a state and is not being deleted."""
         return tp in self.partitions and tp.topic not in self.deleting
 
     def active_partitions_on(self, broker: int) -> Iterator[TopicPartition]:
         return filter(self.is_active, self.on_broker.get(broker, ()))
 
     def change_of(self, tp: TopicPartition) -> PartitionChange:
-        """What brokers are told of a partition."""
+        """What to send to brokers about a partition."""
         assignment = self.topics[tp.topic].assignment
-        return PartitionChange(tp, self.partitions[tp], assignment.topic_id, assignment.config)
+        count = len(assignment.partitions)
+        return PartitionChange(
+            tp, self.partitions[tp], assignment.topic_id, assignment.config, count
+        )
 
     # -- brokers ---------------------------------------------------------------------------------
 
     def set_live(self, live: Mapping[int, LiveBroker]) -> None:
-        """Another set of live incarnations; what was known of earlier ones is forgotten.
+        """Replace the live incarnations, and forget what was known about earlier ones.
 
-        Nobody else is up, leads, or joins an ISR from now on.
+        From now on no other broker counts as up, leads or joins an ISR.
         """
         for broker in [*self.shutting_down, *self.offline]:
             if live.get(broker) != self.live.get(broker):
@@ -190,7 +196,10 @@ class ControllerContext:
         return broker in self.live and tp not in self.offline.get(broker, ())
 
     def is_eligible(self, broker: int, broker_epoch: int) -> bool:
-        """For the ISR (R-48); −1 is an epoch that the leader does not know."""
+        """Whether a broker may be in the ISR (R-48).
+
+        Epoch −1 means that the leader does not know it.
+        """
         known = self.live.get(broker)
         if known is None or broker in self.shutting_down:
             return False

@@ -15,6 +15,8 @@ from logstore.common.config import LogConfig
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode, error_code_of
 from replication.common.messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
     AlterPartitionRequest,
     AlterPartitionResponse,
     ControlledShutdownRequest,
@@ -25,6 +27,8 @@ from replication.common.messages import (
     ElectLeadersRequest,
     ElectLeadersResponse,
     IncrementalAlterConfigsRequest,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
     Request,
     Response,
     TopicResponse,
@@ -33,7 +37,7 @@ from replication.common.retrying import Backoff
 from replication.common.runtime import Cancellable, Runtime, Task
 from replication.common.state import LiveBroker, TopicPartition
 from replication.common.transport import OnReply, Transport
-from replication.controller.channels import Channel, Numbers, OnResponse
+from replication.controller.channels import BrokerChannel, Numbers, OnResponse
 from replication.controller.context import ControllerContext, ControllerStats
 from replication.controller.states import ControllerState, Happened, next_state
 from replication.controller.store import ConflictError, ControllerStore, DeposedError
@@ -49,8 +53,8 @@ from replication.coordination import (
 
 logger = get_logger(__name__)
 
-BACKOFF = Backoff(100, 1000)  # after the coordinator gave no answer
-MAX_CONFLICTS = 10  # at once; then the event waits like one without an answer
+BACKOFF = Backoff(100, 1000)  # pauses after no answer of the coordinator
+MAX_CONFLICTS = 10  # immediate retries; then the event waits like one without an answer
 
 Fail = Callable[[ErrorCode], None]
 Serve: TypeAlias = Callable[[ControllerTerm, Any, OnReply], Task]
@@ -58,13 +62,13 @@ Serve: TypeAlias = Callable[[ControllerTerm, Any, OnReply], Task]
 
 @dataclass(slots=True)
 class _Event:
-    """Something to be done under a term.
+    """A task to run under a term.
 
     Attributes:
-        name: what it looks at, where one look is enough for any number of signals.
-        fail: answers a request when the task cannot. A task without it must not fail: what it is
-            for would be forgotten.
-        deadline_ms: when nobody waits for the answer any more.
+        name: what it reads, if one read is enough for any number of signals.
+        fail: answers a request if the task cannot. A task without it must not fail, because its
+            purpose would be forgotten.
+        deadline_ms: when the sender stops waiting for the answer.
     """
 
     task: Task
@@ -80,9 +84,9 @@ class Controller:
     methods return at once and may be called from any thread; ``state``, ``active``, ``epoch`` and
     ``stats`` are for any thread to read.
 
-    A machine on one actor: ``next_state`` says what it becomes, ``_step`` what it does as what it
-    is. One event runs at a time; while the coordinator is silent none does, since what the last
-    one wrote has to be read before the next decides.
+    A state machine on one actor: ``next_state`` decides the next state, ``_step`` does the work of
+    a state. One event runs at a time. While the coordinator is silent none runs, because the writes
+    of the last one must be read before the next decision.
 
     Args:
         rng: for topic ids and the spread of new topics.
@@ -98,14 +102,14 @@ class Controller:
         defaults: LogConfig | None = None,
     ) -> None:
         self.state = ControllerState.OUT
-        self.epoch = -1  # of the last term this broker was elected for
+        self.epoch = -1  # the last term to which this broker was elected
         self.stats = ControllerStats()
         self._broker_id = broker_id
         self._runtime = runtime
         self._transport = transport
         self._config = config
         self._rng = rng
-        self._defaults = defaults  # of topics
+        self._defaults = defaults  # the number of topics
         self._actor = runtime.actor(f"controller-{broker_id}", may_hang=True)
         self._numbers = Numbers()
         self._signalled: set[tuple[int, str]] = set()
@@ -117,29 +121,29 @@ class Controller:
         self._events: deque[_Event] = deque()
         self._working = False
         self._failures = 0  # in a row
-        self._pause: Cancellable | None = None  # after one
+        self._pause: Cancellable | None = None  # the pause after a failure
 
     @property
     def active(self) -> bool:
-        """Whether it is the controller, as far as it knows."""
+        """Whether this broker is the controller, as far as it knows."""
         return self.state is ControllerState.ACTIVE
 
     def start(self, coordinator: Coordinator, broker_epoch: int) -> None:
         """Stand for controller, now and whenever there is none, until ``stop``.
 
         Args:
-            broker_epoch: of the registration that this session made.
+            broker_epoch: the epoch of this session's registration.
         """
         self._actor.post(partial(self._start, coordinator, broker_epoch))
 
     def stop(self) -> None:
-        """Resign and stand no more: the session is over, or the broker stops."""
+        """Resign and stand no more, because the session is over or the broker stops."""
         self._actor.post(self._stop)
 
     def handle(self, request: Request, reply: OnReply) -> None:
-        """Serve one of the requests that go to the controller; the response may come later.
+        """Serve a request to the controller. The response may come later.
 
-        Those of ``_SERVED``: NOT_CONTROLLER where this broker is not.
+        The requests of ``_SERVED`` get NOT_CONTROLLER if this broker is not the controller.
         """
         served = _SERVED.get(type(request))
         if served is None:
@@ -150,13 +154,13 @@ class Controller:
     def reassign(
         self, targets: Mapping[TopicPartition, tuple[int, ...] | None], reply: Reassigned
     ) -> None:
-        """Move partitions to other replicas; None gives up the move that is under way (R-62).
+        """Move partitions to other replicas; None cancels the present move (R-62).
 
         ``reply`` gets Kafka's code for each, once the moves have begun.
         """
         wanted = dict(targets)
         self._serve(
-            lambda term: term.reassignment(wanted, reply),
+            lambda term: term.reassignment_task(wanted, reply),
             lambda error: reply(dict.fromkeys(wanted, error)),
         )
 
@@ -171,7 +175,7 @@ class Controller:
 
         self._actor.post(serve)
 
-    # -- what happens ----------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------
 
     def _start(self, session: Coordinator, broker_epoch: int) -> None:
         logger.debug("broker %s, epoch %s, stands for controller", self._broker_id, broker_epoch)
@@ -186,8 +190,12 @@ class Controller:
         """The only place where the state changes."""
         before, after = self.state, next_state(self.state, happened)
         if after is None:
-            logger.debug("controller %s: %s is not for one that is %s",
-                         self._broker_id, happened.value, before.value)  # fmt: skip
+            logger.debug(
+                "controller %s: %s is not for one that is %s",
+                self._broker_id,
+                happened.value,
+                before.value,
+            )
             return
         if before is ControllerState.ACTIVE:
             logger.info("broker %s does not act as controller any more", self._broker_id)
@@ -209,21 +217,21 @@ class Controller:
         self._count()
 
     def _signal(self, session: Coordinator, path: str, event: WatchEvent) -> None:
-        """Any number of changes at or below ``path`` while a look is due make one look."""
+        """Schedule one read, however many changes at or below ``path`` come before it."""
         key = session.session_id, path
         if key in self._signalled:
             return
         self._signalled.add(key)
 
         def look() -> None:
-            self._signalled.discard(key)  # first: what changes from now on needs another look
+            self._signalled.discard(key)  # first, because later changes need another read
             if session is self._session:
                 self._changed(path)
 
         self._actor.post(look)
 
     def _changed(self, path: str) -> None:
-        """Only two states look: the others have still to read all that is there."""
+        """Read changes in two states only. The others still have to read everything."""
         match self.state:
             case ControllerState.FOLLOWING if path == nodes.CONTROLLER:
                 self._happens(Happened.OFFICE_CHANGED)
@@ -234,7 +242,7 @@ class Controller:
             case _:
                 pass
 
-    # -- what is done about it -------------------------------------------------------------------
+    # -- work -------------------------------------------------------------------
 
     def _add(self, event: _Event) -> None:
         if not event.name or all(event.name != waiting.name for waiting in self._events):
@@ -242,9 +250,9 @@ class Controller:
         self._work()
 
     def _work(self) -> None:
-        """Go on until there is nothing to do, or the coordinator is silent."""
+        """Work until nothing is left to do, or the coordinator is silent."""
         if self._working:
-            return  # an event entails another one
+            return  # an event caused another one
         self._working = True
         try:
             while self._pause is None and self._step():
@@ -253,7 +261,7 @@ class Controller:
             self._working = False
 
     def _step(self) -> bool:
-        """Do what is to be done in this state, once; False when there is nothing."""
+        """Do one step of work of the present state. False if there is none."""
         match self.state:
             case ControllerState.OUT | ControllerState.FOLLOWING:
                 return False
@@ -270,12 +278,15 @@ class Controller:
         return True
 
     def _try(self, event: _Event, again: Callable[[_Event], None] = lambda event: None) -> None:
-        """One try; ``again`` keeps an event for another one. (What a state does it does again.)"""
+        """Try an event once. ``again`` keeps it for another try.
+
+        (The work of a state is repeated anyway.)
+        """
         error = self._outcome(event.task)
         match error:
             case None:
                 self._failures = 0
-            case SessionExpiredError():  # whoever began the session hears of it too
+            case SessionExpiredError():  # the owner of the session notices it too
                 self._happens(Happened.SESSION_ENDED)
                 _refuse(event, ErrorCode.NOT_CONTROLLER)
             case DeposedError():
@@ -292,7 +303,7 @@ class Controller:
             case _ if event.fail is not None:
                 event.fail(error_code_of(error))
             case _:
-                logger.warning("controller %s: all is read anew: %s", self._broker_id, error)
+                logger.warning("controller %s reads everything again: %s", self._broker_id, error)
                 self._happens(Happened.FAILED)
                 self._wait()
         if self._term is not None and self.active:
@@ -300,7 +311,10 @@ class Controller:
         self._count()
 
     def _outcome(self, task: Task) -> Exception | None:
-        """What came of it. After a conflict it is done again at once, with what is read anew."""
+        """Run a task. Returns its exception or None.
+
+        After a conflict it runs again at once, on fresh reads.
+        """
         outcome: Exception | None = None
         for _ in range(MAX_CONFLICTS):
             try:
@@ -350,7 +364,7 @@ class Controller:
     def _stand(self) -> None:
         assert self._session is not None
         store = ControllerStore(self._session, self._defaults)
-        if not store.stand(self._broker_id, self._runtime.clock.wall_ms()):
+        if not store.try_become_controller(self._broker_id, self._runtime.clock.wall_ms()):
             self._happens(Happened.OTHER_ELECTED)
             return
         self._store, self.epoch = store, store.term.epoch
@@ -358,7 +372,7 @@ class Controller:
         self._happens(Happened.ELECTED)
 
     def _take_over(self) -> None:
-        """To do it is nobody else's as long as this broker is elected."""
+        """Take over, which only the elected broker does."""
         if self._term is None:
             assert self._store is not None
             self._term = ControllerTerm(
@@ -368,7 +382,7 @@ class Controller:
         self._happens(Happened.TOOK_OVER)
 
     def _later(self, task: Task) -> None:
-        """For an event that another one, or an answer of a broker, entails."""
+        """Queue an event that another event or an answer of a broker causes."""
         self._add(_Event(task))
 
     def _begin_timers(self) -> None:
@@ -401,15 +415,23 @@ class Controller:
 
     def _open_channel(
         self, broker: LiveBroker, context: ControllerContext, on_response: OnResponse
-    ) -> Channel:
+    ) -> BrokerChannel:
         def check() -> None:
             if self._term is not None and self.active:
                 self._add(_Event(self._term.check, nodes.CONTROLLER))
 
-        return Channel(
-            broker, self._actor, self._runtime, self._transport, (self._broker_id, self.epoch),
-            self._numbers, context, on_response, check, self._config.controller_socket_timeout_ms,
-        )  # fmt: skip
+        return BrokerChannel(
+            broker,
+            self._actor,
+            self._runtime,
+            self._transport,
+            (self._broker_id, self.epoch),
+            self._numbers,
+            context,
+            on_response,
+            check,
+            self._config.controller_socket_timeout_ms,
+        )
 
     def _count(self) -> None:
         context = ControllerContext() if self._term is None else self._term.context
@@ -422,7 +444,7 @@ def _refuse(event: _Event, code: ErrorCode) -> None:
         event.fail(code)
 
 
-# What a controller hears of.
+# The events that a controller reads.
 _SIGNALS: dict[str, Callable[[ControllerTerm], None]] = {
     nodes.CONTROLLER: ControllerTerm.check,
     nodes.BROKER_IDS: ControllerTerm.on_brokers,
@@ -432,19 +454,37 @@ _SIGNALS: dict[str, Callable[[ControllerTerm], None]] = {
 
 
 def _at_once(method: Callable[[ControllerTerm, Any, OnReply], None]) -> Serve:
-    """An event that remembers nothing when it is done again."""
+    """An event that keeps no state between retries."""
     return lambda term, request, reply: partial(method, term, request, reply)
 
 
-# By request: the event that serves it, and how it is answered where it cannot.
+def _reassignment(
+    term: ControllerTerm, request: AlterPartitionReassignmentsRequest, reply: OnReply
+) -> Task:
+    def answer(verdicts: Mapping[TopicPartition, ErrorCode]) -> None:
+        reply(AlterPartitionReassignmentsResponse(ErrorCode.NONE, tuple(verdicts.items())))
+
+    return term.reassignment_task(dict(request.targets), answer)
+
+
+# For each request the event that serves it, and the answer if it cannot.
 _SERVED: dict[type[Request], tuple[Serve, Callable[[ErrorCode], Response]]] = {
     AlterPartitionRequest: (_at_once(ControllerTerm.alter_partition), AlterPartitionResponse),
     ControlledShutdownRequest: (
-        _at_once(ControllerTerm.controlled_shutdown), ControlledShutdownResponse,
+        _at_once(ControllerTerm.controlled_shutdown),
+        ControlledShutdownResponse,
     ),
-    ElectLeadersRequest: (ControllerTerm.election, ElectLeadersResponse),
-    CreateTopicRequest: (ControllerTerm.creation, TopicResponse),
+    ElectLeadersRequest: (ControllerTerm.election_task, ElectLeadersResponse),
+    AlterPartitionReassignmentsRequest: (
+        _reassignment,
+        AlterPartitionReassignmentsResponse,
+    ),
+    ListPartitionReassignmentsRequest: (
+        _at_once(ControllerTerm.list_reassignments),
+        ListPartitionReassignmentsResponse,
+    ),
+    CreateTopicRequest: (ControllerTerm.topic_creation_task, TopicResponse),
     DeleteTopicRequest: (_at_once(ControllerTerm.delete_topic), TopicResponse),
-    CreatePartitionsRequest: (ControllerTerm.growth, TopicResponse),
+    CreatePartitionsRequest: (ControllerTerm.partition_growth_task, TopicResponse),
     IncrementalAlterConfigsRequest: (_at_once(ControllerTerm.alter_topic), TopicResponse),
-}  # fmt: skip
+}

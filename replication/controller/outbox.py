@@ -1,4 +1,4 @@
-"""What an event changed, on its way into the channels of the brokers."""
+"""Changes of an event on their way into the channels of brokers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from replication.common.messages import (
     StopReplicaPartition,
 )
 from replication.common.state import LiveBroker, PartitionRegistration, TopicPartition
-from replication.controller.channels import Changed, Channel, Replica
+from replication.controller.channels import BrokerChannel, Changed, TopicIdPartition
 from replication.controller.context import ControllerContext, Partitions
 
 
@@ -19,14 +19,14 @@ class Outbox:
     """Collects what one event changed, so that each broker gets one request of each kind."""
 
     def __init__(
-        self, context: ControllerContext, open_channel: Callable[[LiveBroker], Channel]
+        self, context: ControllerContext, open_channel: Callable[[LiveBroker], BrokerChannel]
     ) -> None:
         self._context = context
         self._open_channel = open_channel
-        self._channels: dict[int, Channel] = {}
+        self._channels: dict[int, BrokerChannel] = {}
         self._changed: Partitions = {}
         self._gone: Changed = {}
-        self._stops: dict[int, dict[Replica, StopReplicaPartition]] = {}
+        self._stops: dict[int, dict[TopicIdPartition, StopReplicaPartition]] = {}
         self._roles_to: dict[int, None] = {}
         self._announce = False
 
@@ -34,28 +34,31 @@ class Outbox:
         self._changed[tp] = None
 
     def announce(self) -> None:
-        """The live brokers, or those that shut down, are others."""
+        """Announce a changed set of live brokers, or of brokers that shut down."""
         self._announce = True
 
     def all_roles_to(self, broker: int) -> None:
-        """All its partitions, so that it tells which are offline (R-66)."""
+        """Send a broker all its partitions, so that it reports which are offline (R-66)."""
         self._roles_to[broker] = None
 
     def delete_topic(self, name: str) -> None:
-        """Nobody may use its partitions from now on, and the replicas that are left go."""
+        """Announce the deletion of a topic, and stop its remaining replicas."""
         self._gone.update(self._gone_of(name))
         for tp, brokers in self._context.deleting[name].items():
             for broker in brokers:
                 self.stop_replica(broker, tp, EPOCH_DURING_DELETE)
 
     def stop_replica(self, broker: int, tp: TopicPartition, leader_epoch: int) -> None:
-        """Its files go too."""
+        """Stop a replica and delete its files."""
         topic_id = self._context.topics[tp.topic].assignment.topic_id
         stop = StopReplicaPartition(tp, leader_epoch, delete=True, topic_id=topic_id)
         self._stops.setdefault(broker, {})[tp, topic_id] = stop
 
     def flush(self) -> None:
-        """Hand everything to the channels of the live brokers; a new incarnation gets it all."""
+        """Pass all changes to the channels of live brokers.
+
+        A new incarnation gets the full state.
+        """
         context, channels = self._context, self._channels
         for broker, channel in [*channels.items()]:
             known = context.live.get(broker)
@@ -86,7 +89,7 @@ class Outbox:
         self._announce = False
 
     def _everything(self, new: Iterable[int]) -> Changed:
-        """All metadata; and ``new`` incarnations are told again what they have to delete."""
+        """All metadata. ``new`` incarnations also get their pending deletions again."""
         context = self._context
         found = {tp: context.change_of(tp) for tp in context.partitions if context.is_active(tp)}
         for name, waiting in context.deleting.items():

@@ -1,8 +1,8 @@
-"""From an event to the registrations that follow from it: decisions over many partitions.
+"""Decide which registrations follow from an event, over many partitions.
 
-Nothing is written here. All functions look at the context and return *changes*, which hold only
-partitions that do change; asked again with the same event after a write that succeeded in part,
-they return the rest.
+Nothing is written here. All functions read the context and return *changes*, which hold only
+partitions that do change. Called again for the same event after a partial write, they return the
+rest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from replication.common.state import (
     TopicPartition,
 )
 from replication.controller.context import Changes, ControllerContext
-from replication.controller.topics import Move
+from replication.controller.topics import Reassignment
 from replication.decisions.election import (
     IsAcceptable,
     Mode,
@@ -28,10 +28,10 @@ from replication.decisions.election import (
     is_already_applied,
 )
 
-MAX_REBALANCES = 1000  # elections in one run of the periodic task, as in Kafka (R-61)
+MAX_REBALANCES = 1000  # the most elections in one run of the periodic task, as in Kafka (R-61)
 
 
-class Decisions:
+class PartitionDecisions:
     """``elr_enabled`` is ``eligible.leader.replicas.enable`` (KIP-966)."""
 
     def __init__(self, context: ControllerContext, elr_enabled: bool) -> None:
@@ -48,19 +48,19 @@ class Decisions:
         isr: Collection[int] | None = None,
         unclean: Collection[int] = (),
         recovery_state: RecoveryState | None = None,
-        move: Move | None = None,
+        move: Reassignment | None = None,
         min_isr: int | None = None,
     ) -> PartitionRegistration:
-        """``election.change`` with what the context knows.
+        """Call ``election.change`` with the state of the context.
 
-        A broker in controlled shutdown is no candidate, but it goes on leading where nobody else
-        can (R-65) without a loss: nobody is elected uncleanly while it leads. A reassignment
+        A broker in controlled shutdown is no candidate, but it goes on leading if no other broker
+        can without a loss (R-65): there is no unclean election while it leads. A reassignment
         completes as soon as the ISR holds all targets (R-62).
 
         Args:
-            mode: by default online, or unclean where the topic wants that (R-59).
-            move: a reassignment that begins now, in place of one that is under way.
-            min_isr: ``min.insync.replicas``; by default what the topic has.
+            mode: by default online, or unclean if the topic allows it (R-59).
+            move: a reassignment that begins now, replacing a present one.
+            min_isr: ``min.insync.replicas``; by default the topic's.
         """
         context = self._context
         now = context.partitions[tp]
@@ -72,14 +72,22 @@ class Decisions:
             return context.is_online(broker, tp) and broker not in context.shutting_down
 
         def decided(
-            acceptable: IsAcceptable, isr: Collection[int] | None,
-            replicas: tuple[int, ...], mode: Mode,
-        ) -> PartitionRegistration:  # fmt: skip
+            acceptable: IsAcceptable,
+            isr: Collection[int] | None,
+            replicas: tuple[int, ...],
+            mode: Mode,
+        ) -> PartitionRegistration:
             return change(
-                now, acceptable, min_isr=context.min_isr(tp.topic, len(replicas), min_isr),
-                elr_enabled=self._elr_enabled, mode=mode, isr=isr, unclean_replicas=unclean,
-                replicas=replicas, recovery_state=recovery_state,
-            )  # fmt: skip
+                now,
+                acceptable,
+                min_isr=context.min_isr(tp.topic, len(replicas), min_isr),
+                elr_enabled=self._elr_enabled,
+                mode=mode,
+                isr=isr,
+                unclean_replicas=unclean,
+                replicas=replicas,
+                recovery_state=recovery_state,
+            )
 
         replicas = now.replicas if move is None else move.replicas
         acceptable: IsAcceptable = may_lead
@@ -98,11 +106,14 @@ class Decisions:
 
     @staticmethod
     def _mode_beside(stays: bool, mode: Mode) -> Mode:
-        """``stays``: the leader is about to stop, and leads on where nobody else can."""
+        """The mode of an election.
+
+        ``stays``: the leader is stopping, and leads on if no other broker can.
+        """
         return Mode.ONLINE if stays and mode is Mode.UNCLEAN else mode
 
     def _target(self, tp: TopicPartition) -> tuple[int, ...] | None:
-        """The replicas after the reassignment that is under way, if one is."""
+        """The replicas after the present reassignment, if there is one."""
         topic = self._context.topics[tp.topic].assignment
         adding, removing = topic.adding.get(tp.partition), topic.removing.get(tp.partition, ())
         if not adding and not removing:
@@ -110,11 +121,11 @@ class Decisions:
         replicas = self._context.partitions[tp].replicas
         return tuple(replica for replica in replicas if replica not in removing)
 
-    def reassign(self, tp: TopicPartition, move: Move) -> PartitionRegistration:
-        """The first step of a reassignment, which may be the last one too (R-62).
+    def reassign(self, tp: TopicPartition, move: Reassignment) -> PartitionRegistration:
+        """The first step of a reassignment, which may also be the last (R-62).
 
-        Somebody who joins the replicas starts a leader epoch, as in Kafka's ZooKeeper mode: a late
-        StopReplica from before must not remove the new replica.
+        A new replica starts a leader epoch, as in Kafka's ZooKeeper mode, so that a late
+        StopReplica from before cannot remove it.
         """
         now = self._context.partitions[tp]
         after = self.decide(tp, move=move)
@@ -124,7 +135,7 @@ class Decisions:
         return after
 
     def complete_reassignments(self) -> Changes:
-        """Those that were ready to complete when the last controller stopped."""
+        """Complete reassignments that were ready when the last controller stopped."""
         listed = (
             TopicPartition(name, number)
             for name, topic in self._context.topics.items()
@@ -135,8 +146,9 @@ class Decisions:
     # -- brokers ---------------------------------------------------------------------------------
 
     def lower_min_isr(self, name: str, min_isr: int) -> Changes:
-        """Before a leader may commit with fewer replicas than now: who was eligible since nothing
-        could be committed without it is so no more (KIP-966)."""
+        """Changes before a leader may commit with fewer replicas: a replica that was eligible
+        because nothing could be committed without it no longer is (KIP-966).
+        """
         numbers = self._context.topics[name].assignment.partitions
         listed = (TopicPartition(name, number) for number in numbers)
         return self._changes(
@@ -144,11 +156,11 @@ class Decisions:
         )
 
     def fence(self, gone: Collection[int], unclean: Collection[int]) -> Changes:
-        """``gone`` brokers are not up, or not yet as the incarnation they are now (R-59, R-64).
+        """Remove brokers that are down, or whose new incarnation is not processed yet (R-59, R-64).
 
-        They leave every ISR. Those of ``unclean`` came back without proof of a clean stop and
-        leave every ELR too (R-70). Nobody is elected uncleanly yet, as one of ``gone`` that is
-        coming back may have everything: ``elect_leaderless`` follows.
+        ``gone`` brokers leave every ISR. Those of ``unclean`` came back without proof of a clean
+        stop and leave every ELR too (R-70). There are no unclean elections yet, because a broker of
+        ``gone`` that is coming back may have everything: ``elect_leaderless`` follows.
         """
 
         def after(tp: TopicPartition) -> PartitionRegistration:
@@ -158,11 +170,11 @@ class Decisions:
         return self._changes(self._on(gone), after)
 
     def elect_leaderless(self) -> Changes:
-        """After somebody came up, and every now and then (R-59)."""
+        """Elect leaders where there is none, after a broker came up and periodically (R-59)."""
         return self._changes([*self._context.leaderless], self.decide)
 
     def first_states(self) -> Changes:
-        """Partitions without a state whose replicas, or some of them, are alive."""
+        """The first states of partitions with at least one live replica."""
         context = self._context
         changes: Changes = {}
         for tp in context.uninitialised:
@@ -175,9 +187,11 @@ class Decisions:
         return changes
 
     def shut_down(self, broker: int) -> Changes:
-        """A broker in controlled shutdown leaves ISRs and leaderships that others can have.
+        """Remove a broker in controlled shutdown from ISRs, and move leaderships that others can
+        take.
 
-        The broker is in ``shutting_down`` already. What it leads and nobody else can lead stays.
+        The broker is in ``shutting_down`` already. It keeps leaderships that no other broker can
+        take.
         """
 
         def after(tp: TopicPartition) -> PartitionRegistration:
@@ -188,7 +202,7 @@ class Decisions:
         return self._changes(self._on([broker]), after)
 
     def led_by(self, broker: int) -> tuple[TopicPartition, ...]:
-        """What it leads although other brokers have replicas of it."""
+        """Partitions that a broker leads although other brokers have replicas of them."""
         partitions = self._context.partitions
         return tuple(
             tp
@@ -197,9 +211,9 @@ class Decisions:
         )
 
     def lose_replicas(self, broker: int, lost: Iterable[TopicPartition]) -> Changes:
-        """Its log directory of ``lost`` failed: as if it were dead for them (R-66).
+        """Treat a broker as dead for partitions whose log directory failed (R-66).
 
-        They are in ``offline`` already.
+        The ``lost`` partitions are in ``offline`` already.
         """
 
         def after(tp: TopicPartition) -> PartitionRegistration:
@@ -209,7 +223,7 @@ class Decisions:
         return self._changes(lost, after)
 
     def rebalance(self) -> Changes:
-        """Preferred replicas lead again wherever they can (R-61)."""
+        """Elect preferred replicas wherever they can lead (R-61)."""
         changes: Changes = {}
         for tp in self._context.imbalanced:
             after = self.decide(tp, mode=Mode.PREFERRED)
@@ -277,7 +291,7 @@ class Decisions:
             known is not None and own_epoch == known.broker_epoch
         )
         if error is ErrorCode.NONE and not is_current:
-            return ErrorCode.INELIGIBLE_REPLICA  # proposed before the sender registered anew
+            return ErrorCode.INELIGIBLE_REPLICA  # proposed before the sender registered again
         return error
 
     def elect_leaders(
@@ -286,11 +300,12 @@ class Decisions:
         wanted: Iterable[TopicPartition] | None,
         tried: Collection[TopicPartition] = (),
     ) -> tuple[Changes, tuple[tuple[TopicPartition, ErrorCode], ...]]:
-        """Elect where it is asked for (R-60). Of all partitions (``wanted`` is None) those that
-        need none are not listed.
+        """Elect as requested (R-60).
+
+        For all partitions (``wanted`` is None) those that need no election are not listed.
 
         Args:
-            tried: what this very request has elected before, with an outcome that nobody knows.
+            tried: partitions that this request has elected before with an unknown outcome.
         """
         context = self._context
         everything = filter(context.is_active, context.partitions)
@@ -327,10 +342,16 @@ class Decisions:
     def _result(self, item: AlterPartitionItem) -> AlterPartitionResult:
         now = self._context.partitions[item.tp]
         return AlterPartitionResult(
-            item.tp, ErrorCode.NONE, now.leader, now.leader_epoch, now.isr, now.partition_epoch,
-            now.recovery_state, item.topic_id,
+            item.tp,
+            ErrorCode.NONE,
+            now.leader,
+            now.leader_epoch,
+            now.isr,
+            now.partition_epoch,
+            now.recovery_state,
+            item.topic_id,
             self._context.min_isr(item.tp.topic, len(now.replicas)),
-        )  # fmt: skip
+        )
 
     def _on(self, brokers: Iterable[int]) -> Iterable[TopicPartition]:
         return dict.fromkeys(
@@ -355,5 +376,8 @@ def _either(acceptable: IsAcceptable, leader: int) -> IsAcceptable:
 
 
 def _is_news(item: AlterPartitionItem, now: PartitionRegistration) -> bool:
-    """A proposal that is accepted with an older partition epoch was applied before (S-25)."""
+    """Whether a proposal is new.
+
+    One that is accepted with an older partition epoch was applied before (S-25).
+    """
     return item.partition_epoch == now.partition_epoch

@@ -1,4 +1,4 @@
-"""What a candidate for controller can be, and what can happen to it: one table of transitions."""
+"""The states of a candidate for controller, and one table of transitions."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from enum import Enum
 
 class ControllerState(Enum):
     OUT = "out"
-    """No session with the coordinator: it stands for nothing."""
+    """No session with the coordinator, so it does not stand."""
     WATCHING = "watching"
-    """A session that is not told yet of everything that a controller has to hear of."""
+    """A session whose watches for controllers are not complete yet."""
     STANDING = "standing"
-    """Asks to be elected."""
+    """Stands for election."""
     FOLLOWING = "following"
-    """Another broker is the controller; its end is awaited."""
+    """Another broker is the controller, and this one waits for its end."""
     TAKING_OVER = "taking over"
-    """Elected: reads the tree, and does what the last controller left undone. Serves nobody."""
+    """Elected: reads the tree, and finishes the work of the last controller. Serves no requests."""
     ACTIVE = "active"
     """The take-over is complete: events are run, requests are served."""
 
@@ -26,20 +26,20 @@ class Happened(Enum):
     WATCHES_SET = "watches set"
     OTHER_ELECTED = "other elected"
     OFFICE_CHANGED = "office changed"
-    """The controller's node is gone, or another one."""
+    """The controller's node is gone or was replaced."""
     ELECTED = "elected"
     TOOK_OVER = "took over"
     DEPOSED = "deposed"
-    """Another epoch has begun, or the node was taken away."""
+    """Another epoch has begun, or the node was removed."""
     FAILED = "failed"
-    """For a reason that nobody foresaw: what is known may be wrong, and is read anew."""
+    """An unexpected failure: the known state may be wrong, and is read again."""
 
 
 _S, _H = ControllerState, Happened
 
 
 def next_state(state: ControllerState, happened: Happened) -> ControllerState | None:
-    """The state after it; None where it is not expected and changes nothing."""
+    """The next state; None if the event is not expected and changes nothing."""
     match happened, state:
         case _H.SESSION_BEGAN, _:
             return _S.WATCHING

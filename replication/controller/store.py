@@ -36,7 +36,7 @@ from replication.coordination import (
 
 logger = get_logger(__name__)
 
-CHUNK = 400  # nodes in a transaction: some 100 kB, a tenth of what ZooKeeper takes
+CHUNK = 400  # nodes in a transaction: about 100 kB, a tenth of ZooKeeper's limit
 
 OnRead: TypeAlias = Callable[[TopicPartition, PartitionRegistration | None], None]
 
@@ -48,7 +48,7 @@ class DeposedError(Exception):
 
 
 class ConflictError(Exception):
-    """A node is not as the context has it: nothing was written; to be read again."""
+    """A node differs from the context. Nothing was written; read it again."""
 
 
 class Term(NamedTuple):
@@ -59,22 +59,22 @@ class Term(NamedTuple):
 
 
 class ControllerStore:
-    """One session's way to the tree. All methods raise as ``Coordinator``'s do."""
+    """Access to the tree in one session. All methods raise as those of `Coordinator`."""
 
     def __init__(self, coordinator: Coordinator, defaults: LogConfig | None = None) -> None:
-        """``defaults``: see ``ControllerContext``."""
+        """``defaults`` are those of `ControllerContext`."""
         self._coordinator = coordinator
         self._defaults = defaults
         self.term = Term(-1, -1)
 
-    # -- to be controller ------------------------------------------------------------------------
+    # -- election ------------------------------------------------------------------------
 
-    def stand(self, broker_id: int, timestamp_ms: int) -> bool:
-        """Become the controller unless there is one; True when this session is it.
+    def try_become_controller(self, broker_id: int, timestamp_ms: int) -> bool:
+        """Become the controller unless there is one. True if this session is the controller.
 
-        Also after a first try whose answer was lost: the node's owner tells. The epoch is read
-        before the node: if the node is ours then, no other term has begun since, and the epoch is
-        ours or an older one, with which every write is refused.
+        That holds also after a first try whose answer was lost, because the node has an owner. The
+        epoch is read before the node: if the node is ours then, no other term has begun since, and
+        the epoch is ours or an older one, with which every write is refused.
         """
         coordinator = self._coordinator
         self._create_missing([*nodes.PERSISTENT_PATHS])
@@ -99,7 +99,7 @@ class ControllerStore:
             try:
                 coordinator.transact(ops)
             except (NodeExistsError, BadVersionError):
-                continue  # somebody was faster; look again
+                continue  # another broker was faster; read again
             self.term = Term(epoch + 1, node.version + 1)
             return True
 
@@ -131,7 +131,7 @@ class ControllerStore:
         return dict(sorted(found.items()))
 
     def begin(self) -> ControllerContext:
-        """A context with what every controller remembers of brokers; all topics are unread."""
+        """A context with the remembered broker epochs and all topics unread."""
         context = ControllerContext(self._defaults)
         for name, node in self._children(nodes.BROKER_EPOCHS):
             broker = int(name)
@@ -144,12 +144,13 @@ class ControllerStore:
         return context
 
     def read(self, context: ControllerContext, on_read: OnRead = lambda tp, before: None) -> None:
-        """Read what is unread: when an answer is lost, what was read before it need not be again.
+        """Read what is unread. After a lost answer only the rest is read again.
 
-        What is gone leaves the context. What cannot be read does so too, and is left alone.
+        Nodes that are gone leave the context. So do nodes that cannot be read, which are then
+        ignored.
 
         Args:
-            on_read: told of each partition, with its registration before.
+            on_read: called with each partition and its previous registration.
         """
         for name in [*context.unread_topics]:
             self._read_topic(context, name)
@@ -178,7 +179,7 @@ class ControllerStore:
                 context.remove_topic(name)
             return
         context.put_topic(name, *found)
-        # Another configuration goes the way of all news of a partition.
+        # A changed configuration is sent like any change of a partition.
         same = before is not None and before.assignment.config == found[0].config
         new = (number for number in found[0].partitions if not same or number not in known)
         context.unread.update((TopicPartition(name, number), None) for number in new)
@@ -197,7 +198,7 @@ class ControllerStore:
             context.leave_out(tp)
 
     def read_deletions(self, context: ControllerContext) -> None:
-        """Which of the topics, all read before, are to be deleted."""
+        """Read which topics are to be deleted. All topics must be read before."""
         for name in self._coordinator.children(nodes.DELETE_TOPICS):
             if name in context.topics:
                 context.start_deletion(name)
@@ -225,7 +226,7 @@ class ControllerStore:
         for name in self._coordinator.children(path):
             node = self._coordinator.get(f"{path}/{name}")
             if node is None:
-                continue  # gone meanwhile
+                continue  # gone since
             if not (name.isascii() and name.isdigit()):
                 logger.error("%s/%s is no node of a broker", path, name)
                 continue
@@ -236,7 +237,7 @@ class ControllerStore:
     def write(
         self, context: ControllerContext, changes: Changes, topics: Mapping[str, TopicAssignment]
     ) -> None:
-        """Registrations, first ones and successors, and the nodes of topics, as one step.
+        """Write registrations, first ones and successors, and topic nodes in one step.
 
         Raises:
             DeposedError, ConflictError
@@ -260,7 +261,7 @@ class ControllerStore:
         self._transact(ops)
 
     def remember(self, epochs: Mapping[int, int]) -> None:
-        """Broker epochs that have been dealt with, to be known to every later controller."""
+        """Store processed broker epochs for every later controller."""
         ops: list[Op] = []
         for broker, epoch in epochs.items():
             path = nodes.broker_epoch_path(broker)
@@ -270,46 +271,55 @@ class ControllerStore:
         self._transact(ops)
 
     def create_topic(self, name: str, topic: TopicAssignment) -> None:
-        """Its node and its configuration; partitions get their states with ``write``."""
+        """Create a topic's node and configuration. Partitions get their states with ``write``."""
         config_path = nodes.topic_config_path(name)
         config = nodes.encode_topic_config(topic.config)
         left_over = self._coordinator.get(config_path) is not None
-        self._transact([
-            Create(nodes.topic_path(name), nodes.encode_topic(topic)),
-            Create(_partitions_path(name)),
-            Set(config_path, config) if left_over else Create(config_path, config),
-        ])  # fmt: skip
+        self._transact(
+            [
+                Create(nodes.topic_path(name), nodes.encode_topic(topic)),
+                Create(_partitions_path(name)),
+                Set(config_path, config) if left_over else Create(config_path, config),
+            ]
+        )
 
     def alter_topic(self, name: str, config: Mapping[str, str], version: int) -> None:
-        """``version``: of the topic's node, so that no later topic of the name is meant."""
+        """Change the configuration.
+
+        ``version`` of the topic's node excludes a later topic of that name.
+        """
         path, data = nodes.topic_config_path(name), nodes.encode_topic_config(config)
         known = self._coordinator.get(path) is not None
-        self._transact([
-            Check(nodes.topic_path(name), version),
-            Set(path, data) if known else Create(path, data),
-        ])  # fmt: skip
+        self._transact(
+            [
+                Check(nodes.topic_path(name), version),
+                Set(path, data) if known else Create(path, data),
+            ]
+        )
 
     def mark_deleted(self, name: str) -> None:
-        """To be deleted, by this controller or a later one."""
+        """Mark a topic for deletion by this controller or a later one."""
         path = nodes.delete_topic_path(name)
         if self._coordinator.get(path) is None:
             self._transact([Create(path)])
 
     def delete_topic(self, name: str) -> None:
-        """All its nodes, the mark last; goes on where an earlier try stopped."""
+        """Delete all nodes of a topic, the mark last. Continues an earlier try."""
         parent = _partitions_path(name)
         paths: list[str] = []
         for partition in self._coordinator.children(parent):
             below = f"{parent}/{partition}"
             paths += [f"{below}/{child}" for child in self._coordinator.children(below)]
             paths.append(below)
-            if len(paths) >= CHUNK:  # now: a lost answer must not undo the reading of everything
+            if len(paths) >= CHUNK:  # now, so that a lost answer does not discard what was read
                 self._delete(paths)
                 paths = []
         last = (
-            parent, nodes.topic_path(name), nodes.topic_config_path(name),
+            parent,
+            nodes.topic_path(name),
+            nodes.topic_config_path(name),
             nodes.delete_topic_path(name),
-        )  # fmt: skip
+        )
         self._delete(paths + [path for path in last if self._coordinator.get(path) is not None])
 
     def _delete(self, paths: Sequence[str]) -> None:
@@ -319,7 +329,7 @@ class ControllerStore:
     # -- notifications ---------------------------------------------------------------------------
 
     def isr_changes(self) -> tuple[list[str], list[TopicPartition]]:
-        """Paths of the nodes, and the partitions whose states brokers have changed."""
+        """Paths of the notification nodes, and the partitions that brokers have changed."""
         paths, found = [], []
         for path, data in self._notes(nodes.ISR_CHANGES):
             paths.append(path)
@@ -330,7 +340,7 @@ class ControllerStore:
         return paths, found
 
     def log_dir_events(self) -> tuple[list[str], list[int]]:
-        """Paths of the nodes, and the brokers that lost a log directory (R-66)."""
+        """Paths of the notification nodes, and the brokers that lost a log directory (R-66)."""
         paths, found = [], []
         for path, data in self._notes(nodes.LOG_DIR_EVENTS):
             paths.append(path)
@@ -341,7 +351,7 @@ class ControllerStore:
         return paths, found
 
     def remove(self, paths: Sequence[str]) -> None:
-        """Notifications that have been dealt with."""
+        """Remove processed notifications."""
         for path in paths:
             try:
                 self._coordinator.delete(path)

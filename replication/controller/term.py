@@ -1,8 +1,8 @@
-"""What a controller does while it is one: each event as a method, to be run on its actor.
+"""The work of a controller during its term: each event is a method, run on its actor.
 
-An event reads the context, writes to the coordinator's tree, and changes the context with every
-write that succeeded. It may stop half-way (no answer, a node other than expected): done again, it
-reads what is in doubt and finds what is left to do.
+An event reads the context, writes to the coordinator's tree, and updates the context after every
+write that succeeded. It may stop half-way (no answer, or a node that differs). Run again, it reads
+what is in doubt and finds the rest of its work.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from replication.common.messages import (
     AlterPartitionResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
+    ControlRequest,
     CreatePartitionsRequest,
     CreateTopicRequest,
     DeleteTopicRequest,
@@ -27,6 +28,9 @@ from replication.common.messages import (
     ElectLeadersResponse,
     IncrementalAlterConfigsRequest,
     LeaderAndIsrResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingReassignment,
     StopReplicaRequest,
     StopReplicaResponse,
     TopicResponse,
@@ -38,33 +42,32 @@ from replication.common.transport import OnReply
 from replication.controller.channels import (
     ROLE_REACTIONS,
     STOP_REACTIONS,
-    Channel,
-    ControlRequest,
+    BrokerChannel,
     ControlResponse,
     OnResponse,
 )
 from replication.controller.context import Changes, ControllerContext, ControllerStats
 from replication.controller.outbox import Outbox
-from replication.controller.partitions import Decisions
+from replication.controller.partitions import PartitionDecisions
 from replication.controller.store import ControllerStore, DeposedError
 from replication.controller.topics import (
-    Move,
+    Reassignment,
     altered_config,
     move_to,
     new_partitions,
     new_topic,
 )
-from replication.controller.writer import Writer
+from replication.controller.writer import TermWriter
 
-OpenChannel = Callable[[LiveBroker, ControllerContext, OnResponse], Channel]
+OpenChannel = Callable[[LiveBroker, ControllerContext, OnResponse], BrokerChannel]
 Reassigned = Callable[[Mapping[TopicPartition, ErrorCode]], None]
 
 
 class ControllerTerm:
-    """One term. All methods raise as ``ControllerStore``'s do.
+    """One term. All methods raise as those of `ControllerStore`.
 
     Args:
-        later: has a further event run after this one, again as long as it has to be.
+        later: queues another event, which runs after this one, repeatedly if needed.
     """
 
     def __init__(
@@ -76,25 +79,25 @@ class ControllerTerm:
         rng: Random,
         stats: ControllerStats,
     ) -> None:
-        """Reads little: ``take_over`` reads the rest."""
+        """Reads only a little; ``take_over`` reads the rest."""
         self.context = store.begin()
         self._store = store
         self._later = later
         self._config = config
         self._rng = rng
-        self._decisions = Decisions(self.context, config.eligible_leader_replicas)
+        self._decisions = PartitionDecisions(self.context, config.eligible_leader_replicas)
         self._outbox = Outbox(
             self.context, lambda broker: open_channel(broker, self.context, self._on_response)
         )
-        self._writer = Writer(store, self.context, self._outbox, stats)
+        self._writer = TermWriter(store, self.context, self._outbox, stats)
         self._commit = self._writer.commit
 
     def take_over(self) -> None:
-        """Read everything and do what an earlier controller left undone; elect nobody before it is
-        known who was fenced and who stopped cleanly (S-25).
+        """Read everything and finish the work of an earlier controller.
 
-        Done again after a lost answer, it goes on reading where it stopped. The brokers are told
-        when it is complete.
+        There are no elections before it is known which brokers were fenced and which stopped
+        cleanly (S-25). Run again after a lost answer, it continues reading where it stopped.
+        Brokers are informed when it is complete.
         """
         self._store.read(self.context)
         self._store.read_deletions(self.context)
@@ -107,11 +110,11 @@ class ControllerTerm:
         self.check()
 
     def settle(self) -> None:
-        """Before every event: read what is in doubt after the one before."""
+        """Before every event, read what the last one left in doubt."""
         self._writer.settle()
 
     def flush(self) -> None:
-        """Send the brokers what has changed since the last time."""
+        """Send the changes since the last call to the brokers."""
         self._outbox.flush()
 
     def close(self) -> None:
@@ -128,13 +131,13 @@ class ControllerTerm:
     # -- brokers ---------------------------------------------------------------------------------
 
     def on_brokers(self) -> None:
-        """Somebody came, went, or both (R-59, R-63, R-64).
+        """Process brokers that came, went, or both (R-59, R-63, R-64).
 
-        From the first moment on nobody else counts as up than those who are there, and have been
-        dealt with as the incarnations they are. A new incarnation first counts as dead, and its
-        epoch is remembered only when it has left the ISRs: a controller that stops in between
-        leaves the same work to the next one. All the dead are looked at, not only those who died
-        now: an earlier look may have stopped half-way.
+        At once only brokers count as up that are registered and whose incarnation was processed. A
+        new incarnation first counts as dead, and its epoch is stored only when it has left the
+        ISRs, so a controller that stops in between leaves the same work to the next one. All dead
+        brokers are processed, not only those that died now, because an earlier run may have stopped
+        half-way.
         """
         context, remembered = self.context, self.context.remembered
         before, seen = context.live, self._store.brokers()
@@ -159,7 +162,7 @@ class ControllerTerm:
         self._commit(self._decisions.elect_leaderless())
 
     def controlled_shutdown(self, request: ControlledShutdownRequest, reply: OnReply) -> None:
-        """Move the broker's leaderships away, and say when it may go (R-65)."""
+        """Move the broker's leaderships away, and answer when it may stop (R-65)."""
         broker, context = request.broker_id, self.context
         if not self._is_current(broker, request.broker_epoch):
             reply(ControlledShutdownResponse(ErrorCode.STALE_BROKER_EPOCH))
@@ -171,7 +174,7 @@ class ControllerTerm:
         reply(ControlledShutdownResponse(ErrorCode.NONE, self._decisions.led_by(broker)))
 
     def on_log_dir_events(self) -> None:
-        """Ask the brokers which replicas are lost with a directory (R-66)."""
+        """Ask brokers which replicas are lost with a log directory (R-66)."""
         paths, brokers = self._store.log_dir_events()
         for broker in dict.fromkeys(brokers):
             self._outbox.all_roles_to(broker)
@@ -188,7 +191,7 @@ class ControllerTerm:
             self._on_stopped(broker, request, response)
 
     def _on_roles(self, broker: int, response: LeaderAndIsrResponse) -> None:
-        """Which replicas are in failed log directories (R-66)."""
+        """Note which replicas are in failed log directories (R-66)."""
         offline = self.context.offline.setdefault(broker, {})
         lost = []
         for tp, error in response.partitions:
@@ -219,8 +222,8 @@ class ControllerTerm:
             self._later(self.check)  # it knows epochs that this controller does not
         reply(AlterPartitionResponse(ErrorCode.NONE, answers))
 
-    def election(self, request: ElectLeadersRequest, reply: OnReply) -> Task:
-        """An event that remembers what it has tried to elect (R-60)."""
+    def election_task(self, request: ElectLeadersRequest, reply: OnReply) -> Task:
+        """Make an event that remembers what it has tried to elect (R-60)."""
         tried: set[TopicPartition] = set()
 
         def elect() -> None:
@@ -234,23 +237,25 @@ class ControllerTerm:
         return elect
 
     def retry_elections(self) -> None:
-        """Elect where no one leads, periodically (R-59); and what a request began and left."""
+        """Periodically elect leaders for partitions without one (R-59), and finish requested
+        elections.
+        """
         self._commit(self._decisions.first_states())
         self._commit(self._decisions.elect_leaderless())
 
     def rebalance(self) -> None:
-        """Elect preferred replicas that do not lead, periodically (R-61)."""
+        """Periodically elect preferred replicas that do not lead (R-61)."""
         self._commit(self._decisions.rebalance())
 
-    def reassignment(
+    def reassignment_task(
         self, targets: Mapping[TopicPartition, tuple[int, ...] | None], reply: Reassigned
     ) -> Task:
-        """An event that remembers which moves it has tried to begin or to give up (R-62)."""
+        """Make an event that remembers which moves it has tried to begin or to cancel (R-62)."""
         tried: set[TopicPartition] = set()
 
         def reassign() -> None:
             changes: Changes = {}
-            moves: dict[TopicPartition, Move] = {}
+            moves: dict[TopicPartition, Reassignment] = {}
             verdicts: dict[TopicPartition, ErrorCode] = {}
             for tp, target in targets.items():
                 verdicts[tp] = ErrorCode.NONE
@@ -270,8 +275,23 @@ class ControllerTerm:
 
         return reassign
 
+    def list_reassignments(
+        self, request: ListPartitionReassignmentsRequest, reply: OnReply
+    ) -> None:
+        """Answer with the present moves."""
+        self.check()
+        found = []
+        for name, topic in sorted(self.context.topics.items()):
+            known = topic.assignment
+            for number in sorted(known.adding.keys() | known.removing.keys()):
+                tp = TopicPartition(name, number)
+                if request.partitions is None or tp in request.partitions:
+                    moves = known.adding.get(number, ()), known.removing.get(number, ())
+                    found.append(OngoingReassignment(tp, known.partitions[number], *moves))
+        reply(ListPartitionReassignmentsResponse(ErrorCode.NONE, tuple(found)))
+
     def on_isr_changes(self) -> None:
-        """Brokers changed registrations in the tree themselves."""
+        """Read registrations that brokers have changed in the tree themselves."""
         paths, changed = self._store.isr_changes()
         self._writer.doubt(filter(self.context.is_active, dict.fromkeys(changed)))
         self._writer.settle()
@@ -280,13 +300,16 @@ class ControllerTerm:
     # -- topics ----------------------------------------------------------------------------------
 
     def _refuse(self, reply: OnReply, error: LogstoreError) -> None:
-        """A verdict with which nothing is written, and so nothing proves that the term goes on: a
-        controller that was deposed and has not heard of it may know neither topic nor name."""
+        """Refuse a request after checking the term.
+
+        A refusal writes nothing, so no write proves that the term still holds, and a deposed
+        controller may know neither topic nor name.
+        """
         self.check()
         reply(TopicResponse(error_code_of(error), str(error)))
 
-    def creation(self, request: CreateTopicRequest, reply: OnReply) -> Task:
-        """An event that remembers its topic: done again, it goes on with the same one."""
+    def topic_creation_task(self, request: CreateTopicRequest, reply: OnReply) -> Task:
+        """Make an event that remembers its topic, so that a retry continues with the same one."""
         name = request.topic
         topic: TopicAssignment | None = None
 
@@ -295,17 +318,22 @@ class ControllerTerm:
             context = self.context
             if topic is None:
                 try:
-                    topic = new_topic(request, context, self._config, self._rng)
+                    wanted = new_topic(request, context, self._config, self._rng)
                 except LogstoreError as error:
                     self._refuse(reply, error)
                     return
+                if request.validate_only:
+                    self.check()
+                    reply(TopicResponse(ErrorCode.NONE))
+                    return
+                topic = wanted
             if name not in context.topics:
                 found = self._store.topic(name)
                 if found is None:
                     self._writer.create_topic(name, topic)
                 else:
                     context.put_topic(name, *found)
-            if context.topics[name].assignment.topic_id != topic.topic_id:  # past this controller
+            if context.topics[name].assignment.topic_id != topic.topic_id:  # by another controller
                 reply(TopicResponse(ErrorCode.TOPIC_ALREADY_EXISTS))
                 return
             self._commit(self._decisions.first_states())
@@ -314,9 +342,9 @@ class ControllerTerm:
         return create
 
     def delete_topic(self, request: DeleteTopicRequest, reply: OnReply) -> None:
-        """Answered when the topic is marked; its nodes go when all its replicas are gone.
+        """Answer when the topic is marked. Its nodes are deleted when all replicas are gone.
 
-        Replicas of dead brokers are waited for, and the name is taken until then: a broker that
+        That includes replicas of dead brokers, and the name is taken until then: a broker that
         comes back with files of the old topic must not meet a new one.
         """
         name = self._to_delete(request)
@@ -329,7 +357,7 @@ class ControllerTerm:
         self._later(partial(self._finish_deletion, name))
 
     def _to_delete(self, request: DeleteTopicRequest) -> str | ErrorCode:
-        """The name of the topic that is meant, or why there is none."""
+        """The name of the topic to delete, or an error."""
         topics, name, topic_id = self.context.topics, request.topic, request.topic_id
         if (name is None) == (topic_id is None):
             return ErrorCode.INVALID_REQUEST
@@ -340,8 +368,8 @@ class ControllerTerm:
                 return known
         return ErrorCode.UNKNOWN_TOPIC_ID
 
-    def growth(self, request: CreatePartitionsRequest, reply: OnReply) -> Task:
-        """An event that remembers what it has tried to add: done again, it finds it there."""
+    def partition_growth_task(self, request: CreatePartitionsRequest, reply: OnReply) -> Task:
+        """Make an event that remembers what it has tried to add, so that a retry recognises it."""
         tried: tuple[uuid.UUID, dict[int, tuple[int, ...]]] | None = None
 
         def grow() -> None:
@@ -365,10 +393,10 @@ class ControllerTerm:
         return grow
 
     def alter_topic(self, request: IncrementalAlterConfigsRequest, reply: OnReply) -> None:
-        """Done again it changes nothing more, and brokers hear of what is there.
+        """Change a configuration. A retry changes nothing more, and brokers get the present one.
 
-        A lower ``min.insync.replicas`` ends the eligibility of replicas before any leader hears of
-        it; a higher one is known before anybody becomes eligible by it.
+        A lower ``min.insync.replicas`` ends the eligibility of replicas before any leader gets it.
+        A higher one is sent before any replica becomes eligible by it.
         """
         name, context = request.topic, self.context
         try:

@@ -1,4 +1,4 @@
-"""New topics and other assignments: what is legal, and which brokers get the replicas."""
+"""New topics and assignments: check them, and choose brokers for the replicas."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import ResponseError
 from replication.common.messages import (
+    BROKER_DEFAULT,
     AlterConfigOp,
     CreatePartitionsRequest,
     CreateTopicRequest,
@@ -23,8 +24,7 @@ from replication.common.quota import parse_throttled_replicas
 from replication.common.state import TopicAssignment, TopicPartition
 from replication.controller.context import ControllerContext
 
-DEFAULT = -1  # in a request: the broker's default
-MAX_PARTITIONS = 10_000  # of a topic: its node holds them all
+MAX_PARTITIONS = 10_000  # the most partitions of a topic, which are all in its node
 THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 LISTS = ("cleanup.policy", *THROTTLED)
 
@@ -32,10 +32,10 @@ LISTS = ("cleanup.policy", *THROTTLED)
 def new_topic(
     request: CreateTopicRequest, context: ControllerContext, config: ReplicationConfig, rng: Random
 ) -> TopicAssignment:
-    """The topic that a request asks for.
+    """The topic that a request creates.
 
     Raises:
-        InvalidTopicError: the name breaks F-2, or collides with another by ``.`` and ``_``.
+        InvalidTopicError: the name is invalid or collides with another (F-2).
         ResponseError: with Kafka's code.
     """
     name = request.topic
@@ -47,9 +47,11 @@ def new_topic(
         raise InvalidTopicError(f"topic {name!r} collides with {other!r}")
     _check_config(request.config)
     if request.assignment is None:
-        partitions = config.num_partitions if request.partitions == DEFAULT else request.partitions
+        partitions = (
+            config.num_partitions if request.partitions == BROKER_DEFAULT else request.partitions
+        )
         factor = request.replication_factor
-        if factor == DEFAULT:
+        if factor == BROKER_DEFAULT:
             factor = config.default_replication_factor
         _check_count(partitions)
         replicas = spread(partitions, factor, _fit(context), rng)
@@ -64,12 +66,12 @@ def new_topic(
 def new_partitions(
     request: CreatePartitionsRequest, context: ControllerContext, rng: Random
 ) -> dict[int, tuple[int, ...]]:
-    """The partitions that a topic gets, by number, with their replicas.
+    """The new partitions of a topic, by number, with their replicas.
 
     Raises:
         ResponseError: UNKNOWN_TOPIC_OR_PARTITION; INVALID_TOPIC_EXCEPTION: it is being deleted;
-            REASSIGNMENT_IN_PROGRESS, of any of its partitions; INVALID_PARTITIONS: not more than
-            there are; and as ``spread`` and ``check_assignment``.
+            REASSIGNMENT_IN_PROGRESS for any of its partitions; INVALID_PARTITIONS: the number does
+            not grow; and as ``spread`` and ``check_assignment``.
     """
     name, count = request.topic, request.total_count
     if name not in context.topics:
@@ -102,11 +104,11 @@ def new_partitions(
 def altered_config(
     request: IncrementalAlterConfigsRequest, context: ControllerContext
 ) -> dict[str, str]:
-    """The configuration of a topic as it is to be.
+    """The new configuration of a topic.
 
     Raises:
         ResponseError: UNKNOWN_TOPIC_OR_PARTITION; INVALID_REQUEST: a key twice, or without a value;
-            INVALID_CONFIG: an unknown key, a bad value, or no list where one has to be.
+            INVALID_CONFIG: an unknown key, a bad value, or a key that is no list.
     """
     name = request.topic
     if name not in context.topics or name in context.deleting:
@@ -123,7 +125,7 @@ def altered_config(
         elif value is None:
             raise ResponseError(ErrorCode.INVALID_REQUEST, f"{key} without a value")
         elif not isinstance(value, str) or operation is AlterConfigOp.SET:
-            config[key] = value  # checked below, with the others
+            config[key] = value  # checked below with the others
         elif key not in LISTS:
             raise ResponseError(ErrorCode.INVALID_CONFIG, f"{key} is not a list")
         else:
@@ -144,7 +146,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _check_config(config: Mapping[str, str]) -> None:
-    """Every value is text: what else would stand in the tree could not be read any more.
+    """Check that every value is text, because the tree could not be read otherwise.
 
     Raises:
         ResponseError: INVALID_CONFIG.
@@ -171,19 +173,23 @@ def _check_count(partitions: int) -> None:
 
 
 def _fit(context: ControllerContext) -> list[int]:
-    """The brokers that may get new replicas."""
+    """The brokers that may get new replicas, sorted."""
     return [broker for broker in context.live if broker not in context.shutting_down]
 
 
 def spread(
-    partitions: int, replication_factor: int, brokers: Sequence[int], rng: Random,
-    number: int = 0, start: int | None = None,
-) -> list[tuple[int, ...]]:  # fmt: skip
+    partitions: int,
+    replication_factor: int,
+    brokers: Sequence[int],
+    rng: Random,
+    number: int = 0,
+    start: int | None = None,
+) -> list[tuple[int, ...]]:
     """Kafka's rack-unaware assignment (``AdminUtils``): leaders in turn from a random start, the
     other replicas at a distance that grows with each turn.
 
     Args:
-        number: of the first of these partitions.
+        number: the number of the first of these partitions.
         start: the place in ``brokers`` of the leader of partition 0, and the first distance less
             one; random by default.
     Raises:
@@ -214,8 +220,8 @@ def spread(
 def check_assignment(assignment: Sequence[tuple[int, ...]], context: ControllerContext) -> None:
     """
     Raises:
-        ResponseError: INVALID_PARTITIONS, or INVALID_REPLICA_ASSIGNMENT: no replicas, one twice,
-            not the same number everywhere, an unknown broker, or nobody alive to lead.
+        ResponseError: INVALID_PARTITIONS, or INVALID_REPLICA_ASSIGNMENT: no replicas, a replica
+            twice, different numbers of replicas, an unknown broker, or no live broker.
     """
     if not assignment:
         raise ResponseError(ErrorCode.INVALID_PARTITIONS, "an assignment of no partition")
@@ -238,8 +244,8 @@ def check_replicas(replicas: tuple[int, ...], context: ControllerContext) -> Non
         raise _invalid(f"brokers {unknown} are not known")
 
 
-class Move(NamedTuple):
-    """A reassignment: ``replicas`` are the targets followed by those to remove (R-62)."""
+class Reassignment(NamedTuple):
+    """A reassignment. ``replicas`` are the targets, followed by the replicas to remove (R-62)."""
 
     target: tuple[int, ...]
     replicas: tuple[int, ...]
@@ -247,15 +253,17 @@ class Move(NamedTuple):
     removing: tuple[int, ...]
 
 
-def move_to(tp: TopicPartition, target: tuple[int, ...] | None, context: ControllerContext) -> Move:
-    """The way from the present replicas to ``target``; None cancels the one that is under way.
+def move_to(
+    tp: TopicPartition, target: tuple[int, ...] | None, context: ControllerContext
+) -> Reassignment:
+    """The move from the present replicas to ``target``; None cancels the present move.
 
-    One that is under way is given up: its new replicas leave, unless they are wanted again.
+    A new move replaces the present one, whose new replicas leave unless they are targets again.
 
     Raises:
         ResponseError: UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS;
-            INVALID_REPLICA_ASSIGNMENT: as ``check_replicas``; or all who have everything would
-            leave, and what is committed with them.
+            INVALID_REPLICA_ASSIGNMENT: as ``check_replicas``, or all replicas with the committed
+            records would leave.
     """
     if not context.is_active(tp):
         raise ResponseError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -274,7 +282,7 @@ def move_to(tp: TopicPartition, target: tuple[int, ...] | None, context: Control
     trusted = now.isr or now.elr or now.replicas
     if not any(replica in replicas for replica in trusted):
         raise _invalid(f"nobody of {list(trusted)}, who alone have everything, would stay")
-    return Move(target, replicas, tuple(r for r in target if r not in original), removing)
+    return Reassignment(target, replicas, tuple(r for r in target if r not in original), removing)
 
 
 def _invalid(message: str) -> ResponseError:

@@ -1,4 +1,4 @@
-"""Changes on their way into the tree, and from there into the context and to the brokers."""
+"""Write changes to the tree, then to the context, then to the brokers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from replication.common.state import (
 from replication.controller.context import Changes, ControllerContext, ControllerStats
 from replication.controller.outbox import Outbox
 from replication.controller.store import CHUNK, ControllerStore
-from replication.controller.topics import Move
+from replication.controller.topics import Reassignment
 
 
-class Writer:
+class TermWriter:
     def __init__(
         self,
         store: ControllerStore,
@@ -27,16 +27,18 @@ class Writer:
         self._store, self._context, self._outbox = store, context, outbox
         self._stats = stats
 
-    def commit(self, changes: Changes, moves: Mapping[TopicPartition, Move] | None = None) -> None:
+    def commit(
+        self, changes: Changes, moves: Mapping[TopicPartition, Reassignment] | None = None
+    ) -> None:
         """Write registrations, some hundred in a transaction.
 
-        What was written is known and sent, even when the rest fails. What may have been written
-        is in doubt: ``settle`` reads it before the next decision.
+        Written ones are known and sent even if the rest fails. Those that may have been written are
+        in doubt, and ``settle`` reads them before the next decision.
 
         Args:
             moves: the reassignments that begin with these changes.
         Raises:
-            ConflictError: another hand wrote; the rest was not written.
+            ConflictError: another writer came first; the rest was not written.
             DeposedError
         """
         listed = list(changes)
@@ -59,7 +61,10 @@ class Writer:
                 self._note(tp, before)
 
     def create_topic(self, name: str, topic: TopicAssignment) -> None:
-        """Its nodes; its partitions get their states with ``commit``. Raises as ``commit``."""
+        """Create a topic's nodes. Partitions get their states with ``commit``.
+
+        Raises as ``commit``.
+        """
         try:
             self._store.create_topic(name, topic)
         except Exception:
@@ -68,7 +73,7 @@ class Writer:
         self._context.put_topic(name, topic, 0)
 
     def delete_topic(self, name: str) -> None:
-        """Mark it, and tell the brokers. Raises as ``commit``."""
+        """Mark a topic, and inform the brokers. Raises as ``commit``."""
         try:
             self._store.mark_deleted(name)
         except Exception:
@@ -78,7 +83,10 @@ class Writer:
         self._outbox.delete_topic(name)
 
     def add_partitions(self, name: str, new: Mapping[int, tuple[int, ...]]) -> None:
-        """To a topic's node; they get their states with ``commit``. Raises as ``commit``."""
+        """Add partitions to a topic's node. They get their states with ``commit``.
+
+        Raises as ``commit``.
+        """
         known = self._context.topics[name]
         partitions = {**known.assignment.partitions, **new}
         topic = known.assignment._replace(partitions=partitions)
@@ -90,7 +98,10 @@ class Writer:
         self._context.put_topic(name, topic, known.version + 1)
 
     def alter_topic(self, name: str, config: Mapping[str, str]) -> None:
-        """Another configuration, which all brokers with replicas hear of. Raises as ``commit``."""
+        """Change a configuration, and send it to all brokers with replicas.
+
+        Raises as ``commit``.
+        """
         known = self._context.topics[name]
         try:
             self._store.alter_topic(name, config, known.version)
@@ -103,14 +114,17 @@ class Writer:
             self._outbox.changed(TopicPartition(name, number))
 
     def doubt(self, partitions: Iterable[TopicPartition]) -> None:
-        """Another hand wrote them, or our own write was carried out although no answer came."""
+        """Mark partitions in doubt: another writer changed them, or our own write had no answer."""
         for tp in partitions:
             self._context.unread[tp] = None
             self._context.unread_topics[tp.topic] = None
 
     def settle(self) -> None:
-        """Read what is in doubt. Nothing may be decided before, of any partition: who is thought
-        to be without a leader may have one by now that is dead."""
+        """Read what is in doubt.
+
+        No partition may be decided before: one that seems to have no leader may by now have one
+        that is dead.
+        """
         context = self._context
         self._store.read(context, self._note)
         if not context.unread_deletions:
@@ -123,7 +137,7 @@ class Writer:
         context.unread_deletions = False
 
     def _note(self, tp: TopicPartition, before: PartitionRegistration | None) -> None:
-        """The brokers have to hear of it, those first who have lost their replica."""
+        """Queue a partition for the brokers, first for those that have lost their replica."""
         self._outbox.changed(tp)
         after = self._context.partitions.get(tp)
         if before is None or after is None:
@@ -135,9 +149,9 @@ class Writer:
             self._stats.unclean_leader_elections += 1
 
     def _topics_after(
-        self, changes: Changes, moves: Mapping[TopicPartition, Move]
+        self, changes: Changes, moves: Mapping[TopicPartition, Reassignment]
     ) -> dict[str, TopicAssignment]:
-        """The nodes of topics in which a reassignment begins or completes (R-62)."""
+        """The new nodes of topics in which a reassignment begins or completes (R-62)."""
         topics: dict[str, TopicAssignment] = {}
         parts: dict[str, tuple[dict[int, tuple[int, ...]], ...]] = {}
         for tp, after in changes.items():

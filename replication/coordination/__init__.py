@@ -116,5 +116,10 @@ __all__ = [
     "SessionState",
     "Set",
     "WatchEvent",
+    "base",
+    "embedded",
+    "journal",
+    "nodes",
     "open_coordinator",
+    "tree",
 ]

@@ -15,12 +15,12 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol, TypeAlias
 
 ANY_VERSION = -1
-MAX_DATA_BYTES = 1_000_000  # ZooKeeper's jute.maxbuffer of 0xfffff bytes, and room for a path
+MAX_DATA_BYTES = 1_000_000  # ZooKeeper's jute.maxbuffer of 0xfffff bytes, minus room for a path
 MAX_PATH_BYTES = 4096
 
 
 class Node(NamedTuple):
-    """What ``get`` answers; ``ephemeral_owner`` is a session id, or 0."""
+    """A node as ``get`` returns it. ``ephemeral_owner`` is a session id, or 0."""
 
     data: bytes
     version: int
@@ -60,7 +60,7 @@ class Check(NamedTuple):
 
 
 Op: TypeAlias = Create | Set | Delete | Check
-Result: TypeAlias = str | int | None
+OpResult: TypeAlias = str | int | None
 
 
 class EventKind(Enum):
@@ -68,7 +68,7 @@ class EventKind(Enum):
     CHANGED = "changed"
     DELETED = "deleted"
     MISSED = "missed"
-    """The connection was lost meanwhile: anything at or below the watched path may have changed."""
+    """The connection was lost, so anything at or below the watched path may have changed."""
 
 
 class WatchEvent(NamedTuple):
@@ -78,21 +78,21 @@ class WatchEvent(NamedTuple):
 
 class SessionState(Enum):
     CONNECTED = "connected"
-    SUSPENDED = "suspended"  # no answer from the store: the session may be alive or over
+    SUSPENDED = "suspended"  # no answer from the store; the session may be alive or over
     EXPIRED = "expired"  # over, and this object with it
 
 
 WatchListener: TypeAlias = Callable[[WatchEvent], None]
 StateListener: TypeAlias = Callable[[SessionState], None]
 Deliver: TypeAlias = Callable[[Callable[[], None]], None]
-"""Runs a notification now or later, in any thread. Called with no lock held; must not block."""
+"""Runs a notification now or later, on any thread. Called without locks; must not block."""
 
 
 class Coordinator(Protocol):
     """One session. Safe for many threads.
 
     Every call may raise ``SessionExpiredError``, and ``CoordinatorUnavailableError`` after a
-    bounded time; reads and refusals change nothing. A path that is not one, or data above
+    bounded time. Reads and refusals change nothing. An invalid path, or data above
     ``MAX_DATA_BYTES``, is a ``ValueError``.
     """
 
@@ -117,8 +117,8 @@ class Coordinator(Protocol):
 
         Args:
             sequential: append ten digits, larger than those of any earlier sibling.
-            parents: create missing parents too, persistent and empty. Not one step with the node:
-                they may stay behind when the node is refused.
+            parents: create missing parents too, persistent and empty. This is not atomic: they may
+                stay if the node is refused.
         Raises:
             NoNodeError: the parent is missing.
             NodeExistsError, NoChildrenForEphemeralsError
@@ -145,52 +145,55 @@ class Coordinator(Protocol):
         ...
 
     def children(self, path: str) -> list[str]:
-        """Names of the children, sorted; empty too when there is no such node (``get`` tells)."""
+        """Sorted names of the children. Empty also if the node does not exist (see ``get``)."""
         ...
 
-    def transact(self, ops: Sequence[Op]) -> list[Result]:
+    def transact(self, ops: Sequence[Op]) -> list[OpResult]:
         """Carry out all of ``ops`` in order as one step, or none of them.
 
-        Each operation sees the ones before it. Raises what the first impossible one raises alone.
+        Each operation sees the ones before it. Raises what the first impossible one would raise
+        alone.
         """
         ...
 
     def watch(self, path: str, listener: WatchListener) -> None:
-        """Tell ``listener`` of every change at or below ``path``, for as long as the session lives.
+        """Call ``listener`` for every change at or below ``path`` while the session lives.
 
         The node need not exist. The event only says *that* something changed, and may come after
-        further changes: the listener reads again. After a lost connection comes one ``MISSED``.
+        further changes, so the listener reads again. A lost connection gives one ``MISSED``.
         """
         ...
 
     def on_state(self, listener: StateListener) -> None:
-        """Tell ``listener`` of every later change of ``state``."""
+        """Call ``listener`` for every later change of ``state``."""
         ...
 
     def close(self) -> None:
-        """End the session: its ephemeral nodes go at once, or by its timeout when the store cannot
-        be told. Idempotent. An expired session must be closed too. State listeners hear nothing.
+        """End the session.
+
+        Its ephemeral nodes are removed at once, or by its timeout if the store cannot be reached.
+        Idempotent. An expired session must be closed too. State listeners are not called.
         """
         ...
 
 
 CoordinatorFactory: TypeAlias = Callable[[], Coordinator]
-"""Begins a session. A broker gets this, and calls it again after an expiry."""
+"""Begins a session. A broker calls it again after an expiry."""
 
 
 class CoordinatorService(Protocol):
-    """What ``open_coordinator`` returns: the place where sessions come from."""
+    """A source of sessions, returned by ``open_coordinator``."""
 
     def connect(self) -> Coordinator:
         """Begin a session.
 
         Raises:
-            CoordinatorUnavailableError: after a bounded time.
+            CoordinatorUnavailableError: no answer within a bounded time.
         """
         ...
 
     def close(self) -> None:
-        """Give back what the service itself holds, after its sessions were closed. Idempotent."""
+        """Release what the service itself holds, after its sessions were closed. Idempotent."""
         ...
 
 
@@ -198,7 +201,7 @@ class CoordinatorService(Protocol):
 def check_path(path: str) -> None:
     """
     Raises:
-        ValueError: not an absolute path of plain names, as ZooKeeper wants them.
+        ValueError: not an absolute path of plain names, as ZooKeeper requires.
     """
     if path == "/":
         return
@@ -207,10 +210,12 @@ def check_path(path: str) -> None:
         names[0]
         or len(names) < 2
         or any(name in ("", ".", "..") for name in names[1:])
-        or any(c < " " or "\x7f" <= c <= "\x9f" or "\ud800" <= c <= "\uf8ff" or c >= "\ufff0"
-               for c in path)
+        or any(
+            c < " " or "\x7f" <= c <= "\x9f" or "\ud800" <= c <= "\uf8ff" or c >= "\ufff0"
+            for c in path
+        )
         or len(path.encode()) > MAX_PATH_BYTES
-    ):  # fmt: skip
+    ):
         raise ValueError(f"{path[:200]!r} is not a path of a node")
 
 
@@ -226,7 +231,7 @@ def check_data(data: bytes) -> None:
 def check_op(op: Op) -> None:
     """
     Raises:
-        ValueError: its path or its data.
+        ValueError: the path or the data is invalid.
     """
     if isinstance(op, Create) and op.sequential and op.path.endswith("/") and op.path != "/":
         check_path(op.path + "0")  # the digits alone are the name

@@ -1,8 +1,8 @@
-"""The coordinator inside the process: a durable tree, and sessions of the brokers beside it.
+"""The coordinator inside the process: a durable tree, and sessions of brokers.
 
-Every write is on the disk before it is answered (see ``journal``); the disk's sync is what a write
-costs, and ``transact`` shares one among many. Sessions do not outlive the process: opening the
-store again ends those of the time before, and their ephemeral nodes go.
+Every write is on the disk before it is answered (see ``journal``). It costs a sync, which the
+operations of one ``transact`` share. Sessions do not outlive the process: opening the store again
+ends earlier ones and removes their ephemeral nodes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from replication.coordination.base import (
     EventKind,
     Node,
     Op,
-    Result,
+    OpResult,
     SessionState,
     Set,
     StateListener,
@@ -37,7 +37,7 @@ from replication.coordination.base import (
 from replication.coordination.errors import CoordinatorUnavailableError, SessionExpiredError
 from replication.coordination.journal import Journal, read_tree
 from replication.coordination.notifications import Notifications
-from replication.coordination.tree import Change, Tree
+from replication.coordination.tree import Tree, TreeChange
 
 LOCK_NAME = ".lock"
 
@@ -46,15 +46,14 @@ class CoordinatorStore:
     """The tree, its disk and its sessions; ``connect`` begins one. Safe for many threads.
 
     Args:
-        directory: of its own; made when missing, locked while the store is open.
-        session_timeout_ms: a session that was not used for longer is ended by the next
-            ``expire_sessions``.
+        directory: its own directory, created if missing, locked while the store is open.
+        session_timeout_ms: ``expire_sessions`` ends sessions that were not used for longer.
         deliver: runs notifications; by default at once, in the thread that made the change, after
             its locks were released, one at a time and in order.
     Raises:
         CorruptStoreError: the file is damaged before its end.
-        LogDirLockedError: somebody else has the directory.
-        OSError: the medium.
+        LogDirLockedError: the directory is in use.
+        OSError: the disk failed.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class CoordinatorStore:
         self._clock = clock
         self._lock = threading.Lock()
         self._told = Notifications(self._lock, deliver)
-        self._down = ""  # why there are no answers any more
+        self._down = ""  # the reason why calls fail
         self._sessions: dict[int, EmbeddedCoordinator] = {}
         self._watches: dict[str, list[tuple[EmbeddedCoordinator, WatchListener]]] = {}
         _make_durable_dir(storage, directory)
@@ -84,7 +83,7 @@ class CoordinatorStore:
             raise
 
     def connect(self) -> EmbeddedCoordinator:
-        """Begin a session; its id is the number of the transaction that says so.
+        """Begin a session. Its id is the number of the transaction that records it.
 
         Raises:
             CoordinatorUnavailableError: the store is closed or its disk failed.
@@ -98,7 +97,7 @@ class CoordinatorStore:
             return session
 
     def expire(self, session: EmbeddedCoordinator) -> None:
-        """End a session as its timeout does. It hears of it, at the latest when it resumes.
+        """End a session as its timeout does. It is notified, at the latest when it resumes.
 
         Raises:
             CoordinatorUnavailableError: as ``connect``.
@@ -108,8 +107,10 @@ class CoordinatorStore:
             self._end(session)
 
     def expire_sessions(self, now_ms: int) -> None:
-        """End the sessions that were silent for too long at ``now_ms`` of the monotonic clock; to
-        be called a few times per ``session_timeout_ms``. Raises as ``expire``."""
+        """End the sessions that were silent for too long at ``now_ms`` of the monotonic clock.
+
+        Call it a few times in each ``session_timeout_ms``. Raises as ``expire``.
+        """
         with self._changing():
             self._check_up()
             for session in list(self._sessions.values()):
@@ -122,19 +123,19 @@ class CoordinatorStore:
         return self._journal.size
 
     def close(self) -> None:
-        """Give the directory back; sessions that are still there are suspended. Idempotent."""
+        """Release the directory, and suspend remaining sessions. Idempotent."""
         with self._changing():
             self._stop("the store was closed")
 
     def crash(self) -> None:
-        """Stop as the death of the process does: nobody is told. For tests."""
+        """Stop without notifications, as the death of the process does. For tests."""
         with self._lock:
             self._stop("the store crashed")
             self._told.clear()
 
     # --- for sessions
 
-    def _call(self, session: EmbeddedCoordinator, ops: Sequence[Op]) -> list[Result]:
+    def _call(self, session: EmbeddedCoordinator, ops: Sequence[Op]) -> list[OpResult]:
         for op in ops:
             check_op(op)
         with self._changing():
@@ -179,7 +180,7 @@ class CoordinatorStore:
             if session.closed:
                 return
             session.closed = True
-            # A session that cannot reach the store just falls silent.
+            # A session that cannot reach the store just goes silent.
             if not (session.suspended or self._down):
                 with suppress(CoordinatorUnavailableError):
                     self._end(session)
@@ -232,21 +233,21 @@ class CoordinatorStore:
             raise CoordinatorUnavailableError(f"session {session.session_id} is cut off")
         session.last_heard_ms = self._now_ms()
 
-    def _commit(self, ops: Sequence[Op], session_id: int) -> list[Result]:
+    def _commit(self, ops: Sequence[Op], session_id: int) -> list[OpResult]:
         results, changes = self._tree.execute(ops, session_id)
         if changes:
             self._log(changes)
             self._announce(changes)
         return results
 
-    def _log(self, changes: Sequence[Change]) -> None:
+    def _log(self, changes: Sequence[TreeChange]) -> None:
         """Make the tree's last transaction durable."""
         try:
             self._journal.append(self._tree.zxid, changes)
             if self._journal.wants_compaction():
                 self._journal.compact(self._tree)
         except OSError as error:
-            # The tree is ahead of what is surely on the disk: no more answers out of it.
+            # The tree is ahead of the disk, so no more answers come from it.
             self._stop(f"the journal failed: {error}")
             raise CoordinatorUnavailableError(f"{self.directory}: {self._down}") from error
         except BaseException:
@@ -254,7 +255,7 @@ class CoordinatorStore:
             self._told.clear()  # the process dies here
             raise
 
-    def _announce(self, changes: Sequence[Change]) -> None:
+    def _announce(self, changes: Sequence[TreeChange]) -> None:
         for change in changes:
             for path in ancestors_of(change.path):
                 for session, listener in self._watches.get(path, ()):
@@ -293,7 +294,7 @@ class CoordinatorStore:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Hold the lock; what happened under it is told after it is released."""
+        """Hold the lock, and send notifications after it is released."""
         try:
             with self._lock:
                 yield
@@ -302,9 +303,9 @@ class CoordinatorStore:
 
 
 class EmbeddedCoordinator:
-    """One session of a `CoordinatorStore`; see ``Coordinator`` for what it does.
+    """One session of a `CoordinatorStore`, with the methods of `Coordinator`.
 
-    Every call counts as a sign of life; ``heartbeat`` is one and nothing else.
+    Every call keeps the session alive; ``heartbeat`` does nothing else.
     """
 
     def __init__(self, store: CoordinatorStore, session_id: int, now_ms: int) -> None:
@@ -312,7 +313,7 @@ class EmbeddedCoordinator:
         self.last_heard_ms = now_ms
         self.suspended = False  # cut off from the store
         self.over = False  # as the store sees it
-        self.closed = False  # by its owner
+        self.closed = False  # closed by its owner
         self.state_listeners: list[StateListener] = []
         self._store = store
 
@@ -346,7 +347,7 @@ class EmbeddedCoordinator:
     def children(self, path: str) -> list[str]:
         return self._store._children(self, path)
 
-    def transact(self, ops: Sequence[Op]) -> list[Result]:
+    def transact(self, ops: Sequence[Op]) -> list[OpResult]:
         return self._store._call(self, ops)
 
     def watch(self, path: str, listener: WatchListener) -> None:
@@ -356,7 +357,7 @@ class EmbeddedCoordinator:
         self.state_listeners.append(listener)
 
     def heartbeat(self) -> None:
-        """Keep the session alive. Raises as every call."""
+        """Keep the session alive. Raises as any call."""
         self._store._touch(self)
 
     def suspend(self) -> None:
@@ -365,7 +366,7 @@ class EmbeddedCoordinator:
         self._store._suspend(self)
 
     def resume(self) -> None:
-        """Let it reach the store again, where it may learn that it is over."""
+        """Let the session reach the store again. It may then learn that it has ended."""
         self._store._resume(self)
 
     def close(self) -> None:
@@ -377,8 +378,10 @@ def _deletions(tree: Tree, session_id: int | None) -> list[Op]:
 
 
 def _make_durable_dir(storage: Storage, directory: str) -> None:
-    """Level by level, so that whatever has something below it is durable; the lowest one that
-    exists may be the last deed of a process that was killed."""
+    """Create directories level by level, each durably before the next.
+
+    The deepest existing one may not be durable, because a killed process may have just created it.
+    """
     path, missing = os.path.normpath(directory), []
     while path and storage.info(path) is None:
         missing.append(path)

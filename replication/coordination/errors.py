@@ -16,7 +16,7 @@ from logstore.common.errors import CorruptDataError, LogstoreError
 
 
 class CoordinationError(LogstoreError):
-    """Base; by itself an answer of a coordinator that fits nowhere else."""
+    """The base class, itself used for answers of a coordinator that fit no other class."""
 
 
 class _PathError(CoordinationError):
@@ -43,7 +43,7 @@ class NodeExistsError(_PathError):
 
 
 class BadVersionError(_PathError):
-    """A compare-and-set came too late: somebody else changed the node."""
+    """A compare-and-set came too late, because the node has changed."""
 
     reason = "has another version"
 

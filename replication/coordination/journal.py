@@ -10,9 +10,9 @@ A frame is a header of 32 bytes, big-endian, and a body::
     4   CRC-32C of the 28 bytes before
 
 A transaction is durable before it is answered, and nothing is written behind one that is not. So
-bytes at the end that are no frame are the rest of a write which nobody was told of: they are cut.
-A bad frame with a good one somewhere behind it is damage. The file is replaced as a whole, by a new
-snapshot, when its transactions outweigh the old one: it stays within a small multiple of the tree.
+bytes at the end that are no frame are the rest of an unanswered write, and are cut. A bad frame
+with a good one after it is damage. The file is replaced by a new snapshot when its transactions
+outweigh the old one, so it stays within a small multiple of the tree.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from logstore.kernels import crc32c
 from logstore.storage.base import File, Storage
 from replication.coordination.base import EventKind, Node, parent_of
 from replication.coordination.errors import CorruptStoreError
-from replication.coordination.tree import Change, Entry, Tree
+from replication.coordination.tree import Tree, TreeChange, TreeEntry
 
 FILE_NAME = "coordinator.journal"
 COMPACT_BYTES = 4 << 20  # transactions below this are never worth a new snapshot
@@ -50,11 +50,13 @@ class _Frame(NamedTuple):
 
 
 class Journal:
-    """The open file. One user at a time. Every method may raise ``OSError``; the journal must then
-    not be used any more, since what reached the disk is unknown (F-224).
+    """The open file, for one user at a time.
 
-    To begin one replaces the file by a snapshot. That cuts a torn end; and what the operating
-    system shows of the old file may, after a failed sync, never have reached the disk.
+    Every method may raise ``OSError``. The journal must not be used after that, since it is unknown
+    what reached the disk (F-224).
+
+    Opening replaces the file by a snapshot. That removes a torn end, and data of the old file that
+    the system shows but that never reached the disk after a failed sync.
     """
 
     def __init__(self, storage: Storage, directory: str, tree: Tree) -> None:
@@ -63,8 +65,8 @@ class Journal:
         self._file, self._snapshot_end = self._replace(tree)
         self.size = self._snapshot_end
 
-    def append(self, zxid: int, changes: Sequence[Change]) -> None:
-        """Write a transaction; durable on return."""
+    def append(self, zxid: int, changes: Sequence[TreeChange]) -> None:
+        """Write a transaction. Durable on return."""
         frame = _encode_frame(_TRANSACTION, self.size, zxid, _encode_changes(changes))
         self._file.write_at(self.size, frame)
         self._file.sync()
@@ -74,7 +76,7 @@ class Journal:
         return self.size - self._snapshot_end > max(COMPACT_BYTES, self._snapshot_end)
 
     def compact(self, tree: Tree) -> None:
-        """Replace the file by a snapshot of ``tree``, which is what all of its frames give."""
+        """Replace the file by a snapshot of ``tree``, the result of all its frames."""
         self._file.close()
         self._file, self._snapshot_end = self._replace(tree)
         self.size = self._snapshot_end
@@ -89,11 +91,11 @@ class Journal:
 
 
 def read_tree(storage: Storage, directory: str) -> Tree:
-    """The tree that the file in ``directory`` holds; an empty one when there is no file.
+    """The tree in the file of ``directory``; an empty one without a file.
 
     Raises:
         CorruptStoreError: damage before the end.
-        OSError: the medium.
+        OSError: the disk failed.
     """
     path = f"{directory}/{FILE_NAME}"
     try:
@@ -121,7 +123,7 @@ def _read(path: str, data: memoryview) -> tuple[Tree, int]:
                 raise ValueError("a second snapshot")
             tree.replay(frame.zxid, _decode_changes(frame.body))
             position = frame.end
-    except ValueError as error:  # the checksum is right, the content is not
+    except ValueError as error:  # the checksum is right but the content is not
         raise CorruptStoreError(path, position, str(error)) from None
     return tree, position
 
@@ -135,7 +137,7 @@ def _encode_frame(magic: bytes, position: int, zxid: int, body: bytes) -> bytes:
 
 
 def _header_at(data: memoryview, position: int) -> tuple[bytes, int, int, int] | None:
-    """Magic, length, zxid and CRC of the body, if a header of this very place stands here."""
+    """Magic, length, zxid and CRC of the body, if there is a header with this position."""
     if position + _HEADER_SIZE > len(data):
         return None
     header = data[position : position + _HEADER.size]
@@ -161,8 +163,10 @@ def _frame_at(data: memoryview, position: int) -> _Frame | None:
 
 
 def _next_header(data: bytes, position: int) -> int | None:
-    """Where the next header stands. It names its own place, so that a copy of a journal in the data
-    of a node is none."""
+    """The position of the next header.
+
+    A header contains its position, so a copy of a journal inside the data of a node does not count.
+    """
     while (position := data.find(_TRANSACTION, position)) >= 0:
         if _header_at(memoryview(data), position) is not None:
             return position
@@ -173,7 +177,7 @@ def _next_header(data: bytes, position: int) -> int | None:
 # --- bodies
 
 
-def _encode_changes(changes: Sequence[Change]) -> bytes:
+def _encode_changes(changes: Sequence[TreeChange]) -> bytes:
     parts: list[bytes] = []
     for kind, path, data, owner in changes:
         name = path.encode()
@@ -181,12 +185,12 @@ def _encode_changes(changes: Sequence[Change]) -> bytes:
     return b"".join(parts)
 
 
-def _decode_changes(body: memoryview) -> list[Change]:
+def _decode_changes(body: memoryview) -> list[TreeChange]:
     changes = []
     for (kind, owner), path, data in _records(_CHANGE, body):
         if kind >= len(_KINDS):
             raise ValueError(f"a change of kind {kind}")
-        changes.append(Change(_KINDS[kind], path, data, owner))
+        changes.append(TreeChange(_KINDS[kind], path, data, owner))
     return changes
 
 
@@ -203,7 +207,7 @@ def _load_snapshot(tree: Tree, frame: _Frame) -> None:
     for (version, czxid, owner, created), path, data in _records(_ENTRY, frame.body):
         if path != "/" and (path in tree.entries or parent_of(path) not in tree.entries):
             raise ValueError(f"the snapshot has no place for {path}")
-        tree.put(path, Entry(Node(data, version, czxid, owner), created))
+        tree.put(path, TreeEntry(Node(data, version, czxid, owner), created))
     tree.zxid = frame.zxid
 
 

@@ -1,7 +1,7 @@
-"""All of what is kazoo's: a client that ends with its session, and watches that stay.
+"""Everything specific to kazoo: a client that ends with its session, and persistent watches.
 
-No release of kazoo up to 2.11 speaks ``addWatch`` (ZooKeeper 3.6), and after an expiry it would
-begin a new session by itself. Only this module reaches into kazoo, and only it imports kazoo.
+kazoo up to 2.11 lacks ``addWatch`` (ZooKeeper 3.6), and begins a new session by itself after an
+expiry. Only this module imports kazoo and uses its internals.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _REFUSALS: dict[type[Exception], Callable[[str], errors.CoordinationError]] = {
 _NO_ANSWER = (
     KazooTimeoutError,
     zk.ConnectionLoss,
-    zk.ConnectionClosedError,  # a kind of SessionExpiredError, so it must be looked at before
+    zk.ConnectionClosedError,  # a subclass of SessionExpiredError, so it comes first
     zk.OperationTimeoutError,
     zk.SessionMovedError,
     zk.NotReadOnlyCallError,
 )
 _NO_ANSWER_CODES = (-122, -127)  # request timeout and throttled: classes only since kazoo 2.11
-# Other operations of the same transaction, which were refused only because one was.
+# Other operations of a transaction, which fail only because one did.
 _BYSTANDERS = (zk.RolledBackError, zk.RuntimeInconsistency)
 
 
 class _AddWatch(NamedTuple):
-    """ZooKeeper's ``AddWatchRequest``; kazoo sends any request with these attributes."""
+    """ZooKeeper's ``AddWatchRequest``. kazoo sends any object with these attributes."""
 
     path: str
 
@@ -61,11 +61,11 @@ class _AddWatch(NamedTuple):
 
 
 class OneSessionClient(KazooClient):  # type: ignore[misc]
-    """A ``KazooClient`` whose life is one session.
+    """A ``KazooClient`` for one session.
 
     Args:
-        on_event: gets the number of an event's type and its path without the chroot, in the thread
-            of the connection.
+        on_event: called with the number of an event's type and its path without the chroot, on the
+            thread of the connection.
     """
 
     chroot: str
@@ -79,25 +79,25 @@ class OneSessionClient(KazooClient):  # type: ignore[misc]
         self._connection._invoke = self._bounded_handshake
 
     def create_chroot(self, timeout_s: float) -> None:
-        """To be called before anything else is. Raises as ``answer``."""
+        """Create the chroot, before any other call. Raises as ``answer``."""
         chroot, self.chroot = self.chroot, ""
         if chroot:
             answer(self.ensure_path_async(chroot), timeout_s, chroot)
         self.chroot = chroot
 
     def add_watch_async(self, path: str) -> Any:
-        """Ask for all events at and below ``path``, until the connection is lost."""
+        """Request all events at and below ``path``, until the connection is lost."""
         result = self.handler.async_result()
         full = self.chroot + path if path != "/" else self.chroot or "/"
         self._call(_AddWatch(full), result)
         return result
 
     def in_callback_thread(self, task: Callable[[], None]) -> None:
-        """Run ``task`` in kazoo's thread for that; an exception is logged there."""
+        """Run ``task`` in kazoo's callback thread, where an exception is logged."""
         self.handler.dispatch_callback(Callback("watch", task, ()))
 
     def after(self, delay_s: float, task: Callable[[], None]) -> None:
-        """Run ``task`` later, in a thread of kazoo's."""
+        """Run ``task`` later, in one of kazoo's threads."""
 
         def wait() -> None:
             self.handler.sleep_func(delay_s)
@@ -106,8 +106,10 @@ class OneSessionClient(KazooClient):  # type: ignore[misc]
         self.handler.spawn(wait)
 
     def end(self) -> None:
-        """Close the session if it lives, release threads and sockets. Waits for kazoo's threads,
-        so it must not be called from one."""
+        """Close the session if it is alive, and release threads and sockets.
+
+        Waits for kazoo's threads, so it must not be called from one.
+        """
         if self._stopped.is_set():
             self._safe_close()
         else:
@@ -115,7 +117,7 @@ class OneSessionClient(KazooClient):  # type: ignore[misc]
         self.close()
 
     def abandon(self) -> None:
-        """Release threads and sockets without a word to the servers. Waits as ``end``."""
+        """Release threads and sockets without informing the servers. Waits as ``end``."""
         self._stopped.set()
         self._queue.append((_CONNECTION_DROP, None))
         with suppress(OSError, AttributeError):  # already stopped by an expiry
@@ -124,7 +126,7 @@ class OneSessionClient(KazooClient):  # type: ignore[misc]
         self.close()
 
     def _bounded_handshake(self, timeout_s: float, *request: Any) -> Any:
-        """A server that hangs while it starts must not cost the whole session."""
+        """Bound the handshake, so that a server that hangs does not cost the session."""
         return self._handshake(min(timeout_s, self._session_timeout / 3000), *request)
 
     def _read_watch_event(self, buffer: bytes, offset: int) -> None:
@@ -133,7 +135,7 @@ class OneSessionClient(KazooClient):  # type: ignore[misc]
 
     def _session_callback(self, state: str) -> None:
         if state == KeeperState.EXPIRED_SESSION:
-            self._stopped.set()  # else kazoo would go on with another session
+            self._stopped.set()  # otherwise kazoo would continue with another session
         super()._session_callback(state)
 
 
@@ -151,12 +153,12 @@ def answer(result: Any, timeout_s: float, path: str) -> Any:
 
 
 def is_connection_lost(error: Exception) -> bool:
-    """The request's own connection went; it says nothing of the next one."""
+    """Whether the connection of the request was lost. The next one may work."""
     return isinstance(error, zk.ConnectionLoss | zk.ConnectionClosedError | zk.SessionExpiredError)
 
 
 def translated(error: Exception, path: str) -> errors.CoordinationError:
-    """Ours for kazoo's."""
+    """Our error for one of kazoo's."""
     for kind, refusal in _REFUSALS.items():
         if isinstance(error, kind):
             return refusal(path)
@@ -168,7 +170,7 @@ def translated(error: Exception, path: str) -> errors.CoordinationError:
 
 
 def first_refusal(results: list[Any]) -> tuple[int, Exception] | None:
-    """Which operation of a transaction was impossible, and why."""
+    """The operation of a transaction that failed, and why."""
     refused = [(i, r) for i, r in enumerate(results) if isinstance(r, Exception)]
     guilty = [(i, r) for i, r in refused if not isinstance(r, _BYSTANDERS)]
     return next(iter(guilty or refused), None)

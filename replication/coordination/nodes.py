@@ -1,9 +1,10 @@
-"""Kafka's nodes: where each value of the control plane lives, and its JSON (``kafka.zk.ZkData``).
+"""Kafka's nodes: the path of each value of the control plane, and its JSON (``kafka.zk.ZkData``).
 
-Of Kafka 3.x in ZooKeeper mode, with additions: ``previous_broker_epoch`` and ``earlier_epochs`` in
-a broker's registration, ``elr`` and ``last_known_leader`` in a partition's state (KIP-966), and
-below ``/logstore/broker_epochs`` the last epoch of each broker that a controller has dealt with.
-Decoding is strict in what we use and ignores keys that a later Kafka may add.
+They are those of Kafka 3.x in ZooKeeper mode, with additions: ``previous_broker_epoch`` and
+``earlier_epochs`` in a broker's registration, ``elr`` and ``last_known_leader`` in a partition's
+state (KIP-966), below ``/logstore/broker_epochs`` the last processed epoch of each broker, and in
+``/logstore/reserved_producer_ids`` the largest producer id that was found in a log.
+Decoding is strict in the keys that we use, and ignores keys that a later Kafka may add.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from replication.common.state import (
     NO_LEADER,
     UNKNOWN_EPOCH,
     BrokerRegistration,
+    Endpoint,
     PartitionRegistration,
     RecoveryState,
     TopicAssignment,
@@ -36,15 +38,25 @@ DELETE_TOPICS = "/admin/delete_topics"
 TOPIC_CONFIGS = "/config/topics"
 PRODUCER_IDS = "/latest_producer_id_block"
 BROKER_EPOCHS = "/logstore/broker_epochs"
+RESERVED_PRODUCER_IDS = "/logstore/reserved_producer_ids"
 
 PERSISTENT_PATHS = (
-    BROKER_IDS, TOPICS, ISR_CHANGES, LOG_DIR_EVENTS, DELETE_TOPICS, TOPIC_CONFIGS, BROKER_EPOCHS,
-)  # fmt: skip
-"""What a controller creates, with parents, in an empty tree."""
+    BROKER_IDS,
+    TOPICS,
+    ISR_CHANGES,
+    LOG_DIR_EVENTS,
+    DELETE_TOPICS,
+    TOPIC_CONFIGS,
+    BROKER_EPOCHS,
+)
+"""Paths that a controller creates, with parents, in an empty tree."""
 
 LOG_DIR_FAILURE = 1
 _I32_MAX, _I64_MAX = 2**31 - 1, 2**63 - 1
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
+_ENDPOINT = re.compile(
+    r"(?P<listener>[A-Za-z0-9_.-]+)://(?P<host>\[[^\[\]]*\]|[^\[\]:/]*):(?P<port>-1|[0-9]{1,5})"
+)
 _T = TypeVar("_T")
 
 
@@ -80,12 +92,12 @@ def delete_topic_path(topic: str) -> str:
 
 
 def isr_change_path() -> str:
-    """For a sequential node."""
+    """The path prefix of a sequential node."""
     return f"{ISR_CHANGES}/isr_change_"
 
 
 def log_dir_event_path() -> str:
-    """For a sequential node."""
+    """The path prefix of a sequential node."""
     return f"{LOG_DIR_EVENTS}/log_dir_event_"
 
 
@@ -93,15 +105,19 @@ def log_dir_event_path() -> str:
 
 
 def encode_broker(broker: BrokerRegistration) -> bytes:
-    """Version 4: the last one without features, which all of Kafka's readers know."""
+    """Version 4, the last one without features, which all of Kafka's readers know.
+
+    They need an endpoint, so a broker without sockets has a host and a port too.
+    """
+    endpoints = broker.endpoints or (Endpoint("PLAINTEXT", broker.host, broker.port),)
     fields: dict[str, object] = {
         "version": 4,
         "host": broker.host,
         "port": broker.port,
         "jmx_port": -1,
         "timestamp": str(broker.timestamp_ms),
-        "endpoints": [f"PLAINTEXT://{_bracketed(broker.host)}:{broker.port}"],
-        "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"},
+        "endpoints": [f"{e.listener}://{_bracketed(e.host)}:{e.port}" for e in endpoints],
+        "listener_security_protocol_map": {e.listener: e.security_protocol for e in endpoints},
         "previous_broker_epoch": broker.previous_broker_epoch,
         "earlier_epochs": list(broker.earlier_epochs),
     }
@@ -113,10 +129,13 @@ def encode_broker(broker: BrokerRegistration) -> bytes:
 def decode_broker(broker_id: int, data: bytes) -> BrokerRegistration:
     """
     Raises:
-        CorruptNodeError: as every function here that decodes.
+        CorruptNodeError: the data is malformed, as in every decoding function here.
     """
     fields = _Fields(broker_path(broker_id), data)
     fields.version(1, 5)
+    endpoints = fields.endpoints() if fields.has("endpoints") else ()
+    if all(each.port < 0 for each in endpoints):
+        endpoints = ()
     return BrokerRegistration(
         broker_id=broker_id,
         host=fields.text("host"),
@@ -127,6 +146,7 @@ def decode_broker(broker_id: int, data: bytes) -> BrokerRegistration:
         ),
         timestamp_ms=fields.number_text("timestamp"),
         earlier_epochs=fields.epochs("earlier_epochs") if fields.has("earlier_epochs") else (),
+        endpoints=endpoints,
     )
 
 
@@ -161,21 +181,23 @@ def decode_broker_epoch(broker_id: int, data: bytes) -> int:
 
 
 def encode_topic(topic: TopicAssignment) -> bytes:
-    """All but the config, which has a node of its own."""
-    return _encode({
-        "version": 3,
-        "topic_id": topic_id_to_text(topic.topic_id),
-        "partitions": _by_partition(topic.partitions),
-        "adding_replicas": _by_partition(topic.adding),
-        "removing_replicas": _by_partition(topic.removing),
-    })  # fmt: skip
+    """Everything except the config, which has its own node."""
+    return _encode(
+        {
+            "version": 3,
+            "topic_id": topic_id_to_text(topic.topic_id),
+            "partitions": _by_partition(topic.partitions),
+            "adding_replicas": _by_partition(topic.adding),
+            "removing_replicas": _by_partition(topic.removing),
+        }
+    )
 
 
 def decode_topic(
     topic: str, data: bytes, config: Mapping[str, str] | None = None
 ) -> TopicAssignment:
     fields = _Fields(topic_path(topic), data)
-    fields.version(3, 3)  # version 3 brought topic ids, without which there is no topic here
+    fields.version(3, 3)  # version 3 added topic ids, which are required here
     partitions = fields.replicas("partitions")
     if sorted(partitions) != list(range(len(partitions))):
         fields.fail("partitions", "are not numbered from 0 on")
@@ -188,17 +210,21 @@ def decode_topic(
 
 
 def encode_partition(state: PartitionRegistration) -> bytes:
-    """Without the replicas, which are the topic's, and the partition epoch: the node's version."""
-    return _encode({
-        "version": 1,
-        "leader": state.leader,
-        "leader_epoch": state.leader_epoch,
-        "controller_epoch": state.controller_epoch,
-        "isr": list(state.isr),
-        "leader_recovery_state": int(state.recovery_state),
-        "elr": list(state.elr),
-        "last_known_leader": state.last_known_leader,
-    })  # fmt: skip
+    """The state without replicas, which the topic's node has, and without the partition epoch,
+    which is the node's version.
+    """
+    return _encode(
+        {
+            "version": 1,
+            "leader": state.leader,
+            "leader_epoch": state.leader_epoch,
+            "controller_epoch": state.controller_epoch,
+            "isr": list(state.isr),
+            "leader_recovery_state": int(state.recovery_state),
+            "elr": list(state.elr),
+            "last_known_leader": state.last_known_leader,
+        }
+    )
 
 
 def decode_partition(
@@ -260,7 +286,7 @@ def encode_log_dir_event(broker_id: int) -> bytes:
 
 
 def decode_log_dir_event(path: str, data: bytes) -> int:
-    """The broker one of whose log directories failed."""
+    """The broker with a failed log directory."""
     fields = _Fields(path, data)
     fields.version(1, 1)
     fields.number("event", LOG_DIR_FAILURE, LOG_DIR_FAILURE)
@@ -271,14 +297,14 @@ def decode_log_dir_event(path: str, data: bytes) -> int:
 
 
 def encode_producer_id_block(broker_id: int, start: int, end: int) -> bytes:
-    """The ids ``start`` … ``end`` are the broker's to hand out."""
+    """Assign the ids ``start`` … ``end`` to a broker."""
     return _encode(
         {"version": 1, "broker": broker_id, "block_start": str(start), "block_end": str(end)}
     )
 
 
 def decode_producer_id_block(data: bytes) -> int:
-    """The last id of the latest block; of a plain number, as we once wrote it, the one below it."""
+    """The last id of the latest block. A plain number, our earlier form, is one above it."""
     if data.isdigit():
         return _plain_number(PRODUCER_IDS, data, _I64_MAX) - 1
     fields = _Fields(PRODUCER_IDS, data)
@@ -289,11 +315,20 @@ def decode_producer_id_block(data: bytes) -> int:
     return end
 
 
+def encode_reserved_producer_ids(through: int) -> bytes:
+    return str(through).encode("ascii")
+
+
+def decode_reserved_producer_ids(data: bytes) -> int:
+    """The largest id that was found in a log."""
+    return _plain_number(RESERVED_PRODUCER_IDS, data, _I64_MAX)
+
+
 # --- parts
 
 
 class _Fields:
-    """A JSON object of one node; whatever is not as expected is a ``CorruptNodeError``."""
+    """A JSON object of one node. Any unexpected value is a ``CorruptNodeError``."""
 
     def __init__(self, path: str, data: bytes | dict[str, Any]) -> None:
         self._path = path
@@ -307,14 +342,14 @@ class _Fields:
 
     def get(self, key: str, kind: type[_T]) -> _T:
         value = self._values.get(key)
-        if type(value) is not kind:  # a bool is no int here
+        if type(value) is not kind:  # a bool does not count as an int
             what = "missing" if value is None else f"of type {type(value).__name__}"
             self.fail(key, f"is {what}, not {kind.__name__}")
         return value
 
     def text(self, key: str) -> str:
         value = self.get(key, str)
-        if not value.isprintable():  # which is false for half a surrogate pair too
+        if not value.isprintable():  # also false for half a surrogate pair
             self.fail(key, "is not printable text")
         return value
 
@@ -328,8 +363,9 @@ class _Fields:
 
     def number_text(self, key: str) -> int:
         text = self.text(key)
-        if not (text.isascii() and text.isdigit() and len(text) < 19):
-            self.fail(key, "is not a number")
+        is_number = text.isascii() and text.isdigit() and len(text) <= 19
+        if not is_number or int(text) > _I64_MAX:
+            self.fail(key, f"is not a number from 0 to {_I64_MAX}")
         return int(text)
 
     def version(self, low: int, high: int) -> None:
@@ -346,6 +382,21 @@ class _Fields:
         if any(type(value) is not int or not 0 <= value <= _I64_MAX for value in values):
             self.fail(key, "holds something else than epochs")
         return tuple(values)
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        protocols = self.get("listener_security_protocol_map", dict)
+        found = []
+        for text in self.get("endpoints", list):
+            match = _ENDPOINT.fullmatch(text) if isinstance(text, str) else None
+            if match is None or int(match["port"]) > 65_535 or not text.isprintable():
+                self.fail("endpoints", "holds something else than listener://host:port")
+            listener = match["listener"]
+            protocol = protocols.get(listener)
+            if not isinstance(protocol, str) or not protocol.isprintable():
+                self.fail("listener_security_protocol_map", f"lacks {listener[:80]}")
+            host = match["host"].removeprefix("[").removesuffix("]")
+            found.append(Endpoint(listener, host, int(match["port"]), protocol))
+        return tuple(found)
 
     def brokers(self, key: str) -> tuple[int, ...]:
         return self._brokers(key, self.get(key, list))

@@ -1,4 +1,4 @@
-"""What listeners are told: in the order of the changes, one at a time, with no lock held."""
+"""Calls of listeners, in the order of the changes, one at a time, without locks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ logger = get_logger(__name__)
 
 
 class Notifications:
-    """A queue beside somebody's lock. ``deliver`` is the one who runs them; by default that is the
-    thread that drains, and an exception is logged."""
+    """A queue of notifications beside the owner's lock.
+
+    ``deliver`` runs them. By default that is the draining thread, and an exception is logged.
+    """
 
     def __init__(self, lock: threading.Lock, deliver: Deliver | None) -> None:
         self._lock = lock
@@ -22,16 +24,19 @@ class Notifications:
         self._draining = False
 
     def add(self, notification: Callable[[], None]) -> None:
-        """Under the lock."""
+        """Add a notification. The lock is held."""
         self._waiting.append(notification)
 
     def clear(self) -> None:
-        """Under the lock."""
+        """Drop all notifications. The lock is held."""
         self._waiting.clear()
 
     def drain(self) -> None:
-        """Without the lock. What is added meanwhile, by a listener or another thread, is told by
-        the drain that is under way: listeners neither nest nor overtake each other."""
+        """Run all notifications. The lock is not held.
+
+        The running drain also runs those that a listener or another thread adds, so listeners
+        neither nest nor overtake each other.
+        """
         while True:
             with self._lock:
                 if self._draining or not self._waiting:

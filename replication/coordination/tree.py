@@ -1,7 +1,7 @@
 """The tree of the embedded coordinator in memory: which operations are legal, and what they do.
 
 No locks, no disk, no sessions: `CoordinatorStore` has those. An operation becomes *changes*, which
-are what the journal keeps; applying the same changes again gives the same tree.
+the journal stores. Applying the same changes gives the same tree.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from replication.coordination.base import (
     EventKind,
     Node,
     Op,
-    Result,
+    OpResult,
     Set,
     parent_of,
 )
@@ -31,7 +31,7 @@ from replication.coordination.errors import (
 _Key = TypeVar("_Key", str, int)
 
 
-class Change(NamedTuple):
+class TreeChange(NamedTuple):
     """One node created, changed or deleted; data and owner are empty where they do not apply."""
 
     kind: EventKind
@@ -40,25 +40,25 @@ class Change(NamedTuple):
     owner: int = 0
 
 
-class Entry(NamedTuple):
-    """A node and how many children it ever got: the next sequential one has that number."""
+class TreeEntry(NamedTuple):
+    """A node, and how many children it ever had, which numbers the next sequential one."""
 
     node: Node
     created: int = 0
 
 
 class Tree:
-    """``zxid`` is the number of the last transaction."""
+    """The tree. ``zxid`` is the number of the last transaction."""
 
     def __init__(self) -> None:
         self.zxid = 0
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, TreeEntry] = {}
         self._children: dict[str, set[str]] = {}
         self._owned: dict[int, set[str]] = {}
-        self.put("/", Entry(Node(b"", 0, 0, 0)))
+        self.put("/", TreeEntry(Node(b"", 0, 0, 0)))
 
-    def put(self, path: str, entry: Entry) -> None:
-        """Add or replace a node; its parent is there."""
+    def put(self, path: str, entry: TreeEntry) -> None:
+        """Add or replace a node. Its parent exists."""
         self.entries[path] = entry
         if path != "/":
             self._children.setdefault(parent_of(path), set()).add(path.rpartition("/")[2])
@@ -77,15 +77,15 @@ class Tree:
         owners: Iterable[int] = self._owned if owner is None else (owner,)
         return sorted(path for each in owners for path in self._owned.get(each, ()))
 
-    def execute(self, ops: Sequence[Op], session: int) -> tuple[list[Result], list[Change]]:
+    def execute(self, ops: Sequence[Op], session: int) -> tuple[list[OpResult], list[TreeChange]]:
         """Carry out ``ops`` as the next transaction; all or nothing.
 
         Raises:
             NoNodeError, NodeExistsError, BadVersionError, NotEmptyError,
             NoChildrenForEphemeralsError: the tree is as it was.
         """
-        results: list[Result] = []
-        changes: list[Change] = []
+        results: list[OpResult] = []
+        changes: list[TreeChange] = []
         undo: list[Callable[[], None]] = []
         try:
             for op in ops:
@@ -102,11 +102,11 @@ class Tree:
             self.zxid += 1
         return results, changes
 
-    def replay(self, zxid: int, changes: Iterable[Change]) -> None:
+    def replay(self, zxid: int, changes: Iterable[TreeChange]) -> None:
         """Apply a transaction of the journal.
 
         Raises:
-            ValueError: it does not follow from this tree.
+            ValueError: it does not apply to this tree.
         """
         if zxid != self.zxid + 1:
             raise ValueError(f"transaction {zxid} after {self.zxid}")
@@ -124,11 +124,11 @@ class Tree:
             self._apply(change, zxid)
         self.zxid = zxid
 
-    def _resolve(self, op: Op, session: int) -> tuple[Result, Change | None]:
+    def _resolve(self, op: Op, session: int) -> tuple[OpResult, TreeChange | None]:
         if isinstance(op, Create):
             path = self._path_for(op)
             owner = session if op.ephemeral else 0
-            return path, Change(EventKind.CREATED, path, op.data, owner)
+            return path, TreeChange(EventKind.CREATED, path, op.data, owner)
         entry = self.entries.get(op.path)
         if entry is None:
             raise NoNodeError(op.path)
@@ -137,10 +137,10 @@ class Tree:
         if isinstance(op, Check):
             return None, None
         if isinstance(op, Set):
-            return entry.node.version + 1, Change(EventKind.CHANGED, op.path, op.data)
+            return entry.node.version + 1, TreeChange(EventKind.CHANGED, op.path, op.data)
         if op.path == "/" or self._children.get(op.path):
             raise NotEmptyError(op.path)
-        return None, Change(EventKind.DELETED, op.path)
+        return None, TreeChange(EventKind.DELETED, op.path)
 
     def _path_for(self, op: Create) -> str:
         parent = self.entries.get(parent_of(op.path))
@@ -153,15 +153,15 @@ class Tree:
             raise NoChildrenForEphemeralsError(path)
         return path
 
-    def _apply(self, change: Change, zxid: int) -> Callable[[], None]:
-        """Do it, and return what undoes it."""
+    def _apply(self, change: TreeChange, zxid: int) -> Callable[[], None]:
+        """Apply a change, and return a function that undoes it."""
         path = change.path
         before = self.entries.get(path)
         if change.kind is EventKind.CREATED:
             parent_path = parent_of(path)
             parent = self.entries[parent_path]
             self.entries[parent_path] = parent._replace(created=parent.created + 1)
-            self.put(path, Entry(Node(change.data, 0, zxid, change.owner)))
+            self.put(path, TreeEntry(Node(change.data, 0, zxid, change.owner)))
 
             def undo_create() -> None:
                 self._remove(path)
@@ -182,7 +182,7 @@ class Tree:
         if entry.node.ephemeral_owner:
             _discard(self._owned, entry.node.ephemeral_owner, path)
 
-    def __iter__(self) -> Iterator[tuple[str, Entry]]:
+    def __iter__(self) -> Iterator[tuple[str, TreeEntry]]:
         """All nodes, parents before their children."""
         return iter(sorted(self.entries.items()))
 

@@ -1,7 +1,8 @@
 """The coordinator over a real ZooKeeper (3.6 or later), through kazoo.
 
-ZooKeeper keeps the tree and the sessions; kazoo pings, and reconnects while a session lives. Added
-here: bounded waiting, typed errors, watches that survive a reconnect, one object for one session.
+ZooKeeper keeps the tree and the sessions. kazoo pings, and reconnects while a session lives. This
+module adds bounded waits, typed errors, watches that survive a reconnect, and one object for each
+session.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from replication.coordination.base import (
     EventKind,
     Node,
     Op,
-    Result,
+    OpResult,
     SessionState,
     Set,
     StateListener,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-WATCH_BACKOFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)  # after each refusal in a row; then the last again
+WATCH_BACKOFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)  # for consecutive refusals; the last one repeats
 
 _STATES = {
     "CONNECTED": SessionState.CONNECTED,
@@ -62,7 +63,7 @@ class ZooKeeper:
 
     Args:
         hosts: ``host:port,host:port/chroot``; the chroot is created when it is missing.
-        session_timeout_ms: asked for; the servers have their own bounds.
+        session_timeout_ms: the requested timeout. The servers have their own bounds.
         request_timeout_ms: how long a call waits for its answer; by default the session's timeout.
         connect_timeout_ms: how long ``connect`` waits.
         deliver: runs notifications; by default in a thread of kazoo, from which a session must not
@@ -100,11 +101,11 @@ class ZooKeeper:
         )
 
     def close(self) -> None:
-        """Nothing to do: every session is closed for itself."""
+        """Does nothing, because every session is closed by itself."""
 
 
 class ZooKeeperCoordinator:
-    """One session; see ``Coordinator``. Made by ``ZooKeeper.connect``."""
+    """One session with the methods of `Coordinator`, made by ``ZooKeeper.connect``."""
 
     def __init__(
         self,
@@ -143,7 +144,7 @@ class ZooKeeperCoordinator:
 
     @property
     def session_password(self) -> bytes:
-        """With the id it lets another client take the session over."""
+        """The password with which another client could take over the session."""
         return bytes(self._client._session_passwd)
 
     @property
@@ -162,9 +163,13 @@ class ZooKeeperCoordinator:
         check_op(Create(path, data, ephemeral, sequential))
         self._check()
         result = self._client.create_async(
-            path, data, ephemeral=ephemeral, sequence=sequential, makepath=parents,
+            path,
+            data,
+            ephemeral=ephemeral,
+            sequence=sequential,
+            makepath=parents,
             include_data=True,
-        )  # fmt: skip
+        )
         try:
             real_path, stat = self._answer(result, path)
         except NoNodeError:
@@ -178,7 +183,7 @@ class ZooKeeperCoordinator:
             data, stat = self._answer(self._client.get_async(path), path)
         except NoNodeError:
             return None
-        # A node that another client made may have no data at all.
+        # A node of another client may have no data at all.
         return Node(bytes(data or b""), stat.version, stat.czxid, stat.ephemeralOwner)
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
@@ -200,7 +205,7 @@ class ZooKeeperCoordinator:
         except NoNodeError:
             return []
 
-    def transact(self, ops: Sequence[Op]) -> list[Result]:
+    def transact(self, ops: Sequence[Op]) -> list[OpResult]:
         for op in ops:
             check_op(op)
         self._check()
@@ -235,7 +240,7 @@ class ZooKeeperCoordinator:
             listeners = self._watches.setdefault(path, [])
             listeners.append(listener)
         try:
-            # Again for a further listener too: then the first may just have been refused.
+            # Repeat it for each listener, because the first request may have been refused.
             self._answer(self._client.add_watch_async(path), path)
         except CoordinationError:
             with self._lock:
@@ -249,8 +254,9 @@ class ZooKeeperCoordinator:
         self._end(self._kazoo.OneSessionClient.end)
 
     def abandon(self) -> None:
-        """Fall silent as the end of the process does: the servers wait for the timeout of the
-        session. Otherwise as ``close``. For tests."""
+        """Go silent as the end of the process does, so that the servers wait for the session
+        timeout. Otherwise as ``close``. For tests.
+        """
         self._end(self._kazoo.OneSessionClient.abandon)
 
     def _end(self, how: Callable[[OneSessionClient], None]) -> None:
@@ -270,7 +276,7 @@ class ZooKeeperCoordinator:
         return getattr(self, "_session_id", 0)
 
     def _check(self) -> None:
-        """A request while there is no connection would wait, and be carried out who knows when."""
+        """Refuse a request without a connection: it would wait, and run at an unknown time."""
         if self._state is SessionState.EXPIRED:
             raise SessionExpiredError(f"session {self._id_or_0():#x} is over")
         if self._state is SessionState.SUSPENDED:
@@ -315,14 +321,17 @@ class ZooKeeperCoordinator:
             result.rawlink(partial(self._on_watch_back, path, failures))
 
     def _on_watch_back(self, path: str, failures: int, result: Any) -> None:
-        """What happened between the connections is known to nobody: everyone reads again."""
+        """Send MISSED to all listeners, because changes between the connections are unknown."""
         error = result.exception
         if error is not None:
-            # With the connection lost, the next one brings it back. On a live one nobody else
-            # would, and changes would go unheard for as long as it lives.
+            # After a lost connection the next one restores the watch. On a live one nothing else
+            # would, and changes would be missed for as long as it lives.
             if not self._kazoo.is_connection_lost(error):
-                logger.warning("the watch of %s is refused, and asked for again: %s",
-                               path, self._kazoo.translated(error, path))  # fmt: skip
+                logger.warning(
+                    "the watch of %s is refused, and asked for again: %s",
+                    path,
+                    self._kazoo.translated(error, path),
+                )
                 again = partial(self._watch_again, path, failures + 1)
                 self._client.after(WATCH_BACKOFF_S[min(failures, len(WATCH_BACKOFF_S) - 1)], again)
             return
@@ -332,7 +341,7 @@ class ZooKeeperCoordinator:
             self._deliver(partial(listener, WatchEvent(EventKind.MISSED, path)))
 
 
-def _result(op: Op, result: Any) -> Result:
+def _result(op: Op, result: Any) -> OpResult:
     if isinstance(op, Create):
         return str(result)
     return int(result.version) if isinstance(op, Set) else None

@@ -1,4 +1,4 @@
-"""Act three: the brokers are gone, and Spark reads what they left.
+"""Act three: the brokers have stopped, and Spark reads their files.
 
 It verifies and compares the three directories in one pass, writes the report, and answers a
 question about the flights with SQL on the raw segments. The same question is answered by plain
@@ -18,7 +18,7 @@ from logstore import terminal
 from logstore.common import interrupts
 from logstore.common.errors import LogstoreError
 from logstore.demo.flights import Rows
-from logstore.demo.outcome import Step
+from logstore.demo.outcome import DemoStep
 from logstore.demo.show import Show
 from logstore.demo.topic import TOPIC
 from logstore.verify import Severity, VerifyOptions
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Workers import what is installed, not what lies in the directory that the demo is started in.
+    # Workers must import the installed packages, not the directory in which the demo was started.
     "spark.executorEnv.PYTHONSAFEPATH": "1",
 }
 QUESTION = """
@@ -45,7 +45,7 @@ GROUP BY carrier
 
 
 def run(outcome: DemoOutcome, places: Places, sent: Sequence[Rows], show: Show) -> None:
-    """All of it. What could not be proven, errors of Spark included, is in ``faults``."""
+    """Run act three. What could not be proven, errors of Spark included, is in ``faults``."""
     assert outcome.cluster is not None
     told = outcome.spark = SparkOutcome()
     try:
@@ -82,11 +82,11 @@ def _verify(
     spark: SparkSession,
     show: Show,
 ) -> None:
-    from logstore.spark import verify
+    from logstore.spark import verify_on_spark
 
     log_dirs = [places.broker(broker_id) for broker_id in BROKERS]
     started = time.perf_counter()
-    report = verify(spark, *log_dirs, options=VerifyOptions(fingerprint=True)).report
+    report = verify_on_spark(spark, *log_dirs, options=VerifyOptions(fingerprint=True)).report
     seconds = time.perf_counter() - started
     outcome.faults += report.unusable
     outcome.faults += [str(f) for f in report.findings if f.severity is not Severity.INFO]
@@ -94,7 +94,7 @@ def _verify(
     size = sum(p.bytes for p in report.partitions)
     if records != outcome.records * len(log_dirs):
         outcome.faults.append(f"Spark saw {records:,} records in {len(log_dirs)} directories")
-    outcome.steps.append(Step("Spark verifies, compares", records, size, seconds))
+    outcome.steps.append(DemoStep("Spark verifies, compares", records, size, seconds))
     told.files = report.files
     write_report(report, places.report, title="The brokers of the demo")
     show.proven(
@@ -112,7 +112,7 @@ def _ask(
     spark: SparkSession,
     show: Show,
 ) -> None:
-    """Which carrier keeps its passengers waiting longest."""
+    """Ask which carrier has the longest delays."""
     flights = spark.read.format("logstore").option("subscribe", TOPIC).load(places.broker(0))
     flights.createOrReplaceTempView("flights")
     rows = spark.sql(QUESTION).collect()
@@ -131,7 +131,7 @@ def _ask(
 
 
 def counted(sent: Sequence[Rows]) -> dict[str, CarrierDelay]:
-    """The answer from the input, without Spark and without a log."""
+    """Compute the answer from the input, without Spark and without a log."""
     flights: dict[str, int] = defaultdict(int)
     delays: dict[str, list[int]] = defaultdict(list)
     for rows in sent:

@@ -1,4 +1,4 @@
-"""Where the acts work: below one directory, made afresh, never at the cost of anything else."""
+"""The directory of the acts, which is created or emptied, but never if it holds anything else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def prepare(directory: str) -> Places:
     """Make the directory, or empty it when an earlier demo left it.
 
     Raises:
-        NotADemoError: it holds something else; nothing was touched.
+        NotADemoError: it holds something else. Nothing was changed.
         LogDirLockedError: it is open elsewhere.
         OSError: it cannot be made or written.
     """
@@ -42,7 +42,7 @@ def prepare(directory: str) -> Places:
     )
     coordinator = os.path.join(places.cluster, COORDINATOR)
     if _names(storage, directory) - {SINGLE, CLUSTER, REPORT, SPARK_LOG, LOCK}:
-        log_dirs = [directory]  # a log directory itself, as demos of one act left it
+        log_dirs = [directory]  # a log directory itself, from an earlier form of the demo
     else:
         log_dirs = [places.single, *map(places.broker, BROKERS)]
         _expect(storage, places.cluster, {COORDINATOR, *(f"broker-{b}" for b in BROKERS)})

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from checkpoints.types import TopicPartition
 from logstore.common.errors import LogstoreError
 from logstore.demo.flights import Rows
-from logstore.demo.outcome import Step
+from logstore.demo.outcome import DemoStep
 from logstore.demo.show import Show
 from logstore.demo.story import batch_records
 from logstore.demo.topic import CLUSTER_ID, CONFIG, TOPIC, compare_records
@@ -32,12 +32,12 @@ REPLICATION = ReplicationConfig(
 )
 UNREPLICATED = b"acknowledged by one"  # key of the records with acks=1
 _UNREPLICATED_EACH = 5
-_KILL_FROM, _KILL_TO = 0.15, 0.45  # of all flights are acknowledged at the kill
-_RETURN, _HEAL = 0.6, 0.8  # and when the dead broker returns, and when the links are mended
+_KILL_FROM, _KILL_TO = 0.15, 0.45  # share of flights acknowledged at the kill
+_RETURN, _HEAL = 0.6, 0.8  # and at the return of the dead broker, and when the links are restored
 
 
 def run(outcome: DemoOutcome, places: Places, sent: list[Rows], show: Show) -> None:
-    """All of it. What could not be proven, errors of the brokers included, is in ``faults``."""
+    """Run act two. What could not be proven, errors of the brokers included, is in ``faults``."""
     cluster_outcome = outcome.cluster = ClusterOutcome(list(BROKERS), MIN_ISR)
     try:
         with errors_as_faults(outcome.faults):
@@ -55,8 +55,9 @@ def _run_cluster(
     with Cluster(
         BROKERS, places.cluster, log_config=CONFIG, config=REPLICATION, cluster_id=CLUSTER_ID
     ) as cluster:
-        assignment = [[BROKERS[(p + n) % len(BROKERS)] for n in range(len(BROKERS))]
-                      for p in range(len(sent))]  # fmt: skip
+        assignment = [
+            [BROKERS[(p + n) % len(BROKERS)] for n in range(len(BROKERS))] for p in range(len(sent))
+        ]
         tps = cluster.create_topic(
             TOPIC, assignment=assignment, config={"min.insync.replicas": MIN_ISR}
         )
@@ -106,18 +107,21 @@ class _Act:
             replica = cluster.replica(tp, leader)
             told.partitions.append(
                 ReplicatedPartition(
-                    tp.partition, list(replica.replicas), leader, replica.leader_epoch,
+                    tp.partition,
+                    list(replica.replicas),
+                    leader,
+                    replica.leader_epoch,
                     isr_smallest=len(replica.isr.committed),
                 )
-            )  # fmt: skip
+            )
 
     # -- the kill ------------------------------------------------------------------------------
 
     def kill_the_leader(self) -> None:
-        """Cut it off, let it acknowledge what nobody else has, and kill it.
+        """Cut the leader off, let it acknowledge records that only it has, and kill it.
 
-        The batch that the producer sends it meanwhile waits for followers which cannot fetch. So
-        would batches to other partitions, which it follows: the next one goes to one that it leads.
+        The batch that the producer sends to it waits for followers that cannot fetch. Batches to
+        partitions that it follows would wait too, so the next batch goes to one that it leads.
         """
         cluster, stream, killed = self._cluster, self._stream, self._killed
         stream.allow(self._kill_at)
@@ -149,7 +153,7 @@ class _Act:
         self._read_the_dead()
 
     def _ahead(self) -> list[TopicPartition]:
-        """The partitions in which the leader to be killed has what no follower has."""
+        """The partitions in which the leader to be killed has records that no follower has."""
         others = [b for b in BROKERS if b != self._killed]
         return [
             tp
@@ -185,11 +189,11 @@ class _Act:
         )
 
     def _read_the_dead(self) -> None:
-        """What its files hold beyond the point where the new epochs begin."""
+        """Read the dead broker's records after the start of the new epochs."""
         for tp in self._led:
             start = self._cluster.replica(tp, self._leader(tp)).epoch_start_offset
             if start is None:
-                self._fault(f"{tp}: led by nobody")
+                self._fault(f"{tp}: without a leader")
                 continue
             lost = replicas.tail(self._places.broker(self._killed), tp, start)
             if sum(record.key == UNREPLICATED for record in lost) != _UNREPLICATED_EACH:
@@ -214,7 +218,10 @@ class _Act:
         )
 
     def bring_it_back(self) -> None:
-        """Its old epoch must end, in its log, where the new leader's epoch begins."""
+        """Restart the broker.
+
+        In its log the old epoch must end where the new leader's epoch begins.
+        """
         cluster, killed, failover = self._cluster, self._killed, self._failover
         starts = {
             tp: cluster.replica(tp, self._leader(tp)).epoch_start_offset or 0 for tp in self._led
@@ -249,7 +256,7 @@ class _Act:
     # -- the ISR -------------------------------------------------------------------------------
 
     def cut_it_off(self) -> None:
-        """The broker, a follower now, cannot fetch; its session goes on."""
+        """Keep the broker, a follower now, from fetching, while its session lives."""
         cluster, follower, failover = self._cluster, self._killed, self._failover
         before = list(self._stream.acknowledged)
         limit = -int(-self._outcome.records * _HEAL // 1)
@@ -280,8 +287,8 @@ class _Act:
         self._show.line(f"links mended: all in sync after {_ms(failover.expanded_seconds)}")
         self._show.proven(
             self._outcome,
-            f"all that was acknowledged meanwhile was so by an ISR of {MIN_ISR} without it; it is "
-            "back in every ISR",
+            f"all acknowledgements in between came from an ISR of {MIN_ISR} without it; it is back "
+            "in every ISR",
         )
 
     def _without(self, broker_id: int) -> list[TopicPartition]:
@@ -301,7 +308,7 @@ class _Act:
             told.leader = self._leader(tp)
             told.epoch = self._cluster.replica(tp, told.leader).leader_epoch
         size = sum(self._cluster.replica(tp, self._leader(tp)).local_log().size for tp in self._tps)
-        outcome.steps.append(Step("produce, acks=all", stream.total, size, stream.seconds))
+        outcome.steps.append(DemoStep("produce, acks=all", stream.total, size, stream.seconds))
         self._show.line(f"sent the rest: {stream.total:,} records acknowledged in all")
 
     def consume(self, sent: Sequence[Rows]) -> None:
@@ -316,7 +323,7 @@ class _Act:
                     self._fault(f"{tp}: {difference or f'{number:,} of {len(rows):,} records'}")
                 count += len(found)
                 advance(count)
-        self._outcome.steps.append(Step("consume", count, size, seconds))
+        self._outcome.steps.append(DemoStep("consume", count, size, seconds))
         self._show.proven(
             self._outcome,
             "a consumer reads every acknowledged flight once and in order, at the offset that was "
@@ -355,7 +362,7 @@ def _compare_replicas(
     sent: Sequence[Rows],
     show: Show,
 ) -> None:
-    """The brokers have stopped: their files."""
+    """Compare the files of the stopped brokers."""
     log_dirs = [places.broker(broker_id) for broker_id in BROKERS]
     outcome.faults += replicas.differences(log_dirs, tps, sent)
     show.proven(
@@ -371,7 +378,7 @@ def _compare_replicas(
     outcome.faults += faults
     count = sum(p.records for p in told.partitions) * len(log_dirs)
     size = sum(p.size for p in told.partitions) * len(log_dirs)
-    outcome.steps.append(Step("verify the brokers", count, size, seconds))
+    outcome.steps.append(DemoStep("verify the brokers", count, size, seconds))
     show.proven(
         outcome,
         f"every byte of {files} files of the brokers verified, with equal fingerprints",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from logstore.demo.outcome import Outcome
+from logstore.demo.outcome import WriterOutcome
 
 
 @dataclass(slots=True)
@@ -26,11 +26,10 @@ class ReplicatedPartition:
 
 @dataclass(slots=True)
 class Failover:
-    """The kill of a leader, its return, and the time for which it was cut off later. In records
-    and seconds.
+    """The kill of a leader, its return, and its later time without links, in records and seconds.
 
-    ``unreplicated``: acknowledged with acks=1 by the leader alone. ``cut``: all that it had to give
-    up, those and the batch that waited for its followers.
+    ``unreplicated``: records that the leader alone acknowledged with acks=1. ``cut``: all records
+    that it had to truncate, which are those and the batch that waited for its followers.
     """
 
     killed: int
@@ -87,8 +86,8 @@ class SparkOutcome:
 
 
 @dataclass(slots=True)
-class DemoOutcome(Outcome):
-    """All of it; ``cluster`` and ``spark`` are None where an earlier act already failed."""
+class DemoOutcome(WriterOutcome):
+    """The outcome of all acts. ``cluster`` and ``spark`` are None if an earlier act failed."""
 
     cluster: ClusterOutcome | None = None
     spark: SparkOutcome | None = None

@@ -1,4 +1,4 @@
-"""What the files of brokers say: of one that is dead, and of all of them in the end."""
+"""Read the files of brokers: of a dead one, and of all in the end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tail(log_dir: str, tp: TopicPartition, offset: int) -> list[Record]:
 def differences(
     log_dirs: Sequence[str], tps: Sequence[TopicPartition], sent: Sequence[Rows]
 ) -> list[str]:
-    """Where the logs differ from each other, byte by byte, or from what was sent."""
+    """Where the logs differ from each other, byte by byte, or from the sent records."""
     found = []
     for tp, rows in zip(tps, sent, strict=True):
         first, *others = (log_bytes(log_dir, tp) for log_dir in log_dirs)

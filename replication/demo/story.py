@@ -14,7 +14,7 @@ from replication.demo.outcome import DemoOutcome
 def run(
     directory: str, records: int, partitions: int, seed: int, show: Show, *, spark: bool = True
 ) -> DemoOutcome:
-    """Everything. Raises only for bad input; what could not be proven is in ``faults``."""
+    """Run all acts. Raises only for bad input. What could not be proven is in ``faults``."""
     started = time.perf_counter()
     outcome = DemoOutcome(directory, records, seed)
     places = prepare(directory)

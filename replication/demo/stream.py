@@ -22,8 +22,8 @@ class StreamError(LogstoreError):
 class Stream:
     """Sends the flights, one batch to each partition in turn, and waits for each acknowledgement.
 
-    It goes on until ``limit`` records are acknowledged, and further when the limit is raised. Use
-    as a context manager. The counts may be read from any thread.
+    It runs until ``limit`` records are acknowledged, and continues when the limit is raised. Use it
+    as a context manager. The counts may be read on any thread.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Stream:
     ) -> None:
         self._producer, self._tps, self._sent, self._batch = producer, tps, sent, batch
         self.acknowledged = [0] * len(tps)
-        self.misplaced: list[str] = []  # acknowledged at another offset than where it belongs
+        self.misplaced: list[str] = []  # acknowledged at a wrong offset
         self.seconds = self.slowest_seconds = 0.0
         self._limit, self._next, self._closed = 0, 0, False
         self._error: LogstoreError | None = None
@@ -52,7 +52,10 @@ class Stream:
         return sum(self.acknowledged)
 
     def allow(self, limit: int, first: int | None = None) -> None:
-        """Raise the limit; ``first`` is the partition to go on with, when it is idle now."""
+        """Raise the limit.
+
+        ``first`` is the partition to continue with, if the producer is idle now.
+        """
         with self._changed:
             self._limit = max(self._limit, limit)
             self._next = self._next if first is None else first
@@ -63,10 +66,10 @@ class Stream:
         return self.acknowledged[number] < len(self._sent[number])
 
     def wait_for(self, total: int, advance: Callable[[int], None]) -> None:
-        """Until ``total`` records are acknowledged; ``advance`` is told how many are.
+        """Wait until ``total`` records are acknowledged. ``advance`` is called with the number.
 
         Raises:
-            StreamError: that will not happen.
+            StreamError: the producer has ended or stalled.
         """
         before, deadline = -1, 0.0
         while (now := self.total) < total:
@@ -89,7 +92,10 @@ class Stream:
             self._error = error
 
     def _send_next(self) -> bool:
-        """One batch to the next partition, if it lacks records; whether there may be more to do."""
+        """Send one batch to the next partition that lacks records.
+
+        Returns whether there may be more to do.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self.total < self._limit)
             number = self._next

@@ -1,1 +1,11 @@
-"""``Cluster``: several brokers in one process, for services and for tests."""
+"""``Cluster``: several brokers in one process, for services and for tests.
+
+Begin with ``cluster``. ``local_brokers`` starts and stops the brokers, ``topic_admin`` changes
+topics.
+"""
+
+from __future__ import annotations
+
+from replication.embedded.cluster import Cluster
+
+__all__ = ["Cluster", "cluster"]

@@ -1,6 +1,6 @@
 """``Cluster``: several brokers in one process, on real files and real threads.
 
-For services that embed a replicated log, and for tests of code that talks to one: brokers can be
+It is for services that embed a replicated log, and for tests of code that uses one. Brokers can be
 stopped, crashed, cut off and started again while others serve.
 """
 
@@ -18,24 +18,27 @@ from replication.partition import Partition
 
 
 class Cluster(TopicAdmin):
-    """Brokers 0, 1, 2, … in one process, and what a service or a test asks of all of them.
+    """Brokers 0, 1, 2, … in one process, with the operations for services and tests.
 
-    Use as a context manager, or call ``close``.
+    Use it as a context manager, or call ``close``.
 
     Args:
         brokers: how many, or their ids.
-        directory: where each broker gets a directory ``broker-N``, and the embedded coordinator
-            its own; a temporary one, removed at the end, by default.
+        directory: holds a directory ``broker-N`` for each broker, and one for the embedded
+            coordinator. By default a temporary one that is removed at the end.
         coordinator: ``embedded`` (below ``directory``), or a URL for ``open_coordinator`` such as
             ``zookeeper://127.0.0.1:2181/chroot``, or a service.
         log_config, broker_config, config: defaults of topics, of log directories, of replication.
-        storage, storages: where files are; ``storages`` for single brokers in place of ``storage``.
-        session_timeout_ms: how long a silent broker counts as alive. It is for a coordinator that
-            is named, not for a service.
-        cluster_id: for ``meta.properties`` of all brokers; by default the one that a directory has
-            already, else a random one.
+        storage, storages: the storage of all files; ``storages`` replaces it for single brokers.
+        session_timeout_ms: how long a silent broker counts as alive. Only for a coordinator given
+            by name or URL.
+        cluster_id: for ``meta.properties`` of all brokers. By default the one that a directory has,
+            or a random one.
+        racks: racks by broker id. A consumer may read a replica in its own rack.
+        front_door: opens sockets for clients; without it only this process reaches the brokers.
     Raises:
-        LogDirLockedError, StorageFailedError, ConfigError: as ``LogManager``.
+        ConfigError: no broker, or one twice; and as ``LogManager``.
+        LogDirLockedError, StorageFailedError: as ``LogManager``.
     """
 
     # -- reading and writing -------------------------------------------------------------------
@@ -66,7 +69,7 @@ class Cluster(TopicAdmin):
         """The high watermark, as a consumer learns it."""
         return self.consumer(tp).offset_for(tp, LATEST)
 
-    # -- looking inside ------------------------------------------------------------------------
+    # -- inspection ------------------------------------------------------------------------
 
     def leader(self, tp: TopicPartition) -> int | None:
         """The live broker that leads a partition now, None when there is none."""
@@ -78,7 +81,7 @@ class Cluster(TopicAdmin):
         return max(leaders)[1] if leaders else None
 
     def replica(self, tp: TopicPartition, broker_id: int) -> Partition:
-        """The partition as one broker has it.
+        """The replica of a partition on one broker.
 
         Raises:
             BrokerUnavailableError, UnknownPartitionError
@@ -86,21 +89,21 @@ class Cluster(TopicAdmin):
         return self.broker(broker_id).replica_manager.partition(tp)
 
     def isr(self, tp: TopicPartition) -> tuple[int, ...]:
-        """The committed ISR in the eyes of the leader; empty when nobody leads."""
+        """The leader's committed ISR; empty without a leader."""
         leader = self.leader(tp)
         return () if leader is None else tuple(sorted(self.replica(tp, leader).isr.committed))
 
     def wait_for_isr(
         self, tp: TopicPartition, members: Iterable[int], timeout_s: float = 30.0
     ) -> None:
-        """Until the leader's committed ISR has exactly these members."""
+        """Wait until the leader's committed ISR has exactly these members."""
         wanted = tuple(sorted(members))
         self.wait_until(lambda: self.isr(tp) == wanted, f"ISR of {tp} is {wanted}", timeout_s)
 
     def wait_for_leader(
         self, tp: TopicPartition, not_broker: int | None = None, timeout_s: float = 30.0
     ) -> int:
-        """The id of the leader as soon as there is one (other than ``not_broker``)."""
+        """Wait for a leader (other than ``not_broker``), and return its id."""
         found: list[int] = []
 
         def led() -> bool:

@@ -1,5 +1,7 @@
-"""Brokers of one process, on real files and real threads: they are started, stopped, crashed, cut
-off and started again, each while others serve."""
+"""Brokers of one process, on real files and real threads.
+
+Each can be started, stopped, crashed and cut off while others serve.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,13 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Self
+from typing import Protocol, Self
 
 from checkpoints.errors import CheckpointError
 from checkpoints.meta_properties import META_PROPERTIES, MetaPropertiesFile
 from checkpoints.partition_metadata import topic_id_to_text
 from logstore.common.config import BrokerConfig, LogConfig
-from logstore.common.errors import LogstoreError
+from logstore.common.errors import ConfigError, LogstoreError
 from logstore.common.random_id import new_uuid, random_id
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
@@ -24,11 +26,39 @@ from replication.client import Client
 from replication.common.config import ReplicationConfig
 from replication.common.errors import BrokerUnavailableError
 from replication.common.runtime import ThreadRuntime
+from replication.common.state import Endpoint
 from replication.common.transport import LocalNetwork, LocalTransport
 from replication.coordination import Coordinator, CoordinatorService, open_coordinator
 
 POLL_S = 0.002
-CLIENT = -1  # where clients sit in the network
+CLOSE_GRACE_MS = 5000  # time for answers under way to clients
+CLIENT = -1  # the node of clients in the network
+
+
+class FrontDoor(Protocol):
+    """The bound sockets of one life of a broker.
+
+    Attributes:
+        endpoints: where clients reach it.
+    """
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]: ...
+    def serve(self, broker: Broker) -> None:
+        """Take requests for ``broker`` from now on."""
+        ...
+
+    def close(self, grace_ms: int) -> None:
+        """Take no more requests. Those in process may be answered for ``grace_ms``. Idempotent."""
+        ...
+
+
+OpenFrontDoor = Callable[[int], FrontDoor]
+"""Binds the sockets of the broker of that id: the same ones in each of its lives.
+
+Raises:
+    OSError: an address is taken.
+"""
 
 
 def _new_cluster_id() -> str:
@@ -36,9 +66,9 @@ def _new_cluster_id() -> str:
 
 
 class LocalBrokers:
-    """See the module. Use as a context manager, or call ``close``.
+    """The brokers of a cluster. Use it as a context manager, or call ``close``.
 
-    Arguments and errors are those of ``Cluster``.
+    Arguments and errors are those of `Cluster`.
     """
 
     def __init__(
@@ -55,7 +85,12 @@ class LocalBrokers:
         log_dirs_per_broker: int = 1,
         session_timeout_ms: int = 6000,
         cluster_id: str | None = None,
+        front_door: OpenFrontDoor | None = None,
+        racks: Mapping[int, str] | None = None,
     ) -> None:
+        self.broker_ids = list(range(brokers)) if isinstance(brokers, int) else list(brokers)
+        if not self.broker_ids or len(set(self.broker_ids)) < len(self.broker_ids):
+            raise ConfigError(f"brokers = {brokers!r}: one at least, and each id once")
         self._temporary = directory is None
         self.directory = os.fspath(directory or tempfile.mkdtemp(prefix="logstore-cluster-"))
         self.network = LocalNetwork()
@@ -69,14 +104,17 @@ class LocalBrokers:
         self.coordinator = self._open_coordinator(coordinator, session_timeout_ms)
         self._sessions: dict[int, Coordinator] = {}
         self._brokers: dict[int, Broker] = {}
+        self._open_front_door = front_door
+        self._racks = dict(racks or {})
+        self._front_doors: dict[int, FrontDoor] = {}
         self._closed = False
         self._starting = threading.Lock()  # one start at a time, and none after the end
-        self.broker_ids = list(range(brokers)) if isinstance(brokers, int) else list(brokers)
         self._cluster_id = cluster_id or self._found_cluster_id() or _new_cluster_id()
         self.client = Client(
-            LocalTransport(self.network, CLIENT, self._runtime), lambda: self.network.bound,
+            LocalTransport(self.network, CLIENT, self._runtime),
+            lambda: self.network.bound,
             timers=self._runtime,
-        )  # fmt: skip
+        )
         self._start_all()
 
     def _found_cluster_id(self) -> str | None:
@@ -84,7 +122,7 @@ class LocalBrokers:
             storage = self._storages.get(broker_id, self._storage)
             for log_dir in self.log_dirs(broker_id):
                 path = os.path.join(log_dir, META_PROPERTIES)
-                with suppress(CheckpointError):  # which its broker will tell of
+                with suppress(CheckpointError):  # its broker will report that
                     meta = MetaPropertiesFile(path, storage).read()
                     if meta is not None and meta.cluster_id is not None:
                         return meta.cluster_id
@@ -105,7 +143,9 @@ class LocalBrokers:
         return service
 
     def _keep_sessions(self) -> None:
-        """In one process nobody else tells the embedded coordinator who is alive."""
+        """Send heartbeats and expire sessions, because the embedded coordinator has no other
+        source.
+        """
         for broker_id, session in list(self._sessions.items()):
             broker = self._brokers.get(broker_id)
             if broker is not None and broker.state is not BrokerState.STOPPED:
@@ -191,29 +231,43 @@ class LocalBrokers:
     def _start(self, broker_id: int) -> None:
         def connect() -> Coordinator:
             session = self.coordinator.connect()
-            if self._brokers.get(broker_id) is broker:  # else this was answered too late
+            if self._brokers.get(broker_id) is broker:  # otherwise this answer is outdated
                 self._sessions[broker_id] = session
             return session
 
         def on_fatal(error: LogstoreError) -> None:
             self.network.unbind(broker_id, broker.handle)
+            if front_door is not None:
+                front_door.close(0)
             self._forget_session(broker_id, broker)
 
         earlier = self._brokers.get(broker_id)
         if earlier is not None:
-            earlier.runtime.close()  # of one that stopped by itself
+            earlier.runtime.close()  # for one that stopped by itself
+        front_door = self._open_front_door(broker_id) if self._open_front_door else None
         runtime = ThreadRuntime(f"broker-{broker_id}")
         try:
             broker = Broker(
-                broker_id, self.log_dirs(broker_id), connect=connect,
-                transport=LocalTransport(self.network, broker_id, runtime), runtime=runtime,
+                broker_id,
+                self.log_dirs(broker_id),
+                connect=connect,
+                transport=LocalTransport(self.network, broker_id, runtime),
+                runtime=runtime,
                 storage=self._storages.get(broker_id, self._storage),
-                log_config=self._log_config, broker_config=self._broker_config,
+                log_config=self._log_config,
+                broker_config=self._broker_config,
                 config=self._config,
                 cluster_id=self._cluster_id,
+                rack=self._racks.get(broker_id),
+                endpoints=front_door.endpoints if front_door is not None else (),
                 on_fatal=on_fatal,
-            )  # fmt: skip
+            )
+            if front_door is not None:
+                front_door.serve(broker)
+                self._front_doors[broker_id] = front_door
         except BaseException:
+            if front_door is not None:
+                front_door.close(0)
             runtime.close()
             raise
         self._brokers[broker_id] = broker
@@ -222,12 +276,12 @@ class LocalBrokers:
 
     def start(self, broker_id: int, *, wait: bool = True) -> None:
         """Start a broker that was stopped or crashed, or is being stopped; ``wait`` until it is
-        registered.
+        registered and a controller has told it of the topics, so that it serves clients.
 
         Raises:
             BrokerUnavailableError: the cluster was closed.
             DuplicateBrokerRegistrationError: another process has its id.
-            TimeoutError: the coordinator does not answer.
+            TimeoutError: the coordinator does not answer, or no controller reaches the broker.
         """
         broker = self._brokers.get(broker_id)
         if broker is not None and broker.state in (BrokerState.STOPPING, BrokerState.CLOSING):
@@ -239,8 +293,14 @@ class LocalBrokers:
             broker = self._brokers.get(broker_id)
             if broker is None or broker.state is BrokerState.STOPPED:
                 self._start(broker_id)
-        if wait and self._brokers[broker_id].state is BrokerState.STARTING:
+            started = self._brokers[broker_id]
+        if wait and started.state is BrokerState.STARTING:
             self.wait_until(lambda: self._has_joined(broker_id), f"broker {broker_id} registers")
+        if wait:
+            self.wait_until(
+                lambda: started.metadata.is_complete or started.state is not BrokerState.RUNNING,
+                f"broker {broker_id} knows the topics",
+            )
 
     def _has_joined(self, broker_id: int) -> bool:
         error = self._brokers[broker_id].fatal_error
@@ -251,12 +311,15 @@ class LocalBrokers:
     def stop(self, broker_id: int, *, controlled: bool = True) -> None:
         """Stop a broker cleanly: its leaderships move, its logs are flushed and closed.
 
-        This returns once the broker is down, even if it dies first or another thread stops it too.
+        Returns once the broker is down, even if it dies first or another thread stops it too.
         """
         broker = self.broker(broker_id)
         stopped = threading.Event()
+        front_door = self._front_doors.get(broker_id)
         broker.shutdown(stopped.set, controlled=controlled)
         stopped.wait()
+        if front_door is not None:
+            front_door.close(CLOSE_GRACE_MS)
         self.network.unbind(broker_id, broker.handle)
         broker.runtime.close()
         self._take_session(broker_id, broker)
@@ -265,12 +328,15 @@ class LocalBrokers:
         """End a broker as ``kill -9`` would: nothing is flushed, no file is closed in order.
 
         Args:
-            notice: its session ends at once, so that the controller knows; otherwise it is found
-                dead when its session times out.
+            notice: end its session at once, so that the controller knows. Otherwise its session
+                times out.
         """
         broker = self.broker(broker_id)
         self.network.unbind(broker_id, broker.handle)
-        session = self._take_session(broker_id, broker)  # before one who stops it can
+        front_door = self._front_doors.get(broker_id)
+        if front_door is not None:
+            front_door.close(0)
+        session = self._take_session(broker_id, broker)  # before a concurrent stop can
         broker.crash()
         broker.runtime.close()
         if notice and session is not None:
@@ -279,13 +345,16 @@ class LocalBrokers:
             _abandon(session)
 
     def _take_session(self, broker_id: int, broker: Broker) -> Coordinator | None:
-        """None where the broker was started again: the session is that of its new life."""
+        """Take the session of a broker.
+
+        None if the broker was started again, since the session belongs to its new life.
+        """
         if self._brokers.get(broker_id) is not broker:
             return None
         return self._sessions.pop(broker_id, None)
 
     def _forget_session(self, broker_id: int, broker: Broker) -> None:
-        """It falls silent, and ends by its timeout."""
+        """Let a session go silent and end by its timeout."""
         _abandon(self._take_session(broker_id, broker))
 
     def restart(self, broker_id: int) -> None:
@@ -312,8 +381,10 @@ class LocalBrokers:
                 resume()
 
     def close(self) -> None:
-        """Stop all brokers cleanly, one after the other, without moving leaderships; who waits for
-        an answer to ``client`` hears of it."""
+        """Stop all brokers cleanly, one after the other, without moving leaderships.
+
+        Waiting calls of ``client`` end.
+        """
         self.client.close()
         with self._starting:
             if self._closed:
@@ -321,7 +392,7 @@ class LocalBrokers:
             self._closed = True
         self.heal()
         for broker_id in self.network.bound:
-            self.network.unbind(broker_id)  # nobody reads a log that is being closed
+            self.network.unbind(broker_id)  # no reads of a log that is being closed
         for broker_id in list(self._brokers):
             with suppress(BrokerUnavailableError):  # it is down already
                 self.stop(broker_id, controlled=False)
@@ -339,7 +410,7 @@ class LocalBrokers:
     ) -> None:
         """
         Raises:
-            TimeoutError: not so in time; ``what`` is named.
+            TimeoutError: it did not happen in time; the text names ``what``.
             BrokerUnavailableError: the cluster was closed.
         """
         deadline = self._runtime.now_ms() + timeout_s * 1000

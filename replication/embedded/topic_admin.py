@@ -1,7 +1,7 @@
-"""Topics of a ``Cluster``: made, grown, configured, deleted, each until the brokers go by it.
+"""Create, grow, configure and delete topics of a ``Cluster``, and wait until all brokers apply it.
 
-A request may be carried out although no answer comes. It is asked again then, and what the
-controller refuses is compared with what is there: only what is as it was asked for is a success.
+A request may be carried out although no answer comes. Then it is repeated, and after a refusal the
+present state is compared with the request: only an equal state is a success.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DONE = TopicResponse(ErrorCode.NONE)
 
 
 class TopicAdmin(LocalBrokers):
-    """See the module."""
+    """The topic operations of a cluster."""
 
     def _controller_id(self) -> int:
         controller = self.client.controller_id()
@@ -70,14 +70,14 @@ class TopicAdmin(LocalBrokers):
     ) -> None:
         """
         Args:
-            done: how the controller answers what is carried out already.
-            is_as_asked: looked at where it answers so after a try without a verdict.
-            still: whether the topic is there that the request means, which only names it; looked
-                at before another try.
+            done: the controller's error for a request that is carried out already.
+            is_as_asked: called at that error after a try without an answer.
+            still: whether the topic that the request means still exists, since the request only has
+                its name; called before another try.
         Raises:
             ReplicationError: the controller refuses.
         """
-        in_doubt = False  # also after NOT_CONTROLLER, of one that stopped half-way
+        in_doubt = False  # also after NOT_CONTROLLER from a controller that stopped half-way
 
         def attempt() -> TopicResponse:
             nonlocal in_doubt
@@ -100,13 +100,13 @@ class TopicAdmin(LocalBrokers):
         if response.error_code is not ErrorCode.NONE:
             raise error_for(response.error_code, response.error_message)
 
-    # -- what is there -------------------------------------------------------------------------
+    # -- present state -------------------------------------------------------------------------
 
     def _topic(self, name: str) -> TopicAssignment | None:
-        """As the coordinator has it; brokers may have old news.
+        """The topic in the coordinator. Brokers may have old metadata.
 
         Raises:
-            BrokerUnavailableError: no broker has a session with it that is answered.
+            BrokerUnavailableError: no broker has a working session with the coordinator.
         """
         failure = "no broker is running"
         for broker in sorted(self._running(), key=lambda broker: not broker.controller.active):
@@ -129,10 +129,10 @@ class TopicAdmin(LocalBrokers):
         return found is not None and found.topic_id == topic_id
 
     def _present(self, name: str, topic_id: uuid.UUID | None = None) -> TopicAssignment:
-        """The topic of that name; with ``topic_id`` no later one.
+        """The topic of that name, and with ``topic_id`` only that one.
 
         Raises:
-            UnknownPartitionError: there is none, or not any more.
+            UnknownPartitionError: it does not exist, or no longer.
             BrokerUnavailableError: as ``_topic``, at the end of the time.
         """
         found = self.client.retry(lambda: self._topic(name), TIMEOUT_S)
@@ -146,25 +146,16 @@ class TopicAdmin(LocalBrokers):
     ) -> None:
         def are_led() -> bool:
             running = self._running()
-            if all(self._is_led(broker, tp) for broker in running for tp in tps):
+            if all(broker.knows_leader(tp) for broker in running for tp in tps):
                 return True
             if not any(broker.metadata.topic_id(topic) == topic_id for broker in running):
-                self._present(topic, topic_id)  # not known yet, or not any more
+                self._present(topic, topic_id)  # not known yet, or no longer
             return False
 
         self.wait_until(are_led, f"topic {topic} has leaders")
         self.client.refresh()
 
-    def _is_led(self, broker: Broker, tp: TopicPartition) -> bool:
-        known = broker.metadata.registration(tp)
-        if known is None or known.leader < 0:
-            return False
-        if broker.broker_id != known.leader:
-            return True
-        partition = broker.replica_manager.partitions.get(tp)
-        return partition is not None and partition.is_leader
-
-    # -- what is asked for ---------------------------------------------------------------------
+    # -- operations ---------------------------------------------------------------------
 
     def create_topic(
         self,
@@ -182,11 +173,11 @@ class TopicAdmin(LocalBrokers):
             replication_factor: three, or as many as there are brokers, by default.
             assignment: the replicas of each partition, the preferred leader first.
             config: topic keys, such as ``{"min.insync.replicas": 2}``.
-            if_not_exists: a topic that is there already is left as it is, whatever it was asked to
-                be, and its partitions are returned.
+            if_not_exists: leave an existing topic as it is, whatever the other arguments, and
+                return its partitions.
         Raises:
             ReplicationError: the controller refuses; ``code`` says why.
-            UnknownPartitionError: the topic was deleted meanwhile.
+            UnknownPartitionError: the topic was deleted during the call.
         """
         factor = replication_factor or min(3, len(self.broker_ids))
         request = CreateTopicRequest(
@@ -212,13 +203,13 @@ class TopicAdmin(LocalBrokers):
         return tps
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic and wait until no live broker holds a replica of it, or knows it.
+        """Delete a topic, and wait until no live broker has a replica of it or knows it.
 
-        Its name is free then, if no broker with a replica of it is down. The topic that has the
-        name now is deleted, by its id: never one that gets the name meanwhile.
+        Its name is free then, if no broker with a replica of it is down. The topic is deleted by
+        its id, so never one that gets the name during the call.
 
         Raises:
-            UnknownPartitionError: there is no such topic.
+            UnknownPartitionError: the topic does not exist.
             ReplicationError: the controller refuses.
         """
         topic_id = self._present(topic).topic_id
@@ -245,12 +236,10 @@ class TopicAdmin(LocalBrokers):
     def create_partitions(
         self, topic: str, total: int, *, assignment: Sequence[Sequence[int]] | None = None
     ) -> list[TopicPartition]:
-        """Give a topic more partitions, ``total`` in the end, and wait until they are led; the new
-        ones.
+        """Raise the number of partitions to ``total``, and wait for leaders. Returns the new ones.
 
-        Producers spread over them from their next look at the metadata on, so a key may go to
-        another partition than before. A consumer reads the partitions that it was given, and no
-        others.
+        Producers use them after their next metadata refresh, so a key may go to another partition
+        than before. A consumer reads only the partitions that it was given.
 
         Args:
             assignment: the replicas of each new partition, the preferred leader first.
@@ -263,7 +252,10 @@ class TopicAdmin(LocalBrokers):
         replicas = None if assignment is None else tuple(map(tuple, assignment))
 
         def is_as_asked() -> bool:
-            """Whoever did it: without an assignment all that was asked for is a number."""
+            """Whether the number is reached, by any client.
+
+            Without an assignment only the number was requested.
+            """
             found = self._topic(topic)
             if found is None or found.topic_id != topic_id:
                 return False
@@ -273,19 +265,21 @@ class TopicAdmin(LocalBrokers):
 
         request = CreatePartitionsRequest(topic, total, replicas)
         self._ask_for_topic(
-            request, ErrorCode.INVALID_PARTITIONS, is_as_asked,
+            request,
+            ErrorCode.INVALID_PARTITIONS,
+            is_as_asked,
             lambda: self._is_there(topic, topic_id),
-        )  # fmt: skip
+        )
         tps = [TopicPartition(topic, p) for p in range(known, total)]
         self._wait_for_leaders(topic, topic_id, tps)
         return tps
 
     def alter_topic(self, topic: str, config: Mapping[str, object]) -> None:
-        """Change keys of a topic, and wait until every live replica follows them, or follows a
-        later change by another client.
+        """Change keys of a topic, and wait until every live replica applies them, or a later change
+        by another client.
 
         Args:
-            config: the keys that change; None for the default again.
+            config: the keys to change. None restores the default.
         Raises:
             ReplicationError: the controller refuses, INVALID_CONFIG for one; nothing is changed.
             UnknownPartitionError: there is no such topic, or not any more.
@@ -318,7 +312,7 @@ class TopicAdmin(LocalBrokers):
 
 
 def _is_made_by(found: TopicAssignment, request: CreateTopicRequest) -> bool:
-    """Whether a topic is as the request wants it."""
+    """Whether a topic equals the request."""
     replicas = [found.partitions.get(number) for number in range(request.partitions)]
     if len(found.partitions) != request.partitions or dict(found.config) != dict(request.config):
         return False
@@ -334,7 +328,7 @@ def _goes_by(
     wanted: Mapping[str, str],
     keys: Iterable[str],
 ) -> bool:
-    """Whether the replicas of a broker have these keys as the topic wants them."""
+    """Whether the replicas of a broker have the topic's values of these keys."""
     properties = broker.log_manager.config.with_properties(dict(wanted)).to_properties()
     for tp, partition in list(broker.replica_manager.partitions.items()):
         log = partition.log

@@ -75,7 +75,7 @@ class Timer:
         """When ``advance`` next has something to do (run tasks, or sort a bucket of a coarser
         wheel), at or before the earliest expiry; None when nothing waits."""
     def __len__(self) -> int:
-        """Tasks that wait. O(buckets), of which there are some dozens."""
+        """Tasks that wait. O(buckets); there are some dozens."""
 
 class DelayedOperation(TimerTask):
     """Something to answer once: when a condition holds, or ``delay_ms`` after its registration.
