@@ -14,6 +14,7 @@ SETTINGS = {"flush.messages"}
 PAGES = ["a-record-travels.md"]
 # Packages and modules, a setting.
 ELSEWHERE = {
+    "__all__",
     "checkpoints",
     "deep",
     "election",
@@ -55,6 +56,26 @@ def test_the_files_of_a_page_are_there(page: str) -> None:
     assert len(files) > 10
     known = [str(path) for path in _sources()]
     assert {f for f in files if not any(path.endswith("/" + f) for path in known)} == set()
+
+
+def test_the_map_has_every_room() -> None:
+    """But for small things that need no explanation, and the rooms of the command line."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    rooms = {
+        p.parent.name
+        for top in ("logstore", "replication")
+        for p in (ROOT / top).glob("*/__init__.py")
+    }
+    assert len(rooms) > 25
+    assert {room for room in rooms if f"{room}/ " not in text} == {"common", "demo"}
+
+
+def test_the_files_on_the_map_are_there() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    files = re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", text)
+    assert len(files) > 10
+    tops = [ROOT, ROOT / "logstore", ROOT / "replication"]
+    assert [f for f in files if not any((top / f).exists() for top in tops)] == []
 
 
 def test_the_names_on_the_map_are_there() -> None:

@@ -118,9 +118,14 @@ class TestLogValidator:
 
     @pytest.mark.parametrize(
         ("stamp", "taken"),
-        [(NOW + 1000, True), (NOW + 1001, False), (NOW - 5000, True), (NOW - 5001, False),
-         (-1, True)],
-    )  # fmt: skip
+        [
+            (NOW + 1000, True),
+            (NOW + 1001, False),
+            (NOW - 5000, True),
+            (NOW - 5001, False),
+            (-1, True),
+        ],
+    )
     def test_timestamp_limits(self, stamp: int, taken: bool) -> None:
         """testInvalidCreateTimeNonCompressedV2, …CompressedV2 (F-172): limits are inclusive; −1
         is no timestamp."""
@@ -192,10 +197,15 @@ class TestLogValidator:
     @pytest.mark.parametrize("target", COMPRESSION_TYPES)
     def test_target_codec(self, codec: Compression, target: str) -> None:
         """testRecompressionV2, testUncompressed…, testCompressedV2 (F-177, F-178)."""
-        data = bytes(encode_batch(
-            [(b"k", VALUE, NOW)] * 5, compression=codec, producer_id=4, producer_epoch=0,
-            base_sequence=0,
-        ))  # fmt: skip
+        data = bytes(
+            encode_batch(
+                [(b"k", VALUE, NOW)] * 5,
+                compression=codec,
+                producer_id=4,
+                producer_epoch=0,
+                base_sequence=0,
+            )
+        )
         with Disk(compression_type=target).open() as log:
             log.append_as_leader(data, 0)
             stored = parse_header(log.read(0).data)

@@ -40,9 +40,14 @@ class TestPartitionChangeBuilder:
         ],
     )
     def test_elect_leader(
-        self, elr: bool, now: PartitionRegistration, isr: tuple[int, ...], mode: Mode, leader: int,
+        self,
+        elr: bool,
+        now: PartitionRegistration,
+        isr: tuple[int, ...],
+        mode: Mode,
+        leader: int,
         unclean: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """testElectLeader."""
         found = elect(now.replicas, isr, now.elr, now.leader, now.last_known_leader, not_3, mode)
         assert found == (leader, unclean)
@@ -115,16 +120,26 @@ class TestPartitionChangeBuilder:
         ],
     )
     def test_eligible_leader_replicas(
-        self, elr: bool, isr: tuple[int, ...], old_elr: tuple[int, ...],
-        target: tuple[int, ...] | None, unclean: tuple[int, ...], elr_after: tuple[int, ...],
-    ) -> None:  # fmt: skip
+        self,
+        elr: bool,
+        isr: tuple[int, ...],
+        old_elr: tuple[int, ...],
+        target: tuple[int, ...] | None,
+        unclean: tuple[int, ...],
+        elr_after: tuple[int, ...],
+    ) -> None:
         """testEligibleLeaderReplicas_IsrShrinkBelowMinISR, …_IsrExpandAboveMinISR,
         …_IsrAddNewMemberNotInELR, …_RemoveUncleanShutdownReplicasFromElr."""
         now = PartitionRegistration((1, 2, 3, 4), isr, 1, 100, 200, elr=old_elr)
         after = change(
-            now, not_3, min_isr=3, elr_enabled=elr, mode=Mode.PREFERRED, isr=target,
+            now,
+            not_3,
+            min_isr=3,
+            elr_enabled=elr,
+            mode=Mode.PREFERRED,
+            isr=target,
             unclean_replicas=unclean,
-        )  # fmt: skip
+        )
         assert after.elr == (elr_after if elr else ())
         assert (after.isr, after.leader, after.leader_epoch) == (target or isr, 1, 100)
 
@@ -194,9 +209,12 @@ class TestReplicationControlManager:
         b = Brokers()
         b.create()
         late = AlterPartitionItem(
-            T0, 0, 0, tuple((r, b.brokers[r].broker_epoch) for r in (1, 2)),
+            T0,
+            0,
+            0,
+            tuple((r, b.brokers[r].broker_epoch) for r in (1, 2)),
             topic_id=b.topic().topic_id,
-        )  # fmt: skip
+        )
         b.delete()
         b.create()
         (result,) = b.alter_items(1, late).partitions
@@ -299,8 +317,9 @@ class TestReplicationControlManager:
         }
         b.alter((1, 2))
         assert b.elect(kind) == {
-            T0: ErrorCode.NONE, third: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-        }  # fmt: skip
+            T0: ErrorCode.NONE,
+            third: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        }
         assert b.partition().leader == 2
         assert b.partition().recovery_state is RecoveryState.RECOVERED
 

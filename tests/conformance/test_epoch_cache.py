@@ -101,10 +101,18 @@ class TestLeaderEpochFileCache:
 @pytest.mark.parametrize(
     ("query", "answer"),
     [
-        (-1, UNDEFINED), (0, (0, 10)), (1, (1, 10)), (2, (2, 20)), (3, (2, 20)), (4, (4, 35)),
-        (5, (4, 35)), (6, (4, 35)), (7, (7, 50)), (8, UNDEFINED),
+        (-1, UNDEFINED),
+        (0, (0, 10)),
+        (1, (1, 10)),
+        (2, (2, 20)),
+        (3, (2, 20)),
+        (4, (4, 35)),
+        (5, (4, 35)),
+        (6, (4, 35)),
+        (7, (7, 50)),
+        (8, UNDEFINED),
     ],
-)  # fmt: skip
+)
 def test_end_offset_for_an_epoch(query: int, answer: tuple[int, int]) -> None:
     """F-208."""
     assert cache_of(*SAMPLE).end_offset_for(query, 50) == answer
@@ -138,10 +146,15 @@ def test_assignments_in_a_row() -> None:
 @pytest.mark.parametrize(
     ("offset", "left"),
     [
-        (5, SAMPLE), (10, SAMPLE), (15, [(2, 15), (4, 20), (7, 35)]), (20, [(4, 20), (7, 35)]),
-        (34, [(4, 34), (7, 35)]), (35, [(7, 35)]), (50, [(7, 50)]),
+        (5, SAMPLE),
+        (10, SAMPLE),
+        (15, [(2, 15), (4, 20), (7, 35)]),
+        (20, [(4, 20), (7, 35)]),
+        (34, [(4, 34), (7, 35)]),
+        (35, [(7, 35)]),
+        (50, [(7, 50)]),
     ],
-)  # fmt: skip
+)
 def test_truncate_from_start(offset: int, left: Entries) -> None:
     """F-206, F-215, F-216."""
     cache = cache_of(*SAMPLE)
@@ -152,10 +165,15 @@ def test_truncate_from_start(offset: int, left: Entries) -> None:
 @pytest.mark.parametrize(
     ("offset", "left"),
     [
-        (36, SAMPLE), (35, SAMPLE[:2]), (21, SAMPLE[:2]), (20, SAMPLE[:1]), (10, []), (0, []),
+        (36, SAMPLE),
+        (35, SAMPLE[:2]),
+        (21, SAMPLE[:2]),
+        (20, SAMPLE[:1]),
+        (10, []),
+        (0, []),
         (-1, SAMPLE),
     ],
-)  # fmt: skip
+)
 def test_truncate_from_end(offset: int, left: Entries) -> None:
     """F-205, F-217, F-218."""
     cache = cache_of(*SAMPLE)

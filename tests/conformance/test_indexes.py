@@ -192,9 +192,13 @@ class TestTimeIndex:
         assert time_index([]).lookup(100, 0) == TimestampOffset(-1, BASE)
         index = time_index(entries)
         expected = {
-            100: (-1, BASE), 109: (-1, BASE), 110: (110, BASE + 10), 115: (110, BASE + 10),
-            150: (150, BASE + 50), 999: (150, BASE + 50),
-        }  # fmt: skip
+            100: (-1, BASE),
+            109: (-1, BASE),
+            110: (110, BASE + 10),
+            115: (110, BASE + 10),
+            150: (150, BASE + 50),
+            999: (150, BASE + 50),
+        }
         assert {t: tuple(index.lookup(t, 5)) for t in expected} == expected
 
     def test_truncate(self) -> None:

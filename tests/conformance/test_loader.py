@@ -279,10 +279,14 @@ def with_transactions(disk: Disk) -> ReplicaLog:
 
 def producer_facts(log: ReplicaLog) -> dict[int, tuple[int, ...]]:
     return {
-        p.producer_id: (p.producer_epoch, p.coordinator_epoch, p.current_txn_first_offset,
-                        p.last_sequence)
+        p.producer_id: (
+            p.producer_epoch,
+            p.coordinator_epoch,
+            p.current_txn_first_offset,
+            p.last_sequence,
+        )
         for p in log.producers.producers.values()
-    }  # fmt: skip
+    }
 
 
 class TestSplitCrash:

@@ -794,10 +794,16 @@ class TestRetention:
     @pytest.mark.parametrize(
         ("limit", "left"),
         [
-            (12 * PAIR, [0, 8, 16]), (12 * PAIR - 1, [0, 8, 16]), (8 * PAIR + 1, [0, 8, 16]),
-            (8 * PAIR, [8, 16]), (4 * PAIR, [16]), (1, [16]), (0, [24]), (-1, [0, 8, 16]),
+            (12 * PAIR, [0, 8, 16]),
+            (12 * PAIR - 1, [0, 8, 16]),
+            (8 * PAIR + 1, [0, 8, 16]),
+            (8 * PAIR, [8, 16]),
+            (4 * PAIR, [16]),
+            (1, [16]),
+            (0, [24]),
+            (-1, [0, 8, 16]),
         ],
-    )  # fmt: skip
+    )
     def test_by_size(self, limit: int, left: list[int]) -> None:
         """F-282, *size*: a segment goes if it is no larger than the excess that is left."""
         with segmented(Disk(retention_bytes=limit)) as log:
@@ -878,10 +884,13 @@ class TestRetention:
             log.delete_old_segments()
             assert disk.bases(".snapshot") == [16]
             assert sorted(disk.names(".deleted")) == sorted(
-                [file_name(b, s) + ".deleted" for b in (0, 8)
-                 for s in (".log", ".index", ".timeindex")]
+                [
+                    file_name(b, s) + ".deleted"
+                    for b in (0, 8)
+                    for s in (".log", ".index", ".timeindex")
+                ]
                 + [file_name(8, ".snapshot.deleted")]
-            )  # fmt: skip
+            )
             disk.clock.advance(999)
             assert log.purge_deleted(disk.clock.wall_ms()) == 0
             disk.clock.advance(1)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import random
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +55,14 @@ class Machine:
 
     def start(self) -> LogManager:
         return LogManager(
-            ["/d"], self.config, broker_config=self.broker, storage=self.storage,
-            clock=self.clock, background=False, run_later=lambda task: task(),
-        )  # fmt: skip
+            ["/d"],
+            self.config,
+            broker_config=self.broker,
+            storage=self.storage,
+            clock=self.clock,
+            background=False,
+            run_later=lambda task: task(),
+        )
 
     def restart(self) -> None:
         self.manager.close()
@@ -145,9 +152,15 @@ class TestLogCleaner:
         log = machine.log
         for sequence in range(2):
             log.append_as_leader(
-                batch(key=b"%d" % sequence, producer_id=1, producer_epoch=0,
-                      base_sequence=sequence, transactional=True), 0,
-            )  # fmt: skip
+                batch(
+                    key=b"%d" % sequence,
+                    producer_id=1,
+                    producer_epoch=0,
+                    base_sequence=sequence,
+                    transactional=True,
+                ),
+                0,
+            )
             log.roll()
         log.append_as_leader(marker(commit=False), 0, AppendOrigin.COORDINATOR)
         log.append_as_leader(batch(key=b"k", producer_id=1, producer_epoch=0, base_sequence=2), 0)
@@ -210,8 +223,9 @@ class TestLogCleaner:
         machine.put(("a", "3"), roll=True)
         done = machine.clean()
         assert (done.stats.end_offset, done.to_clean.stopped_by) == (
-            2, "a transaction that is not decided",
-        )  # fmt: skip
+            2,
+            "a transaction that is not decided",
+        )
         assert all_offsets(machine.log) == [1, 2, 3]
 
     def test_partial_segment_clean(self) -> None:
@@ -522,9 +536,14 @@ class TestLogCleanerManager:
         view = LogView(machine.log.snapshot)
         assert log_to_clean(view, machine.config, None, 0).end == 0
         manager = LogManager(
-            ["/r"], machine.config, storage=machine.storage, clock=machine.clock,
-            background=False, run_later=lambda task: task(), replicated=True,
-        )  # fmt: skip
+            ["/r"],
+            machine.config,
+            storage=machine.storage,
+            clock=machine.clock,
+            background=False,
+            run_later=lambda task: task(),
+            replicated=True,
+        )
         log = manager.get_or_create(*T0, config=machine.config)
         for n in range(4):
             log.append([(b"a", b"%d" % n)])
@@ -576,11 +595,12 @@ class TestThreads:
             reader = threading.Thread(target=keep_reading)
             reader.start()
             try:
-                for n in range(100_000):
+                until = time.monotonic() + 120  # the cleaner may get little of a busy machine
+                for n in itertools.count():
                     key, value = b"k%d" % (n % 7), b"%d" % n
                     log.append([(key, value)] * 20)
                     newest[key] = value
-                    if manager.cleaner.metrics.passes >= 3:
+                    if manager.cleaner.metrics.passes >= 3 or time.monotonic() > until:
                         break
             finally:
                 done.set()

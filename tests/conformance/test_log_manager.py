@@ -115,8 +115,10 @@ class TestLogManager:
         """testLeastLoadedAssignment (F-8)."""
         with Machine("/a", "/b", "/c").start() as logs:
             logs.create_topic("t", 20)
-            counts = [sum(log.directory.startswith(d) for log in logs.logs.values())
-                      for d in ("/a", "/b", "/c")]  # fmt: skip
+            counts = [
+                sum(log.directory.startswith(d) for log in logs.logs.values())
+                for d in ("/a", "/b", "/c")
+            ]
             assert sorted(counts) == [6, 7, 7]
 
     def test_recovery_directory_mapping_with_duplicate_partition(self) -> None:
@@ -228,8 +230,10 @@ class TestLogManager:
             assert all_offsets(log) == list(range(14, 20))
             machine.clock.advance(1000)
             logs.purge_deleted()
-            assert len([e for e in machine.storage.scan_dir(log.directory)
-                        if e.name.endswith(".log")]) == 3  # fmt: skip
+            assert (
+                len([e for e in machine.storage.scan_dir(log.directory) if e.name.endswith(".log")])
+                == 3
+            )
 
     def test_high_watermarks_survive(self) -> None:
         """testWriteHighWatermark…, F-13, F-250: the checkpoint is clamped to the log."""
@@ -242,8 +246,9 @@ class TestLogManager:
                 log.update_high_watermark(partition + 2)
             logs.checkpoint_high_watermarks()
             assert machine.checkpoint(HIGH_WATERMARK) == {
-                TopicPartition("t", 0): 2, TopicPartition("t", 1): 3,
-            }  # fmt: skip
+                TopicPartition("t", 0): 2,
+                TopicPartition("t", 1): 3,
+            }
             logs.crash()
         path = "/logs/" + HIGH_WATERMARK
         OffsetCheckpoint(path, machine.storage).write({TopicPartition("t", 1): 99})

@@ -36,7 +36,7 @@ from replication.common.messages import (
     PartitionChange,
 )
 from replication.common.state import PartitionRegistration, RecoveryState
-from replication.partition import FetchRead, Partition, PartitionEnv
+from replication.partition import FetchRead, Partition, PartitionContext
 from tests.support.builders import batch
 
 TP = TopicPartition("orders", 0)
@@ -74,9 +74,13 @@ class Channel:
     def answer(self, error: ErrorCode = ErrorCode.NONE, **changes: Any) -> None:
         item, on_result = self.sent.pop(0)
         result = AlterPartitionResult(
-            item.tp, error, 1, item.leader_epoch, tuple(r for r, _ in item.new_isr),
+            item.tp,
+            error,
+            1,
+            item.leader_epoch,
+            tuple(r for r, _ in item.new_isr),
             item.partition_epoch + 1,
-        )  # fmt: skip
+        )
         on_result(result._replace(**changes))
 
 
@@ -93,18 +97,27 @@ class Stage:
         )
         self.partition = Partition(
             TP,
-            PartitionEnv(
-                1, self.logs, ReplicationConfig(), self.metadata, self.channel,
-                now_ms=lambda: self.clock.monotonic_ns() // 1_000_000, own_epoch=lambda: 101,
+            PartitionContext(
+                1,
+                self.logs,
+                ReplicationConfig(),
+                self.metadata,
+                self.channel,
+                now_ms=lambda: self.clock.monotonic_ns() // 1_000_000,
+                own_epoch=lambda: 101,
                 on_high_watermark=self.moved.append,
             ),
-        )  # fmt: skip
+        )
 
     def change(
-        self, epoch: int, isr: Sequence[int] = (1, 2, 3), leader: int = 1,
-        partition_epoch: int | None = None, replicas: Sequence[int] = (1, 2, 3),
+        self,
+        epoch: int,
+        isr: Sequence[int] = (1, 2, 3),
+        leader: int = 1,
+        partition_epoch: int | None = None,
+        replicas: Sequence[int] = (1, 2, 3),
         topic_id: uuid.UUID | None = None,
-    ) -> PartitionChange:  # fmt: skip
+    ) -> PartitionChange:
         version = epoch if partition_epoch is None else partition_epoch
         registration = PartitionRegistration(tuple(replicas), tuple(isr), leader, epoch, version)
         return PartitionChange(TP, registration, topic_id)
@@ -117,22 +130,38 @@ class Stage:
         return self.partition.append_as_leader(batch(count=count), acks).info.last_offset
 
     def fetch(
-        self, replica: int, offset: int, *, epoch: int | None = None, last_epoch: int = -1,
-        broker_epoch: int | None = None, update: bool = True, max_bytes: int = 1 << 20,
-    ) -> FetchRead:  # fmt: skip
+        self,
+        replica: int,
+        offset: int,
+        *,
+        epoch: int | None = None,
+        last_epoch: int = -1,
+        broker_epoch: int | None = None,
+        update: bool = True,
+        max_bytes: int = 1 << 20,
+    ) -> FetchRead:
         current = self.partition.leader_epoch if epoch is None else epoch
         part = FetchPartition(TP, offset, 1 << 20, current, last_epoch, 0)
         known = self.metadata.broker_epoch(replica) if broker_epoch is None else broker_epoch
         return self.partition.fetch(
-            part, replica_id=replica, replica_epoch=known, max_bytes=max_bytes, minimum_one=True,
-            isolation=IsolationLevel.READ_UNCOMMITTED, update_follower=update,
-        )  # fmt: skip
+            part,
+            replica_id=replica,
+            replica_epoch=known,
+            max_bytes=max_bytes,
+            minimum_one=True,
+            isolation=IsolationLevel.READ_UNCOMMITTED,
+            update_follower=update,
+        )
 
     def consume(self, offset: int, epoch: int = -1) -> FetchRead:
         return self.partition.fetch(
-            FetchPartition(TP, offset, 1 << 20, epoch), replica_id=-1, replica_epoch=-1,
-            max_bytes=1 << 20, minimum_one=True, isolation=IsolationLevel.READ_UNCOMMITTED,
-        )  # fmt: skip
+            FetchPartition(TP, offset, 1 << 20, epoch),
+            replica_id=-1,
+            replica_epoch=-1,
+            max_bytes=1 << 20,
+            minimum_one=True,
+            isolation=IsolationLevel.READ_UNCOMMITTED,
+        )
 
     @property
     def hw(self) -> int:
@@ -435,8 +464,9 @@ class TestPartition:
         assert stage.partition.acks_satisfied(1, 1) == (True, ErrorCode.NONE)
         stage.lead(1, isr=(1,), partition_epoch=2)
         assert stage.partition.acks_satisfied(1, 1) == (
-            True, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        )  # fmt: skip
+            True,
+            ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        )
         stage.partition.make_follower(stage.change(3, leader=2))
         with pytest.raises(NotLeaderOrFollowerError):
             stage.partition.acks_satisfied(1, 1)

@@ -12,7 +12,13 @@ from logstore.common.errors import (
     TransactionCoordinatorFencedError,
 )
 from logstore.log import ReplicaLog
-from logstore.segments.producer_state import AppendOrigin, ProducerBatch, ProducerStateManager
+from logstore.segments.producer_state import (
+    MAX_EPOCH,
+    AppendOrigin,
+    ProducerBatch,
+    ProducerStateManager,
+    TransactionCheck,
+)
 from tests.support.builders import NOW, Disk, batch, marker, produced
 
 DAY_MS = 86_400_000
@@ -41,10 +47,41 @@ def append(
 
 def snapshot(state: ProducerStateManager) -> list[object]:
     return [
-        (e.producer_id, e.producer_epoch, e.coordinator_epoch, e.last_timestamp, list(e.batches),
-         e.current_txn_first_offset)
+        (
+            e.producer_id,
+            e.producer_epoch,
+            e.coordinator_epoch,
+            e.last_timestamp,
+            list(e.batches),
+            e.current_txn_first_offset,
+        )
         for e in state.producers.values()
-    ]  # fmt: skip
+    ]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "of_marker", "ends"),
+    [
+        (3, 4, True),
+        (3, 3, False),
+        (3, 2, False),
+        (MAX_EPOCH - 1, MAX_EPOCH, True),
+        (MAX_EPOCH, MAX_EPOCH, True),  # begun by a mistake of Kafka's: no epoch is above it
+    ],
+)
+def test_the_epoch_of_a_marker_is_above_its_transaction(
+    epoch: int, of_marker: int, ends: bool
+) -> None:
+    """In protocol 2 (W-164). One that comes late is of the epoch that the next transaction has."""
+    state = manager_on(Disk())
+    append(state, 0, epoch=epoch, transactional=True)
+    change = state.prepare(1, AppendOrigin.COORDINATOR, TransactionCheck.NEWER_EPOCH)
+    end = ProducerBatch(1, of_marker, -1, 1, 1, NOW, True, (False, 0), control=True)
+    if ends:
+        assert change.append(end) == (1, 0, 1, True)
+    else:
+        with pytest.raises(InvalidProducerEpochError):
+            change.append(end)
 
 
 class TestProducerStateManager:

@@ -81,5 +81,6 @@ class TestReplicaManager:
         host.follow(leader=2, epoch=1, replicas=(1, 2, 3))
         host.runtime.run_until_idle()
         assert answers.only.error_code in (
-            ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH,
-        )  # fmt: skip
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            ErrorCode.FENCED_LEADER_EPOCH,
+        )

@@ -172,8 +172,9 @@ class TestLogSegment:
         log.append_as_leader(marker(commit=False, producer_id=2), 0, AppendOrigin.COORDINATOR)
         expected = log.active_segment.txn_index.entries()
         assert [(t.producer_id, t.first_offset, t.last_offset) for t in expected] == [
-            (1, 0, 6), (2, 2, 7),
-        ]  # fmt: skip
+            (1, 0, 6),
+            (2, 2, 7),
+        ]
         assert [t.last_stable_offset for t in expected] == [2, 8]
         log.crash()
         disk.remove(file_name(4, ".txnindex"))

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import mmh3
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logstore.common.partitioner import murmur2
@@ -63,7 +63,6 @@ def lists(rows) -> pa.Array:
 # ---- partitions ----
 
 
-@settings(deadline=None)
 @given(keys, st.integers(1, 2**31 - 1))
 def test_partitions_are_those_of_the_hash_of_each_key(values, count):
     offsets, data, validity = binary(pa.array(values, pa.binary()))
@@ -115,15 +114,22 @@ def test_numbers_of_rows_that_overflow(kernels, stop):
     lists = array("i", [0, 2**31 - 1])
     with pytest.raises(ValueError, match="before stop"):
         kernels.encode_columns(
-            0, 1, None, None, None, ends, b"v", None, 5,
+            0,
+            1,
+            None,
+            None,
+            None,
+            ends,
+            b"v",
+            None,
+            5,
             headers=(lists, None, stop, ends, b"k", None, ends, b"v", None),
-        )  # fmt: skip
+        )
 
 
 # ---- headers ----
 
 
-@settings(deadline=None)
 @given(headers)
 def test_columns_with_headers_encode_as_records_do(rows):
     values = pa.array([b"v"] * len(rows), pa.binary())

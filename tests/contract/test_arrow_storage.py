@@ -148,8 +148,9 @@ def test_what_is_no_regular_file_is_refused_at_once(kind: str, tmp_path: Path) -
     fifo = f"{os.path.dirname(plain)}/fifo"
     os.mkfifo(f"{next(tmp_path.rglob('plain')).parent}/fifo")
     for call in (
-        lambda: world.storage.open(fifo, writable=False), lambda: world.storage.read_file(fifo),
-    ):  # fmt: skip
+        lambda: world.storage.open(fifo, writable=False),
+        lambda: world.storage.read_file(fifo),
+    ):
         with pytest.raises(UnusableFileError) as error:
             call()
         assert error.value.filename == fifo
@@ -164,11 +165,14 @@ def test_directories(world: World) -> None:
     file = world.put("meta.properties", b"1")
     entries = world.storage.scan_dir(world.root)
     assert [(e.name, e.is_dir) for e in entries] == [
-        ("meta.properties", False), ("t-0", True), ("t-10", True),
-    ]  # fmt: skip
+        ("meta.properties", False),
+        ("t-0", True),
+        ("t-10", True),
+    ]
     assert [(e.name, e.size) for e in world.storage.scan_dir(f"{world.root}/t-0/")] == [
-        ("00.index", 0), ("00.log", 5),
-    ]  # fmt: skip
+        ("00.index", 0),
+        ("00.log", 5),
+    ]
     assert world.storage.info(file) == entries[0]
     directory = world.storage.info(f"{world.root}/t-0/")
     assert directory is not None

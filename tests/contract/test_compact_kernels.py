@@ -125,10 +125,15 @@ def test_both_sift_the_same(seed: int, horizon: int | None) -> None:
                 attributes, base = attributes | 0x40, horizon
             found.append(
                 sieve.sift_section(
-                    section, header.base_offset, header.last_offset_delta, header.record_count,
-                    attributes, base, header.max_timestamp,
+                    section,
+                    header.base_offset,
+                    header.last_offset_delta,
+                    header.record_count,
+                    attributes,
+                    base,
+                    header.max_timestamp,
                 )
-            )  # fmt: skip
+            )
         counts = sieve.records_read, sieve.records_kept, sieve.records_without_key
         made.append((found, counts, sieve.tombstones_kept))
     assert made[0] == made[1]

@@ -50,7 +50,7 @@ def logs(draw: st.DrawFn) -> list[bytes]:
 def test_a_late_batch_has_no_earlier_record(kernels: Any, made: list[bytes]) -> None:
     data = b"".join(made)
     columns, rows = scanned(data)
-    late = kernels.late_batches(data, columns, rows, 100)
+    late = kernels.batches_entirely_after(data, columns, rows, 100)
     for known, one in zip(late, made, strict=True):
         truth = min(record.timestamp for record in read_records(one)) >= 100
         compressed = one[22] & 7 and not one[22] & 8
@@ -64,19 +64,19 @@ def test_damaged_records_are_the_same_to_both(made: list[bytes], seed: int) -> N
     rng = random.Random(seed)
     for _ in range(4):
         data[rng.randrange(61, len(data))] = rng.randrange(256)
-    assert native.late_batches(data, columns, rows, 100) == _times_reference.late_batches(
+    assert native.batches_entirely_after(
         data, columns, rows, 100
-    )
+    ) == _times_reference.batches_entirely_after(data, columns, rows, 100)
 
 
 @BOTH
 def test_older_formats_and_tables_that_do_not_fit(kernels: Any) -> None:
     data = batch(0, 3, timestamp=500)
     columns, rows = scanned(data)
-    assert list(kernels.late_batches(data, columns, rows, 500)) == [1]
-    assert list(kernels.late_batches(data, columns, rows, 501)) == [0]
-    assert list(kernels.late_batches(data[:-1], columns, rows, 500)) == [0]
+    assert list(kernels.batches_entirely_after(data, columns, rows, 500)) == [1]
+    assert list(kernels.batches_entirely_after(data, columns, rows, 501)) == [0]
+    assert list(kernels.batches_entirely_after(data[:-1], columns, rows, 500)) == [0]
     columns[SCAN_COLUMNS.index("magic") * CAPACITY] = 1
-    assert list(kernels.late_batches(data, columns, rows, 500)) == [0]
+    assert list(kernels.batches_entirely_after(data, columns, rows, 500)) == [0]
     with pytest.raises(ValueError, match="17 rows in a table of 16"):
-        kernels.late_batches(data, columns, 17, 500)
+        kernels.batches_entirely_after(data, columns, 17, 500)

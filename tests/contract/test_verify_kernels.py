@@ -75,9 +75,15 @@ def a_table(rng: random.Random, oddity: float) -> Table:
             sequence = -1 if attributes & 0x20 else epoch_known
             delta = max(count + odd(-1, -2, 0, 2), 0)
             others = [
-                stamp, stamp + odd(0, -5, 3), epoch, producer, odd(epoch_known, -1, 0),
-                odd(sequence, 3, -1), attributes, odd(count, 0, count - 1, count + 1),
-            ]  # fmt: skip
+                stamp,
+                stamp + odd(0, -5, 3),
+                epoch,
+                producer,
+                odd(epoch_known, -1, 0),
+                odd(sequence, 3, -1),
+                attributes,
+                odd(count, 0, count - 1, count + 1),
+            ]
         table.rows.append([position, size, offset, offset + delta, *others, magic, 0, 1])
         position += size
         offset += delta + 1
@@ -147,8 +153,13 @@ def test_timestamps_of_a_survey(kernels: Any) -> None:
     table.rows = table.rows[:1] * 3
     template = table.rows[0]
     for attributes, base, largest, smallest in [
-        (0, 5, 9, 5), (8, 5, 9, 9), (0x40, 5, 9, 9), (0, -1, 9, -1), (0, -1, -1, -1), (0, 7, 6, 6),
-    ]:  # fmt: skip
+        (0, 5, 9, 5),
+        (8, 5, 9, 9),
+        (0x40, 5, 9, 9),
+        (0, -1, 9, -1),
+        (0, -1, -1, -1),
+        (0, 7, 6, 6),
+    ]:
         row = list(template)
         row[4], row[5], row[10] = base, largest, attributes
         survey = kernels.survey_batches(Table([row]).columns, 1, -1, 0, -1)
@@ -171,7 +182,7 @@ def test_a_table_has_rows_and_room_for_them(kernels: Any) -> None:
         with pytest.raises(ValueError, match="rows"):
             kernels.survey_batches(columns, rows, 0, 0, -1)
     with pytest.raises(ValueError, match="rows"):
-        kernels.unfit_batches(b"", columns, CAPACITY + 1)
+        kernels.irregular_batches(b"", columns, CAPACITY + 1)
 
 
 # ---- indexes ----
@@ -244,9 +255,16 @@ def test_offset_entries_lead_to_batches(seed: int) -> None:
     first = rng.randint(0, len(entries))
     stop, covered, several = both(
         "match_offset_entries",
-        data, first, len(entries), table.columns, len(table.rows), start, BASE,
-        rng.choice([-1, 10_000, 10**6]), rng.choice([-1, start, start + 200]),
-    )  # fmt: skip
+        data,
+        first,
+        len(entries),
+        table.columns,
+        len(table.rows),
+        start,
+        BASE,
+        rng.choice([-1, 10_000, 10**6]),
+        rng.choice([-1, start, start + 200]),
+    )
     assert all(first <= number < stop for number, _ in several)
     assert stop == first or covered >= struct.unpack_from(">ii", data, 8 * (stop - 1))[1]
 
@@ -266,16 +284,25 @@ def test_time_entries_name_the_largest_timestamp_so_far(seed: int, trusted: bool
     known = rng.choice([-1, 10_000, largest + 1])
     both(
         "match_time_entries",
-        data, 0, len(entries), table.columns, len(table.rows), BASE, trusted,
-        rng.randint(0, 3), known,
-    )  # fmt: skip
+        data,
+        0,
+        len(entries),
+        table.columns,
+        len(table.rows),
+        BASE,
+        trusted,
+        rng.randint(0, 3),
+        known,
+    )
 
 
 @BOTH
 def test_entries_of_several_batches(kernels: Any) -> None:
     """F-132: with the largest timestamp up to the offset that they name."""
-    rows = [[n * 100, 100, 10 * n, 10 * n + 9, 5, stamp, *[0] * 9]
-            for n, stamp in enumerate((7, 5, 9, 8))]  # fmt: skip
+    rows = [
+        [n * 100, 100, 10 * n, 10 * n + 9, 5, stamp, *[0] * 9]
+        for n, stamp in enumerate((7, 5, 9, 8))
+    ]
     columns = Table(rows).columns
     entries = [(19, 1000), (29, 1200), (39, 1300)]
     data = b"".join(struct.pack(">ii", *entry) for entry in entries)
@@ -327,8 +354,10 @@ def test_many_producers_are_watched(kernels: Any) -> None:
     watch, most = kernels.SequenceWatch(3000), 3010
 
     def take(first: int, sequence: int) -> tuple[list[int], list[tuple[int, int, int]]]:
-        rows = [[n * 100, 100, n, n, 0, 0, 0, n << 20, 0, sequence, 0, 1, 2, 0, 1]
-                for n in range(first, first + 10)]  # fmt: skip
+        rows = [
+            [n * 100, 100, n, n, 0, 0, 0, n << 20, 0, sequence, 0, 1, 2, 0, 1]
+            for n in range(first, first + 10)
+        ]
         found = watch.take(Table(rows).columns, 10)
         return found[0], found[1]
 
@@ -446,7 +475,7 @@ def test_unfit_batches_are_those_with_something_to_tell(seed: int) -> None:
     """F-55, F-57, F-73, F-75: of a plain batch the rules have a fault, or it holds timestamp −1."""
     data = batches(random.Random(seed))
     columns, rows = scanned(data)
-    unfit = both("unfit_batches", data, columns, rows)
+    unfit = both("irregular_batches", data, columns, rows)
     for number in range(rows):
         row = Row(*columns[number : len(Row._fields) * CAPACITY : CAPACITY])
         plain = not row.attributes & 0x27
@@ -462,7 +491,7 @@ def test_unfit_batches_are_those_with_something_to_tell(seed: int) -> None:
             times = [record.timestamp for record in records]
             problems = check_records(row, [record.offset for record in records], times)
             fits = not any(problems) and min(times, default=0) >= 0
-        assert both("section_fits", section, columns, number) == fits
+        assert both("fits_in_section", section, columns, number) == fits
         assert (number in unfit) == (not (plain and fits))
 
 
@@ -470,11 +499,11 @@ def test_unfit_batches_are_those_with_something_to_tell(seed: int) -> None:
 def test_a_batch_outside_the_bytes_is_unfit(kernels: Any) -> None:
     data = bytes(encode_batch([(b"k", b"v", 5)]))
     columns, rows = scanned(data)
-    assert kernels.unfit_batches(data, columns, rows) == []
-    assert kernels.unfit_batches(data[:-1], columns, rows) == [0]
-    assert kernels.unfit_batches(b"", columns, rows) == [0]
+    assert kernels.irregular_batches(data, columns, rows) == []
+    assert kernels.irregular_batches(data[:-1], columns, rows) == [0]
+    assert kernels.irregular_batches(b"", columns, rows) == [0]
     columns[0] = -1
-    assert kernels.unfit_batches(data, columns, rows) == [0]
+    assert kernels.irregular_batches(data, columns, rows) == [0]
 
 
 # ---- fingerprints ----
@@ -490,9 +519,17 @@ def test_a_fold_is_its_formula(seed: int, heads: bool) -> None:
     end = rng.randint(first, rows)
     factor, offset_factor = rng.getrandbits(128), rng.getrandbits(128)
     found = both(
-        "fold_batches", mmh3.mmh3_x64_128_digest, data, columns, offsets, first, end, factor,
-        offset_factor, heads,
-    )  # fmt: skip
+        "fold_batches",
+        mmh3.mmh3_x64_128_digest,
+        data,
+        columns,
+        offsets,
+        first,
+        end,
+        factor,
+        offset_factor,
+        heads,
+    )
     value = 0
     for number in range(first, end):
         position, size = columns[number], columns[CAPACITY + number]

@@ -24,9 +24,14 @@ from tests.support.clients import BROKERS, TP, Brokers
 
 SEEDS = range(120)
 WEATHER = {
-    "lost": 0.05, "answer_lost": 0.1, "late": 0.04, "repeated": 0.1, "refused": 0.05,
-    "unsure": 0.1, "stale": 0.2,
-}  # fmt: skip
+    "lost": 0.05,
+    "answer_lost": 0.1,
+    "late": 0.04,
+    "repeated": 0.1,
+    "refused": 0.05,
+    "unsure": 0.1,
+    "stale": 0.2,
+}
 
 
 class Sending:

@@ -111,9 +111,12 @@ class Model:
     def change(self, **event: object) -> None:
         now = self.now
         after = change(
-            now, self.alive.__contains__, min_isr=min(self.min_isr, len(now.replicas)),
-            elr_enabled=self.elr_enabled, **event,  # type: ignore[arg-type]
-        )  # fmt: skip
+            now,
+            self.alive.__contains__,
+            min_isr=min(self.min_isr, len(now.replicas)),
+            elr_enabled=self.elr_enabled,
+            **event,  # type: ignore[arg-type]
+        )
         self.check_step(now, after)
         self.check_state(after)
         self.now = after
@@ -154,7 +157,7 @@ class Model:
             assert state.last_known_leader != NO_LEADER
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
 @given(events, st.integers(1, 4), st.booleans())
 @pytest.mark.slow
 def test_any_sequence_of_events(sequence: list[Event], min_isr: int, elr_enabled: bool) -> None:

@@ -22,19 +22,34 @@ from logstore.testing import FaultyStorage, ManualClock
 DIRECTORY = "/t-0"
 T0 = 1_700_000_000_000
 CONFIG = LogConfig(
-    segment_bytes=700, segment_index_bytes=120, index_interval_bytes=100, retention_ms=-1,
-    retention_bytes=1500, file_delete_delay_ms=0,
-)  # fmt: skip
+    segment_bytes=700,
+    segment_index_bytes=120,
+    index_interval_bytes=100,
+    retention_ms=-1,
+    retention_bytes=1500,
+    file_delete_delay_ms=0,
+)
 
 Batch: TypeAlias = list[tuple[int, int, bytes]]  # offset, timestamp, value
 
 
-def open_log(storage: Storage, *, clean: bool = False, point: int = 0, start: int = 0,
-             config: LogConfig = CONFIG) -> ReplicaLog:  # fmt: skip
+def open_log(
+    storage: Storage,
+    *,
+    clean: bool = False,
+    point: int = 0,
+    start: int = 0,
+    config: LogConfig = CONFIG,
+) -> ReplicaLog:
     return ReplicaLog.open(
-        DIRECTORY, config, storage=storage, clock=ManualClock(T0), clean_shutdown=clean,
-        recovery_point=point, log_start_offset=start,
-    )  # fmt: skip
+        DIRECTORY,
+        config,
+        storage=storage,
+        clock=ManualClock(T0),
+        clean_shutdown=clean,
+        recovery_point=point,
+        log_start_offset=start,
+    )
 
 
 @dataclass
@@ -188,7 +203,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
 @given(steps=STEPS, seed=st.integers(0, 2**32 - 1))
 @pytest.mark.slow
 def test_a_log_is_a_list(steps: list[tuple[str, *tuple[int, ...]]], seed: int) -> None:
@@ -217,9 +232,11 @@ FILES = _files()
 NAMES = [
     *("00000000000000000000" + s for s in (".log", ".index", ".timeindex", ".txnindex")),
     *("00000000000000000012" + s for s in (".log", ".index", ".timeindex", ".txnindex")),
-    "00000000000000000012.snapshot", "00000000000000000024.snapshot", "leader-epoch-checkpoint",
+    "00000000000000000012.snapshot",
+    "00000000000000000024.snapshot",
+    "leader-epoch-checkpoint",
     "partition.metadata",
-]  # fmt: skip
+]
 
 
 @st.composite
@@ -237,7 +254,7 @@ def damaged(draw: st.DrawFn, original: bytes) -> bytes:
     }[kind]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), clean=st.booleans(), point=st.sampled_from([0, 12, 24]))
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.slow

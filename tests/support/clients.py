@@ -39,16 +39,16 @@ from replication.common.messages import (
     OffsetForLeaderPartition,
     OffsetForLeaderPartitionResponse,
     PartitionChange,
-    PartitionMetadata,
     ProducePartitionResponse,
     ProduceRequest,
     ProduceResponse,
     Request,
     Response,
+    TopicPartitionMetadata,
 )
 from replication.common.state import BrokerRegistration, PartitionRegistration
 from replication.common.transport import DEFAULT_TIMEOUT_MS, OnReply
-from replication.partition import Partition, PartitionEnv
+from replication.partition import Partition, PartitionContext
 from tests.support.replication import ManualRuntime
 
 TP = TopicPartition("orders", 0)
@@ -83,10 +83,15 @@ class Topic:
             ["/logs"], config, storage=MemoryStorage(), clock=runtime.clock, replicated=True
         )
         alone = _Alone()
-        env = PartitionEnv(
-            OWN, logs, ReplicationConfig(), alone, alone, now_ms=runtime.now_ms,
+        env = PartitionContext(
+            OWN,
+            logs,
+            ReplicationConfig(),
+            alone,
+            alone,
+            now_ms=runtime.now_ms,
             own_epoch=lambda: -1,
-        )  # fmt: skip
+        )
         self.partition = Partition(TP, env)
         self._lead()
 
@@ -224,7 +229,7 @@ class Brokers:
 
     def _metadata(self) -> MetadataResponse:
         topic = self.topic
-        part = PartitionMetadata(
+        part = TopicPartitionMetadata(
             TP, ErrorCode.NONE, topic.leader, topic.epoch, BROKERS, BROKERS, ()
         )
         live = tuple(LiveBroker(BrokerRegistration(n), n) for n in BROKERS)
@@ -246,10 +251,11 @@ class Brokers:
         if self._hits("unsure"):
             code = self.random.choice(
                 [
-                    ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
                     ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 ]
-            )  # fmt: skip
+            )
             return ProducePartitionResponse(part.tp, code)
         self.committed = max(self.committed, info.last_offset + 1)
         return ProducePartitionResponse(part.tp, ErrorCode.NONE, info.first_offset)
@@ -272,13 +278,23 @@ class Brokers:
 
     def _fetch(self, part: FetchPartition, request: FetchRequest) -> FetchPartitionResponse:
         found = self.topic.partition.fetch(
-            part, replica_id=-1, replica_epoch=-1, isolation=request.isolation_level,
-            max_bytes=request.max_bytes, minimum_one=True,
-        )  # fmt: skip
+            part,
+            replica_id=-1,
+            replica_epoch=-1,
+            isolation=request.isolation_level,
+            max_bytes=request.max_bytes,
+            minimum_one=True,
+        )
         return FetchPartitionResponse(
-            part.tp, ErrorCode.NONE, found.high_watermark, found.last_stable_offset,
-            found.log_start_offset, found.records, found.diverging, found.aborted,
-        )  # fmt: skip
+            part.tp,
+            ErrorCode.NONE,
+            found.high_watermark,
+            found.last_stable_offset,
+            found.log_start_offset,
+            found.records,
+            found.diverging,
+            found.aborted,
+        )
 
     def _list(self, part: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
         found = self.topic.partition.offset_for_timestamp(

@@ -91,9 +91,11 @@ class NotedBroker:
                 for change in request.partitions:
                     self.metadata[change.tp] = change.registration
             return UpdateMetadataResponse(error)
-        answer = StopReplicaResponse if isinstance(request, StopReplicaRequest) else (
-            LeaderAndIsrResponse
-        )  # fmt: skip
+        answer = (
+            StopReplicaResponse
+            if isinstance(request, StopReplicaRequest)
+            else (LeaderAndIsrResponse)
+        )
         if error is not ErrorCode.NONE:
             return answer(error, tuple((each.tp, error) for each in request.partitions))
         if isinstance(request, StopReplicaRequest):
@@ -186,9 +188,11 @@ class Brokers:
             broker, previous_broker_epoch=noted.broker_epoch if clean else -1
         )
         _, epoch = session.create(
-            nodes.broker_path(broker), nodes.encode_broker(registration), ephemeral=True,
+            nodes.broker_path(broker),
+            nodes.encode_broker(registration),
+            ephemeral=True,
             parents=True,
-        )  # fmt: skip
+        )
         noted.restart(epoch)
         self.on_session(broker, session)
         self.controllers[broker].start(session, epoch)
@@ -279,11 +283,13 @@ class Brokers:
         """What the leader would propose; ``changes`` spoil the item."""
         now = self.partition(tp)
         item = AlterPartitionItem(
-            tp, now.leader_epoch, now.partition_epoch,
+            tp,
+            now.leader_epoch,
+            now.partition_epoch,
             tuple((r, (epochs or {}).get(r, self.brokers[r].broker_epoch)) for r in isr),
             recovery_state,
             self.topic(tp.topic).topic_id,
-        )._replace(**changes)  # type: ignore[arg-type]  # fmt: skip
+        )._replace(**changes)  # type: ignore[arg-type]
         (result,) = self.alter_items(now.leader if sender is None else sender, item).partitions
         return result
 

@@ -47,9 +47,13 @@ class Member:
         if self.replica >= 0:
             more.setdefault("replica_epoch", self.epoch)
         return self.host.fetch(
-            *asked.partitions, replica=self.replica, session_id=asked.session_id,
-            session_epoch=asked.session_epoch, forgotten=asked.forgotten, **more,
-        )  # fmt: skip
+            *asked.partitions,
+            replica=self.replica,
+            session_id=asked.session_id,
+            session_epoch=asked.session_epoch,
+            forgotten=asked.forgotten,
+            **more,
+        )
 
     def receive(self, asked: SessionRequest, response: FetchResponse) -> FetchResponse:
         if self.sessions:

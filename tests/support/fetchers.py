@@ -40,8 +40,8 @@ from replication.common.state import PartitionRegistration
 from replication.decisions.truncation import FETCH_RULE, TruncationRule
 from replication.fetcher.fetcher_manager import FetcherManager
 from replication.fetcher.fetcher_state import FetchState, InitialFetchState
-from replication.fetcher.fetcher_troubles import FetcherEnv
-from replication.partition import Partition, PartitionEnv
+from replication.fetcher.fetcher_troubles import FetcherContext
+from replication.partition import Partition, PartitionContext
 from tests.support.builders import batch
 from tests.support.replication import ManualRuntime, RecordingTransport
 
@@ -77,10 +77,15 @@ class Replica:
             ["/logs"], config, storage=self.storage, clock=clock, replicated=True
         )
         cluster = _Cluster()
-        self._env = PartitionEnv(
-            broker_id, self.logs, ReplicationConfig(), cluster, cluster,
-            now_ms=lambda: clock.monotonic_ns() // 1_000_000, own_epoch=lambda: 100 + broker_id,
-        )  # fmt: skip
+        self._env = PartitionContext(
+            broker_id,
+            self.logs,
+            ReplicationConfig(),
+            cluster,
+            cluster,
+            now_ms=lambda: clock.monotonic_ns() // 1_000_000,
+            own_epoch=lambda: 100 + broker_id,
+        )
         self.partitions: dict[TopicPartition, Partition] = {}
 
     def partition(self, tp: TopicPartition = TP) -> Partition:
@@ -144,15 +149,21 @@ class Replica:
         self, part: FetchPartition, request: FetchRequest, left: int
     ) -> FetchPartitionResponse:
         read = self.partition(part.tp).fetch(
-            part, replica_id=request.replica_id, replica_epoch=request.replica_epoch,
-            isolation=request.isolation_level, max_bytes=left,
+            part,
+            replica_id=request.replica_id,
+            replica_epoch=request.replica_epoch,
+            isolation=request.isolation_level,
+            max_bytes=left,
             minimum_one=left == request.max_bytes,
-        )  # fmt: skip
+        )
         return FetchPartitionResponse(
-            part.tp, high_watermark=read.high_watermark, records=read.records,
-            last_stable_offset=read.last_stable_offset, log_start_offset=read.log_start_offset,
+            part.tp,
+            high_watermark=read.high_watermark,
+            records=read.records,
+            last_stable_offset=read.last_stable_offset,
+            log_start_offset=read.log_start_offset,
             diverging_epoch=read.diverging,
-        )  # fmt: skip
+        )
 
     def _epoch(self, part: OffsetForLeaderPartition) -> OffsetForLeaderPartitionResponse:
         partition = self.partition(part.tp)
@@ -165,9 +176,10 @@ class Replica:
         self, part: ListOffsetsPartition, request: ListOffsetsRequest
     ) -> ListOffsetsPartitionResponse:
         found = self.partition(part.tp).offset_for_timestamp(
-            part.timestamp, current_leader_epoch=part.current_leader_epoch,
+            part.timestamp,
+            current_leader_epoch=part.current_leader_epoch,
             replica_id=request.replica_id,
-        )  # fmt: skip
+        )
         return ListOffsetsPartitionResponse(part.tp, offset=found[1], leader_epoch=found[2])
 
 
@@ -184,12 +196,18 @@ class Stage:
         self.rule = rule
         self.moved: list[TopicPartition] = []
         self.quota = None if rate is None else ReplicationQuota(rate, self.runtime.now_ms)
-        self.env = FetcherEnv(
-            FOLLOWER, self.runtime, self.wire, replace(ReplicationConfig(), **config), rule,
-            partition_of=self.follower.partition, broker_epoch=lambda: 100 + FOLLOWER,
+        self.env = FetcherContext(
+            FOLLOWER,
+            self.runtime,
+            self.wire,
+            replace(ReplicationConfig(), **config),
+            rule,
+            partition_of=self.follower.partition,
+            broker_epoch=lambda: 100 + FOLLOWER,
             on_high_watermarks=self.moved.extend,
-            settle=self.follower.logs.checkpoint_cuts, quota=self.quota,
-        )  # fmt: skip
+            settle=self.follower.logs.checkpoint_cuts,
+            quota=self.quota,
+        )
         self.manager = FetcherManager(self.env)
 
     # -- roles -----------------------------------------------------------------------------------

@@ -127,10 +127,15 @@ class Host:
             on_directory_failure=lambda path, error: self.failed_directories.append((path, error)),
         )
         self.manager = ReplicaManager(
-            BROKER, self.log_manager, self.runtime, self.transport, self.metadata,
-            self.isr_channel, ReplicationConfig(**config),
+            BROKER,
+            self.log_manager,
+            self.runtime,
+            self.transport,
+            self.metadata,
+            self.isr_channel,
+            ReplicationConfig(**{"verify_transactions": False, **config}),
             broker_epoch=lambda: EPOCH + BROKER,
-        )  # fmt: skip
+        )
         self.manager.startup()
 
     def partition(self, tp: TopicPartition = TP) -> Partition:
@@ -151,9 +156,12 @@ class Host:
         config: Mapping[str, str] | None = None,
     ) -> PartitionChange:
         registration = PartitionRegistration(
-            replicas, replicas if isr is None else isr, leader, epoch,
+            replicas,
+            replicas if isr is None else isr,
+            leader,
+            epoch,
             epoch if partition_epoch is None else partition_epoch,
-        )  # fmt: skip
+        )
         return PartitionChange(tp, registration, topic_id, config or {})
 
     def order(
@@ -179,9 +187,13 @@ class Host:
         return self.lead(tp, leader=leader, **change)
 
     def stop(
-        self, tp: TopicPartition = TP, *, epoch: int = -2, delete: bool = True,
+        self,
+        tp: TopicPartition = TP,
+        *,
+        epoch: int = -2,
+        delete: bool = True,
         topic_id: uuid.UUID | None = TOPIC_ID,
-    ) -> StopReplicaResponse:  # fmt: skip
+    ) -> StopReplicaResponse:
         stop = StopReplicaPartition(tp, epoch, delete, topic_id)
         return self.manager.stop_replicas(
             StopReplicaRequest(9, self.controller_epoch, EPOCH + BROKER, (stop,))
@@ -239,9 +251,13 @@ class Host:
             arguments.setdefault("replica_epoch", EPOCH + replica)
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         request = FetchRequest(
-            parts, replica, max_wait_ms=wait_ms, min_bytes=min_bytes, isolation_level=isolation,
+            parts,
+            replica,
+            max_wait_ms=wait_ms,
+            min_bytes=min_bytes,
+            isolation_level=isolation,
             **arguments,
-        )  # fmt: skip
+        )
         self.manager.fetch(request, answers)
         return answers
 

@@ -80,7 +80,7 @@ def in_another_thread(work: Callable[[], Any]) -> None:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive(), "it waits for a thread that waits for it"
     if errors:
         raise errors[0]

@@ -26,8 +26,12 @@ TESTED_ELSEWHERE = {"embedded_service.py", "spark_query.py"}
 def run(*arguments: str | Path) -> str:
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
-        capture_output=True, text=True, cwd=ROOT, timeout=120, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

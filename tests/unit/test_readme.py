@@ -25,8 +25,12 @@ def test_both_are_found() -> None:
 def test_it_prints_what_it_says(code: str, output: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code],
-        capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=120,
+        check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout == output

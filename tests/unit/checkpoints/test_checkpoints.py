@@ -331,7 +331,7 @@ READERS: list[Callable[[MemoryStorage], object]] = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.one_of(
         st.binary(max_size=200),
@@ -358,7 +358,7 @@ def test_any_bytes_give_a_value_or_a_malformed_error(data: bytes) -> None:
     assert epoch >= -1
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.dictionaries(
         st.builds(TopicPartition, TOPICS, st.integers(0, 2**31 - 1)), st.integers(0, 2**63 - 1)
@@ -371,7 +371,7 @@ def test_offsets_round_trip(offsets: dict[TopicPartition, int]) -> None:
     assert list(checkpoint.read().items()) == list(offsets.items())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1))))
 def test_epochs_round_trip(entries: list[tuple[int, int]]) -> None:
     disk = disk_with(None)
@@ -379,7 +379,7 @@ def test_epochs_round_trip(entries: list[tuple[int, int]]) -> None:
     assert LeaderEpochCheckpoint(PATH, disk).read() == entries
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.data())
 def test_a_cut_file_is_never_taken_for_a_whole_one(data: st.DataObject) -> None:
     """Stricter than Kafka, which takes the digits before the cut at face value."""
@@ -542,6 +542,7 @@ def test_meta_properties_of_version_0() -> None:
     "data",
     [
         b"",
+        b"# a comment\n\x00\xff garbage\n",
         b"version=2\n",
         b"version=x\n",
         b"version=1\nnode.id=1\n",
@@ -582,7 +583,7 @@ def test_java_properties(text: bytes, entries: dict[str, str]) -> None:
     assert {k: v[0] for k, v in parse_properties(PATH, text).items()} == entries
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.text(st.characters(exclude_categories=["Cs"])),
     st.integers(-(2**31), 2**31 - 1),

@@ -93,9 +93,13 @@ def made(kind: type[Exception]) -> Exception:
             replication.common.errors.ErrorCode.NONE, EVIL
         )
     for arguments in (
-        (EVIL,), (EVIL, 1, 2, 3), (EVIL, 1, EVIL), (EVIL, 1, EVIL, EVIL), (EVIL, 1, 2, EVIL),
+        (EVIL,),
+        (EVIL, 1, 2, 3),
+        (EVIL, 1, EVIL),
+        (EVIL, 1, EVIL, EVIL),
+        (EVIL, 1, 2, EVIL),
         (EVIL, EVIL),
-    ):  # fmt: skip
+    ):
         try:
             error = kind(*arguments)
             str(error)

@@ -415,9 +415,12 @@ def test_committed_as_kafka_wrote_it(tmp_path: Path) -> None:
 def test_committed_ends_before_an_open_transaction(tmp_path: Path) -> None:
     def data(value: bytes, producer: int, sequence: int = 0) -> bytearray:
         return encode_batch(
-            [(None, value, 1)], producer_id=producer, producer_epoch=0,
-            base_sequence=sequence, transactional=True,
-        )  # fmt: skip
+            [(None, value, 1)],
+            producer_id=producer,
+            producer_epoch=0,
+            base_sequence=sequence,
+            transactional=True,
+        )
 
     def end(kind: ControlType, producer: int) -> bytearray:
         return end_transaction_marker(
@@ -480,7 +483,7 @@ def test_follow_sees_what_is_appended_and_rolled(tmp_path: Path) -> None:
             shown = [process.stdout.readline() for _ in range(50)]
             assert shown == [b"%d" % i * 20 + b"\n" for i in range(50)]
             process.send_signal(signal.SIGINT)
-            assert process.wait(10) == 130
+            assert process.wait(60) == 130
             assert process.stderr.read() == b"\n"
 
 

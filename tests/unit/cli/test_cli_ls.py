@@ -14,8 +14,9 @@ from click.testing import CliRunner, Result
 
 from logstore import LogConfig, LogManager
 from logstore.cli import main
-from logstore.cli.common.listing import Replica, compare
+from logstore.cli.common.listing import ListedReplica, compare
 from logstore.common.types import TopicPartition
+from logstore.log import run_inline
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "data"
 
@@ -40,7 +41,8 @@ def fill(directory: Path, topic: str, count: int, **settings: Any) -> None:
 
 
 def test_what_a_directory_holds(tmp_path: Path) -> None:
-    with LogManager([tmp_path], LogConfig(segment_bytes=1000), background=False) as manager:
+    config = LogConfig(segment_bytes=1000)
+    with LogManager([tmp_path], config, background=False, run_later=run_inline) as manager:
         manager.create_topic("empty", 2)
         log = manager.get_or_create("t", 0)
         for _ in range(30):
@@ -49,8 +51,10 @@ def test_what_a_directory_holds(tmp_path: Path) -> None:
         for in_use in (True, False):
             found = partitions(tmp_path)
             assert [(p["topic"], p["partition"]) for p in found] == [
-                ("empty", 0), ("empty", 1), ("t", 0),
-            ]  # fmt: skip
+                ("empty", 0),
+                ("empty", 1),
+                ("t", 0),
+            ]
             (held,) = partitions(tmp_path, "--topic", "t")
             assert held["logEndOffset"] == 30
             assert held["logStartOffset"] == 12 or in_use  # written from time to time
@@ -72,8 +76,7 @@ def test_nothing_is_written(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_lag_and_leader_of_brokers(tmp_path: Path) -> None:
     for broker in range(3):
-        with LogManager([tmp_path / str(broker)], node_id=broker, cluster_id="c",
-                        background=False):  # fmt: skip
+        with LogManager([tmp_path / str(broker)], node_id=broker, cluster_id="c", background=False):
             pass
     with LogManager([tmp_path / "0"], node_id=0, background=False) as manager:
         log = manager.get_or_create("t", 0)
@@ -105,7 +108,7 @@ def test_lag_and_leader_of_brokers(tmp_path: Path) -> None:
 def test_who_leads(ranks: list[tuple[int | None, int]], leader: int | None) -> None:
     tp = TopicPartition("t", 0)
     group = [
-        Replica(tp, "", str(at), None, 0, end, None, epoch, 1, 0)
+        ListedReplica(tp, "", str(at), None, 0, end, None, epoch, 1, 0)
         for at, (epoch, end) in enumerate(ranks)
     ]
     compare(group)

@@ -51,8 +51,11 @@ def make_log(directory: Path, records: list[Any], batch: int = 10, **config: Any
 @pytest.fixture
 def counted(tmp_path: Path) -> Path:
     """100 records in several segments; each a minute after the other, from noon on."""
-    make_log(tmp_path, [(b"k%d" % i, b"v%d" % i, NOON + 60_000 * i) for i in range(100)],
-             segment_bytes=500)  # fmt: skip
+    make_log(
+        tmp_path,
+        [(b"k%d" % i, b"v%d" % i, NOON + 60_000 * i) for i in range(100)],
+        segment_bytes=500,
+    )
     assert len(list((tmp_path / "t-0").glob("*.log"))) > 3
     return tmp_path
 
@@ -60,21 +63,37 @@ def counted(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("start", "first"),
     [
-        ("-1", 99), ("-10", 90), ("-11", 89), ("-99", 1), ("-100", 0), ("-5000", 0),
-        (f"@{NOON + 1}", 1), ("@2026-11-01T12:30", 30), ("@2026-11-01 12:30:00.001", 31),
-        ("@2026-11-01T13:30+01:00", 30), ("@2026-11-01T12:30Z", 30), ("@2026-11-01", 0),
-        ("@0", 0), ("42", 42),
+        ("-1", 99),
+        ("-10", 90),
+        ("-11", 89),
+        ("-99", 1),
+        ("-100", 0),
+        ("-5000", 0),
+        (f"@{NOON + 1}", 1),
+        ("@2026-11-01T12:30", 30),
+        ("@2026-11-01 12:30:00.001", 31),
+        ("@2026-11-01T13:30+01:00", 30),
+        ("@2026-11-01T12:30Z", 30),
+        ("@2026-11-01", 0),
+        ("@0", 0),
+        ("42", 42),
     ],
-)  # fmt: skip
+)
 def test_where_to_begin(counted: Path, start: str, first: int) -> None:
     assert offsets(counted, "t", "--from", start) == list(range(first, 100))
 
 
 @pytest.mark.parametrize(
     ("end", "last"),
-    [("-10", 90), ("7", 7), ("latest", 100), ("earliest", 0), ("@2026-11-01T12:05", 5),
-     ("9000", 100)],
-)  # fmt: skip
+    [
+        ("-10", 90),
+        ("7", 7),
+        ("latest", 100),
+        ("earliest", 0),
+        ("@2026-11-01T12:05", 5),
+        ("9000", 100),
+    ],
+)
 def test_where_to_stop(counted: Path, end: str, last: int) -> None:
     assert offsets(counted, "t", "--to", end) == list(range(last))
 
@@ -128,9 +147,24 @@ def test_a_log_cut_between_the_two_looks(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("option", ["--from", "--to"])
 @pytest.mark.parametrize(
-    "text", ["soon", "@soon", "@", "@2026-13-01", "9" * 30, "@" + "9" * 30, "-" + "9" * 30,
-             "9" * 5000, "@" + "9" * 5000, "1e3", "@-1", "\x1b[2J", "+5", "٣"],
-)  # fmt: skip
+    "text",
+    [
+        "soon",
+        "@soon",
+        "@",
+        "@2026-13-01",
+        "9" * 30,
+        "@" + "9" * 30,
+        "-" + "9" * 30,
+        "9" * 5000,
+        "@" + "9" * 5000,
+        "1e3",
+        "@-1",
+        "\x1b[2J",
+        "+5",
+        "٣",
+    ],
+)
 def test_what_is_no_place_is_refused_in_one_line(tmp_path: Path, option: str, text: str) -> None:
     make_log(tmp_path, [(None, b"a")])
     result = run(tmp_path, "t", f"{option}={text}")
@@ -145,9 +179,14 @@ def test_what_is_no_place_is_refused_in_one_line(tmp_path: Path, option: str, te
 
 
 def test_every_field_of_a_template(tmp_path: Path) -> None:
-    make_log(tmp_path, [
-        (b"k", b"v", 5, [("h", b"x"), ("n", None)]), (None, None, 6), (b"", b"", 7),
-    ])  # fmt: skip
+    make_log(
+        tmp_path,
+        [
+            (b"k", b"v", 5, [("h", b"x"), ("n", None)]),
+            (None, None, 6),
+            (b"", b"", 7),
+        ],
+    )
     form = r"%t %p %o %T %k %K %s %S %h%%\n"
     assert read(tmp_path, "t", "--format", form) == (
         b"t 0 0 5 k 1 v 1 h=x,n=null%\nt 0 1 6 null -1 null -1 %\nt 0 2 7  0  0 %\n"
@@ -177,9 +216,13 @@ def test_a_format_that_is_neither(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("encoding", "shown"),
-    [("raw", b"\xff\x1b\\\n"), ("utf-8", b"\\xff\\x1b\\\\\\n"), ("hex", b"ff1b5c0a"),
-     ("base64", b"/xtcCg==")],
-)  # fmt: skip
+    [
+        ("raw", b"\xff\x1b\\\n"),
+        ("utf-8", b"\\xff\\x1b\\\\\\n"),
+        ("hex", b"ff1b5c0a"),
+        ("base64", b"/xtcCg=="),
+    ],
+)
 def test_encodings(tmp_path: Path, encoding: str, shown: bytes) -> None:
     make_log(tmp_path, [(b"\xff\x1b\\\n", b"\xff\x1b\\\n", 1, [("h", b"\xff\x1b\\\n")])])
     found = read(tmp_path, "t", "--encoding", encoding, "--format", "%k,%s,%h")
@@ -222,9 +265,12 @@ def test_committed_with_a_producer_that_comes_back(tmp_path: Path) -> None:
 
     def data(value: bytes, sequence: int) -> bytearray:
         return encode_batch(
-            [(None, value, 1)], producer_id=7, producer_epoch=0, base_sequence=sequence,
+            [(None, value, 1)],
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=sequence,
             transactional=True,
-        )  # fmt: skip
+        )
 
     def end(kind: ControlType) -> bytearray:
         return end_transaction_marker(

@@ -155,8 +155,11 @@ def test_brokers_are_told_apart_and_compared(brokers: list[Path]) -> None:
     assert "broker" in head
     assert "compared" in head
     assert [row.split()[:2] for row in rows[:4]] == [
-        ["orders-0", "0"], ["orders-0", "1"], ["orders-1", "0"], ["orders-1", "1"],
-    ]  # fmt: skip
+        ["orders-0", "0"],
+        ["orders-0", "1"],
+        ["orders-1", "0"],
+        ["orders-1", "1"],
+    ]
 
 
 def test_a_replica_that_differs_is_one_line_and_may_be_left_out(brokers: list[Path]) -> None:

@@ -46,9 +46,12 @@ def on_a_terminal(*arguments: object) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     with subprocess.Popen(
         [sys.executable, "-m", "logstore", *map(str, arguments)],
-        stdin=subprocess.DEVNULL, stdout=terminal, stderr=subprocess.PIPE,
-        cwd=ROOT, env={**environment, "TERM": "dumb"},
-    ) as process:  # fmt: skip
+        stdin=subprocess.DEVNULL,
+        stdout=terminal,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        env={**environment, "TERM": "dumb"},
+    ) as process:
         os.close(terminal)
         shown = b""
         try:
@@ -74,10 +77,15 @@ def fits(shown: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
-    [["ls"], ["verify"], ["verify", "--fingerprint"], ["recover", "--dry-run"],
-     ["rescue", "--dry-run", "--to", "/nowhere"]],
+    [
+        ["ls"],
+        ["verify"],
+        ["verify", "--fingerprint"],
+        ["recover", "--dry-run"],
+        ["rescue", "--dry-run", "--to", "/nowhere"],
+    ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_tables_fit(command: list[str], log_dirs: list[Path]) -> None:
     several = command[0] in ("ls", "verify")
     shown = on_a_terminal(command[0], *log_dirs[: 2 if several else 1], *command[1:])

@@ -160,9 +160,11 @@ def hostile(template: Path, tmp_path: Path) -> Callable[[str], Path]:
         (root / f"{evil}-delete").mkdir()
         (root / f"{evil}file").write_bytes(b"x")
         for name in (
-            "recovery-point-offset-checkpoint", "log-start-offset-checkpoint",
-            "replication-offset-checkpoint", "cleaner-offset-checkpoint",
-        ):  # fmt: skip
+            "recovery-point-offset-checkpoint",
+            "log-start-offset-checkpoint",
+            "replication-offset-checkpoint",
+            "cleaner-offset-checkpoint",
+        ):
             (root / name).write_bytes(b"0\n2\norders 0 0\na" + raw + b"b 0 77\n")
         (root / "meta.properties").write_bytes(
             b"version=1\nnode.id=1\nbroker.id=2\ncluster.id=a" + properties(evil) + b"b\n"
@@ -177,8 +179,9 @@ def fill(log: ReplicaLog, raw: bytes) -> None:
     name = raw.decode("utf-8", "replace")
     log.append([(b"k" + raw, raw), (raw, None)])
     log.append_columns([raw], [None], [1], [[(name, raw)]])
-    batch = encode_batch([(None, raw)], producer_id=7, producer_epoch=0, base_sequence=0,
-                         transactional=True)  # fmt: skip
+    batch = encode_batch(
+        [(None, raw)], producer_id=7, producer_epoch=0, base_sequence=0, transactional=True
+    )
     log.append_as_leader(batch, 0)
     marker = end_transaction_marker(
         ControlType.ABORT, producer_id=7, producer_epoch=0, coordinator_epoch=0, timestamp=1

@@ -40,31 +40,76 @@ log.close()
 )
 FEATURES = [
     ("to_arrow", LOG + "log.to_arrow()", ["pyarrow"], "Arrow columns", "arrow"),
-    ("a fetch", LOG + "log.append([(None, b'v')]); log.read(0, max_bytes=100).to_arrow()",
-     ["pyarrow"], "Arrow columns", "arrow"),
-    ("a URI", "from logstore.storage import uri; uri.open_storage('s3://bucket/logs')",
-     ["pyarrow"], "s3://bucket: a path that is not local", "arrow"),
+    (
+        "a fetch",
+        LOG + "log.append([(None, b'v')]); log.read(0, max_bytes=100).to_arrow()",
+        ["pyarrow"],
+        "Arrow columns",
+        "arrow",
+    ),
+    (
+        "a URI",
+        "from logstore.storage import uri; uri.open_storage('s3://bucket/logs')",
+        ["pyarrow"],
+        "s3://bucket: a path that is not local",
+        "arrow",
+    ),
     ("report", "import logstore.verify.html", ["jinja2"], "the HTML report", "report"),
     ("report's own", "import logstore.verify.html", ["markupsafe"], "the HTML report", "report"),
-    ("metrics", "from replication.broker.metrics import collector; collector()",
-     ["prometheus_client"], "replication.broker.metrics", "metrics"),
-    ("ZooKeeper", "from replication import open_coordinator; open_coordinator('zookeeper://h:1')",
-     ["kazoo"], "ZooKeeper", "zookeeper"),
+    (
+        "metrics",
+        "from replication.broker.metrics import collector; collector()",
+        ["prometheus_client"],
+        "replication.broker.metrics",
+        "metrics",
+    ),
+    (
+        "ZooKeeper",
+        "from replication import open_coordinator; open_coordinator('zookeeper://h:1')",
+        ["kazoo"],
+        "ZooKeeper",
+        "zookeeper",
+    ),
     ("Spark", "from logstore.spark import session", ["pyspark"], "logstore.spark", "spark"),
     ("Spark's Arrow", "from logstore.spark import session", ["pyarrow"], "logstore.spark", "spark"),
-    ("Spark verifies", "from logstore.spark import verify", ["pyspark", "pyarrow"],
-     "logstore.spark", "spark"),
-    ("export", CLI + "main(['export', DIR, 't', '--to', 'x.parquet'])", ["pyarrow"],
-     "logstore export", "arrow"),
+    (
+        "Spark verifies",
+        "from logstore.spark import verify_on_spark",
+        ["pyspark", "pyarrow"],
+        "logstore.spark",
+        "spark",
+    ),
+    (
+        "export",
+        CLI + "main(['export', DIR, 't', '--to', 'x.parquet'])",
+        ["pyarrow"],
+        "logstore export",
+        "arrow",
+    ),
     ("import", CLI + "main(['import', DIR, 'x.parquet'])", ["pyarrow"], "logstore import", "arrow"),
-    ("verify --html", CLI + "main(['verify', DIR, '--html', 'x.html'])", ["jinja2"],
-     "the HTML report", "report"),
-    ("verify --spark", CLI + "main(['verify', DIR, '--spark', 'local[1]'])", ["pyspark"],
-     "logstore.spark", "spark"),
+    (
+        "verify --html",
+        CLI + "main(['verify', DIR, '--html', 'x.html'])",
+        ["jinja2"],
+        "the HTML report",
+        "report",
+    ),
+    (
+        "verify --spark",
+        CLI + "main(['verify', DIR, '--spark', 'local[1]'])",
+        ["pyspark"],
+        "logstore.spark",
+        "spark",
+    ),
     ("demo", CLI + "main(['demo', '--dir', DIR])", ["pyspark"], "the demo with Spark", "demo"),
-    ("demo's report", CLI + "main(['demo', '--dir', DIR])", ["jinja2"], "the demo with Spark",
-     "demo"),
-]  # fmt: skip
+    (
+        "demo's report",
+        CLI + "main(['demo', '--dir', DIR])",
+        ["jinja2"],
+        "the demo with Spark",
+        "demo",
+    ),
+]
 # As an installation without the libraries has it: no module of theirs is found.
 ABSENT = """
 import sys
@@ -88,8 +133,10 @@ def test_what_is_missing_is_told(
 ) -> None:
     told = subprocess.run(
         [sys.executable, "-c", absence.format(packages=packages) + code],
-        capture_output=True, text=True, cwd=ROOT,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
     last = told.stderr.splitlines()[-1]
     sentence = re.fullmatch(
         rf"(?:logstore\.common\.errors\.ConfigError|error): (.*) needs the package (\w+): "
@@ -113,8 +160,10 @@ def test_a_feature_needs_no_more_than_its_extra_brings(tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", ABSENT.format(packages=["pyspark", "jinja2"]) + code],
-        capture_output=True, text=True, cwd=ROOT,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("t-0: 1 record, offsets 0 to 0") == 2
 
@@ -125,10 +174,15 @@ def test_the_demo_without_spark_needs_the_flights_alone(tmp_path: Path) -> None:
     arguments = ["demo", "--no-spark", "--records", "2000", "--dir", str(tmp_path / "demo")]
     code = f"from logstore.cli import main\nmain({arguments})"
     done = subprocess.run(
-        [sys.executable, "-c",
-         ABSENT.format(packages=["pyspark", "jinja2", "pyarrow", "pandas"]) + code],
-        capture_output=True, text=True, cwd=ROOT,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            ABSENT.format(packages=["pyspark", "jinja2", "pyarrow", "pandas"]) + code,
+        ],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
     assert done.returncode == 0, done.stderr
     assert "All proven" in done.stdout
 

@@ -32,8 +32,13 @@ def run(project: Path, *arguments: str, given: str = "") -> subprocess.Completed
     }
     return subprocess.run(
         [sys.executable, *arguments],
-        cwd=project, env=environment, input=given, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        cwd=project,
+        env=environment,
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
 
 
 @pytest.mark.slow
@@ -46,8 +51,18 @@ def test_commands_find_their_own(project: Path) -> None:
 
 @pytest.mark.slow
 def test_worker_processes_find_their_own(project: Path) -> None:
-    done = run(project, "-m", "logstore", "simulate", "--schedules", "50", "--workers", "2",
-               "--events", "50")  # fmt: skip
+    done = run(
+        project,
+        "-m",
+        "logstore",
+        "simulate",
+        "--schedules",
+        "50",
+        "--workers",
+        "2",
+        "--events",
+        "50",
+    )
     assert done.returncode == 0, done.stderr
     assert "50 schedules" in done.stdout
 

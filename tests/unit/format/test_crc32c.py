@@ -132,8 +132,11 @@ def test_what_a_compiler_makes_of_it(tmp_path, flags, wish, portable):
         parts = [data, data[1:], data[2 : 2 + half], data[half:]]
         told = subprocess.run(
             [str(tmp_path / "driver")],
-            input=data, capture_output=True, check=True, env=os.environ | {"LOGSTORE_CRC32C": wish},
-        )  # fmt: skip
+            input=data,
+            capture_output=True,
+            check=True,
+            env=os.environ | {"LOGSTORE_CRC32C": wish},
+        )
         *values, by_tables, has_hardware = map(int, told.stdout.split())
         assert values == [ORACLE(data), zlib.crc32(data), *map(ORACLE, parts)]
         hardware = "-DLOGSTORE_PORTABLE" not in flags and _scan.crc32c_variant(1, b"") is not None
@@ -147,7 +150,9 @@ def test_the_kernels_do_as_they_are_told(wish):
     code = "from logstore.kernels import _scan; print(_scan.crc32c_chosen(), _scan.crc32c(b'123'))"
     told = subprocess.run(
         [sys.executable, "-c", code],
-        capture_output=True, check=True, env=os.environ | {"LOGSTORE_CRC32C": wish},
-    )  # fmt: skip
+        capture_output=True,
+        check=True,
+        env=os.environ | {"LOGSTORE_CRC32C": wish},
+    )
     hardware = not wish and _scan.crc32c_variant(1, b"") is not None
     assert told.stdout.split() == [b"%d" % hardware, b"%d" % ORACLE(b"123")]

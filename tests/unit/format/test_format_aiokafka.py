@@ -36,7 +36,7 @@ record_lists = st.lists(
 
 
 @pytest.mark.parametrize("classes", IMPLEMENTATIONS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(record_lists, st.sampled_from(Compression))
 def test_they_read_what_we_write(
     classes: tuple[Any, Any], records: list[Record], codec: Compression
@@ -48,7 +48,7 @@ def test_they_read_what_we_write(
 
 
 @pytest.mark.parametrize("classes", IMPLEMENTATIONS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(record_lists, st.sampled_from(Compression))
 def test_we_read_what_they_write(
     classes: tuple[Any, Any], records: list[Record], codec: Compression
@@ -79,6 +79,7 @@ def test_we_read_their_legacy_messages(magic: int, codec: Compression) -> None:
         for i in range(5)
     ]
     for record in records:
-        builder.append(record.offset, timestamp=record.timestamp, key=record.key,
-                       value=record.value)  # fmt: skip
+        builder.append(
+            record.offset, timestamp=record.timestamp, key=record.key, value=record.value
+        )
     assert read_records(bytes(builder.build())) == records

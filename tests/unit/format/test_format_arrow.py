@@ -42,7 +42,7 @@ def as_records(columns: pa.RecordBatch) -> list[Record]:
     ]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.lists(st.tuples(record_lists, st.sampled_from(Compression)), max_size=4),
     st.integers(0, 12),
@@ -62,7 +62,7 @@ def test_same_records(
     assert as_records(columns) == read_records(data, **limits)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(record_lists)
 def test_columns_are_encoded_as_records_are(records: list[Record]) -> None:
     plain = [record._replace(headers=()) for record in records]

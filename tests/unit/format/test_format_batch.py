@@ -256,7 +256,7 @@ def test_sequences_wrap() -> None:
 # --- round trips ---------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     record_lists,
     st.sampled_from(Compression),
@@ -292,7 +292,7 @@ def test_any_records_come_back(
         assert rebuild_batch(header, expected) == batch
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(record_lists)
 def test_lists_give_the_same_bytes(records: list[Record]) -> None:
     keys = [record.key for record in records]

@@ -159,9 +159,17 @@ def test_lz4_frames_of_other_writers() -> None:
 
 @pytest.mark.parametrize(
     ("flags", "descriptor"),
-    [(0x40, 0x40), (0x20, 0x40), (0xA0, 0x40), (0x61, 0x40), (0x62, 0x40), (0x60, 0x30),
-     (0x60, 0xC0), (0x60, 0x41)],
-)  # fmt: skip
+    [
+        (0x40, 0x40),
+        (0x20, 0x40),
+        (0xA0, 0x40),
+        (0x61, 0x40),
+        (0x62, 0x40),
+        (0x60, 0x30),
+        (0x60, 0xC0),
+        (0x60, 0x41),
+    ],
+)
 def test_lz4_frames_that_kafka_refuses(flags: int, descriptor: int) -> None:
     with pytest.raises(CorruptBatchError):
         decompress(Compression.LZ4, lz4_frame([(b"raw", True)], flags, descriptor))
@@ -218,8 +226,11 @@ def test_large_content_in_small_zstd_blocks_is_read() -> None:
 
 def test_streams_are_read_by_pyarrow() -> None:
     pa = pytest.importorskip("pyarrow")
-    for codec, name in ((Compression.GZIP, "gzip"), (Compression.LZ4, "lz4"),
-                        (Compression.ZSTD, "zstd")):  # fmt: skip
+    for codec, name in (
+        (Compression.GZIP, "gzip"),
+        (Compression.LZ4, "lz4"),
+        (Compression.ZSTD, "zstd"),
+    ):
         for sample in SAMPLES:
             source = pa.CompressedInputStream(pa.BufferReader(stream_of(codec, sample)), name)
             assert source.read() == sample
@@ -321,7 +332,7 @@ def test_flipped_bits_are_an_error_or_other_content(codec: Compression) -> None:
             decompress(codec, damaged, 1 << 20)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from(CODECS), st.binary(max_size=64), st.integers(0, 20), st.integers(0, 2))
 def test_random_bytes_are_a_typed_error(
     codec: Compression, garbage: bytes, kept: int, magic: int

@@ -174,7 +174,7 @@ def test_longest_varints_are_read() -> None:
     assert (one.timestamp, one.key, one.value) == (-(2**63), b"k", None)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.binary(max_size=120), st.integers(-2, 5), st.sampled_from(CODECS))
 def test_random_payloads_are_records_or_a_typed_error(
     payload: bytes, count: int, codec: Compression
@@ -183,7 +183,7 @@ def test_random_payloads_are_records_or_a_typed_error(
         assert len(read_records(batch_of(payload, count, codec, 5))) == count
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.binary(max_size=200))
 def test_random_bytes_are_batches_or_a_typed_error(data: bytes) -> None:
     with suppress(CorruptBatchError):

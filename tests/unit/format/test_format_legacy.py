@@ -86,8 +86,10 @@ def test_wrappers(codec: Compression, magic: int) -> None:
     assert [record.offset for record in records] == list(range(90, 100))
     assert {record.timestamp for record in records} == {1000 if magic else -1}
     assert [record.offset for record in read_records(data, from_offset=93, end_offset=96)] == [
-        93, 94, 95,
-    ]  # fmt: skip
+        93,
+        94,
+        95,
+    ]
 
 
 def test_magic_0_lz4_has_a_wrong_header_checksum() -> None:

@@ -68,7 +68,7 @@ def test_control_records_are_left_out_unless_asked_for() -> None:
     assert offsets(read_records(MIXED, include_control=True)) == list(range(17))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 18), st.integers(0, 18), st.integers(0, 20), st.integers(0, len(MIXED)))
 def test_limits(low: int, high: int, count: int, size: int) -> None:
     whole = offsets(read_records(MIXED[:size]))

@@ -72,7 +72,6 @@ def test_zero_tails_of_active_indexes(slots: int) -> None:
     assert used_offset_entries(offsets + b"abc") == 2
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from((0, 0, 0, 1)), max_size=40).map(bytes))
 def test_used_entries_end_at_the_first_slot_of_zeros(data: bytes) -> None:
     """And not at zeros that reach from one entry into the next."""
@@ -89,7 +88,7 @@ def test_worked_snapshots() -> None:
     assert decode_snapshot(empty) == []
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.builds(ProducerSnapshotEntry, i64, i16, i32, i64, i32, i64, i32, i64)))
 def test_any_producers_come_back(producers: list[ProducerSnapshotEntry]) -> None:
     assert decode_snapshot(encode_snapshot(producers)) == producers

@@ -27,8 +27,13 @@ from tests.support.builders import Disk
 
 SMALL = LogConfig(segment_bytes=300)
 DAMAGED = (
-    b"", b"0\n1\n5 -\n", b"0\n1\nx - - -\n", b"0\n1\n5 - 1 -\n", b"x" * 5000, b"0\n0\n",
-)  # fmt: skip
+    b"",
+    b"0\n1\n5 -\n",
+    b"0\n1\nx - - -\n",
+    b"0\n1\n5 - 1 -\n",
+    b"x" * 5000,
+    b"0\n0\n",
+)
 
 
 def fill(log: PartitionLog, count: int, value: bytes = b"v") -> None:

@@ -173,25 +173,24 @@ def test_markers_and_aborted_transactions(log: ReplicaLog) -> None:
 # -- waiting in the same process -------------------------------------------------------------------
 
 
-def test_an_append_wakes_at_once(log: ReplicaLog) -> None:
-    seen: list[float] = []
-    appended: list[float] = []
+def test_an_append_wakes(log: ReplicaLog) -> None:
+    """Nothing else does: the follower would wait for longer than this test may take."""
+    seen: list[int] = []
 
     def follow() -> None:
-        for _ in log.follow(timeout=5):
-            seen.append(time.monotonic())
+        for record in log.follow(timeout=600):
+            seen.append(record.offset)
             if len(seen) == 20:
                 return
 
     def append() -> None:
-        for _ in range(20):
-            time.sleep(0.002)
-            appended.append(time.monotonic())
+        for number in range(20):
+            while len(seen) < number or not log._core.news.waiting:
+                time.sleep(0.001)
             log.append([(None, b"v")])
 
     race(follow, append)
-    waits = sorted(s - a for s, a in zip(seen, appended, strict=True))
-    assert waits[10] < 0.05  # far below any interval of polling
+    assert seen == list(range(20))
 
 
 def test_only_up_to_the_high_watermark(tmp_path: Path) -> None:
@@ -307,8 +306,10 @@ class Writer:
     def __init__(self, directory: Path) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", WRITER, str(directory)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         self._answer()
 
     def _answer(self) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from logstore.common.config import LogConfig
 from logstore.log import ReplicaLog
+from logstore.log.writing import recent as recent_module
 from logstore.log.writing.recent import RecentBudget
 from logstore.storage.memory import MemoryStorage
 from tests.support.builders import batch
@@ -158,8 +159,8 @@ def test_a_reader_that_a_cut_overtakes_gets_nothing(monkeypatch: pytest.MonkeyPa
     assert recent is not None
     true = recent.read
 
-    def read(*args: Any) -> Any:
-        found = true(*args)
+    def read(*args: Any, **options: Any) -> Any:
+        found = true(*args, **options)
         assert found is not None
         log.truncate_to(1)
         append(log, size=9, epoch=4)
@@ -186,3 +187,40 @@ def test_deleted_records_are_not_given() -> None:
     log.delete_records(1)
     assert log.read_recent(0, 2, ALL) is None
     assert log.read_recent(1, 2, ALL) == log.read(1).data
+
+
+def test_whole_is_all_or_nothing_and_few_appends() -> None:
+    """For who sends the file itself: a part, or many small pieces, would be worse than it."""
+    log = opened()
+    log.keep_recent(RecentBudget())
+    ends = [append(log) for _ in range(40)]
+    end = ends[-1]
+    assert log.read_recent(end - 32, end, ALL, whole=True) == log.read(end - 32).data
+    assert log.read_recent(end - 33, end, ALL, whole=True) is None
+    assert log.read_recent(end - 33, end, ALL) == log.read(end - 33).data
+    size = len(log.read(end - 2).data)
+    assert log.read_recent(end - 2, end, size, whole=True) is not None
+    assert log.read_recent(end - 2, end, size - 1, whole=True) is None
+    assert log.read_recent(end - 2, end + 1, ALL, whole=True) is not None  # the log ends there
+
+
+def test_nothing_is_kept_where_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until somebody does; the bytes are the file's again."""
+    monkeypatch.setattr(recent_module, "_UNREAD_MAX", 3)
+    log = opened()
+    budget = RecentBudget()
+    log.keep_recent(budget)
+    for _ in range(3):
+        append(log)
+    assert len(budget.order) == 3
+    append(log)
+    assert not budget.order
+    assert budget.kept == 0
+    append(log)
+    assert not budget.order
+    assert log.read_recent(4, 5, ALL) is None
+    end = append(log, size=7)
+    assert log.read_recent(5, end, ALL) == log.read(5).data
+    for _ in range(10):
+        end = append(log)
+        assert log.read_recent(end - 1, end, ALL) == log.read(end - 1).data

@@ -35,7 +35,7 @@ SOON = BrokerConfig(log_initial_task_delay_ms=0, log_flush_offset_checkpoint_int
 
 
 def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -212,7 +212,7 @@ class TestClosing:
                 begun.set()
 
         def close() -> None:
-            begun.wait(10)
+            begun.wait(60)
             manager.close()
 
         with pytest.raises(LogClosedError):

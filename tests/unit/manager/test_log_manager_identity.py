@@ -294,7 +294,7 @@ class TestBeginningAnew:
             if target.endswith(".log.deleted"):
                 thread = threading.Thread(target=checkpoint)
                 thread.start()
-                thread.join(10)
+                thread.join(60)
                 assert not thread.is_alive()
             rename(source, target)
 

@@ -186,7 +186,7 @@ class TestCreation:
         asker = threading.Thread(target=lambda: found.append(manager.get_or_create("t", 1)))
         machine.storage.make_dir = beside  # type: ignore[method-assign]
         logs = manager.create_topic("t", 3)
-        asker.join(10)
+        asker.join(60)
         assert seen == [True, False]
         assert found == [logs[1]]
         manager.close()
@@ -212,9 +212,19 @@ class TestCreation:
 
     @pytest.mark.parametrize(
         ("topic", "partition"),
-        [("x", -1), ("x", "0"), ("x", 2**31), ("x", True), ("x", 1.0), ("", 0), ("a b", 0),
-         (b"x", 0), (None, 0), ("..", 0)],
-    )  # fmt: skip
+        [
+            ("x", -1),
+            ("x", "0"),
+            ("x", 2**31),
+            ("x", True),
+            ("x", 1.0),
+            ("", 0),
+            ("a b", 0),
+            (b"x", 0),
+            (None, 0),
+            ("..", 0),
+        ],
+    )
     def test_what_is_no_partition_is_refused(self, topic: Any, partition: Any) -> None:
         with Machine().start() as manager:
             with pytest.raises(InvalidTopicError):
@@ -391,13 +401,22 @@ class TestConfiguration:
         for _ in range(2):
             manager = machine.start()
             assert len({log.config.retention_ms for log in manager.logs.values()}) == 1
-            files = [TopicPropertiesFile(f"/logs/t-{p}/topic.properties", machine.storage).read()
-                     for p in range(3)]  # fmt: skip
+            files = [
+                TopicPropertiesFile(f"/logs/t-{p}/topic.properties", machine.storage).read()
+                for p in range(3)
+            ]
             assert files[0] == files[1] == files[2]
             kill(machine, manager)
 
-    @pytest.mark.parametrize("content", [b"retention.ms=4\n", b"revision=1\nretention.ms=x\n",
-                                         b"revision=1\nunheard.of=1\n", b"\\u00g"])  # fmt: skip
+    @pytest.mark.parametrize(
+        "content",
+        [
+            b"retention.ms=4\n",
+            b"revision=1\nretention.ms=x\n",
+            b"revision=1\nunheard.of=1\n",
+            b"\\u00g",
+        ],
+    )
     def test_that_cannot_be_read_is_not_guessed(self, content: bytes) -> None:
         """The default may be to delete what the topic keeps."""
         machine = Machine("/a", "/b")
@@ -427,12 +446,12 @@ class TestClaims:
         def other() -> None:
             with claims.of("t", 1):
                 held.set()
-                assert done.wait(10)
+                assert done.wait(60)
 
         first, last = threading.Thread(target=other), threading.Thread(target=whole)
         with claims.of("t", 0):
             first.start()
-            assert held.wait(10)  # it does not wait for partition 0
+            assert held.wait(60)  # it does not wait for partition 0
             last.start()
             last.join(0.05)
             assert last.is_alive()
@@ -440,8 +459,8 @@ class TestClaims:
         assert last.is_alive()  # for partition 1
         assert order == []
         done.set()
-        first.join(10)
-        last.join(10)
+        first.join(60)
+        last.join(60)
         assert order == ["whole"]
 
     def test_after_the_end_there_is_none(self) -> None:

@@ -42,9 +42,14 @@ def disk() -> Disk:
     disk = Disk(segment_bytes=400)
     log = disk.open(clean_shutdown=True, managed=True)
     for data in (
-        batch(0), produced(transactional=True, base_offset=1), marker(commit=False, base_offset=2),
-        batch(3), batch(4, 2, value=bytes(100)), batch(6), batch(7),
-    ):  # fmt: skip
+        batch(0),
+        produced(transactional=True, base_offset=1),
+        marker(commit=False, base_offset=2),
+        batch(3),
+        batch(4, 2, value=bytes(100)),
+        batch(6),
+        batch(7),
+    ):
         log.append_as_follower(data)
     log.close()
     disk.remove_all(".snapshot")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 
+from checkpoints.types import TopicPartition
 from logstore.common.errors import LogstoreError
 from logstore.manager import LogManager
 from logstore.storage.memory import MemoryStorage
@@ -17,11 +20,14 @@ from replication.common.messages import (
     ControlledShutdownResponse,
     LeaderAndIsrRequest,
     MetadataRequest,
+    PartitionChange,
     Response,
+    UpdateMetadataRequest,
 )
+from replication.common.state import BrokerRegistration, LiveBroker, PartitionRegistration
 from replication.coordination import nodes
 from replication.coordination.embedded import CoordinatorStore, EmbeddedCoordinator
-from tests.support.replication import ManualRuntime, RecordingTransport, Sent
+from tests.support.replication import ManualActor, ManualRuntime, RecordingTransport, Sent
 
 S, E = BrokerState, BrokerEvent
 EXPECTED = {
@@ -60,11 +66,16 @@ class Stage:
     def again(self) -> Broker:
         """The next life of the broker, or its first."""
         broker = Broker(
-            1, self._directories, connect=self._connect, transport=self.transport,
-            runtime=self.runtime, storage=self.storage,
+            1,
+            self._directories,
+            connect=self._connect,
+            transport=self.transport,
+            runtime=self.runtime,
+            storage=self.storage,
             config=ReplicationConfig(initial_broker_registration_timeout_ms=10_000),
-            run_later=lambda task: task(), on_fatal=self.fatal.append,
-        )  # fmt: skip
+            run_later=lambda task: task(),
+            on_fatal=self.fatal.append,
+        )
         broker.start()
         self.runtime.advance(100)
         return broker
@@ -168,6 +179,30 @@ def test_the_last_directory_fails_while_it_stops() -> None:
     assert stage.stopped == ["first"]
     assert len(stage.fatal) == 1
     assert stage.broker.fatal_error is stage.fatal[0]
+
+
+def test_a_directory_that_fails_while_it_is_opened_is_told_of_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An actor with a thread may run the task at once, when the broker is not whole yet."""
+    storage, runtime = MemoryStorage(), ManualRuntime()
+    storage.make_dir("/b")
+    storage.write_file("/b/meta.properties", b"# lost\n")
+    store = CoordinatorStore("/coordinator", MemoryStorage(), runtime.clock)
+    with monkeypatch.context() as prompt:
+        prompt.setattr(ManualActor, "post", lambda actor, task: task())
+        broker = Broker(
+            1,
+            ["/a", "/b"],
+            connect=store.connect,
+            transport=RecordingTransport(),
+            runtime=runtime,
+            storage=storage,
+        )
+    assert broker.log_manager.live_directories == ["/a"]
+    broker.start()
+    runtime.run_until_idle()
+    assert "/b failed" in caplog.text
 
 
 def test_a_part_that_cannot_be_closed_is_not_the_end_of_the_end(
@@ -281,10 +316,16 @@ def test_a_broker_whose_id_is_taken_stops_with_a_reason() -> None:
     other = ManualRuntime(stage.runtime.clock)
     fatal: list[LogstoreError] = []
     broker = Broker(
-        1, ["/other"], connect=stage.store.connect, transport=stage.transport, runtime=other,
-        storage=FaultyStorage(), run_later=lambda task: task(), on_fatal=fatal.append,
+        1,
+        ["/other"],
+        connect=stage.store.connect,
+        transport=stage.transport,
+        runtime=other,
+        storage=FaultyStorage(),
+        run_later=lambda task: task(),
+        on_fatal=fatal.append,
         config=ReplicationConfig(initial_broker_registration_timeout_ms=10_000),
-    )  # fmt: skip
+    )
     broker.start()
     for _ in range(12):
         session.heartbeat()
@@ -322,3 +363,24 @@ def test_registrations_name_the_epochs_since_which_nothing_was_lost() -> None:
         stage.runtime.advance(2000)
         epochs.append(stage.broker.broker_epoch)
     assert epochs == sorted(set(epochs))
+
+
+@pytest.mark.parametrize(
+    ("leader", "alive", "known"),
+    [
+        (2, (1, 2), True),
+        (2, (1,), False),  # clients would be sent to a broker that is gone
+        (-1, (1, 2), False),
+        (1, (1, 2), False),  # it does not lead yet, and would refuse what it is sent
+    ],
+)
+def test_a_leader_is_known_when_clients_can_be_sent_to_it(
+    leader: int, alive: tuple[int, ...], known: bool
+) -> None:
+    stage, tp = Stage(), TopicPartition("orders", 0)
+    registration = PartitionRegistration((1, 2), (1, 2), leader, 0, 0)
+    brokers = tuple(LiveBroker(BrokerRegistration(each), 100 + each) for each in alive)
+    changes = (PartitionChange(tp, registration, uuid.UUID(int=1)),)
+    assert not stage.broker.knows_leader(tp)
+    stage.broker.metadata.update(UpdateMetadataRequest(7, 1, 101, changes, brokers))
+    assert stage.broker.knows_leader(tp) is known

@@ -32,7 +32,7 @@ from replication.client import (
 )
 from replication.client.inline import InlineActor
 from replication.client.metadata import MAX_AGE_MS
-from replication.client.positions import EpochsRead, Position, Step, diverging_offset
+from replication.client.positions import EpochsRead, FetchPosition, NextStep, diverging_offset
 from replication.client.sending import MAX_PRODUCER_EPOCH
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import (
@@ -56,12 +56,12 @@ from replication.common.messages import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartitionResponse,
-    PartitionMetadata,
     ProducePartitionResponse,
     ProduceRequest,
     ProduceResponse,
     Request,
     Response,
+    TopicPartitionMetadata,
 )
 from replication.common.state import BrokerRegistration
 from replication.common.transport import OnReply
@@ -103,7 +103,7 @@ class Talk:
         self.expect(MetadataRequest, lambda request: self.described())
 
     def described(self) -> MetadataResponse:
-        part = PartitionMetadata(
+        part = TopicPartitionMetadata(
             TP, ErrorCode.NONE, self.leader, self.epoch, (1, 2, 3), (1, 2, 3), ()
         )
         live = tuple(LiveBroker(BrokerRegistration(n), n) for n in (1, 2, 3))
@@ -317,8 +317,8 @@ class TestProducer:
             ProducerConfig(acks=acks, idempotent=True)
 
 
-def position(*read: tuple[int, int], offset: int, resets: bool = True) -> Position:
-    found = Position(TP, resets=resets)
+def position(*read: tuple[int, int], offset: int, resets: bool = True) -> FetchPosition:
+    found = FetchPosition(TP, resets=resets)
     found.seek(offset)
     for epoch, first in read:
         found.epochs.note(epoch, first)
@@ -355,7 +355,7 @@ class TestComparison:
     def test_nothing_in_common(self) -> None:
         found = position((5, 6), offset=10)
         found.compare(EpochEndOffset())
-        assert (found.step, found.offset) == (Step.RESET, None)
+        assert (found.step, found.offset) == (NextStep.RESET, None)
         found = position((5, 6), offset=10, resets=False)
         found.compare(EpochEndOffset())
         assert isinstance(found.error, LogTruncationError)
@@ -647,9 +647,9 @@ class TestBlocking:
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
-        assert silent.asked.wait(10)
+        assert silent.asked.wait(60)
         client.close()
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
         run()  # and so whoever comes later
         assert [str(error) for error in errors] == ["the client was closed"] * 2
@@ -676,12 +676,16 @@ class TestBlocking:
     @pytest.mark.parametrize(
         "options",
         [
-            {"producer_id": -1}, {"producer_id": 2**63},
-            {"producer_id": "7"}, {"request_timeout_ms": -1}, {"delivery_timeout_s": math.inf},
-            {"delivery_timeout_s": math.nan}, {"idempotent": True, "acks": 1},
+            {"producer_id": -1},
+            {"producer_id": 2**63},
+            {"producer_id": "7"},
+            {"request_timeout_ms": -1},
+            {"delivery_timeout_s": math.inf},
+            {"delivery_timeout_s": math.nan},
+            {"idempotent": True, "acks": 1},
         ],
         ids=str,
-    )  # fmt: skip
+    )
     def test_what_no_producer_can_have(self, options: dict[str, Any]) -> None:
         with pytest.raises(ConfigError):
             Producer(Client(Silent(), lambda: (1,)), **options)
@@ -706,7 +710,7 @@ class Cut:
     ) -> None:
         match request:
             case MetadataRequest():
-                part = PartitionMetadata(TP, ErrorCode.NONE, 1, 5, (1,), (1,), ())
+                part = TopicPartitionMetadata(TP, ErrorCode.NONE, 1, 5, (1,), (1,), ())
                 live = (LiveBroker(BrokerRegistration(1), 1),)
                 on_reply(MetadataResponse(live, 1, (part,), {TP.topic: TOPIC_ID}))
             case ListOffsetsRequest():

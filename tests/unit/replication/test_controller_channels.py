@@ -30,7 +30,7 @@ from replication.controller.channels import (
     REQUEST_REACTIONS,
     ROLE_REACTIONS,
     STOP_REACTIONS,
-    Channel,
+    BrokerChannel,
     ControlResponse,
     Numbers,
 )
@@ -63,11 +63,18 @@ class Wire:
         self.heard: list[ControlResponse] = []
         self.stale = 0
         self.context = ControllerContext()
-        self.channel = Channel(
-            LiveBroker(BrokerRegistration(2), 77), self.runtime.actor("controller"), self.runtime,
-            self.transport, (1, 5), Numbers(), self.context,
-            lambda broker, request, response: self.heard.append(response), self.on_stale, 30_000,
-        )  # fmt: skip
+        self.channel = BrokerChannel(
+            LiveBroker(BrokerRegistration(2), 77),
+            self.runtime.actor("controller"),
+            self.runtime,
+            self.transport,
+            (1, 5),
+            Numbers(),
+            self.context,
+            lambda broker, request, response: self.heard.append(response),
+            self.on_stale,
+            30_000,
+        )
 
     def on_stale(self) -> None:
         self.stale += 1

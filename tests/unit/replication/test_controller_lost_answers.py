@@ -113,9 +113,12 @@ class Stage(NamedTuple):
         topic_id = self.b.topic(tp.topic).topic_id
         leader = self.b.brokers[now.leader]
         item = AlterPartitionItem(
-            tp, now.leader_epoch, now.partition_epoch, tuple((r, -1) for r in isr),
+            tp,
+            now.leader_epoch,
+            now.partition_epoch,
+            tuple((r, -1) for r in isr),
             topic_id=topic_id,
-        )  # fmt: skip
+        )
         self.ask(AlterPartitionRequest(now.leader, leader.broker_epoch, (item,)))
 
     def move(self, target: tuple[int, ...] | None, tp: TopicPartition = T0) -> None:

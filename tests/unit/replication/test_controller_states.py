@@ -125,18 +125,18 @@ def test_a_term_that_began_between_two_reads_is_not_taken_for_one_s_own() -> Non
     """Whose node it was, and which epoch there is now, are two answers."""
     b = Brokers(0)
     first, second = b.tree.connect(), b.tree.connect()
-    assert ControllerStore(first).stand(1, 0)  # and the answer is lost
+    assert ControllerStore(first).try_become_controller(1, 0)  # and the answer is lost
     again, other, get = ControllerStore(first), ControllerStore(second), first.get
 
     def slow(path: str) -> Node | None:
         node = get(path)
         if path == nodes.CONTROLLER and node is not None and not other.term.epoch > 0:
             b.admin.delete(nodes.CONTROLLER)
-            assert other.stand(2, 0)
+            assert other.try_become_controller(2, 0)
         return node
 
     first.get = slow  # type: ignore[method-assign]
-    again.stand(1, 0)
+    again.try_become_controller(1, 0)
     assert again.term.epoch < other.term.epoch == 2
     with pytest.raises(BadVersionError):
         first.transact([Check(nodes.CONTROLLER_EPOCH, again.term.version)])

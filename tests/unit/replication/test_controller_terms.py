@@ -122,9 +122,12 @@ def test_a_deposed_controller_writes_nothing() -> None:
     assert old.active  # it has not heard
     before = b.partition()
     item = AlterPartitionItem(
-        T0, before.leader_epoch, before.partition_epoch, ((1, b.brokers[1].broker_epoch),),
+        T0,
+        before.leader_epoch,
+        before.partition_epoch,
+        ((1, b.brokers[1].broker_epoch),),
         topic_id=b.topic().topic_id,
-    )  # fmt: skip
+    )
     replies: list[Response | None] = []
     request = AlterPartitionRequest(1, b.brokers[1].broker_epoch, (item,))
     old.handle(request, replies.append)  # before it looks at what it missed
@@ -253,9 +256,12 @@ def test_lost_answers_of_the_coordinator_change_nothing_in_the_end(seed: int) ->
             now = b.partition(tp)
             assert now.leader != NO_LEADER
             item = AlterPartitionItem(
-                tp, now.leader_epoch, now.partition_epoch, tuple((r, -1) for r in now.replicas),
+                tp,
+                now.leader_epoch,
+                now.partition_epoch,
+                tuple((r, -1) for r in now.replicas),
                 topic_id=b.topic().topic_id,
-            )  # fmt: skip
+            )
             leader = b.brokers[now.leader]
             replies: list[Response | None] = []
             request = AlterPartitionRequest(now.leader, leader.broker_epoch, (item,))
@@ -302,8 +308,13 @@ def test_a_repeated_proposal_is_answered_as_applied() -> None:
     b.kill(1)
     response = b.alter_items(2, item)
     assert response.partitions[0][1:7] == (
-        ErrorCode.NONE, 2, now.leader_epoch, (2, 3), now.partition_epoch, now.recovery_state,
-    )  # fmt: skip
+        ErrorCode.NONE,
+        2,
+        now.leader_epoch,
+        (2, 3),
+        now.partition_epoch,
+        now.recovery_state,
+    )
     assert b.partition() == now
 
 
@@ -342,10 +353,12 @@ def test_a_broker_that_does_not_know_its_epoch_yet_is_asked_again() -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        nodes.topic_path("t"), nodes.partition_state_path(T0), nodes.topic_config_path("t"),
+        nodes.topic_path("t"),
+        nodes.partition_state_path(T0),
+        nodes.topic_config_path("t"),
         nodes.broker_epoch_path(2),
     ],
-)  # fmt: skip
+)
 def test_damage_of_one_node_stops_nothing_else(path: str) -> None:
     """What cannot be read is left alone; a lost broker epoch counts as an unclean stop."""
     b = Brokers()

@@ -91,6 +91,17 @@ class TestCreation:
         assert response.error_code is error
         assert b.admin.children(nodes.TOPICS) == before
 
+    def test_to_validate_is_to_change_nothing(self) -> None:
+        b = Brokers()
+        before = b.admin.children(nodes.TOPICS)
+        good = b.ask(CreateTopicRequest("t", 3, 2, validate_only=True))
+        bad = b.ask(CreateTopicRequest("t", 3, 9, validate_only=True))
+        assert isinstance(good, TopicResponse)
+        assert isinstance(bad, TopicResponse)
+        assert good.error_code is ErrorCode.NONE
+        assert bad.error_code is ErrorCode.INVALID_REPLICATION_FACTOR
+        assert b.admin.children(nodes.TOPICS) == before
+
     def test_dead_brokers_are_known_but_somebody_must_lead(self) -> None:
         b = Brokers()
         b.kill(3)
@@ -148,9 +159,17 @@ class TestSpread:
 
         rows = spread(10, 3, range(5), Zero())
         assert rows == [
-            (0, 1, 2), (1, 2, 3), (2, 3, 4), (3, 4, 0), (4, 0, 1),
-            (0, 2, 3), (1, 3, 4), (2, 4, 0), (3, 0, 1), (4, 1, 2),
-        ]  # fmt: skip
+            (0, 1, 2),
+            (1, 2, 3),
+            (2, 3, 4),
+            (3, 4, 0),
+            (4, 0, 1),
+            (0, 2, 3),
+            (1, 3, 4),
+            (2, 4, 0),
+            (3, 0, 1),
+            (4, 1, 2),
+        ]
 
     def test_refuses_what_cannot_be(self) -> None:
         with pytest.raises(ResponseError) as caught:

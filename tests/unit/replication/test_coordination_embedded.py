@@ -210,8 +210,13 @@ def test_changes_made_by_a_listener_are_told_after_it_and_in_order(store: Coordi
     session.watch("/", lambda event: order.append(f"second {event.path}"))
     session.create("/a")
     assert order == [
-        "first /a", "first /a done", "second /a", "first /b", "first /b done", "second /b",
-    ]  # fmt: skip
+        "first /a",
+        "first /a done",
+        "second /a",
+        "first /b",
+        "first /b done",
+        "second /b",
+    ]
 
 
 def test_a_failing_listener_is_logged_and_stops_nobody(

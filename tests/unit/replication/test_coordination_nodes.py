@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from checkpoints.types import TopicPartition
 from replication.common.state import (
     BrokerRegistration,
+    Endpoint,
     PartitionRegistration,
     RecoveryState,
     TopicAssignment,
@@ -54,8 +55,9 @@ def topics(draw: st.DrawFn) -> TopicAssignment:
     adding = {p: r[-1:] for p, r in replicas.items() if r and draw(st.booleans())}
     removing = {p: r[:1] for p, r in replicas.items() if r and draw(st.booleans())}
     config = draw(st.dictionaries(names, names, max_size=3))
-    return TopicAssignment(uuid.UUID(int=draw(st.integers(100, 2**128 - 1))), replicas, config,
-                           adding, removing)  # fmt: skip
+    return TopicAssignment(
+        uuid.UUID(int=draw(st.integers(100, 2**128 - 1))), replicas, config, adding, removing
+    )
 
 
 # --- there and back
@@ -71,10 +73,14 @@ def topics(draw: st.DrawFn) -> TopicAssignment:
         previous_broker_epoch=st.integers(-1, 2**63 - 1),
         timestamp_ms=st.integers(0, 2**53),
         earlier_epochs=st.lists(st.integers(0, 2**63 - 1), max_size=3).map(tuple),
+        endpoints=st.just(()),
     )
 )
 def test_brokers(broker: BrokerRegistration) -> None:
-    assert nodes.decode_broker(broker.broker_id, nodes.encode_broker(broker)) == broker
+    found = nodes.decode_broker(broker.broker_id, nodes.encode_broker(broker))
+    if broker.port >= 0:  # Kafka wants an endpoint, so there is one
+        broker = broker._replace(endpoints=(Endpoint("PLAINTEXT", broker.host, broker.port),))
+    assert found == broker
 
 
 @given(topics())
@@ -123,7 +129,16 @@ def test_kafkas_own_texts_are_read() -> None:
         "listener_security_protocol_map":{"CLIENT":"SSL","REPLICATION":"PLAINTEXT"},"rack":"dc1",
         "features":{"feature":{"min_version":1,"first_active_version":2,"max_version":3}}}"""
     assert nodes.decode_broker(7, broker) == BrokerRegistration(
-        7, "localhost", 9092, "dc1", -1, 2233345666
+        7,
+        "localhost",
+        9092,
+        "dc1",
+        -1,
+        2233345666,
+        endpoints=(
+            Endpoint("CLIENT", "host1", 9092, "SSL"),
+            Endpoint("REPLICATION", "host1", 9093, "PLAINTEXT"),
+        ),
     )
     topic = b"""{"removing_replicas":{"1":[2]},"partitions":{"0":[1,2],"1":[3,2]},
         "topic_id":"Wi0OTp9cS1KcC2pjoKfxwg","adding_replicas":{"1":[3]},"version":3}"""
@@ -136,6 +151,47 @@ def test_kafkas_own_texts_are_read() -> None:
     )
     controller = b'{"version":2,"brokerid":3,"timestamp":"1600000000000","kraftControllerEpoch":-1}'
     assert nodes.decode_controller(controller) == 3
+
+
+@pytest.mark.parametrize(
+    "endpoints",
+    [
+        (),
+        (Endpoint("PLAINTEXT", "127.0.0.1", 9092),),
+        (
+            Endpoint("INSIDE", "::1", 19092),
+            Endpoint("OUT-SIDE.2", "kafka.org", 9093, "SASL_SSL"),
+        ),
+    ],
+)
+def test_the_listeners_of_a_broker_come_back(endpoints: tuple[Endpoint, ...]) -> None:
+    broker = BrokerRegistration(7, "::1", 19092, endpoints=endpoints)
+    found = nodes.decode_broker(7, nodes.encode_broker(broker))
+    if endpoints:
+        assert found == broker
+    else:  # one who has no socket names its address, for Kafka's sake
+        assert found == broker._replace(endpoints=(Endpoint("PLAINTEXT", "::1", 19092),))
+    assert nodes.decode_broker(7, nodes.encode_broker(BrokerRegistration(7))).endpoints == ()
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "protocols"),
+    [
+        (["PLAINTEXT:/host:1"], {"PLAINTEXT": "PLAINTEXT"}),
+        (["PLAINTEXT://host"], {"PLAINTEXT": "PLAINTEXT"}),
+        (["PLAINTEXT://host:65536"], {"PLAINTEXT": "PLAINTEXT"}),
+        (["PLAINTEXT://ho\nst:1"], {"PLAINTEXT": "PLAINTEXT"}),
+        ([7], {"PLAINTEXT": "PLAINTEXT"}),
+        (["A://host:1"], {"B": "PLAINTEXT"}),
+        (["A://host:1"], {"A": 3}),
+        ("A://host:1", {"A": "SSL"}),
+    ],
+)
+def test_endpoints_that_nobody_could_use_are_refused(endpoints: object, protocols: object) -> None:
+    fields = json.loads(nodes.encode_broker(BrokerRegistration(7)))
+    fields |= {"endpoints": endpoints, "listener_security_protocol_map": protocols}
+    with pytest.raises(CorruptNodeError, match="/brokers/ids/7"):
+        nodes.decode_broker(7, json.dumps(fields).encode())
 
 
 def test_what_kafka_reads_is_written() -> None:

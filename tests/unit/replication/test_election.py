@@ -65,8 +65,10 @@ def test_elections(
 ) -> None:
     """R-53 … R-56, R-69, R-71."""
     for mode, wanted in (
-        (Mode.ONLINE, online), (Mode.PREFERRED, preferred), (Mode.UNCLEAN, unclean),
-    ):  # fmt: skip
+        (Mode.ONLINE, online),
+        (Mode.PREFERRED, preferred),
+        (Mode.UNCLEAN, unclean),
+    ):
         assert elect((1, 2, 3), isr, elr, leader, last, alive.__contains__, mode) == wanted
 
 
@@ -79,72 +81,144 @@ WITH_ELR = {
     "R-73: 2 leaves": (reg((1, 2), 1), (1,), (1,), NONE, Mode.ONLINE, reg((1,), 1, (2,))),
     "R-74: 1 fenced": (reg((1,), 1, (2,)), NONE, NONE, NONE, Mode.ONLINE, LEADERLESS),
     "R-75: 1 re-registers uncleanly": (
-        LEADERLESS, NONE, None, (1,), Mode.ONLINE, reg(NONE, NO_LEADER, (2,), epoch=6, last=1),
+        LEADERLESS,
+        NONE,
+        None,
+        (1,),
+        Mode.ONLINE,
+        reg(NONE, NO_LEADER, (2,), epoch=6, last=1),
     ),
     "R-76: 2 unfenced": (LEADERLESS, (2,), None, NONE, Mode.ONLINE, reg((2,), 2, (1,), epoch=7)),
     "R-76 after R-75": (
-        reg(NONE, NO_LEADER, (2,), epoch=6, last=1), (1, 2), None, NONE, Mode.ONLINE,
+        reg(NONE, NO_LEADER, (2,), epoch=6, last=1),
+        (1, 2),
+        None,
+        NONE,
+        Mode.ONLINE,
         reg((2,), 2, epoch=7),
     ),
     "R-77 after R-75: 1 unfenced, not electable": (
-        reg(NONE, NO_LEADER, (2,), epoch=6, last=1), (1,), None, NONE, Mode.ONLINE,
+        reg(NONE, NO_LEADER, (2,), epoch=6, last=1),
+        (1,),
+        None,
+        NONE,
+        Mode.ONLINE,
         reg(NONE, NO_LEADER, (2,), epoch=6, last=1),
     ),
     "R-78: unclean, 2 alive": (
-        reg(NONE, NO_LEADER, (2,), epoch=6, last=1), (2, 3), None, NONE, Mode.UNCLEAN,
+        reg(NONE, NO_LEADER, (2,), epoch=6, last=1),
+        (2, 3),
+        None,
+        NONE,
+        Mode.UNCLEAN,
         reg((2,), 2, epoch=7),
     ),
     "R-78: unclean, only 3 alive": (
-        reg(NONE, NO_LEADER, (2,), epoch=6, last=1), (3,), None, NONE, Mode.UNCLEAN,
+        reg(NONE, NO_LEADER, (2,), epoch=6, last=1),
+        (3,),
+        None,
+        NONE,
+        Mode.UNCLEAN,
         reg((3,), 3, epoch=7, recovery=RECOVERING),
     ),
     "R-67: ELR emptied at min ISR": (
-        reg((1,), 1, (2, 3)), (1, 2, 3), (1, 2), NONE, Mode.ONLINE, reg((1, 2), 1),
+        reg((1,), 1, (2, 3)),
+        (1, 2, 3),
+        (1, 2),
+        NONE,
+        Mode.ONLINE,
+        reg((1, 2), 1),
     ),
-    "R-70: unclean member of the ISR": (ALL, (2, 3), (2, 3), (1,), Mode.ONLINE,
-        reg((2, 3), 2, epoch=6)),
+    "R-70: unclean member of the ISR": (
+        ALL,
+        (2, 3),
+        (2, 3),
+        (1,),
+        Mode.ONLINE,
+        reg((2, 3), 2, epoch=6),
+    ),
     "R-71: both empty": (
-        reg((1,), 1), NONE, NONE, (1,), Mode.ONLINE, reg(NONE, NO_LEADER, epoch=6, last=1),
+        reg((1,), 1),
+        NONE,
+        NONE,
+        (1,),
+        Mode.ONLINE,
+        reg(NONE, NO_LEADER, epoch=6, last=1),
     ),
     "R-71: the last one is back": (
-        reg(NONE, NO_LEADER, epoch=6, last=1), (1, 3), None, NONE, Mode.ONLINE,
+        reg(NONE, NO_LEADER, epoch=6, last=1),
+        (1, 3),
+        None,
+        NONE,
+        Mode.ONLINE,
         reg((1,), 1, epoch=7, recovery=RECOVERING),
     ),
-}  # fmt: skip
+}
 WITHOUT_ELR = {
     "R-72: 3 leaves": (ALL, (1, 2), (1, 2), NONE, Mode.ONLINE, reg((1, 2), 1)),
     "R-73: 2 leaves": (reg((1, 2), 1), (1,), (1,), NONE, Mode.ONLINE, reg((1,), 1)),
     "R-74: 1 fenced": (
-        reg((1,), 1), NONE, NONE, NONE, Mode.ONLINE, reg((1,), NO_LEADER, epoch=6),
+        reg((1,), 1),
+        NONE,
+        NONE,
+        NONE,
+        Mode.ONLINE,
+        reg((1,), NO_LEADER, epoch=6),
     ),
     "R-75: 1 re-registers uncleanly": (
-        reg((1,), NO_LEADER, epoch=6), NONE, None, (1,), Mode.ONLINE,
+        reg((1,), NO_LEADER, epoch=6),
+        NONE,
+        None,
+        (1,),
+        Mode.ONLINE,
         reg((1,), NO_LEADER, epoch=6),
     ),
     "R-76: 2 unfenced": (
-        reg((1,), NO_LEADER, epoch=6), (2,), None, NONE, Mode.ONLINE,
+        reg((1,), NO_LEADER, epoch=6),
+        (2,),
+        None,
+        NONE,
+        Mode.ONLINE,
         reg((1,), NO_LEADER, epoch=6),
     ),
     "R-77: 1 unfenced": (
-        reg((1,), NO_LEADER, epoch=6), (1,), None, NONE, Mode.ONLINE, reg((1,), 1, epoch=7),
+        reg((1,), NO_LEADER, epoch=6),
+        (1,),
+        None,
+        NONE,
+        Mode.ONLINE,
+        reg((1,), 1, epoch=7),
     ),
     "R-78: unclean, 3 alive": (
-        reg((1,), NO_LEADER, epoch=6), (3,), None, NONE, Mode.UNCLEAN,
+        reg((1,), NO_LEADER, epoch=6),
+        (3,),
+        None,
+        NONE,
+        Mode.UNCLEAN,
         reg((3,), 3, epoch=7, recovery=RECOVERING),
     ),
-}  # fmt: skip
+}
 Row = tuple[
-    PartitionRegistration, tuple[int, ...], tuple[int, ...] | None, tuple[int, ...], Mode,
     PartitionRegistration,
-]  # fmt: skip
+    tuple[int, ...],
+    tuple[int, ...] | None,
+    tuple[int, ...],
+    Mode,
+    PartitionRegistration,
+]
 
 
 def check_row(row: Row, elr_enabled: bool) -> None:
     now, alive, isr, unclean, mode, wanted = row
     after = change(
-        now, alive.__contains__, min_isr=2, elr_enabled=elr_enabled, mode=mode, isr=isr,
+        now,
+        alive.__contains__,
+        min_isr=2,
+        elr_enabled=elr_enabled,
+        mode=mode,
+        isr=isr,
         unclean_replicas=unclean,
-    )  # fmt: skip
+    )
     changed = wanted != now
     assert after == wanted._replace(partition_epoch=10 + changed)
     if not changed:
@@ -229,18 +303,22 @@ def eligible(broker: int, epoch: int) -> bool:
         (ALL, ITEM._replace(new_isr=((1, -1), (4, -1))), 1, ErrorCode.INVALID_REQUEST),
         (ALL, ITEM._replace(new_isr=((2, -1), (3, -1))), 1, ErrorCode.INVALID_REQUEST),
         (
-            reg((1,), 1, recovery=RECOVERING), ITEM._replace(recovery_state=RECOVERING), 1,
+            reg((1,), 1, recovery=RECOVERING),
+            ITEM._replace(recovery_state=RECOVERING),
+            1,
             ErrorCode.INVALID_REQUEST,
         ),
         (
-            ALL, ITEM._replace(recovery_state=RECOVERING, new_isr=((1, -1),)), 1,
+            ALL,
+            ITEM._replace(recovery_state=RECOVERING, new_isr=((1, -1),)),
+            1,
             ErrorCode.INVALID_REQUEST,
         ),
         (reg((1,), 1, recovery=RECOVERING), ITEM, 1, ErrorCode.NONE),
         (ALL, ITEM._replace(new_isr=((1, -1), (2, 99))), 1, ErrorCode.INELIGIBLE_REPLICA),  # R-48
         (ALL, ITEM._replace(new_isr=((1, -1), (2, -1))), 1, ErrorCode.NONE),
     ],
-)  # fmt: skip
+)
 def test_proposals(
     now: PartitionRegistration, item: AlterPartitionItem, sender: int, error: ErrorCode
 ) -> None:

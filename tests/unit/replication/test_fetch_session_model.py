@@ -73,11 +73,15 @@ class History:
         self.both(
             lambda w: w.host.order(
                 w.host.change(
-                    tp, leader=leader, epoch=epoch, replicas=(1, 2, 3), isr=isr,
+                    tp,
+                    leader=leader,
+                    epoch=epoch,
+                    replicas=(1, 2, 3),
+                    isr=isr,
                     topic_id=self.ids[tp.topic],
                 )
             )
-        )  # fmt: skip
+        )
 
     def append(self) -> None:
         tp, count = self.rng.choice(TPS), self.rng.randint(1, 3)
@@ -97,11 +101,15 @@ class History:
             if partition is not None:
                 world.host.order(
                     world.host.change(
-                        tp, epoch=self.epochs[tp], partition_epoch=partition.partition_epoch + 1,
-                        replicas=(1, 2, 3), isr=isr, topic_id=self.ids[tp.topic],
+                        tp,
+                        epoch=self.epochs[tp],
+                        partition_epoch=partition.partition_epoch + 1,
+                        replicas=(1, 2, 3),
+                        isr=isr,
+                        topic_id=self.ids[tp.topic],
                         leader=partition.leader_id,
                     )
-                )  # fmt: skip
+                )
 
         self.both(do)
 
@@ -203,12 +211,14 @@ class History:
         fences = self.rng.random() < 0.5
         return {
             tp: FetchPartition(
-                tp, self.offsets[n, tp], log_start_offset=0,
+                tp,
+                self.offsets[n, tp],
+                log_start_offset=0,
                 current_leader_epoch=self.epochs[tp] if fences else -1,
                 topic_id=self.ids[tp.topic],
             )
             for tp in sorted(self.wants[n])
-        }  # fmt: skip
+        }
 
     def fetch(self) -> None:
         n = self.rng.choice(REQUESTERS)
@@ -267,8 +277,9 @@ class History:
         before = self.twins[0].seen()
         (second,) = member.send(asked)
         assert second.error_code in (
-            ErrorCode.INVALID_FETCH_SESSION_EPOCH, ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-        )  # fmt: skip
+            ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+            ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        )
         assert self.twins[0].seen() == before
         member.receive(asked, response)
         if response.error_code:
@@ -282,11 +293,21 @@ class History:
 
     def step(self) -> None:
         events: list[tuple[int, Callable[[], None]]] = [
-            (30, self.fetch), (10, self.append), (8, self.let_time_pass), (4, self.commit_isr),
-            (3, self.elect), (3, self.change_isr), (2, self.delete_records), (2, self.clean_up),
-            (1, self.begin_a_second_life), (2, self.choose), (1, self.restart_a_follower),
-            (1, self.zombie), (2, self.lose_a_session), (2, self.repeat),
-        ]  # fmt: skip
+            (30, self.fetch),
+            (10, self.append),
+            (8, self.let_time_pass),
+            (4, self.commit_isr),
+            (3, self.elect),
+            (3, self.change_isr),
+            (2, self.delete_records),
+            (2, self.clean_up),
+            (1, self.begin_a_second_life),
+            (2, self.choose),
+            (1, self.restart_a_follower),
+            (1, self.zombie),
+            (2, self.lose_a_session),
+            (2, self.repeat),
+        ]
         (event,) = self.rng.choices([e for _, e in events], [weight for weight, _ in events])
         event()
         ours, theirs = (world.seen() for world in self.twins)

@@ -65,6 +65,9 @@ def resting(host: Host, member: Member, *tps: TopicPartition) -> None:
 
 
 class TestProtocol:
+    """FetchSessionTest: testFetchRequests is the full and the incremental request, the unknown id,
+    the wrong epoch, and the request that closes the session it names."""
+
     def test_full_then_incremental(self) -> None:
         host = led(A, B)
         member = Member(host, 2)
@@ -85,6 +88,7 @@ class TestProtocol:
         assert [part.tp for part in asked.partitions] == [B]
 
     def test_forgotten_and_added(self) -> None:
+        """testIncrementalFetchSession and testToForgetPartitions"""
         host = led(A, B, C, records=1)
         member = Member(host)
         member.fetch(wanted(A, B))
@@ -95,6 +99,7 @@ class TestProtocol:
         assert A not in [part.tp for part in member.fetch(wanted(B, C)).partitions]
 
     def test_the_last_partition_closes_it(self) -> None:
+        """testZeroSizeFetchSession"""
         host = led(A)
         member = Member(host)
         member.fetch(wanted(A))
@@ -176,6 +181,23 @@ class TestProtocol:
         assert first[0].error_code is ErrorCode.INVALID_FETCH_SESSION_EPOCH
         assert second[0].error_code is ErrorCode.NONE
 
+    def test_what_diverges_is_answered_until_it_is_cut(self) -> None:
+        """testDivergingEpoch"""
+        host = led(A, B, records=1)
+        member = Member(host, 2)
+
+        def ask(offset: int) -> list[tuple[TopicPartition, EpochEndOffset | None]]:
+            parts = wanted(A, B, offset=1)
+            parts[A] = parts[A]._replace(fetch_offset=offset, last_fetched_epoch=0)
+            return [(p.tp, p.diverging_epoch) for p in member.fetch(parts).partitions]
+
+        cut = EpochEndOffset(0, 1)
+        assert ask(3) == [(A, cut), (B, None)]
+        for _ in range(3):
+            assert ask(3) == [(A, cut)]
+        assert ask(1) == [(A, None)]
+        assert ask(1) == []
+
     def test_what_is_named_is_answered(self) -> None:
         """Its owner may have dropped the answer before."""
         host = led(A, B)
@@ -214,9 +236,17 @@ class TestNews:
     """A partition at rest is not looked at; whatever could change its answer ends the rest."""
 
     EVENTS = (
-        "append", "high watermark", "delete records", "retention", "leader epoch", "isr",
-        "follow", "stop", "another topic", "failed log",
-    )  # fmt: skip
+        "append",
+        "high watermark",
+        "delete records",
+        "retention",
+        "leader epoch",
+        "isr",
+        "follow",
+        "stop",
+        "another topic",
+        "failed log",
+    )
 
     def cause(self, host: Host, event: str) -> None:
         if event == "append":
@@ -729,14 +759,17 @@ class TestEviction:
         assert self.create(cache, 1, -1, later + MIN_EVICTION_MS + 1)
 
     def test_the_stalest_goes_first(self) -> None:
+        """testFetchSessionExpiration"""
         cache = self.cache(2)
         old, older = self.create(cache, 9, 2, 10), self.create(cache, 1, 2, 0)
         newer = self.create(cache, 1, -1, MIN_EVICTION_MS + 11)
         assert set(cache._sessions) == {old, newer} != {older}
 
     def test_ids_do_not_repeat_after_a_restart(self) -> None:
-        ids = {self.create(FetchSessionCache(9, MetadataCache(1), random.Random(n)), 1, -1, 0)
-               for n in range(50)}  # fmt: skip
+        ids = {
+            self.create(FetchSessionCache(9, MetadataCache(1), random.Random(n)), 1, -1, 0)
+            for n in range(50)
+        }
         assert len(ids) == 50
         assert min(ids) > 0
 
@@ -858,12 +891,17 @@ def test_threads() -> None:
 
         host.manager.fetch(
             FetchRequest(
-                asked.partitions, 2, EPOCH + 2, wait_ms, session_id=asked.session_id,
-                session_epoch=asked.session_epoch, forgotten=asked.forgotten,
+                asked.partitions,
+                2,
+                EPOCH + 2,
+                wait_ms,
+                session_id=asked.session_id,
+                session_epoch=asked.session_epoch,
+                forgotten=asked.forgotten,
             ),
             respond,
-        )  # fmt: skip
-        assert done.wait(10)
+        )
+        assert done.wait(60)
         for part in member.receive(asked, answers[0]).partitions:
             if part.records:
                 offsets[part.tp] = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import uuid
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from checkpoints.types import TopicPartition
+from logstore.common.errors import LogClosedError
 from logstore.testing import ManualClock
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode
@@ -36,7 +38,7 @@ from replication.decisions.truncation import EPOCH_RULE, FETCH_RULE, HIGH_WATERM
 from replication.fetcher.fetcher import Fetcher
 from replication.fetcher.fetcher_manager import FetcherManager
 from replication.fetcher.fetcher_state import InitialFetchState, OffsetMismatchError, Phase
-from replication.fetcher.fetcher_troubles import FetcherEnv
+from replication.fetcher.fetcher_troubles import FetcherContext
 from tests.support.builders import batch, produced
 from tests.support.fetchers import FOLLOWER, KIP_320_RULE, LEADER, TP, Replica, Stage, fetched
 
@@ -78,9 +80,11 @@ class TestRequest:
     def test_fields(self) -> None:
         """R-116."""
         stage = Stage(
-            replica_fetch_max_bytes=111, replica_fetch_response_max_bytes=222,
-            replica_fetch_min_bytes=3, replica_fetch_wait_max_ms=44,
-        )  # fmt: skip
+            replica_fetch_max_bytes=111,
+            replica_fetch_response_max_bytes=222,
+            replica_fetch_min_bytes=3,
+            replica_fetch_wait_max_ms=44,
+        )
         stage.hold((9, 4), hw=9)
         stage.follower.log().maybe_increment_log_start_offset(6)
         topic_id = uuid.UUID(int=7)
@@ -133,10 +137,12 @@ class TestRequest:
     @pytest.mark.parametrize(
         ("rule", "records", "phase"),
         [
-            (FETCH_RULE, 3, Phase.FETCHING), (FETCH_RULE, 0, Phase.TRUNCATING),
-            (EPOCH_RULE, 3, Phase.TRUNCATING), (HIGH_WATERMARK_RULE, 3, Phase.TRUNCATING),
+            (FETCH_RULE, 3, Phase.FETCHING),
+            (FETCH_RULE, 0, Phase.TRUNCATING),
+            (EPOCH_RULE, 3, Phase.TRUNCATING),
+            (HIGH_WATERMARK_RULE, 3, Phase.TRUNCATING),
         ],
-    )  # fmt: skip
+    )
     def test_first_phase(self, rule: Any, records: int, phase: Phase) -> None:
         """R-113."""
         assert following(TP, records=records, rule=rule).state().phase is phase
@@ -506,6 +512,17 @@ class TestAnswers:
         assert stage.end == 3
         assert isinstance(stage.manager.failed_partitions[TP], OffsetMismatchError)
 
+    @pytest.mark.parametrize("records", [b"", batch(1, epoch=1)], ids=["nothing new", "a batch"])
+    def test_log_closed_under_way(self, caplog: pytest.LogCaptureFixture, records: bytes) -> None:
+        """The broker ends. That is no trouble to be looked at."""
+        stage = following(TP)
+        stage.request()
+        stage.follower.log().close()
+        with caplog.at_level(logging.INFO):
+            stage.reply(fetched(records=records, high_watermark=1, log_start_offset=0))
+        assert isinstance(stage.manager.failed_partitions[TP], LogClosedError)
+        assert [(each.levelname, each.exc_info) for each in caplog.records] == [("INFO", None)]
+
     @pytest.mark.parametrize("error", [OSError("gone"), NotLeaderOrFollowerError("not now")])
     def test_removed_while_it_is_applied(self, error: Exception) -> None:
         """A failing disk takes partitions away from within: they neither fail nor come back, and
@@ -538,10 +555,21 @@ class TestAnswers:
         def fail(tps: list[TopicPartition]) -> None:
             raise RuntimeError("a consumer's callback")
 
-        fetcher = Fetcher("f", LEADER, FetcherEnv(
-            2, stage.runtime, stage.wire, ReplicationConfig(), FETCH_RULE,
-            stage.follower.partition, lambda: 102, fail, lambda tps: None,
-        ))  # fmt: skip
+        fetcher = Fetcher(
+            "f",
+            LEADER,
+            FetcherContext(
+                2,
+                stage.runtime,
+                stage.wire,
+                ReplicationConfig(),
+                FETCH_RULE,
+                stage.follower.partition,
+                lambda: 102,
+                fail,
+                lambda tps: None,
+            ),
+        )
         stage.hold((2, 0))
         stage.follower.become(LEADER, 1)
         fetcher.add({TP: InitialFetchState(None, 1, 2)})
@@ -651,13 +679,18 @@ def test_with_threads() -> None:
             arrived.set()
 
     manager = FetcherManager(
-        FetcherEnv(
-            2, runtime, LocalTransport(network, 2, runtime),
+        FetcherContext(
+            2,
+            runtime,
+            LocalTransport(network, 2, runtime),
             ReplicationConfig(num_replica_fetchers=2),
-            FETCH_RULE, follower.partition, lambda: 102, on_high_watermarks,
+            FETCH_RULE,
+            follower.partition,
+            lambda: 102,
+            on_high_watermarks,
             follower.logs.checkpoint_cuts,
         )
-    )  # fmt: skip
+    )
 
     def add(some: list[TopicPartition]) -> None:
         manager.add_fetchers(
@@ -683,7 +716,7 @@ def test_with_threads() -> None:
             assert before == [follower.log(tp).log_end_offset for tp in some]
             add(some)
         producer.join()
-        assert arrived.wait(20)
+        assert arrived.wait(60)
         assert not manager.failed_partitions
         assert manager.dead_workers == 0
         for tp in tps:

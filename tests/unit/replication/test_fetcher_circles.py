@@ -233,7 +233,7 @@ class Checkpoints:
         for fetcher in self._stage.manager.fetchers:
 
             def look(lock: Any = fetcher._lock) -> None:
-                if lock.acquire(timeout=1):
+                if lock.acquire(timeout=20):
                     lock.release()
                 else:
                     self.under_lock = True

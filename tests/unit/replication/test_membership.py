@@ -41,9 +41,13 @@ class Stage:
 
     def member(self) -> Membership:
         return Membership(
-            1, self.runtime, self.service.connect, lambda: BrokerRegistration(1), self,
+            1,
+            self.runtime,
+            self.service.connect,
+            lambda: BrokerRegistration(1),
+            self,
             REGISTRATION_MS,
-        )  # fmt: skip
+        )
 
     def _keep_sessions(self) -> None:
         for session in list(self.store._sessions.values()):
@@ -57,6 +61,9 @@ class Stage:
         return [] if session is None else [session]
 
     # as its owner
+
+    def on_joining(self, session: Coordinator) -> None:
+        pass
 
     def on_joined(self, session: Coordinator, broker_epoch: int) -> None:
         self.told.append("joined")
@@ -264,9 +271,11 @@ class TestAnotherWithItsId:
         stage = Stage()
         other = stage.store.connect()
         other.create(
-            nodes.broker_path(1), nodes.encode_broker(BrokerRegistration(1)), ephemeral=True,
+            nodes.broker_path(1),
+            nodes.encode_broker(BrokerRegistration(1)),
+            ephemeral=True,
             parents=True,
-        )  # fmt: skip
+        )
         return stage, other
 
     def test_an_earlier_life_ends_by_its_timeout(self) -> None:
@@ -361,7 +370,7 @@ class TestLeaving:
 
         def hang() -> None:
             entered.set()
-            assert goes_on.wait(20)
+            assert goes_on.wait(60)
 
         def connect() -> Coordinator:
             session = Session(store.connect())
@@ -370,6 +379,7 @@ class TestLeaving:
             return session  # type: ignore[return-value]
 
         class Owner:
+            def on_joining(self, session: Coordinator) -> None: ...
             def on_joined(self, session: Coordinator, broker_epoch: int) -> None:
                 joined.set()
 
@@ -382,7 +392,7 @@ class TestLeaving:
             1, runtime, connect, lambda: BrokerRegistration(1), Owner(), REGISTRATION_MS
         )
         membership.start()
-        assert (joined if stuck == "close" else entered).wait(10)
+        assert (joined if stuck == "close" else entered).wait(60)
         membership.leave(left.set)
         at_once = stuck == "connect"  # there is no session to take leave of
         assert left.wait(FAREWELL_MS / 2000 if at_once else FAREWELL_MS / 1000 + 5)
@@ -390,7 +400,7 @@ class TestLeaving:
         assert not goes_on.is_set()
         goes_on.set()
         if stuck != "create":
-            assert closed.wait(10)
+            assert closed.wait(60)
 
 
 def test_an_error_that_is_no_refusal_is_not_the_end() -> None:

@@ -28,9 +28,12 @@ def broker(broker_id: int, epoch: int, rack: str | None = None) -> LiveBroker:
 
 
 def change(
-    tp: TopicPartition = TP, leader: int = 1, epoch: int = 0, version: int = 0,
+    tp: TopicPartition = TP,
+    leader: int = 1,
+    epoch: int = 0,
+    version: int = 0,
     topic_id: uuid.UUID = ID,
-) -> PartitionChange:  # fmt: skip
+) -> PartitionChange:
     return PartitionChange(
         tp, PartitionRegistration((1, 2, 3), (1, 2), leader, epoch, version), topic_id
     )
@@ -162,3 +165,40 @@ def test_what_a_full_update_does_not_name_is_gone() -> None:
     assert cache.topic_id("orders") == other
     assert cache.update(request._replace(partitions=())) == [kept, TP]
     assert cache.topic_id("orders") is None
+
+
+class TestTopics:
+    def test_are_found_by_id_and_by_name(self) -> None:
+        cache = told(change()._replace(config={"retention.ms": "1"}))
+        assert cache.topic_name(ID) == "orders"
+        assert cache.topic_id("orders") == ID
+        assert cache.topic_config("orders") == {"retention.ms": "1"}
+        assert cache.topics == ["orders"]
+
+    def test_an_id_goes_with_its_topic(self) -> None:
+        later = uuid.UUID(int=2)
+        cache = told(change())
+        told(change(topic_id=later), into=cache)
+        assert cache.topic_name(ID) is None
+        assert cache.topic_name(later) == "orders"
+        told(deleted(topic_id=later), into=cache)
+        assert cache.topic_name(later) is None
+        assert cache.topic_config("orders") is None
+        assert cache.topics == []
+
+    def test_watchers_hear_of_every_update(self) -> None:
+        cache, heard = MetadataCache(1), []
+        cache.watch(lambda: heard.append(cache.topics))
+        told(change(), into=cache)
+        told(deleted(), into=cache)
+        assert heard == [["orders"], []]
+
+
+def test_partitions_without_a_state_count() -> None:
+    """A key's place in an internal topic must not change when the rest becomes known."""
+    cache = MetadataCache(1)
+    registration = PartitionRegistration((1,), (1,), 1, 0, 0)
+    changes = (PartitionChange(TopicPartition("t", 2), registration, None, {}, 5),)
+    cache.update(UpdateMetadataRequest(9, 1, 1, changes, ()))
+    assert cache.partition_count("t") == 5
+    assert cache.partition_count("u") == 0

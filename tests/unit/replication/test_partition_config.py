@@ -187,9 +187,10 @@ def test_retention_waits_for_the_configurations() -> None:
     host.manager.shutdown()
     host.log_manager.close()
     again = Host(
-        storage=host.storage, runtime=host.runtime,
+        storage=host.storage,
+        runtime=host.runtime,
         log_config={"retention.ms": 1000, "segment.bytes": 200},
-    )  # fmt: skip
+    )
     again.runtime.advance(3_600_000)
     assert again.log_manager.get(*TP).log_start_offset == 0
     again.lead(epoch=6, replicas=(1,), config={"retention.ms": "500"})

@@ -137,14 +137,14 @@ def test_an_append_that_the_log_has_begun_is_finished_first() -> None:
     def publish() -> None:
         writer.publish_locked = true  # type: ignore[method-assign]
         inside.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         true()
 
     answers: list[Any] = []
     writer.publish_locked = publish  # type: ignore[method-assign]
     producer = threading.Thread(target=lambda: answers.append(story.append(OURS)))
     producer.start()
-    assert inside.wait(10)
+    assert inside.wait(60)
 
     def change() -> None:
         story.deposed()
@@ -154,8 +154,8 @@ def test_an_append_that_the_log_has_begun_is_finished_first() -> None:
     controller.start()
     assert not changed.wait(0.05)
     go_on.set()
-    producer.join(10)
-    controller.join(10)
+    producer.join(60)
+    controller.join(60)
     assert changed.is_set()
     ((response,),) = answers
     assert response.partitions[0].error_code is ErrorCode.NONE
@@ -234,7 +234,7 @@ def test_threads_append_while_the_role_changes() -> None:
     finally:
         stop.set()
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
     log.check_invariants()
     at, epoch, ours = 0, 0, 0
     while at < log.log_end_offset:
@@ -407,10 +407,12 @@ def test_an_offset_is_of_the_epoch_that_was_checked(
 @pytest.mark.parametrize(
     ("epoch", "code"),
     [
-        (-1, ErrorCode.NONE), (5, ErrorCode.NONE),
-        (4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        (-1, ErrorCode.NONE),
+        (5, ErrorCode.NONE),
+        (4, ErrorCode.FENCED_LEADER_EPOCH),
+        (6, ErrorCode.UNKNOWN_LEADER_EPOCH),
     ],
-)  # fmt: skip
+)
 def test_offsets_are_listed_for_the_current_leader_epoch_only(epoch: int, code: ErrorCode) -> None:
     story = Story()
     assert [list_offsets(story, at, epoch) for at in (-1, -2, 0)] == [code] * 3

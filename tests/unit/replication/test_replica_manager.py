@@ -150,9 +150,7 @@ class TestFetch:
         host.lead(OTHER, replicas=(BROKER,))
         host.append()
         host.append(tp=OTHER)
-        (response,) = host.fetch(
-            part(0, max_bytes=1), part(0, OTHER, max_bytes=1), max_bytes=10
-        )  # fmt: skip
+        (response,) = host.fetch(part(0, max_bytes=1), part(0, OTHER, max_bytes=1), max_bytes=10)
         assert len(response.partitions[0].records) == SIZE
         assert len(response.partitions[1].records) <= 1
 

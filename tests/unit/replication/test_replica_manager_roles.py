@@ -145,9 +145,12 @@ class TestOrder:
         )
         host.manager.leader_and_isr(order)
         stop = StopReplicaRequest(
-            9, host.controller_epoch, EPOCH + BROKER,
-            (StopReplicaPartition(TP, -2, True),), sequence=2,
-        )  # fmt: skip
+            9,
+            host.controller_epoch,
+            EPOCH + BROKER,
+            (StopReplicaPartition(TP, -2, True),),
+            sequence=2,
+        )
         host.manager.stop_replicas(stop)
         response = host.manager.leader_and_isr(order)
         assert codes(response) == [ErrorCode.STALE_CONTROLLER_EPOCH]

@@ -51,7 +51,7 @@ def test_producers_a_follower_and_changing_roles() -> None:
             done = threading.Event()
             request = FetchRequest((part(offset, log_start=0),), 2, EPOCH + 2, max_wait_ms=20)
             host.manager.fetch(request, lambda response, done=done: done.set())  # type: ignore
-            assert done.wait(10)
+            assert done.wait(60)
             offset = partition.log_end_offset
 
     threads = [threading.Thread(target=produce, args=(n,)) for n in range(PRODUCERS)]
@@ -63,7 +63,7 @@ def test_producers_a_follower_and_changing_roles() -> None:
             host.lead(epoch=epoch)
         for thread in threads:
             thread.join()
-        assert all_answered.wait(10)
+        assert all_answered.wait(60)
         assert set(answered.values()) == {1}
         assert len(set(acknowledged)) == len(acknowledged)
         assert codes[ErrorCode.NONE] > 0
@@ -73,7 +73,7 @@ def test_producers_a_follower_and_changing_roles() -> None:
         follower.join()
         host.manager.produce(ProduceRequest(-1, 60_000, parts), lambda response: late.set())
         host.follow(epoch=9, leader=-1)
-        assert late.wait(10)
+        assert late.wait(60)
     finally:
         stop.set()
         runtime.close()

@@ -23,9 +23,14 @@ class Asked:
         self.searches = 0
         self.fails = False
         self.call = RetryingCall(
-            self.runtime, self.runtime.actor("a"), backoff, self._attempt, self.ended.append,
-            find_controller=self._search, tries=tries,
-        )  # fmt: skip
+            self.runtime,
+            self.runtime.actor("a"),
+            backoff,
+            self._attempt,
+            self.ended.append,
+            find_controller=self._search,
+            tries=tries,
+        )
 
     def _attempt(self, settle: Settle) -> None:
         if self.fails:
@@ -43,8 +48,13 @@ class Asked:
 def test_pauses_grow_up_to_the_longest() -> None:
     source = random.Random(1)
     assert [STEADY.delay_ms(n, source) for n in (1, 2, 3, 4, 5, 10**6)] == [
-        100, 200, 400, 800, 1000, 1000,
-    ]  # fmt: skip
+        100,
+        200,
+        400,
+        800,
+        1000,
+        1000,
+    ]
 
 
 def test_jitter_spreads_them_and_keeps_the_limit() -> None:

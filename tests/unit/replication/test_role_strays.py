@@ -121,8 +121,9 @@ class TestStrays:
         (response,) = answers
         assert isinstance(response, ProduceResponse)
         assert response.partitions[0].error_code in (
-            ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        )  # fmt: skip
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        )
 
     def test_a_disk_that_refuses_ends_its_directory_and_not_the_roles(self) -> None:
         host = Host(directories=("/logs", "/more"))
@@ -196,8 +197,9 @@ class TestShortage:
         host.storage.fail("make_dir", "/logs/*", error=errno.EMFILE, times=2)
         response = host.order(host.change(), host.change(OTHER))
         assert dict(response.partitions) == {
-            TP: ErrorCode.REPLICA_NOT_AVAILABLE, OTHER: ErrorCode.NONE,
-        }  # fmt: skip
+            TP: ErrorCode.REPLICA_NOT_AVAILABLE,
+            OTHER: ErrorCode.NONE,
+        }
         assert TP not in host.manager.partitions
         assert len(host.log_manager.live_directories) == 1
         assert host.order(host.change()).partitions == ((TP, ErrorCode.NONE),)
@@ -224,7 +226,7 @@ def test_nobody_is_answered_while_roles_change() -> None:
     def respond(response: ProduceResponse) -> None:
         other = threading.Thread(target=host.tell, daemon=True)
         other.start()
-        other.join(5)
+        other.join(60)
         answered.append(not other.is_alive())
 
     request = ProduceRequest(-1, 10_000, (ProducePartition(TP, batch()),))

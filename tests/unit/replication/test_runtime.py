@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from replication.common.runtime import ThreadRuntime
+from tests.support.leftovers import nothing_left
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def test_an_actor_keeps_the_order(runtime: ThreadRuntime) -> None:
     for number in range(1000):
         actor.post(lambda number=number: seen.append(number))  # type: ignore[misc]
     actor.post(done.set)
-    assert done.wait(10)
+    assert done.wait(60)
     assert seen == list(range(1000))
 
 
@@ -30,7 +31,7 @@ def test_a_failing_task_does_not_end_the_actor(runtime: ThreadRuntime) -> None:
     actor, done = runtime.actor("one"), threading.Event()
     actor.post(lambda: 1 // 0)  # type: ignore[arg-type]
     actor.post(done.set)
-    assert done.wait(10)
+    assert done.wait(60)
 
 
 def test_a_closed_actor_runs_nothing_more(runtime: ThreadRuntime) -> None:
@@ -42,7 +43,7 @@ def test_a_closed_actor_runs_nothing_more(runtime: ThreadRuntime) -> None:
 
     actor.post(busy)
     actor.post(lambda: seen.append("late"))
-    assert begun.wait(10)
+    assert begun.wait(60)
     actor.close()
     go_on.set()
     actor.close(wait=True)
@@ -60,7 +61,7 @@ class Gate:
     def __call__(self) -> None:
         self.thread = threading.get_ident()
         self.begun.set()
-        assert self.go_on.wait(10)
+        assert self.go_on.wait(60)
 
 
 def test_an_idle_actor_lets_the_caller_run_what_it_offers(runtime: ThreadRuntime) -> None:
@@ -75,14 +76,14 @@ def test_an_idle_actor_lets_the_caller_run_what_it_offers(runtime: ThreadRuntime
 def test_a_busy_actor_runs_what_is_offered_later_and_in_order(runtime: ThreadRuntime) -> None:
     actor, seen, gate, done = runtime.actor("one"), [], Gate(), threading.Event()
     actor.post(gate)
-    assert gate.begun.wait(10)
+    assert gate.begun.wait(60)
     actor.offer(lambda: seen.append("offered"))
     actor.post(lambda: seen.append("posted"))
     actor.offer(lambda: seen.append("offered again"))
     actor.post(done.set)
     assert seen == []
     gate.go_on.set()
-    assert done.wait(10)
+    assert done.wait(60)
     assert seen == ["offered", "posted", "offered again"]
 
 
@@ -90,28 +91,28 @@ def test_nothing_runs_beside_a_task_of_a_guest(runtime: ThreadRuntime) -> None:
     actor, gate, after = runtime.actor("one"), Gate(), threading.Event()
     guest = threading.Thread(target=lambda: actor.offer(gate))
     guest.start()
-    assert gate.begun.wait(10)
+    assert gate.begun.wait(60)
     assert gate.thread == guest.ident
     actor.post(after.set)
     actor.offer(lambda: None)  # does not wait for the guest
     assert not after.wait(0.05)
     gate.go_on.set()
-    assert after.wait(10)
-    guest.join(10)
+    assert after.wait(60)
+    guest.join(60)
 
 
 def test_a_close_waits_for_the_task_of_a_guest(runtime: ThreadRuntime) -> None:
     actor, gate = runtime.actor("one"), Gate()
     guest = threading.Thread(target=lambda: actor.offer(gate))
     guest.start()
-    assert gate.begun.wait(10)
+    assert gate.begun.wait(60)
     closer = threading.Thread(target=lambda: actor.close(wait=True))
     closer.start()
     closer.join(0.05)
     assert closer.is_alive()
     gate.go_on.set()
-    closer.join(10)
-    guest.join(10)
+    closer.join(60)
+    guest.join(60)
     assert not closer.is_alive()
     seen: list[str] = []
     actor.offer(lambda: seen.append("late"))
@@ -140,14 +141,14 @@ def test_the_end_of_a_runtime_waits_for_a_guest() -> None:
     actor = runtime.actor("one")
     guest = threading.Thread(target=lambda: actor.offer(gate))
     guest.start()
-    assert gate.begun.wait(10)
+    assert gate.begun.wait(60)
     closer = threading.Thread(target=runtime.close)
     closer.start()
     closer.join(0.05)
     assert closer.is_alive()
     gate.go_on.set()
-    closer.join(10)
-    guest.join(10)
+    closer.join(60)
+    guest.join(60)
     assert not closer.is_alive()
 
 
@@ -168,10 +169,10 @@ def test_many_threads_offer_and_post(runtime: ThreadRuntime) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     done = threading.Event()
     actor.post(done.set)
-    assert done.wait(30)
+    assert done.wait(60)
     for name in range(4):
         assert [number for who, number in seen if who == name] == list(range(500))
 
@@ -182,7 +183,7 @@ def test_timers_run_in_the_order_of_their_time(runtime: ThreadRuntime) -> None:
     runtime.call_later(20, lambda: seen.append("second"))
     runtime.call_later(5, lambda: seen.append("first"))
     runtime.call_later(10, lambda: seen.append("never")).cancel()
-    assert done.wait(10)
+    assert done.wait(60)
     assert seen == ["first", "second"]
 
 
@@ -196,21 +197,21 @@ def test_every_repeats_until_it_is_cancelled(runtime: ThreadRuntime) -> None:
             enough.set()
 
     timer = runtime.every(1, tick)
-    assert enough.wait(10)
+    assert enough.wait(60)
     after, settled = len(count), threading.Event()
     runtime.call_later(20, settled.set)
-    assert settled.wait(10)
+    assert settled.wait(60)
     assert len(count) == after == 3
 
 
 def test_close_ends_all_threads() -> None:
-    before = threading.active_count()
-    runtime = ThreadRuntime("test")
-    runtime.actor("one")
-    runtime.every(1, lambda: None)
-    assert threading.active_count() == before + 2
-    runtime.close()
-    assert threading.active_count() == before
+    with nothing_left():
+        before = set(threading.enumerate())
+        runtime = ThreadRuntime("test")
+        runtime.actor("one")
+        runtime.every(1, lambda: None)
+        assert len(set(threading.enumerate()) - before) == 2
+        runtime.close()
 
 
 def test_who_asks_another_system_is_not_waited_for_and_does_what_was_queued() -> None:
@@ -218,10 +219,10 @@ def test_who_asks_another_system_is_not_waited_for_and_does_what_was_queued() ->
     actor = runtime.actor("one", may_hang=True)
     actor.post(gate)
     actor.post(farewell.set)
-    assert gate.begun.wait(10)
+    assert gate.begun.wait(60)
     runtime.close()
     actor.post(lambda: pytest.fail("posted after the end"))
     assert not farewell.is_set()
     gate.go_on.set()
-    assert farewell.wait(10)
+    assert farewell.wait(60)
     actor.close(wait=True)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from logstore.rescue.choosing import Candidate, Loss, choose, loss_of
-from logstore.rescue.lineage import History, Run, agreeing_entries, lineage_of, runs_of
-from logstore.rescue.pieces import Piece
-from logstore.rescue.placing import FileFrame, copies, mend_epochs, place
+from logstore.rescue.lineage import History, LineageRun, agreeing_entries, lineage_of, runs_of
+from logstore.rescue.placing import FileFrame, coalesce, copies, mend_epochs, place
+from logstore.rescue.ranges import RescuedRange
+from logstore.rescue.witnesses import BatchContent, judge
 
 FRAME = FileFrame(base=0, next_base=-1, bases=frozenset({0}), behind=-1, sparse=False)
 
 
-def pieces(*ranges: tuple[int, int, int], batches: int = 1) -> list[Piece]:
+def pieces(*ranges: tuple[int, int, int], batches: int = 1) -> list[RescuedRange]:
     """Batches side by side in a file: first and next offset, epoch."""
     return [
-        Piece(0, 100 * at, 100 * at + 100, first, after, epoch, batches)
+        RescuedRange(0, 100 * at, 100 * at + 100, first, after, epoch, batches)
         for at, (first, after, epoch) in enumerate(ranges)
     ]
 
 
-def offsets(found: list[Piece]) -> list[tuple[int, int]]:
+def offsets(found: list[RescuedRange]) -> list[tuple[int, int]]:
     return [(piece.first, piece.next) for piece in found]
 
 
@@ -65,6 +66,55 @@ def test_gaps_of_a_compacted_log_are_no_damage() -> None:
     assert [piece.behind for piece in found] == [0, 5, 9]
 
 
+def test_a_gap_in_a_log_that_was_never_compacted_is_no_history() -> None:
+    frame = FileFrame(base=0, next_base=20, bases=frozenset({0, 20}), behind=0, sparse=False)
+    late = list(coalesce(place(pieces((15, 20, 1)), frame)))
+    assert [(piece.first, piece.behind) for piece in late] == [(15, -1)]
+    inside = list(coalesce(place(pieces((0, 5, 1), (9, 20, 1), batches=2), frame)))
+    assert [(piece.first, piece.behind) for piece in inside] == [(0, -1), (9, -1)]
+
+
+def test_a_gap_in_a_file_that_a_recovery_kept_is_no_history() -> None:
+    kept = FileFrame(base=0, next_base=-1, bases=frozenset(), behind=-1, sparse=True)
+    found = list(coalesce(place(pieces((0, 5, 1), (9, 20, 1)), kept)))
+    assert [(piece.first, piece.behind) for piece in found] == [(0, -1), (9, -1)]
+
+
+# -- base offsets that another replica proves ------------------------------------------------------
+
+
+def test_a_doubtful_batch_goes_where_a_copy_has_its_proven_place() -> None:
+    (one,) = pieces((1 << 42, (1 << 42) + 5, 1))
+    lost = one._replace(first_crc=7, alone=True)
+    content = BatchContent(100, 7, 5)
+    found = judge(lost, {content: {435}}, {})
+    assert (found.first, found.next, found.mended, found.alone) == (435, 440, True, False)
+    assert judge(lost, {content: {1 << 42}}, {}) == lost._replace(alone=False)
+    assert judge(lost, {content: {435, 900}}, {}).homeless
+    assert judge(lost, {BatchContent(100, 8, 5): {435}}, {}) == lost
+    back = judge(lost._replace(alone=False, homeless=True), {content: {435}}, {})
+    assert (back.first, back.homeless) == (435, False)
+
+
+def test_a_batch_that_its_neighbours_prove_stays_where_it_is() -> None:
+    (one,) = pieces((10, 15, 1))
+    plain = one._replace(first_crc=7)
+    assert judge(plain, {BatchContent(100, 7, 5): {435}}, {}) == plain
+
+
+def test_a_batch_that_its_own_replica_proves_elsewhere_is_another_one_with_equal_bytes() -> None:
+    (one,) = pieces((30, 31, 1))
+    loose = one._replace(first_crc=7, alone=True)
+    content = BatchContent(100, 7, 1)
+    assert judge(loose, {content: {5}}, {content: {5}}) == loose
+    assert judge(loose, {content: {5, 12}}, {content: {5, 12}}) == loose
+    assert judge(loose, {content: {5, 40}}, {content: {5}}).first == 40
+    assert judge(loose, {content: {5, 30}}, {content: {5}}) == loose._replace(alone=False)
+
+
+# -- file names ------------------------------------------------------------------------------------
+
+
 def test_a_file_under_the_name_of_another_keeps_its_offsets() -> None:
     frame = FileFrame(base=0, next_base=50, bases=frozenset({0, 50}), behind=-1, sparse=False)
     assert offsets(list(place(pieces((50, 60, 1)), frame))) == [(50, 60)]
@@ -73,7 +123,7 @@ def test_a_file_under_the_name_of_another_keeps_its_offsets() -> None:
 # -- leader epochs ---------------------------------------------------------------------------------
 
 
-def _epochs(found: list[Piece], on_file: int | None = None) -> list[tuple[int, bool]]:
+def _epochs(found: list[RescuedRange], on_file: int | None = None) -> list[tuple[int, bool]]:
     return [(p.epoch, p.sure) for p in mend_epochs(found, lambda offset: on_file)]
 
 
@@ -96,13 +146,13 @@ def test_a_new_epoch_that_nothing_vouches_for_is_not_sure() -> None:
 
 
 def history(*runs: tuple[int, int, int], entries: tuple[tuple[int, int], ...] = ()) -> History:
-    return History(tuple(Run(*run) for run in runs), entries)
+    return History(tuple(LineageRun(*run) for run in runs), entries)
 
 
 def test_the_latest_epoch_has_the_history_not_the_longest_log() -> None:
     lineage = lineage_of([history((0, 120, 3)), history((0, 100, 3), (100, 104, 4))])
     assert lineage.steps == ((0, 3), (100, 4))
-    stray = Piece(0, 0, 1, 90, 120, 3, 5)
+    stray = RescuedRange(0, 0, 1, 90, 120, 3, 5)
     assert lineage.limit_of(stray, high_watermark=0) == 100
 
 
@@ -125,13 +175,13 @@ def test_an_epoch_file_tells_where_lost_batches_began() -> None:
 def test_in_an_undecided_range_who_left_the_history_is_believed_up_to_its_watermark() -> None:
     lineage = lineage_of([history((0, 50, 3), (80, 104, 5)), history((0, 90, 3))])
     assert lineage.undecided == ((50, 80),)
-    stray = Piece(0, 0, 1, 0, 90, 3, 5)
+    stray = RescuedRange(0, 0, 1, 0, 90, 3, 5)
     assert lineage.limit_of(stray, high_watermark=63) == 63
     assert lineage.limit_of(stray, high_watermark=-1) == 50
 
 
 def test_an_epoch_file_of_another_log_is_not_believed() -> None:
-    runs = [Run(0, 50, 3), Run(50, 90, 4)]
+    runs = [LineageRun(0, 50, 3), LineageRun(50, 90, 4)]
     assert agreeing_entries(((3, 0), (4, 50)), runs) == ((3, 0), (4, 50))
     assert agreeing_entries(((3, 0),), runs) == ((3, 0),)  # it lags
     assert agreeing_entries(((3, 0), (4, 20)), runs) == ()
@@ -140,7 +190,7 @@ def test_an_epoch_file_of_another_log_is_not_believed() -> None:
 
 def test_of_files_of_two_histories_the_later_epoch_counts() -> None:
     mixed = pieces((0, 50, 3), (50, 90, 3), (60, 80, 4), batches=9)
-    assert runs_of(mixed) == (Run(0, 60, 3), Run(60, 80, 4))
+    assert runs_of(mixed) == (LineageRun(0, 60, 3), LineageRun(60, 80, 4))
 
 
 def test_a_copy_that_was_mended_to_follow_its_original_is_one() -> None:

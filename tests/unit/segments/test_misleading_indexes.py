@@ -28,8 +28,9 @@ def _change(storage: FaultyStorage, suffix: str, change: Callable[[bytes], bytes
 
 def _far_away(index: bytes) -> bytes:
     """Every entry leads behind the end of the log."""
-    return b"".join(struct.pack(">ii", offset, 1 << 30)
-                    for offset, _ in struct.iter_unpack(">ii", index))  # fmt: skip
+    return b"".join(
+        struct.pack(">ii", offset, 1 << 30) for offset, _ in struct.iter_unpack(">ii", index)
+    )
 
 
 def _first_entry(index: bytes) -> bytes:

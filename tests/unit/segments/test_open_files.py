@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-import psutil
 import pytest
 
 from logstore import LogConfig, LogManager, PartitionLog
@@ -20,6 +19,7 @@ from logstore.segments import open_files
 from logstore.segments.open_files import LogFile, close_idle
 from logstore.storage.local import LocalStorage
 from logstore.verify import verify
+from tests.support.leftovers import descriptors
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -57,11 +57,11 @@ def test_files_that_nobody_reads_are_closed_when_there_are_many(
         (tmp_path / str(number)).write_bytes(b"bytes")
         files.append(LogFile(LocalStorage(), lambda number=number: str(tmp_path / str(number))))
     with files[0].held() as kept:
-        before = psutil.Process().num_fds()
+        before = descriptors(tmp_path).total()
         for file in files[1:]:
             with file.held() as opened:
                 assert opened.read_at(0, 5) == b"bytes"
-        assert psutil.Process().num_fds() <= before + open_files._IDLE_MAX
+        assert descriptors(tmp_path).total() <= before + open_files._IDLE_MAX
         assert kept.read_at(0, 5) == b"bytes"
     for file in files:
         file.retire()
@@ -153,8 +153,10 @@ def test_more_logs_than_descriptors(tmp_path: Path) -> None:
     directory = tmp_path / "logs"
     done = subprocess.run(
         [sys.executable, "-c", PARTITIONS, "256", "120", str(directory)],
-        capture_output=True, text=True, cwd=ROOT,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     report = verify([directory])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from logstore.segments.second_opinion import confirm_bad_checksum
 from logstore.storage.local import LocalStorage
 from logstore.verify import verify
 from tests.support.builders import batch
+from tests.support.leftovers import descriptors
 
 LOG = f"{0:020}.log"
 
@@ -94,8 +96,10 @@ def test_recovery_asks_before_it_cuts(directory: Path, monkeypatch: pytest.Monke
 
     with monkeypatch.context() as patch:
         patch.setattr("logstore.recovery.crash_recovery.confirm_bad_checksum", differ)
+        before_opening = descriptors(directory)
         with pytest.raises(InvariantError):
             PartitionLog.open(directory)
+        assert descriptors(directory) == before_opening == Counter()
     assert asked == [_second(before)]
     assert (directory / LOG).read_bytes() == before
     with PartitionLog.open(directory) as log:

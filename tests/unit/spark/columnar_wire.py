@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from logstore.spark.columnar import Answer, serve
+from logstore.spark.columnar import AnswerKind, serve
 
 NAMES: dict[type[Filter], str] = {
     EqualTo: "=",
@@ -116,17 +116,17 @@ class Answered:
     def block(self) -> bytes:
         return bytes(self._data.read(self.number()))
 
-    def answer(self) -> Answer:
-        found = Answer(self.number())
-        if found is Answer.ERROR:
+    def answer(self) -> AnswerKind:
+        found = AnswerKind(self.number())
+        if found is AnswerKind.ERROR:
             raise Refused(self.block().decode())
         return found
 
     def rows(self) -> tuple[list[dict[str, Any]], int]:
         """Of a task: those with columns, and how many there are with none."""
         schema, rows, bare = None, [], 0
-        while (found := self.answer()) is not Answer.END:
-            if found is Answer.ROWS:
+        while (found := self.answer()) is not AnswerKind.END:
+            if found is AnswerKind.ROWS:
                 bare += self.number()
                 continue
             schema = schema or pa.ipc.read_schema(pa.ipc.read_message(self._data))

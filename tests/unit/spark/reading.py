@@ -29,7 +29,7 @@ from logstore.log import ReplicaLog, run_inline
 from logstore.manager import LogManager
 from logstore.spark.common.columns import known_columns
 from logstore.spark.common.options import Options, chosen_columns
-from logstore.spark.common.splits import Task
+from logstore.spark.common.splits import ReadTask
 from logstore.spark.data_source import BatchReader, LogstoreDataSource
 from logstore.testing import ManualClock
 from tests.unit.spark import columnar_wire
@@ -62,8 +62,8 @@ def reader(path: str | Path, schema: StructType | None = None, **options: Any) -
     return made
 
 
-def tasks(reader: BatchReader) -> list[Task]:
-    return [task for task in reader.partitions() if isinstance(task, Task)]
+def tasks(reader: BatchReader) -> list[ReadTask]:
+    return [task for task in reader.partitions() if isinstance(task, ReadTask)]
 
 
 def read(

@@ -337,7 +337,7 @@ def test_a_topic_made_anew_is_named(tmp_path: Path) -> None:
     shutil.copytree(other.directory, world.directory)
     other.broker.manager.close()
     world.broker.manager.close()
-    with pytest.raises(DataLossError, match="deleted and made anew: its id was"):
+    with pytest.raises(DataLossError, match="deleted and created again: its id was"):
         [list(made.read(task)) for task in planned]
 
 

@@ -97,7 +97,7 @@ def test_all_records_come_in_the_order_of_the_log(written: Written) -> None:
 
 @pytest.mark.slow
 @given(split_bytes=st.integers(1024, 8000), min_partitions=st.integers(1, 30))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_no_size_of_splits_loses_or_doubles_a_record(
     written: Written, split_bytes: int, min_partitions: int
 ) -> None:
@@ -178,7 +178,7 @@ def _time(microseconds: int) -> datetime:
 
 @pytest.mark.slow
 @given(pushed=st.lists(conditions(), min_size=1, max_size=4), split_bytes=st.integers(1024, 9000))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_a_pushed_filter_leaves_the_rows_of_a_full_scan(
     written: Written, pushed: list[Condition], split_bytes: int
 ) -> None:
@@ -275,7 +275,7 @@ def of_orders(written: Written, low: int, high: int) -> list[int]:
 
 @pytest.mark.slow
 @given(low=st.integers(0, 150), high=st.integers(0, 150), split_bytes=st.integers(1024, 9000))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_offsets_by_partition(written: Written, low: int, high: int, split_bytes: int) -> None:
     low, high = sorted((low, high))
     rows = read(
@@ -290,7 +290,7 @@ def test_offsets_by_partition(written: Written, low: int, high: int, split_bytes
 
 @pytest.mark.slow
 @given(start=st.integers(-150, 900), end=st.integers(-150, 900))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_times_mean_the_first_record_that_is_not_earlier(
     written: Written, start: int, end: int
 ) -> None:

@@ -154,7 +154,7 @@ def test_a_preallocated_file_may_come_back_at_its_full_size() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_durable_bytes_that_nobody_touched_never_change(data: st.DataObject) -> None:
     """Against a model: bytes that are the same in every content since the last sync are safe."""
@@ -766,8 +766,11 @@ def test_no_descriptor_is_left() -> None:
     """S-45: the table is full for a while."""
     disk = disk_with("/f", b"abc")
     fault = disk.fail("open", "/*", error=errno.EMFILE, times=3)
-    for call in (lambda: disk.open("/f"), lambda: disk.read_file("/f"),
-                 lambda: disk.write_file("/g", b"")):  # fmt: skip
+    for call in (
+        lambda: disk.open("/f"),
+        lambda: disk.read_file("/f"),
+        lambda: disk.write_file("/g", b""),
+    ):
         with pytest.raises(OSError) as caught:
             call()
         assert caught.value.errno == errno.EMFILE

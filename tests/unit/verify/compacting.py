@@ -17,9 +17,11 @@ from logstore.kernels import RecoveryScan
 from logstore.storage.base import Storage
 
 LOG, INDEX, TIME, TXN = (
-    filenames.LOG_SUFFIX, filenames.INDEX_SUFFIX, filenames.TIME_INDEX_SUFFIX,
+    filenames.LOG_SUFFIX,
+    filenames.INDEX_SUFFIX,
+    filenames.TIME_INDEX_SUFFIX,
     filenames.TXN_INDEX_SUFFIX,
-)  # fmt: skip
+)
 HORIZON = 1_900_000_000_000
 Segment = dict[str, bytes]
 """Suffix → content."""

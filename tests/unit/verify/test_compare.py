@@ -194,9 +194,10 @@ def broker(
     meta = f"#\nversion=1\ncluster.id=c\nnode.id={number}\n"
     storage.write_file(f"/b{number}/meta.properties", meta.encode())
     for name, offset in (
-        (HIGH_WATERMARK, mark), ("log-start-offset-checkpoint", start),
+        (HIGH_WATERMARK, mark),
+        ("log-start-offset-checkpoint", start),
         ("cleaner-offset-checkpoint", cleaner),
-    ):  # fmt: skip
+    ):
         if offset is not None:
             checkpoint(storage, number, name, offset)
     headers = [parse_header(data) for data in batches]
@@ -462,7 +463,7 @@ ROLLS = st.sets(st.integers(0, 59), max_size=6)
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     counts=st.lists(st.integers(1, 9), min_size=5, max_size=60),
     odd=st.sets(st.integers(0, 59)),

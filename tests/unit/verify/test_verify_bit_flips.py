@@ -21,9 +21,13 @@ from logstore.verify import Finding, Severity
 
 FLIPS = int(os.environ.get("LOGSTORE_FLIPS", "1000"))
 FIELDS = (
-    ("base offset", 8), ("length", 12), ("leader epoch", 16), ("magic", 17), ("crc", 21),
+    ("base offset", 8),
+    ("length", 12),
+    ("leader epoch", 16),
+    ("magic", 17),
+    ("crc", 21),
     ("rest of the header", 61),
-)  # fmt: skip
+)
 
 
 class Flip(NamedTuple):
@@ -140,5 +144,6 @@ def test_every_bit_outside_the_checksum_of_one_batch() -> None:
     assert unseen == []
     assert sum(rules.values()) == len(wanted)
     assert {field: rule for field, rule in rules if field in ("length", "magic")} == {
-        "length": "log-length", "magic": "log-magic",
-    }  # fmt: skip
+        "length": "log-length",
+        "magic": "log-magic",
+    }

@@ -138,6 +138,22 @@ def test_deleted_records_of_an_open_transaction(clean: bool) -> None:
     assert short(check(storage)) == []
 
 
+@pytest.mark.parametrize(
+    ("topic", "found"), [("__consumer_offsets", []), ("orders", ["producer-sequence"])]
+)
+def test_a_coordinator_does_not_count_its_batches(topic: str, found: list[str]) -> None:
+    """F-192. Offsets in transactions have sequence 0 in every batch, as Kafka writes them."""
+    storage = MemoryStorage()
+    manager = LogManager([LOG_DIR], SMALL, storage=storage, clock=ManualClock())
+    log = manager.create_topic(topic, 1)[0]
+    for _ in range(2):
+        batch = produced(1, 0, 4, transactional=True)
+        log.append_as_leader(batch, 0, AppendOrigin.COORDINATOR)
+        log.append_as_leader(marker(commit=True, producer_id=1), 0, AppendOrigin.COORDINATOR)
+    manager.close()
+    assert [rule for _, rule, _ in short(check(storage))] == found
+
+
 @pytest.mark.parametrize("offset", [5, 6, 8])
 def test_a_cut_inside_a_batch(offset: int) -> None:
     storage, clock = MemoryStorage(), ManualClock()

@@ -509,8 +509,9 @@ def test_the_records_that_cannot_be_read_are_counted(number: int, clean: bool) -
     patch(storage, log, batch.position + 70, bytes([data[70] ^ 1]))
     report = check(storage)
     assert (report.unreadable, report.partitions[0].records) == (
-        batch.record_count, whole - batch.record_count,
-    )  # fmt: skip
+        batch.record_count,
+        whole - batch.record_count,
+    )
     assert report.to_dict()["unreadable"] == report.partitions[0].unreadable > 0
 
 

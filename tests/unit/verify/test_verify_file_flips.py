@@ -40,8 +40,9 @@ def reason(storage: MemoryStorage, path: str, before: bytes, after: bytes) -> st
         return _time_index(storage, path, after)
     if name.endswith((".snapshot", ".txnindex")):
         return ""
-    return _entries(name, *([line.split() for line in d.decode().split("\n")]
-                            for d in (before, after)))  # fmt: skip
+    return _entries(
+        name, *([line.split() for line in d.decode().split("\n")] for d in (before, after))
+    )
 
 
 def _properties(path: str, before: bytes, after: bytes) -> str:
@@ -86,8 +87,12 @@ def _time_index(storage: MemoryStorage, path: str, after: bytes) -> str:
 
 def _entries(name: str, one: Words, two: Words) -> str:
     """Of a checkpoint, a cursor or a mark: which number, in lines of the same form."""
-    changed = [(n, i) for n, (a, b) in enumerate(zip(one, two, strict=True))
-               for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y]  # fmt: skip
+    changed = [
+        (n, i)
+        for n, (a, b) in enumerate(zip(one, two, strict=True))
+        for i, (x, y) in enumerate(zip(a, b, strict=True))
+        if x != y
+    ]
     if len(changed) != 1 or changed[0][0] < 2:
         return ""
     return EXPLAINED.get(
@@ -124,11 +129,24 @@ def test_there_is_every_kind_of_file_and_all_is_clean(storage: MemoryStorage) ->
     names = {flip.path.rsplit("/", 1)[1] for flip in flips_of(storage)}
     kinds = {name.rpartition(".")[2] if name[:1].isdigit() else name[:14] for name in names}
     assert kinds == {
-        "index", "timeindex", "txnindex", "snapshot", "leader-epoch-c", "partition.meta",
-        "topic.properti", "billing.cursor", "audit.cursor", "clean-stop", "recovery-point",
-        "replication-of", "log-start-offs", "cleaner-offset", "meta.propertie", ".kafka_cleansh",
+        "index",
+        "timeindex",
+        "txnindex",
+        "snapshot",
+        "leader-epoch-c",
+        "partition.meta",
+        "topic.properti",
+        "billing.cursor",
+        "audit.cursor",
+        "clean-stop",
+        "recovery-point",
+        "replication-of",
+        "log-start-offs",
+        "cleaner-offset",
+        "meta.propertie",
+        ".kafka_cleansh",
         "topic-creation",
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.slow

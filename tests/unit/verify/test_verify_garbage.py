@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from verify_logs import LOG_DIR, PARTITION, check, log_dir, patch, state_of
 
@@ -13,21 +13,26 @@ from logstore.verify import verify
 pytestmark = pytest.mark.slow
 
 FILES = (
-    "00000000000000000000.log", "00000000000000000000.index", "00000000000000000000.timeindex",
-    "00000000000000000000.txnindex", "00000000000000000005.snapshot", "00000000000000000005.log",
-    "leader-epoch-checkpoint", "partition.metadata",
-)  # fmt: skip
+    "00000000000000000000.log",
+    "00000000000000000000.index",
+    "00000000000000000000.timeindex",
+    "00000000000000000000.txnindex",
+    "00000000000000000005.snapshot",
+    "00000000000000000005.log",
+    "leader-epoch-checkpoint",
+    "partition.metadata",
+)
 DIR_FILES = (
-    "meta.properties", "recovery-point-offset-checkpoint", "replication-offset-checkpoint",
+    "meta.properties",
+    "recovery-point-offset-checkpoint",
+    "replication-offset-checkpoint",
     ".kafka_cleanshutdown",
-)  # fmt: skip
+)
 GOLD = bytes.fromhex(  # F-76: a whole batch, to be mutated
     "00000000000000640000004f0000000502ba9b343d0000000000010000018bcfe568000000018bcfe568050000000000"
     "000fa00003000000070000000222000000046b310476310402680278026e0116000a02010a68656c6c6f00"
 )
-SOME = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
+SOME = settings(max_examples=60)
 
 
 @st.composite

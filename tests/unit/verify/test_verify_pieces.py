@@ -21,7 +21,7 @@ from logstore.verify.common.report import Problem, Severity
 from logstore.verify.common.text_files import check_clean_marker
 from logstore.verify.segment import index_entries as entries
 from logstore.verify.segment import scan
-from logstore.verify.segment.index_entries import Entry, IndexEntries
+from logstore.verify.segment.index_entries import IndexEntries, IndexEntry
 from logstore.verify.segment.scan import SegmentJob, SegmentResult, VerifyOptions, verify_segment
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "data"
@@ -46,14 +46,14 @@ def an_index(rng: random.Random, layout: struct.Struct) -> bytes:
 
 def read(
     data: bytes, layout: struct.Struct, step: random.Random
-) -> tuple[list[Entry], list[Problem]]:
+) -> tuple[list[IndexEntry], list[Problem]]:
     """What the entries of an index are, taken singly or several at hand at once."""
     storage, problems = MemoryStorage(), list[Problem]()
     storage.make_dir("/d")
     file = storage.open("/d/index", create=True)
     file.write_at(0, data)
     index = IndexEntries(file, layout, len(data), 1000, problems, 500)
-    found: list[Entry] = []
+    found: list[IndexEntry] = []
     while (entry := index.peek()) is not None:
         if index.first < index.end and step.random() < 0.7:
             stop = step.randint(index.first + 1, index.end)
@@ -100,7 +100,7 @@ def test_an_index_that_is_cut_while_it_is_read(monkeypatch: pytest.MonkeyPatch) 
     file = storage.open("/d/index", create=True)
     file.write_at(0, b"".join(TIME_ENTRY.pack(n, n) for n in range(20)))
     index = IndexEntries(file, TIME_ENTRY, 240, 0, problems)
-    assert index.peek() == Entry(0, 0, 0)
+    assert index.peek() == IndexEntry(0, 0, 0)
     file.truncate(5 * 12)
     found = []
     while (entry := index.peek()) is not None:
@@ -126,14 +126,18 @@ def checked(
         verify_segment(
             storage,
             SegmentJob(
-                directory, base, following, frozenset(found[base]),
+                directory,
+                base,
+                following,
+                frozenset(found[base]),
                 tuple(range(base, base + 200, 3)) if snapshots else (),
-                epoch_starts=(base + 2, base + 7), compare=scan.CompareSpec(0, 2**40, 10),
+                epoch_starts=(base + 2, base + 7),
+                compare=scan.CompareSpec(0, 2**40, 10),
             ),
             options,
         )
         for base, following in zip(bases, [*bases[1:], -1], strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def same_in_small_pieces(storage: Storage, directory: str, snapshots: bool = False) -> int:

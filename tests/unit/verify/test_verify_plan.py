@@ -8,7 +8,7 @@ from verify_logs import LOG_DIR, PARTITION, copy, log_dir, names, patch
 from logstore.storage.base import FileInfo
 from logstore.storage.memory import MemoryStorage
 from logstore.verify import SegmentJob, SegmentResult, VerifyOptions, verify
-from logstore.verify.plan import Plan
+from logstore.verify.plan import VerifyPlan
 from logstore.verify.replicas import replicas
 
 
@@ -52,7 +52,7 @@ def test_a_job_has_what_concerns_its_segment() -> None:
     for n in range(1000):
         for suffix in (".log", ".index", ".timeindex", ".snapshot"):
             storage.write_file(f"{PARTITION}/{n * 10:020}{suffix}", b"")
-    plan = Plan(VerifyOptions())
+    plan = VerifyPlan(VerifyOptions())
     plan.add(LOG_DIR, storage)
     (only,) = plan.replica_sets()
     only.prepare(plan.report)
@@ -74,18 +74,30 @@ def test_what_is_given_twice_is_checked_once() -> None:
     assert verify([*logs, *logs], storage=storage).files == verify(logs, storage=storage).files
 
 
-def test_a_directory_of_log_directories_is_none() -> None:
-    """Brokers' directories are often called broker-0: these are no partitions of a topic."""
+def directory_of(name: str) -> MemoryStorage:
+    """A directory with one log directory, which could be a partition by its name."""
     storage = log_dir()
     storage.make_dir("/all")
-    storage.make_dir("/all/broker-0")
-    storage.write_file("/all/broker-0/meta.properties", b"version=1\nnode.id=0\ncluster.id=c\n")
-    storage.make_dir("/all/broker-0/orders-0")
-    report = verify(["/all"], storage=storage)
+    storage.make_dir(f"/all/{name}")
+    meta = b"version=1\nnode.id=0\ncluster.id=c\n"
+    storage.write_file(f"/all/{name}/meta.properties", meta)
+    storage.make_dir(f"/all/{name}/orders-0")
+    return storage
+
+
+def test_a_directory_of_log_directories_is_none() -> None:
+    report = verify(["/all"], storage=directory_of("kafka-0"))
     assert report.partitions == []
     assert report.unusable == [
-        "/all/broker-0: a log directory inside another directory: its own path is wanted"
+        "/all/kafka-0: a log directory inside another directory: its own path is wanted"
     ]
+
+
+def test_the_brokers_of_a_cluster_are_checked() -> None:
+    """``logstore serve`` calls their directories so: these are no partitions of a topic."""
+    report = verify(["/all"], storage=directory_of("broker-0"))
+    assert [each.directory for each in report.partitions] == ["/all/broker-0/orders-0"]
+    assert report.unusable == []
 
 
 def test_a_partition_deleted_meanwhile_is_told_and_the_rest_is_checked() -> None:

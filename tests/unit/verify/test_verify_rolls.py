@@ -48,8 +48,9 @@ def told(report: VerifyReport) -> list[tuple[str, str]]:
     assert [f.rule for f in found if "not settled" in f.message] == ["leftover"] * 2
     return [
         (f"{f.severity.name.lower()} {f.rule}", os.path.basename(f.file))
-        for f in found if "not settled" not in f.message
-    ]  # fmt: skip
+        for f in found
+        if "not settled" not in f.message
+    ]
 
 
 def test_intact_rolls_are_part_of_the_log(directory: Path) -> None:

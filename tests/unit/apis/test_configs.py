@@ -1,0 +1,217 @@
+"""Configurations are described and altered over the wire."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from logstore.common.config import LogConfig
+from replication.apis.configs import ConfigSource, ConfigType, ResourceType
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import AlterConfigOp
+from replication.protocol import ApiKey
+from replication.protocol import messages as wire
+from replication.server.serving import ServedCluster
+from tests.support.served import codes_of, connect, new_name
+from tests.support.wire_client import WireClient
+
+Describe = wire.DescribeConfigsRequest
+Alter = wire.IncrementalAlterConfigsRequest
+Whole = wire.AlterConfigsRequest
+
+
+def describe(
+    client: WireClient,
+    name: str,
+    keys: tuple[str, ...] | None = None,
+    kind: int = ResourceType.TOPIC,
+    version: int = 4,
+    synonyms: bool = True,
+) -> wire.DescribeConfigsResponse.DescribeConfigsResult:
+    request = Describe((Describe.DescribeConfigsResource(kind, name, keys),), synonyms)
+    (result,) = client.ask(ApiKey.DESCRIBE_CONFIGS, version, request).results
+    found: wire.DescribeConfigsResponse.DescribeConfigsResult = result
+    return found
+
+
+def alter(
+    client: WireClient,
+    name: str,
+    *changes: tuple[str, int, str | None],
+    kind: int = ResourceType.TOPIC,
+    validate_only: bool = False,
+) -> ErrorCode:
+    configs = tuple(Alter.AlterableConfig(*each) for each in changes)
+    resource = Alter.AlterConfigsResource(kind, name, configs)
+    request = Alter((resource,), validate_only)
+    (code,) = codes_of(client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request).responses)
+    return code
+
+
+def values(client: WireClient, name: str) -> dict[str, str | None]:
+    """Of the keys that the topic sets itself."""
+    found = describe(client, name).configs
+    return {each.name: each.value for each in found if each.config_source == ConfigSource.TOPIC}
+
+
+def wait_for(kafka: ServedCluster, client: WireClient, name: str, own: dict[str, str]) -> None:
+    kafka.wait_until(lambda: values(client, name) == own, f"{name} has {own}")
+
+
+class TestDescribe:
+    @pytest.mark.parametrize("version", range(1, 5))
+    def test_every_key_of_a_topic(
+        self, kafka: ServedCluster, client: WireClient, version: int
+    ) -> None:
+        name = new_name()
+        kafka.create_topic(name, config={"cleanup.policy": "compact,delete"})
+        result = describe(client, name, version=version)
+        assert (result.error_code, result.resource_name) == (ErrorCode.NONE, name)
+        found = {each.name: each for each in result.configs}
+        assert found.keys() == LogConfig().to_properties().keys()
+        policy, retention = found["cleanup.policy"], found["retention.ms"]
+        assert (policy.value, policy.config_source) == ("compact,delete", ConfigSource.TOPIC)
+        assert (retention.value, retention.config_source) == ("1000000", ConfigSource.STATIC_BROKER)
+        assert not any(each.read_only or each.is_sensitive for each in result.configs)
+        assert list(policy.synonyms) == [
+            ("cleanup.policy", "compact,delete", ConfigSource.TOPIC),
+            ("log.cleanup.policy", "delete", ConfigSource.DEFAULT),
+        ]
+        if version >= 3:
+            assert {
+                name: found[name].config_type
+                for name in ("cleanup.policy", "preallocate", "segment.bytes", "retention.ms")
+            } == {
+                "cleanup.policy": ConfigType.LIST,
+                "preallocate": ConfigType.BOOLEAN,
+                "segment.bytes": ConfigType.INT,
+                "retention.ms": ConfigType.LONG,
+            }
+            assert found["min.cleanable.dirty.ratio"].config_type == ConfigType.DOUBLE
+
+    def test_the_keys_asked_for(self, kafka: ServedCluster, client: WireClient) -> None:
+        name = new_name()
+        kafka.create_topic(name)
+        result = describe(client, name, ("segment.ms", "no.such.key"), synonyms=False)
+        assert [(each.name, each.synonyms) for each in result.configs] == [("segment.ms", ())]
+
+    def test_a_broker(self, kafka: ServedCluster) -> None:
+        with connect(kafka, 1) as client:
+            result = describe(client, "1", kind=ResourceType.BROKER)
+            other = describe(client, "2", kind=ResourceType.BROKER)
+        found = {each.name: each for each in result.configs}
+        for key, value in (
+            ("num.partitions", "2"),
+            ("log.retention.ms", "1000000"),
+            ("auto.create.topics.enable", "true"),
+            ("num.network.threads", "1"),
+            ("log.cleaner.enable", "true"),
+        ):
+            assert found[key].value == value, key
+            assert found[key].read_only
+        advertised = found["advertised.listeners"]
+        (endpoint,) = kafka.broker(1).endpoints
+        assert advertised.value == f"PLAINTEXT://{endpoint.host}:{endpoint.port}"
+        assert (advertised.read_only, advertised.is_sensitive) == (True, False)
+        assert found["log.retention.ms"].config_source == ConfigSource.STATIC_BROKER
+        assert len(found) == len(result.configs)
+        assert other.error_code == ErrorCode.INVALID_REQUEST
+
+    @pytest.mark.parametrize(
+        ("kind", "name", "code"),
+        [
+            (ResourceType.TOPIC, "nobody", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            (ResourceType.TOPIC, "a b", ErrorCode.INVALID_TOPIC_EXCEPTION),
+            (ResourceType.BROKER, "nobody", ErrorCode.INVALID_REQUEST),
+            (32, "nobody", ErrorCode.INVALID_REQUEST),
+        ],
+    )
+    def test_what_is_not_there(
+        self, client: WireClient, kind: int, name: str, code: ErrorCode
+    ) -> None:
+        result = describe(client, name, kind=kind)
+        assert (result.error_code, result.configs) == (code, ())
+        assert result.error_message
+
+
+class TestIncrementalAlter:
+    def test_set_append_subtract_delete(self, kafka: ServedCluster, client: WireClient) -> None:
+        name = new_name()
+        kafka.create_topic(name)
+        op = AlterConfigOp
+        for changes, own in (
+            ([("retention.bytes", op.SET, "9")], {"retention.bytes": "9"}),
+            (
+                [("cleanup.policy", op.APPEND, "compact"), ("retention.bytes", op.DELETE, None)],
+                {"cleanup.policy": "delete,compact"},
+            ),
+            ([("cleanup.policy", op.SUBTRACT, "delete")], {"cleanup.policy": "compact"}),
+        ):
+            assert alter(client, name, *changes) == ErrorCode.NONE
+            wait_for(kafka, client, name, own)
+        (tp,) = kafka.broker(0).metadata.partitions_of(name)
+        leader = kafka.replica(tp, kafka.wait_for_leader(tp))
+        kafka.wait_until(lambda: leader.local_log().config.compact, "its leader follows it")
+
+    @pytest.mark.parametrize(
+        ("change", "code"),
+        [
+            (("retention.ms", AlterConfigOp.SET, "x"), ErrorCode.INVALID_CONFIG),
+            (("retention.ms", AlterConfigOp.SET, None), ErrorCode.INVALID_REQUEST),
+            (("retention.ms", AlterConfigOp.APPEND, "1"), ErrorCode.INVALID_CONFIG),
+            (("no.such.key", AlterConfigOp.SET, "1"), ErrorCode.INVALID_CONFIG),
+            (("retention.ms", 9, "1"), ErrorCode.INVALID_REQUEST),
+        ],
+    )
+    def test_refusals_change_nothing(
+        self, kafka: ServedCluster, client: WireClient, change: Any, code: ErrorCode
+    ) -> None:
+        name = new_name()
+        kafka.create_topic(name)
+        good = ("retention.bytes", AlterConfigOp.SET, "7")
+        assert alter(client, name, good, change) == code
+        assert values(client, name) == {}
+
+    def test_to_validate_is_to_change_nothing(
+        self, kafka: ServedCluster, client: WireClient
+    ) -> None:
+        name = new_name()
+        kafka.create_topic(name)
+        change = ("retention.bytes", AlterConfigOp.SET, "7")
+        assert alter(client, name, change, validate_only=True) == ErrorCode.NONE
+        assert alter(client, name, validate_only=True) == ErrorCode.NONE
+        assert values(client, name) == {}
+
+    def test_other_resources(self, client: WireClient) -> None:
+        change = ("retention.bytes", AlterConfigOp.SET, "7")
+        assert alter(client, new_name(), change) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert alter(client, "0", change, kind=ResourceType.BROKER) == ErrorCode.INVALID_REQUEST
+        assert alter(client, "0", change, kind=77) == ErrorCode.INVALID_REQUEST
+
+    def test_a_resource_twice(self, kafka: ServedCluster, client: WireClient) -> None:
+        name = new_name()
+        kafka.create_topic(name)
+        config = Alter.AlterableConfig("retention.bytes", AlterConfigOp.SET, "7")
+        resource = Alter.AlterConfigsResource(ResourceType.TOPIC, name, (config,))
+        request = Alter((resource, resource), False)
+        codes = codes_of(client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request).responses)
+        assert codes == [ErrorCode.INVALID_REQUEST] * 2
+        assert values(client, name) == {}
+
+
+class TestAlter:
+    @pytest.mark.parametrize("version", range(3))
+    def test_what_is_not_named_is_the_default_again(
+        self, kafka: ServedCluster, client: WireClient, version: int
+    ) -> None:
+        name = new_name()
+        kafka.create_topic(name, config={"retention.bytes": 5, "segment.ms": 6})
+        resource = Whole.AlterConfigsResource(
+            ResourceType.TOPIC, name, (Whole.AlterableConfig("retention.bytes", "8"),)
+        )
+        (code,) = codes_of(
+            client.ask(ApiKey.ALTER_CONFIGS, version, Whole((resource,), False)).responses
+        )
+        assert code == ErrorCode.NONE
+        wait_for(kafka, client, name, {"retention.bytes": "8"})

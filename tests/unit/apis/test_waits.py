@@ -1,0 +1,93 @@
+"""Answers that wait for others, and for what a broker will know."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+
+from replication.apis.waits import Gathering, MetadataWaits
+from replication.common.messages import UpdateMetadataRequest
+from replication.replica_manager.metadata_cache import MetadataCache
+from tests.support.replication import ManualRuntime
+
+
+class TestGathering:
+    @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+    def test_answers_come_in_the_order_of_the_questions(self, order: tuple[int, ...]) -> None:
+        found: list[Sequence[str]] = []
+        gathering: Gathering[str] = Gathering(3, found.append)
+        for at in order:
+            assert not found
+            gathering.take(at, "abc"[at])
+        assert found == [["a", "b", "c"]]
+
+    def test_the_first_answer_counts(self) -> None:
+        found: list[Sequence[str]] = []
+        gathering: Gathering[str] = Gathering(2, found.append)
+        for at, answer in ((0, "a"), (0, "x"), (1, "b"), (1, "y")):
+            gathering.take(at, answer)
+        assert found == [["a", "b"]]
+
+    def test_of_nothing(self) -> None:
+        found: list[Sequence[str]] = []
+        Gathering(0, found.append)
+        assert found == [()]
+
+
+class Waiting:
+    """One condition, looked at by the waits of a broker whose metadata change."""
+
+    def __init__(self) -> None:
+        self.runtime = ManualRuntime()
+        self.metadata = MetadataCache(1)
+        self.waits = MetadataWaits(1, self.runtime, self.metadata)
+        self.holds = False
+        self.found: list[bool] = []
+
+    def until(self, timeout_ms: int) -> None:
+        self.waits.until(lambda: self.holds, timeout_ms, self.found.append)
+        self.runtime.run_until_idle()
+
+    def update(self) -> None:
+        self.metadata.update(UpdateMetadataRequest(1, 1, 1, (), ()))
+        self.runtime.run_until_idle()
+
+
+class TestMetadataWaits:
+    def test_what_holds_already(self) -> None:
+        w = Waiting()
+        w.holds = True
+        w.until(1000)
+        assert w.found == [True]
+
+    @pytest.mark.parametrize("timeout_ms", [0, -1])
+    def test_without_time(self, timeout_ms: int) -> None:
+        w = Waiting()
+        w.until(timeout_ms)
+        assert w.found == [False]
+
+    def test_looks_after_each_update(self) -> None:
+        w = Waiting()
+        w.until(1000)
+        w.update()
+        assert w.found == []
+        w.holds = True
+        w.update()
+        assert w.found == [True]
+        assert w.runtime.next_timer_ms() is None
+        w.update()
+        w.runtime.advance(5000)
+        assert w.found == [True]
+
+    def test_ends_with_its_time(self) -> None:
+        w = Waiting()
+        w.until(1000)
+        w.runtime.advance(999)
+        assert w.found == []
+        w.runtime.advance(1)
+        assert w.found == [False]
+        w.holds = True
+        w.update()
+        assert w.found == [False]

@@ -1,0 +1,89 @@
+"""``logstore serve`` serves, stops cleanly, and goes on with its files."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from checkpoints.types import TopicPartition
+from replication.protocol import ApiKey
+from replication.protocol import messages as wire
+from tests.support.served import batch, fetch, produce
+from tests.support.wire_client import WireClient
+
+ROOT = Path(__file__).resolve().parents[3]
+TP = TopicPartition("orders", 0)
+STOP_S = 30
+
+
+@contextmanager
+def serving(directory: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """The process, and the addresses that it prints when it is ready."""
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "from replication.cli.serve import serve; serve()",
+            "--dir",
+            str(directory),
+            "--listen",
+            "127.0.0.1:0",
+            "--json",
+            *arguments,
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    try:
+        assert process.stdout is not None
+        yield process, json.loads(process.stdout.readline())["bootstrapServers"]
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def connect(address: str) -> WireClient:
+    host, _, port = address.rpartition(":")
+    return WireClient(host, int(port))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+def test_what_was_written_is_there_after_a_clean_stop(tmp_path: Path, number: int) -> None:
+    records = batch(b"one", b"two")
+    with serving(tmp_path) as (process, (address,)):
+        with connect(address) as client:
+            kind = wire.MetadataRequest
+            request = kind((kind.MetadataRequestTopic(name=TP.topic),), True)
+            client.ask(ApiKey.METADATA, 12, request)
+            assert produce(client, TP, records).base_offset == 0
+            process.send_signal(number)
+            output, errors = process.communicate(timeout=STOP_S)
+        assert (process.returncode, output, errors) == (0, "", "")
+    assert (tmp_path / "broker-0" / ".kafka_cleanshutdown").exists()
+    with serving(tmp_path) as (_, (address,)), connect(address) as client:
+        part = fetch(client, TP)
+        assert (part.error_code, part.high_watermark, len(part.records)) == (0, 2, len(records))
+
+
+@pytest.mark.slow
+def test_several_brokers_with_their_configuration(tmp_path: Path) -> None:
+    arguments = ("--brokers", "2", "--config", "num.partitions=3")
+    with serving(tmp_path, *arguments) as (_, addresses):
+        assert len(addresses) == 2
+        with connect(addresses[1]) as client:
+            kind = wire.MetadataRequest
+            request = kind((kind.MetadataRequestTopic(name=TP.topic),), True)
+            response = client.ask(ApiKey.METADATA, 12, request)
+    assert [f"{each.host}:{each.port}" for each in response.brokers] == addresses
+    assert len(response.topics[0].partitions) == 3

@@ -1,0 +1,75 @@
+"""``logstore serve`` says in one line what is wrong, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from logstore.manager import LogManager
+from replication.cli.serve import serve
+
+
+def refused(tmp_path: Path, *arguments: str) -> str:
+    told = CliRunner().invoke(serve, ["--dir", str(tmp_path / "data"), *arguments])
+    assert told.exit_code == 2, told.output
+    assert told.stderr.startswith("error: ")
+    assert told.stderr.count("\n") == 1
+    return told.stderr
+
+
+@pytest.mark.parametrize("option", ["--listen", "--http"])
+def test_a_taken_address_is_named(tmp_path: Path, option: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        rest = [] if option == "--listen" else ["--listen", "127.0.0.1:0"]
+        told = refused(tmp_path, option, address, *rest)
+    assert f"{address}: Address already in use" in told
+
+
+def test_a_directory_that_cannot_be_made_is_named() -> None:
+    told = CliRunner().invoke(serve, ["--dir", "/proc/none", "--listen", "127.0.0.1:0"])
+    assert told.exit_code == 2
+    assert told.stderr.startswith("error: /proc/none")
+
+
+def test_the_directory_of_another_broker_is_refused(tmp_path: Path) -> None:
+    """Its replicas would pass for those of this broker."""
+    with LogManager([tmp_path / "data" / "broker-0"], node_id=7, background=False):
+        pass
+    told = refused(tmp_path, "--listen", "127.0.0.1:0")
+    assert "different clusters or nodes" in told
+    assert "[0, 7]" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--listen", "0.0.0.0:0"], "--advertise"),
+        (["--listen", "somewhere"], "give HOST:PORT"),
+        (["--listen", "127.0.0.1:65535", "--brokers", "2"], "there are not 2 ports"),
+        (["--listen", "127.0.0.1:0", "--http", "0.0.0.0:0"], "no login"),
+        (["--listen", "127.0.0.1:0", "--http", "x"], "--http x: give HOST:PORT"),
+        (["--listen", "NOPE://127.0.0.1:0"], "not one of the security protocols"),
+        (["--listen", "SSL://127.0.0.1:65535", "--brokers", "2"], "there are not 2 ports"),
+        (["--listen", "127.0.0.1:0,127.0.0.1:0"], "one listener for each protocol"),
+        (["--listen", "SASL_PLAINTEXT://127.0.0.1:0"], "takes credentials"),
+        (["--config", "nope=1"], "unknown configuration key 'nope'"),
+        (["--config", "num.partitions=x"], "is not a whole number"),
+        (["--config", "num.partitions"], "give KEY=VALUE"),
+        (["--config", "num.partitions=1", "--config", "num.partitions=2"], "given twice"),
+    ],
+)
+def test_bad_options(tmp_path: Path, arguments: list[str], reason: str) -> None:
+    assert reason in refused(tmp_path, *arguments)
+
+
+@pytest.mark.parametrize("text", ["alice", ":secret", "alice:", "alice:a\nalice:b"])
+def test_bad_users(tmp_path: Path, text: str) -> None:
+    users = tmp_path / "users.txt"
+    users.write_text(f"# who may log in\n\n{text}\n")
+    listener = "SASL_PLAINTEXT://127.0.0.1:0"
+    told = refused(tmp_path, "--listen", listener, "--users", str(users))
+    assert f"users.txt:{text.count(chr(10)) + 3}: give NAME:PASSWORD" in told

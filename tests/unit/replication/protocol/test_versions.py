@@ -1,0 +1,61 @@
+"""What is served, and what is said about it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from replication.protocol import ADVERTISED, FEATURES, SERVED, ApiKey, VersionRange, schema
+
+PAGE = Path(__file__).resolve().parents[4] / "docs" / "protocol.md"
+ROW = re.compile(r"\| (\d+) \| (\w+) \| (\S+) \| (\S+) \|")
+
+
+def _text(versions: VersionRange) -> str:
+    if versions.first == versions.last:
+        return str(versions.first)
+    return f"{versions.first}–{versions.last}"
+
+
+def test_the_page_says_what_is_served():
+    assert ROW.findall(PAGE.read_text()) == [
+        (str(int(key)), schema.APIS[key].name, _text(served), _text(schema.APIS[key].versions))
+        for key, served in sorted(SERVED.items())
+    ]
+
+
+@pytest.mark.parametrize("key", SERVED)
+def test_all_that_is_served_is_in_the_table(key: ApiKey):
+    versions = schema.APIS[key].versions
+    assert versions.first <= SERVED[key].first <= SERVED[key].last <= versions.last
+
+
+def test_what_is_advertised_is_served_but_for_early_versions_that_clients_look_for():
+    """librdkafka would send uncompressed otherwise (W-13), or in old versions not log in."""
+    early = ApiKey.PRODUCE, ApiKey.SASL_HANDSHAKE
+    assert {**SERVED, **{key: VersionRange(0, SERVED[key].last) for key in early}} == ADVERTISED
+
+
+def test_requests_between_brokers_are_not_for_clients():
+    """But for WriteTxnMarkers, with which tools abort a transaction that nobody ends."""
+    assert not SERVED.keys() & {
+        ApiKey.LEADER_AND_ISR,
+        ApiKey.STOP_REPLICA,
+        ApiKey.UPDATE_METADATA,
+        ApiKey.CONTROLLED_SHUTDOWN,
+        ApiKey.ALTER_PARTITION,
+    }
+
+
+def test_versions_that_a_feature_needs_are_served():
+    """Level 2 of transactions (W-15)."""
+    assert FEATURES["transaction.version"].last == 2
+    needed = {
+        ApiKey.PRODUCE: 12,
+        ApiKey.END_TXN: 5,
+        ApiKey.INIT_PRODUCER_ID: 5,
+        ApiKey.TXN_OFFSET_COMMIT: 5,
+    }
+    assert all(version in SERVED[key] for key, version in needed.items())

@@ -1,0 +1,205 @@
+"""Health, metrics, state and page of running brokers, asked for over a real socket."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpoints.types import TopicPartition
+from logstore.common.errors import ConfigError
+from replication.embedded.cluster import Cluster
+from replication.server.http import GroupSnapshot, cluster_state
+from replication.server.http import http_server as module
+from replication.server.http.http_server import HttpServer
+
+TP = TopicPartition("orders", 0)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(3, tmp_path) as cluster:
+        cluster.create_topic("orders", 1)
+        yield cluster
+
+
+def brokers_of(cluster: Cluster) -> Callable[[], list[Any]]:
+    return lambda: [cluster.broker(broker_id) for broker_id in cluster.live_brokers]
+
+
+def ask(
+    server: HttpServer, path: str, headers: dict[str, str] | None = None
+) -> http.client.HTTPResponse:
+    connection = http.client.HTTPConnection(*server.address, timeout=60)
+    connection.request("GET", path, headers=headers or {})
+    answer = connection.getresponse()
+    answer.body = answer.read()  # type: ignore[attr-defined]
+    connection.close()
+    return answer
+
+
+def state_of(server: HttpServer) -> dict[str, Any]:
+    answer = ask(server, "/state")
+    assert answer.status == 200
+    found: dict[str, Any] = json.loads(answer.body)  # type: ignore[attr-defined]
+    return found
+
+
+def test_state_shows_leader_isr_and_offsets(cluster: Cluster) -> None:
+    for number in range(5):
+        cluster.produce("orders", b"%d" % number)
+    groups = [GroupSnapshot("billing", "Stable", "consumer", 2, {TP: 3})]
+    with HttpServer(brokers_of(cluster), lambda: groups) as server:
+        state = state_of(server)
+    (partition,) = state["partitions"]
+    assert partition["leader"] == cluster.leader(TP)
+    assert partition["isr"] == [0, 1, 2]
+    assert partition["high_watermark"] == 5
+    ends = {replica["broker"]: replica["log_end_offset"] for replica in partition["replicas"]}
+    assert ends == {0: 5, 1: 5, 2: 5}
+    assert sum(broker["is_controller"] for broker in state["brokers"]) == 1
+    (group,) = state["groups"]
+    assert group["offsets"] == [
+        {"topic": "orders", "partition": 0, "committed": 3, "high_watermark": 5, "lag": 2}
+    ]
+
+
+def test_lag_is_unknown_for_a_partition_that_is_not_here(cluster: Cluster) -> None:
+    elsewhere = GroupSnapshot("g", "Empty", "consumer", 0, {TopicPartition("gone", 0): 7})
+    (group,) = cluster_state(brokers_of(cluster)(), [elsewhere])["groups"]
+    assert group["offsets"][0]["lag"] == -1
+
+
+def test_a_truncation_is_shown_with_what_was_given_up(cluster: Cluster) -> None:
+    leader = cluster.leader(TP)
+    assert leader is not None
+    cluster.produce("orders", b"all have it")
+    producer = cluster.producer(acks=1)
+    others = [broker for broker in cluster.broker_ids if broker != leader]
+    for other in others:
+        cluster.network.cut(other, leader)
+    for number in range(3):
+        producer.send("orders", b"only the leader has it %d" % number)
+    cluster.crash(leader)
+    cluster.heal()
+    new = cluster.wait_for_leader(TP, not_broker=leader)
+    cluster.produce("orders", b"of the next leader")
+    cluster.start(leader)
+    cluster.wait_for_isr(TP, cluster.broker_ids)
+    with HttpServer(brokers_of(cluster)) as server:
+        (cut,) = [t for t in state_of(server)["truncations"] if t["broker"] == leader]
+    assert (cut["topic"], cut["partition"]) == ("orders", 0)
+    assert (cut["from_offset"], cut["to_offset"]) == (4, 1)
+    assert cut["leader_epoch"] == cluster.replica(TP, new).leader_epoch
+    assert cut["ago_ms"] >= 0
+
+
+def test_health_follows_the_brokers(cluster: Cluster) -> None:
+    brokers = brokers_of(cluster)()
+    with HttpServer(lambda: brokers) as server:
+        well = ask(server, "/health")
+        assert well.status == 200
+        cluster.stop(2)
+        ill = ask(server, "/health")
+    assert ill.status == 503
+    told = json.loads(ill.body)  # type: ignore[attr-defined]
+    assert told == {
+        "healthy": False,
+        "brokers": {"0": "running", "1": "running", "2": "stopped"},
+    }
+
+
+def test_without_any_broker_nothing_is_healthy() -> None:
+    with HttpServer(list) as server:
+        assert ask(server, "/health").status == 503
+        assert state_of(server)["partitions"] == []
+
+
+def test_metrics_are_prometheus_text(cluster: Cluster) -> None:
+    pytest.importorskip("prometheus_client")
+    with HttpServer(brokers_of(cluster)) as server:
+        answer = ask(server, "/metrics")
+    assert answer.status == 200
+    body = answer.body.decode()  # type: ignore[attr-defined]
+    assert 'kafka_server_replicamanager_partitioncount{broker="0"} 1.0' in body
+
+
+def test_the_page_may_load_nothing_else() -> None:
+    with HttpServer(list) as server:
+        answer = ask(server, "/")
+    policy = answer.getheader("Content-Security-Policy") or ""
+    assert answer.status == 200
+    assert answer.getheader("Content-Type") == "text/html; charset=utf-8"
+    assert "default-src 'none'" in policy
+    assert "connect-src 'self'" in policy
+
+
+def test_other_paths_and_methods_are_refused() -> None:
+    with HttpServer(list) as server:
+        assert ask(server, "/../../etc/passwd").status == 404
+        assert ask(server, "/state?x=1").status == 200
+        connection = http.client.HTTPConnection(*server.address, timeout=60)
+        connection.request("POST", "/state", b"{}")
+        assert connection.getresponse().status == 501
+        connection.close()
+
+
+def test_another_sites_name_is_not_served_on_loopback() -> None:
+    with HttpServer(list) as server:
+        assert ask(server, "/state", {"Host": "evil.example:80"}).status == 421
+        assert ask(server, "/state", {"Host": "localhost:1"}).status == 200
+        assert ask(server, "/state", {"Host": "[::1]:1"}).status == 200
+
+
+def test_it_does_not_listen_to_the_world_unless_asked() -> None:
+    with pytest.raises(ConfigError, match="no login"):
+        HttpServer(list, host="0.0.0.0")
+    with HttpServer(list, host="0.0.0.0", allow_remote=True) as server:
+        assert server.address[0] == "0.0.0.0"
+
+
+def test_a_failure_inside_is_an_answer() -> None:
+    def fail() -> list[Any]:
+        raise RuntimeError("inside")
+
+    with HttpServer(fail) as server:
+        answer = ask(server, "/state")
+    assert answer.status == 500
+    assert b"inside" not in answer.body  # type: ignore[attr-defined]
+
+
+def test_silent_connections_cost_no_more_than_their_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_CONNECTIONS", 4)
+    with HttpServer(list) as server:
+        before = threading.active_count()
+        silent = [socket.create_connection(server.address, 10) for _ in range(12)]
+        closed = 0
+        for connection in silent[4:]:
+            assert connection.recv(1) == b""  # refused: it is closed at once
+            closed += 1
+        assert threading.active_count() - before <= 4
+        assert closed == 8
+        for connection in silent:
+            connection.close()
+
+
+def test_close_ends_open_connections_and_its_threads() -> None:
+    server = HttpServer(list)
+    connection = socket.create_connection(server.address, 10)
+    connection.sendall(b"GET /state HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert connection.recv(12) == b"HTTP/1.1 200"
+    server.close()
+    while connection.recv(1 << 16):
+        pass
+    connection.close()
+    server.close()
+    names = [thread.name for thread in threading.enumerate()]
+    assert "http-server" not in names

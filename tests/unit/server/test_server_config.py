@@ -1,0 +1,77 @@
+"""Kafka's broker-wide keys reach the part that knows them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from logstore.common.errors import ConfigError
+from replication.apis.configs import broker_configs
+from replication.network import Listener
+from replication.server.config import ServerConfig
+from replication.server.kafka_server import FrontDoors, KafkaServer
+
+
+def test_each_key_for_its_part() -> None:
+    config = ServerConfig.from_properties(
+        {
+            "log.retention.ms": "5",
+            "message.max.bytes": 6,
+            "min.insync.replicas": 2,
+            "log.retention.check.interval.ms": 7,
+            "num.partitions": "8",
+            "num.network.threads": 3,
+            "auto.create.topics.enable": "false",
+            "group.max.size": 9,
+            "transactional.id.expiration.ms": 10,
+        }
+    )
+    assert config.log.retention_ms == 5
+    assert config.log.max_message_bytes == 6
+    assert config.log.min_insync_replicas == 2
+    assert config.broker.log_retention_check_interval_ms == 7
+    assert config.replication.num_partitions == 8
+    assert config.network.num_network_threads == 3
+    assert not config.apis.auto_create_topics_enable
+    assert config.groups.group_max_size == 9
+    assert ServerConfig.from_properties({}) == ServerConfig()
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"retention.ms": "5"},  # a topic's own name
+        {"leader.replication.throttled.replicas": "*"},
+        {"no.such.key": "1"},
+        {"num.partitions": "0"},
+        {"num.partitions": "many"},
+        {"auto.create.topics.enable": "maybe"},
+    ],
+)
+def test_what_no_part_takes(properties: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        ServerConfig.from_properties(properties)
+
+
+def test_no_key_is_known_to_two_parts() -> None:
+    names = Counter(each.name for each in broker_configs(ServerConfig()))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_a_broker_keeps_its_ports() -> None:
+    doors = FrontDoors([Listener("A"), Listener("B")], [4, 5], ServerConfig())
+    first, other = doors(4), doors(5)
+    endpoints = first.endpoints
+    first.close(0)
+    again = doors(4)
+    assert again.endpoints == endpoints
+    assert [each.listener for each in endpoints] == ["A", "B"]
+    assert len({each.port for each in (*endpoints, *other.endpoints)}) == 4
+    again.close(0)
+    other.close(0)
+
+
+def test_all_addresses_need_one_to_advertise() -> None:
+    with pytest.raises(ConfigError, match="all addresses"):
+        KafkaServer(0, [Listener("A", "0.0.0.0")], ServerConfig())
