@@ -19,9 +19,14 @@ from logstore.verify.html import write_report
 REQUIRED_BY = ("CI", "LOGSTORE_REQUIRE_BROWSER")
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _ARGUMENTS = (
-    "--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars",
-    "--disable-background-networking", "--disable-component-update", "--no-first-run",
-)  # fmt: skip
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--no-first-run",
+)
 
 
 class Browser:

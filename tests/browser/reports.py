@@ -24,14 +24,23 @@ def replica(
     """A replica with offsets from 0 to ``end``, in segments of equal size."""
     each = max(end // segments, 1)
     return PartitionReport(
-        directory(broker, topic, partition), topic, partition,
-        segments=segments, bytes=end * 117, batches=end // 100, records=end,
-        log_end_offset=end, fingerprint=f"{end:032x}", broker=broker,
-        high_watermark=end - 25, recovery_point=end // 2,
-        min_timestamp=MADE_MS, max_timestamp=MADE_MS + end * 10,
+        directory(broker, topic, partition),
+        topic,
+        partition,
+        segments=segments,
+        bytes=end * 117,
+        batches=end // 100,
+        records=end,
+        log_end_offset=end,
+        fingerprint=f"{end:032x}",
+        broker=broker,
+        high_watermark=end - 25,
+        recovery_point=end // 2,
+        min_timestamp=MADE_MS,
+        max_timestamp=MADE_MS + end * 10,
         epochs=epochs or ((0, 0, end // 3), (4, end // 3 + 1, end - 1)),
         segment_sizes=tuple((base, each * 117, each) for base in range(0, end, each)),
-    )  # fmt: skip
+    )
 
 
 def finding(
@@ -46,9 +55,16 @@ def finding(
 ) -> Finding:
     place = offset * 117 if offset >= 0 else UNKNOWN
     return Finding(
-        severity, rule, f"{directory(broker, topic, partition)}/{file}", message, topic, partition,
-        position=place, offset=offset, broker=broker,
-    )  # fmt: skip
+        severity,
+        rule,
+        f"{directory(broker, topic, partition)}/{file}",
+        message,
+        topic,
+        partition,
+        position=place,
+        offset=offset,
+        broker=broker,
+    )
 
 
 def cluster() -> VerifyReport:
@@ -85,25 +101,56 @@ def cluster() -> VerifyReport:
     report.extend(
         [
             finding(
-                Severity.ERROR, "I-22", "2", "payments", 0, 9_501,
+                Severity.ERROR,
+                "I-22",
+                "2",
+                "payments",
+                0,
+                9_501,
                 "diverges from broker 1 at offset 9501: epoch 2, 61 records here; epoch 3, "
                 "100 records there; they parted after epoch 1",
             ),
             finding(
-                Severity.WARNING, "log-torn-end", "3", "flights", 1, 54_000,
+                Severity.WARNING,
+                "log-torn-end",
+                "3",
+                "flights",
+                1,
+                54_000,
                 "a torn batch of 61 bytes: the next start cuts it",
             ),
-            finding(Severity.WARNING, "timeindex-last-entry", "3", "flights", 1, 40_000,
+            finding(
+                Severity.WARNING,
+                "timeindex-last-entry",
+                "3",
+                "flights",
+                1,
+                40_000,
                 "final entry missing",
-                    "00000000000000040000.timeindex"),
-            finding(Severity.INFO, "epochs-start", "1", "orders", 0, UNKNOWN,
-                    "missing: leader epochs are compared with their neighbours only",
-                    "leader-epoch-checkpoint"),
-            finding(Severity.INFO, "log-compacted-gap", "1", "orders", 0, 12_000,
-                "3 gaps between offsets"),
+                "00000000000000040000.timeindex",
+            ),
+            finding(
+                Severity.INFO,
+                "epochs-start",
+                "1",
+                "orders",
+                0,
+                UNKNOWN,
+                "missing: leader epochs are compared with their neighbours only",
+                "leader-epoch-checkpoint",
+            ),
+            finding(
+                Severity.INFO,
+                "log-compacted-gap",
+                "1",
+                "orders",
+                0,
+                12_000,
+                "3 gaps between offsets",
+            ),
             Finding(Severity.WARNING, "meta-missing", "/data/broker-3/meta.properties", "missing"),
         ]
-    )  # fmt: skip
+    )
     return report
 
 
@@ -113,16 +160,30 @@ def hostile() -> VerifyReport:
     report = VerifyReport(files=1, unusable=[f"{evil}: permission denied"])
     report.partitions.append(
         PartitionReport(
-            f"/data/{evil}", evil, 0, bytes=10, records=1, log_end_offset=1, broker='"><b>1',
-            segments=1, epochs=((0, 0, 0),),
+            f"/data/{evil}",
+            evil,
+            0,
+            bytes=10,
+            records=1,
+            log_end_offset=1,
+            broker='"><b>1',
+            segments=1,
+            epochs=((0, 0, 0),),
         )
-    )  # fmt: skip
+    )
     report.findings.append(
         Finding(
-            Severity.ERROR, evil, f"/data/{evil}/\udcff\u202e.log", f"{evil}\x00\n\x1b[31m",
-            evil, 0, position=1, offset=0, broker='"><b>1',
+            Severity.ERROR,
+            evil,
+            f"/data/{evil}/\udcff\u202e.log",
+            f"{evil}\x00\n\x1b[31m",
+            evil,
+            0,
+            position=1,
+            offset=0,
+            broker='"><b>1',
         )
-    )  # fmt: skip
+    )
     return report
 
 
@@ -136,9 +197,13 @@ def large(partitions: int = 5_000, findings: int = 10_000) -> VerifyReport:
         held = report.partitions[number % partitions]
         report.findings.append(
             finding(
-                list(Severity)[number % 3], f"F-{number % 60}", held.broker, held.topic,
-                held.partition, number % 1_000,
+                list(Severity)[number % 3],
+                f"F-{number % 60}",
+                held.broker,
+                held.topic,
+                held.partition,
+                number % 1_000,
                 "the checksum of the batch is 0x1234abcd, its content gives 0xabcd1234",
             )
-        )  # fmt: skip
+        )
     return report

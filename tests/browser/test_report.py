@@ -68,8 +68,12 @@ def test_it_opens_without_a_complaint_and_asks_for_nothing_else(
     assert browser.requests() == [path.as_uri()]
     headings = [box["text"] for box in boxes(browser, "h2")]
     assert headings == [
-        "Findings", "Sizes and lag", "Leader epochs", "Partitions", "How this was made"
-    ]  # fmt: skip
+        "Findings",
+        "Sizes and lag",
+        "Leader epochs",
+        "Partitions",
+        "How this was made",
+    ]
     targets = browser.ask("Array.from(document.querySelectorAll('nav a'), (a) => a.hash)")
     assert all(browser.ask("!!document.querySelector(arguments[0])", hash) for hash in targets)
 
@@ -230,8 +234,11 @@ def test_epochs_show_where_replicas_parted(browser: Browser, shown: Shown) -> No
     }
     assert spans[1] == spans[3]
     assert [text.partition(":")[0] for text, _, _ in spans[2]] == [
-        "epoch 5", "epoch 2", "epoch 1", "epoch 0"
-    ]  # fmt: skip
+        "epoch 5",
+        "epoch 2",
+        "epoch 1",
+        "epoch 0",
+    ]
     assert spans[1][2:] == spans[2][2:], "the same up to epoch 1"
     assert spans[1][1] != spans[2][1]
 

@@ -182,9 +182,10 @@ class Disturber:
     def names(self) -> list[str]:
         """In an order of the seed, each once."""
         found = [
-            name for name, member in vars(Disturber).items()
+            name
+            for name, member in vars(Disturber).items()
             if callable(member) and not name.startswith("_") and name not in ("mend", "names")
-        ]  # fmt: skip
+        ]
         return self._rng.sample(found, len(found))
 
 
@@ -211,9 +212,13 @@ def run(backend: Backend, directory: Path, seed: int, seconds: float) -> Result:
     rng = random.Random(seed)
     disturbances: Counter[str] = Counter()
     with Cluster(
-        BROKERS, directory, coordinator=backend.url, config=FAST, log_config=SMALL_SEGMENTS,
+        BROKERS,
+        directory,
+        coordinator=backend.url,
+        config=FAST,
+        log_config=SMALL_SEGMENTS,
         session_timeout_ms=SESSION_TIMEOUT_MS,
-    ) as cluster:  # fmt: skip
+    ) as cluster:
         tps = cluster.create_topic(TOPIC, PARTITIONS, config={"min.insync.replicas": 2})
         load = Load(cluster, TOPIC, SENDERS)
         disturber = Disturber(cluster, backend, rng)

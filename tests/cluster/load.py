@@ -207,10 +207,13 @@ def check_prefix(seen: Mapping[int, list[bytes]], values: Values) -> None:
     for partition, earlier in seen.items():
         if values[partition][: len(earlier)] != earlier:
             at = next(
-                (i for i, pair in enumerate(zip(earlier, values[partition], strict=False))
-                 if pair[0] != pair[1]),
+                (
+                    i
+                    for i, pair in enumerate(zip(earlier, values[partition], strict=False))
+                    if pair[0] != pair[1]
+                ),
                 len(values[partition]),
-            )  # fmt: skip
+            )
             raise Failure(f"partition {partition}: what was read at offset {at} is not there now")
 
 

@@ -11,7 +11,7 @@ import pytest
 from checkpoints.types import TopicPartition
 from replication.client import Client
 from replication.common.error_codes import ErrorCode
-from replication.common.messages import MetadataRequest, MetadataResponse, PartitionMetadata
+from replication.common.messages import MetadataRequest, MetadataResponse, TopicPartitionMetadata
 from replication.common.state import BrokerRegistration, LiveBroker
 from replication.coordination import CoordinatorUnavailableError, nodes, open_coordinator
 from replication.embedded.cluster import Cluster
@@ -67,8 +67,9 @@ def test_a_lost_answer_is_made_good(
         node = session.get(nodes.broker_path(1))
         assert node is not None
         assert (node.ephemeral_owner, node.czxid) == (
-            session.session_id, cluster.broker(1).broker_epoch,
-        )  # fmt: skip
+            session.session_id,
+            cluster.broker(1).broker_epoch,
+        )
         first = cluster.controller_id
         assert first is not None
         cluster.crash(first)
@@ -82,7 +83,7 @@ def test_a_lost_answer_is_made_good(
 
 
 def metadata(leader: int, epoch: int, *, brokers: bool = True) -> MetadataResponse:
-    part = PartitionMetadata(TP, ErrorCode.NONE, leader, epoch, (0, 1), (0, 1), ())
+    part = TopicPartitionMetadata(TP, ErrorCode.NONE, leader, epoch, (0, 1), (0, 1), ())
     live = tuple(LiveBroker(BrokerRegistration(n), n) for n in (0, 1))
     return MetadataResponse(live if brokers else (), 0, (part,) if brokers else ())
 

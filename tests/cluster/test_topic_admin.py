@@ -35,9 +35,12 @@ class LosesAnswers:
     """The first answer of the controller to an admin, after which ``meanwhile`` happens."""
 
     def __init__(
-        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], object],
+        self,
+        cluster: Cluster,
+        monkeypatch: pytest.MonkeyPatch,
+        meanwhile: Callable[[], object],
         carried_out: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.asked = 0
         self._ask, self._meanwhile, self._carried_out = cluster._ask, meanwhile, carried_out
         monkeypatch.setattr(cluster, "_ask", self.ask)

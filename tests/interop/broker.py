@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -48,6 +48,7 @@ class KafkaBroker:
             One directory may be used by several brokers one after the other.
         overrides: broker configs by Kafka's names, over those of ``properties``.
         heap: the JVM's ``-Xmx``.
+        jvm_options: its others; by default those of a process that ends soon.
     """
 
     def __init__(
@@ -56,12 +57,13 @@ class KafkaBroker:
         *,
         overrides: Mapping[str, str | int] | None = None,
         heap: str = "512m",
+        jvm_options: Sequence[str] = kafka_jars.SHORT_JVM,
     ) -> None:
         self.directory = directory
         self.log_dir = directory / "data"
         self.log_file = directory / "broker.log"
         self._overrides = dict(overrides or {})
-        self._heap = heap
+        self._jvm_options = (*jvm_options, f"-Xmx{heap}")  # the later -Xmx counts
         self._ports = _free_ports(2)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -69,6 +71,12 @@ class KafkaBroker:
     def bootstrap(self) -> str:
         """Address for clients; may change with each ``start``."""
         return f"127.0.0.1:{self._ports[0]}"
+
+    @property
+    def pid(self) -> int:
+        """Of the process that runs."""
+        assert self._process is not None
+        return self._process.pid
 
     @property
     def running(self) -> bool:
@@ -147,7 +155,7 @@ class KafkaBroker:
             f"{kafka_tools.PACKAGE}.GuardedBroker",
             str(self._write_properties()),
             classes=kafka_jars.helper_classes(),
-            jvm_options=(*kafka_jars.SHORT_JVM, f"-Xmx{self._heap}"),  # the later -Xmx counts
+            jvm_options=self._jvm_options,
             log_level="info",
         )
         with self.log_file.open("ab") as log:

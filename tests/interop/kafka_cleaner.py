@@ -22,9 +22,15 @@ LONG_JVM = ("-Xmx512m", "-XX:+UseSerialGC")
 """For hundreds of requests, which optimised code serves sooner."""
 
 __all__ = [
-    "Batch", "CleanerSettings", "KafkaCleaner", "KafkaReading", "Pass", "Producer", "Record",
+    "Batch",
+    "CleanerSettings",
+    "KafkaCleaner",
+    "KafkaReading",
+    "Pass",
+    "Producer",
+    "Record",
     "Segment",
-]  # fmt: skip
+]
 
 SLOT_BYTES = 24
 """Of the offset map, a key: 16 of its digest, 8 of the offset."""

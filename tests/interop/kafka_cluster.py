@@ -50,9 +50,10 @@ class ClusterNode(KafkaBroker):
         return own | {
             "process.roles": "broker",
             "listeners": f"PLAINTEXT://{self.bootstrap}",
-            "controller.quorum.voters":
-                f"{self._controller._node_id}@{self._controller.quorum_address}",
-        }  # fmt: skip
+            "controller.quorum.voters": (
+                f"{self._controller._node_id}@{self._controller.quorum_address}"
+            ),
+        }
 
     @property
     def quorum_address(self) -> str:
@@ -118,13 +119,23 @@ def _records(seed: int, count: int) -> list[ProduceRecords]:
     return [
         *(
             ProduceRecords(
-                REPLICATED, count, partition=partition, codec=codec, seed=seed,
-                idempotent=partition == 1, timestamp_start=start,
+                REPLICATED,
+                count,
+                partition=partition,
+                codec=codec,
+                seed=seed,
+                idempotent=partition == 1,
+                timestamp_start=start,
             )
             for partition, codec in zip(range(PARTITIONS), ("none", "zstd", "lz4"), strict=True)
         ),
         ProduceRecords(
-            IN_TRANSACTIONS, count // 2, seed=seed, idempotent=True, outcomes="CACA",
-            transactional_id=f"replicated-{seed}", timestamp_start=start,
+            IN_TRANSACTIONS,
+            count // 2,
+            seed=seed,
+            idempotent=True,
+            outcomes="CACA",
+            transactional_id=f"replicated-{seed}",
+            timestamp_start=start,
         ),
-    ]  # fmt: skip
+    ]

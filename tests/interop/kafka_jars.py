@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache" / "kafka"
 KAFKA = Path(__file__).resolve().parent / "kafka"
 POM = KAFKA / "pom.xml"
+POM_3_9 = KAFKA / "clients-3.9.xml"  # whose controller still speaks to brokers by request
 JAVA_SOURCES = Path(__file__).resolve().parent / "java"
 
 SHORT_JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -66,13 +67,13 @@ def _check_java() -> None:
     raise KafkaUnavailable(f"java does not tell its version: {answer.stderr.strip()[-500:]}")
 
 
-def kafka_version() -> str:
-    """Return the release that ``kafka/pom.xml`` names."""
-    element = ElementTree.parse(POM).find(
+def kafka_version(pom: Path = POM) -> str:
+    """Return the release that ``pom`` names."""
+    element = ElementTree.parse(pom).find(
         "m:properties/m:kafka.version", {"m": "http://maven.apache.org/POM/4.0.0"}
     )
     if element is None or not element.text:
-        raise ValueError(f"{POM} names no kafka.version")
+        raise ValueError(f"{pom} names no kafka.version")
     return element.text
 
 
@@ -87,16 +88,17 @@ def _publish(temporary: Path, final: Path) -> None:
 
 
 @functools.cache
-def classpath(timeout_s: float = 300) -> str:
+def classpath(timeout_s: float = 300, pom: Path = POM) -> str:
     """Return the class path of Kafka's broker, tools and clients.
 
     Args:
+        pom: which Kafka, and which of its jars.
         timeout_s: how long Maven may take, which includes a download of about 45 MB the first time.
     Raises:
         KafkaUnavailable: no JDK, no Maven, or Maven could not resolve the jars in time.
     """
     _check_java()
-    key = hashlib.sha256(POM.read_bytes()).hexdigest()[:16]
+    key = hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
     directory = CACHE / f"classpath-{key}"
     answer = directory / "classpath.txt"
     if answer.exists():
@@ -109,7 +111,7 @@ def classpath(timeout_s: float = 300) -> str:
     CACHE.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix="classpath-", dir=CACHE))
     try:
-        command = [maven, "-q", "-B", "-f", str(POM), "dependency:build-classpath"]
+        command = [maven, "-q", "-B", "-f", str(pom), "dependency:build-classpath"]
         command.append(f"-Dmdep.outputFile={temporary / 'classpath.txt'}")
         try:
             result = subprocess.run(
@@ -125,7 +127,7 @@ def classpath(timeout_s: float = 300) -> str:
             raise KafkaUnavailable(reason) from None
         if result.returncode != 0:
             reason = (result.stdout + result.stderr).strip()[:1000]
-            raise KafkaUnavailable(f"Maven could not resolve Kafka {kafka_version()}: {reason}")
+            raise KafkaUnavailable(f"Maven could not resolve Kafka {kafka_version(pom)}: {reason}")
         _publish(temporary, directory)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

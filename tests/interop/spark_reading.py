@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from logstore.spark import package_archive, session, shipped, verify
+from logstore.spark import package_archive, session, shipped, verify_on_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,7 +68,8 @@ def main(master: str, result: Path, directories: list[Path]) -> None:
     archive = package_archive(result.with_suffix(".zip"))
     spark = session(master, conf=CONF | shipped(archive))
     answers = [
-        (both_levels(spark, path), verify(spark, path).report.to_dict()) for path in directories
+        (both_levels(spark, path), verify_on_spark(spark, path).report.to_dict())
+        for path in directories
     ]
     result.write_bytes(pickle.dumps(answers))
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from replication.coordination import open_coordinator
 from replication.embedded.cluster import Cluster
 from tests.cluster import endurance
 from tests.interop.zookeeper import REQUIRED_BY, ZooKeeperServer, ZooKeeperUnavailable
@@ -44,18 +46,21 @@ def test_a_silent_crash_is_found_by_the_timeout_of_the_session(
 ) -> None:
     """A process that ended pings no more: ZooKeeper ends its session, and another broker leads."""
     url = f"zookeeper://{server.hosts}/silent"
-    with Cluster(3, tmp_path / "cluster", coordinator=url, session_timeout_ms=1000) as cluster:
+    onlooker = open_coordinator(url, session_timeout_ms=60_000).connect()
+    with (
+        closing(onlooker),
+        Cluster(3, tmp_path / "cluster", coordinator=url, session_timeout_ms=4000) as cluster,
+    ):
         (tp,) = cluster.create_topic("orders", config={"min.insync.replicas": 2})
         leader = cluster.wait_for_leader(tp)
         session = cluster.session(leader)
         cluster.crash(leader, notice=False)
         path = f"/brokers/ids/{leader}"
-        other = cluster.session(cluster.live_brokers[0])
-        registered = other.get(path)
+        registered = onlooker.get(path)
         assert registered is not None
         assert registered.ephemeral_owner == session.session_id  # it was not told
         cluster.wait_for_leader(tp, leader)
-        assert other.get(path) is None
+        assert onlooker.get(path) is None
         cluster.produce("orders", b"v")
         cluster.start(leader)
         cluster.wait_for_isr(tp, (0, 1, 2))

@@ -24,12 +24,16 @@ def test_kafka_accepts_the_pieces_of_a_wide_segment(kafka: str, tmp_path: Path) 
     directory.mkdir()
     data = b"".join(
         encode_batch(
-            [(b"k", b"v" * 100, 1_700_000_000_000 + at)], base_offset=base + at, leader_epoch=0,
-            producer_id=7, producer_epoch=0, base_sequence=jump * BATCHES + at,
+            [(b"k", b"v" * 100, 1_700_000_000_000 + at)],
+            base_offset=base + at,
+            leader_epoch=0,
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=jump * BATCHES + at,
         )
         for jump, base in enumerate(JUMPS)
         for at in range(BATCHES)
-    )  # fmt: skip
+    )
     (directory / f"{0:020}.log").write_bytes(data)
     config = LogConfig(index_interval_bytes=512, retention_ms=-1)
     with ReplicaLog.open(str(directory), config) as log:

@@ -20,8 +20,8 @@ from reading import RecordFields, checksums
 
 pytest.importorskip("pyspark")
 
-from logstore.spark import verify
-from logstore.verify import verify as verify_plainly
+from logstore.spark import verify_on_spark
+from logstore.verify import verify
 from tests.faults.kinds import ALONE, KINDS
 from tests.faults.together import all_complaints, plant_each
 from tests.spark.cluster import standalone_cluster
@@ -79,9 +79,10 @@ def test_filters_find_what_a_scan_finds(spark: SparkSession, half: LogDirectory)
         f"and timestamp < timestamp_millis({high}) and offset > 100"
     )
     assert spark_reading.records(frame) == [
-        record for record in everything
+        record
+        for record in everything
         if low <= record["timestamp"] < high and record["offset"] > 100
-    ]  # fmt: skip
+    ]
 
 
 def test_a_replicated_partition_is_read_from_the_broker_that_is_named(
@@ -112,7 +113,7 @@ def test_the_verification_is_clean_and_that_without_spark(
 ) -> None:
     """A killed broker leaves what its next start repairs: no errors there either."""
     before = checksums(half.path)
-    report, plain = verify(spark, half.path).report, verify_plainly([half.path])
+    report, plain = verify_on_spark(spark, half.path).report, verify([half.path])
     assert sorted(map(str, report.findings)) == sorted(map(str, plain.findings))
     assert report.unusable == []
     clean = (half.path / ".kafka_cleanshutdown").exists()
@@ -125,7 +126,7 @@ def test_replicas_of_a_real_cluster_are_equal(
     spark: SparkSession, kafka_replicas: ReplicatedDirectories
 ) -> None:
     """One of them lags and crashed; what is compared is what all three must have."""
-    report = verify(spark, *kafka_replicas.paths).report
+    report = verify_on_spark(spark, *kafka_replicas.paths).report
     assert not [str(f) for f in report.findings if f.severity == "error"]
     assert report.unusable == []
     compared = [part for part in report.partitions if part.topic in (REPLICATED, IN_TRANSACTIONS)]
@@ -139,7 +140,7 @@ def test_faults_in_a_directory_of_a_real_broker_are_found(
 ) -> None:
     planted = plant_each([str(kafka_directory.clean.path)], tmp_path, ALONE, "kafka")
     assert len(planted) > 40
-    report = verify(spark, *(path for one in planted for path in one.paths)).report
+    report = verify_on_spark(spark, *(path for one in planted for path in one.paths)).report
     wrong = all_complaints(planted, report)
     assert not wrong, "\n".join(wrong)
 
@@ -150,7 +151,7 @@ def test_faults_in_a_replica_of_a_real_cluster_are_found(
     paths = [str(path) for path in kafka_replicas.paths]
     planted = plant_each(paths, tmp_path, KINDS, "replicas")
     assert len(planted) > 40
-    report = verify(spark, *(path for one in planted for path in one.paths)).report
+    report = verify_on_spark(spark, *(path for one in planted for path in one.paths)).report
     wrong = all_complaints(planted, report)
     assert not wrong, "\n".join(wrong)
 
@@ -177,16 +178,20 @@ def test_a_standalone_cluster_reads_and_verifies_the_same(
         }
         done = subprocess.run(
             [*command, *(str(half.path) for half in halves)],
-            cwd=tmp_path, env=environment, capture_output=True, text=True,
-            timeout=CLUSTER_SECONDS, check=False,
-        )  # fmt: skip
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=CLUSTER_SECONDS,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr[-8000:]
     answers = pickle.loads(result.read_bytes())
     for half, (records, report) in zip(halves, answers, strict=True):
         uncommitted, committed = map(by_topic, records)
         assert uncommitted == half.uncommitted
         assert committed == half.committed
-        plain = verify_plainly([half.path])
+        plain = verify([half.path])
         found = [str(finding["message"]) for finding in report["findings"]]
         assert sorted(found) == sorted(finding.message for finding in plain.findings)
         assert report["unusable"] == []

@@ -181,7 +181,7 @@ class ZooKeeperServer:
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(with_signal)
-            process.wait(30)
+            process.wait(60)
 
     def _failure(self, what: str) -> ZooKeeperFailed:
         tail = self.log_file.read_text(errors="replace")[-4000:]

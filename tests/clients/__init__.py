@@ -1,0 +1,1 @@
+"""Clients and test suites that others wrote, unmodified, against a broker of ours or a real one."""

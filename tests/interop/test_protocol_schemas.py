@@ -1,0 +1,144 @@
+"""The schema table, field by field and version by version, against the files in Kafka's jars."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import kafka_jars
+import kafka_schemas
+import pytest
+from kafka_schemas import Field, Schemas
+
+from replication.protocol import ApiKey, schema
+from replication.protocol import messages as wire
+
+pytestmark = pytest.mark.kafka
+
+OF_3_9 = (
+    ApiKey.LEADER_AND_ISR,
+    ApiKey.STOP_REPLICA,
+    ApiKey.UPDATE_METADATA,
+    ApiKey.CONTROLLED_SHUTDOWN,
+)
+"""Requests of a controller that Kafka 4 no longer has; only their newest versions are spoken."""
+
+OF_APIS = [name for name in schema.MESSAGE_NAMES if name not in schema.RECORD_NAMES]
+TYPES = {
+    "bool": "bool",
+    "int8": "i8",
+    "int16": "i16",
+    "int32": "i32",
+    "int64": "i64",
+    "string": "str",
+    "uuid": "uuid",
+    "bytes": "bytes",
+    "records": "records",
+}
+
+
+def _is_of_3_9(name: str) -> bool:
+    return name.removesuffix("Request").removesuffix("Response") in {
+        schema.APIS[key].name for key in OF_3_9
+    }
+
+
+def _source(name: str) -> Schemas:
+    return kafka_schemas.schemas(kafka_jars.POM_3_9 if _is_of_3_9(name) else kafka_jars.POM)
+
+
+def _ours(layout: schema.Struct, version: int) -> tuple[Field, ...]:
+    present = [field for field in layout.fields if version in field.versions]
+    plain = [_field(field, version) for field in present if field.tag is None]
+    tagged = [_field(field, version) for field in present if field.tag is not None]
+    return (*plain, *sorted(tagged, key=lambda field: field.tag or 0))
+
+
+_NAMES = {ours: theirs for theirs, ours in TYPES.items()}
+
+
+def _field(field: schema.Field, version: int) -> Field:
+    inner = field.type if isinstance(field.type, schema.Struct) else None
+    kind = "struct" if inner else _NAMES[str(field.type)]
+    default = field.default
+    if not field.is_array and default is not None:
+        default = {"struct": "struct", "uuid": "zero"}.get(kind, default)
+    return Field(
+        field.name,
+        ("[]" if field.is_array else "") + kind,
+        version in field.nullable,
+        field.tag,
+        default,
+        _ours(inner, version) if inner else (),
+    )
+
+
+@pytest.mark.parametrize("name", schema.MESSAGE_NAMES)
+def test_every_field_of_every_version_is_that_of_kafka(kafka: str, name: str) -> None:
+    theirs, ours = _source(name), schema.message(name)
+    first, last = theirs.valid_versions(name)
+    if _is_of_3_9(name):
+        first = last
+    assert ours.versions == (first, last)
+    for version in ours.versions.each():
+        assert (version in ours.flexible) == theirs.is_flexible(name, version)
+        assert _ours(ours.body, version) == theirs.fields(name, version), f"version {version}"
+
+
+@pytest.mark.parametrize("name", schema.MESSAGE_NAMES)
+def test_what_may_not_be_lost_is_what_kafka_refuses_to_lose(kafka: str, name: str) -> None:
+    if _is_of_3_9(name):
+        return  # one version only: nothing can be missing from it
+    assert set(_needed(schema.message(name).body, "")) == _source(name).may_not_be_lost(name)
+
+
+def _needed(layout: schema.Struct, path: str) -> Iterator[str]:
+    for field in layout.fields:
+        if field.is_needed:
+            yield path + field.name
+        if isinstance(field.type, schema.Struct):
+            yield from _needed(field.type, path + field.name + ".")
+
+
+@pytest.mark.parametrize("name", OF_APIS)
+def test_keys_and_names_are_those_of_kafka(kafka: str, name: str) -> None:
+    found = _source(name).by_name[name]
+    assert schema.APIS[ApiKey(found["apiKey"])].name == name.removesuffix("Request").removesuffix(
+        "Response"
+    )
+    assert found["type"] == ("request" if name.endswith("Request") else "response")
+
+
+def test_apis_that_the_table_lacks_are_known(kafka: str) -> None:
+    """A new release of Kafka shows here."""
+    theirs = {
+        each["name"].removesuffix("Request")
+        for each in kafka_schemas.schemas(kafka_jars.POM).by_name.values()
+        if each["type"] == "request" and "broker" in each.get("listeners", ())
+    }
+    assert theirs - {api.name for api in schema.APIS.values()} == {
+        # access control, quotas, credentials and delegation tokens
+        *("DescribeAcls", "CreateAcls", "DeleteAcls"),
+        *("DescribeClientQuotas", "AlterClientQuotas"),
+        *("DescribeUserScramCredentials", "AlterUserScramCredentials"),
+        *("CreateDelegationToken", "RenewDelegationToken"),
+        *("ExpireDelegationToken", "DescribeDelegationToken"),
+        # directories of one broker, features, the quorum of controllers
+        *("AlterReplicaLogDirs", "UpdateFeatures", "DescribeQuorum"),
+        *("UnregisterBroker", "AddRaftVoter", "RemoveRaftVoter"),
+        # telemetry of clients
+        *("GetTelemetrySubscriptions", "PushTelemetry", "ListConfigResources"),
+        # groups that share partitions, and of Kafka Streams
+        *("ShareGroupHeartbeat", "ShareGroupDescribe", "ShareFetch", "ShareAcknowledge"),
+        *("InitializeShareGroupState", "ReadShareGroupState", "WriteShareGroupState"),
+        *("DeleteShareGroupState", "ReadShareGroupStateSummary"),
+        *("DescribeShareGroupOffsets", "AlterShareGroupOffsets", "DeleteShareGroupOffsets"),
+        *("StreamsGroupHeartbeat", "StreamsGroupDescribe"),
+    }
+
+
+def test_classes_have_kafkas_names(kafka: str) -> None:
+    for name in OF_APIS:
+        text = str(_source(name).by_name[name])
+        made = wire.structures(name)
+        for inner in made.by_name:
+            assert inner == name or f"'{inner}'" in text or f"'[]{inner}'" in text
