@@ -31,10 +31,22 @@ MEMORY_MAX = 300 << 20  # bytes above what the preloaded process has
 OUTPUT_MAX = 64 << 20
 SHOWN_MAX = 4 << 20
 _PRELOADED = (
-    "logstore.log", "logstore.log.reading.directory_reader", "logstore.manager", "logstore.verify",
-    "rich.console", "rich.markup", "rich.progress", "rich.table", "rich.text", "rich.measure",
-    "numpy", "pyarrow", "logstore.format.arrow", "importlib.metadata", "decimal",
-)  # fmt: skip
+    "logstore.log",
+    "logstore.log.reading.directory_reader",
+    "logstore.manager",
+    "logstore.verify",
+    "rich.console",
+    "rich.markup",
+    "rich.progress",
+    "rich.table",
+    "rich.text",
+    "rich.measure",
+    "numpy",
+    "pyarrow",
+    "logstore.format.arrow",
+    "importlib.metadata",
+    "decimal",
+)
 CRASHED = 70  # the exit code of a child whose body raised, after its traceback
 
 

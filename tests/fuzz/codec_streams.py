@@ -219,7 +219,9 @@ BOMBS = {
         G, _times(_KIB_GZIP), None, lambda size: size // len(_KIB_GZIP) << 10
     ),
     "gzip: long extra fields": Bomb(
-        G, _times(gzip_member(b"8 bytes!", extra=bytes(65_535))), None,
+        G,
+        _times(gzip_member(b"8 bytes!", extra=bytes(65_535))),
+        None,
         lambda size: 8 * (size // len(gzip_member(b"8 bytes!", extra=bytes(65_535)))),
     ),
     "gzip: an endless name": Bomb(
@@ -249,12 +251,16 @@ BOMBS = {
         L, _times(_EIGHT_LZ4, lz4_header(), bytes(4)), None, _eights(_EIGHT_LZ4)
     ),
     "lz4: checked blocks of a record": Bomb(
-        L, _times(_EIGHT_LZ4_CHECKED, lz4_header(True), bytes(4)), None,
+        L,
+        _times(_EIGHT_LZ4_CHECKED, lz4_header(True), bytes(4)),
+        None,
         _eights(_EIGHT_LZ4_CHECKED),
     ),
     "lz4: large blocks with checksums": Bomb(
-        L, _times(lz4_block(bytes(range(256)) * 256, True, True), lz4_header(True), bytes(4)),
-        None, lambda size: (size // 65_544) << 16,
+        L,
+        _times(lz4_block(bytes(range(256)) * 256, True, True), lz4_header(True), bytes(4)),
+        None,
+        lambda size: (size // 65_544) << 16,
     ),
     "lz4: empty frames": Bomb(L, _times(lz4_header() + bytes(4)), _BLOCKS),
     "lz4: empty frames of magic 0": Bomb(L, _times(lz4_header() + bytes(4)), _BLOCKS, magic=0),
@@ -272,11 +278,15 @@ BOMBS = {
         S, lambda size: SNAPPY_HEADER + b"\x7f\xff\xff\xff" + bytes(size), "block length"
     ),
     "snappy: a claim of 4 GiB": Bomb(
-        S, lambda size: SNAPPY_HEADER + struct.pack(">i", size) + b"\xff\xff\xff\xff\x0f"
-        + bytes(size - 5), "claim",
+        S,
+        lambda size: (
+            SNAPPY_HEADER + struct.pack(">i", size) + b"\xff\xff\xff\xff\x0f" + bytes(size - 5)
+        ),
+        "claim",
     ),
     "snappy: a claim just below what is possible": Bomb(
-        S, lambda size: b"\x80\x80\x80" + bytes([min(size * 20, 255 << 20) >> 21]) + bytes(size),
+        S,
+        lambda size: b"\x80\x80\x80" + bytes([min(size * 20, 255 << 20) >> 21]) + bytes(size),
         "snappy",
     ),
     "snappy: 10 GB of zeros": Bomb(S, _zeros_snappy, "limit"),
@@ -302,12 +312,11 @@ BOMBS = {
         Z, _times(_ONE_BYTE, ZSTD_HEADER, ZSTD_END), None, lambda size: size // 4
     ),
     "zstd: runs": Bomb(Z, _runs(ZSTD_HEADER), "limit"),
-    "zstd: runs behind a claim of 2^62": Bomb(
-        Z, _runs(_SIZED + struct.pack("<Q", 2**62)), "limit"
-    ),
+    "zstd: runs behind a claim of 2^62": Bomb(Z, _runs(_SIZED + struct.pack("<Q", 2**62)), "limit"),
     "zstd: runs behind a claim of 1 KiB, beside another frame": Bomb(
-        Z, _runs(ZSTD_HEADER + zstd_run() * 8 + ZSTD_END + _SIZED + struct.pack("<Q", 1024)),
+        Z,
+        _runs(ZSTD_HEADER + zstd_run() * 8 + ZSTD_END + _SIZED + struct.pack("<Q", 1024)),
         "zstd",
     ),
     "zstd: 10 GB in compressed blocks": Bomb(Z, _periodic_zstd, "limit"),
-}  # fmt: skip
+}

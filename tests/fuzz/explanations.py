@@ -98,10 +98,14 @@ def _log_beside(m: Mutation, tree: Tree) -> Entry | None:
 def _headers(data: bytes) -> list[tuple[int, int, int]]:
     """Position, base and last offset of each batch of magic 2."""
     return [
-        (at, base := int.from_bytes(data[at : at + 8], "big"),
-         base + int.from_bytes(data[at + 23 : at + 27], "big", signed=True))
-        for at, _ in batch_places(data) if data[at + 16] == 2
-    ]  # fmt: skip
+        (
+            at,
+            base := int.from_bytes(data[at : at + 8], "big"),
+            base + int.from_bytes(data[at + 23 : at + 27], "big", signed=True),
+        )
+        for at, _ in batch_places(data)
+        if data[at + 16] == 2
+    ]
 
 
 def _log_end(tree: Tree, directory: str) -> int:
@@ -251,29 +255,28 @@ EXPLANATIONS = (
     ),
     Explanation(r"\.kafka_cleanshutdown removed", "as after a crash"),
     Explanation(r"\.lock .*", "the lock says nothing, and is left to those who write"),
-    Explanation(
-        "clean-stop .*", "outside a partition the mark is nobody's", _outside_partitions
-    ),
-    Explanation(
-        r"(meta|topic)\.properties .*", "the properties are the same", _same_properties
-    ),
+    Explanation("clean-stop .*", "outside a partition the mark is nobody's", _outside_partitions),
+    Explanation(r"(meta|topic)\.properties .*", "the properties are the same", _same_properties),
     Explanation(
         r"meta\.properties" + _EDITS, "nothing contradicts another identity", _legal_identity
     ),
     Explanation(
-        r"topic\.properties( removed|" + _EDITS + ")", "no other file has the configuration",
+        r"topic\.properties( removed|" + _EDITS + ")",
+        "no other file has the configuration",
         _alone_with_properties,
     ),
     Explanation(_OFFSETS + _EDITS, "only the ends of the lines differ", _same_lines),
     Explanation(_SMALL + " (emptied|removed)", "a missing checkpoint is one without entries"),
     Explanation(
-        _SMALL + " truncated", "an empty checkpoint is one without entries",
+        _SMALL + " truncated",
+        "an empty checkpoint is one without entries",
         lambda m, before, after: after[m.path].size == 0,
     ),
     Explanation(_SMALL + _EDITS, "an offset that the log has", _offsets_inside),
     Explanation(
         r"batch\.(producer_id|producer_epoch|base_sequence|attributes|base_timestamp|plain|packed)"
-        " mended", _VALID,
+        " mended",
+        _VALID,
     ),
     Explanation(r"batch\.(last_offset_delta|count) mended", "compaction", _batch_ascends),
     Explanation("batch dropped", "as a crash before it was written", _was_last),
@@ -285,7 +288,8 @@ EXPLANATIONS = (
     Explanation("index" + _IN_PLACE, "of a batch that a crash tore", _behind_torn_tail),
     Explanation(r"batch\.leader_epoch", "the epochs ascend", _no_epoch_falls),
     Explanation(
-        r"txnindex\.(producer_id|last_stable_offset)", "of a segment that a crash tore",
+        r"txnindex\.(producer_id|last_stable_offset)",
+        "of a segment that a crash tore",
         _sane_in_torn_segment,
     ),
     Explanation(r"batch\.max_timestamp mended", "no record has a time", _has_no_records),
@@ -298,7 +302,7 @@ EXPLANATIONS = (
     Explanation(r"snapshot (removed|renamed)", "producers are read from the log then"),
     Explanation("(log|snapshot|(time|txn)?index) added", "a name of no format", _foreign_name),
     Explanation("directory added", "an empty partition", _good_directory),
-)  # fmt: skip
+)
 
 used: Counter[str] = Counter()
 """How often each reason was needed in this process."""

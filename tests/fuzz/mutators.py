@@ -25,30 +25,52 @@ class Field(NamedTuple):
 
 
 BATCH = (
-    Field("base_offset", 0, "q"), Field("length", 8, "i"), Field("leader_epoch", 12, "i"),
-    Field("magic", 16, "b"), Field("crc", 17, "i"), Field("attributes", 21, "h"),
-    Field("last_offset_delta", 23, "i"), Field("base_timestamp", 27, "q"),
-    Field("max_timestamp", 35, "q"), Field("producer_id", 43, "q"),
-    Field("producer_epoch", 51, "h"), Field("base_sequence", 53, "i"), Field("count", 57, "i"),
-)  # fmt: skip
+    Field("base_offset", 0, "q"),
+    Field("length", 8, "i"),
+    Field("leader_epoch", 12, "i"),
+    Field("magic", 16, "b"),
+    Field("crc", 17, "i"),
+    Field("attributes", 21, "h"),
+    Field("last_offset_delta", 23, "i"),
+    Field("base_timestamp", 27, "q"),
+    Field("max_timestamp", 35, "q"),
+    Field("producer_id", 43, "q"),
+    Field("producer_epoch", 51, "h"),
+    Field("base_sequence", 53, "i"),
+    Field("count", 57, "i"),
+)
 LEGACY = (
-    Field("base_offset", 0, "q"), Field("length", 8, "i"), Field("crc", 12, "i"),
-    Field("magic", 16, "b"), Field("attributes", 17, "b"),
-)  # fmt: skip
+    Field("base_offset", 0, "q"),
+    Field("length", 8, "i"),
+    Field("crc", 12, "i"),
+    Field("magic", 16, "b"),
+    Field("attributes", 17, "b"),
+)
 SNAPSHOT_HEADER = (Field("version", 0, "h"), Field("crc", 2, "i"), Field("count", 6, "i"))
 SNAPSHOT_ENTRY = (
-    Field("producer_id", 0, "q"), Field("producer_epoch", 8, "h"), Field("last_sequence", 10, "i"),
-    Field("last_offset", 14, "q"), Field("offset_delta", 22, "i"), Field("timestamp", 26, "q"),
-    Field("coordinator_epoch", 34, "i"), Field("txn_first_offset", 38, "q"),
-)  # fmt: skip
+    Field("producer_id", 0, "q"),
+    Field("producer_epoch", 8, "h"),
+    Field("last_sequence", 10, "i"),
+    Field("last_offset", 14, "q"),
+    Field("offset_delta", 22, "i"),
+    Field("timestamp", 26, "q"),
+    Field("coordinator_epoch", 34, "i"),
+    Field("txn_first_offset", 38, "q"),
+)
 ENTRIES = {
     "index": (8, (Field("offset", 0, "i"), Field("position", 4, "i"))),
     "timeindex": (12, (Field("timestamp", 0, "q"), Field("offset", 8, "i"))),
-    "txnindex": (34, (
-        Field("version", 0, "h"), Field("producer_id", 2, "q"), Field("first_offset", 10, "q"),
-        Field("last_offset", 18, "q"), Field("last_stable_offset", 26, "q"),
-    )),
-}  # fmt: skip
+    "txnindex": (
+        34,
+        (
+            Field("version", 0, "h"),
+            Field("producer_id", 2, "q"),
+            Field("first_offset", 10, "q"),
+            Field("last_offset", 18, "q"),
+            Field("last_stable_offset", 26, "q"),
+        ),
+    ),
+}
 
 SEGMENT_FILE = re.compile(r"[^/]+-\d+/\d{20}\.(log|index|timeindex|txnindex|snapshot)(\.swap)?")
 FORGED = "FORGED"
@@ -74,19 +96,28 @@ def kind_of(path: str) -> str:
 
 
 TEXTS = (
-    "recovery-point-offset-checkpoint", "log-start-offset-checkpoint",
-    "replication-offset-checkpoint", "leader-epoch-checkpoint", "partition.metadata",
-    "topic.properties", "meta.properties", ".kafka_cleanshutdown",
-)  # fmt: skip
+    "recovery-point-offset-checkpoint",
+    "log-start-offset-checkpoint",
+    "replication-offset-checkpoint",
+    "leader-epoch-checkpoint",
+    "partition.metadata",
+    "topic.properties",
+    "meta.properties",
+    ".kafka_cleanshutdown",
+)
 
 
 def files(tree: Tree, *kinds: str) -> list[str]:
     """Files of these kinds that are not empty, in order."""
     return sorted(
-        path for path, entry in tree.items()
-        if entry.kind is Kind.FILE and entry.data and kind_of(path) in kinds
-        and "-delete/" not in path and "-stray/" not in path
-    )  # fmt: skip
+        path
+        for path, entry in tree.items()
+        if entry.kind is Kind.FILE
+        and entry.data
+        and kind_of(path) in kinds
+        and "-delete/" not in path
+        and "-stray/" not in path
+    )
 
 
 def batch_places(data: bytes) -> list[tuple[int, int]]:
@@ -236,16 +267,18 @@ def byte_range(rng: random.Random, tree: Tree) -> Mutation | None:
     length = min(rng.choice((1, 8, 61, 512, rng.randint(1, len(data)))), len(data) - at)
     piece = data[at : at + length]
     noise = rng.randbytes(rng.choice((1, 7, 64, 700)))
-    name, cut, put = rng.choice((
-        ("bit", 1, bytes([data[at] ^ (1 << rng.randrange(8))])),
-        ("zeroed", length, bytes(length)),
-        ("doubled", 0, piece),
-        ("deleted", length, b""),
-        ("inserted", 0, noise),
-        ("noise", length, rng.randbytes(length)),
-        ("truncated", len(data) - at, b""),
-        ("ones", length, b"\xff" * length),
-    ))  # fmt: skip
+    name, cut, put = rng.choice(
+        (
+            ("bit", 1, bytes([data[at] ^ (1 << rng.randrange(8))])),
+            ("zeroed", length, bytes(length)),
+            ("doubled", 0, piece),
+            ("deleted", length, b""),
+            ("inserted", 0, noise),
+            ("noise", length, rng.randbytes(length)),
+            ("truncated", len(data) - at, b""),
+            ("ones", length, b"\xff" * length),
+        )
+    )
     if rng.random() < 0.1:
         name, at, cut = "tail", len(data), 0
         put = rng.choice((noise, bytes(len(noise)), data[: len(noise)]))
@@ -292,8 +325,23 @@ def snapshot_field(rng: random.Random, tree: Tree) -> Mutation | None:
 
 # -- small texts -----------------------------------------------------------------------------------
 
-NUMBERS = ("0", "-1", "1", "007", "+5", "1e3", "2147483648", "9223372036854775807",
-           "9223372036854775808", "9" * 5000, "", " ", "x", "١٢", "1_000")  # fmt: skip
+NUMBERS = (
+    "0",
+    "-1",
+    "1",
+    "007",
+    "+5",
+    "1e3",
+    "2147483648",
+    "9223372036854775807",
+    "9223372036854775808",
+    "9" * 5000,
+    "",
+    " ",
+    "x",
+    "١٢",
+    "1_000",
+)
 
 
 def _new_number(rng: random.Random, line: str) -> str:
@@ -317,7 +365,7 @@ LINE_EDITS: dict[str, LineEdit] = {
     "spaces": lambda rng, line: [f" {line}  "],
     "not utf-8": lambda rng, line: [line + "\udcff\udcfe"],
     "nul": lambda rng, line: [line + "\0"],
-}  # fmt: skip
+}
 TEXT_EDITS: dict[str, Callable[[str], str]] = {
     "crlf": lambda text: text.replace("\n", "\r\n"),
     "no newline": lambda text: text.rstrip("\n"),
@@ -365,21 +413,47 @@ def _names(rng: random.Random, path: str) -> Sequence[str]:
     stem, dot, suffix = os.path.basename(path).partition(".")
     near = f"{int(stem) + rng.choice((-1, 1, 10)):020}" if stem.isdigit() and int(stem) else "5"
     return (
-        f"{'9' * 20}{dot}{suffix}", f"{2**63 - 1:020}{dot}{suffix}", f"{near}{dot}{suffix}",
-        f"+{stem}{dot}{suffix}", f"{stem.lstrip('0') or '0'}{dot}{suffix}",
+        f"{'9' * 20}{dot}{suffix}",
+        f"{2**63 - 1:020}{dot}{suffix}",
+        f"{near}{dot}{suffix}",
+        f"+{stem}{dot}{suffix}",
+        f"{stem.lstrip('0') or '0'}{dot}{suffix}",
         f"{stem}{dot}{suffix}.bak",
-        f"{stem}{dot}{suffix}.deleted", f"{stem}{dot}{suffix}.cleaned", f"{stem}{dot}{suffix}.swap",
-        f"{stem}{dot}{suffix}.tmp", f"{stem}\n{FORGED}{dot}{suffix}", f"\x1b[2J{stem}{dot}{suffix}",
-        f"\udcff{dot}{suffix}", f"{stem}{dot}{suffix}{dot}{suffix}", f"-{stem}{dot}{suffix}",
-    )  # fmt: skip
+        f"{stem}{dot}{suffix}.deleted",
+        f"{stem}{dot}{suffix}.cleaned",
+        f"{stem}{dot}{suffix}.swap",
+        f"{stem}{dot}{suffix}.tmp",
+        f"{stem}\n{FORGED}{dot}{suffix}",
+        f"\x1b[2J{stem}{dot}{suffix}",
+        f"\udcff{dot}{suffix}",
+        f"{stem}{dot}{suffix}{dot}{suffix}",
+        f"-{stem}{dot}{suffix}",
+    )
 
 
 DIRECTORY_NAMES = (
-    "a b-0", "\udcff\udcfe-0", f"x\n{FORGED}-0", "\x1b[31mred-0", "noname", "-0", "t-2147483648",
+    "a b-0",
+    "\udcff\udcfe-0",
+    f"x\n{FORGED}-0",
+    "\x1b[31mred-0",
+    "noname",
+    "-0",
+    "t-2147483648",
     "t--1",
-    "t-00", "t-+1", "..-0", "x" * 250 + "-0", "t-0.zz-delete", "t-0.\x1b[2J-stray", "t-0-future",
-    "[bold]b-0", "t-١", "\x9bc1-0", "topic-creation-x", "t-0 ", "\u202ertl-3",
-)  # fmt: skip
+    "t-00",
+    "t-+1",
+    "..-0",
+    "x" * 250 + "-0",
+    "t-0.zz-delete",
+    "t-0.\x1b[2J-stray",
+    "t-0-future",
+    "[bold]b-0",
+    "t-١",
+    "\x9bc1-0",
+    "topic-creation-x",
+    "t-0 ",
+    "\u202ertl-3",
+)
 
 
 def renamed(rng: random.Random, tree: Tree) -> Mutation | None:
@@ -427,11 +501,19 @@ def special(rng: random.Random, tree: Tree) -> Mutation | None:
     if path == "clean-stop":
         directories = sorted(p for p, e in tree.items() if e.kind is Kind.DIRECTORY)
         path = os.path.join(rng.choice(directories or [""]), path)
-    kind, to = rng.choice((
-        (Kind.FIFO, ""), (Kind.FIFO, ""), (Kind.SOCKET, ""), (Kind.DIRECTORY, ""),
-        (Kind.LINK, "/dev/zero"), (Kind.LINK, "nowhere"), (Kind.LINK, os.path.basename(path)),
-        (Kind.LINK, ".."), (Kind.LINK, "/dev/full"),
-    ))  # fmt: skip
+    kind, to = rng.choice(
+        (
+            (Kind.FIFO, ""),
+            (Kind.FIFO, ""),
+            (Kind.SOCKET, ""),
+            (Kind.DIRECTORY, ""),
+            (Kind.LINK, "/dev/zero"),
+            (Kind.LINK, "nowhere"),
+            (Kind.LINK, os.path.basename(path)),
+            (Kind.LINK, ".."),
+            (Kind.LINK, "/dev/full"),
+        )
+    )
     name = kind_of(path) or os.path.basename(path)
     return Mutation(f"{name} {kind} {to}".strip(), "put", path, kind=kind, to=to)
 
@@ -458,10 +540,21 @@ def meanwhile(rng: random.Random, tree: Tree) -> Mutation | None:
 
 Mutator = Callable[[random.Random, Tree], Mutation | None]
 MUTATORS: dict[Mutator, int] = {
-    batch_field: 24, batch_body: 10, batch_moved: 8, byte_range: 16, index_entry: 10,
-    snapshot_field: 8, text_edit: 8, new_entry: 3, renamed: 5, removed: 3, added: 4, special: 5,
-    size: 3, meanwhile: 2,
-}  # fmt: skip
+    batch_field: 24,
+    batch_body: 10,
+    batch_moved: 8,
+    byte_range: 16,
+    index_entry: 10,
+    snapshot_field: 8,
+    text_edit: 8,
+    new_entry: 3,
+    renamed: 5,
+    removed: 3,
+    added: 4,
+    special: 5,
+    size: 3,
+    meanwhile: 2,
+}
 
 
 def draw(rng: random.Random, tree: Tree) -> list[Mutation]:

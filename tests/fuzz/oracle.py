@@ -319,8 +319,9 @@ def _says_it_again(first: Run, again: Run) -> bool:
     before, after = reports_of(first), reports_of(again)
     return again.outcome.code == 1 and all(
         not report["bytesCut"] and set(report["warnings"]) <= set(before[name]["warnings"])
-        for name, report in after.items() if name in before
-    )  # fmt: skip
+        for name, report in after.items()
+        if name in before
+    )
 
 
 def _is_told_fall(finding: Any, reports: dict[str, dict[str, Any]], path: str) -> bool:
@@ -332,9 +333,10 @@ def _is_told_fall(finding: Any, reports: dict[str, dict[str, Any]], path: str) -
 def without_empty_snapshots(tree: Tree) -> Tree:
     """A snapshot of no producer says nothing: each close may write it, each start drop it."""
     return {
-        path: entry for path, entry in tree.items()
+        path: entry
+        for path, entry in tree.items()
         if not (path.endswith(".snapshot") and entry.size == _EMPTY_SNAPSHOT)
-    }  # fmt: skip
+    }
 
 
 def was_scanned(path: str, report: dict[str, Any] | None, tree: Tree) -> bool:
@@ -351,9 +353,10 @@ def was_scanned(path: str, report: dict[str, Any] | None, tree: Tree) -> bool:
 
 def _bases(tree: Tree, directory: str) -> list[int]:
     return sorted(
-        int(os.path.basename(path)[:20]) for path in tree
+        int(os.path.basename(path)[:20])
+        for path in tree
         if directory_of(path) == directory and SETTLED_LOG.fullmatch(path)
-    )  # fmt: skip
+    )
 
 
 # -- what is read ----------------------------------------------------------------------------------
@@ -418,9 +421,10 @@ def _check_complete(case: Case, directory: str, log: Any, tree: Tree) -> Iterato
         expected += [(row.offset, digest(row)) for row in rows if row.offset >= log["start"]]
     got = {tuple(row) for row in log["rows"]}
     missing = [
-        offset for offset, content in expected
+        offset
+        for offset, content in expected
         if (offset, content) not in got and offset != log.get("appended")
-    ]  # fmt: skip
+    ]
     if missing and _offset_before_damage(missing, log):
         yield Failure("records not read", f"{directory}: offsets {missing[:20]} ({len(missing)})")
 
@@ -487,8 +491,10 @@ def findings_of(run: Run | None) -> frozenset[str] | None:
     if told is None or run is None:
         return None
     root = run.arguments[-1]
-    found = [f"{f['severity']} {f['rule']} {f['file']} {f['position']} {f['message']}"
-             for f in told["findings"]]  # fmt: skip
+    found = [
+        f"{f['severity']} {f['rule']} {f['file']} {f['position']} {f['message']}"
+        for f in told["findings"]
+    ]
     return frozenset(text.replace(root, "") for text in [*found, *told["unusable"]])
 
 

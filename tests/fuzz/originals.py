@@ -30,9 +30,15 @@ from tests.fuzz.tree import DIRECTORY, Tree, file_of, read_tree
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "data"
 GOLDEN_SEGMENTS = (
-    "v2-none", "v2-txn", "v2-lz4", "v2-zstd", "v2-compacted-none",
-    "v1-snappy", "v1-none", "v0-gzip",
-)  # fmt: skip
+    "v2-none",
+    "v2-txn",
+    "v2-lz4",
+    "v2-zstd",
+    "v2-compacted-none",
+    "v1-snappy",
+    "v1-none",
+    "v0-gzip",
+)
 OWN = 32
 COUNT = OWN + len(GOLDEN_SEGMENTS)
 CODECS = (Compression.NONE, Compression.NONE, *Compression)
@@ -165,9 +171,14 @@ class _Writer:
             flush_messages=rng.choice((20, 2**40)),
         )
         self.manager = LogManager(
-            [root], config, clock=self.clock, background=False, run_later=self.rolled.append,
-            cluster_id="fuzzed-cluster", random_id=lambda: f"{rng.getrandbits(128):032x}",
-        )  # fmt: skip
+            [root],
+            config,
+            clock=self.clock,
+            background=False,
+            run_later=self.rolled.append,
+            cluster_id="fuzzed-cluster",
+            random_id=lambda: f"{rng.getrandbits(128):032x}",
+        )
         for topic in rng.sample(TOPICS, rng.randint(1, 3)):
             own = {"segment.bytes": "2000"} if rng.random() < 0.3 else None
             log = self.manager.get_or_create(topic, rng.choice((0, 0, 7)), config=own)
@@ -240,16 +251,23 @@ class _Writer:
         epoch = self._epoch(name)
         if entry is not None and entry.current_txn_first_offset >= 0 and rng.random() < 0.4:
             marker = end_transaction_marker(
-                rng.choice((ControlType.COMMIT, ControlType.ABORT)), producer_id=producer,
-                producer_epoch=0, coordinator_epoch=0, timestamp=self.clock.wall_ms(),
-            )  # fmt: skip
+                rng.choice((ControlType.COMMIT, ControlType.ABORT)),
+                producer_id=producer,
+                producer_epoch=0,
+                coordinator_epoch=0,
+                timestamp=self.clock.wall_ms(),
+            )
             log.append_as_leader(marker, epoch, AppendOrigin.COORDINATOR)
             return
         sequence = 0 if entry is None else entry.last_sequence + 1
         data = encode_batch(
-            self._records(), producer_id=producer, producer_epoch=0, base_sequence=sequence,
-            transactional=True, compression=self._codec(),
-        )  # fmt: skip
+            self._records(),
+            producer_id=producer,
+            producer_epoch=0,
+            base_sequence=sequence,
+            transactional=True,
+            compression=self._codec(),
+        )
         log.append_as_leader(data, epoch)
 
 

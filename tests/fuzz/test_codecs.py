@@ -40,8 +40,11 @@ FREE_KIB = 48 << 10
 def costs_of(codec: str) -> dict[str, list[Cost]]:
     result = subprocess.run(
         [sys.executable, "-m", "tests.fuzz.codec_bombs", codec, str(BOMB_BYTES)],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert result.returncode == 0, result.stderr
     return {
         name: [Cost(*cost) for cost in costs] for name, costs in json.loads(result.stdout).items()

@@ -15,8 +15,12 @@ DIRECTORIES = 60
 def _fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tests.fuzz", *arguments],
-        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
 
 
 def _assert_nothing_found(done: subprocess.CompletedProcess[str]) -> None:

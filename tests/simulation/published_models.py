@@ -184,8 +184,9 @@ class Published:
         for me, view in enumerate(s.views):
             if view.leader == me:
                 for isr, name in (
-                    (view.isr, Property.WEAK_ISR), (s.quorum.isr, Property.STRONG_ISR)
-                ):  # fmt: skip
+                    (view.isr, Property.WEAK_ISR),
+                    (s.quorum.isr, Property.STRONG_ISR),
+                ):
                     wanted = s.logs[me][: view.hw]
                     held = all(s.logs[r][: view.hw] == wanted for r in isr)
                     if len(wanted) < view.hw or not held:

@@ -51,19 +51,28 @@ def test_without_a_place_the_shrunk_schedule_is_a_temporary_file(
 
 def test_counters_are_words_of_80_columns() -> None:
     counters = {
-        "ELR used": 3, "fatal": 1, "polls": 7, "reassign NONE": 2,
-        "produce NotLeaderOrFollowerError": 4, "delete-records UNKNOWN_TOPIC_OR_PARTITION": 1,
-        "excused: a damaged disk": 1, "warned: broker %s: %d of " + "word " * 30: 1,
+        "ELR used": 3,
+        "fatal": 1,
+        "polls": 7,
+        "reassign NONE": 2,
+        "produce NotLeaderOrFollowerError": 4,
+        "delete-records UNKNOWN_TOPIC_OR_PARTITION": 1,
+        "excused: a damaged disk": 1,
+        "warned: broker %s: %d of " + "word " * 30: 1,
         **dict.fromkeys(KINDS, 1_000_000),
-    }  # fmt: skip
+    }
     lines = list(in_words(counters, counters, 1_000_000))
     text = "\n".join(lines)
     assert max(map(len, lines)) <= 80
     assert "%s" not in text
     for words in (
-        "produce: not leader or follower", "delete-records: unknown topic or partition",
-        "reassign: done", "  a damaged disk", "broker …: … of word", "message-loss ",
-    ):  # fmt: skip
+        "produce: not leader or follower",
+        "delete-records: unknown topic or partition",
+        "reassign: done",
+        "  a damaged disk",
+        "broker …: … of word",
+        "message-loss ",
+    ):
         assert words in text
     heads = [line for line in lines if line.endswith("in %")]
     assert len(heads) == 5

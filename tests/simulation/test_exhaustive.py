@@ -28,11 +28,11 @@ from replication.simulator.exhaustive import (
     FENCED_RULE,
     MUTANTS,
     Bounds,
-    Decisions,
     Model,
-    Outcome,
-    Progress,
+    ModelDecisions,
     Property,
+    SearchOutcome,
+    SearchProgress,
     search,
 )
 from replication.simulator.exhaustive.state import State
@@ -50,11 +50,11 @@ THREE = Bounds(replicas=3, log_size=2, records=2, max_epoch=2)
 FENCED = [pytest.param(rule, id=rule.name) for rule in (FETCH_RULE, FENCED_RULE)]
 
 
-def depths(outcome: Outcome) -> dict[Property, int]:
+def depths(outcome: SearchOutcome) -> dict[Property, int]:
     return {v.violated: v.depth for v in outcome.violations}
 
 
-def counts(outcome: Outcome) -> tuple[int, int, int, bool]:
+def counts(outcome: SearchOutcome) -> tuple[int, int, int, bool]:
     return outcome.states, outcome.generated, outcome.depth, outcome.complete
 
 
@@ -96,7 +96,7 @@ def test_the_published_models_break_where_they_are_known_to(
 
 
 def test_a_search_stops_at_the_number_of_states_it_is_given() -> None:
-    seen: list[Progress] = []
+    seen: list[SearchProgress] = []
     outcome = search(Model(TWO), max_states=500, progress=seen.append)
     assert not outcome.complete
     assert 500 <= outcome.states < 1_000
@@ -108,8 +108,8 @@ def test_a_search_stops_at_the_number_of_states_it_is_given() -> None:
 
 def test_the_rules_under_check_are_those_of_the_brokers() -> None:
     homes = (isr, truncation, election, epochs)
-    for field in fields(Decisions):
-        rule = getattr(Decisions(), field.name)
+    for field in fields(ModelDecisions):
+        rule = getattr(ModelDecisions(), field.name)
         assert any(getattr(home, rule.__name__, None) is rule for home in homes), field.name
 
 

@@ -33,7 +33,7 @@ from replication.simulator.matrix import (
 )
 from replication.simulator.matrix.gate import Gate
 from replication.simulator.matrix.stage import ScriptError, Stage
-from replication.simulator.world.network import Message
+from replication.simulator.world.network import SimMessage
 
 ROOT = Path(__file__).resolve().parents[2]
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
@@ -56,14 +56,17 @@ EXPECTED: dict[str, tuple[str | None, str | None, str | None, str | None]] = {
     "T-E1 −ELR": ("lost 1", "lost 1", "lost 1", "lost 1"),
     "S-18 off": ("ok", "ok", "ok", "ok"),
     "S-18 on": (
-        "lost 4, diverged 2, reread 3", "lost 4, reread 3", "lost 4, reread 3", "lost 4, reread 3",
+        "lost 4, diverged 2, reread 3",
+        "lost 4, reread 3",
+        "lost 4, reread 3",
+        "lost 4, reread 3",
     ),
     "S-21": ("ok", "ok", "ok", "ok"),
     "S-21 −R-70": ("lost 3", "lost 3", "lost 3", "lost 3"),
     "S-22": ("lost 7, out of range 16", "ok", "ok", "ok"),
     "S-28 ack": ("ok", "ok", "ok", "ok"),
     "S-28 os": (None, None, None, None),
-}  # fmt: skip
+}
 LONG = ("S-22", "S-28 ack", "S-28 os")
 
 
@@ -75,12 +78,15 @@ def cell(scenario: str, rule: str, seed: int = 0) -> Cell:
 def cells_to_test() -> list[object]:
     return [
         pytest.param(
-            name, rule, verdict, id=f"{name}-{rule}",
+            name,
+            rule,
+            verdict,
+            id=f"{name}-{rule}",
             marks=[pytest.mark.slow] if name in LONG else [],
         )
         for name, verdicts in EXPECTED.items()
         for rule, verdict in zip(RULES, verdicts, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def test_every_scenario_has_its_expectations() -> None:
@@ -147,12 +153,16 @@ def exchanged(name: str, rule: str) -> list[tuple[int, int]]:
     """What leaders told followers about the ends of epochs, from the moment the script is over."""
     scenario = BY_NAME[name]
     stage = Stage(
-        RULES[rule], flush=scenario.flush, min_isr=scenario.min_isr, elr=scenario.elr,
-        unclean=scenario.unclean, seed=0,
-    )  # fmt: skip
+        RULES[rule],
+        flush=scenario.flush,
+        min_isr=scenario.min_isr,
+        elr=scenario.elr,
+        unclean=scenario.unclean,
+        seed=0,
+    )
     told: list[tuple[int, int]] = []
 
-    def listen(message: Message) -> None:
+    def listen(message: SimMessage) -> None:
         content = message.content
         if isinstance(content, OffsetForLeaderEpochResponse):
             told.extend((part.leader_epoch, part.end_offset) for part in content.partitions)
@@ -198,11 +208,14 @@ def test_gate_loses_what_waits() -> None:
     for number in (1, 2):
         answer = FetchResponse(())
         gate(
-            Message(
-                0, number, answer, lambda content, n=number: heard.append(f"{n} got it"),
+            SimMessage(
+                0,
+                number,
+                answer,
+                lambda content, n=number: heard.append(f"{n} got it"),
                 lambda n=number: heard.append(f"{n} lost it"),
             )
-        )  # fmt: skip
+        )
     assert heard == ["2 got it"]
     gate.lose_all_of(0)
     gate.look_again()
@@ -273,9 +286,15 @@ def test_json() -> None:
     assert data["failed"] == 1
     assert [column["name"] for column in data["columns"]] == list(RULES)
     assert data["rows"][0]["cells"]["hw"] == {
-        "verdict": "lost 1, diverged 1", "failed": False, "acknowledged": 3, "lost": [1],
-        "diverged": [2], "reread": [], "outOfRange": 0, "stuck": "",
-    }  # fmt: skip
+        "verdict": "lost 1, diverged 1",
+        "failed": False,
+        "acknowledged": 3,
+        "lost": [1],
+        "diverged": [2],
+        "reread": [],
+        "outOfRange": 0,
+        "stuck": "",
+    }
 
 
 def test_picture_is_well_formed_and_has_every_cell() -> None:
@@ -323,11 +342,15 @@ def test_another_process_with_other_hashes_finds_the_same() -> None:
     )
     outputs = {
         subprocess.run(
-            [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True,
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
             env={**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": str(ROOT)},
         ).stdout
         for seed in (1, 2)
-    }  # fmt: skip
+    }
     assert len(outputs) == 1
 
 

@@ -10,7 +10,7 @@ import pytest
 from logstore.common.errors import ConfigError
 from replication.simulator.search.mutants import MUTANTS, mutated, owner_of
 from replication.simulator.search.run import run_seed
-from replication.simulator.world.plan import Options, Plan
+from replication.simulator.world.plan import SchedulePlan, SearchOptions
 from tests.crash.simulated import run
 from tests.unit.replication import test_controller_states, test_controller_topics
 from tests.unit.replication import test_partition_roles as roles
@@ -77,16 +77,20 @@ REGRESSIONS = Path(__file__).parent / "regressions"
     ("name", "first", "faults"),
     [
         *((name, first, ("all",)) for name, first in FOUND.items()),
-        *((name, first, ("all", "unclean"))
-          for name, first in FOUND_WHERE_RECORDS_MAY_BE_LOST.items()),
-        *((name, first, ("all", "compaction"))
-          for name, first in FOUND_WHERE_LOGS_ARE_COMPACTED.items()),
+        *(
+            (name, first, ("all", "unclean"))
+            for name, first in FOUND_WHERE_RECORDS_MAY_BE_LOST.items()
+        ),
+        *(
+            (name, first, ("all", "compaction"))
+            for name, first in FOUND_WHERE_LOGS_ARE_COMPACTED.items()
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_search_finds(name: str, first: int, faults: tuple[str, ...]) -> None:
     for seed in range(first, first + TRIES):
-        if run_seed(seed, Options(faults=faults, mutant=name)).failed:
-            assert run_seed(seed, Options(faults=faults)).violations == []
+        if run_seed(seed, SearchOptions(faults=faults, mutant=name)).failed:
+            assert run_seed(seed, SearchOptions(faults=faults)).violations == []
             return
     pytest.fail(f"{TRIES} schedules from seed {first} do not see {name}")
 
@@ -125,7 +129,7 @@ SEEN_BY: list[tuple[str, Callable[[], None]]] = [
 
 def test_every_mutant_is_seen() -> None:
     """By a search, by a test of its own, or by a plan that is kept."""
-    kept = (Plan.from_json(path.read_text()).mutant for path in REGRESSIONS.glob("*.json"))
+    kept = (SchedulePlan.from_json(path.read_text()).mutant for path in REGRESSIONS.glob("*.json"))
     seen = {
         *FOUND,
         *FOUND_WHERE_RECORDS_MAY_BE_LOST,
@@ -145,8 +149,9 @@ def test_a_test_of_its_own_sees(name: str, test: Callable[[], None]) -> None:
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_leaves_nothing_behind(name: str) -> None:
-    owners = [(owner_of(target, attribute), attribute)
-              for target, attribute, _ in MUTANTS[name][1]()]  # fmt: skip
+    owners = [
+        (owner_of(target, attribute), attribute) for target, attribute, _ in MUTANTS[name][1]()
+    ]
     before = [(owner, attribute, owner.__dict__[attribute]) for owner, attribute in owners]
     with mutated(name):
         assert any(target.__dict__[attribute] is not value for target, attribute, value in before)

@@ -38,9 +38,9 @@ from replication.simulator.world.fault_kinds import (
     UNCLEAN_ELECTION,
     expand,
 )
-from replication.simulator.world.loss_budget import Atlas
+from replication.simulator.world.loss_budget import LossBudget
 from replication.simulator.world.network import SOCKET_TIMEOUT_MS, Network, SimTransport
-from replication.simulator.world.plan import Options, Plan, plan_size
+from replication.simulator.world.plan import SchedulePlan, SearchOptions, plan_size
 from replication.simulator.world.scheduler import START_US, Process, Scheduler, SimClock, SimRuntime
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -150,7 +150,7 @@ class TestNetwork:
 
 class TestAtlas:
     def test_flush_os_one_of_three_may_forget(self) -> None:
-        atlas = Atlas(1, power_loss_is_safe=False)
+        atlas = LossBudget(1, power_loss_is_safe=False)
         assert atlas.may_lose_power(0)
         atlas.stopped(0, forgets=True)
         assert not atlas.may_lose_power(1)
@@ -160,14 +160,14 @@ class TestAtlas:
         assert atlas.may_lose_power(1)
 
     def test_flush_ack_all_may_lose_power(self) -> None:
-        atlas = Atlas(1, power_loss_is_safe=True)
+        atlas = LossBudget(1, power_loss_is_safe=True)
         for broker in range(3):
             assert atlas.may_lose_power(broker)
             atlas.stopped(broker)
         assert not atlas.may_forget(0)
 
     def test_damage_at_rest_is_not_forgotten(self) -> None:
-        atlas = Atlas(1, power_loss_is_safe=True)
+        atlas = LossBudget(1, power_loss_is_safe=True)
         atlas.damaged(2)
         atlas.all_in_sync()
         assert not atlas.may_forget(1)
@@ -178,18 +178,18 @@ class TestAtlas:
 
 class TestPlans:
     def test_a_plan_is_kept_as_json(self) -> None:
-        plan = draw_plan(7, Options())
-        assert Plan.from_json(plan.to_json()) == plan
+        plan = draw_plan(7, SearchOptions())
+        assert SchedulePlan.from_json(plan.to_json()) == plan
 
     @pytest.mark.parametrize("text", ["", "[]", "{}", '{"faults": 1}'])
     def test_hostile_json_is_an_error(self, text: str) -> None:
         with pytest.raises(ConfigError):
-            Plan.from_json(text)
+            SchedulePlan.from_json(text)
 
     @pytest.mark.parametrize("data", [b"\xff\xfe\x00bad", b"[" * 100_000], ids=["bytes", "deep"])
     def test_a_file_that_is_no_json(self, data: bytes) -> None:
         with pytest.raises(ConfigError):
-            Plan.from_json(data)
+            SchedulePlan.from_json(data)
 
     def test_the_command_says_so(self, tmp_path: Path) -> None:
         path = tmp_path / "plan.json"
@@ -202,19 +202,29 @@ class TestPlans:
     @pytest.mark.parametrize(
         ("name", "value"),
         [
-            ("seed", 1.5), ("seed", "x"), ("truncation", "none"), ("flush", "never"),
-            ("brokers", 0), ("brokers", "3"), ("brokers", True), ("partitions", 0),
-            ("idempotent", []), ("idempotent", [1]), ("duration_ms", -5), ("segment_bytes", 0),
-            ("mutant", 3), ("faults", [{"at_ms": 1, "kind": "no-such-kind", "others": []}]),
+            ("seed", 1.5),
+            ("seed", "x"),
+            ("truncation", "none"),
+            ("flush", "never"),
+            ("brokers", 0),
+            ("brokers", "3"),
+            ("brokers", True),
+            ("partitions", 0),
+            ("idempotent", []),
+            ("idempotent", [1]),
+            ("duration_ms", -5),
+            ("segment_bytes", 0),
+            ("mutant", 3),
+            ("faults", [{"at_ms": 1, "kind": "no-such-kind", "others": []}]),
             ("faults", [{"at_ms": 1, "kind": "message-loss", "others": ["1"]}]),
             ("operations", [{"at_ms": 1, "kind": "dance"}]),
             ("operations", [{"at_ms": None, "kind": "produce"}]),
         ],
-    )  # fmt: skip
+    )
     def test_a_value_that_no_run_can_have(self, name: str, value: object) -> None:
-        data = {**json.loads(draw_plan(7, Options()).to_json()), name: value}
+        data = {**json.loads(draw_plan(7, SearchOptions()).to_json()), name: value}
         with pytest.raises(ConfigError, match="not a plan"):
-            Plan.from_json(json.dumps(data))
+            SchedulePlan.from_json(json.dumps(data))
 
     def test_kinds_and_groups(self) -> None:
         assert len(KINDS) == 43
@@ -245,7 +255,7 @@ class TestPlans:
 
     @pytest.mark.parametrize("flush", ["ack", "os"])
     def test_options_are_kept_to(self, flush: str) -> None:
-        options = Options(faults=("net",), flush=flush, brokers=4)
+        options = SearchOptions(faults=("net",), flush=flush, brokers=4)
         for seed in range(20):
             plan = draw_plan(seed, options)
             assert plan.flush == flush
@@ -257,12 +267,12 @@ class TestDeterminism:
     """I-25."""
 
     def test_the_same_seed_gives_the_same_trace(self) -> None:
-        first, second = (run_seed(11, Options(events=60), keep_trace=True) for _ in range(2))
+        first, second = (run_seed(11, SearchOptions(events=60), keep_trace=True) for _ in range(2))
         assert first.trace == second.trace
         assert first.trace_hash == second.trace_hash
 
     def test_another_seed_gives_another(self) -> None:
-        hashes = {run_seed(seed, Options(events=40)).trace_hash for seed in (1, 2, 3)}
+        hashes = {run_seed(seed, SearchOptions(events=40)).trace_hash for seed in (1, 2, 3)}
         assert len(hashes) == 3
 
     def test_nothing_of_a_schedule_stays_in_memory(self) -> None:
@@ -272,70 +282,82 @@ class TestDeterminism:
 
         before = clusters()
         for seed in range(70, 73):
-            run_seed(seed, Options(faults=("crash",)))
+            run_seed(seed, SearchOptions(faults=("crash",)))
         assert clusters() <= before
 
     def test_nothing_stays_in_memory_between_calls_of_few_schedules(self) -> None:
         counts = []
         for seed in range(70, 74):
-            run_seeds(seed, 1, Options(faults=("crash",)))
+            run_seeds(seed, 1, SearchOptions(faults=("crash",)))
             counts.append(sum(isinstance(item, FaultyFileNode) for item in gc.get_objects()))
         assert max(counts) == counts[0]
 
     @pytest.mark.slow
     def test_the_seed_of_hashes_does_not_matter(self) -> None:
         code = (
-            "from replication.simulator.world.plan import Options\n"
+            "from replication.simulator.world.plan import SearchOptions\n"
             "from replication.simulator.search.run import run_seed\n"
-            "print([run_seed(s, Options(events=100)).trace_hash for s in range(30, 36)])"
+            "print([run_seed(s, SearchOptions(events=100)).trace_hash for s in range(30, 36)])"
         )
         outputs = {
             subprocess.run(
-                [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True,
+                [sys.executable, "-c", code],
+                cwd=ROOT,
+                check=True,
+                capture_output=True,
+                text=True,
                 env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
             ).stdout
             for seed in ("1", "2")
-        }  # fmt: skip
+        }
         assert len(outputs) == 1
 
 
 class TestProtocol:
     @pytest.mark.parametrize("seed", range(4))
     def test_a_schedule_holds(self, seed: int) -> None:
-        assert run_seed(seed, Options(events=60)).violations == []
+        assert run_seed(seed, SearchOptions(events=60)).violations == []
 
     @pytest.mark.slow
     def test_many_schedules_hold_and_every_fault_strikes(self) -> None:
-        summary = search(50_000, 600, Options())
+        summary = search(50_000, 600, SearchOptions())
         assert [f.violations for f in summary.failures] == []
         assert [kind for kind in expand(["all"]) if not summary.counters[kind]] == []
         reached = (
-            "ELR used", "ISR expansions", "ISR shrinks", "clean stops", "elections", "recoveries",
-            "truncations", "writes ok", "writes failed", "writes unknown",
-        )  # fmt: skip
+            "ELR used",
+            "ISR expansions",
+            "ISR shrinks",
+            "clean stops",
+            "elections",
+            "recoveries",
+            "truncations",
+            "writes ok",
+            "writes failed",
+            "writes unknown",
+        )
         assert [name for name in reached if not summary.counters[name]] == []
 
     @pytest.mark.slow
     def test_an_admin_at_the_wrong_time_loses_nothing(self) -> None:
-        summary = search(60_000, 60, Options(faults=("all", "admin")))
+        summary = search(60_000, 60, SearchOptions(faults=("all", "admin")))
         assert [failed.violations for failed in summary.failures] == []
         assert min(summary.reached[kind] for kind in (ANOTHER_MINIMUM, GIVEN_UP)) >= 3
 
     def test_unclean_elections_lose_what_they_may(self) -> None:
-        summary = search(50_000, 100, Options(faults=("all", "unclean")))
+        summary = search(50_000, 100, SearchOptions(faults=("all", "unclean")))
         assert [f.violations for f in summary.failures] == []
         for name in (UNCLEAN_ELECTION, ELECTIONS, f"excused: {Excuse.ELECTED_UNCLEANLY.value}"):
             assert summary.counters[name] > 10
 
     def test_truncation_to_the_high_watermark_loses_data(self) -> None:
         """KIP-101 is there for a reason; what KIP-320 is for, the exhaustive check shows."""
-        assert search(1, 50, Options(truncation="hw"), workers=1, stop_early=True).failures
+        assert search(1, 50, SearchOptions(truncation="hw"), workers=1, stop_early=True).failures
 
 
 class TestShrinking:
     @pytest.mark.slow
     def test_a_failure_is_made_small_and_is_the_same(self) -> None:
-        plan = draw_plan(3, Options(mutant="high-watermark-without-followers"))
+        plan = draw_plan(3, SearchOptions(mutant="high-watermark-without-followers"))
         small, result = shrink(plan, max_runs=60)
         assert plan_size(small) < plan_size(plan) / 2
         assert number_of(result.violations[0]) == number_of(run_plan(plan).violations[0])
@@ -343,7 +365,7 @@ class TestShrinking:
 
     def test_what_does_not_fail_is_refused(self) -> None:
         with pytest.raises(ValueError, match="fails nowhere"):
-            shrink(draw_plan(1, Options(events=40)))
+            shrink(draw_plan(1, SearchOptions(events=40)))
 
 
 class TestRegressions:
@@ -351,7 +373,7 @@ class TestRegressions:
 
     @pytest.mark.parametrize("path", REGRESSIONS, ids=lambda path: path.stem)
     def test_it_holds_now(self, path: Path) -> None:
-        plan = Plan.from_json(path.read_text())
+        plan = SchedulePlan.from_json(path.read_text())
         assert plan.violation
         if plan.mutant is not None:
             # A change of the code may shift events: the same plan with other delays is tried too.
@@ -374,7 +396,7 @@ class TestCommand:
 
     def test_one_that_fails_exits_with_1_and_is_saved(self, tmp_path: Path) -> None:
         saved = tmp_path / "plan.json"
-        plan = draw_plan(1, Options(events=40, mutant="high-watermark-without-followers"))
+        plan = draw_plan(1, SearchOptions(events=40, mutant="high-watermark-without-followers"))
         saved.write_text(plan.to_json())
         done = CliRunner().invoke(simulate, ["--replay", str(saved)])
         assert done.exit_code == 1
@@ -390,8 +412,10 @@ class TestCommand:
         done = CliRunner().invoke(simulate, ["--faults", "?"])
         lines = done.stdout.splitlines()
         assert [line.split()[0] for line in lines if line[0] != " "] == [
-            "all", "none", *(group for group in GROUPS if group not in ("all", "none")),
-        ]  # fmt: skip
+            "all",
+            "none",
+            *(group for group in GROUPS if group not in ("all", "none")),
+        ]
         assert {line.split()[0] for line in lines if line[0] == " "} == {*KINDS}
         assert max(map(len, lines)) <= 80
 

@@ -13,14 +13,14 @@ from replication.common.messages import FetchPartitionResponse, FetchResponse
 from replication.simulator.faults.triggers import CALLS, REGISTERS, STANDS, WRITTEN
 from replication.simulator.search.run import run_plan
 from replication.simulator.world.network import with_flipped_header
-from replication.simulator.world.plan import Fault, Operation, Plan
+from replication.simulator.world.plan import Operation, PlannedFault, SchedulePlan
 
 WRITES = tuple(Operation(ms, "produce", ms % 2) for ms in range(20, 1800, 60))
 
 
-def plan(*faults: Fault, operations: tuple[Operation, ...] = ()) -> Plan:
+def plan(*faults: PlannedFault, operations: tuple[Operation, ...] = ()) -> SchedulePlan:
     steps = tuple(sorted((*WRITES, *operations), key=lambda step: step.at_ms))
-    return Plan(5, "fetch", "ack", 3, 1, 2, (False, True), faults, steps, 2200)
+    return SchedulePlan(5, "fetch", "ack", 3, 1, 2, (False, True), faults, steps, 2200)
 
 
 @pytest.mark.parametrize("moment", CALLS)
@@ -28,9 +28,10 @@ def plan(*faults: Fault, operations: tuple[Operation, ...] = ()) -> Plan:
 def test_an_answer_is_lost_in_its_moment(kind: str, moment: str) -> None:
     """A broker and a controller die, so that others stand, register and elect."""
     faults = (
-        Fault(0, kind, moment=moment), Fault(100, "kill", 0, 30),
-        Fault(900, "controller-crash", -1, 30),
-    )  # fmt: skip
+        PlannedFault(0, kind, moment=moment),
+        PlannedFault(100, "kill", 0, 30),
+        PlannedFault(900, "controller-crash", -1, 30),
+    )
     result = run_plan(plan(*faults))
     assert result.violations == []
     assert result.counters[kind] == 1
@@ -40,16 +41,17 @@ def test_an_answer_is_lost_in_its_moment(kind: str, moment: str) -> None:
 @pytest.mark.parametrize("moment", [STANDS, REGISTERS, WRITTEN])
 def test_the_coordinator_crashes_in_a_call(moment: str, amount: float) -> None:
     faults = (
-        Fault(0, "coordinator-crash", -1, 60, amount, moment=moment), Fault(100, "kill", 0, 30),
-        Fault(900, "controller-crash", -1, 30),
-    )  # fmt: skip
+        PlannedFault(0, "coordinator-crash", -1, 60, amount, moment=moment),
+        PlannedFault(100, "kill", 0, 30),
+        PlannedFault(900, "controller-crash", -1, 30),
+    )
     result = run_plan(plan(*faults))
     assert result.violations == []
     assert result.counters["coordinator-crash"] == 1
 
 
 def test_all_sessions_end_with_the_coordinators_process() -> None:
-    result = run_plan(plan(Fault(100, "coordinator-crash", -1, 50)), keep_trace=True)
+    result = run_plan(plan(PlannedFault(100, "coordinator-crash", -1, 50)), keep_trace=True)
     assert result.violations == []
     assert result.counters["coordinator-crash"] == 1
     assert any("the coordinator is back" in line for line in result.trace or [])
@@ -57,11 +59,13 @@ def test_all_sessions_end_with_the_coordinators_process() -> None:
 
 def test_transactions_end_and_a_topic_has_two_lives() -> None:
     more = (
-        Operation(100, "transaction", size=1), Operation(300, "transaction", size=3),
-        Operation(200, "make-anew"), Operation(900, "make-anew", 1, size=1),
+        Operation(100, "transaction", size=1),
+        Operation(300, "transaction", size=3),
+        Operation(200, "make-anew"),
+        Operation(900, "make-anew", 1, size=1),
         *(Operation(ms, "produce-anew") for ms in range(400, 1900, 90)),
         *(Operation(ms, "consume", ms % 2, records=2) for ms in range(100, 1900, 150)),
-    )  # fmt: skip
+    )
     result = run_plan(replace(plan(operations=more), racks=True))
     assert result.violations == []
     counters = result.counters
@@ -73,7 +77,7 @@ def test_transactions_end_and_a_topic_has_two_lives() -> None:
 
 def test_replicas_are_moved_while_one_of_them_is_down() -> None:
     moves = tuple(Operation(ms, "reassign", size=ms) for ms in (150, 700, 1300))
-    result = run_plan(plan(Fault(100, "kill", 1, 900), operations=moves))
+    result = run_plan(plan(PlannedFault(100, "kill", 1, 900), operations=moves))
     assert result.violations == []
     assert result.counters["reassign NONE"] == 3
 

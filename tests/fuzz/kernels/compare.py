@@ -8,9 +8,14 @@ from typing import Any
 from logstore.common.errors import CorruptBatchError, InvalidRecordError
 
 REFUSALS = (
-    ValueError, OverflowError, TypeError, BufferError, OSError, CorruptBatchError,
+    ValueError,
+    OverflowError,
+    TypeError,
+    BufferError,
+    OSError,
+    CorruptBatchError,
     InvalidRecordError,
-)  # fmt: skip
+)
 """What a kernel may raise for hostile bytes (``CorruptBatchError``), for arguments out of their
 range (``ValueError``, ``InvalidRecordError``), for those of another kind, and for a medium that
 refuses (``OSError``)."""

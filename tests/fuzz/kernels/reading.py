@@ -31,18 +31,51 @@ from tests.reference import times as _times_reference
 from tests.reference import verification as _verify_reference
 
 ANALYSIS = (
-    "batch_count", "record_count", "size", "first_offset", "last_offset", "base_timestamp",
-    "max_timestamp", "offset_of_max_timestamp", "first_batch_max_timestamp", "min_epoch",
-    "max_epoch", "last_epoch", "magic_min", "magic_max", "largest_batch_size", "attributes_or",
-    "attributes_and", "codec_mask", "ascending", "dense", "has_producer", "all_base_zero",
-    "too_large_position", "offsets_dense", "has_null_key", "min_timestamp",
-    "record_max_timestamp", "plain",
-)  # fmt: skip
+    "batch_count",
+    "record_count",
+    "size",
+    "first_offset",
+    "last_offset",
+    "base_timestamp",
+    "max_timestamp",
+    "offset_of_max_timestamp",
+    "first_batch_max_timestamp",
+    "min_epoch",
+    "max_epoch",
+    "last_epoch",
+    "magic_min",
+    "magic_max",
+    "largest_batch_size",
+    "attributes_or",
+    "attributes_and",
+    "codec_mask",
+    "ascending",
+    "dense",
+    "has_producer",
+    "all_base_zero",
+    "too_large_position",
+    "offsets_dense",
+    "has_null_key",
+    "min_timestamp",
+    "record_max_timestamp",
+    "plain",
+)
 RECOVERY = (
-    "status", "valid_bytes", "needed_bytes", "next_offset", "max_timestamp",
-    "offset_of_max_timestamp", "first_batch_max_timestamp", "batch_count", "record_count",
-    "epoch_falls", "first_fall_offset", "offset_index", "time_index", "epochs",
-)  # fmt: skip
+    "status",
+    "valid_bytes",
+    "needed_bytes",
+    "next_offset",
+    "max_timestamp",
+    "offset_of_max_timestamp",
+    "first_batch_max_timestamp",
+    "batch_count",
+    "record_count",
+    "epoch_falls",
+    "first_fall_offset",
+    "offset_index",
+    "time_index",
+    "epochs",
+)
 
 
 def checksums(rng: random.Random) -> None:
@@ -267,8 +300,8 @@ def racing(rng: random.Random) -> None:
                 lambda: _codec.ColumnBuilder(headers=True).add_run(view, 0, LONG, LONG, 0, LONG)
             )
             rows, _, _ = _scan.scan_batches(data, 0, cells)
-            _verify.unfit_batches(view, cells, rows)
-            _times.late_batches(view, cells, rows, 0)
+            _verify.irregular_batches(view, cells, rows)
+            _times.batches_entirely_after(view, cells, rows, 0)
     finally:
         stop.set()
         thread.join()
@@ -366,8 +399,8 @@ def fits(rng: random.Random) -> None:
     cells, rows, sound = scanned(rng, data)
     judge(
         sound,
-        lambda: _verify.unfit_batches(data, cells, rows),
-        lambda: _verify_reference.unfit_batches(data, cells, rows),
+        lambda: _verify.irregular_batches(data, cells, rows),
+        lambda: _verify_reference.irregular_batches(data, cells, rows),
     )
     payload, count = section(rng)
     whole = batch_of(payload, count, 0, rng.choice((0, 8)), rng.choice((0, 10**12, LONG)))
@@ -375,10 +408,10 @@ def fits(rng: random.Random) -> None:
     if _scan.scan_batches(whole, 0, one)[0]:
         payload = whole[v.HEADER_SIZE :]
         same(
-            lambda: _verify.section_fits(payload, one, 0),
-            lambda: _verify_reference.section_fits(payload, one, 0),
+            lambda: _verify.fits_in_section(payload, one, 0),
+            lambda: _verify_reference.fits_in_section(payload, one, 0),
         )
-    outcome(lambda: _verify.section_fits(buffer_of(rng, payload), cells, index(rng, 20)))
+    outcome(lambda: _verify.fits_in_section(buffer_of(rng, payload), cells, index(rng, 20)))
 
 
 def times(rng: random.Random) -> None:
@@ -387,8 +420,8 @@ def times(rng: random.Random) -> None:
     stamp = rng.choice((0, 7, 1000, number(rng)))
     judge(
         sound,
-        lambda: _times.late_batches(data, cells, rows, stamp),
-        lambda: _times_reference.late_batches(data, cells, rows, stamp),
+        lambda: _times.batches_entirely_after(data, cells, rows, stamp),
+        lambda: _times_reference.batches_entirely_after(data, cells, rows, stamp),
     )
 
 
@@ -418,8 +451,20 @@ def folds(rng: random.Random) -> None:
 
 
 FUZZERS = {
-    "checksums": checksums, "varints": varints, "scan": scan, "every_cut": every_cut,
-    "recovery": recovery, "analysis": analysis, "records": records, "runs": runs,
-    "columns": columns, "bounded_columns": bounded_columns, "racing": racing,
-    "surveys": surveys, "indexes": indexes, "fits": fits, "times": times, "folds": folds,
-}  # fmt: skip
+    "checksums": checksums,
+    "varints": varints,
+    "scan": scan,
+    "every_cut": every_cut,
+    "recovery": recovery,
+    "analysis": analysis,
+    "records": records,
+    "runs": runs,
+    "columns": columns,
+    "bounded_columns": bounded_columns,
+    "racing": racing,
+    "surveys": surveys,
+    "indexes": indexes,
+    "fits": fits,
+    "times": times,
+    "folds": folds,
+}

@@ -191,14 +191,14 @@ def test_a_limit_below_zero_takes_no_record(kernels: Any) -> None:
 def test_tables_are_aligned_and_looked_at_before_room_is_made() -> None:
     cells = table(1)
     with pytest.raises(ValueError, match="rows in a table of 1"):
-        _times.late_batches(ONE, cells, 1 << 60, 0)
+        _times.batches_entirely_after(ONE, cells, 1 << 60, 0)
     shifted = exact(b"\1" + cells.tobytes())[1:]
     with pytest.raises(ValueError, match="aligned"):
-        _times.late_batches(ONE, shifted, 1, 0)
+        _times.batches_entirely_after(ONE, shifted, 1, 0)
     with pytest.raises(ValueError, match="aligned"):
         _verify.fold_batches(bytes, ONE, cells, shifted[:8], 0, 1, 1, 1)
     with pytest.raises(ValueError, match="rows of a table"):
-        _verify.section_fits(b"", cells, LONG)
+        _verify.fits_in_section(b"", cells, LONG)
 
 
 @pytest.mark.parametrize("size", [LONG, LONG - 4095])

@@ -132,5 +132,8 @@ def operation_story(kernel: Any, rng: random.Random) -> list[Any]:
 
 
 FUZZERS = {
-    "timers": timers, "ends_of_time": ends_of_time, "nothing": nothing, "operations": operations,
-}  # fmt: skip
+    "timers": timers,
+    "ends_of_time": ends_of_time,
+    "nothing": nothing,
+    "operations": operations,
+}

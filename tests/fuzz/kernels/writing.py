@@ -28,19 +28,42 @@ from tests.reference import partitions as _partition_reference
 from tests.reference import records as reference
 
 STATE = (
-    "base_offset", "size", "next_offset", "max_timestamp", "offset_of_max_timestamp",
-    "rolling_timestamp", "bytes_since_index_entry", "offset_entries", "time_entries",
-    "last_time_entry", "attached",
-)  # fmt: skip
+    "base_offset",
+    "size",
+    "next_offset",
+    "max_timestamp",
+    "offset_of_max_timestamp",
+    "rolling_timestamp",
+    "bytes_since_index_entry",
+    "offset_entries",
+    "time_entries",
+    "last_time_entry",
+    "attached",
+)
 INFO = (
-    "first_offset", "last_offset", "max_timestamp", "log_append_time", "log_start_offset",
-    "record_count", "size", "duplicate",
-)  # fmt: skip
+    "first_offset",
+    "last_offset",
+    "max_timestamp",
+    "log_append_time",
+    "log_start_offset",
+    "record_count",
+    "size",
+    "duplicate",
+)
 SNAPSHOT = (
-    "sealed", "active", "size", "offset_entries", "time_entries", "max_timestamp",
-    "offset_of_max_timestamp", "log_start_offset", "log_end_offset", "high_watermark",
-    "last_stable_offset", "version",
-)  # fmt: skip
+    "sealed",
+    "active",
+    "size",
+    "offset_entries",
+    "time_entries",
+    "max_timestamp",
+    "offset_of_max_timestamp",
+    "log_start_offset",
+    "log_end_offset",
+    "high_watermark",
+    "last_stable_offset",
+    "version",
+)
 ENCODED = ("buffer", "base_timestamp", "max_timestamp", "offset_of_max", "count")
 
 
@@ -190,12 +213,17 @@ def arrow(rng: random.Random) -> None:
 def seals(rng: random.Random) -> None:
     size = rng.choice((0, 60, 61, 62, 200, 20_000))
     fields = {
-        "base_offset": number(rng), "leader_epoch": number(rng, 32),
-        "attributes": number(rng, 16), "last_offset_delta": number(rng, 32),
-        "base_timestamp": number(rng), "max_timestamp": number(rng), "producer_id": number(rng),
-        "producer_epoch": number(rng, 16), "base_sequence": number(rng, 32),
+        "base_offset": number(rng),
+        "leader_epoch": number(rng, 32),
+        "attributes": number(rng, 16),
+        "last_offset_delta": number(rng, 32),
+        "base_timestamp": number(rng),
+        "max_timestamp": number(rng),
+        "producer_id": number(rng),
+        "producer_epoch": number(rng, 16),
+        "base_sequence": number(rng, 32),
         "record_count": number(rng, 32),
-    }  # fmt: skip
+    }
     if rng.random() < 0.1:
         fields[rng.choice(sorted(fields))] = 2**63
     content = rng.randbytes(size)
@@ -360,6 +388,11 @@ def changing_appends(rng: random.Random) -> None:
 
 
 FUZZERS = {
-    "rows": rows, "lists": lists, "arrow": arrow, "seals": seals, "partitions": partitions,
-    "appends": appends, "changing_appends": changing_appends,
-}  # fmt: skip
+    "rows": rows,
+    "lists": lists,
+    "arrow": arrow,
+    "seals": seals,
+    "partitions": partitions,
+    "appends": appends,
+    "changing_appends": changing_appends,
+}

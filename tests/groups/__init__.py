@@ -1,0 +1,1 @@
+"""Random histories of groups against a model."""
