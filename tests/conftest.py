@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from logstore.common.locks import CheckedLock, replace_factory
 
 replace_factory(CheckedLock).__enter__()  # each test finds a lock that is taken out of order
+
+
+# An example that takes long on a busy machine is no failure, and each run tries the same ones. The
+# long run tries others each time.
+settings.register_profile(
+    "logstore",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=not os.environ.get("LOGSTORE_SLOW"),
+)
+settings.load_profile("logstore")
 
 
 class _OneWorkerEach(LoadScopeScheduling):

@@ -96,9 +96,14 @@ class Search:
 
     def open(self) -> None:
         self.manager = LogManager(
-            ["/d"], self.config, broker_config=self.broker, storage=self.storage,
-            clock=self.clock, background=False, run_later=lambda task: task(),
-        )  # fmt: skip
+            ["/d"],
+            self.config,
+            broker_config=self.broker,
+            storage=self.storage,
+            clock=self.clock,
+            background=False,
+            run_later=lambda task: task(),
+        )
         self.manager.get_or_create(*TP, config=self.config)
 
     @property
@@ -108,11 +113,22 @@ class Search:
 
     def go(self, steps: int) -> None:
         actions: list[tuple[int, Callable[[], None]]] = [
-            (10, self.append), (4, self.append_idempotent), (5, self.append_transactional),
-            (4, self.end_transaction), (3, self.roll), (6, self.clean), (3, self.crash_in_pass),
-            (1, self.full_disk), (2, self.wait), (1, self.jump), (1, self.crash), (1, self.restart),
-            (1, self.truncate), (1, self.delete_records), (1, self.purge),
-        ]  # fmt: skip
+            (10, self.append),
+            (4, self.append_idempotent),
+            (5, self.append_transactional),
+            (4, self.end_transaction),
+            (3, self.roll),
+            (6, self.clean),
+            (3, self.crash_in_pass),
+            (1, self.full_disk),
+            (2, self.wait),
+            (1, self.jump),
+            (1, self.crash),
+            (1, self.restart),
+            (1, self.truncate),
+            (1, self.delete_records),
+            (1, self.purge),
+        ]
         for _ in range(steps):
             (action,) = self.rng.choices([a for _, a in actions], [w for w, _ in actions])
             self.run.trace.append(action.__name__)
@@ -148,9 +164,11 @@ class Search:
     def produce(self, pid: int, transactional: bool) -> list[Put]:
         producer = self.producers[pid]
         puts = self.write(
-            producer_id=pid, producer_epoch=0, base_sequence=producer.sequence,
+            producer_id=pid,
+            producer_epoch=0,
+            base_sequence=producer.sequence,
             transactional=transactional,
-        )  # fmt: skip
+        )
         producer.sequence += len(puts)
         self.last_offset[pid] = puts[-1].offset
         return puts

@@ -30,8 +30,9 @@ def check_content(
             missing = [b for b in wanted[len(live) :] if b.last < model.flushed]
             assert not missing, f"I-13: {missing} below the flushed offset {model.flushed} are lost"
             return [model.history[data] for data in found]
-    shown = [(int.from_bytes(d[:8], "big"), last_of(d), int.from_bytes(d[12:16], "big"))
-             for d in live]  # fmt: skip
+    shown = [
+        (int.from_bytes(d[:8], "big"), last_of(d), int.from_bytes(d[12:16], "big")) for d in live
+    ]
     raise AssertionError(
         f"I-13: the files hold {shown}, which is no prefix of {list(map(list, candidates))}"
     )
@@ -164,9 +165,10 @@ def check_aborted(log: ReplicaLog, batches: Sequence[Batch], forgotten: int) -> 
     wanted = [txn for txn in replay(batches).aborted if txn[2] >= start and txn[1] < end]
     got = [tuple(t)[:3] for t in log.aborted_transactions(start, end) if t.last_offset >= start]
     missing = [
-        txn for txn in wanted
+        txn
+        for txn in wanted
         if not any(txn[::2] == g[::2] and g[1] <= max(txn[1], forgotten) for g in got)
-    ]  # fmt: skip
+    ]
     assert not missing, f"I-15: aborted transactions {missing} are not found, only {got}"
     known = {txn[2] for txn in wanted}
     extra = [txn for txn in got if txn[2] not in known and txn[1] >= start]

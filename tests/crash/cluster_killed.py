@@ -158,11 +158,16 @@ def kill_one(directory: Path, run: int, seed: int, before: Look) -> tuple[Kill, 
     rng = random.Random(f"{seed} {run}")
     process = subprocess.Popen(
         [
-            sys.executable, "-m", "tests.crash.cluster_killed",
-            "--child", str(directory), "--number", str(run),
+            sys.executable,
+            "-m",
+            "tests.crash.cluster_killed",
+            "--child",
+            str(directory),
+            "--number",
+            str(run),
         ],
         stdout=subprocess.PIPE,
-    )  # fmt: skip
+    )
     try:
         reports = reports_of(process, rng)
     finally:

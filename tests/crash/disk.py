@@ -35,15 +35,25 @@ def batches_of(
 
 
 def open_log(
-    storage: Storage, config: LogConfig = CONFIG, *, clean: bool = False,
-    recovery_point: int | None = None, log_start_offset: int = 0,
+    storage: Storage,
+    config: LogConfig = CONFIG,
+    *,
+    clean: bool = False,
+    recovery_point: int | None = None,
+    log_start_offset: int = 0,
     options: RecoveryOptions | None = None,
-) -> ReplicaLog:  # fmt: skip
+) -> ReplicaLog:
     return ReplicaLog.open(
-        DIRECTORY, config, managed=True, storage=storage, clock=ManualClock(T0 + 100_000),
+        DIRECTORY,
+        config,
+        managed=True,
+        storage=storage,
+        clock=ManualClock(T0 + 100_000),
         clean_shutdown=clean,
-        recovery_point=recovery_point, log_start_offset=log_start_offset, options=options,
-    )  # fmt: skip
+        recovery_point=recovery_point,
+        log_start_offset=log_start_offset,
+        options=options,
+    )
 
 
 def tree(storage: Storage, path: str = "/") -> Iterator[tuple[str, bytes]]:
@@ -110,8 +120,10 @@ def opening_crashes(
 ) -> Iterator[tuple[FaultyStorage, str]]:
     """The disk after a crash at each change that opening a log makes to it."""
     modes: tuple[tuple[CrashMode, int], ...] = (
-        ("all_lost", 0), ("all_kept", 0), *((("random", seed)) for seed in range(6)),
-    )  # fmt: skip
+        ("all_lost", 0),
+        ("all_kept", 0),
+        *((("random", seed)) for seed in range(6)),
+    )
     count = 0
     while True:
         count += 1

@@ -71,9 +71,16 @@ def data_batch(
         transactional=transactional,
     )
     return Batch(
-        bytes(data), base, base + len(records) - 1, epoch, tuple(r[2] for r in records),
-        producer, producer_epoch, sequence, transactional,
-    )  # fmt: skip
+        bytes(data),
+        base,
+        base + len(records) - 1,
+        epoch,
+        tuple(r[2] for r in records),
+        producer,
+        producer_epoch,
+        sequence,
+        transactional,
+    )
 
 
 def marker_batch(

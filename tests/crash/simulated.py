@@ -38,10 +38,17 @@ INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex")
 MODES: tuple[CrashMode, ...] = ("random", "random", "random", "all_lost", "all_kept")
 FAULT_SHARE = 0.15  # of the lives
 FAULTS = (
-    ("write", errno.EIO), ("write", errno.ENOSPC), ("sync", errno.EIO), ("reserve", errno.ENOSPC),
-    ("open", errno.EMFILE), ("rename", errno.EIO), ("truncate", errno.EIO), ("read", errno.EIO),
-    ("sync_dir", errno.EIO), ("remove", errno.EIO),
-)  # fmt: skip
+    ("write", errno.EIO),
+    ("write", errno.ENOSPC),
+    ("sync", errno.EIO),
+    ("reserve", errno.ENOSPC),
+    ("open", errno.EMFILE),
+    ("rename", errno.EIO),
+    ("truncate", errno.EIO),
+    ("read", errno.EIO),
+    ("sync_dir", errno.EIO),
+    ("remove", errno.EIO),
+)
 
 
 def open_manager(

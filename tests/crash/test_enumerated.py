@@ -30,8 +30,10 @@ from tests.crash.disk import (
 from tests.crash.model import Batch, segment_files, stored_batches
 
 MODES: tuple[tuple[CrashMode, int], ...] = (
-    ("all_lost", 0), ("all_kept", 0), *((("random", seed)) for seed in range(6)),
-)  # fmt: skip
+    ("all_lost", 0),
+    ("all_kept", 0),
+    *((("random", seed)) for seed in range(6)),
+)
 Act = Callable[[ReplicaLog], object]
 
 
@@ -181,10 +183,13 @@ def test_s38_only_an_index_is_left_to_rename() -> None:
 def test_s38_a_split_cut_short_is_undone() -> None:
     """One output is ``.swap``, the other still ``.cleaned``: both go, the original stays."""
     half = joined(BATCHES[6:])
-    storage = disk_with(THREE | {
-        f"{DIRECTORY}/00000000000000000000.log.cleaned": joined(BATCHES[:6]),
-        f"{DIRECTORY}/00000000000000000018.log.swap": half,
-    })  # fmt: skip
+    storage = disk_with(
+        THREE
+        | {
+            f"{DIRECTORY}/00000000000000000000.log.cleaned": joined(BATCHES[:6]),
+            f"{DIRECTORY}/00000000000000000018.log.swap": half,
+        }
+    )
     assert_prefix(storage, "split", BATCHES, flushed=36)
     assert [base for base, _ in segment_files(storage, DIRECTORY)] == [0, 12, 24]
 
@@ -254,9 +259,13 @@ MANAGED = LogConfig(segment_index_bytes=1200)
 
 def manager_on(storage: Storage, *directories: str) -> LogManager:
     return LogManager(
-        directories or ("/d",), MANAGED, storage=storage, clock=ManualClock(T0), cluster_id="c",
+        directories or ("/d",),
+        MANAGED,
+        storage=storage,
+        clock=ManualClock(T0),
+        cluster_id="c",
         broker_config=BrokerConfig(num_recovery_threads_per_data_dir=1),
-    )  # fmt: skip
+    )
 
 
 def closed_disk() -> FaultyStorage:

@@ -193,11 +193,13 @@ VALID_BEHIND = {
     "the first batch cut is whole": (WHOLE + BATCHES[2].data, len(WHOLE), SIZE),
     "a wrong length": (wrong_length(WHOLE, 2), 2 * SIZE, 4 * SIZE),
     "a negative length": (
-        WHOLE[: 2 * SIZE + 8] + b"\xff" + WHOLE[2 * SIZE + 9 :], 2 * SIZE, 4 * SIZE,
+        WHOLE[: 2 * SIZE + 8] + b"\xff" + WHOLE[2 * SIZE + 9 :],
+        2 * SIZE,
+        4 * SIZE,
     ),
     "behind a torn batch": (WHOLE[: 4 * SIZE - 9] + WHOLE[4 * SIZE :], 3 * SIZE, 2 * SIZE),
     "behind zeros": (WHOLE[:SIZE] + bytes(5000) + WHOLE[SIZE:], SIZE, 5 * SIZE),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("shape", list(VALID_BEHIND))
@@ -268,9 +270,10 @@ def test_what_was_kept_before_is_not_replaced() -> None:
         open_log(storage).crash()
     stem = f"{0:020}.log.{len(WHOLE)}"
     assert kept_files(storage) == {
-        f"{stem}.cut": BATCHES[2].data, f"{stem}.1.cut": BATCHES[3].data,
+        f"{stem}.cut": BATCHES[2].data,
+        f"{stem}.1.cut": BATCHES[3].data,
         f"{stem}.2.cut": BATCHES[1].data,
-    }  # fmt: skip
+    }
 
 
 def test_a_segment_kept_before_is_not_replaced() -> None:
@@ -364,9 +367,13 @@ def test_s54_damaged_leader_epoch_checkpoint(damage: str, clean: bool) -> None:
 
 def manager_on(storage: Storage) -> LogManager:
     return LogManager(
-        ["/d"], CONFIG, storage=storage, clock=ManualClock(T0 + 100_000), cluster_id="c",
+        ["/d"],
+        CONFIG,
+        storage=storage,
+        clock=ManualClock(T0 + 100_000),
+        cluster_id="c",
         broker_config=BrokerConfig(num_recovery_threads_per_data_dir=1),
-    )  # fmt: skip
+    )
 
 
 CHECKPOINT_DAMAGES: dict[str, bytes] = {

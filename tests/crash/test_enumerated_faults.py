@@ -188,9 +188,13 @@ def test_s44_a_failed_sync_is_never_taken_back(path: str) -> None:
 
 def manager_on(storage: Storage | None, *directories: str) -> LogManager:
     return LogManager(
-        directories, LogConfig(segment_index_bytes=1200), storage=storage, clock=ManualClock(T0),
-        cluster_id="c", broker_config=BrokerConfig(num_recovery_threads_per_data_dir=1),
-    )  # fmt: skip
+        directories,
+        LogConfig(segment_index_bytes=1200),
+        storage=storage,
+        clock=ManualClock(T0),
+        cluster_id="c",
+        broker_config=BrokerConfig(num_recovery_threads_per_data_dir=1),
+    )
 
 
 def test_s44_the_directory_goes_offline_and_the_others_go_on() -> None:
@@ -255,8 +259,10 @@ def test_s45_descriptors_run_out(tmp_path: Path) -> None:
     """Typed refusals, no record lost, no descriptor leaked."""
     done = subprocess.run(
         [sys.executable, "-c", DESCRIPTORS, str(tmp_path / "t-0")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert "refused" in done.stdout
 

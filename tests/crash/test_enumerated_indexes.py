@@ -28,8 +28,16 @@ from tests.crash.model import Batch, data_batch, marker_batch
 BATCHES = batches_of(40, size=40)
 FILES = written(BATCHES, rolls=8)
 BASES = [0, 48, 96]  # the first, a middle and the active segment
-DAMAGES = ("missing", "0 bytes", "4 bytes", "7 bytes", "one byte more", "seven more", "zeros",
-           "random")  # fmt: skip
+DAMAGES = (
+    "missing",
+    "0 bytes",
+    "4 bytes",
+    "7 bytes",
+    "one byte more",
+    "seven more",
+    "zeros",
+    "random",
+)
 
 
 def path_of(base: int, suffix: str) -> str:
@@ -130,9 +138,16 @@ def transactions() -> list[Batch]:
         rows = [(b"k", b"v" * 30, T0 + len(found))] * 2
         base = found[-1].last + 1 if found else 0
         found.append(
-            data_batch(base, 0, rows, producer=producer, producer_epoch=0,
-                       sequence=sequences[producer], transactional=True)
-        )  # fmt: skip
+            data_batch(
+                base,
+                0,
+                rows,
+                producer=producer,
+                producer_epoch=0,
+                sequence=sequences[producer],
+                transactional=True,
+            )
+        )
         sequences[producer] += 2
 
     for producer in (1, 2, 3, 1, 2, 3):
@@ -158,8 +173,12 @@ def committed(log: ReplicaLog) -> list[int]:
     return offsets
 
 
-WANTED = [o for b in TXN_BATCHES if b.producer == 2 and b.commit is None
-          for o in range(b.base, b.last + 1)]  # fmt: skip
+WANTED = [
+    o
+    for b in TXN_BATCHES
+    if b.producer == 2 and b.commit is None
+    for o in range(b.base, b.last + 1)
+]
 
 
 @pytest.mark.parametrize("damage", ["missing", "0 bytes", "random", "zeros", "below the base"])

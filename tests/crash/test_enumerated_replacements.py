@@ -227,8 +227,9 @@ def test_a_roll_is_settled_only_once_what_lies_before_it_is_on_the_disk() -> Non
         files[segment_path(24, ".log.swap")] = whole[:SIZE]
         storage = disk_with(files)
         for path, data in (
-            (segment_path(12), FILES[segment_path(12)]), (segment_path(24, ".log.swap"), whole),
-        ):  # fmt: skip
+            (segment_path(12), FILES[segment_path(12)]),
+            (segment_path(24, ".log.swap"), whole),
+        ):
             file = storage.open(path)
             file.write_at(0, data)
             file.close()
@@ -385,9 +386,16 @@ def transactions() -> list[Batch]:
     def data(base: int, producer: int) -> None:
         sequence = sequences.get(producer, 0)
         found.append(
-            data_batch(base, 0, [(b"k", b"v" * 30, T0 + len(found))] * 2, producer=producer,
-                       producer_epoch=0, sequence=sequence, transactional=True)
-        )  # fmt: skip
+            data_batch(
+                base,
+                0,
+                [(b"k", b"v" * 30, T0 + len(found))] * 2,
+                producer=producer,
+                producer_epoch=0,
+                sequence=sequence,
+                transactional=True,
+            )
+        )
         sequences[producer] = sequence + 2
 
     def end(base: int, producer: int, commit: bool) -> None:
@@ -421,11 +429,13 @@ def test_transactions_across_a_split() -> None:
 SPLITS: dict[str, tuple[Files, list[Batch], list[int]]] = {
     "alone": (WIDE_FILES, WIDE, []),
     "with more": (
-        WIDE_FILES | {segment_path(FARTHER + 6): joined(AFTER)}, [*WIDE, *AFTER], [FARTHER + 6],
+        WIDE_FILES | {segment_path(FARTHER + 6): joined(AFTER)},
+        [*WIDE, *AFTER],
+        [FARTHER + 6],
     ),
     "damaged": ({segment_path(0): joined(WIDE) + b"\xee" * 90}, WIDE, []),
     "transactions": ({segment_path(0): joined(TXNS)}, TXNS, []),
-}  # fmt: skip
+}
 
 
 @pytest.mark.slow

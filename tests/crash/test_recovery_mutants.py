@@ -10,7 +10,7 @@ import pytest
 
 from logstore.kernels import SCAN_BAD_OFFSET
 from logstore.recovery import crash_recovery, log_files, recovery, set_aside
-from logstore.recovery.replacements import Piece, Replacements
+from logstore.recovery.replacements import Replacements, SplitPiece
 from logstore.recovery.set_aside import Remover, Stock
 from logstore.segments.producer_state import ProducerStateManager
 from logstore.segments.segment import Segment
@@ -111,7 +111,7 @@ def a_split_forgets_the_last_batch(patch: pytest.MonkeyPatch) -> None:
     def mutant(
         self: Replacements,
         segment: Segment,
-        pieces: Sequence[Piece],
+        pieces: Sequence[SplitPiece],
         producers: ProducerStateManager,
     ) -> None:
         *_, last = segment.walk(0)
@@ -142,7 +142,7 @@ def every_jump_is_believed(patch: pytest.MonkeyPatch) -> None:
         plan = plan_split(segment, scan, 2**63, 2**63)
         span = next(segment.walk(plan.end), None)
         if len(plan.pieces) == 1 and span is not None:
-            pieces = [*plan.pieces, Piece(span.base_offset, plan.end)]
+            pieces = [*plan.pieces, SplitPiece(span.base_offset, plan.end)]
             return plan._replace(pieces=pieces, end=span.position + span.size)
         return plan
 

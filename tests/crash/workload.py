@@ -37,12 +37,22 @@ class Work:
         self._rng = rng
         self._clock = clock
         steps: list[tuple[Callable[[], str], int]] = [
-            (self.append, 30), (self.append_of_producer, 20), (self.end_transaction, 8),
-            (self.follow, 12), (self.flush, 8), (self.roll, 4), (self.truncate, 4),
-            (self.truncate_fully, 1), (self.delete_records, 3), (self.retain, 4),
-            (self.checkpoint, 8), (self.lead, 4), (self.snapshot, 2), (self.wait, 4),
+            (self.append, 30),
+            (self.append_of_producer, 20),
+            (self.end_transaction, 8),
+            (self.follow, 12),
+            (self.flush, 8),
+            (self.roll, 4),
+            (self.truncate, 4),
+            (self.truncate_fully, 1),
+            (self.delete_records, 3),
+            (self.retain, 4),
+            (self.checkpoint, 8),
+            (self.lead, 4),
+            (self.snapshot, 2),
+            (self.wait, 4),
             (self.retry, 5),
-        ]  # fmt: skip
+        ]
         self._steps = [step for step, _ in steps]
         # Each seed does some things often and others never: rare mixtures come up that way.
         self._weights = [weight * rng.choice((0, 1, 1, 3)) for _, weight in steps]
@@ -85,23 +95,31 @@ class Work:
         if rng.random() < 0.1 and not transactional:
             epoch, sequence = epoch + 1, 0
         batch = self._batch(
-            model.leo, producer=producer, producer_epoch=epoch, sequence=sequence,
+            model.leo,
+            producer=producer,
+            producer_epoch=epoch,
+            sequence=sequence,
             transactional=transactional,
-        )  # fmt: skip
+        )
         return self._lead([batch])
 
     def end_transaction(self) -> str:
         open_ones = [
-            (p, entry) for p, entry in sorted(self.log.producers.producers.items())
+            (p, entry)
+            for p, entry in sorted(self.log.producers.producers.items())
             if entry.current_txn_first_offset >= 0
-        ]  # fmt: skip
+        ]
         if not open_ones:
             return "no transaction is open"
         producer, entry = self._rng.choice(open_ones)
         marker = marker_batch(
-            self.model.leo, self.model.epoch, producer, entry.producer_epoch,
-            self._rng.random() < 0.5, self._clock.wall_ms(),
-        )  # fmt: skip
+            self.model.leo,
+            self.model.epoch,
+            producer,
+            entry.producer_epoch,
+            self._rng.random() < 0.5,
+            self._clock.wall_ms(),
+        )
         return self._lead([marker], AppendOrigin.COORDINATOR)
 
     def _lead(self, batches: Sequence[Batch], origin: AppendOrigin = AppendOrigin.CLIENT) -> str:
@@ -155,14 +173,23 @@ class Work:
         now = self._clock.wall_ms()
         size = min(rng.choice((0, 10, 10, 40, 200, 900)), self.log.config.segment_bytes // 10)
         records = [
-            (rng.choice(KEYS), bytes([65 + rng.randrange(26)]) * size,
-             now + rng.choice((0, 0, 0, 1, 50, -20, -3000)))
+            (
+                rng.choice(KEYS),
+                bytes([65 + rng.randrange(26)]) * size,
+                now + rng.choice((0, 0, 0, 1, 50, -20, -3000)),
+            )
             for _ in range(rng.choice((1, 1, 2, 3)))
-        ]  # fmt: skip
+        ]
         return data_batch(
-            base, self.model.epoch, records, producer=producer, producer_epoch=producer_epoch,
-            sequence=sequence, transactional=transactional, compression=rng.choice(CODECS),
-        )  # fmt: skip
+            base,
+            self.model.epoch,
+            records,
+            producer=producer,
+            producer_epoch=producer_epoch,
+            sequence=sequence,
+            transactional=transactional,
+            compression=rng.choice(CODECS),
+        )
 
     # -- everything else -----------------------------------------------------------------------
 

@@ -76,8 +76,9 @@ def wrong_length(site: Site, rng: random.Random) -> Fault:
 def wrong_base_offset(site: Site, rng: random.Random) -> Fault:
     spot = choose(rng, _plain(site))
     right = spot.batch.base_offset
-    wrong = choose(rng, [n for n in (right - 3, right - 1, right + 1, right + 40, right ^ 2**33)
-                         if n >= 0])  # fmt: skip
+    wrong = choose(
+        rng, [n for n in (right - 3, right - 1, right + 1, right + 40, right ^ 2**33) if n >= 0]
+    )
     at = spot.batch.position
     _write(spot, patched(spot.segment.read(LOG), at, _BASE_OFFSET.pack(wrong)))
     told = f"base offset {wrong} for {right} at {at} of {spot.log}"
@@ -90,9 +91,10 @@ def wrong_base_offset(site: Site, rng: random.Random) -> Fault:
 def wrong_leader_epoch(site: Site, rng: random.Random) -> Fault:
     """Told by leader-epoch-checkpoint, from its first entry on."""
     spots = [
-        spot for spot in site.spots()
+        spot
+        for spot in site.spots()
         if spot.replica.epochs and spot.batch.base_offset >= spot.replica.epochs[0][1]
-    ]  # fmt: skip
+    ]
     spot = choose(rng, spots)
     wrong = spot.batch.leader_epoch + rng.choice((-1, 1, 100, -(2**31) + 1))
     at = spot.batch.position + 12
@@ -107,10 +109,11 @@ def wrong_leader_epoch(site: Site, rng: random.Random) -> Fault:
 def removed_batch(site: Site, rng: random.Random) -> Fault:
     """Not the last one, which a crash may lose, unless a checkpoint covers it."""
     spots = [
-        spot for spot in _plain(site)
+        spot
+        for spot in _plain(site)
         if spot.batch.next_offset < spot.replica.end_offset
         or spot.replica.kept_below >= spot.replica.end_offset
-    ]  # fmt: skip
+    ]
     spot = choose(rng, spots)
     data = spot.segment.read(LOG)
     _write(spot, data[: spot.batch.position] + data[spot.end :])
@@ -160,9 +163,10 @@ def swapped_batches(site: Site, rng: random.Random) -> Fault:
 def torn_tail(site: Site, rng: random.Random) -> Fault:
     """The last batch cut short: a crash does that, but not below a recovery point."""
     spots = [
-        replica.batches[-1] for replica in site.filled()
+        replica.batches[-1]
+        for replica in site.filled()
         if replica.kept_below >= replica.end_offset or replica.log_dir.clean
-    ]  # fmt: skip
+    ]
     spot = choose(rng, spots)
     data = spot.segment.read(LOG)
     cut = rng.randrange(1, spot.batch.size)
@@ -235,15 +239,17 @@ def missing_segment(site: Site, rng: random.Random) -> Fault:
     """
     candidates = [
         (replica, number)
-        for replica in site.filled() if not replica.compacted
+        for replica in site.filled()
+        if not replica.compacted
         for number in range(1, len(replica.segments))
         if number + 1 < len(replica.segments) or replica.kept_below > replica.segments[-1].base
-    ]  # fmt: skip
+    ]
     replica, number = choose(rng, candidates)
     gone = replica.segments[number]
     _remove_files(replica, gone)
-    files = [replica.segments[n].file(LOG) for n in (number - 1, number + 1)
-             if n < len(replica.segments)]  # fmt: skip
+    files = [
+        replica.segments[n].file(LOG) for n in (number - 1, number + 1) if n < len(replica.segments)
+    ]
     told = f"segment {gone.base} of {replica.path} is missing"
     return fault(replica, told, files, "log-offset-order recovery-point high-watermark", _MOVED)
 
@@ -258,9 +264,10 @@ def _remove_files(replica: Replica, segment: Segment) -> None:
 def missing_log(site: Site, rng: random.Random) -> Fault:
     """The ``.log`` alone: its indexes stay behind (F-241)."""
     segments = [
-        segment for segment in site.segments()
+        segment
+        for segment in site.segments()
         if segment.has(LOG) and segment.replica.storage.info(segment.file(".index"))
-    ]  # fmt: skip
+    ]
     segment = choose(rng, segments)
     segment.replica.storage.remove(segment.file(LOG))
     files = [segment.file(suffix) for suffix in (".index", ".timeindex", ".txnindex")]

@@ -31,11 +31,17 @@ def build(directory: Path, *, batches: int = 50, seed: int = 1) -> list[str]:
     paths = [str(directory / f"broker-{number}") for number in (1, 2, 3)]
     brokers = [
         LogManager(
-            [path], _config(size), clock=clock, run_later=run_inline, cluster_id=CLUSTER_ID,
-            node_id=number, replicated=True, random_id=lambda: f"{rng.getrandbits(128):032x}",
+            [path],
+            _config(size),
+            clock=clock,
+            run_later=run_inline,
+            cluster_id=CLUSTER_ID,
+            node_id=number,
+            replicated=True,
+            random_id=lambda: f"{rng.getrandbits(128):032x}",
         )
         for number, (path, size) in enumerate(zip(paths, SEGMENT_BYTES, strict=True), 1)
-    ]  # fmt: skip
+    ]
     for topic, partitions in TOPICS.items():
         topic_id = uuid.UUID(int=rng.getrandbits(128))
         for partition in range(partitions):
@@ -55,9 +61,11 @@ def build(directory: Path, *, batches: int = 50, seed: int = 1) -> list[str]:
 
 def _config(segment_bytes: int) -> LogConfig:
     return LogConfig(
-        segment_bytes=segment_bytes, index_interval_bytes=400, segment_index_bytes=4096,
+        segment_bytes=segment_bytes,
+        index_interval_bytes=400,
+        segment_index_bytes=4096,
         retention_ms=-1,
-    )  # fmt: skip
+    )
 
 
 def _write(

@@ -72,9 +72,10 @@ def _with_sequence(spot: Spot, sequence: int) -> Fault:
 def batch_twice(site: Site, rng: random.Random) -> Fault:
     """A batch of a producer once more, in the place of the next one."""
     pairs = [
-        (one, two) for one, two in _successions(site)
+        (one, two)
+        for one, two in _successions(site)
         if one.batch.size == two.batch.size and one.batch.record_count == two.batch.record_count
-    ]  # fmt: skip
+    ]
     one, two = choose(rng, pairs)
     wrong = _bytes(two)[:21] + _bytes(one)[21:]
     return _rewritten(two, wrong, f"the batch of offset {one.batch.base_offset} once more")
@@ -105,11 +106,13 @@ def _snapshot_with(
     """One entry changed, where the log has all that the snapshot is about."""
     candidates = [
         (replica, path, at, wrong)
-        for replica in site.filled() if not replica.compacted and not replica.segments[0].base
-        for offset, path in snapshots_of(replica) if 0 < offset <= replica.end_offset
+        for replica in site.filled()
+        if not replica.compacted and not replica.segments[0].base
+        for offset, path in snapshots_of(replica)
+        if 0 < offset <= replica.end_offset
         for at, entry in enumerate(decode_snapshot(replica.storage.read_file(path)))
         if (wrong := change(entry)) is not None
-    ]  # fmt: skip
+    ]
     replica, path, at, wrong = choose(rng, candidates)
     entries = decode_snapshot(replica.storage.read_file(path))
     entries[at] = wrong
@@ -147,11 +150,15 @@ def snapshot_timestamp(site: Site, rng: random.Random) -> Fault:
 def snapshot_coordinator_epoch(site: Site, rng: random.Random) -> Fault:
     wrong = rng.choice((-1, 1, 7))
     return _snapshot_with(
-        site, rng,
-        lambda entry: changed(entry, coordinator_epoch=entry.coordinator_epoch + wrong)
-        if entry.coordinator_epoch > 0 else None,
+        site,
+        rng,
+        lambda entry: (
+            changed(entry, coordinator_epoch=entry.coordinator_epoch + wrong)
+            if entry.coordinator_epoch > 0
+            else None
+        ),
         "snapshot-producer",
-    )  # fmt: skip
+    )
 
 
 # -- a clean stop ------------------------------------------------------------------------------
@@ -183,8 +190,9 @@ def _without_entry(site: Site, rng: random.Random, name: str, rules: str) -> Fau
     del offsets[replica.tp]
     log_dir.write_offsets(name, offsets)
     files = [log_dir.file(name), replica.segments[-1].file(LOG)]
-    return fault(replica, f"{name} of {log_dir.path} without {replica.tp}", files, rules,
-                 differs=False)  # fmt: skip
+    return fault(
+        replica, f"{name} of {log_dir.path} without {replica.tp}", files, rules, differs=False
+    )
 
 
 @kind()
@@ -221,10 +229,13 @@ def _of_all(site: Site, log_dir: LogDir, told: str, rules: str) -> Fault:
 def first_segment_lost(site: Site, rng: random.Random) -> Fault:
     """With everything that belongs to it; the epochs on file begin before what is left."""
     candidates = [
-        one for one in _closed(site)
-        if len(one.segments) > 1 and one.epochs and one.epochs[0][1] < one.segments[1].base
+        one
+        for one in _closed(site)
+        if len(one.segments) > 1
+        and one.epochs
+        and one.epochs[0][1] < one.segments[1].base
         and one.log_start == one.segments[0].base
-    ]  # fmt: skip
+    ]
     replica = choose(rng, candidates)
     base = replica.segments[0].base
     for suffix in filenames.SEGMENT_SUFFIXES:
@@ -232,8 +243,13 @@ def first_segment_lost(site: Site, rng: random.Random) -> Fault:
         if replica.storage.info(path) is not None:
             replica.storage.remove(path)
     files = [replica.file(LEADER_EPOCH)]
-    return fault(replica, f"{replica.path} without segment {base}", files, "epochs-range",
-                 "txnindex-offsets txnindex-entries snapshot-producer")  # fmt: skip
+    return fault(
+        replica,
+        f"{replica.path} without segment {base}",
+        files,
+        "epochs-range",
+        "txnindex-offsets txnindex-entries snapshot-producer",
+    )
 
 
 @kind()
@@ -249,10 +265,11 @@ def epochs_begin_late(site: Site, rng: random.Random) -> Fault:
 def high_watermark_zero(site: Site, rng: random.Random) -> Fault:
     """Of a replica that has all that another one knows to be committed."""
     candidates = [
-        one for one in _closed(site)
+        one
+        for one in _closed(site)
         if any(0 < other.high_watermark <= one.end_offset for other in site.peers(one))
         and one.high_watermark > 0
-    ]  # fmt: skip
+    ]
     replica = choose(rng, candidates)
     log_dir = replica.log_dir
     log_dir.write_offsets(HIGH_WATERMARK, log_dir.offsets(HIGH_WATERMARK) | {replica.tp: 0})
@@ -275,8 +292,10 @@ def _reached(segment: Segment, offset: int) -> int:
 def index_entry_too_high(site: Site, rng: random.Random) -> Fault:
     """The end of a later batch: one that the time index would know of, had it been appended with
     the batch that the entry leads to."""
-    times = {segment.file(TIME): {key for key, _ in entries}
-             for segment, entries in with_entries(site, TIME)}  # fmt: skip
+    times = {
+        segment.file(TIME): {key for key, _ in entries}
+        for segment, entries in with_entries(site, TIME)
+    }
     candidates = []
     for segment, entries in with_entries(site, INDEX):
         known = times.get(segment.file(TIME), set())
@@ -284,10 +303,12 @@ def index_entry_too_high(site: Site, rng: random.Random) -> Fault:
         bounds = [offset for offset, _ in entries[1:]] + [2**31]
         for number, ((offset, position), bound) in enumerate(zip(entries, bounds, strict=True)):
             candidates += [
-                (segment, number, end, position) for end in ends
-                if segment.closed and offset < end < bound
+                (segment, number, end, position)
+                for end in ends
+                if segment.closed
+                and offset < end < bound
                 and _reached(segment, segment.base + end) not in known
-            ]  # fmt: skip
+            ]
     segment, number, end, position = choose(rng, candidates)
     put(segment, INDEX, number, end, position)
     told = f"offset {end} in entry {number} of {segment.file(INDEX)}"

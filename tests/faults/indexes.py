@@ -19,9 +19,11 @@ from tests.faults.planter import Fault, NotHere, choose, fault, kind
 from tests.faults.site import Replica, Segment, Site, flipped, patched, replace
 
 INDEX, TIME, TXN, SNAPSHOT = (
-    filenames.INDEX_SUFFIX, filenames.TIME_INDEX_SUFFIX, filenames.TXN_INDEX_SUFFIX,
+    filenames.INDEX_SUFFIX,
+    filenames.TIME_INDEX_SUFFIX,
+    filenames.TXN_INDEX_SUFFIX,
     filenames.SNAPSHOT_SUFFIX,
-)  # fmt: skip
+)
 _LAYOUTS = {INDEX: OFFSET_ENTRY, TIME: TIME_ENTRY, TXN: TXN_ENTRY}
 _USED: dict[str, Callable[[bytes], int]] = {
     INDEX: used_offset_entries,
@@ -113,9 +115,10 @@ def index_noise(site: Site, rng: random.Random) -> Fault:
 def index_missing(site: Site, rng: random.Random) -> Fault:
     suffix = rng.choice((INDEX, TIME))
     segments = [
-        segment for segment in site.segments()
+        segment
+        for segment in site.segments()
         if segment.has(filenames.LOG_SUFFIX) and segment.replica.storage.info(segment.file(suffix))
-    ]  # fmt: skip
+    ]
     segment = choose(rng, segments)
     segment.replica.storage.remove(segment.file(suffix))
     return _fault(
@@ -261,11 +264,13 @@ def snapshot_of_another_state(site: Site, rng: random.Random) -> Fault:
     """A valid file that has another sequence, offset or epoch than the log."""
     candidates = [
         (replica, path, at, entry)
-        for replica in site.filled() if not replica.compacted and not replica.segments[0].base
-        for offset, path in snapshots_of(replica) if 0 < offset <= replica.end_offset
+        for replica in site.filled()
+        if not replica.compacted and not replica.segments[0].base
+        for offset, path in snapshots_of(replica)
+        if 0 < offset <= replica.end_offset
         for at, entry in enumerate(decode_snapshot(replica.storage.read_file(path)))
         if entry.last_offset >= 0
-    ]  # fmt: skip
+    ]
     replica, path, at, entry = choose(rng, candidates)
     wrong = rng.choice(
         (

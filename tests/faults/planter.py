@@ -87,9 +87,14 @@ def fault(
 ) -> Fault:
     """A fault of one replica; ``rules`` and ``along`` are words. ``differs``: from its peers."""
     return Fault(
-        told, where.path, frozenset(files), frozenset(rules.split()), frozenset(along.split()),
-        where.tp if differs else None, offset,
-    )  # fmt: skip
+        told,
+        where.path,
+        frozenset(files),
+        frozenset(rules.split()),
+        frozenset(along.split()),
+        where.tp if differs else None,
+        offset,
+    )
 
 
 def choose(rng: random.Random, candidates: Sequence[T]) -> T:

@@ -40,10 +40,14 @@ def _comparable(site: Site) -> list[Spot]:
         start = max(one.log_start for one in (replica, *others))
         end = site.committed_below(replica.tp)
         spots += [
-            spot for spot in replica.batches
-            if start <= spot.batch.base_offset and spot.batch.next_offset <= end
-            and spot.batch.magic == 2 and not spot.batch.is_control and spot.batch.record_count
-        ]  # fmt: skip
+            spot
+            for spot in replica.batches
+            if start <= spot.batch.base_offset
+            and spot.batch.next_offset <= end
+            and spot.batch.magic == 2
+            and not spot.batch.is_control
+            and spot.batch.record_count
+        ]
     return spots
 
 
@@ -142,8 +146,9 @@ def other_history(site: Site, rng: random.Random) -> Fault:
     told = f"other records from offset {first} on in {replica.path}"
     found = _diverged(site, spot, told, first)
     logs = frozenset(_logs([replica]))
-    return Fault(told, found.directory, found.files | logs, found.rules, tp=replica.tp,
-                 offset=first)  # fmt: skip
+    return Fault(
+        told, found.directory, found.files | logs, found.rules, tp=replica.tp, offset=first
+    )
 
 
 @kind(compared=True)
@@ -196,10 +201,11 @@ def other_topic_id(site: Site, rng: random.Random) -> Fault:
 def tail_lost(site: Site, rng: random.Random) -> Fault:
     """A log ends before its high watermark, at a batch, as if it had been flushed so far only."""
     candidates = [
-        spot for replica in site.filled()
+        spot
+        for replica in site.filled()
         for spot in replica.batches
         if spot.segment.active and spot.batch.next_offset <= replica.high_watermark
-    ]  # fmt: skip
+    ]
     spot = choose(rng, candidates)
     replica, end = spot.replica, spot.batch.base_offset
     log_dir = replica.log_dir
@@ -234,18 +240,23 @@ def marker_changed(site: Site, rng: random.Random) -> Fault:
     at = batch.index(_KEY_LENGTH + record.key, _RECORDS_AT)
     _overwrite(spot, sealed(patched(batch, at + 3, int(now).to_bytes(2, "big"))))
     told = f"the marker at {spot.batch.position} of {spot.log} is {now.name}"
-    return fault(spot.replica, told, [_txn_index(spot.segment), spot.log],
+    return fault(
+        spot.replica,
+        told,
+        [_txn_index(spot.segment), spot.log],
         f"txnindex-entries {DIVERGED}",
-                 "txnindex-offsets")  # fmt: skip
+        "txnindex-offsets",
+    )
 
 
 def _ends_something(spot: Spot, marker: Record) -> bool:
     """Whether its producer has written in a transaction since the marker before it."""
     before: list[Batch] = [
-        other.batch for other in spot.replica.batches
+        other.batch
+        for other in spot.replica.batches
         if other.batch.producer_id == spot.batch.producer_id
         and other.batch.base_offset < marker.offset
-    ]  # fmt: skip
+    ]
     return bool(before) and before[-1].is_transactional and not before[-1].is_control
 
 

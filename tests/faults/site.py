@@ -111,9 +111,10 @@ class Replica:
         names = (entry.name for entry in self.storage.scan_dir(self.path))
         parsed = (filenames.parse_segment_file(name) for name in names)
         bases = [
-            file.offset for file in parsed
+            file.offset
+            for file in parsed
             if file and file.suffix == filenames.LOG_SUFFIX and not file.transition
-        ]  # fmt: skip
+        ]
         following = [*bases[1:], UNKNOWN]
         return [Segment(self, *pair) for pair in zip(bases, following, strict=True)]
 

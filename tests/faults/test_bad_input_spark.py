@@ -17,9 +17,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from logstore.spark import verify
-from logstore.verify import Severity, VerifyReport
-from logstore.verify import verify as verify_plainly
+from logstore.spark import verify_on_spark
+from logstore.verify import Severity, VerifyReport, verify
 from tests.faults import kinds  # noqa: F401
 from tests.faults.planter import DIVERGED, plant
 from tests.faults.site import Replica, Segment, Site, copied, replace
@@ -53,7 +52,7 @@ def load(spark: SparkSession) -> Load:
 
 def checked(spark: SparkSession, *paths: str) -> VerifyReport:
     """The report of a verification on Spark, which is that of one without."""
-    report, plain = verify(spark, *paths).report, verify_plainly(paths)
+    report, plain = verify_on_spark(spark, *paths).report, verify(paths)
     assert sorted(map(str, report.findings)) == sorted(map(str, plain.findings))
     assert sorted(report.unusable) == sorted(plain.unusable)
     return report
@@ -192,10 +191,16 @@ def test_two_replicas_that_diverge(spark: SparkSession, load: Load, site: Site) 
     reason = error_of(load(*site.paths, subscribe=fault.tp.topic))
     assert "replicas" in reason
     assert all(path in reason for path in site.paths)
-    rows = load(
-        *site.paths, replicas="all", columns="broker,value,partition,offset",
-        subscribe=fault.tp.topic,
-    ).where(f"partition = {fault.tp.partition} and offset = {fault.offset}").collect()  # fmt: skip
+    rows = (
+        load(
+            *site.paths,
+            replicas="all",
+            columns="broker,value,partition,offset",
+            subscribe=fault.tp.topic,
+        )
+        .where(f"partition = {fault.tp.partition} and offset = {fault.offset}")
+        .collect()
+    )
     assert len(rows) == 3
     assert len({bytes(row.value) for row in rows if row.value is not None}) == 2
     found = [f for f in checked(spark, *site.paths).findings if f.rule == DIVERGED]

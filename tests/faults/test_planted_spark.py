@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from logstore.spark import verify
-from logstore.verify import verify as verify_plainly
+from logstore.spark import verify_on_spark
+from logstore.verify import verify
 from tests.faults.kinds import KINDS
 from tests.faults.together import all_complaints, plant_each
 
@@ -30,12 +30,12 @@ def test_all_are_found_in_one_job_and_none_is_invented(
 ) -> None:
     planted = plant_each(clean, tmp_path, islice(cycle(KINDS), FAULTS), "spark")
     assert len(planted) == FAULTS
-    found = verify(spark, *(path for one in planted for path in one.paths))
+    found = verify_on_spark(spark, *(path for one in planted for path in one.paths))
     wrong = all_complaints(planted, found.report)
     assert not wrong, "\n".join(wrong)
     assert found.findings.count() == len(found.report.findings)
     some = planted[::EVERY]
-    plain = verify_plainly(path for one in some for path in one.paths)
+    plain = verify(path for one in some for path in one.paths)
     parts = [one.part_of(found.report) for one in some]
     together = [str(finding) for part in parts for finding in part.findings]
     assert sorted(map(str, plain.findings)) == sorted(together)

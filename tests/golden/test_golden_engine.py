@@ -185,9 +185,13 @@ def test_appended_again_every_index_entry_names_a_batch(folder: Path) -> None:
     storage = MemoryStorage()
     config = LogConfig(index_interval_bytes=facts["indexIntervalBytes"], segment_index_bytes=4096)
     log = ReplicaLog.open(
-        DIRECTORY, config, storage=storage, clock=ManualClock(NOW), replicated=True,
+        DIRECTORY,
+        config,
+        storage=storage,
+        clock=ManualClock(NOW),
+        replicated=True,
         log_start_offset=facts["baseOffset"],
-    )  # fmt: skip
+    )
     with log:
         for call in facts["appends"]:
             start, size = call["position"], call["bytes"]

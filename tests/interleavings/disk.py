@@ -14,8 +14,8 @@ from logstore.storage.memory import (
     WRITE,
     DirNode,
     FileNode,
+    FileOrDir,
     MemoryFile,
-    Node,
 )
 from logstore.testing import FaultyStorage, ManualClock
 from logstore.testing.faulty import SimulatedCrash
@@ -28,8 +28,12 @@ HELD_LOG_NAME = re.compile(r"\d{20}\.log(\.swap)?")
 
 # Small files that a new leadership or a new topic writes before its first record, by design under
 # the lock of the writer; they are not written for a record.
-WRITTEN_UNDER_LOCK = ("leader-epoch-checkpoint", "leader-epoch-checkpoint.tmp",
-                      "partition.metadata", "partition.metadata.tmp")  # fmt: skip
+WRITTEN_UNDER_LOCK = (
+    "leader-epoch-checkpoint",
+    "leader-epoch-checkpoint.tmp",
+    "partition.metadata",
+    "partition.metadata.tmp",
+)
 
 
 class _Guard:
@@ -45,9 +49,11 @@ class _Guard:
         self._depth += 1
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._depth -= 1
         if not self._depth and not isinstance(error, Found):
             self._scheduler.point("storage done")
@@ -102,11 +108,11 @@ class Disk(FaultyStorage):
             self.before_aborted()
         super().on_write(file, position, data)
 
-    def link(self, parent: DirNode, name: str, node: Node) -> None:
+    def link(self, parent: DirNode, name: str, node: FileOrDir) -> None:
         self._check_roll(parent, name)
         super().link(parent, name, node)
 
-    def move(self, parent: DirNode, name: str, target: DirNode, to: str, node: Node) -> None:
+    def move(self, parent: DirNode, name: str, target: DirNode, to: str, node: FileOrDir) -> None:
         self._check_roll(target, to)
         super().move(parent, name, target, to, node)
 

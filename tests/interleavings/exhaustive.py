@@ -14,8 +14,11 @@ from tests.interleavings.scheduler import Found
 from tests.interleavings.strategies import every_way
 
 _SETUP: tuple[Op, ...] = (
-    ("append", 2, 10, 3), ("append", 1, 110, 5), ("append", 3, 60, 9), ("append", 2, 0, 7),
-)  # fmt: skip
+    ("append", 2, 10, 3),
+    ("append", 1, 110, 5),
+    ("append", 3, 60, 9),
+    ("append", 2, 0, 7),
+)
 
 
 def _pair(
@@ -28,18 +31,26 @@ def _pair(
     **config: int,
 ) -> Program:
     settings = {
-        "segment_bytes": 6000, "index_interval_bytes": 0, "segment_index_bytes": 1200,
-        "retention_ms": -1, "file_delete_delay_ms": 0, **config,
-    }  # fmt: skip
+        "segment_bytes": 6000,
+        "index_interval_bytes": 0,
+        "segment_index_bytes": 1200,
+        "retention_ms": -1,
+        "file_delete_delay_ms": 0,
+        **config,
+    }
     return Program(
         tuple(settings.items()), replicated, setup, (one, other), fault=fault, ending="all_lost"
     )
 
 
 _TRANSACTIONS: tuple[Op, ...] = (
-    ("append", 1, 0, 0), ("transact", 2, 10), ("append", 1, 0, 2), ("end_transaction", False),
-    ("append", 2, 0, 4), ("transact", 1, 10),
-)  # fmt: skip
+    ("append", 1, 0, 0),
+    ("transact", 2, 10),
+    ("append", 1, 0, 2),
+    ("end_transaction", False),
+    ("append", 2, 0, 4),
+    ("transact", 1, 10),
+)
 
 PAIRS: dict[str, Program] = {
     "read up to the watermark, append": _pair(

@@ -92,9 +92,11 @@ def read_checks(
         return not decided(told, state) - known
 
     reported = (
-        fetched.log_start_offset, fetched.log_end_offset, fetched.high_watermark,
+        fetched.log_start_offset,
+        fetched.log_end_offset,
+        fetched.high_watermark,
         fetched.last_stable_offset,
-    )  # fmt: skip
+    )
     return [
         Check("out of range, and answered", lambda s: s.start <= start <= s.end),
         Check("offsets of another moment", lambda s: s.numbers() == reported),

@@ -159,8 +159,11 @@ class Model:
     def _look(self) -> tuple[int, int, int, int]:
         log = self.log
         return (
-            log.log_start_offset, log.log_end_offset, log.high_watermark, log.last_stable_offset,
-        )  # fmt: skip
+            log.log_start_offset,
+            log.log_end_offset,
+            log.high_watermark,
+            log.last_stable_offset,
+        )
 
     def observe(self, doing: Doing) -> None:
         """Take down the log's state after a step inside ``doing``."""

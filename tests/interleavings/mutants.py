@@ -294,15 +294,32 @@ def sync_forgotten(patch: pytest.MonkeyPatch) -> None:
 MUTANTS: dict[str, Patch] = {
     patch.__name__: patch
     for patch in (
-        live_size, no_second_look, removal_unseen, range_unchecked, published_before_written,
-        abort_indexed_late, unstable_offset_ignored, newest_first, oldest_cut_first,
-        flush_limit_kept, flush_by_count_forgotten, flush_of_another_moment, named_before_settled,
-        roll_slips_in, append_into_a_cut, cut_before_published, sync_under_the_write_lock,
-        locks_in_another_order, closed_files_read_on, failure_forgotten, nobody_woken,
-        cut_not_told, sync_forgotten,
+        live_size,
+        no_second_look,
+        removal_unseen,
+        range_unchecked,
+        published_before_written,
+        abort_indexed_late,
+        unstable_offset_ignored,
+        newest_first,
+        oldest_cut_first,
+        flush_limit_kept,
+        flush_by_count_forgotten,
+        flush_of_another_moment,
+        named_before_settled,
+        roll_slips_in,
+        append_into_a_cut,
+        cut_before_published,
+        sync_under_the_write_lock,
+        locks_in_another_order,
+        closed_files_read_on,
+        failure_forgotten,
+        nobody_woken,
+        cut_not_told,
+        sync_forgotten,
     )
 } | {
     "no_write_lock": _without(writer, Rank.WRITE),
     "no_flush_lock": _without(flushing, Rank.FLUSH),
     "no_structure_lock": _without(maintenance, Rank.STRUCTURE),
-}  # fmt: skip
+}

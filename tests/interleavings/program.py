@@ -18,15 +18,33 @@ Op = tuple[Any, ...]
 OPERATIONS: dict[str, Callable[..., None]] = {
     call.__name__: call
     for call in (
-        writing.append, writing.append_as_leader, writing.append_as_follower, writing.transact,
-        writing.end_transaction, writing.roll, writing.flush, writing.truncate_to,
-        writing.start_at, writing.delete_records, writing.retain, writing.purge, writing.regroup,
-        writing.advance_watermark, writing.set_watermark, writing.reconfigure, writing.close,
-        writing.crash, reading.read, reading.iterate, reading.find_timestamp,
-        reading.available_bytes, reading.aborted_transactions, writing.append_synced,
+        writing.append,
+        writing.append_as_leader,
+        writing.append_as_follower,
+        writing.transact,
+        writing.end_transaction,
+        writing.roll,
+        writing.flush,
+        writing.truncate_to,
+        writing.start_at,
+        writing.delete_records,
+        writing.retain,
+        writing.purge,
+        writing.regroup,
+        writing.advance_watermark,
+        writing.set_watermark,
+        writing.reconfigure,
+        writing.close,
+        writing.crash,
+        reading.read,
+        reading.iterate,
+        reading.find_timestamp,
+        reading.available_bytes,
+        reading.aborted_transactions,
+        writing.append_synced,
         following.follow,
     )
-}  # fmt: skip
+}
 
 TRUNCATIONS = ("truncate_to", "start_at")
 
@@ -83,9 +101,11 @@ class Program:
             "Program(",
             f"    config={self.config!r},",
             f"    replicated={self.replicated},",
-            "    setup=(", *(f"        {op!r}," for op in self.setup), "    ),",
+            "    setup=(",
+            *(f"        {op!r}," for op in self.setup),
+            "    ),",
             "    actors=(",
-        ]  # fmt: skip
+        ]
         for ops in self.actors:
             lines += ["        (", *(f"            {op!r}," for op in ops), "        ),"]
         lines += ["    ),"]
@@ -197,10 +217,19 @@ class Drawer:
             return None, None
         if kind < 0.88:
             return None, rng.randint(1, 60)
-        operation, glob = rng.choice((
-            ("write", "*.txnindex"), ("write", "*.txnindex"), ("write", "*.log"), ("sync", "*.log"),
-            ("sync_dir", "*"), ("read", "*.log"), ("open", "*"), ("rename", "*"), ("truncate", "*"),
-        ))  # fmt: skip
+        operation, glob = rng.choice(
+            (
+                ("write", "*.txnindex"),
+                ("write", "*.txnindex"),
+                ("write", "*.log"),
+                ("sync", "*.log"),
+                ("sync_dir", "*"),
+                ("read", "*.log"),
+                ("open", "*"),
+                ("rename", "*"),
+                ("truncate", "*"),
+            )
+        )
         after = 0 if glob == "*.txnindex" else rng.randint(0, 12)
         return (operation, glob, after, rng.choice((errno.EIO, errno.ENOSPC))), None
 
@@ -230,19 +259,21 @@ class Drawer:
                 lambda: ("set_watermark", self._place()),
                 lambda: ("roll",),
                 lambda: ("flush", 1001),
-            ]  # fmt: skip
+            ]
         choices: list[Callable[[], Op]] = [
             lambda: ("append", *self._shape()),
             lambda: ("append", *self._shape()),
             lambda: ("append_as_leader", *self._batches()),
             lambda: ("transact", rng.randint(1, 3), rng.choice((0, 40))),
-            lambda: rng.choice((
-                ("transact", rng.randint(1, 3), rng.choice((0, 40))),
-                ("end_transaction", rng.random() < 0.3),
-            )),
+            lambda: rng.choice(
+                (
+                    ("transact", rng.randint(1, 3), rng.choice((0, 40))),
+                    ("end_transaction", rng.random() < 0.3),
+                )
+            ),
             lambda: ("roll",),
             lambda: ("flush", rng.choice((1001, 1001, self._place()))),
-        ]  # fmt: skip
+        ]
         if replicated:
             choices += [
                 lambda: ("advance_watermark", rng.choice((1000, self._place()))),
@@ -259,14 +290,24 @@ class Drawer:
             lambda: ("read", outside(), "hw", size()),
             lambda: ("read", self._place(), "committed", size()),
             lambda: ("read", self._place(), "committed hw", size()),
-            lambda: ("iterate", rng.choice(("records", "chunks", "arrow")), outside(),
-                     rng.random() < 0.3, rng.randint(1, 6)),
-            lambda: ("iterate", rng.choice(("records", "chunks", "arrow")), self._place(),
-                     rng.random() < 0.3, rng.randint(1, 6)),
+            lambda: (
+                "iterate",
+                rng.choice(("records", "chunks", "arrow")),
+                outside(),
+                rng.random() < 0.3,
+                rng.randint(1, 6),
+            ),
+            lambda: (
+                "iterate",
+                rng.choice(("records", "chunks", "arrow")),
+                self._place(),
+                rng.random() < 0.3,
+                rng.randint(1, 6),
+            ),
             lambda: ("find_timestamp", rng.choice((-1, -2, -3, *range(0, 22, 2)))),
             lambda: ("available_bytes", self._place(), self._place()),
             lambda: ("aborted_transactions", self._place(), self._place()),
-        ]  # fmt: skip
+        ]
 
     def _removers(self) -> list[Callable[[], Op]]:
         rng = self.rng

@@ -1,9 +1,8 @@
-"""Interleavings of one log: a few thousand new ones in every run, and those that once failed."""
+"""Interleavings of one log: the first few thousand seeds, and those that once failed."""
 
 from __future__ import annotations
 
 import os
-import random
 import time
 
 import pytest
@@ -20,16 +19,15 @@ SECONDS = float(os.environ.get("LOGSTORE_INTERLEAVINGS", "6"))
 
 @pytest.mark.slow
 @pytest.mark.timeout(60 + 2 * SECONDS)
-def test_new_seeds() -> None:
-    first = random.SystemRandom().randrange(1 << 40)
+def test_the_first_seeds() -> None:
     deadline = time.monotonic() + SECONDS
-    seed = first
+    seed = 0
     while time.monotonic() < deadline:
         program, schedule = draw(seed)
         found = execute_drawn(program, schedule).found
         assert found is None, f"{found}\npython -m tests.interleavings --one {seed}"
         seed += 1
-    print(f"seeds {first} to {seed - 1}")
+    print(f"{seed} seeds")
 
 
 @pytest.mark.slow

@@ -66,9 +66,16 @@ class Round:
     def run(self, seconds: float) -> None:
         """Raise ``Broken``, or what a thread met, if a promise was broken."""
         bodies: list[Callable[[random.Random], None]] = [
-            self._append, self._append_ready, self._transact, self._read, self._read, self._iterate,
-            self._look_up, self._flush, self._remove,
-        ]  # fmt: skip
+            self._append,
+            self._append_ready,
+            self._transact,
+            self._read,
+            self._read,
+            self._iterate,
+            self._look_up,
+            self._flush,
+            self._remove,
+        ]
         threads = [
             threading.Thread(target=self._loop, args=(body, index), daemon=True)
             for index, body in enumerate(bodies)
@@ -93,9 +100,12 @@ class Round:
             start = self.log.log_start_offset
             self.log.close()
             again = ReplicaLog.open(
-                str(self.directory), self.config, clean_shutdown=True, recovery_point=end,
+                str(self.directory),
+                self.config,
+                clean_shutdown=True,
+                recovery_point=end,
                 log_start_offset=start,
-            )  # fmt: skip
+            )
             self._check_content(again)
             again.close()
 
@@ -238,9 +248,19 @@ class Round:
         records = tuple((r.offset, r.value or b"") for r in fetched.records())
         after = log.log_start_offset
         self.witness.answers.append(
-            Answer(what, called, returned, position, limit, start, after, records, committed,
-                   not fetched.data)
-        )  # fmt: skip
+            Answer(
+                what,
+                called,
+                returned,
+                position,
+                limit,
+                start,
+                after,
+                records,
+                committed,
+                not fetched.data,
+            )
+        )
 
     def _check_refused(self, called: int, position: int, end_before: int) -> None:
         returned = self.witness.tick()
@@ -270,9 +290,18 @@ class Round:
                 what = f"{'to_arrow' if arrow else 'record_chunks'} at {position}"
                 after = log.log_start_offset
                 self.witness.answers.append(
-                    Answer(what, called, returned, position, NEVER, start, after, records,
-                           ended=portion is None)
-                )  # fmt: skip
+                    Answer(
+                        what,
+                        called,
+                        returned,
+                        position,
+                        NEVER,
+                        start,
+                        after,
+                        records,
+                        ended=portion is None,
+                    )
+                )
                 if portion is None or self.witness.stop.is_set():
                     return
                 position = records[-1][0] + 1

@@ -66,9 +66,13 @@ class World:
 
     def open(self, **arguments: Any) -> ReplicaLog:
         return ReplicaLog.open(
-            DIRECTORY, self.config, storage=self.disk, clock=self.clock,
-            replicated=self.replicated, **arguments,
-        )  # fmt: skip
+            DIRECTORY,
+            self.config,
+            storage=self.disk,
+            clock=self.clock,
+            replicated=self.replicated,
+            **arguments,
+        )
 
     def begin(self) -> None:
         """Open the log; from here on everything is observed."""

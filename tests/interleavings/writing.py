@@ -69,15 +69,19 @@ def _make(
     fields: dict[str, Any] = {}
     if kind is Kind.TRANSACTIONAL:
         fields = {
-            "producer_id": hands.producer_id, "producer_epoch": hands.producer_epoch,
-            "base_sequence": hands.sequence, "transactional": True,
-        }  # fmt: skip
+            "producer_id": hands.producer_id,
+            "producer_epoch": hands.producer_epoch,
+            "base_sequence": hands.sequence,
+            "transactional": True,
+        }
     data = bytes(
         encode_batch(
             [(None, row.value, row.timestamp) for row in rows],
-            base_offset=base, leader_epoch=0, **fields,
+            base_offset=base,
+            leader_epoch=0,
+            **fields,
         )
-    )  # fmt: skip
+    )
     producer_id = hands.producer_id if kind is Kind.TRANSACTIONAL else -1
     return data, Batch(base, base + count - 1, len(data), rows, kind, producer_id)
 
@@ -292,8 +296,11 @@ def set_watermark(world: World, hands: Hands, thousandth: int) -> None:
 
 
 def reconfigure(world: World, hands: Hands, segment_bytes: int, retention_bytes: int) -> None:
-    changed = {**{f: getattr(world.config, f) for f in world.config.__slots__},
-               "segment_bytes": segment_bytes, "retention_bytes": retention_bytes}  # fmt: skip
+    changed = {
+        **{f: getattr(world.config, f) for f in world.config.__slots__},
+        "segment_bytes": segment_bytes,
+        "retention_bytes": retention_bytes,
+    }
     with world.operation("reconfigure"):
         world.log.reconfigure(LogConfig(**changed))
 

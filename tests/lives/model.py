@@ -42,8 +42,10 @@ class Life:
 
     def copy(self, **changes: object) -> Life:
         fresh: dict[str, object] = {
-            "values": list(self.values), "bases": list(self.bases), "starts": set(self.starts)
-        }  # fmt: skip
+            "values": list(self.values),
+            "bases": list(self.bases),
+            "starts": set(self.starts),
+        }
         return replace(self, **(fresh | changes))  # type: ignore[arg-type]
 
     def truncated(self, offset: int) -> Life:
@@ -63,9 +65,14 @@ class Life:
     def begun_anew(self, offset: int) -> Life:
         """``truncate_fully_and_start_at``."""
         return self.copy(
-            base=offset, values=[], bases=[], start=offset, starts={offset}, flushed=0,
+            base=offset,
+            values=[],
+            bases=[],
+            start=offset,
+            starts={offset},
+            flushed=0,
             high_watermark=offset,
-        )  # fmt: skip
+        )
 
     def faults(self, log: ReplicaLog, *, killed: bool, replicated: bool) -> list[str]:
         """Why ``log``, just loaded, cannot be this life; nothing when it can.
@@ -104,11 +111,16 @@ class Life:
         if end > self.end:  # all records are lost, but not that the log starts behind them
             base, values = end, []
         return self.copy(
-            base=base, values=values, bases=[b for b in self.bases if base <= b < end],
-            start=start, starts={s for s in self.starts if s <= start},
+            base=base,
+            values=values,
+            bases=[b for b in self.bases if base <= b < end],
+            start=start,
+            starts={s for s in self.starts if s <= start},
             flushed=min(self.flushed, end) if killed else end,
-            high_watermark=log.high_watermark, reached=min(self.reached, end), cut=False,
-        )  # fmt: skip
+            high_watermark=log.high_watermark,
+            reached=min(self.reached, end),
+            cut=False,
+        )
 
 
 Candidates = list[Life | None]

@@ -71,13 +71,28 @@ class Search:
         self.count = 0
         self.focus = TPS[0]  # most steps are about one log: what goes wrong takes several
         self.steps: dict[Callable[[], str], int] = {
-            self.create: 4, self.create_one: 2, self.add_partitions: 1, self.append: 14,
-            self.flush: 5, self.roll: 2, self.delete_records: 5, self.raise_high_watermark: 4,
-            self.checkpoint: 7, self.truncate: 2, self.begin_anew: 2, self.delete: 4,
-            self.delete_topic: 2, self.alter: 2, self.work_later: 2, self.wait: 2,
-            self.restart: 1, self.live_again: 5, self.half_deleted: 1, self.cut_and_grow: 4,
+            self.create: 4,
+            self.create_one: 2,
+            self.add_partitions: 1,
+            self.append: 14,
+            self.flush: 5,
+            self.roll: 2,
+            self.delete_records: 5,
+            self.raise_high_watermark: 4,
+            self.checkpoint: 7,
+            self.truncate: 2,
+            self.begin_anew: 2,
+            self.delete: 4,
+            self.delete_topic: 2,
+            self.alter: 2,
+            self.work_later: 2,
+            self.wait: 2,
+            self.restart: 1,
+            self.live_again: 5,
+            self.half_deleted: 1,
+            self.cut_and_grow: 4,
             self.checkpoint_deletion: 4,
-        }  # fmt: skip
+        }
         self.crash_share = rng.choice((0.02, 0.06, 0.25))
 
     # -- the run -------------------------------------------------------------------------------
@@ -120,9 +135,15 @@ class Search:
 
         self.later.clear()
         self.manager = LogManager(
-            self.directories, DEFAULT, storage=self.storage, clock=self.clock, cluster_id="c",
-            run_later=later, replicated=self.replicated, random_id=self.new_id,
-        )  # fmt: skip
+            self.directories,
+            DEFAULT,
+            storage=self.storage,
+            clock=self.clock,
+            cluster_id="c",
+            run_later=later,
+            replicated=self.replicated,
+            random_id=self.new_id,
+        )
 
     def new_id(self) -> str:
         return f"{self.rng.getrandbits(128):032x}"
@@ -175,8 +196,9 @@ class Search:
                     break
                 wrong.append("; ".join(faults))
             else:
-                raise AssertionError(f"{tp} should not be here" if not wrong else
-                                     f"{tp}: " + " | ".join(wrong))  # fmt: skip
+                raise AssertionError(
+                    f"{tp} should not be here" if not wrong else f"{tp}: " + " | ".join(wrong)
+                )
         self.whole = []
         for name in NAMES:
             marks = {log.config.retention_ms for tp, log in logs.items() if tp.topic == name}
@@ -244,8 +266,11 @@ class Search:
         others = [log.topic_id for other, log in self.logs().items() if other.topic == tp.topic]
         topic_id = others[0] if others else uuid.UUID(hex=self.new_id())
         # The id is written after the log is made; without it nothing was promised yet.
-        self.names[tp] = [None, Life(topic_id, DEFAULT.retention_ms),
-                          Life(None, DEFAULT.retention_ms)]  # fmt: skip
+        self.names[tp] = [
+            None,
+            Life(topic_id, DEFAULT.retention_ms),
+            Life(None, DEFAULT.retention_ms),
+        ]
         self.manager.get_or_create(*tp, topic_id=topic_id)
         self.names[tp] = [Life(topic_id, DEFAULT.retention_ms)]
         return f"create {tp}: {topic_id}"
@@ -411,8 +436,9 @@ class Search:
         tp, _, life = picked
         offset = self.rng.choice(life.cuts())
         told = f"truncate {tp} to {offset}"
-        return self.change(tp, life, life.truncated(offset),
-                           lambda m: m.truncate_to({tp: offset}), told)  # fmt: skip
+        return self.change(
+            tp, life, life.truncated(offset), lambda m: m.truncate_to({tp: offset}), told
+        )
 
     def begin_anew(self) -> str:
         picked = self.pick()
@@ -420,12 +446,22 @@ class Search:
             return "nothing to begin anew"
         tp, log, life = picked
         offset = self.rng.choice((0, life.end, life.end + 5, max(0, life.end - 3)))
-        return self.change(tp, life, life.begun_anew(offset),
-                           lambda m: log.truncate_fully_and_start_at(offset),
-                           f"{tp} begins anew at {offset}")  # fmt: skip
+        return self.change(
+            tp,
+            life,
+            life.begun_anew(offset),
+            lambda m: log.truncate_fully_and_start_at(offset),
+            f"{tp} begins anew at {offset}",
+        )
 
-    def change(self, tp: TopicPartition, before: Life, after: Life,
-               call: Callable[[LogManager], None], told: str) -> str:  # fmt: skip
+    def change(
+        self,
+        tp: TopicPartition,
+        before: Life,
+        after: Life,
+        call: Callable[[LogManager], None],
+        told: str,
+    ) -> str:
         """A cut, which power may bring back until the next append."""
         assert self.manager is not None
         # It flushes what was rolled, up to where it cuts.

@@ -170,15 +170,24 @@ def foreign_directory_taken_over(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS: list[Patch] = [
-    entries_kept_on_delete, entries_dropped_in_memory_only,
-    entries_dropped_after_the_name_is_free, entries_without_a_directory_believed,
-    entries_kept_when_a_log_begins_anew, entries_above_the_log_kept_at_a_load,
-    high_watermarks_kept_after_a_cut, recovery_points_before_log_starts,
-    log_starts_never_dropped, deletion_not_durable, name_free_before_the_rename,
-    creations_not_announced, creations_announced_for_ever, end_of_a_creation_not_durable,
-    configuration_not_stored, half_a_change_of_a_configuration_kept,
+    entries_kept_on_delete,
+    entries_dropped_in_memory_only,
+    entries_dropped_after_the_name_is_free,
+    entries_without_a_directory_believed,
+    entries_kept_when_a_log_begins_anew,
+    entries_above_the_log_kept_at_a_load,
+    high_watermarks_kept_after_a_cut,
+    recovery_points_before_log_starts,
+    log_starts_never_dropped,
+    deletion_not_durable,
+    name_free_before_the_rename,
+    creations_not_announced,
+    creations_announced_for_ever,
+    end_of_a_creation_not_durable,
+    configuration_not_stored,
+    half_a_change_of_a_configuration_kept,
     foreign_directory_taken_over,
-]  # fmt: skip
+]
 
 
 @pytest.mark.slow

@@ -19,12 +19,6 @@ MAX_INT = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class AppendInfo:
-    """What an append did.
-
-    ``last_offset`` is inclusive; timestamps are in ms, −1 when there is none; ``size`` in bytes.
-    A ``duplicate`` was appended before: the offsets are those of then, nothing was written.
-    """
-
     first_offset: int
     last_offset: int
     max_timestamp: int
@@ -37,14 +31,6 @@ class AppendInfo:
 
 @dataclass(frozen=True, slots=True)
 class LogSnapshot:
-    """Everything a reader needs of a log at one moment.
-
-    ``sealed`` has a ``SegmentView`` of each segment but the last, oldest first; ``active`` is the
-    last ``Segment``, and ``size`` (bytes of whole batches), ``offset_entries``, ``time_entries``,
-    ``max_timestamp`` and ``offset_of_max_timestamp`` (−1 none) say what it held. ``version`` counts
-    how often something was removed: bytes or segments that an older snapshot names may be gone.
-    """
-
     sealed: tuple[Any, ...]
     active: Any
     size: int
@@ -60,8 +46,6 @@ class LogSnapshot:
 
 
 class SegmentState:
-    """See ``_append.pyx``; attribute for attribute the same."""
-
     __slots__ = (
         "_file",
         "_offset_map",
@@ -122,10 +106,19 @@ class SegmentState:
         committed = self.next_offset if high_watermark < 0 else high_watermark
         stable = committed if first_unstable_offset < 0 else min(first_unstable_offset, committed)
         return LogSnapshot(
-            sealed, active, self.size, self.offset_entries, self.time_entries, self.max_timestamp,
-            self.offset_of_max_timestamp, log_start_offset, self.next_offset, committed, stable,
+            sealed,
+            active,
+            self.size,
+            self.offset_entries,
+            self.time_entries,
+            self.max_timestamp,
+            self.offset_of_max_timestamp,
+            log_start_offset,
+            self.next_offset,
+            committed,
+            stable,
             version,
-        )  # fmt: skip
+        )
 
     def must_roll(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
         if self.size > self.segment_bytes - size:

@@ -38,20 +38,6 @@ _LOG_APPEND_TIME, _DELETE_HORIZON = 0x08, 0x40
 
 
 class OffsetMap:
-    """Digest of a key -> the newest offset at which it was seen. Kafka's ``SkimpyOffsetMap``.
-
-    Keys are compared by their digest alone, murmur3 of 128 bits, so a key costs the same whatever
-    its length. ``memory`` bytes are all it ever takes, at 24 a key; ``load_factor`` of them may be
-    in use, because a table that is nearly full is slow.
-
-    Attributes:
-        slots: how many keys have room; limit: how many may be entered; size: how many are.
-        latest_offset: all records up to it were entered, as far as they have keys; −1: none.
-
-    Raises:
-        ValueError: no room for a single key.
-    """
-
     def __init__(self, memory: int, load_factor: float) -> None:
         if not 0 < load_factor <= 1:
             raise ValueError(f"load factor {load_factor} is outside 0…1")
@@ -76,13 +62,10 @@ class OffsetMap:
         return self.size >= self.limit
 
     def clear(self) -> None:
-        """Forget all keys."""
         self._offsets.clear()
         self.latest_offset = -1
 
     def put(self, key: Buffer, offset: int) -> bool:
-        """Note the newest offset of a key. False where the map is full, and nothing was noted:
-        also for a key that is in it, as Kafka does it."""
         if offset < 0:
             raise ValueError(f"offset {offset} is negative")
         if self.full:
@@ -92,11 +75,9 @@ class OffsetMap:
         return True
 
     def get(self, key: Buffer) -> int:
-        """The newest offset of a key; −1 where it is not in the map."""
         return self._offsets.get(mmh3_x64_128_digest(bytes(key)), -1)
 
     def update_latest_offset(self, offset: int) -> None:
-        """All up to ``offset`` was seen; a smaller one than before changes nothing."""
         self.latest_offset = max(self.latest_offset, offset)
 
     def add_section(
@@ -107,13 +88,6 @@ class OffsetMap:
         record_count: int,
         start_offset: int,
     ) -> bool:
-        """Enter the records from ``start_offset`` on of one batch; whether the map was full first.
-
-        ``latest_offset`` is then that of the last record that went in, inside the batch.
-
-        Raises:
-            CorruptBatchError: a record is malformed; ``position`` in the payload.
-        """
         _check_range(base_offset, last_offset_delta, record_count)
         for record in _records(payload, last_offset_delta, record_count):
             offset = base_offset + record.offset_delta
@@ -126,32 +100,10 @@ class OffsetMap:
         return False
 
     def add_run(self, data: Buffer, position: int, start_offset: int) -> tuple[int, int, int]:
-        """Enter plain batches of ``data`` from ``position`` on, their checksums checked.
-
-        Returns:
-            Where it stopped and why: ``RUN_END``, no whole batch is left; ``RUN_SPECIAL``, the
-            batch there is compressed, of an old format, transactional or control; ``RUN_FULL``,
-            the map was full inside the batch there. And the number of records in whole batches.
-        Raises:
-            CorruptBatchError: ``position`` in ``data``.
-        """
         return (*_next(data, position), 0)
 
 
 class RecordSieve:
-    """Which records stay in a pass, and the bytes that they become. Kafka's ``RecordFilter``.
-
-    The output grows until ``reset``; whoever takes it as a buffer lets go of it before.
-
-    Args:
-        now_ms: the time of the pass; tombstones go from their batch's delete horizon on.
-        delete_retention_ms: from now to the horizon of a batch that has none yet.
-        upper_bound: end of what may be cleaned: the batch that ends there stays, even empty, so
-            that the end of the range is known afterwards.
-        last_offsets: last data offsets of the active producers; their batches stay, even empty,
-            because the last sequence numbers are in their headers.
-    """
-
     def __init__(
         self,
         offset_map: OffsetMap,
@@ -175,13 +127,9 @@ class RecordSieve:
 
     @property
     def pending(self) -> int:
-        """Bytes of output."""
         return len(self._out)
 
     def run(self, data: Buffer, position: int, limit: int) -> tuple[int, int]:
-        """Sift plain batches of ``data`` from ``position`` on, their checksums checked, until the
-        output has ``limit`` bytes (``RUN_FULL``). Else it stops, and raises, as
-        ``OffsetMap.add_run``."""
         if self.pending >= limit:
             return position, RUN_FULL
         return _next(data, position)
@@ -196,15 +144,6 @@ class RecordSieve:
         base_timestamp: int,
         max_timestamp: int,
     ) -> tuple[int, int, bytes | None, int, int]:
-        """Judge the records of one unpacked batch.
-
-        Returns:
-            How many stay, how many of these are tombstones; the section of those that stay, None
-            if there is none or the old one serves; its base timestamp (the delete horizon, if one
-            of both is set), and the largest timestamp of a record in it.
-        Raises:
-            CorruptBatchError: a record is malformed; ``position`` in the payload.
-        """
         _check_range(base_offset, last_offset_delta, record_count)
         has_horizon = bool(attributes & _DELETE_HORIZON)
         drop_tombstones = has_horizon and base_timestamp <= self.now_ms
@@ -247,14 +186,12 @@ class RecordSieve:
         return record.has_value or not drop_tombstones
 
     def put(self, data: Buffer) -> None:
-        """Put a finished batch behind the output."""
         self._out += data
 
     def reset(self) -> None:
         self._out = bytearray()
 
     def view(self) -> memoryview:
-        """The output, without a copy; to be released before the next call."""
         return memoryview(self._out)
 
 

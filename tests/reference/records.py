@@ -1,7 +1,7 @@
-"""The kernels in plain Python: the definition of right, and the fall-back without a compiler.
+"""The kernels in plain Python, as the oracle of their tests.
 
-The native twins do the same a hundred times faster; one suite (``tests/contract/test_kernels.py``)
-runs over both, and properties compare them on mutated bytes.
+The stubs of the kernels say what each function promises. One suite
+(``tests/contract/test_kernels.py``) runs over both, and properties compare them on mutated bytes.
 """
 
 from __future__ import annotations
@@ -88,12 +88,10 @@ def _fit(n: int, bits: int) -> int:
 
 
 def crc32c(data: Buffer, value: int = 0) -> int:
-    """Return the CRC-32C of ``data`` (F-53), continuing from ``value``."""
     return cast(int, _crc32c(_bytes_of(data), value))
 
 
 def crc32(data: Buffer, value: int = 0) -> int:
-    """Return the CRC-32 (IEEE) of ``data``, as in magic 0 and 1 (F-98)."""
     return zlib.crc32(data, value)
 
 
@@ -127,23 +125,16 @@ def _get_groups(data: memoryview, position: int, end: int, bits: int) -> tuple[i
 
 
 def encode_varint(n: int) -> bytes:
-    """Encode an i32 with zig-zag and base 128 (F-72)."""
     n = _fit(n, 32)
     return _put_groups((n << 1) ^ (n >> 31))
 
 
 def encode_varlong(n: int) -> bytes:
-    """Encode an i64 with zig-zag and base 128 (F-72)."""
     n = _fit(n, 64)
     return _put_groups((n << 1) ^ (n >> 63))
 
 
 def decode_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """Return ``(value, next position)`` of the i32 at ``position``.
-
-    Raises:
-        CorruptBatchError: it takes more than 5 bytes, or the data ends (F-72).
-    """
     view = _bytes_of(data)
     result = _get_groups(view, position, len(view), 32)
     if result is None:
@@ -152,7 +143,6 @@ def decode_varint(data: Buffer, position: int) -> tuple[int, int]:
 
 
 def decode_varlong(data: Buffer, position: int) -> tuple[int, int]:
-    """Return ``(value, next position)`` of the i64 at ``position``; at most 10 bytes (F-72)."""
     view = _bytes_of(data)
     result = _get_groups(view, position, len(view), 64)
     if result is None:
@@ -262,21 +252,6 @@ def _check(data: memoryview, b: _Batch, check_crc: bool) -> int:
 def scan_batches(
     data: Buffer, start: int, columns: Any, check_crc: bool = True, stop_on_bad: bool = True
 ) -> tuple[int, int, int]:
-    """Fill ``columns`` with one row per batch from ``start`` on (F-106 to F-109).
-
-    Args:
-        columns: writable buffer of int64, ``len(SCAN_COLUMNS)`` columns of equal length one after
-            the other; its size sets the capacity in rows.
-        check_crc: without it, ``valid`` speaks of the header alone.
-        stop_on_bad: False makes a batch with a bad crc, magic or header a row with ``valid`` 0,
-            and goes on behind it. Its other fields are as read, or −1 where they are not there.
-    Returns:
-        Rows written; the position of the first batch not taken; and why it ended, a ``SCAN_``
-        number. ``position`` in the rows counts from ``data[0]``.
-
-    Legacy entries (F-98): first and last offset are both the stored one (F-103); no epoch
-    and producer; ``record_count`` is 1, or −1 when compression hides it.
-    """
     view = _bytes_of(data)
     if not 0 <= start <= len(view):
         raise ValueError(f"start {start} is outside 0…{len(view)}")
@@ -309,23 +284,6 @@ def scan_batches(
 
 
 class RecoveryScan:
-    """Recovery of one segment over consecutive windows of its ``.log`` (F-232, F-233).
-
-    Args:
-        base_offset: of the segment.
-        index_interval_bytes: distance above which a sparse index entry is written (F-133).
-        expected_offset: where the segment's first batch may start at the earliest, or, with
-            ``contiguous``, must start; −1 when nothing is known.
-        last_epoch: latest epoch known before this segment; only higher ones are collected.
-        strict: offsets must ascend from the segment's base. No crc covers them (F-62), and Kafka
-            does not look.
-        contiguous: every batch must start at the offset that follows the one before, as in a log
-            that was never compacted.
-
-    ``feed`` it windows until ``status`` says why it ended. Memory: 20 bytes per index entry and
-    up to 65,536 producer rows. One thread at a time.
-    """
-
     def __init__(
         self,
         base_offset: int,
@@ -364,16 +322,13 @@ class RecoveryScan:
 
     @property
     def offset_index(self) -> bytes:
-        """Entries of the offset index, as in the file (F-112)."""
         return bytes(self._offset_index)
 
     @property
     def time_index(self) -> bytes:
-        """Entries of the time index, as in the file (F-116), without the closing one."""
         return bytes(self._time_index)
 
     def final_time_entry(self) -> bytes:
-        """Return the entry that closes the time index (F-135), or nothing if it is there."""
         if self.max_timestamp <= self._last_indexed_timestamp:
             return b""
         return struct.pack(
@@ -381,26 +336,10 @@ class RecoveryScan:
         )
 
     def take_producer_batches(self) -> list[tuple[int, ...]]:
-        """Return the rows for the producer state since the last call.
-
-        Batches with a producer id, and control batches: (producer_id, producer_epoch,
-        base_sequence, last_offset_delta, base_offset, max_timestamp, attributes, position, size,
-        record_count).
-        """
         rows, self._producer_rows = self._producer_rows, []
         return rows
 
     def feed(self, data: Buffer, position: int, end_of_file: bool) -> int:
-        """Walk the whole batches of ``data``, which starts at ``position`` of the file.
-
-        Returns:
-            Bytes walked, up to the end of a batch. ``status`` is then SCAN_INCOMPLETE when the
-            window ends inside a batch: feed again from ``position`` + that, at least
-            ``needed_bytes``; at the end of the file it is torn. SCAN_FULL: take the producer
-            rows, and feed on. SCAN_END: the window is used up. All else is damage.
-        Raises:
-            ValueError: ``position`` is not where the last window ended.
-        """
         view = _bytes_of(data)
         if self._started and position != self.valid_bytes:
             raise ValueError(f"position {position} does not follow {self.valid_bytes}")
@@ -510,15 +449,6 @@ class RecoveryScan:
 
 @dataclass(slots=True)
 class BatchAnalysis:
-    """What an append has to know of its bytes (F-161 to F-173). −1 where there is nothing.
-
-    ``codec_mask`` has bit *n* for codec *n*. ``dense``: every magic-2 batch has records for all
-    its offsets (F-167). ``ascending``: every batch starts above the last offset before it.
-    ``record_count`` is −1 when a compressed legacy entry hides its number. The last four fields
-    are about the records of uncompressed magic-2 batches, with ``deep`` alone; without records
-    the times are −1.
-    """
-
     batch_count: int = 0
     record_count: int = 0
     size: int = 0
@@ -566,15 +496,6 @@ class BatchAnalysis:
 def analyse_batches(
     data: Buffer, *, max_batch_size: int = _INT32_MAX, check_crc: bool = True, deep: bool = False
 ) -> BatchAnalysis:
-    """Check and summarise the whole batches in ``data``; a partial tail is left out (F-163).
-
-    Args:
-        max_batch_size: the first batch above it is reported in ``too_large_position``.
-        deep: also walk the records of uncompressed magic-2 batches (F-73).
-    Raises:
-        CorruptBatchError: a size, crc, magic, header or record is bad; ``position`` counts from
-            ``data[0]``, and for a record is where it starts.
-    """
     view = _bytes_of(data)
     result = BatchAnalysis()
     times: list[int] = []
@@ -647,13 +568,6 @@ def _analyse_records(view: memoryview, b: _Batch, result: BatchAnalysis, times: 
 
 @dataclass(slots=True)
 class Encoded:
-    """Records behind room for their batch header.
-
-    ``buffer``: 61 zero bytes, then the records section; hand it to ``seal_batch``.
-    ``offset_of_max``: offset delta of the first record with the largest timestamp. Both times
-    and ``offset_of_max`` are −1 when there is no record.
-    """
-
     buffer: bytearray
     base_timestamp: int
     max_timestamp: int
@@ -780,19 +694,6 @@ def _check_keys(rows: Sequence[_Row]) -> None:
 def encode_records(
     records: Iterable[Any], default_timestamp: Any = -1, *, keys_required: bool = False
 ) -> Encoded:
-    """Encode records with offset deltas 0, 1, 2, … (F-71, F-75).
-
-    Args:
-        records: tuples ``(key, value)``, with a timestamp and headers if there are any, or
-            ``Record``s, whose offsets are ignored. Keys and values are bytes-like or None.
-            Headers are pairs of str and bytes-like or None. Walked once.
-        default_timestamp: for records without one (None). Timestamps are ms since the epoch, or
-            aware datetimes.
-        keys_required: refuse records without a key, as a compacted topic does.
-    Raises:
-        InvalidRecordError: a field has another type or is out of range, with the index of the
-            record and why; or the whole is above 2³¹ − 1 bytes with its header.
-    """
     every = take_sequence(records, "records")
     default = _take_default(default_timestamp)
     rows = _take_all(_take_row, ((row, default) for row in every))
@@ -810,15 +711,6 @@ def encode_lists(
     *,
     keys_required: bool = False,
 ) -> Encoded:
-    """Encode parallel lists; as ``encode_records``.
-
-    Args:
-        keys: None when all are null.
-        timestamps: None, one for all, a list or tuple, or a buffer of int64.
-        headers: one entry per record, each None or a sequence of pairs.
-    Raises:
-        InvalidRecordError: also when the lengths differ.
-    """
     value_row = take_sequence(values, "values")
     count = len(value_row)
     default = _take_default(default_timestamp)
@@ -906,21 +798,6 @@ def encode_columns(
     key_offset_size: int = 4,
     value_offset_size: int = 4,
 ) -> Encoded:
-    """Encode rows ``start`` to ``stop`` of Arrow columns, without the GIL.
-
-    Args:
-        start: row number in the buffers; a sliced array adds its ``offset``.
-        key_offsets: int32 or int64 offsets, or None when all keys are null. A buffer that does
-            not say how wide its items are, as pyarrow's, has items of ``key_offset_size`` bytes.
-        key_validity: bitmap, lowest bit first, or None when no key is null.
-        timestamps: None, one for all, or a buffer of int64.
-        headers: the buffers of an Arrow list<struct<key: string, value: binary>>, all with int32
-            offsets: offsets and validity of the lists, the number of structs, then offsets, data
-            and validity of the keys and of the values, each of which begins at row 0.
-    Raises:
-        ValueError: a buffer is too short, offsets do not ascend, a timestamp is below −1, a header
-            has no key.
-    """
     default = _take_default(default_timestamp)
     if not 0 <= start <= stop:
         raise ValueError(f"rows {start}…{stop} are no range")
@@ -984,12 +861,6 @@ def seal_batch(
     base_sequence: int = -1,
     record_count: int,
 ) -> None:
-    """Write the batch header (F-49 … F-61) over the first 61 bytes of ``buffer``, crc included.
-
-    Raises:
-        OverflowError: a value does not fit its field.
-        ValueError: the buffer has no room for a header, or is too large for one batch.
-    """
     leader_epoch, attributes = _fit(leader_epoch, 32), _fit(attributes, 16)
     last_offset_delta, record_count = _fit(last_offset_delta, 32), _fit(record_count, 32)
     producer_epoch, base_sequence = _fit(producer_epoch, 16), _fit(base_sequence, 32)
@@ -1124,15 +995,6 @@ def decode_records(
     log_append_time: int | None = None,
     from_offset: int = 0,
 ) -> list[Record]:
-    """Return the records of one uncompressed records section (F-71 to F-74).
-
-    Args:
-        log_append_time: timestamp of all records, when the batch has bit 3 of its attributes.
-        from_offset: records below are checked, and left out.
-    Raises:
-        CorruptBatchError: the structure is bad, bytes remain, or offset deltas do not ascend;
-            ``position`` is where the record starts in ``payload``.
-    """
     view = _bytes_of(payload)
     return _decode_section(
         view,
@@ -1193,20 +1055,6 @@ def decode_run(
     end_offset: int,
     check_crc: bool = True,
 ) -> tuple[int, int]:
-    """Append to ``out`` the records of consecutive plain batches: ``(next position, status)``.
-
-    Plain is magic 2, uncompressed and no control batch; any other batch ends the run with
-    DECODE_SPECIAL, so that the caller can deal with that one.
-
-    Args:
-        max_records: DECODE_FULL at the first batch boundary with at least so many appended.
-        from_offset: batches that end below are skipped unseen, records below are left out.
-        end_offset: exclusive; DECODE_LIMIT when it is reached. A batch that reaches past it is
-            the next position, so that a later run finds the rest.
-    Raises:
-        CorruptBatchError: the crc, header or structure is bad. Records of the batches before it
-            are in ``out``; ``position`` counts from ``data[0]``.
-    """
     view = _bytes_of(data)
     if not 0 <= position <= len(view):
         raise ValueError(f"position {position} is outside 0…{len(view)}")
@@ -1230,13 +1078,6 @@ def decode_run(
 
 
 class ColumnBuilder:
-    """Records as columns in Arrow's layout.
-
-    ``max_rows`` and ``max_bytes`` of ``add_run`` speak of all that the builder holds, so runs can
-    be mixed with unpacked sections. No column grows beyond ``column_bytes_max`` bytes, which its
-    offsets of 32 bits bound. One thread at a time.
-    """
-
     def __init__(
         self,
         keys: bool = True,
@@ -1269,11 +1110,6 @@ class ColumnBuilder:
         end_offset: int,
         check_crc: bool = True,
     ) -> tuple[int, int]:
-        """Append the records of consecutive plain batches: ``(next position, status)``.
-
-        As ``decode_run``. DECODE_FULL when the builder holds at least ``max_rows`` rows or
-        ``max_bytes`` bytes of keys and values, and before an int32 offset could overflow.
-        """
         view = _bytes_of(data)
         if not 0 <= position <= len(view):
             raise ValueError(f"position {position} is outside 0…{len(view)}")
@@ -1306,7 +1142,6 @@ class ColumnBuilder:
         from_offset: int,
         end_offset: int,
     ) -> int:
-        """Append one unpacked section: DECODE_END, or DECODE_FULL when it does not fit."""
         view = _bytes_of(payload)
         if len(view) > _INT32_MAX:
             raise ValueError(f"{len(view)} bytes are too many for one section")
@@ -1339,14 +1174,6 @@ class ColumnBuilder:
             )
 
     def finish(self) -> dict[str, Any]:
-        """Return the columns as buffers; the builder is empty afterwards.
-
-        ``offsets`` and ``timestamps`` are int64 (ms). ``key_offsets`` (int32, rows + 1),
-        ``key_data`` and ``key_validity`` (bitmap, or None when nothing is null), and the same for
-        ``value``. With headers: ``header_list_offsets``, ``header_name_offsets``,
-        ``header_name_data`` (bytes as stored natively, UTF-8), and ``header_value_…``.
-        Columns that were not asked for are absent.
-        """
         records, self._records, self._size = self._records, [], [0, 0, 0]
         result: dict[str, Any] = {"offsets": array("q", [r.offset for r in records])}
         if self._timestamps:

@@ -13,18 +13,7 @@ _LOG_APPEND_TIME, _CODEC = 0x08, 0x07
 _MAGIC = 2
 
 
-def late_batches(data: Buffer, columns: Any, rows: int, timestamp: int) -> bytearray:
-    """1 for each batch that is known to have no record earlier than ``timestamp``, in ms, else 0.
-
-    A header tells the largest time of its records alone (F-57), so the records are walked, of each
-    the length and the time. Compressed and older batches, and those with a malformed record, are
-    0: who decodes them will see.
-
-    Args:
-        columns: the table of ``scan_batches``, filled from ``data``; ``rows`` of it are in use.
-    Raises:
-        ValueError: the table has fewer rows.
-    """
+def batches_entirely_after(data: Buffer, columns: Any, rows: int, timestamp: int) -> bytearray:
     view = memoryview(data).cast("B")
     cells = memoryview(columns).cast("B").cast("q")
     capacity = len(cells) // len(SCAN_COLUMNS)

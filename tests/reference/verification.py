@@ -87,11 +87,6 @@ def _rows(columns: Buffer, rows: int) -> list[_Row]:
 def survey_batches(
     columns: Buffer, rows: int, expected: int, segment_base: int, next_base: int
 ) -> BatchSurvey:
-    """What a table of at least one row shows at a glance.
-
-    ``expected`` is the offset due at its first row, −1 if unknown; the segment's offsets lie in
-    ``[segment_base, next_base)``, where −1 is no end.
-    """
     table = _rows(columns, rows)
     if not table:
         raise ValueError("a table without rows")
@@ -136,7 +131,6 @@ def survey_batches(
 
 
 def ascending_offset_entries(data: Buffer, log_size: int) -> int:
-    """How many entries at the start ascend in both numbers, with positions in ``[0, log_size)``."""
     before: tuple[int, int] | None = None
     count = 0
     for offset, position in _entries(data, _OFFSET_ENTRY):
@@ -149,7 +143,6 @@ def ascending_offset_entries(data: Buffer, log_size: int) -> int:
 
 
 def ascending_time_entries(data: Buffer) -> int:
-    """How many entries at the start have rising timestamps, and offsets that never fall."""
     before: tuple[int, int] | None = None
     count = 0
     for timestamp, offset in _entries(data, _TIME_ENTRY):
@@ -170,18 +163,6 @@ def match_offset_entries(
     largest: int,
     covered: int,
 ) -> tuple[int, int, list[tuple[int, int]]]:
-    """Compare entries ``[first, end)`` with the batches of the table.
-
-    An entry fits when it leads to the start of a batch, though not to that of the log, behind byte
-    ``covered``, and its offset is the last one of a batch from there on: then that batch is covered
-    too. ``largest`` is the largest timestamp before the table. Entries and batches ascend;
-    positions of the table count from byte ``start`` of the log.
-
-    Returns:
-        The first entry that does not fit, ``end`` if all do; the start of the last batch covered;
-        of each entry that covers several batches the number, and the largest timestamp up to its
-        offset.
-    """
     table = _rows(columns, rows)
     starts = {row.position + start: number for number, row in enumerate(table)}
     several: list[tuple[int, int]] = []
@@ -208,15 +189,6 @@ def match_time_entries(
     done: int,
     largest: int,
 ) -> tuple[int, int, int]:
-    """Compare entries ``[first, end)`` with the largest timestamps up to their offsets (F-117).
-
-    ``largest`` is that of everything before the table and of its first ``done`` rows. Ends at an
-    entry above the table, and, when ``trusted``, at one whose timestamp is not that of its batch,
-    was reached before it, or whose offset is not the batch's last. Entries and batches ascend.
-
-    Returns:
-        The entry that it ended at, rows done, and the largest timestamp in them and before.
-    """
     table = _rows(columns, rows)
     if done < 0:
         raise ValueError(f"{done} rows done")
@@ -246,13 +218,6 @@ class _Due(NamedTuple):
 
 
 class SequenceWatch:
-    """Follows the sequences of at most ``most`` producers over the tables of a segment (F-188).
-
-    In an epoch each batch of a producer begins with the sequence behind that of the one before;
-    in a new one with 0. Batches of magic 2 with a producer id count alone, and no control batch
-    that compaction emptied.
-    """
-
     def __init__(self, most: int) -> None:
         if most < 1:
             raise ValueError(f"{most} producers")
@@ -261,17 +226,9 @@ class SequenceWatch:
 
     @property
     def full(self) -> bool:
-        """Whether there may be producers that are not followed."""
         return len(self._due) >= self._most
 
     def take(self, columns: Buffer, rows: int) -> tuple[list[int], list[tuple[int, int, int]]]:
-        """The next table.
-
-        Returns:
-            Rows of the first batch of a producer, of which nothing but markers of its epoch was
-            seen before; and of each batch with another sequence than the one due its row, that
-            sequence, and the last offset of the batch before.
-        """
         firsts: list[int] = []
         jumps: list[tuple[int, int, int]] = []
         for number, row in enumerate(_rows(columns, rows)):
@@ -297,28 +254,27 @@ class SequenceWatch:
                     jumps.append((number, due, known.last_offset))
             following = (row.base_sequence + row.span) & _INT32_MAX
             self._due[row.producer_id] = _Due(
-                row.producer_epoch, None if row.base_sequence < 0 else following,
-                row.last_offset, False,
-            )  # fmt: skip
+                row.producer_epoch,
+                None if row.base_sequence < 0 else following,
+                row.last_offset,
+                False,
+            )
         return firsts, jumps
 
 
-def unfit_batches(data: Buffer, columns: Buffer, rows: int) -> list[int]:
-    """Rows whose records want a closer look: not plain, or not as ``section_fits`` asks."""
+def irregular_batches(data: Buffer, columns: Buffer, rows: int) -> list[int]:
     view = memoryview(data).cast("B")
     found = []
     for number, row in enumerate(_rows(columns, rows)):
         section = view[row.position + HEADER_SIZE : row.position + row.size]
         plain = row.magic == 2 and not row.attributes & (_CODEC_MASK | _CONTROL)
         whole = row.position >= 0 and len(section) == row.size - HEADER_SIZE
-        if not (plain and whole and section_fits(section, columns, number)):
+        if not (plain and whole and fits_in_section(section, columns, number)):
             found.append(number)
     return found
 
 
-def section_fits(payload: Buffer, columns: Buffer, row: int) -> bool:
-    """Whether the records of an unpacked section are sound (F-73) and as the header in ``row``
-    says: offsets inside the batch, the largest timestamp, none negative."""
+def fits_in_section(payload: Buffer, columns: Buffer, row: int) -> bool:
     header = _rows(columns, row + 1)[row]
     log_append = bool(header.attributes & _LOG_APPEND_TIME)
     try:
@@ -351,17 +307,6 @@ def fold_batches(
     offset_factor: int,
     heads: bool = False,
 ) -> tuple[int, int]:
-    """Fold the content of batches ``[first, end)``, of the bytes that their checksum covers.
-
-    For each, with its offset from ``offsets`` (int64, one for each row):
-    ``value = value · factor + digest + offset · offset_factor``, modulo 2¹²⁸, from 0 on.
-
-    Args:
-        digest: 16 bytes, a little-endian number, of a piece of ``data``.
-        heads: the checksum with the rest of the header stands for all that it covers.
-    Returns:
-        The value, and ``factor`` to the number of batches.
-    """
     view = memoryview(data).cast("B")
     value, scale = 0, 1
     if not 0 <= first <= end <= len(offsets):

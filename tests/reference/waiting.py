@@ -16,8 +16,6 @@ from typing import Any
 
 
 class TimerTask:
-    """What runs at a deadline. In one timer at a time; hash and equality are by identity."""
-
     __slots__ = ("_bucket", "_index", "expiry_ms")
 
     expiry_ms: int
@@ -30,7 +28,6 @@ class TimerTask:
         self._bucket = None
 
     def run(self) -> None:
-        """Called once per ``add`` that was not cancelled, by ``advance``, without any lock."""
         raise NotImplementedError
 
     @property
@@ -38,12 +35,6 @@ class TimerTask:
         return self._bucket is not None
 
     def cancel(self) -> bool:
-        """Leave the timer, in O(1), from any thread.
-
-        Returns:
-            True: it was waiting and will not run. False: it was not in a timer, or ``advance`` has
-            taken it out and it runs now, soon, or has run.
-        """
         bucket = self._bucket
         if bucket is None:
             return False
@@ -92,8 +83,6 @@ class _Bucket:
 
 
 class TimingWheel:
-    """One level; its owner's lock guards it."""
-
     __slots__ = ("buckets", "current_ms", "end_ms", "interval_ms", "overflow", "size", "tick_ms")
 
     def __init__(self, tick_ms: int, size: int, start_ms: int) -> None:
@@ -107,7 +96,6 @@ class TimingWheel:
         self.overflow: TimingWheel | None = None
 
     def advance(self, now_ms: int) -> None:
-        """Move the clocks of this and all coarser wheels, in whole ticks, never back."""
         if now_ms >= self.current_ms + self.tick_ms:
             self.current_ms = now_ms - now_ms % self.tick_ms
             self.end_ms = self.current_ms + self.interval_ms
@@ -121,19 +109,6 @@ class TimingWheel:
 
 
 class Timer:
-    """Tasks by deadline. Any method from any thread (not from a finalizer, which may come while
-    this thread holds the lock); one short lock, never held while a task runs.
-
-    Within one tick tasks run in the order in which they reached its bucket; between ticks in the
-    order of time. A bucket is moved under the lock as a whole, as in Kafka: one of a million tasks
-    keeps other threads waiting for some hundred ms, once, at most every 8 s.
-
-    Args:
-        start_ms: now, in ms of a clock that never goes back; at least 0.
-        tick_ms: length of a bucket of the finest wheel; a task may run that much, less 1 ms, early.
-        wheel_size: buckets of a wheel, at least 2.
-    """
-
     def __init__(self, start_ms: int, tick_ms: int = 1, wheel_size: int = 20) -> None:
         self._lock = Lock()
         self._now_ms = start_ms
@@ -142,12 +117,6 @@ class Timer:
         self._bucket_count = 0
 
     def add(self, task: TimerTask, delay_ms: int, now_ms: int | None = None) -> None:
-        """Run ``task`` at the first ``advance`` to ``delay_ms`` from now or later.
-
-        ``now_ms`` is the caller's time; without it, the time last advanced to. A task that waits
-        already gets the new deadline. One that is due already runs at the next ``advance``,
-        whatever its time: nothing ever runs in here.
-        """
         with self._lock:
             if task._bucket is not None:
                 task._leave()
@@ -155,14 +124,6 @@ class Timer:
             self._place(task)
 
     def advance(self, now_ms: int) -> int:
-        """Run all that falls due up to ``now_ms``; an earlier time than the last changes nothing.
-
-        An exception of a task does not keep the others from running; it is raised at the end, in
-        an ``ExceptionGroup`` where there are several.
-
-        Returns:
-            How many tasks ran, those that a task added and that fell due by then included.
-        """
         count = 0
         errors: list[Exception] = []
         while (due := self._next_due(now_ms)) is not None:
@@ -182,15 +143,12 @@ class Timer:
         return count
 
     def next_deadline_ms(self) -> int | None:
-        """When ``advance`` next has something to do (run tasks, or sort a bucket of a coarser
-        wheel), at or before the earliest expiry; None when nothing waits."""
         with self._lock:
             while self._queue and not self._queue[0][2]:
                 self._pop()
             return self._queue[0][0] if self._queue else None
 
     def __len__(self) -> int:
-        """Tasks that wait. O(buckets), of which there are some dozens."""
         with self._lock:
             return sum(len(bucket) for _, _, bucket in self._queue)
 
@@ -247,7 +205,6 @@ class Timer:
 
 
 def raise_all(errors: list[Exception]) -> None:
-    """Raise what was put aside so that the rest could be done: one as it is, several as a group."""
     if len(errors) == 1:
         raise errors[0]
     if errors:
@@ -258,14 +215,6 @@ _TRANSITION = Lock()  # of any operation: held for the few instructions of one s
 
 
 class DelayedOperation(TimerTask):
-    """Something to answer once: when a condition holds, or ``delay_ms`` after its registration.
-
-    One thread at a time looks (``try_complete``); another that wants to look leaves word, and the
-    first one looks again: nobody waits for a lock here, and no look is lost. Whoever completes it
-    answers; if a look is under way, the thread that looks does it, right after. So answers never
-    run beside a look, and run without any lock.
-    """
-
     __slots__ = ("_again", "_expired", "_looking", "_purgatory", "completed", "delay_ms")
 
     completed: bool
@@ -279,26 +228,15 @@ class DelayedOperation(TimerTask):
         self._purgatory: Any = None
 
     def try_complete(self) -> bool:
-        """If the condition holds, ``return self.force_complete()``, else return False.
-
-        By one thread at a time. The condition is read under a lock under which it changes: that
-        lock puts the order into R-89.
-        """
         raise NotImplementedError
 
     def on_complete(self) -> None:
-        """Answer. Called exactly once, without locks."""
         raise NotImplementedError
 
     def on_expiration(self) -> None:
-        """Called after ``on_complete`` when it was the deadline that completed it."""
         raise NotImplementedError
 
     def force_complete(self) -> bool:
-        """Complete now, unless it is completed already: True for exactly one caller (R-88).
-
-        From any thread. If a look is under way, the answer follows right after it, from there.
-        """
         with _TRANSITION:
             if self.completed:
                 return False
@@ -319,7 +257,6 @@ class DelayedOperation(TimerTask):
         self._finish()
 
     def attempt(self) -> bool:
-        """Look, from any thread: Kafka's ``safeTryComplete``. True: this call answered it."""
         if not self._begin():
             return False
         try:
@@ -337,10 +274,6 @@ class DelayedOperation(TimerTask):
         timer: Timer,
         now_ms: int | None,
     ) -> bool:
-        """Look, watch under every key, look again, and into the timer if still open (R-89).
-
-        True: it went into the watch lists. False: completed before, or there is no delay.
-        """
         if not self._begin():
             if self.completed:
                 return False
@@ -422,8 +355,6 @@ class DelayedOperation(TimerTask):
 
 
 class Watchers:
-    """The operations that watch one key. When the last is gone it leaves ``by_key`` for good."""
-
     __slots__ = ("_by_key", "_dropped", "_key", "_lock", "_operations")
 
     def __init__(self, by_key: dict[Hashable, Watchers], key: Hashable) -> None:
@@ -436,14 +367,12 @@ class Watchers:
         return len(self._operations)
 
     def add(self, operation: DelayedOperation) -> bool:
-        """False: dropped meanwhile, look for the successor in ``by_key``."""
         with self._lock:
             if not self._dropped:
                 self._operations.append(operation)
             return not self._dropped
 
     def try_complete(self, errors: list[Exception]) -> int:
-        """Look at all, put aside what they raise; returns how many this call completed."""
         with self._lock:
             operations = self._operations.copy()
         count = 0
@@ -462,12 +391,10 @@ class Watchers:
         return count
 
     def sweep(self) -> None:
-        """Drop what is completed."""
         with self._lock:
             self._keep([op for op in self._operations if not op.completed])
 
     def take(self) -> list[DelayedOperation]:
-        """Drop all, and return it."""
         with self._lock:
             taken = self._operations
             self._keep([])

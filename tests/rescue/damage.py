@@ -132,10 +132,20 @@ def overwrite_with_noise(rng: random.Random, place: Place) -> None:
 
 
 LOG_KINDS: tuple[Kind, ...] = (
-    flip_a_bit, flip_a_bit, zero_a_range, cut_the_tail, delete_it, double_a_batch,
-    flip_a_base_offset, flip_an_epoch, flip_a_length, flip_a_magic, swap_two_batches,
-    swap_with_another_broker, overwrite_with_noise,
-)  # fmt: skip
+    flip_a_bit,
+    flip_a_bit,
+    zero_a_range,
+    cut_the_tail,
+    delete_it,
+    double_a_batch,
+    flip_a_base_offset,
+    flip_an_epoch,
+    flip_a_length,
+    flip_a_magic,
+    swap_two_batches,
+    swap_with_another_broker,
+    overwrite_with_noise,
+)
 SMALL_KINDS: tuple[Kind, ...] = (flip_a_bit, zero_a_range, delete_it, cut_the_tail)
 IDENTITY = ("partition.metadata", "meta.properties", "topic.properties")
 

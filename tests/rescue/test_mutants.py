@@ -12,8 +12,8 @@ from logstore.rescue import merging, partition, placing, replica, survey
 from logstore.rescue.choosing import Candidate
 from logstore.rescue.lineage import Lineage
 from logstore.rescue.merging import Merge
-from logstore.rescue.pieces import Piece
 from logstore.rescue.placing import FileFrame
+from logstore.rescue.ranges import RescuedRange
 from logstore.rescue.report import PartitionRescue
 from tests.rescue.search import search
 
@@ -33,7 +33,7 @@ def divergent_tails_are_believed(patch: pytest.MonkeyPatch) -> None:
 
 
 def base_offsets_are_believed(patch: pytest.MonkeyPatch) -> None:
-    def mutant(pieces: Sequence[Piece], frame: FileFrame) -> Iterator[Piece]:
+    def mutant(pieces: Sequence[RescuedRange], frame: FileFrame) -> Iterator[RescuedRange]:
         return iter(pieces)
 
     patch.setattr(replica, "place", mutant)

@@ -24,8 +24,8 @@ from replication.partition import Partition
 from replication.simulator.oracle.invariants import Oracle
 from replication.simulator.oracle.validations import what_is_missing
 from replication.simulator.world.cluster import Machine, SimCluster
-from replication.simulator.world.network import Message
-from replication.simulator.world.plan import Plan
+from replication.simulator.world.network import SimMessage
+from replication.simulator.world.plan import SchedulePlan
 from replication.simulator.world.scheduler import US_PER_MS, Scheduler
 from tests.scenarios.holds import Hold
 
@@ -83,17 +83,29 @@ class StagedCluster:
         self._counted: list[tuple[type, list[Any]]] = []
         scheduler = Scheduler if chance else PromptScheduler
         self.scheduler = scheduler(random.Random(seed))
-        plan = Plan(
-            seed=seed, truncation=truncation, flush=flush, brokers=len(brokers),
-            partitions=partitions, min_isr=min_isr, idempotent=(), faults=(), operations=(),
-            duration_ms=0, segment_bytes=1 << 16,
-        )  # fmt: skip
+        plan = SchedulePlan(
+            seed=seed,
+            truncation=truncation,
+            flush=flush,
+            brokers=len(brokers),
+            partitions=partitions,
+            min_isr=min_isr,
+            idempotent=(),
+            faults=(),
+            operations=(),
+            duration_ms=0,
+            segment_bytes=1 << 16,
+        )
         self.cluster = SimCluster(plan, self.scheduler, Counter(), self._started, self._ended)
         self.cluster.config = replace(
-            self.cluster.config, eligible_leader_replicas=elr, auto_leader_rebalance=False,
-            replica_lag_time_max_ms=LAG_MS, replica_fetch_wait_max_ms=FETCH_WAIT_MS,
-            replica_fetch_backoff_ms=100, high_watermark_checkpoint_interval_ms=1000,
-        )  # fmt: skip
+            self.cluster.config,
+            eligible_leader_replicas=elr,
+            auto_leader_rebalance=False,
+            replica_lag_time_max_ms=LAG_MS,
+            replica_fetch_wait_max_ms=FETCH_WAIT_MS,
+            replica_fetch_backoff_ms=100,
+            high_watermark_checkpoint_interval_ms=1000,
+        )
         self.cluster.coordinator.session_timeout_ms = SESSION_TIMEOUT_MS
         self.cluster.network.socket_timeout_ms = SOCKET_TIMEOUT_MS
         # Indexes that are not full before the segment is: a roll flushes.
@@ -151,7 +163,7 @@ class StagedCluster:
 
     # -- messages --------------------------------------------------------------------------------
 
-    def _gate(self, message: Message) -> None:
+    def _gate(self, message: SimMessage) -> None:
         for kind, contents in self._counted:
             if isinstance(message.content, kind):
                 contents.append(message.content)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from replication.simulator.world.network import Message
+from replication.simulator.world.network import SimMessage
 
 CLIENT = -10  # the node of the clients
 
@@ -23,13 +23,13 @@ class Hold:
         target: int | None,
         kind: type | None,
     ) -> None:
-        self.messages: list[Message] = []
+        self.messages: list[SimMessage] = []
         self.on = True
         self.let_clients = False  # what clients send, and what they get
         self._settle = settle
         self._wanted = source, target, kind
 
-    def takes(self, message: Message) -> bool:
+    def takes(self, message: SimMessage) -> bool:
         source, target, kind = self._wanted
         return (
             self.on

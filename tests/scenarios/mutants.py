@@ -130,34 +130,50 @@ def _append_regardless(self: Partition, records: Any, acks: int, *rest: Any) -> 
 
 _MORE: dict[str, tuple[Any, str, Any]] = {
     "truncation to the high watermark": (
-        replica_manager, "RULES", {**RULES, "fetch": HIGH_WATERMARK_RULE},
+        replica_manager,
+        "RULES",
+        {**RULES, "fetch": HIGH_WATERMARK_RULE},
     ),
     "acknowledgement after the high watermark": (
-        DelayedProduce, "try_complete", _complete_at_once,
+        DelayedProduce,
+        "try_complete",
+        _complete_at_once,
     ),
     "high watermark after the followers": (Partition, "_try_high_watermark", _commit_alone),
     "epoch in the answer": (fetcher_state, "truncation_point", _without_epoch),
     "confirmation of an ISR change": (
-        IsrState, "maximal", property(lambda self: self.proposed or self.committed),
+        IsrState,
+        "maximal",
+        property(lambda self: self.proposed or self.committed),
     ),
     "broker in shutdown barred by the controller": (
-        ControllerContext, "is_eligible", lambda self, broker, epoch: broker in self.live,
+        ControllerContext,
+        "is_eligible",
+        lambda self, broker, epoch: broker in self.live,
     ),
     "broker in shutdown barred by the leader": (
-        MetadataCache, "eligible", lambda self, broker, epoch: broker in self._brokers,
+        MetadataCache,
+        "eligible",
+        lambda self, broker, epoch: broker in self._brokers,
     ),
     "high watermark above the log start": (
-        ReplicaLog, "truncate_fully_and_start_at", _start_at_keeping_high_watermark,
+        ReplicaLog,
+        "truncate_fully_and_start_at",
+        _start_at_keeping_high_watermark,
     ),
     "retention below the high watermark": (
-        ReplicaLog, "delete_old_segments", _delete_above_high_watermark,
+        ReplicaLog,
+        "delete_old_segments",
+        _delete_above_high_watermark,
     ),
     "batch across the log start": (Partition, "append_as_follower", _append_only_at_log_end),
     "several rounds": (fetcher_state, "truncation_point", _truncation_stops_after_one_round),
     "cut at the log end": (ReplicaLog, "truncate_to", _cut_of_nothing_keeps_epochs),
     "answers of partitions that left": (FetchStates, "holds", _holds_whatever_left),
     "offset not available": (
-        Leadership, "start_offset", property(lambda self: 0, lambda self, value: None),
+        Leadership,
+        "start_offset",
+        property(lambda self: 0, lambda self, value: None),
     ),
     "minimum before the append": (Partition, "append_as_leader", _append_regardless),
     "unclean elections where wanted": (decisions_module, "change", _online_only),
@@ -165,4 +181,4 @@ _MORE: dict[str, tuple[Any, str, Any]] = {
     "proposals are repeated": (ControllerChannel, "call", _asks_once),
     "end of silent sessions": (CoordinatorStore, "expire_sessions", lambda self, now_ms: None),
     "same leader, new epoch": (Partition, "make_follower", _same_leader_nothing_to_do),
-}  # fmt: skip
+}

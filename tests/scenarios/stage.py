@@ -33,7 +33,7 @@ from replication.common.messages import (
     Response,
     TopicResponse,
 )
-from replication.simulator.oracle.history import History, Outcome, Write
+from replication.simulator.oracle.history import ClientHistory, Write, WriteOutcome
 from replication.simulator.oracle.validations import validate
 from replication.simulator.world.scheduler import Process
 from tests.scenarios.cluster import TOPIC, StagedCluster
@@ -44,13 +44,19 @@ NOW_MS = 1_700_000_000_000
 # Answers that say: nothing was appended by this attempt.
 REFUSED = frozenset(
     {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.INVALID_TIMESTAMP, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE,
-        ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
     }
-)  # fmt: skip
+)
 
 
 class Answer:
@@ -85,7 +91,7 @@ class Stage(StagedCluster):
         **options: Any,
     ) -> None:
         super().__init__(replicas, min_isr=min_isr, controllers=controllers, **options)
-        self.history = History()
+        self.history = ClientHistory()
         self._client = Process("client", CLIENT)
         self._write_count = 0
         for name in controllers + "".join(sorted(replicas)):
@@ -132,9 +138,15 @@ class Stage(StagedCluster):
         return answers[0] if answers else None
 
     def produce(
-        self, name: str, *values: bytes, acks: int = -1, tp: TopicPartition | None = None,
-        timeout_ms: int = 500, wait_ms: float = 5, **header: Any,
-    ) -> Answer:  # fmt: skip
+        self,
+        name: str,
+        *values: bytes,
+        acks: int = -1,
+        tp: TopicPartition | None = None,
+        timeout_ms: int = 500,
+        wait_ms: float = 5,
+        **header: Any,
+    ) -> Answer:
         """One batch, sent to this broker whether it leads or not."""
         tp = tp or self.tp
         records = [(None, value) for value in values]
@@ -148,13 +160,13 @@ class Stage(StagedCluster):
             if isinstance(response, ProduceResponse):
                 (part,) = response.partitions
             answer.part = part
-            outcome = Outcome.UNKNOWN
+            outcome = WriteOutcome.UNKNOWN
             if part.error_code is ErrorCode.NONE:
-                outcome = Outcome.OK
+                outcome = WriteOutcome.OK
             elif part.error_code is ErrorCode.NOT_ENOUGH_REPLICAS or (
                 part.error_code in REFUSED and acks != -1
             ):
-                outcome = Outcome.FAILED
+                outcome = WriteOutcome.FAILED
             self.history.settle(write, outcome, part.base_offset)
 
         self.send(name, ProduceRequest(acks, timeout_ms, (ProducePartition(tp, batch),)), on_reply)

@@ -25,63 +25,78 @@ ONE_AND_FOUR = ([(1, 1), (1, 3)], [(2, 2)], [0])
 
 SEEN: list[tuple[str, str, Callable[[], None]]] = [
     (
-        "S-1", "truncation to the high watermark",
+        "S-1",
+        "truncation to the high watermark",
         truncation.test_s01_high_watermark_truncation_then_immediate_election,
     ),
     (
-        "S-2", "no-truncation",
+        "S-2",
+        "no-truncation",
         partial(truncation.test_s02_divergence_after_both_replicas_lose_power, "os"),
     ),
     *(
         (
-            "S-3", "epoch in the answer",
+            "S-3",
+            "epoch in the answer",
             partial(truncation.test_s03_divergence_after_fast_consecutive_failovers, rule),
         )
         for rule in ("fetch", "epoch")
     ),
     (
-        "S-4", "several rounds",
-        partial(replica_fetcher.test_second_question_if_leader_replies_with_unknown_epoch,
-                EPOCH_RULE),
+        "S-4",
+        "several rounds",
+        partial(
+            replica_fetcher.test_second_question_if_leader_replies_with_unknown_epoch, EPOCH_RULE
+        ),
     ),
     (
-        "S-4", "epoch in the answer",
-        partial(replica_fetcher.test_second_question_if_leader_replies_with_unknown_epoch,
-                FETCH_RULE),
+        "S-4",
+        "epoch in the answer",
+        partial(
+            replica_fetcher.test_second_question_if_leader_replies_with_unknown_epoch, FETCH_RULE
+        ),
     ),
     ("S-5", "no-truncation", partial(replica_fetcher.test_seven_shapes, FETCH_RULE, *ONE_AND_FOUR)),
     (
-        "S-5", "truncation-one-too-low",
+        "S-5",
+        "truncation-one-too-low",
         partial(replica_fetcher.test_seven_shapes, FETCH_RULE, [(2, 1)], [(4, 1)], [2]),
     ),
     (
-        "S-6", "cut at the log end",
+        "S-6",
+        "cut at the log end",
         partial(replica_fetcher.test_election_in_which_nothing_is_written, FETCH_RULE),
     ),
     ("S-7", "older-epochs-not-fenced", partition.test_leader_epoch_validation_on_leader),
     ("S-7", "newer-epochs-not-fenced", partition.test_leader_epoch_validation_on_leader),
     ("S-8", "newer-epochs-not-fenced", partial(fetcher.test_unknown_leader_epoch, FETCH_RULE)),
     (
-        "S-8", "answers of partitions that left",
+        "S-8",
+        "answers of partitions that left",
         fetcher.test_leader_epoch_change_during_fetch_epochs_from_leader,
     ),
     (
-        "S-9", "diverging-answer-raises-high-watermark",
+        "S-9",
+        "diverging-answer-raises-high-watermark",
         fetcher.test_truncate_on_fetch_does_not_process_partition_data,
     ),
     (
-        "S-10", "answers of partitions that left",
+        "S-10",
+        "answers of partitions that left",
         partial(fetcher.test_truncation_on_fetch_skipped_if_partition_removed, None),
     ),
     (
-        "S-10", "answers of partitions that left",
+        "S-10",
+        "answers of partitions that left",
         partial(fetcher.test_data_skipped_if_partition_removed, None),
     ),
     *(
         ("S-11", guard, isr.test_s11_zombie_leader_keeps_its_producers)
         for guard in (
-            "acknowledgement after the high watermark", "high watermark after the followers",
-            "confirmation of an ISR change", "no-truncation",
+            "acknowledgement after the high watermark",
+            "high watermark after the followers",
+            "confirmation of an ISR change",
+            "no-truncation",
         )
     ),
     *(
@@ -89,31 +104,37 @@ SEEN: list[tuple[str, str, Callable[[], None]]] = [
         for guard in ("isr-change-without-compare-and-set", "confirmation of an ISR change")
     ),
     (
-        "S-13", "high-watermark-of-committed-isr",
+        "S-13",
+        "high-watermark-of-committed-isr",
         isr.test_s13_election_during_an_in_flight_isr_expansion,
     ),
     (
-        "S-14", "join-before-epoch-start",
+        "S-14",
+        "join-before-epoch-start",
         partial(isr.test_s14_isr_expansion_before_the_leaders_own_epoch_start, False),
     ),
     *(
         (
-            "S-15", guard,
+            "S-15",
+            guard,
             partial(isr.test_s15_isr_shrink_high_watermark_waits_then_moves, False),
         )
         for guard in ("confirmation of an ISR change", "high watermark after an ISR change")
     ),
     ("S-16", "broker-epoch-not-checked", isr.test_s16_stale_expansion_admits_a_wiped_replica),
     (
-        "S-17", "broker in shutdown barred by the controller",
+        "S-17",
+        "broker in shutdown barred by the controller",
         partial(isr.test_s17_stopping_replica_does_not_rejoin, False),
     ),
     (
-        "S-17", "broker in shutdown barred by the leader",
+        "S-17",
+        "broker in shutdown barred by the leader",
         partial(isr.test_s17_stopping_replica_does_not_rejoin, True),
     ),
     (
-        "S-18", "election-outside-isr",
+        "S-18",
+        "election-outside-isr",
         partial(elections.test_s18_no_in_sync_replica_left_unclean_election_off, True),
     ),
     *(
@@ -129,54 +150,59 @@ SEEN: list[tuple[str, str, Callable[[], None]]] = [
         for guard in ("no-eligible-leader-replicas", "high-watermark-without-min-isr")
     ),
     (
-        "S-21", "unclean-restart-keeps-isr",
-        partial(
-            elections.test_s21_leader_that_lost_its_tail_is_not_re_elected, "os", bounced=True
-        ),
+        "S-21",
+        "unclean-restart-keeps-isr",
+        partial(elections.test_s21_leader_that_lost_its_tail_is_not_re_elected, "os", bounced=True),
     ),
     *(
         (
-            "S-22", guard,
-            partial(
-                elections.test_s22_whole_cluster_restarts_with_stale_high_watermarks, "ABC", 3
-            ),
+            "S-22",
+            guard,
+            partial(elections.test_s22_whole_cluster_restarts_with_stale_high_watermarks, "ABC", 3),
         )
         for guard in ("truncation to the high watermark", "offset not available")
     ),
     (
-        "S-23", "high watermark above the log start",
+        "S-23",
+        "high watermark above the log start",
         truncation.test_s23_follower_behind_the_leaders_log_start,
     ),
     (
-        "S-24", "retention below the high watermark",
+        "S-24",
+        "retention below the high watermark",
         partial(truncation.test_s24_retention_keeps_what_is_not_committed, {"retention_ms": 1}),
     ),
     (
-        "S-24", "batch across the log start",
+        "S-24",
+        "batch across the log start",
         truncation.test_s24_deletion_inside_a_batch_and_an_empty_replica,
     ),
     (
-        "S-25", "proposals are repeated",
+        "S-25",
+        "proposals are repeated",
         partial(controllers.test_s25_controller_failover_with_requests_in_flight, False),
     ),
     (
-        "S-25", "unclean-restart-keeps-isr",
+        "S-25",
+        "unclean-restart-keeps-isr",
         controllers.test_s25_next_controller_knows_who_stopped_uncleanly,
     ),
     ("S-26", "same leader, new epoch", truncation.test_s26_same_leader_missed_epoch),
     (
-        "S-27", "end of silent sessions",
+        "S-27",
+        "end of silent sessions",
         partial(controllers.test_s27_one_way_partition, "A", "sends"),
     ),
     (
-        "S-28", "flush-without-sync",
+        "S-28",
+        "flush-without-sync",
         partial(power_loss.test_s28_coordinated_power_loss, "ack", 0),
     ),
     *(
         ("S-56", guard, producers.test_s56_duplicate_sequence_across_a_leader_change)
         for guard in ("duplicates-not-recognised", "producers-forgotten-in-recovery")
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.slow

@@ -27,9 +27,14 @@ def coordinated_power_loss(seed: int, flush: str, partitions: int = 20) -> Loss:
     rng = random.Random(f"power {seed}")
     lossy = flush == "os"
     stage = Stage(
-        "ABC", min_isr=2, flush=flush, partitions=partitions, seed=seed, chance=True,
+        "ABC",
+        min_isr=2,
+        flush=flush,
+        partitions=partitions,
+        seed=seed,
+        chance=True,
         exempt=("I-1", "I-2") if lossy else (),
-    )  # fmt: skip
+    )
     answers: list[Answer] = []
 
     def load() -> None:

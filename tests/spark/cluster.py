@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,9 +61,19 @@ def standalone_cluster(directory: Path) -> Iterator[StandaloneCluster]:
         for number in range(2):
             work = directory / f"worker-{number}"
             command = [
-                "deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1g",
-                "--webui-port", "0", "--work-dir", str(work), master,
-            ]  # fmt: skip
+                "deploy.worker.Worker",
+                "--host",
+                "127.0.0.1",
+                "--cores",
+                "1",
+                "--memory",
+                "1g",
+                "--webui-port",
+                "0",
+                "--work-dir",
+                str(work),
+                master,
+            ]
             running.enter_context(_daemon(directory / f"worker-{number}.log", command))
         for number in range(2):
             _wait_for(directory / f"worker-{number}.log", "Successfully registered with master")
@@ -100,17 +111,25 @@ def _daemon(log: Path, command: list[str]) -> Iterator[Path]:
     with log.open("wb") as output:
         process = subprocess.Popen(
             [str(script), f"org.apache.spark.{command[0]}", *command[1:]],
-            env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     try:
         yield log
     finally:
         process.terminate()  # its shutdown hook ends its executors
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(60)
+        kill_session(process)
+
+
+def kill_session(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process that leads its session, and what it started and did not end."""
+    with suppress(ProcessLookupError):  # all have ended
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _wait_for(log: Path, pattern: str) -> re.Match[str]:

@@ -82,6 +82,7 @@ class Entry:
     batch: int  # the base offset of its batch
     producer: int = 0
     commit: bool | None = None
+    sequence: int = 0
 
 
 @dataclass
@@ -119,11 +120,13 @@ class Life:
         return lambda _, e: True if not e.producer else markers.get(e.producer)
 
     def open_producer(self) -> tuple[int, int] | None:
-        """The producer of an open transaction, and how many records of it there are."""
+        """The producer of an open transaction, and the sequence number it writes next."""
         ended = self._ended()
-        found = Counter(
-            e.producer for o, e in self.entries.items() if e.value and ended(o, e) is None
-        )
+        found = {
+            e.producer: e.sequence + 1  # the last one's, whatever retention took of those before
+            for o, e in sorted(self.entries.items())
+            if e.value and ended(o, e) is None
+        }
         return next(iter(sorted(found.items())), None)
 
 
@@ -160,12 +163,22 @@ class World:
             self.add(TopicPartition("t", 0))
             return "add"
         kinds = {
-            "append": 8, "roll": 2, "write": 3, "finish": 2, "cut": 1, "retain": 1, "compact": 1,
-            "partition": 0.4, "delete": 0.4,
-        }  # fmt: skip
+            "append": 8,
+            "roll": 2,
+            "write": 3,
+            "finish": 2,
+            "cut": 1,
+            "retain": 1,
+            "compact": 1,
+            "partition": 0.4,
+            "delete": 0.4,
+        }
         kind = self.rng.choices(list(kinds), list(kinds.values()))[0]
         (self.finish if kind == "finish" else getattr(self, f"_{kind}"))(life)
         self.trace.append(f"{self.now}: {kind} {life.tp}: {life.start} to {life.end}")
+        for tp, here in self.lives.items():
+            if (end := self.log(here).log_end_offset) != here.end:
+                raise Violation(f"{tp} ends at {end}, and the list at {here.end}")
         return kind
 
     def _values(self, count: int) -> list[bytes]:
@@ -173,10 +186,10 @@ class World:
         numbers = range(self.number - count, self.number)
         return [b"%d" % n + b"." * self.rng.randrange(60) for n in numbers]
 
-    def _note(self, life: Life, values: list[bytes], producer: int = 0) -> None:
+    def _note(self, life: Life, values: list[bytes], producer: int = 0, sequence: int = 0) -> None:
         base = life.end
         for n, value in enumerate(values):
-            life.entries[base + n] = Entry(value, base, producer)
+            life.entries[base + n] = Entry(value, base, producer, sequence=sequence)
             self.where[value] = life, base + n
         life.end += len(values)
 
@@ -195,7 +208,7 @@ class World:
         (value,) = self._values(1)
         data = produced(producer, sequence, transactional=True, value=value)
         self.log(life).append_as_leader(data, life.epoch)
-        self._note(life, [value], producer)
+        self._note(life, [value], producer, sequence)
 
     def finish(self, life: Life) -> None:
         found = life.open_producer()
@@ -306,6 +319,11 @@ class World:
         meanwhile may be in the listing or not, and a size is of before or after."""
         scan = LocalStorage.scan_dir
         armed = [life for life in self.lives.values() if self.rng.random() < chance][:1]
+        moment = self.rng.random()
+
+        def drawn(name: str) -> float:
+            """Of this name at this moment: files that come and go in the background draw none."""
+            return random.Random(f"{moment} {name}").random()
 
         def scan_dir(storage: LocalStorage, path: str) -> list[FileInfo]:
             if not armed or not path.endswith(f"/{armed[0].tp}"):
@@ -315,11 +333,10 @@ class World:
             for act in (self._append, self._roll, self._append):
                 act(life)
             after = {entry.name: entry for entry in scan(storage, path)}
-            both = sorted(before.keys() & after.keys())
-            seen = [self.rng.choice((before, after))[name] for name in both]
+            both = before.keys() & after.keys()
+            seen = [(before if drawn(name) < 0.5 else after)[name] for name in both]
             for side in (before, after):
-                rest = sorted(side.keys() - set(both))
-                seen += [side[name] for name in rest if self.rng.random() < 0.7]
+                seen += [side[name] for name in side.keys() - both if drawn(name) < 0.7]
             self.trace.append(f"    listed meanwhile: {life.tp}, to {life.end}")
             return sorted(seen)
 
@@ -512,9 +529,12 @@ class Query:
         life = self.world.lives.get(tp)
         remade = re.search(r"from its first offset, (\d+)", loss.reason)
         span = (0, max(int(remade[1]), loss.end)) if remade else (loss.start, loss.end)
+        if life is not None and "deleted before" in loss.reason:
+            below = [where for _, where in life.cuts if where <= loss.start]
+            span = (min(below, default=loss.start), loss.end)  # which cut it was no file tells
         self.losses.append(Loss(life, *span, loss.path.endswith(".log")))
         self.world.trace.append(f"    named {loss}"[:180])
-        if loss.path.endswith(".log") or "deleted and made anew" in str(loss) or life is None:
+        if loss.path.endswith(".log") or "deleted and created again" in str(loss) or life is None:
             return
         if "not there any more" in str(loss) or "deleted before" in str(loss):
             if "deleted before" in str(loss) and life.start != loss.end and not self.disturbed:
@@ -630,7 +650,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--steps", type=int, default=STEPS)
     given = parser.parse_args()
-    logging.getLogger("logstore").setLevel(logging.ERROR + 1)
     logging.getLogger("logstore").setLevel(logging.WARNING)
     logging.getLogger("logstore").propagate = False
     total: Counter[str] = Counter()

@@ -60,14 +60,20 @@ def object_store() -> Iterator[ObjectStore]:
     try:
         _, port = server.get_host_and_port()
         client = boto3.client(
-            "s3", endpoint_url=f"http://127.0.0.1:{port}", region_name="us-east-1",
-            aws_access_key_id=KEY, aws_secret_access_key=SECRET,
-        )  # fmt: skip
+            "s3",
+            endpoint_url=f"http://127.0.0.1:{port}",
+            region_name="us-east-1",
+            aws_access_key_id=KEY,
+            aws_secret_access_key=SECRET,
+        )
         client.create_bucket(Bucket="bucket")
         files = fs.S3FileSystem(
-            access_key=KEY, secret_key=SECRET, region="us-east-1",
-            endpoint_override=f"127.0.0.1:{port}", scheme="http",
-        )  # fmt: skip
+            access_key=KEY,
+            secret_key=SECRET,
+            region="us-east-1",
+            endpoint_override=f"127.0.0.1:{port}",
+            scheme="http",
+        )
         yield ObjectStore(port, files, client)
     finally:
         server.stop()

@@ -24,20 +24,25 @@ def reading(spark: SparkSession, directories: Sequence[str]) -> dict[str, Any]:
         "whole": _rows(one.groupBy("topic", "partition").agg(*_content(f))),
         "filtered": _rows(
             one.where("topic = 'orders' and partition = 1 and offset between 40 and 120")
-            .groupBy("topic").agg(*_content(f))
+            .groupBy("topic")
+            .agg(*_content(f))
         ),
         "replicas": _rows(every.groupBy("broker").agg(f.count("*"), f.sum("offset"))),
         "batches": _rows(batches.groupBy("topic", "partition").count()),
-    }  # fmt: skip
+    }
 
 
 def streaming(spark: SparkSession, directory: str, checkpoint: Path) -> int:
     """Records that one pass over a directory brings."""
     stream = spark.readStream.format("logstore").option("startingOffsets", "earliest")
     query = (
-        stream.load(directory).writeStream.format("memory").queryName("streamed")
-        .option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-    )  # fmt: skip
+        stream.load(directory)
+        .writeStream.format("memory")
+        .queryName("streamed")
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
     query.awaitTermination()
     return spark.table("streamed").count()
 

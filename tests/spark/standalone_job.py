@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from logstore.common.errors import ConfigError
-from logstore.spark import package_archive, session, shipped, verify
+from logstore.spark import package_archive, session, shipped, verify_on_spark
 from logstore.spark.executor_environment import workers
 from tests.spark.conftest import JAVA_OPTIONS, TEST_CONF
 from tests.spark.questions import reading, streaming, told, writing
@@ -42,7 +42,7 @@ def answers(master: str, root: Path) -> dict[str, Any]:
         "reading": reading(spark, directories),
         "streaming": streaming(spark, directories[0], root / "checkpoint"),
         "writing": writing(spark, directories[0], root / "written"),
-        "verified": told(verify(spark, *damaged).report, str(root)),
+        "verified": told(verify_on_spark(spark, *damaged).report, str(root)),
         "unregistered": unregistered.read.format("logstore").load(directories[0]).count(),
     }
 

@@ -95,7 +95,7 @@ def test_rows_without_a_column_are_counted(frame: DataFrame) -> None:
         (lambda f: f.selectExpr("count(DISTINCT partition)"), False, {(2,)}),
         (lambda f: f.groupBy("timestampType").count(), False, {(0, 1200)}),
     ],
-)  # fmt: skip
+)
 def test_counts_come_from_headers_where_these_tell(
     frame: DataFrame,
     query: Callable[[DataFrame], DataFrame],
@@ -297,9 +297,12 @@ else:
         room = tmp_path / end
         room.mkdir()
         done = subprocess.run(
-            [sys.executable, "-c", code, end], env=environment(TMPDIR=str(room)),
-            capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
+            [sys.executable, "-c", code, end],
+            env=environment(TMPDIR=str(room)),
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
         assert done.stdout.split(), done.stderr[-3000:]
         left = [psutil.Process(int(p)) for p in done.stdout.split() if psutil.pid_exists(int(p))]
         _, alive = psutil.wait_procs(left, 30)

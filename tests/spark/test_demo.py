@@ -89,7 +89,8 @@ def test_all_three_acts(tmp_path: Path) -> None:
     assert outcome["faults"] == []
     assert len(outcome["proven"]) == 4 + 6 + 2
     assert [step["name"] for step in outcome["steps"]][-2:] == [
-        "verify the brokers", "Spark verifies, compares",
-    ]  # fmt: skip
+        "verify the brokers",
+        "Spark verifies, compares",
+    ]
     assert done.stderr == ""
     assert "flights-0" in (tmp_path / "demo" / "report.html").read_text()

@@ -19,7 +19,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from logstore.cli import main
 from logstore.common.errors import LogstoreError
-from logstore.spark import verify as verify_on_spark
+from logstore.spark import verify_on_spark
 from logstore.spark.common.errors import DataLossError
 from logstore.spark.data_source import LogstoreDataSource
 from logstore.verify import verify
@@ -141,9 +141,12 @@ def test_messages_carry_no_credentials(store: ObjectStore, uris: dict[str, str])
         {"path": store.uri("bucket/logs/*/none")},
         {"path": uris["broker-1"], "subscribe": "no-such-topic"},
         {"paths": json.dumps([uris["broker-1"], uris["broker-3"]])},
-        {"path": uris["broker-1"], "startingOffsets": '{"orders": {"0": 999, "1": 0}}',
-         "subscribe": "orders"},
-    ):  # fmt: skip
+        {
+            "path": uris["broker-1"],
+            "startingOffsets": '{"orders": {"0": 999, "1": 0}}',
+            "subscribe": "orders",
+        },
+    ):
         source = LogstoreDataSource(CaseInsensitiveDict(options))
         reader = source.reader(OFFSETS)
         with pytest.raises(LogstoreError) as error:

@@ -32,8 +32,10 @@ def run(code: str, *flags: str, **environment: str) -> str:
     """What a new interpreter prints, in an environment with nothing but ``environment``."""
     done = subprocess.run(
         [sys.executable, "-P", *flags, "-c", code],
-        env={"PATH": os.environ["PATH"]} | environment, capture_output=True, text=True,
-    )  # fmt: skip
+        env={"PATH": os.environ["PATH"]} | environment,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

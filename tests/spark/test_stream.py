@@ -25,8 +25,8 @@ from logstore.spark.common.errors import DataLossError
 from logstore.spark.stream.stream import LogstoreStreamReader, StreamOptions
 from logstore.spark.stream.stream_offsets import (
     VERSION,
-    Mark,
     Proof,
+    StreamMark,
     common_end,
     from_json,
     share,
@@ -332,7 +332,23 @@ def test_retention_past_the_checkpoint(manager, data, caplog):
     going_on = lossy(data, stream)
     assert [offset for offset, _ in going_on.trigger()] == list(range(20, 32))
     assert "t-0: offsets 2 to 20" in caplog.text
+    assert "a leader since" not in caplog.text
     assert going_on.trigger() == []
+
+
+def test_retention_past_a_cut_below_the_checkpoint(manager, data):
+    """Offset 1 of the second leader is lost as well. No file tells that it was there."""
+    log = manager.get_or_create("t", 0)
+    append(log, "a", "b", "c")
+    stream = Stream(data)
+    stream.trigger()
+    log.truncate_to(1)
+    append(log, *["x" * 100] * 30, epoch=1)
+    log.delete_records(20)
+    log.delete_old_segments()
+    manager.checkpoint_log_start_offsets()
+    reason = "starts at 20; a leader since may have replaced, and lost, records before them, too"
+    assert_lost(stream, 3, 20, reason)
 
 
 def test_retention_up_to_the_checkpoint_loses_nothing(manager, data):
@@ -554,11 +570,11 @@ def test_whatever_happens_what_was_read_last_of_each_offset_is_what_the_log_hold
 
 def test_offsets_survive_json():
     marks = {
-        TopicPartition("t", 1): Mark(
+        TopicPartition("t", 1): StreamMark(
             7, 123, ((0, 0), (4, 5)), "A" * 22, (Proof(3, 9), Proof(6, 8))
         ),
-        TopicPartition("t", 0): Mark(0),
-        TopicPartition("a.b", 12): Mark(2**40, 2**32 - 1, ((3, 9),)),
+        TopicPartition("t", 0): StreamMark(0),
+        TopicPartition("a.b", 12): StreamMark(2**40, 2**32 - 1, ((3, 9),)),
     }
     text = json.dumps(to_json(marks))
     assert from_json(json.loads(text)) == marks
@@ -595,7 +611,7 @@ def test_where_two_histories_part(seen, offset, here, log_end, expected):
 def test_a_checkpoint_is_bounded_whatever_was_read():
     epochs = [(n, n * 10) for n in range(1_000_000)]
     proofs = [Proof(n, 2**32 - 1) for n in range(0, 10_000_000, 97)]
-    mark = Mark.of(Proof(10_000_000, 1), epochs, "A" * 22, proofs)
+    mark = StreamMark.of(Proof(10_000_000, 1), epochs, "A" * 22, proofs)
     assert mark.epochs == tuple(epochs[-256:])
     assert len(mark.earlier) < 30
     assert len(json.dumps(to_json({T0: mark}))) < 8_000
@@ -692,10 +708,10 @@ def test_a_topic_made_anew_is_read_from_its_start(manager, data, count, planned,
     stream.checkpoint = json.dumps(end)
     going_on = lossy(data, stream)
     if planned:
-        with pytest.raises(DataLossError, match="deleted and made anew"):
+        with pytest.raises(DataLossError, match="deleted and created again"):
             stream.read(start, end)
         assert going_on.read(start, end) == []
-    assert_lost(stream, 3, 3, "t-0: offsets 3 to 3: the topic was deleted and made anew")
+    assert_lost(stream, 3, 3, "t-0: offsets 3 to 3: the topic was deleted and created again")
     assert going_on.trigger() == rows(*new)
     assert "its id was" in caplog.text
     assert going_on.trigger() == []
@@ -710,7 +726,7 @@ def test_a_second_life_of_the_same_size_is_noticed_at_once(manager, data):
     stream.trigger()
     manager.delete("t", 0)
     append(manager.get_or_create("t", 0, topic_id=uuid.uuid4()), "A", "B")
-    assert_lost(stream, 2, 2, "deleted and made anew")
+    assert_lost(stream, 2, 2, "deleted and created again")
 
 
 def test_a_micro_batch_of_a_second_life_is_read_again_as_it_was(manager, data):

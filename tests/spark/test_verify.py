@@ -17,11 +17,10 @@ from click.testing import CliRunner
 from logstore.cli import main
 from logstore.kernels import crc32c
 from logstore.manager import LogManager
-from logstore.verify import VerifyOptions
-from logstore.verify import verify as verify_here
+from logstore.verify import VerifyOptions, verify
 from logstore.verify.segment.segment_check import SegmentJob
 
-verification = pytest.importorskip("logstore.spark.verify.verification")
+spark_job = pytest.importorskip("logstore.spark.verification.job")
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -118,16 +117,23 @@ def stray_files(root: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        nothing, flipped_bit, replaced_batch, torn_tail, lost_segment, lost_index, lost_broker,
-        unreadable_segment, stray_files,
+        nothing,
+        flipped_bit,
+        replaced_batch,
+        torn_tail,
+        lost_segment,
+        lost_index,
+        lost_broker,
+        unreadable_segment,
+        stray_files,
     ],
-)  # fmt: skip
+)
 def test_the_same_findings_with_and_without_spark(
     spark: SparkSession, root: Path, damage: Callable[[Path], None]
 ) -> None:
     damage(root)
-    report = verification.verify(spark, *paths(root)).report
-    assert report.to_dict() == verify_here(paths(root)).to_dict()
+    report = spark_job.verify_on_spark(spark, *paths(root)).report
+    assert report.to_dict() == verify(paths(root)).to_dict()
     assert report.clean is (damage is nothing)
     if damage is nothing:
         assert {part.compared_end for part in report.partitions} == {300}
@@ -137,8 +143,8 @@ def test_golden_data(spark: SparkSession) -> None:
     """Written by Apache Kafka: every codec and magic, transactions, compaction."""
     found = sorted(str(path.parent) for path in GOLDEN.rglob("*.log"))
     assert len(found) >= 10
-    report = verification.verify(spark, *found).report
-    assert report.to_dict() == verify_here(found).to_dict()
+    report = spark_job.verify_on_spark(spark, *found).report
+    assert report.to_dict() == verify(found).to_dict()
     assert report.clean
 
 
@@ -151,7 +157,7 @@ def test_options_reach_the_executors(spark: SparkSession, root: Path, deep: bool
     data[61] = 0xFE
     data[17:21] = crc32c(data[21:size]).to_bytes(4, "big")
     path.write_bytes(data)
-    report = verification.verify(spark, str(path), options=VerifyOptions(deep=deep)).report
+    report = spark_job.verify_on_spark(spark, str(path), options=VerifyOptions(deep=deep)).report
     assert [finding.rule for finding in report.findings] == (["log-records"] if deep else [])
 
 
@@ -159,7 +165,7 @@ def test_a_segment_that_cannot_be_read_does_not_stop_the_rest(
     spark: SparkSession, root: Path
 ) -> None:
     unreadable_segment(root)
-    report = verification.verify(spark, *paths(root)).report
+    report = spark_job.verify_on_spark(spark, *paths(root)).report
     refused = [finding.file for finding in report.findings if finding.rule == "not-a-file"]
     assert refused == [str(root / "0" / "orders-0" / f"{SECOND}.log")]
     # Its partition is in no table, the others are compared, and what is damaged is told.
@@ -171,7 +177,7 @@ def test_a_segment_that_cannot_be_read_does_not_stop_the_rest(
 def test_relative_paths(spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Executors may have another working directory; the report says what was asked for."""
     monkeypatch.chdir(root)
-    report = verification.verify(spark, "0", "1/orders-0").report
+    report = spark_job.verify_on_spark(spark, "0", "1/orders-0").report
     assert report.findings == []
     assert [part.directory for part in report.partitions] == [
         "0/orders-0",
@@ -179,19 +185,19 @@ def test_relative_paths(spark: SparkSession, root: Path, monkeypatch: pytest.Mon
         "0/orders-1",
     ]
     unreadable_segment(root)
-    report = verification.verify(spark, *BROKERS).report
+    report = spark_job.verify_on_spark(spark, *BROKERS).report
     assert [f.file for f in report.findings if f.rule == "not-a-file"] == [
         f"0/orders-0/{SECOND}.log"
     ]
-    assert report.to_dict() == verify_here(BROKERS).to_dict()
+    assert report.to_dict() == verify(BROKERS).to_dict()
 
 
 def test_a_path_that_executors_do_not_have_is_not_clean(
     spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing was checked; to them it looks as if a broker had deleted the segments."""
-    monkeypatch.setattr(verification, "absolute", lambda path: path.replace("brokers", "nowhere"))
-    report = verification.verify(spark, root / "0").report
+    monkeypatch.setattr(spark_job, "absolute", lambda path: path.replace("brokers", "nowhere"))
+    report = spark_job.verify_on_spark(spark, root / "0").report
     assert len(report.unusable) == 8
     assert "0.log: not found by an executor: paths must mean the same" in report.unusable[0]
     assert not report.clean
@@ -203,34 +209,48 @@ def test_a_path_that_executors_do_not_have_is_not_clean(
 
 def test_findings_are_a_table(spark: SparkSession, root: Path) -> None:
     flipped_bit(root)
-    found = verification.verify(spark, *paths(root))
+    found = spark_job.verify_on_spark(spark, *paths(root))
     rows = found.findings.where("severity = 'error'").collect()
     assert [row.asDict() for row in rows] == [
         {
-            "severity": "error", "rule": "log-checksum", "broker": "1", "topic": "orders",
+            "severity": "error",
+            "rule": "log-checksum",
+            "broker": "1",
+            "topic": "orders",
             "partition": 0,
-            "segment": 100, "position": rows[0]["position"], "offset": rows[0]["offset"],
-            "file": str(root / "1" / "orders-0" / f"{SECOND}.log"), "message": rows[0]["message"],
+            "segment": 100,
+            "position": rows[0]["position"],
+            "offset": rows[0]["offset"],
+            "file": str(root / "1" / "orders-0" / f"{SECOND}.log"),
+            "message": rows[0]["message"],
         }
-    ]  # fmt: skip
+    ]
     assert 100 < rows[0]["offset"] < 200
 
 
 def test_tables_have_types_and_may_be_empty(spark: SparkSession, root: Path) -> None:
     (root / "nothing").mkdir()
-    found = verification.verify(spark, str(root / "nothing"))
+    found = spark_job.verify_on_spark(spark, str(root / "nothing"))
     assert {row["rule"] for row in found.findings.collect()} == {"meta-missing"}
     assert found.partitions.collect() == []
     assert [field.simpleString() for field in found.findings.schema] == [
-        "severity:string", "rule:string", "broker:string", "topic:string", "partition:int",
-        "segment:bigint", "position:bigint", "offset:bigint", "file:string", "message:string",
-    ]  # fmt: skip
+        "severity:string",
+        "rule:string",
+        "broker:string",
+        "topic:string",
+        "partition:int",
+        "segment:bigint",
+        "position:bigint",
+        "offset:bigint",
+        "file:string",
+        "message:string",
+    ]
     assert not found.findings.schema["message"].nullable
 
 
 def test_unknown_is_null(spark: SparkSession, root: Path) -> None:
     (root / "0" / "meta.properties").unlink()
-    found = verification.verify(spark, str(root / "0"))
+    found = spark_job.verify_on_spark(spark, str(root / "0"))
     (row,) = found.findings.collect()
     assert (row["rule"], row["topic"], row["position"]) == ("meta-missing", None, None)
     row = found.partitions.orderBy("partition").first()
@@ -244,7 +264,7 @@ def test_unknown_is_null(spark: SparkSession, root: Path) -> None:
 
 def test_progress_ends_with_all_bytes(spark: SparkSession, root: Path) -> None:
     seen: list[tuple[int, int]] = []
-    verification.verify(spark, *paths(root), progress=lambda *now: seen.append(now))
+    spark_job.verify_on_spark(spark, *paths(root), progress=lambda *now: seen.append(now))
     size = sum(path.stat().st_size for path in root.rglob("*.log"))
     assert seen[-1] == (size, size)
     assert seen == sorted(seen)
@@ -253,24 +273,23 @@ def test_progress_ends_with_all_bytes(spark: SparkSession, root: Path) -> None:
 def work(*sizes: int) -> list[Any]:
     job = SegmentJob("/data/orders-0", 0)
     return [
-        verification._Work(number, "", job.directory, job, size)
-        for number, size in enumerate(sizes)
+        spark_job._Work(number, "", job.directory, job, size) for number, size in enumerate(sizes)
     ]
 
 
 def test_a_thousand_small_segments_are_a_few_tasks() -> None:
-    tasks = verification._pack(work(*[1 << 20] * 1000), 2)
+    tasks = spark_job._pack(work(*[1 << 20] * 1000), 2)
     assert 16 <= len(tasks) <= 20
     assert sorted(item.number for task in tasks for item in task) == list(range(1000))
 
 
 def test_large_segments_are_tasks_of_their_own_and_come_first() -> None:
-    tasks = verification._pack(work(5, 1 << 30, 1 << 30, 1 << 20, 1 << 20), 2)
+    tasks = spark_job._pack(work(5, 1 << 30, 1 << 30, 1 << 20, 1 << 20), 2)
     assert [[item.number for item in task] for task in tasks] == [[1], [2], [3, 4, 0]]
 
 
 def test_empty_segments_cost_something() -> None:
-    assert len(verification._pack(work(*[0] * 5000), 2)) > 4
+    assert len(spark_job._pack(work(*[0] * 5000), 2)) > 4
 
 
 # -- command line ------------------------------------------------------------------------------
@@ -280,8 +299,12 @@ def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[s
     command = [sys.executable, "-c", "from logstore.cli import main; main()", "verify"]
     return subprocess.run(
         [*command, *map(str, arguments)],
-        env=os.environ | environment, capture_output=True, text=True, timeout=180, check=False,
-    )  # fmt: skip
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
 
 
 def test_the_command(root: Path) -> None:
@@ -330,3 +353,11 @@ def test_conf_without_spark(root: Path) -> None:
     result = CliRunner().invoke(main, ["verify", str(root / "0"), "--conf", "a=b"])
     assert result.exit_code == 2
     assert "--conf is for --spark" in result.stderr
+
+
+def test_the_former_name_still_works_and_says_the_new_one() -> None:
+    import logstore.spark
+
+    with pytest.warns(DeprecationWarning, match="is now logstore.spark.verify_on_spark"):
+        former = logstore.spark.verify
+    assert former is logstore.spark.verify_on_spark

@@ -93,18 +93,37 @@ class _Run:
         self.manager = self.open()
         self.log = self.manager.create_topic(TOPIC, 1)[0]
         self.steps: dict[Callable[[], str], int] = {
-            self.append: 6, self.produce: 18, self.transact: 14, self.raise_epoch: 2,
-            self.forget_producers: 1, self.lead: 2, self.roll: 3, self.flush: 2, self.cut: 3,
-            self.delete_records: 3, self.retain: 2, self.begin_anew: 1, self.close: 3,
-            self.kill: 2, self.commit_up_to: 4, self.snapshot: 1, self.checkpoint: 3,
-            self.follow: 3, self.wait: 2,
-        }  # fmt: skip
+            self.append: 6,
+            self.produce: 18,
+            self.transact: 14,
+            self.raise_epoch: 2,
+            self.forget_producers: 1,
+            self.lead: 2,
+            self.roll: 3,
+            self.flush: 2,
+            self.cut: 3,
+            self.delete_records: 3,
+            self.retain: 2,
+            self.begin_anew: 1,
+            self.close: 3,
+            self.kill: 2,
+            self.commit_up_to: 4,
+            self.snapshot: 1,
+            self.checkpoint: 3,
+            self.follow: 3,
+            self.wait: 2,
+        }
 
     def open(self) -> LogManager:
         return LogManager(
-            [DIRECTORY], self.config, storage=self.storage, clock=self.clock, cluster_id="c",
-            run_later=run_inline, replicated=self.replicated,
-        )  # fmt: skip
+            [DIRECTORY],
+            self.config,
+            storage=self.storage,
+            clock=self.clock,
+            cluster_id="c",
+            run_later=run_inline,
+            replicated=self.replicated,
+        )
 
     def go(self, steps: int) -> None:
         names = [*self.steps]
@@ -139,8 +158,9 @@ class _Run:
 
     def records(self) -> list[tuple[bytes, bytes, int]]:
         count = self.rng.randint(1, 4)
-        return [(b"k", self.rng.randbytes(self.rng.randint(0, 80)), self.stamp())
-                for _ in range(count)]  # fmt: skip
+        return [
+            (b"k", self.rng.randbytes(self.rng.randint(0, 80)), self.stamp()) for _ in range(count)
+        ]
 
     def append(self) -> str:
         self.log.append(
@@ -161,9 +181,12 @@ class _Run:
         records = self.records()
         sequence = client.sequence
         batch = encode_batch(
-            records, producer_id=client.producer_id, producer_epoch=client.epoch,
-            base_sequence=sequence, transactional=transactional,
-        )  # fmt: skip
+            records,
+            producer_id=client.producer_id,
+            producer_epoch=client.epoch,
+            base_sequence=sequence,
+            transactional=transactional,
+        )
         try:
             self.log.append_as_leader(batch, self.leader_epoch)
         except LogstoreError:  # what was cut away cannot be followed: as a client does then
@@ -180,9 +203,12 @@ class _Run:
             self.bump(client)  # with the marker, so that nothing late can join the next one
         client.coordinator_epoch += self.rng.random() < 0.1
         marker = end_transaction_marker(
-            how, producer_id=client.producer_id, producer_epoch=client.epoch,
-            coordinator_epoch=client.coordinator_epoch, timestamp=self.stamp(),
-        )  # fmt: skip
+            how,
+            producer_id=client.producer_id,
+            producer_epoch=client.epoch,
+            coordinator_epoch=client.coordinator_epoch,
+            timestamp=self.stamp(),
+        )
         self.log.append_as_leader(marker, self.leader_epoch, AppendOrigin.COORDINATOR)
         client.opened = False
         return f"{how.name} of {client.producer_id}/{client.epoch}, at {self.log.log_end_offset}"
