@@ -24,9 +24,18 @@ from logstore import LogManager
 HERE = Path(__file__).resolve().parent
 # (bytes past the recovery point, partitions)
 CASES = [
-    (256 << 20, 1), (1 << 30, 1), (2 << 30, 1), (4 << 30, 1), (8 << 30, 1),
-    (1 << 30, 10), (4 << 30, 10), (1 << 30, 100), (4 << 30, 100), (2 << 30, 1000), (8 << 30, 1000),
-]  # fmt: skip
+    (256 << 20, 1),
+    (1 << 30, 1),
+    (2 << 30, 1),
+    (4 << 30, 1),
+    (8 << 30, 1),
+    (1 << 30, 10),
+    (4 << 30, 10),
+    (1 << 30, 100),
+    (4 << 30, 100),
+    (2 << 30, 1000),
+    (8 << 30, 1000),
+]
 KAFKA_MAX = 2 << 30
 points: list[tuple[int, int, float, float | None]] = []
 

@@ -318,20 +318,24 @@ def test_role_change(benchmark: Any, claim: Any, make: Any, partitions: int) -> 
         epochs[0] += 10
         registration = PartitionRegistration((0, 1, 2), (0, 1, 2), 1, epochs[0], epochs[0])
         request = LeaderAndIsrRequest(
-            0, 1000, broker.broker_epoch,
+            0,
+            1000,
+            broker.broker_epoch,
             tuple(PartitionChange(tp, registration) for tp in tps),
             tuple(broker.metadata.live_brokers.values()),
-        )  # fmt: skip
+        )
         response = manager.leader_and_isr(request)
         assert all(code is ErrorCode.NONE for _, code in response.partitions), response
 
     def follow() -> None:
         registration = PartitionRegistration((0, 1, 2), (0, 1, 2), 2, epochs[0] + 5, epochs[0] + 5)
         request = LeaderAndIsrRequest(
-            0, 1000, broker.broker_epoch,
+            0,
+            1000,
+            broker.broker_epoch,
             tuple(PartitionChange(tp, registration) for tp in tps),
             tuple(broker.metadata.live_brokers.values()),
-        )  # fmt: skip
+        )
         manager.leader_and_isr(request)
 
     benchmark.pedantic(lead, setup=follow, rounds=3)

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from replication.simulator.search.search import run_seeds
-from replication.simulator.world.plan import Options
+from replication.simulator.world.plan import SearchOptions
 
 SCHEDULES, ROUNDS = 40, 5
 GOAL_SCHEDULES, GOAL_EVENTS = 50, 200
@@ -17,7 +17,7 @@ def test_schedules_on_one_core(benchmark: Any, claim: Any) -> None:
 
     def search() -> None:
         begun = time.process_time()
-        results[:] = run_seeds(0, SCHEDULES, Options())
+        results[:] = run_seeds(0, SCHEDULES, SearchOptions())
         seconds.append(time.process_time() - begun)
 
     benchmark.pedantic(search, rounds=ROUNDS, warmup_rounds=1)

@@ -15,9 +15,13 @@ from logstore.verify import VerifyOptions
 HERE = Path(__file__).resolve().parent
 # (bytes, partitions, segments): growth in bytes, then in segments of the same bytes
 CASES = [
-    (1 << 30, 4, 4), (4 << 30, 4, 16), (16 << 30, 16, 64),
-    (1 << 30, 10, 10), (1 << 30, 10, 100), (1 << 30, 10, 1000),
-]  # fmt: skip
+    (1 << 30, 4, 4),
+    (4 << 30, 4, 16),
+    (16 << 30, 16, 64),
+    (1 << 30, 10, 10),
+    (1 << 30, 10, 100),
+    (1 << 30, 10, 1000),
+]
 BATCH_LEVEL = VerifyOptions(deep=False, fingerprint=False)
 points: list[tuple[int, int, float, float, int]] = []
 
@@ -35,7 +39,7 @@ def spark() -> Iterator[Any]:
 def test_growth(
     benchmark: Any, claim: Any, spark: Any, disk: Path, size: int, partitions: int, segments: int
 ) -> None:
-    from logstore.spark import verify
+    from logstore.spark import verify_on_spark
 
     directory = disk / "logs"
     rows = spark_data.make_directory(
@@ -44,7 +48,7 @@ def test_growth(
     stored = spark_data.warm(directory)
 
     def check() -> None:
-        assert verify(spark, str(directory), options=BATCH_LEVEL).report.clean
+        assert verify_on_spark(spark, str(directory), options=BATCH_LEVEL).report.clean
 
     def count() -> float:
         started = time.perf_counter()
@@ -61,10 +65,13 @@ def test_growth(
     points.append((stored, found, seconds, counted, peak[0]))
     claim(
         what=f"{stored / 1e9:.1f} GB in {found} segments, verified at batch level",
-        ours=round(seconds, 2), unit="s", goal="linear, see the plot", met=None,
+        ours=round(seconds, 2),
+        unit="s",
+        goal="linear, see the plot",
+        met=None,
         note=f"{stored / seconds / 1e9:.2f} GB/s; `count()` of one column {counted:.2f} s, "
         f"{rows / counted / 1e6:.1f} M rows/s; worker {peak[0] / 1e6:.0f} MB",
-    )  # fmt: skip
+    )
 
 
 def test_plot(benchmark: Any) -> None:

@@ -119,16 +119,21 @@ def test_routes(
         ratio = seconds[ALL] / seconds[name]
         goal = f"at least {wanted}x" if name == COLUMNAR else ""
         claim(
-            what=f"{question}: {name}", ours=round(rows / seconds[name] / 1e6, 1),
-            unit="M rows/s", ratio=round(ratio, 1), goal=goal,
+            what=f"{question}: {name}",
+            ours=round(rows / seconds[name] / 1e6, 1),
+            unit="M rows/s",
+            ratio=round(ratio, 1),
+            goal=goal,
             met=ratio >= wanted if goal else None,
             note=f"{size / seconds[name] / 1e9:.2f} GB/s of log",
-        )  # fmt: skip
+        )
     claim(
         what=f"memory of a Python worker of the columnar source in it, {question}",
-        ours=round(peaks[COLUMNAR] / 1e6), unit="MB", goal="below 150 MB",
+        ours=round(peaks[COLUMNAR] / 1e6),
+        unit="MB",
+        goal="below 150 MB",
         met=peaks[COLUMNAR] < 150e6,
-    )  # fmt: skip
+    )
 
 
 def assert_is(found: int, right: int) -> None:
@@ -147,8 +152,11 @@ def test_count_by_batches(benchmark: Any, claim: Any, spark: Any, logs: tuple[Pa
     benchmark.pedantic(count, rounds=ROUNDS)
     claim(
         what="records counted by `granularity=batch`, every checksum compared",
-        ours=round(rows / benchmark.stats.stats.min / 1e6, 1), unit="M rows/s", goal="", met=None,
-    )  # fmt: skip
+        ours=round(rows / benchmark.stats.stats.min / 1e6, 1),
+        unit="M rows/s",
+        goal="",
+        met=None,
+    )
 
 
 @pytest.mark.parametrize("column", ["offset", "timestamp", "timestamp, ascending"])
@@ -181,6 +189,9 @@ def test_one_percent_by_filter(
     share = max(0.0, benchmark.stats.stats.min - overhead) / full
     claim(
         what=f"one percent by {column}, of the time of a full scan, job overhead apart",
-        ours=round(100 * share, 1), unit="%", goal="at most 3 %", met=share <= 0.03,
+        ours=round(100 * share, 1),
+        unit="%",
+        goal="at most 3 %",
+        met=share <= 0.03,
         note=f"{benchmark.stats.stats.min:.2f} s, full {full:.1f} s, overhead {overhead:.2f} s",
-    )  # fmt: skip
+    )

@@ -28,9 +28,9 @@ def spark() -> Iterator[Any]:
 
 
 def clean(spark: Any, *directories: Path, options: VerifyOptions) -> None:
-    from logstore.spark import verify
+    from logstore.spark import verify_on_spark
 
-    report = verify(spark, *map(str, directories), options=options).report
+    report = verify_on_spark(spark, *map(str, directories), options=options).report
     assert report.clean, [*report.findings, *report.unusable]
 
 
@@ -50,9 +50,11 @@ def test_verify(benchmark: Any, claim: Any, spark: Any, kafka: Any, disk: Path, 
     zstd = level == "deep-zstd"
     size = SIZE // 8 if zstd else SIZE
     rows = spark_data.make_directory(
-        directory, size, compression=Compression.ZSTD if zstd else Compression.NONE,
+        directory,
+        size,
+        compression=Compression.ZSTD if zstd else Compression.NONE,
         segment_bytes=64 << 20 if zstd else 1 << 30,
-    )  # fmt: skip
+    )
     stored = spark_data.warm(directory)
     options = BATCH_LEVEL if level == "batch" else VerifyOptions(deep=True, fingerprint=False)
     clean(spark, directory, options=options)
@@ -70,14 +72,20 @@ def test_verify(benchmark: Any, claim: Any, spark: Any, kafka: Any, disk: Path, 
         peer = {"peer": f"Kafka's dump tool {dumped / dump / 1e6:.0f} MB/s", "ratio": round(ratio)}
     claim(
         what=f"verification, {level} level, {stored / 1e9:.1f} GB stored",
-        ours=round(rate, 2), unit="GB/s", **peer,
-        goal=f"at least {goal} GB/s" + (", 40x the tool" if level == "batch" else ""), met=met,
+        ours=round(rate, 2),
+        unit="GB/s",
+        **peer,
+        goal=f"at least {goal} GB/s" + (", 40x the tool" if level == "batch" else ""),
+        met=met,
         note=f"{rows / seconds / 1e6:.0f} M records/s",
-    )  # fmt: skip
+    )
     claim(
-        what=f"memory of a Python worker in it, {level}", ours=round(peak[0] / 1e6), unit="MB",
-        goal="at most 400 MB", met=peak[0] <= 400e6,
-    )  # fmt: skip
+        what=f"memory of a Python worker in it, {level}",
+        ours=round(peak[0] / 1e6),
+        unit="MB",
+        goal="at most 400 MB",
+        met=peak[0] <= 400e6,
+    )
 
 
 @pytest.mark.parametrize("deep", [False, True])
@@ -107,6 +115,9 @@ def test_compare_three_replicas(
     ratio = benchmark.stats.stats.min / min(alone)
     claim(
         what=f"comparison of three replicas, {'deep' if deep else 'batch level'}",
-        ours=round(ratio, 2), unit="x verifying them", goal="at most 1.3x", met=ratio <= 1.3,
+        ours=round(ratio, 2),
+        unit="x verifying them",
+        goal="at most 1.3x",
+        met=ratio <= 1.3,
         note=f"{min(alone):.2f} s verified, {benchmark.stats.stats.min:.2f} s compared as well",
-    )  # fmt: skip
+    )

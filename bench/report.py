@@ -22,9 +22,14 @@ def row(claim: dict[str, Any]) -> str:
     met = {True: "yes", False: "**no**", None: ""}[claim["met"]]
     ratio = f"{claim['ratio']}x" if claim.get("ratio", "") != "" else ""
     cells = [
-        claim["what"], f"{claim['ours']} {claim['unit']}", claim.get("peer", ""), ratio,
-        claim["goal"], met, claim.get("note", ""),
-    ]  # fmt: skip
+        claim["what"],
+        f"{claim['ours']} {claim['unit']}",
+        claim.get("peer", ""),
+        ratio,
+        claim["goal"],
+        met,
+        claim.get("note", ""),
+    ]
     return "| " + " | ".join(str(cell) for cell in cells) + " |"
 
 

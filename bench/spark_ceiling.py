@@ -52,9 +52,11 @@ class _Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         size = min(ROWS_PER_BATCH, max(1, (4 << 20) // self.value_bytes))
         values: dict[str, Any] = {
-            "key": [b"k" * 16] * size, "value": [b"v" * self.value_bytes] * size,
-            "topic": ["bench"] * size, "timestampType": [0] * size,
-        }  # fmt: skip
+            "key": [b"k" * 16] * size,
+            "value": [b"v" * self.value_bytes] * size,
+            "topic": ["bench"] * size,
+            "timestampType": [0] * size,
+        }
         numbers = pa.array(range(size), pa.int64())
         arrays = [
             pa.array(values[f.name], f.type) if f.name in values else numbers.cast(f.type)

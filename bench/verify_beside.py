@@ -35,10 +35,11 @@ def write(directory: str) -> None:
             while written < mib << 20:
                 at = rng.randrange(8)
                 batch = encode_batch(
-                    records, producer_id=4000 + at if producers else -1,
+                    records,
+                    producer_id=4000 + at if producers else -1,
                     producer_epoch=0 if producers else -1,
                     base_sequence=sequences[at] if producers else -1,
-                )  # fmt: skip
+                )
                 sequences[at] += count
                 log.append_as_leader(batch, 0)
                 written += len(batch)
