@@ -21,10 +21,10 @@ KERNEL_TESTS := tests/contract/test_kernels.py tests/contract/test_arrow_kernels
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow crash fuzz sanitize check lint types imports bench docs build clean need-compiler need-sanitizers need-jdk
+.PHONY: help demo test test-slow test-clients crash fuzz sanitize check lint types imports bench docs build clean need-compiler need-sanitizers need-jdk
 
 help: ## what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "ARGS='…' is handed on: make demo ARGS=--no-spark; make test ARGS=tests/unit"
 
 # Without the act of Spark it takes neither PySpark nor a JDK.
@@ -36,6 +36,11 @@ test: need-jdk $(VENV)/.test ## all tests
 
 test-slow: need-jdk $(VENV)/.test ## and those that take minutes each
 	LOGSTORE_SLOW=1 $(PYTEST) -n $(WORKERS) --dist loadscope $(ARGS)
+
+# Go, Cargo, make, Node and kcat where they are; a suite without its tools says so and fails the run.
+test-clients: need-jdk $(VENV)/.test ## suites and clients of others against a broker of ours, whole
+	$(BIN)/python -m tests.clients $(ARGS)
+	$(if $(ARGS),,LOGSTORE_SLOW=1 $(PYTEST) tests/clients)
 
 crash: $(VENV)/.test ## long searches: crash points, kill -9, lives of topics
 	$(BIN)/python -m tests.crash --points $(or $(POINTS),10000) --seed $(or $(SEED),1)
