@@ -65,13 +65,20 @@ class KafkaTools:
         if len(sent) != count:
             raise ToolFailed(f"{len(sent)} of {count} acknowledged:\n{said[-1500:]}")
 
-    def consume(self, topic: str, *options: str) -> list[str]:
-        """Return the values of a topic as the console consumer reads them."""
-        said = self.run(
-            f"{_CONSUMERS}.ConsoleConsumer",
-            *("--topic", topic, "--from-beginning", "--timeout-ms", "4000", *options),
-        )
-        return said.splitlines()
+    def consume(self, topic: str, count: int, *options: str) -> list[str]:
+        """Return the values of a topic as the console consumer reads them.
+
+        It ends when nothing comes for a while. If that was before ``count`` values had come, it may
+        have been too short a while for this machine: it reads once more, and waits longer.
+        """
+        values: list[str] = []
+        for timeout_ms in ("4000", "60000"):
+            if len(values) < count:
+                values = self.run(
+                    f"{_CONSUMERS}.ConsoleConsumer",
+                    *("--topic", topic, "--from-beginning", "--timeout-ms", timeout_ms, *options),
+                ).splitlines()
+        return values
 
     def file(self, name: str, text: str) -> Path:
         """Write a file for a tool."""
@@ -145,7 +152,7 @@ def verifiable_producer_with_each_acks(tools: KafkaTools) -> None:
     for acks in (0, 1, -1):
         topic = tools.topic(f"acks{acks}")
         tools.produce(topic, 500, acks)
-        _equal(_numbers(500), tools.consume(topic))
+        _equal(_numbers(500), tools.consume(topic, 500))
 
 
 @_case
@@ -176,7 +183,7 @@ def _copy(tools: KafkaTools, name: str, *options: str) -> None:
         *("--transaction-size", 90, *options),
     )
     _expect('"ShutdownComplete".*"consumed":1000,"remaining":0', said)
-    _equal(_numbers(1000), tools.consume(target, "--isolation-level", "read_committed"))
+    _equal(_numbers(1000), tools.consume(target, 1000, "--isolation-level", "read_committed"))
 
 
 @_case
@@ -219,7 +226,7 @@ def producer_performance_in_transactions(tools: KafkaTools) -> None:
         *("--transactional-id", "performance", "--transaction-duration-ms", 100),
     )
     _expect("5000 records sent", said)
-    read = tools.consume(topic, "--isolation-level", "read_committed")
+    read = tools.consume(topic, 5000, "--isolation-level", "read_committed")
     _equal(5000, len(read))
 
 
@@ -243,7 +250,7 @@ def console_producer_and_consumer(tools: KafkaTools) -> None:
     options = "--reader-property=parse.key=true", "--reader-property=parse.headers=true"
     tools.run("ConsoleProducer", "--topic", topic, *options, stdin=lines)
     shown = "--formatter-property=print.key=true", "--formatter-property=print.headers=true"
-    _equal(lines.splitlines(), tools.consume(topic, *shown))
+    _equal(lines.splitlines(), tools.consume(topic, 20, *shown))
 
 
 @_case
@@ -253,7 +260,7 @@ def each_codec(tools: KafkaTools) -> None:
         topic = tools.topic(f"codec-{codec}")
         lines = "".join(f"{number} {'x' * 50}\n" for number in range(500))
         tools.run("ConsoleProducer", "--topic", topic, "--compression-codec", codec, stdin=lines)
-        _equal(lines.splitlines(), tools.consume(topic))
+        _equal(lines.splitlines(), tools.consume(topic, 500))
 
 
 @_case
@@ -309,7 +316,7 @@ def groups(tools: KafkaTools) -> None:
     """List, describe, reset, delete offsets of, and delete a group."""
     topic = tools.topic("grouped")
     tools.produce(topic, 200)
-    tools.consume(topic, "--group", "grouped-group")
+    tools.consume(topic, 200, "--group", "grouped-group")
     _expect("^grouped-group$", tools.run(_GROUPS, "--list"))
     group = "--group", "grouped-group"
     said = tools.run(_GROUPS, "--describe", *group)
@@ -330,7 +337,7 @@ def group_list(tools: KafkaTools) -> None:
     """All groups with their type and protocol."""
     topic = tools.topic("listed")
     tools.produce(topic, 5)
-    tools.consume(topic, "--group", "listed-group")
+    tools.consume(topic, 5, "--group", "listed-group")
     _expect(r"^listed-group\s+Classic\s+consumer", tools.run("GroupsCommand", "--list"))
 
 
@@ -349,7 +356,7 @@ def offsets(tools: KafkaTools) -> None:
     said = tools.run("DeleteRecordsCommand", "--offset-json-file", listed)
     _expect("low_watermark: 40", said)
     _expect("^offsets:0:40$", tools.run("GetOffsetShell", *which, "earliest"))
-    _equal([str(n) for n in range(40, 100)], tools.consume(topic))
+    _equal([str(n) for n in range(40, 100)], tools.consume(topic, 60))
 
 
 @_case
