@@ -8,6 +8,7 @@ import uuid
 import pytest
 
 from checkpoints.types import TopicPartition
+from logstore.common.config import MAX_LONG
 from replication.common.error_codes import ErrorCode
 from replication.coordinators.groups import records
 from replication.coordinators.groups.group import ClassicGroup, GroupMember
@@ -462,6 +463,11 @@ class TestDeletion:
         assert found.offset is not None
         is_plain = producer_id < 0 and retention_ms < 0
         assert found.offset.topic_id == (topic_id if is_plain else uuid.UUID(int=0))
+
+    def test_an_offset_that_is_to_be_kept_for_ever(self, host: GroupHost) -> None:
+        """Now and the longest time together are more than a record has room for."""
+        assert host.commit_offset(1, retention_ms=MAX_LONG) is ErrorCode.NONE
+        assert host.offset() == host.replayed().offset() == 1
 
     def test_topics_are_deleted_under_a_transaction(self, host: GroupHost) -> None:
         """testOnPartitionsDeleted: the next topic of the name begins without an offset."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
+from logstore.common.config import MAX_LONG
 from logstore.common.random_id import RandomId
 from replication.common.error_codes import ErrorCode
 from replication.coordinators.effects import (
@@ -256,7 +257,9 @@ class GroupShard:
             self._drop_if_void(group)
             return
         retention_ms = request.retention_ms
-        expire_ms = None if retention_ms <= NO_RETENTION else self._now_ms + retention_ms
+        expire_ms = None
+        if retention_ms > NO_RETENTION:  # of a client, up to the last that a record has room for
+            expire_ms = min(self._now_ms + retention_ms, MAX_LONG)
         self._number += 1
         number = self._number
         in_transaction = request.producer_id != NO_PRODUCER_ID
