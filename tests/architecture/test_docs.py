@@ -29,7 +29,8 @@ DIAGRAM_NAME = re.compile(r"\b[A-Z]\w+\.(_?[a-z]\w+)(?![\w.])")
 
 @cache
 def _sources() -> tuple[Path, ...]:
-    return tuple(p for top in ("replication", "logstore") for p in (ROOT / top).rglob("*.py"))
+    tops = ("replication", "logstore", "checkpoints")
+    return tuple(p for top in tops for p in (ROOT / top).rglob("*.py"))
 
 
 @cache
