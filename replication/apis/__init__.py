@@ -2,13 +2,14 @@
 
 Messages of the protocol come in, and messages of the protocol go out.
 
-``KafkaApis`` takes requests from the network and gives each to a handler; ``handlers`` says what a
-handler is. Each area has a module of its own.
+``KafkaApis`` takes requests from the network and gives each to a handler. ``common.handlers`` says
+what a handler is. Each area (produce, fetch, groups, …) has a module, and ``assembly`` puts them
+together.
 """
 
 from __future__ import annotations
 
-from replication.apis.handlers import Handler, Handlers, Reply
+from replication.apis.common.handlers import Handler, Handlers, Reply
 from replication.apis.kafka_apis import KafkaApis
 
 __all__ = [
@@ -17,8 +18,7 @@ __all__ = [
     "KafkaApis",
     "Reply",
     "assembly",
-    "config",
+    "common",
     "configs",
     "quick",
-    "refusals",
 ]

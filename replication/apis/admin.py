@@ -9,8 +9,8 @@ from itertools import groupby
 from checkpoints.types import TopicPartition
 from logstore.common.errors import LogstoreError
 from logstore.log import ReplicaLog
-from replication.apis.handlers import Handlers, ReceivedRequest, Reply
-from replication.apis.topic_names import missing_code
+from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.topic_names import missing_code
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode, error_code_of
 from replication.common.errors import NotLeaderOrFollowerError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from replication.apis.handlers import ReceivedRequest, Reply
+from replication.apis.common.handlers import ReceivedRequest, Reply
 from replication.common.error_codes import ErrorCode
 from replication.protocol import ADVERTISED, FEATURES, ApiKey, VersionRange
 from replication.protocol import messages as wire

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from logstore.common.config import Properties
 from replication.apis.admin import AdminApi
-from replication.apis.config import ApisConfig
+from replication.apis.common.config import ApisConfig
+from replication.apis.common.waits import MetadataWaits
 from replication.apis.configs import ConfigsApi
 from replication.apis.fetch import FetchApi
 from replication.apis.groups import CoordinatorType, GroupApis
@@ -17,7 +18,6 @@ from replication.apis.offsets import OffsetsApi
 from replication.apis.produce import ProduceApi
 from replication.apis.topics import TopicsApi
 from replication.apis.transactions import TransactionApis
-from replication.apis.waits import MetadataWaits
 from replication.broker.broker import Broker
 from replication.coordinators.groups.config import GroupConfig
 from replication.coordinators.groups.coordinator import GroupCoordinator

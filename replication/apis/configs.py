@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from logstore.common.config import LogConfig, Properties
-from replication.apis.handlers import Handlers, ReceivedRequest, Reply
-from replication.apis.topic_names import is_valid, missing_code
-from replication.apis.waits import Gathering
+from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.topic_names import is_valid, missing_code
+from replication.apis.common.waits import Gathering
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import (

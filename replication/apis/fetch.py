@@ -6,9 +6,9 @@ import uuid
 from itertools import groupby
 
 from checkpoints.types import TopicPartition
-from replication.apis.addresses import listener_of, node_endpoints
-from replication.apis.config import ApisConfig
-from replication.apis.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.addresses import listener_of, node_endpoints
+from replication.apis.common.config import ApisConfig
+from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import (

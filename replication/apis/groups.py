@@ -10,9 +10,9 @@ from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 from checkpoints.types import TopicPartition
-from replication.apis.addresses import endpoint_of, listener_of
-from replication.apis.handlers import Handlers, ReceivedRequest, Reply
-from replication.apis.waits import Gathering
+from replication.apis.common.addresses import endpoint_of, listener_of
+from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.waits import Gathering
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import TransactionSupport

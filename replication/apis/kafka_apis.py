@@ -7,8 +7,8 @@ from typing import Any
 
 from checkpoints.loggers import get_logger
 from replication.apis.api_versions import ApiVersionsApi
-from replication.apis.handlers import Handler, Handlers
-from replication.apis.refusals import refusal
+from replication.apis.common.handlers import Handler, Handlers
+from replication.apis.common.refusals import refusal
 from replication.common.error_codes import ErrorCode, error_code_of
 from replication.network import (
     CLOSE,

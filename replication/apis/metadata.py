@@ -5,11 +5,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from replication.apis.addresses import listener_of
-from replication.apis.config import ApisConfig
-from replication.apis.handlers import Handlers, ReceivedRequest, Reply
-from replication.apis.topic_names import TopicNameOrId, is_valid, missing_code
-from replication.apis.waits import Gathering, MetadataWaits
+from replication.apis.common.addresses import listener_of
+from replication.apis.common.config import ApisConfig
+from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.topic_names import TopicNameOrId, is_valid, missing_code
+from replication.apis.common.waits import Gathering, MetadataWaits
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import InvalidRequestError

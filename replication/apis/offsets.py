@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from checkpoints.types import TopicPartition
 from logstore.log.reading.reading import EARLIEST, LATEST, MAX_TIMESTAMP
-from replication.apis.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
 from replication.common.internal_topics import INTERNAL_TOPICS

@@ -10,9 +10,9 @@ from checkpoints.types import TopicPartition
 from logstore.common.types import Buffer
 from logstore.format.attributes import CODEC_MASK, TRANSACTIONAL
 from logstore.format.codecs.compression import Compression
-from replication.apis.addresses import listener_of, node_endpoints
-from replication.apis.batches import LEAST_SIZE, MAGIC, front_of, is_unreadable
-from replication.apis.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.addresses import listener_of, node_endpoints
+from replication.apis.common.batches import LEAST_SIZE, MAGIC, front_of, is_unreadable
+from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
 from replication.common.internal_topics import INTERNAL_TOPICS

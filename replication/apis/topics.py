@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from replication.apis.config import ApisConfig
+from replication.apis.common.config import ApisConfig
+from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.topic_names import TopicNameOrId, is_valid
+from replication.apis.common.waits import Gathering, MetadataWaits
 from replication.apis.configs import topic_configs
-from replication.apis.handlers import Handlers, ReceivedRequest, Reply
 from replication.apis.metadata import is_led
-from replication.apis.topic_names import TopicNameOrId, is_valid
-from replication.apis.waits import Gathering, MetadataWaits
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import ResponseError

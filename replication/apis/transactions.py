@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from checkpoints.types import TopicPartition
-from replication.apis.handlers import Handlers, ReceivedRequest, Reply
-from replication.apis.waits import Gathering
+from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.waits import Gathering
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
 from replication.common.internal_topics import TRANSACTION_STATE

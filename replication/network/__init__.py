@@ -1,15 +1,15 @@
 """The network: listeners, connections and their limits (Kafka's ``SocketServer``).
 
 ``NetworkServer`` reads requests from sockets and gives each to a handler, which answers it once,
-from any thread. Order, backpressure and limits are its business alone. A connection is a state
-machine without I/O (``connection``); ``processor`` carries it out. See docs/network.md.
+from any thread. The network alone sees to order, backpressure and limits. A connection is a state
+machine without I/O (``connection``), and ``processor`` does the I/O. ``limits`` bounds what clients
+take, ``security`` has TLS and logins. See docs/network.md.
 """
 
 from __future__ import annotations
 
-from replication.network.client_quotas import ClientQuota, ClientQuotas, Direction
 from replication.network.config import NetworkConfig
-from replication.network.credentials import Credentials, UserCredentials
+from replication.network.limits.client_quotas import ClientQuota, ClientQuotas, Direction
 from replication.network.listeners import (
     Listener,
     SecurityProtocol,
@@ -26,6 +26,7 @@ from replication.network.requests import (
     Respond,
     Send,
 )
+from replication.network.security.credentials import Credentials, UserCredentials
 from replication.network.server import NetworkServer
 
 __all__ = [

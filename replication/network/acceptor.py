@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 
 from checkpoints.loggers import get_logger
-from replication.network.connection_quotas import ConnectionQuotas
+from replication.network.limits.connection_quotas import ConnectionQuotas
 from replication.network.listeners import Listener
 from replication.network.wakeup import Wakeup
 

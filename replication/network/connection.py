@@ -16,7 +16,7 @@ from logstore.storage.file_slice import FileSlice
 from replication.network.config import NetworkConfig
 from replication.network.errors import RequestRefusedError
 from replication.network.framing import FrameReader
-from replication.network.memory_pool import MemoryPool
+from replication.network.limits.memory_pool import MemoryPool
 from replication.network.metrics import CloseReason
 from replication.network.requests import (
     CLOSE,

@@ -28,6 +28,7 @@ from replication.network.connection import (
     Rules,
 )
 from replication.network.framing import SHARED_BYTES
+from replication.network.limits.slow_apis import QUICK_NS, SlowApis
 from replication.network.metrics import CloseReason, ListenerMetrics, RequestMetrics
 from replication.network.request_channel import Exchange, RequestChannel
 from replication.network.requests import (
@@ -35,7 +36,6 @@ from replication.network.requests import (
     ReceivedRequest,
     RequestHandler,
 )
-from replication.network.slow_apis import QUICK_NS, SlowApis
 from replication.network.transport_layer import MAX_TURN_BYTES, TransportLayer
 from replication.network.wakeup import Wakeup
 

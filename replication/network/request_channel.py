@@ -10,7 +10,7 @@ from typing import Protocol
 from checkpoints.loggers import get_logger
 from logstore.common.clock import Clock
 from logstore.common.errors import LogstoreError
-from replication.network.memory_pool import MemoryPool
+from replication.network.limits.memory_pool import MemoryPool
 from replication.network.requests import CLOSE, Answer, ReceivedRequest, RequestHandler
 
 logger = get_logger(__name__)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from logstore.common.types import Buffer
 from logstore.storage.file_slice import FileSlice
 from replication.network.listeners import Listener
-from replication.network.sasl import SaslServer
+from replication.network.security.sasl import SaslServer
 from replication.protocol import ApiKey, Gathered
 
 ANONYMOUS = "User:ANONYMOUS"

@@ -9,17 +9,17 @@ from collections.abc import Callable, Iterable, Sequence
 from logstore.common.clock import Clock, SystemClock
 from logstore.common.errors import ConfigError
 from replication.network.acceptor import Acceptor
-from replication.network.authentication import Authenticator
 from replication.network.config import NetworkConfig
 from replication.network.connection import Connection, Rules
-from replication.network.connection_quotas import ConnectionQuotas
-from replication.network.credentials import Credentials
+from replication.network.limits.connection_quotas import ConnectionQuotas
+from replication.network.limits.memory_pool import MemoryPool
 from replication.network.listeners import Listener, refuse_open_listeners
-from replication.network.memory_pool import MemoryPool
 from replication.network.metrics import ApiMetrics, ListenerMetrics, NetworkMetrics
 from replication.network.processor import Processor
 from replication.network.request_channel import RequestChannel
 from replication.network.requests import ConnectionInfo, ReceivedRequest, RequestHandler
+from replication.network.security.authentication import Authenticator
+from replication.network.security.credentials import Credentials
 from replication.network.transport_layer import PlaintextTransportLayer, TransportLayer
 from replication.protocol import SERVED, ApiKey, RequestHeader, parse_request_header
 
@@ -218,7 +218,8 @@ class NetworkServer:
 def _maker_of_tls(
     config: NetworkConfig,
 ) -> Callable[[socket.socket, Callable[[str | None], None]], TransportLayer]:
-    from replication.network.tls import TlsTransportLayer, server_context  # 5 ms, needed by few
+    # Imported here because it takes 5 ms, and few servers need it.
+    from replication.network.security.tls import TlsTransportLayer, server_context
 
     context = server_context(config)
     return lambda connected, on_handshake: TlsTransportLayer(connected, context, on_handshake)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from logstore.common.config import BrokerConfig, LogConfig, Properties
 from logstore.common.errors import ConfigError
-from replication.apis.config import ApisConfig
+from replication.apis.common.config import ApisConfig
 from replication.apis.configs import BROKER_NAMES, NOT_OF_BROKERS
 from replication.common.config import ReplicationConfig
 from replication.coordinators.groups.config import GroupConfig

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Self
 
 from logstore.storage.file_slice import FileSlice
-from replication.apis.refusals import refusal
+from replication.apis.common.refusals import refusal
 from replication.common.error_codes import ErrorCode
 from replication.network import CLOSE, Answer, ReceivedRequest, RequestHandler, Respond, Send
 from replication.protocol import (

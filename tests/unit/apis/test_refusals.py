@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from replication.apis.refusals import refusal
+from replication.apis.common.refusals import refusal
 from replication.common.error_codes import ErrorCode
 from replication.network import CLOSE
 from replication.protocol import (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from replication.apis.waits import Gathering, MetadataWaits
+from replication.apis.common.waits import Gathering, MetadataWaits
 from replication.common.messages import UpdateMetadataRequest
 from replication.replica_manager.metadata_cache import MetadataCache
 from tests.support.replication import ManualRuntime

@@ -16,7 +16,7 @@ from replication.network import CLOSE, NO_RESPONSE, Listener, NetworkConfig, Sen
 from replication.network.connection import Connection, ConnectionState, Rules
 from replication.network.errors import FrameError, RequestRefusedError
 from replication.network.framing import SHARED_BYTES, FrameReader
-from replication.network.memory_pool import MemoryPool
+from replication.network.limits.memory_pool import MemoryPool
 from replication.network.metrics import CloseReason
 from replication.network.requests import ConnectionInfo, ReceivedRequest
 from tests.support.network import frame_of, parse_header

@@ -24,8 +24,8 @@ from replication.network import (
     Send,
 )
 from replication.network import acceptor as acceptor_module
-from replication.network.connection_quotas import ConnectionQuotas
 from replication.network.framing import SHARED_BYTES
+from replication.network.limits.connection_quotas import ConnectionQuotas
 from tests.support.network import RawClient, frame_of, serving, until
 
 

@@ -24,9 +24,9 @@ from replication.network import (
     Send,
     UserCredentials,
 )
-from replication.network.credentials import ScramCredential, ScramMechanism, derive
 from replication.network.errors import SaslAuthenticationError
-from replication.network.sasl import MECHANISMS, PlainServer, ScramServer
+from replication.network.security.credentials import ScramCredential, ScramMechanism, derive
+from replication.network.security.sasl import MECHANISMS, PlainServer, ScramServer
 from replication.protocol import (
     ApiKey,
     decode_response,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replication.network.slow_apis import SlowApis
+from replication.network.limits.slow_apis import SlowApis
 
 MS = 1_000_000
 KEY, OTHER = 0, 1

@@ -8,7 +8,7 @@ from enum import Enum
 
 from logstore.common.config import MAX_LONG
 from replication.network.config import NetworkConfig
-from replication.network.recent_times import RecentTimes
+from replication.network.limits.recent_times import RecentTimes
 
 
 class Direction(Enum):

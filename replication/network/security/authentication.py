@@ -9,7 +9,6 @@ from __future__ import annotations
 from checkpoints.loggers import get_logger
 from replication.common.error_codes import ErrorCode
 from replication.network.config import NetworkConfig
-from replication.network.credentials import Credentials
 from replication.network.errors import SaslAuthenticationError
 from replication.network.requests import (
     CLOSE,
@@ -19,7 +18,8 @@ from replication.network.requests import (
     Respond,
     Send,
 )
-from replication.network.sasl import MECHANISMS
+from replication.network.security.credentials import Credentials
+from replication.network.security.sasl import MECHANISMS
 from replication.protocol import (
     ApiKey,
     decode_request,

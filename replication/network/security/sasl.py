@@ -14,13 +14,13 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from replication.network.credentials import (
+from replication.network.errors import SaslAuthenticationError
+from replication.network.security.credentials import (
     MIN_ITERATIONS,
     Credentials,
     ScramCredential,
     ScramMechanism,
 )
-from replication.network.errors import SaslAuthenticationError
 
 _NONCE_BYTES = 18
 _NAME = r"(?:[^\x00=,]|=2C|=3D)+"

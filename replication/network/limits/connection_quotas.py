@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from logstore.common.config import MAX_INT
 from logstore.common.errors import ConfigError
 from replication.network.config import NetworkConfig
+from replication.network.limits.recent_times import RecentTimes
 from replication.network.metrics import Refusal
-from replication.network.recent_times import RecentTimes
 
 
 class ConnectionQuotas:

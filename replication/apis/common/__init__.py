@@ -1,0 +1,6 @@
+"""What several areas of the APIs share: what a handler is, refusals, waits, keys.
+
+Begin with ``handlers``.
+"""
+
+__all__ = ["addresses", "batches", "config", "handlers", "refusals", "topic_names", "waits"]
