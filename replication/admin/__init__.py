@@ -1,4 +1,4 @@
-"""Asking a running cluster, ours or a real Kafka's, over TCP: the side of a client.
+"""The client's side: asks a running cluster, ours or a real Kafka's, over TCP.
 
 Begin with ``status``, which ``logstore status`` prints; ``connection`` asks one broker.
 """

@@ -1,7 +1,7 @@
 """One connection to a broker: a request goes out, its answer comes back.
 
-For commands and tests, which ask one thing after the other. Every byte that comes is hostile: an
-answer is bounded, and one that cannot be read ends the connection.
+For commands and tests, which ask one thing after the other. No byte that comes is trusted: the
+size of an answer is bounded, and one that cannot be read ends the connection.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class WireConnection:
         return memoryview(self._exactly(size))
 
     def _exactly(self, size: int) -> bytearray:
-        """Memory grows with what came, never from what was announced."""
+        """Receive exactly so many bytes. Memory grows with what came, not with ``size``."""
         received = bytearray()
         while len(received) < size:
             chunk = self._socket.recv(min(_CHUNK, size - len(received)))

@@ -234,7 +234,7 @@ def _groups_of(
 def _committed(
     connection: WireConnection, names: Sequence[str]
 ) -> dict[str, dict[TopicPartition, int]]:
-    """Offsets by group; what is not committed is left out."""
+    """The committed offsets by group."""
     version = connection.version(ApiKey.OFFSET_FETCH, _OFFSET_FETCH_BY_NAME)
     if version >= _SEVERAL_GROUPS:
         groups = tuple(
@@ -262,5 +262,5 @@ def _offsets(topics: Iterable[Any]) -> dict[TopicPartition, int]:
 
 
 def under_replicated(partition: PartitionStatus) -> bool:
-    """Some replica is not in the ISR, or nobody leads."""
+    """Whether some replica is not in the ISR, or no broker leads."""
     return partition.leader == NO_LEADER or len(partition.isr) < len(partition.replicas)

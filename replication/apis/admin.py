@@ -31,7 +31,7 @@ UNKNOWN = -1
 
 
 class AdminApi:
-    """What operators ask."""
+    """Requests of operators."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -51,7 +51,8 @@ class AdminApi:
     def elect_leaders(
         self, received: ReceivedRequest, request: wire.ElectLeadersRequest, reply: Reply
     ) -> None:
-        """By the controller. Of all partitions, those are answered that were not in order."""
+        """Have the controller elect leaders. A request for all partitions is answered only for
+        those that needed an election."""
         kind = wire.ElectLeadersResponse
         if request.election_type not in ElectionType.__members__.values():
             reply(kind(error_code=ErrorCode.INVALID_REQUEST))
@@ -93,7 +94,7 @@ class AdminApi:
         request: wire.AlterPartitionReassignmentsRequest,
         reply: Reply,
     ) -> None:
-        """Answered when the moves have begun."""
+        """Have the controller begin or end moves. Answered once they have begun."""
         kind = wire.AlterPartitionReassignmentsResponse
         targets = [
             (TopicPartition(topic.name, part.partition_index), part.replicas)
@@ -140,7 +141,7 @@ class AdminApi:
         request: wire.ListPartitionReassignmentsRequest,
         reply: Reply,
     ) -> None:
-        """The moves that are under way, of all partitions or of some."""
+        """The moves under way, of all partitions or of those asked for."""
         kind = wire.ListPartitionReassignmentsResponse
         tps = None
         if request.topics is not None:
@@ -175,7 +176,7 @@ class AdminApi:
     def describe_log_dirs(
         self, received: ReceivedRequest, request: wire.DescribeLogDirsRequest, reply: Reply
     ) -> None:
-        """Of this broker alone. A directory that failed is named with its error."""
+        """The directories of this broker. One that failed is named with its error."""
         kind = wire.DescribeLogDirsResponse
         manager = self._broker.log_manager
         wanted = None
@@ -225,7 +226,7 @@ class AdminApi:
     def describe_producers(
         self, received: ReceivedRequest, request: wire.DescribeProducersRequest, reply: Reply
     ) -> None:
-        """Of partitions that this broker leads."""
+        """The active producers of partitions that this broker leads."""
         kind = wire.DescribeProducersResponse
         topics = tuple(
             kind.TopicResponse(
@@ -268,7 +269,7 @@ class AdminApi:
 
 
 def _space(path: str) -> tuple[int, int]:
-    """Bytes of the file system in all, and free; −1 where there is none."""
+    """Bytes of the file system, all and free; −1 if the storage has no file system."""
     try:
         usage = shutil.disk_usage(path)
     except OSError:

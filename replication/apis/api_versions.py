@@ -15,8 +15,8 @@ _SASL = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
 
 class ApiVersionsApi:
-    """Says what is in the table of handlers, and nothing else: a key that is left out makes clients
-    fall back, one that is answered wrongly breaks them.
+    """Names what is in the table of handlers, and nothing else. Clients fall back from an API that
+    is not named, and break on one that is named and not served.
 
     Args:
         keys: what is served.
@@ -30,7 +30,7 @@ class ApiVersionsApi:
     def api_versions(
         self, received: ReceivedRequest, request: wire.ApiVersionsRequest, reply: Reply
     ) -> None:
-        """Also before authentication, and at any time."""
+        """Served at any time, also before a login."""
         connection = received.connection
         if received.api_version >= 3:
             names = request.client_software_name, request.client_software_version
@@ -44,7 +44,7 @@ class ApiVersionsApi:
 
     @staticmethod
     def unsupported(served: VersionRange) -> wire.ApiVersionsResponse:
-        """To a version that is not served; sent in version 0, which every client can read."""
+        """The answer to a version that is not served, in version 0, which every client reads."""
         own = wire.ApiVersionsResponse.ApiVersion(ApiKey.API_VERSIONS, served.first, served.last)
         return wire.ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=(own,))
 
@@ -54,7 +54,7 @@ FIRST_WITH_LEVEL_0 = 4  # clients of earlier versions refuse a feature that may 
 
 
 def _with_features(response: wire.ApiVersionsResponse, version: int) -> wire.ApiVersionsResponse:
-    """With what the cluster has finalized (W-15)."""
+    """Add the features that the cluster has finalized (W-15)."""
     if version < FIRST_WITH_FEATURES:
         return response
     kind = wire.ApiVersionsResponse

@@ -34,7 +34,7 @@ class BrokerApis(NamedTuple):
     transactions: TransactionCoordinator
 
     def close(self) -> None:
-        """Answer all that waits for a coordinator."""
+        """Answer all requests that wait for a coordinator."""
         self.groups.close()
         self.transactions.close()
 
@@ -47,7 +47,7 @@ def kafka_apis(
     others: Sequence[Properties] = (),
     quotas: ClientQuotas | None = None,
 ) -> BrokerApis:
-    """Before the broker starts.
+    """Make the APIs of a broker that has not started yet.
 
     Args:
         others: configurations beside those of the parts here that DescribeConfigs shows.

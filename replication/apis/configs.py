@@ -84,7 +84,7 @@ class Synonym(NamedTuple):
 
 
 class ConfigEntry(NamedTuple):
-    """One key as a client sees it. ``synonyms``: where the value comes from, the one that holds
+    """One key as a client sees it. ``synonyms`` lists where a value may come from, the one in force
     first."""
 
     name: str
@@ -167,8 +167,7 @@ def _types(kind: type[Properties]) -> list[tuple[str, ConfigType]]:
 
 
 class ConfigsApi:
-    """Configuration of topics, which may change while they are in use, and of brokers, which is
-    fixed when they start.
+    """Configurations: a topic's may change while it is in use, a broker's is fixed at its start.
 
     Args:
         configs: the broker's own, topics' defaults included.
@@ -231,8 +230,8 @@ class ConfigsApi:
                 return _unknown_type(resource_type)
 
     def _not_this_broker(self, name: str) -> TopicResponse | None:
-        """A broker answers for itself; the empty name stands for what all have, which is nothing
-        here."""
+        """A broker answers for itself alone. The empty name stands for keys that all brokers share;
+        there are none here."""
         if name == str(self._broker.broker_id):
             return None
         reason = f"broker {self._broker.broker_id} does not know the configuration of {name!r}"
@@ -243,7 +242,8 @@ class ConfigsApi:
     def alter_configs(
         self, received: ReceivedRequest, request: wire.AlterConfigsRequest, reply: Reply
     ) -> None:
-        """The whole configuration of a topic: what is not in the request is the default again."""
+        """Replace the configuration of a topic. A key that the request leaves out has its default
+        again."""
 
         def operations(resource: Any) -> list[AlterableConfig]:
             named = {each.name for each in resource.configs}
@@ -263,7 +263,7 @@ class ConfigsApi:
     def incremental_alter_configs(
         self, received: ReceivedRequest, request: wire.IncrementalAlterConfigsRequest, reply: Reply
     ) -> None:
-        """Single keys: set, deleted, or lists added to and taken from."""
+        """Set or delete single keys, or add to lists and take from them."""
 
         def operations(resource: Any) -> list[AlterableConfig] | None:
             changes = []

@@ -1,4 +1,4 @@
-"""Fetch (W-40 to W-49). Sessions, waits and limits are the replica manager's; this is the wire."""
+"""Fetch on the wire (W-40 to W-49). The replica manager has the sessions, waits and limits."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class FetchApi:
         return {ApiKey.FETCH: self.fetch}
 
     def fetch(self, received: ReceivedRequest, request: wire.FetchRequest, reply: Reply) -> None:
-        """Answered at once, or when there is enough to read."""
+        """Read records. Answered at once, or when there is enough to read."""
         version = received.api_version
         with_ids = version >= FIRST_WITH_IDS
         replica_id, replica_epoch = request.replica_id, UNKNOWN_EPOCH
@@ -143,15 +143,15 @@ class FetchApi:
         return _part(found, version, is_committed)
 
     def _packs_with_zstd(self, tp: TopicPartition) -> bool:
-        """Whether the topic wants zstd. Batches that producers packed with it in any other topic
-        are served in every version: some clients of old versions can unpack them."""
+        """Whether the topic's own codec is zstd. In other topics a producer may have used it too;
+        such batches are served in every version, since some old clients can unpack them."""
         partition = self._broker.replica_manager.partitions.get(tp)
         log = None if partition is None else partition.log
         return log is not None and log.config.compression_type == "zstd"
 
 
 def _takes_slices(received: ReceivedRequest, replica_id: int) -> bool:
-    """Whether records may go from the file to the socket: nothing here may have to read them."""
+    """Whether records may go from file to socket, because nothing here has to read them."""
     has_tls = received.connection.listener.security_protocol.has_tls
     return replica_id < 0 and not has_tls
 

@@ -69,9 +69,9 @@ TRANSACTION_SUPPORT: Final[Mapping[int, TransactionSupport]] = {
 """By the version of TxnOffsetCommit."""
 
 
-# Members do not expect to hear that the coordinator loads, and some stop at it. A member is kept
-# for a whole session afterwards, so there is nothing wrong with it; the assignment that it asks for
-# may be lost, so it has to join again.
+# Some clients stop when a heartbeat or a sync answers that the coordinator is loading. After the
+# load a member has a whole session to be heard of, so its heartbeat is fine. The assignment that a
+# sync asks for may be lost, so that member has to join again.
 HEARTBEAT_WHILE_LOADING: Final[Mapping[ErrorCode, ErrorCode]] = {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.NONE
 }
@@ -137,7 +137,7 @@ class GroupApis:
     def find_coordinator(
         self, received: ReceivedRequest, request: wire.FindCoordinatorRequest, reply: Reply
     ) -> None:
-        """The topic is made if nobody asked before; then its leaders are waited for a moment."""
+        """Name the coordinators. The first request makes their topic, and waits for leaders."""
         kind = wire.FindCoordinatorResponse
         several = received.api_version >= COORDINATOR_KEYS
         keys = tuple(dict.fromkeys(request.coordinator_keys)) if several else (request.key,)
@@ -289,7 +289,7 @@ class GroupApis:
         self._ask(request.group_id, LeaveGroup(request.group_id, leaving), answer)
 
     def _ask(self, group_id: str, request: GroupRequest, answer: Callable[[object], None]) -> None:
-        """Ask a group that must have a name; only offsets may belong to one without."""
+        """Ask a group that must have a name. Only offsets may belong to a group without one."""
         if group_id:
             self._groups.request(group_id, request, answer)
         else:
@@ -413,7 +413,7 @@ class GroupApis:
     def _refused(
         self, topics: Iterable[_Topic], *, by_id: bool
     ) -> dict[tuple[_Topic, int], ErrorCode]:
-        """What is not known has no offsets."""
+        """The answer for a partition that is not known, and so has no offsets."""
         refused = {}
         for topic in topics:
             for index in topic.partitions:
@@ -643,7 +643,7 @@ def _offsets(
     refused: Mapping[tuple[_Topic, int], ErrorCode],
     topic_id_of: Callable[[str], uuid.UUID | None],
 ) -> dict[TopicPartition, OffsetToCommit]:
-    """What is to be committed, without what is refused."""
+    """The offsets to commit, without those that are refused."""
     return {
         TopicPartition(topic.name, part.partition_index): OffsetToCommit(
             TopicPartition(topic.name, part.partition_index),
@@ -687,7 +687,7 @@ class _Fetched(NamedTuple):
 def _by_topic(
     topics: list[_Topic] | None, result: FetchOffsetsResult
 ) -> list[tuple[_Topic, list[_Fetched]]]:
-    """As it was asked for; or, if all were, as it is known."""
+    """By topic, in the order asked for; if all were asked for, in any order."""
     found = {
         each.tp: _Fetched(
             each.tp.partition, each.offset, each.leader_epoch, each.metadata, each.error_code

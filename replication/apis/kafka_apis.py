@@ -57,7 +57,7 @@ class KafkaApis:
     """The handler of a ``NetworkServer``. Safe from any thread.
 
     Args:
-        areas: tables of handlers; no key may be in two of them. A key in none is neither
+        areas: tables of handlers. No key may be in two of them; a key in none is neither
             advertised nor served.
         quotas: of clients; none by default.
     """
@@ -107,7 +107,7 @@ class KafkaApis:
             what = "%s %s of %s failed: %s", route.api_key.name, version, received.client_id, error
             if error_code_of(error) is ErrorCode.UNKNOWN_SERVER_ERROR:
                 logger.exception(*what)
-            else:  # foreseen: a client asks for it at will, and must not fill the log
+            else:  # not logged as a fault, because a client can ask for it at will
                 logger.info(*what)
             reply.fail(request, error)
 
@@ -134,7 +134,7 @@ class KafkaApis:
 
 
 def _charge(quota: ClientQuota, received: ReceivedRequest) -> Callable[[Any], int]:
-    """Counts what is produced as it came, and what is fetched when it leaves; gives ms."""
+    """Count produced bytes as they came and fetched ones as they leave. Returns ms to throttle."""
     client_id, size = received.client_id, received.body.nbytes
 
     def charge(message: Any) -> int:
@@ -145,7 +145,7 @@ def _charge(quota: ClientQuota, received: ReceivedRequest) -> Callable[[Any], in
 
 
 def _records_in(message: wire.FetchResponse) -> int:
-    """Bytes."""
+    """The bytes of records in an answer."""
     return sum(
         size_of(partition.records)
         for topic in message.responses
@@ -191,7 +191,7 @@ class _OneReply:
             self._send(refusal(route.api_key, route.version, request, error_code_of(error)))
 
     def _take(self) -> bool:
-        """True once, of all threads."""
+        """True for the first caller only, of any thread."""
         try:
             self._is_open.pop()
         except IndexError:

@@ -38,7 +38,7 @@ _OnCreated = Callable[[Mapping[str, ErrorCode]], None]
 
 
 class MetadataApi:
-    """Who leads what, and where; new topics are made on the way where that is allowed."""
+    """Says who leads what, and where. Makes missing topics where that is allowed."""
 
     def __init__(self, broker: Broker, config: ApisConfig, waits: MetadataWaits) -> None:
         self._broker = broker
@@ -59,7 +59,7 @@ class MetadataApi:
     def metadata(
         self, received: ReceivedRequest, request: wire.MetadataRequest, reply: Reply
     ) -> None:
-        """All topics or those asked for; one that is missing may be made."""
+        """Describe all topics or those asked for. A missing one may be made."""
         version = received.api_version
         asked: list[TopicNameOrId] | None = None
         if request.topics or (request.topics is not None and version >= FIRST_WITH_NULL_FOR_ALL):
@@ -84,7 +84,7 @@ class MetadataApi:
         self._create(missing, lambda failures: self._answer(received, asked, failures, reply))
 
     def _missing(self, asked: Iterable[TopicNameOrId]) -> list[str]:
-        """The names of topics that could be there."""
+        """The names asked for that are missing and could be made."""
         found = []
         for each in asked:
             name = each.name
@@ -210,7 +210,8 @@ class MetadataApi:
     def describe_topic_partitions(
         self, received: ReceivedRequest, request: wire.DescribeTopicPartitionsRequest, reply: Reply
     ) -> None:
-        """In pages of at most so many partitions; ``next_cursor`` is where the next one begins."""
+        """Describe topics in pages of a bounded number of partitions. ``next_cursor`` begins the
+        next page."""
         kind = wire.DescribeTopicPartitionsResponse
         limit = min(request.response_partition_limit, self._config.max_request_partition_size_limit)
         limit = max(1, limit)  # a page has something on it, whatever was asked for
@@ -294,7 +295,7 @@ def _has_id(asked: TopicNameOrId) -> bool:
 
 
 def _creation_code(answer: Response | None) -> ErrorCode:
-    """What came of making a topic; that somebody else made it is as good."""
+    """The error of making a topic; ``NONE`` also if another request has made it first."""
     if not isinstance(answer, TopicResponse):
         return ErrorCode.LEADER_NOT_AVAILABLE
     if answer.error_code is ErrorCode.TOPIC_ALREADY_EXISTS:

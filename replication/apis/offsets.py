@@ -64,7 +64,7 @@ class OffsetsApi:
     def list_offsets(
         self, received: ReceivedRequest, request: wire.ListOffsetsRequest, reply: Reply
     ) -> None:
-        """By special timestamp, or the first record at or after one."""
+        """Find offsets by special timestamp, or of the first record at or after a time."""
         version, kind = received.api_version, wire.ListOffsetsResponse
         asked = [
             (TopicPartition(topic.name, part.partition_index), part)
@@ -127,7 +127,7 @@ class OffsetsApi:
     def offset_for_leader_epoch(
         self, received: ReceivedRequest, request: wire.OffsetForLeaderEpochRequest, reply: Reply
     ) -> None:
-        """Where epochs end."""
+        """Say where leader epochs end."""
         kind = wire.OffsetForLeaderEpochResponse
         wanted = tuple(
             OffsetForLeaderPartition(
@@ -169,8 +169,10 @@ class OffsetsApi:
     def delete_records(
         self, received: ReceivedRequest, request: wire.DeleteRecordsRequest, reply: Reply
     ) -> None:
-        """Answered when all live replicas have raised their log starts. Topics of coordinators lose
-        records by compaction alone. Of a partition that stands twice the last offset counts."""
+        """Raise log starts; answered when all live replicas have done so.
+
+        Topics of coordinators lose records by compaction alone. If a partition stands in the
+        request twice, its last offset counts."""
         kind = wire.DeleteRecordsResponse
         asked = {
             TopicPartition(topic.name, part.partition_index): part.offset

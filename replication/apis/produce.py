@@ -61,7 +61,7 @@ class ProduceApi:
         version = received.api_version
         has_name = request.transactional_id is not None
         wanted: list[ProducePartition] = []
-        refused: dict[int, Part] = {}  # by place in the request: they do not reach the log
+        refused: dict[int, Part] = {}  # by place in the request; these do not reach the log
         shape: list[tuple[str, uuid.UUID, int]] = []
         for topic in request.topic_data:
             name: str | None = topic.name
@@ -79,13 +79,13 @@ class ProduceApi:
                         reply(_refused(request, refusal) if request.acks else CLOSE)
                         return
                     if refusal is not None and self._metadata.registration(tp) is None:
-                        refusal = None  # that there is no such partition comes first
+                        refusal = None  # a missing partition comes before any other fault
                 if refusal is None:
                     wanted.append(ProducePartition(tp, records))
                 else:
                     refused[len(wanted) + len(refused)] = refusal
 
-        # Who waits for followers holds no bytes of the request.
+        # While the answer waits for followers, nothing holds the bytes of the request.
         acks, listener = request.acks, listener_of(received)
 
         def answer(response: Response | None) -> None:
@@ -121,7 +121,7 @@ class ProduceApi:
     ) -> wire.ProduceResponse:
         has_leaders = version >= FIRST_WITH_LEADERS
         parts = [_part(each, has_leaders) for each in response.partitions]
-        for place in refused:  # ascending, so each comes to its own place
+        for place in refused:  # ascending, so each one is inserted at its own place
             parts.insert(place, refused[place])
         topics = []
         begin = 0
@@ -164,7 +164,7 @@ def _refusal_of(
 ) -> Part | None:
     """What a producer may send: exactly one batch of magic 2. The log accepts more than that.
 
-    Topics of coordinators are theirs alone: what a client wrote there, they would load.
+    Only coordinators write their topics, because they would load what a client wrote there.
     ``has_name``: whether the producer has a transactional id.
     """
     index = tp.partition
@@ -188,7 +188,7 @@ def _refusal_of(
 
 
 def _refusal_of_other(index: int, records: Buffer) -> Part:
-    """Of what is not one batch of magic 2."""
+    """The refusal of bytes that are not one batch of magic 2."""
     code = ErrorCode.INVALID_RECORD
     if is_unreadable(records):
         code, reason = ErrorCode.CORRUPT_MESSAGE, "no batch"

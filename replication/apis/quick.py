@@ -23,7 +23,7 @@ QUICK = frozenset(
 
 
 def is_quick(received: ReceivedRequest) -> bool:
-    """Usually answered, or left to wait, within a fraction of a ms.
+    """Whether a request is usually answered, or left to wait, within a fraction of a ms.
 
     An append may sync its log, and a read may meet a cold disk. The network notices that an API is
     slow, and hands it to other threads for a while.

@@ -46,7 +46,7 @@ NO_CONTROLLER = TopicResponse(ErrorCode.NOT_CONTROLLER, "no controller answers")
 
 
 class TopicsApi:
-    """One result for each topic asked for, always."""
+    """Creates, extends and deletes topics. Each topic asked for gets one result."""
 
     def __init__(self, broker: Broker, config: ApisConfig, waits: MetadataWaits) -> None:
         self._broker = broker
@@ -67,7 +67,7 @@ class TopicsApi:
         requests: Sequence[Request | TopicResponse],
         done: Callable[[Sequence[TopicResponse]], None],
     ) -> None:
-        """Have the controller serve all of them; what is a response already needs no question."""
+        """Have the controller carry out each request. A response in their place stays as it is."""
         gathering: Gathering[TopicResponse] = Gathering(len(requests), done)
 
         def take(at: int, answer: Response | None) -> None:
@@ -90,7 +90,7 @@ class TopicsApi:
         """
         deadline_ms = self._broker.runtime.now_ms() + request.timeout_ms
         named = Counter(topic.name for topic in request.topics)
-        topics = {topic.name: topic for topic in request.topics}  # a name that stands twice: once
+        topics = {topic.name: topic for topic in request.topics}  # a repeated name once
         names = list(topics)
 
         def question(name: str) -> Request | TopicResponse:
@@ -99,7 +99,7 @@ class TopicsApi:
             try:
                 return _creation(topics[name], request.validate_only)
             except ResponseError as error:
-                # That the name cannot be had comes before all that is wrong with the rest.
+                # A name that cannot be had comes before any other fault.
                 if not is_valid(name):
                     code, reason = ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name!r} names no topic"
                 elif self._metadata.topic_id(name) is not None:
@@ -193,7 +193,7 @@ class TopicsApi:
         wanted += [TopicNameOrId(topic.name, topic.topic_id) for topic in request.topics]
         by_name = Counter(each.name for each in wanted if each.name is not None)
         by_id = Counter(each.topic_id for each in wanted if each.topic_id != ZERO_UUID)
-        # Found before anything is deleted: an answer names the topic that an id stood for.
+        # Looked up before anything is deleted: an answer names the topic that an id stood for.
         names = [each.name or self._metadata.topic_name(each.topic_id) for each in wanted]
         ids = [
             each.topic_id if each.name is None else self._metadata.topic_id(each.name)
@@ -319,7 +319,7 @@ class TopicsApi:
 
 
 def _carried_out(asked: Iterable[T], answers: Sequence[TopicResponse]) -> list[T]:
-    """Those of ``asked`` whose answers have no error."""
+    """The topics of ``asked`` whose answers have no error."""
     return [
         each
         for each, answer in zip(asked, answers, strict=True)

@@ -54,7 +54,7 @@ AddResults = tuple[wire.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
 
 
 class TransactionApis:
-    """Answers producers. What a coordinator decides, it decides in ``TransactionCoordinator``."""
+    """Answers producers. All decisions are made in ``TransactionCoordinator``."""
 
     def __init__(
         self, broker: Broker, coordinator: TransactionCoordinator, group_topic: InternalTopic
@@ -209,7 +209,7 @@ class TransactionApis:
     def add_offsets(
         self, received: ReceivedRequest, request: wire.AddOffsetsToTxnRequest, reply: Reply
     ) -> None:
-        """Offsets that a transaction commits are in its group's partition."""
+        """Add the partition of a group, where the transaction commits offsets."""
 
         def answered(found: object) -> None:
             reply(wire.AddOffsetsToTxnResponse(error_code=_for_client(received, found)[0]))
@@ -238,7 +238,7 @@ class TransactionApis:
     def end_transaction(
         self, received: ReceivedRequest, request: wire.EndTxnRequest, reply: Reply
     ) -> None:
-        """Answered as soon as it is decided; markers follow."""
+        """Commit or abort. Answered as soon as it is decided; the markers follow."""
 
         def answered(found: object) -> None:
             code, producer_id, producer_epoch = _for_client(received, found)
@@ -269,11 +269,11 @@ class TransactionApis:
     def write_markers(
         self, received: ReceivedRequest, request: wire.WriteTxnMarkersRequest, reply: Reply
     ) -> None:
-        """Of an operator who aborts a transaction that nobody ends: the leader of the partition
-        appends the marker as if the coordinator had sent it (W-155).
+        """Append markers for an operator who aborts a transaction that nobody ends. The leader of a
+        partition takes the marker as if the coordinator had sent it (W-155).
 
-        Each partition has its own answer. A marker that no coordinator can have sent, and one for
-        the coordinators' own topic, is appended nowhere.
+        Each partition has its own answer. A marker is refused if no coordinator can have sent it,
+        or if it is for the coordinators' own topic.
         """
         answers: list[dict[TopicPartition, ErrorCode]] = []
         wanted: dict[int, TxnMarker] = {}
@@ -357,7 +357,7 @@ class TransactionApis:
 
 
 def _allocated(answer: Callable[[ErrorCode, int, int], None], response: Response | None) -> None:
-    """Clients know no answer for a broker without its own way to new ids: they ask again here."""
+    """No error tells a client that this broker cannot get new ids, so it has to ask again here."""
     if (
         not isinstance(response, InitProducerIdResponse)
         or response.error_code is ErrorCode.BROKER_NOT_AVAILABLE
@@ -378,7 +378,7 @@ def _refused_markers(
 def _markers_answered(
     request: wire.WriteTxnMarkersRequest, answers: Iterable[Mapping[TopicPartition, ErrorCode]]
 ) -> wire.WriteTxnMarkersResponse:
-    """In the order of the request. A broker that stops has no answer: another one will lead."""
+    """In the order of the request. A broker that stops gives none, since another will lead."""
     kind = wire.WriteTxnMarkersResponse
     return kind(
         markers=tuple(

@@ -36,10 +36,10 @@ class RequestReceived(NamedTuple):
 
 
 class AppendDone(NamedTuple):
-    """The end of an ``Append``. Ends come in the order of the appends.
+    """An ``Append`` has ended. The appends end in the order in which they were asked for.
 
     Without an error all records are committed: they are below the high watermark. With one, nothing
-    was written. There is nothing in between: when nobody knows whether the records will stay, the
+    was written. There is nothing in between: if it is not known whether the records will stay, the
     runtime throws the shard away and loads it again from the log.
     """
 
@@ -50,7 +50,7 @@ class AppendDone(NamedTuple):
 class AppendTimedOut(NamedTuple):
     """An ``Append`` is written and not committed yet; its ``AppendDone`` still follows.
 
-    The shard may answer a request that waits for it, and must keep what it holds for the records.
+    The shard may answer a request that waits for it, and must keep the state that the records need.
     """
 
     token: Hashable
@@ -61,7 +61,7 @@ class TimerFired(NamedTuple):
 
 
 class MarkerWritten(NamedTuple):
-    """The end of a transaction in this partition is committed."""
+    """The marker that ends a transaction in this partition is committed."""
 
     producer_id: int
     producer_epoch: int
@@ -69,7 +69,7 @@ class MarkerWritten(NamedTuple):
 
 
 class ProducerIdAllocated(NamedTuple):
-    """The end of an ``AllocateProducerId``."""
+    """An ``AllocateProducerId`` has ended."""
 
     token: Hashable
     error_code: ErrorCode
@@ -77,9 +77,9 @@ class ProducerIdAllocated(NamedTuple):
 
 
 class MarkersWritten(NamedTuple):
-    """The end of a ``WriteMarkers``: every partition has its marker, or is deleted.
+    """A ``WriteMarkers`` has ended: every partition has its marker, or is deleted.
 
-    An error says that a coordinator of a later election is at work: this one's markers are refused.
+    An error means that this one's markers are refused, because a later coordinator is at work.
     """
 
     token: Hashable
@@ -143,8 +143,8 @@ class AllocateProducerId(NamedTuple):
 
 
 class ReserveProducerIds(NamedTuple):
-    """Ids up to ``through`` have owners, which may come from another cluster: nobody else is to get
-    one of them."""
+    """No producer may get an id up to ``through``. These ids have owners, perhaps of another
+    cluster."""
 
     through: int
 
@@ -179,8 +179,8 @@ class Shard(Protocol):
     """
 
     def replay(self, key: bytes, value: bytes | None, *, producer_id: int = NO_PRODUCER_ID) -> None:
-        """Take over one record of the log. ``producer_id``: of the transaction that wrote it, which
-        counts only when its marker comes.
+        """Take over one record of the log. ``producer_id`` is that of the transaction that wrote
+        it: the record counts only once the marker comes.
 
         Raises:
             LogstoreError: the record cannot be read. The runtime counts it and goes on.

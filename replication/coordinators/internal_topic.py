@@ -1,5 +1,5 @@
-"""An internal topic: it is created when somebody first asks for it, and the leader of a key's
-partition is the key's coordinator (W-100)."""
+"""An internal topic. The first search for a coordinator creates it. The coordinator of a key is the
+leader of the key's partition (W-100)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Found = Callable[[ErrorCode, int], None]
 
 
 class _Search:
-    """Somebody waits for a coordinator."""
+    """A search for a coordinator that waits."""
 
     __slots__ = ("found", "partition_of", "timer")
 
@@ -35,7 +35,7 @@ class _Search:
 
 
 class InternalTopic:
-    """Safe from any thread. The lock is of the searches; nobody is answered under it.
+    """Safe from any thread. The lock guards the searches; no answer is given under it.
 
     Args:
         partitions, replication_factor: of a new topic. It has fewer replicas only if some brokers
@@ -70,7 +70,7 @@ class InternalTopic:
         broker.metadata.watch(self.look)
 
     def partition_of(self, key: str) -> int | None:
-        """None while the topic is not known here."""
+        """The partition of a key; None while the topic is not known here."""
         count = self._broker.metadata.partition_count(self.name)
         return partition_for(key, count) if count else None
 
@@ -88,7 +88,7 @@ class InternalTopic:
                 self._wait_ms, partial(self._give_up, search)
             )
         self.create()
-        self.look()  # an update in between was seen by nobody
+        self.look()  # an update before the search was listed has not woken it
 
     def _leader_for(self, search: _Search, *, patient: bool) -> int:
         partition = search.partition_of()
@@ -102,7 +102,7 @@ class InternalTopic:
         return NO_LEADER if patient and is_here and not self._is_ready(partition) else known.leader
 
     def look(self) -> None:
-        """Something may be known now that was not."""
+        """Look again for all searches: the metadata may have changed."""
         if not self._searches:
             return
         if not self._broker.metadata.partition_count(self.name):

@@ -91,7 +91,7 @@ class ShardState(Enum):
 
 
 class Fate(Enum):
-    """What an answer to an append says about its records."""
+    """What is known of the records of an append by its answer."""
 
     COMMITTED = "committed"
     NOT_WRITTEN = "not written"
@@ -100,7 +100,7 @@ class Fate(Enum):
 
 _COMMITTED = (
     ErrorCode.NONE,
-    # Below the high watermark all the same; only that the ISR is smaller now.
+    # The records are below the high watermark all the same; the ISR has only become smaller.
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
 )
 _NOT_WRITTEN = (
@@ -150,8 +150,8 @@ class PendingAppend:
 
 
 class ShardTimer:
-    """A timer of a shard. Often it is set later again and again: then what the runtime has armed
-    stays, and looks at ``due_ms`` when it comes."""
+    """A timer of a shard. Many are set later again and again. Then the timer of the runtime stays
+    as it is, and looks at ``due_ms`` when it fires."""
 
     __slots__ = ("armed", "armed_ms", "due_ms")
 
@@ -225,7 +225,7 @@ class CoordinatorRuntime:
         self._actor = runtime.actor(name)
         self._loader = runtime.actor(f"{name}-loader")
         self._inbox: deque[Task] = deque()
-        self._has_turn = False  # somebody works, or will, on the inbox
+        self._has_turn = False  # a thread works on the inbox, or will
         self._closed = False
         self._lock = threading.Lock()  # of the three above
         self._shards: dict[int, HostedShard] = {}
@@ -260,8 +260,8 @@ class CoordinatorRuntime:
     # -- turns ---------------------------------------------------------------------------------
 
     def _submit(self, task: Task) -> bool:
-        """Run ``task`` in its turn: on this thread if nobody else is at work. False after the end:
-        it will not run."""
+        """Run ``task`` in its turn, on this thread if no other one is at work. False after the end:
+        the task will not run."""
         with self._lock:
             if self._closed:
                 return False
@@ -296,7 +296,7 @@ class CoordinatorRuntime:
     # -- leaderships ---------------------------------------------------------------------------
 
     def _look(self, tp: TopicPartition) -> None:
-        """Have a shard exactly if this broker leads, and that of the present leadership."""
+        """Have a shard if and only if this broker leads, and the one of the present leadership."""
         leading = self._leading(tp)
         hosted = self._shards.get(tp.partition)
         if hosted is not None:
@@ -315,7 +315,7 @@ class CoordinatorRuntime:
         shard = self._make_shard(tp.partition, leading.leader_epoch)
         hosted = HostedShard(tp, leading, shard, self._runtime.now_ms())
         self._shards[tp.partition] = hosted
-        # Nobody else appends in this epoch: all that there is to know is below this offset.
+        # No other broker appends in this epoch, so all that there is to know is below this offset.
         end_offset = leading.log.log_end_offset
         self._await_commit(hosted, end_offset)
 
@@ -339,7 +339,7 @@ class CoordinatorRuntime:
                 append.on_done(ErrorCode.NOT_COORDINATOR)
 
     def _begin_again(self, hosted: HostedShard, why: str) -> None:
-        """What the shard holds is not surely what the log says: ask the log."""
+        """Load the shard again, because its state may not be what the log says."""
         if hosted.state is ShardState.ENDED:
             return
         logger.warning("%s is loaded again: %s", hosted.tp, why)
@@ -353,7 +353,7 @@ class CoordinatorRuntime:
             return
 
         def committed(code: ErrorCode) -> None:
-            # Not on this thread: it may be one that has just appended for somebody else.
+            # Not on this thread, which may be that of another request that has just appended.
             self._loader.post(partial(self._on_commit, hosted, end_offset, code))
 
         self._replica_manager.await_commit(
@@ -372,15 +372,16 @@ class CoordinatorRuntime:
     def _load(self, hosted: HostedShard, offset: int, end_offset: int) -> None:
         """Replay one piece of the log; on the loader, which alone has the shard until it is done.
 
-        A batch that is damaged is not left out: what it held may be newer than what is known, and
-        nothing old is to be served. Somebody else may lead soon, or the disk be well again.
+        A damaged batch is not skipped: its records may be newer than the known ones, and nothing
+        old may be served. The load is tried again later. Another broker may lead by then, or the
+        disk may work again.
         """
         if hosted.state is ShardState.ENDED:
             return
         try:
             if offset < end_offset:
                 offset = self._replay_from(hosted, offset, end_offset)
-        except OffsetOutOfRangeError:  # deleted meanwhile
+        except OffsetOutOfRangeError:  # deleted since
             offset = max(offset, hosted.leading.log.log_start_offset)
         except Exception as error:
             if isinstance(error, LogstoreError):
@@ -395,7 +396,7 @@ class CoordinatorRuntime:
             self._submit(partial(self._loaded, hosted))
 
     def _replay_from(self, hosted: HostedShard, offset: int, end_offset: int) -> int:
-        """Replay the batches of one read; where to go on."""
+        """Replay the batches of one read. Returns the offset to go on from."""
         data = hosted.leading.log.read(offset, self._load_bytes, up_to=end_offset).data
         if not len(data):
             return end_offset  # the rest was compacted away
@@ -579,7 +580,7 @@ class CoordinatorRuntime:
             self._begin_again(hosted, f"{type(event).__name__} met an error")
 
     def _call(self, hosted: HostedShard, call: Callable[[int], list[Effect]]) -> bool:
-        """Call the shard and carry out what it asks for; False where it failed."""
+        """Call the shard and carry out its effects. False if it failed."""
         try:
             for effect in call(self._runtime.clock.wall_ms()):
                 self._carry(hosted, effect)
@@ -695,7 +696,7 @@ class CoordinatorRuntime:
             first.on_done(first.error_code)
 
     def _watch(self, hosted: HostedShard) -> None:
-        """Look again when the oldest append that is not late yet will be."""
+        """Arm the timer for when the oldest append that is not late yet becomes late."""
         if hosted.watch is None:
             on_time = (append for append in hosted.appends if not append.is_late)
             oldest = next(on_time, None)
@@ -744,7 +745,7 @@ class CoordinatorRuntime:
 
 
 def _answer(answer: OnAnswer, response: object) -> None:
-    """Whoever takes an answer must not bring down the coordinator."""
+    """Give an answer. A failure of its receiver must not bring down the coordinator."""
     try:
         answer(response)
     except Exception:

@@ -15,7 +15,7 @@ from replication.network.wakeup import Wakeup
 
 logger = get_logger(__name__)
 
-# The machine is short of something; the connection waits in the backlog.
+# The machine is short of descriptors or memory; the connection waits in the backlog.
 _SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _SHORTAGE_WAIT_S = 0.1
 
@@ -51,7 +51,7 @@ class Acceptor:
         self._wakeup.set()
 
     def close(self) -> None:
-        """Accept no more, and wait for the thread. What waits in a backlog is reset."""
+        """Accept no more, and wait for the thread. Connections in a backlog are reset."""
         self._closing = True
         self._wakeup.set()
         if self._thread.ident is not None:
@@ -83,7 +83,7 @@ class Acceptor:
                     pause_s = _SHORTAGE_WAIT_S
 
     def _accept(self, listening: socket.socket, listener: Listener) -> bool:
-        """One connection. False: the machine is short of descriptors or memory."""
+        """Accept one connection. False if the machine is short of descriptors or memory."""
         try:
             connected, address = listening.accept()
         except BlockingIOError:

@@ -43,8 +43,8 @@ class NetworkConfig(Properties):
     connection_failed_authentication_delay_ms: int = kafka_key(
         "connection.failed.authentication.delay.ms", 100, 0
     )
-    # Ours, for Kafka knows only the idle time. An opened frame must bring a byte in this time, and
-    # its end in this time and what ``MIN_BYTES_PER_MS`` gives it.
+    # Ours: Kafka has only the idle time. A frame that has begun must bring a byte in this time. It
+    # must end in this time plus what ``MIN_BYTES_PER_MS`` allows for its size.
     socket_frame_timeout_ms: int = kafka_key("socket.frame.timeout.ms", 30_000, 1)
     # The same for a reader and its answer.
     socket_send_timeout_ms: int = kafka_key("socket.send.timeout.ms", 60_000, 1)

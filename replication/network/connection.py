@@ -96,7 +96,7 @@ class Connection:
         self._rules = rules
         self._reserved = 0  # bytes of memory, for a large frame
         self._answer: Send | None = None  # being sent, or delayed
-        # What is to be sent, in order; of the first part what follows ``head_offset``.
+        # What is still to be sent, in order. The first part is sent up to ``head_offset``.
         self.outbox: list[Buffer | FileSlice] = []
         self.head_offset = 0  # bytes of the first part that are sent
         self._peer_ended = False
@@ -116,7 +116,8 @@ class Connection:
         self._touched_ms = now_ms
 
     def begin_handshake(self, now_ms: int) -> None:
-        """Bytes come and go which are no requests: as an opened frame, it must come to an end."""
+        """The next bytes are no requests. Like a frame that has begun, a handshake has a
+        deadline."""
         self._end_ms = self._longest(now_ms, self._rules.config.socket_frame_timeout_ms, 0)
 
     def end_handshake(self, name: str | None) -> None:
@@ -129,7 +130,7 @@ class Connection:
             self.info.principal = f"User:{name}"
 
     def peer_ended(self) -> None:
-        """The other side sends no more; whole requests that it sent are still served."""
+        """The other side sends no more. Whole requests that it has sent are still served."""
         self._peer_ended = True
 
     def next_request(self, now_ns: int) -> ReceivedRequest | None:
@@ -139,7 +140,7 @@ class Connection:
         connection then is closed.
 
         Raises:
-            LogstoreError: what came is no request that is served; to be closed (W-7).
+            LogstoreError: the bytes are no request that is served; close the connection (W-7).
         """
         if self.state is not READING:
             return None
@@ -188,7 +189,7 @@ class Connection:
         self._end_ms = self._longest(now_ms, self._rules.config.socket_frame_timeout_ms, size)
 
     def make_room(self) -> bool:
-        """Before each receive; False if a large frame has to wait for room in memory."""
+        """Call it before each receive. False if a large frame has to wait for room in memory."""
         growth = self.reader.growth
         if growth:
             if not self._rules.memory.try_grow(self, growth):
@@ -299,8 +300,8 @@ class Connection:
         if state is READING or state is STARVED or state is IN_PROCESS:
             if self._end_ms != NEVER:
                 return min(self._end_ms, self._touched_ms + config.socket_frame_timeout_ms)
-            # With a request in process, too: else the descriptors of clients that ask for a long
-            # wait and go away would be held for as long as they asked.
+            # Also with a request in process. Otherwise a client that asks for a long wait and goes
+            # away would hold its descriptor for all that time.
             idle_ms = config.connections_max_idle_ms
             return self._touched_ms + idle_ms if idle_ms >= 0 else NEVER
         if state is SENDING:
@@ -310,7 +311,7 @@ class Connection:
         return self._throttle_end_ms if state is THROTTLED else NEVER
 
     def on_deadline(self, now_ms: int) -> None:
-        """Do what is due; nothing if it is too early."""
+        """Do what is due now, which may be nothing."""
         if now_ms < self.deadline_ms():
             return
         if self.state is DELAYED:
@@ -327,8 +328,8 @@ class Connection:
 
     @property
     def is_quiet(self) -> bool:
-        """No request is in process, and no answer is on its way: it may be closed by a server that
-        stops.
+        """Whether no request is in process and no answer on its way. A server that stops may then
+        close it.
         """
         return self.state not in (
             IN_PROCESS,

@@ -1,4 +1,4 @@
-"""Errors of the network. Only a failed login is answered; then, too, the connection is closed."""
+"""Errors of the network. Each closes the connection; only a failed login is answered before."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FrameError(NetworkError):
 
 
 class RequestRefusedError(NetworkError):
-    """A request which this listener does not serve now."""
+    """A request that this listener does not serve now."""
 
 
 class TlsHandshakeError(NetworkError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from replication.network.errors import FrameError
 
 SHARED_BYTES = 64 << 10
-_GROWTH_BYTES = 1 << 20  # at most so much room is ahead of what has arrived
+_GROWTH_BYTES = 1 << 20  # how far the buffer may be ahead of what has arrived
 _PREFIX = 4
 _HEADER_BYTES = 8  # key, version and correlation id: enough to refuse a large frame early
 _ZEROS = bytes(_GROWTH_BYTES)
@@ -37,12 +37,12 @@ class FrameReader:
 
     @property
     def is_inside_frame(self) -> bool:
-        """Some bytes are there, which ``next_frame`` did not take."""
+        """Whether bytes are there that ``next_frame`` has not taken."""
         return self._frame is not None or bool(self._kept)
 
     @property
     def has_next(self) -> bool:
-        """``next_frame`` gives a frame, or raises."""
+        """Whether ``next_frame`` would give a frame, or raise."""
         if self._frame is not None:
             return self._filled == self._size
         kept = len(self._kept)
@@ -53,7 +53,7 @@ class FrameReader:
 
     @property
     def announced_size(self) -> int:
-        """Of the frame being assembled; 0 if it is not known."""
+        """The size that the frame being assembled announces; 0 if it is not known."""
         if self._frame is not None:
             return self._size
         return int.from_bytes(self._kept[:_PREFIX], signed=True) if len(self._kept) >= 4 else 0
@@ -72,8 +72,8 @@ class FrameReader:
         self._frame += memoryview(_ZEROS)[: self.growth]
 
     def window(self, shared: memoryview) -> memoryview:
-        """Where to receive next; never empty once ``growth`` is 0. It ends with a large frame, so
-        that what follows stays in the socket.
+        """Where to receive next; never empty once ``growth`` is 0. It ends where a large frame
+        ends, so that the bytes behind it stay in the socket.
 
         Args:
             shared: ``SHARED_BYTES`` that nobody else uses until ``received``.
@@ -122,8 +122,9 @@ class FrameReader:
         return kept[_PREFIX:end]
 
     def large_header(self) -> memoryview | None:
-        """The first bytes of a frame which needs a buffer of its own; None if there is none, or
-        too few of its bytes are there. ``begin_large`` is to follow.
+        """The first bytes of a frame that needs a buffer of its own; call ``begin_large`` next.
+
+        None if there is no such frame, or too few of its bytes are there.
         """
         kept = self._kept
         if self._frame is not None or len(kept) < _PREFIX + _HEADER_BYTES:
@@ -132,7 +133,7 @@ class FrameReader:
         return kept[_PREFIX:] if _PREFIX + size > SHARED_BYTES else None
 
     def begin_large(self) -> int:
-        """Give the frame of ``large_header`` a buffer of its own; how many bytes it has."""
+        """Give the frame of ``large_header`` a buffer of its own. Returns how many bytes it has."""
         self._size = self.announced_size
         self._frame = bytearray(self._kept[_PREFIX:])
         self._filled = len(self._frame)

@@ -87,7 +87,8 @@ class ApiMetrics:
             self.counts[phase] = [a + b for a, b in zip(counts, other.counts[phase], strict=True)]
 
     def buckets(self, at: int) -> list[tuple[float, int]]:
-        """Of a phase: bounds in ms, the last one infinite, and how many requests took no longer."""
+        """The histogram of a phase: bounds in ms, the last one infinite, and how many requests took
+        no longer than each."""
         counts = accumulate(self.counts[at], initial=self.fast)
         next(counts)
         return list(zip((*BOUNDS_MS, inf), counts, strict=True))

@@ -1,7 +1,7 @@
 """A network thread: carries out the connections given to it (Kafka's ``Processor``).
 
-A connection belongs to one network thread for its life. Whatever other threads want of it goes
-through the inbox, and wakes the thread if it sleeps.
+A connection belongs to one network thread for its life. Other threads reach it only through the
+inbox, which wakes the network thread if it sleeps.
 """
 
 from __future__ import annotations
@@ -135,11 +135,11 @@ class Processor:
             self._rouse()
 
     def resume(self) -> None:
-        """There is room in memory or in the queue again."""
+        """Tell the thread that there is room in memory or in the queue again."""
         self._post(self._feed)
 
     def stop(self) -> None:
-        """Close what is quiet, and the rest when it has been answered; then the thread ends."""
+        """Close quiet connections now, the others once they are answered; then end the thread."""
         self._post(self._begin_stop)
 
     def abort(self) -> None:
@@ -147,7 +147,7 @@ class Processor:
         self._post(self._close_all)
 
     def wake(self) -> None:
-        """Look at the clock: for those who move it themselves."""
+        """Look at the clock again. For tests, which move it by hand."""
         self._post(_nothing)
 
     def discard(self) -> None:
@@ -156,7 +156,7 @@ class Processor:
         self._epoll.close()
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait for the thread; whether it has ended."""
+        """Wait for the thread. Returns whether it has ended."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -170,7 +170,7 @@ class Processor:
             self._sleeping = False
             self._wakeup.set()
         elif self._ended:
-            self._drain()  # nobody else gives back the files of an answer that comes so late
+            self._drain()  # it comes after the end, and nobody else would release its files
 
     # --------------------------------------------------------------------------------- the loop
 
@@ -189,7 +189,7 @@ class Processor:
 
     def _turn(self) -> None:
         self._sleeping = True
-        # Looked at after the flag is up: what is posted from here on wakes the poll.
+        # The flag is set before the inbox is looked at, so any later post wakes the poll.
         events = self._epoll.poll(0 if self._inbox or self._ready else self._timeout_s)
         self._sleeping = False
         for descriptor, event in events:
@@ -227,7 +227,7 @@ class Processor:
                 item()
 
     def _guarded(self, react: Callable[[Channel, int], None], channel: Channel, event: int) -> None:
-        """One connection's failure is not that of the others."""
+        """Run a step of one connection. Its failure closes it and no other."""
         try:
             react(channel, event)
         except OSError as error:
@@ -262,7 +262,7 @@ class Processor:
         elif state is SENDING:
             self._send(channel)
         elif event & _GONE:
-            # It cannot be masked. What the other side sent before is still read, in its turn.
+            # epoll cannot mask this event. What the other side sent before it is still read.
             self._epoll.unregister(channel.descriptor)
             channel.interest = _UNKNOWN
         else:
@@ -270,7 +270,7 @@ class Processor:
         self._settle(channel)
 
     def _read(self, channel: Channel) -> None:
-        """One receive at most, and one request at most: others have their turn."""
+        """Receive once at most and take one request at most, so that others have their turn."""
         connection = channel.connection
         reader = connection.reader
         if reader.is_inside_frame:
@@ -330,7 +330,7 @@ class Processor:
         self._settle(channel)
 
     def _send(self, channel: Channel) -> None:
-        """Until the socket is full, or the turn is over."""
+        """Send until the socket is full or the turn is over."""
         connection, transport = channel.connection, channel.transport
         left = MAX_TURN_BYTES
         while connection.state is SENDING and left > 0:
@@ -345,7 +345,7 @@ class Processor:
                 self._record(channel, now_ns)
 
     def _record(self, channel: Channel, now_ns: int) -> None:
-        """The answer to a request has left."""
+        """Count a request whose answer has left."""
         exchange, channel.exchange = channel.exchange, None
         assert exchange is not None
         self.metrics.record(exchange, now_ns)
@@ -394,7 +394,7 @@ class Processor:
     # ----------------------------------------------------------------------------- all of them
 
     def _expire(self) -> float | None:
-        """Do what is due; for how many seconds the next poll may wait."""
+        """Do what is due. Returns for how many seconds the next poll may wait."""
         deadlines, now_ms = self._deadlines, self._now_ms()
         while deadlines and deadlines[0][0] <= now_ms:
             due_ms, _, channel = heapq.heappop(deadlines)

@@ -17,7 +17,7 @@ logger = get_logger(__name__)
 
 
 class AnswerSink(Protocol):
-    """A connection's network thread, as those who answer see it."""
+    """The network thread of a connection, as handlers see it."""
 
     def deliver(self, exchange: Exchange, answer: Answer) -> None:
         """From any thread; never blocks."""
@@ -52,7 +52,7 @@ class Exchange:
         "sink",
         "taken_ns",
     )
-    # Set before they are read, so that a request costs less.
+    # No defaults here: each is set before it is read, and a request costs less.
     answered_ns: int
     taken_ns: int
     answer: Answer | None
@@ -76,8 +76,8 @@ class Exchange:
         self.sink.deliver(self, answer)
 
     def run(self, handler: RequestHandler, memory: MemoryPool) -> None:
-        """Hand the request over. What the handler raises closes the connection."""
-        request, self.request = self.request, None  # who waits for the answer needs no body
+        """Call the handler. An exception that it raises closes the connection."""
+        request, self.request = self.request, None  # a handler that answers later needs no body
         assert request is not None
         try:
             handler(request, self)
@@ -169,7 +169,7 @@ class RequestChannel:
         return exchange
 
     def close(self, timeout_s: float) -> None:
-        """Drop what is queued, and wait for the threads: each ends with the request it has.
+        """Drop the queued requests and wait for the threads, which finish the requests they have.
 
         Args:
             timeout_s: a handler that takes longer is left alone.

@@ -18,7 +18,7 @@ ANONYMOUS = "User:ANONYMOUS"
 
 @dataclass(slots=True, eq=False)
 class ConnectionInfo:
-    """What is known of the other side. One request of a connection is handled at a time, so its
+    """What is known of the other side. A connection has one request handled at a time, so that
     handler may write here without a lock.
 
     Attributes:
@@ -45,8 +45,8 @@ class ReceivedRequest(NamedTuple):
 
     Attributes:
         body: what follows the header. It never changes. A handler that answers later should keep
-            no part of it: those of a large request count against ``queued.max.request.bytes`` only
-            until the handler returns.
+            no part of it: the bytes of a large request count against
+            ``queued.max.request.bytes`` only until the handler returns.
         received_ns: monotonic ns when the last byte was there.
     """
 
@@ -99,7 +99,7 @@ def size_of(part: Buffer | FileSlice) -> int:
 
 
 def release_files(parts: Iterable[Buffer | FileSlice]) -> None:
-    """Give back what will not be sent any more."""
+    """Release the files of an answer that will not be sent any more."""
     for part in parts:
         if isinstance(part, FileSlice):
             part.release()

@@ -36,8 +36,8 @@ def never_quick(request: ReceivedRequest) -> bool:
 
 
 def is_served(api_key: int, api_version: int) -> bool:
-    """By the protocol's table. ApiVersions may come in any version: it is how a client learns of
-    the others (W-11).
+    """Whether the protocol's table has the version. ApiVersions may come in any version, because a
+    client learns the others from it (W-11).
     """
     return (api_key, api_version) in _SERVED or api_key == ApiKey.API_VERSIONS
 
@@ -152,15 +152,15 @@ class NetworkServer:
         self._acceptor.start()
 
     def wake(self) -> None:
-        """Look at the clock: for those who move it themselves."""
+        """Look at the clock again. For tests, which move it by hand."""
         self._acceptor.wake()
         for processor in self._processors:
             processor.wake()
 
     def close(self, grace_ms: int = 30_000) -> None:
-        """Accept no more, answer what is in process within ``grace_ms``, and close the rest.
+        """Accept no more, answer the requests in process within ``grace_ms``, and close the rest.
 
-        Not from a handler. Idempotent; threads and descriptors are given back.
+        Not to be called from a handler. Idempotent; threads and descriptors are given back.
         """
         if self._is_closed:
             return

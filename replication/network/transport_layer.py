@@ -27,21 +27,21 @@ class TransportLayer(Protocol):
     def socket(self) -> socket.socket: ...
     @property
     def has_buffered(self) -> bool:
-        """Bytes came which epoll does not know of."""
+        """Whether bytes have come that epoll does not know of."""
         ...
 
     @property
     def wants_write(self) -> bool:
-        """Nothing can be received before something was sent."""
+        """Whether something must be sent before anything can be received."""
         ...
 
     def receive_into(self, window: memoryview) -> int | None:
-        """0: the other side has ended."""
+        """Receive bytes. 0: the other side has ended."""
         ...
 
     def send(self, parts: Sequence[Buffer | FileSlice], head_offset: int) -> int | None:
-        """Send from the front of ``parts``, of whose first ``head_offset`` bytes are sent already;
-        at most about ``MAX_TURN_BYTES``.
+        """Send from the front of ``parts``, at most about ``MAX_TURN_BYTES``. The first
+        ``head_offset`` bytes of the first part are sent already.
 
         Raises:
             FrameError: a file ends too early; the length is on the wire already.
@@ -103,7 +103,7 @@ class PlaintextTransportLayer:
 def leading_buffers(
     parts: Sequence[Buffer | FileSlice], head_offset: int, enough: int = MAX_TURN_BYTES
 ) -> tuple[list[Buffer], int, bool]:
-    """The buffers before the first file: they, their bytes, and whether more parts follow."""
+    """The buffers before the first file, their size in bytes, and whether more parts follow."""
     buffers: list[Buffer] = []
     size = 0
     for part in islice(parts, _MAX_PARTS):

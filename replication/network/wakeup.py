@@ -20,13 +20,13 @@ class Wakeup:
         self._is_open = True
 
     def set(self) -> None:
-        """From any thread; never blocks."""
+        """Wake the thread. Any thread may call it; it never blocks."""
         with self._lock:
             if self._is_open:
                 os.eventfd_write(self.descriptor, 1)
 
     def clear(self) -> None:
-        """By the thread that was woken."""
+        """Forget past calls of ``set``. For the thread that was woken."""
         os.eventfd_read(self.descriptor)
 
     def close(self) -> None:

@@ -45,12 +45,12 @@ def encoder(name: str, version: int) -> Encoder:
 
 
 def request_decoder(api_key: ApiKey, version: int) -> Decoder:
-    """For who decodes many requests of one kind; as `decode_request`."""
+    """As `decode_request`, for a caller that decodes many requests of one kind."""
     return decoder(_NAMES[api_key] + "Request", version)
 
 
 def response_encoder(api_key: ApiKey, version: int) -> Encoder:
-    """For who encodes many responses of one kind; as `encode_response`."""
+    """As `encode_response`, for a caller that encodes many responses of one kind."""
     return encoder(_NAMES[api_key] + "Response", version)
 
 

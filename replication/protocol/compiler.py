@@ -75,7 +75,8 @@ def uvarint(value: int) -> bytes:
 
 @functools.cache
 def _code(text: str, where: str) -> CodeType:
-    """Most of the time that a codec costs. Versions with the same fields have the same text."""
+    """Compile a text. It is cached, because versions with the same fields have the same text, and
+    this is most of what a codec costs."""
     return compile(text, where, "exec")
 
 

@@ -52,7 +52,7 @@ class Field(NamedTuple):
     versions: VersionRange
     nullable: VersionRange
     tag: int | None
-    default: object  # of a structure that may not be null: "", for one of defaults
+    default: object  # of a structure that may not be null: "", which stands for one of defaults
     is_needed: bool  # may not be lost in a version without it
 
 

@@ -45,7 +45,7 @@ def _make(
 
 
 def default_of(field: Field, by_name: dict[str, type[tuple[Any, ...]]]) -> object:
-    """What a field holds that nobody set."""
+    """The value of a field that is not given."""
     if field.type == "uuid" and not field.is_array:
         return ZERO_UUID
     if isinstance(field.type, Struct) and not field.is_array and field.default is not None:

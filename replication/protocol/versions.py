@@ -47,8 +47,8 @@ SERVED: Mapping[ApiKey, VersionRange] = {
     ApiKey.DESCRIBE_CLUSTER: VersionRange(0, 2),
     ApiKey.DESCRIBE_PRODUCERS: VersionRange(0, 0),
     ApiKey.DESCRIBE_TRANSACTIONS: VersionRange(0, 0),
-    # Version 2 has a pattern for ids, and Python's patterns can take for ever: a client could stop
-    # the broker with one.
+    # Version 2 has a pattern for ids. Matching a pattern can take for ever in Python, so a client
+    # could stop the broker with one.
     ApiKey.LIST_TRANSACTIONS: VersionRange(0, 1),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: VersionRange(0, 0),
 }

@@ -1,7 +1,7 @@
 """Brokers that are served to Kafka clients over TCP, and to people over HTTP.
 
-Begin with ``serving``, which has ``serve``. ``kafka_server`` is the sockets of one broker,
-``faults`` what a test can let go wrong, ``http`` the page and the metrics.
+Begin with ``serving``, which has ``serve``. ``kafka_server`` has the sockets of one broker,
+``faults`` what a test can make go wrong, ``http`` the page and the metrics.
 """
 
 __all__ = ["config", "kafka_server", "serving"]

@@ -47,7 +47,7 @@ class ServerConfig(NamedTuple):
         return cls(*found)  # type: ignore[arg-type]
 
     def of_cluster(self, brokers: int) -> ServerConfig:
-        """The same, where topics of coordinators have no more replicas than there are brokers."""
+        """The same, with at most ``brokers`` replicas for the topics of coordinators."""
         groups, transactions = self.groups, self.transactions
         return self._replace(
             groups=replace(

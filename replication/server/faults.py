@@ -1,4 +1,4 @@
-"""Faults of a server for tests of its clients: answers that come late, or not at all, or say no.
+"""Faults of a server, for tests of its clients: answers come late, not at all, or as errors.
 
     faults.fail(ApiKey.PRODUCE, error=ErrorCode.NOT_LEADER_OR_FOLLOWER, times=2)
     faults.lose_answer(ApiKey.JOIN_GROUP)
@@ -37,10 +37,10 @@ class FaultKind(Enum):
 
 
 class RequestFault:
-    """What befalls some requests; made by ``RequestFaults``.
+    """A fault that some requests meet; made by ``RequestFaults``.
 
     Attributes:
-        met: how many requests it befell.
+        met: how many requests have met it.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class RequestFault:
 class RequestFaults:
     """The faults of some brokers, changed while they serve. Safe from any thread.
 
-    ``apis`` of each method are the requests it is for; without any it is for all but ApiVersions,
-    with which every connection begins. ``times`` is how many requests it befalls, None for all
-    that come. ``broker`` limits it to one broker.
+    In each method ``apis`` says which requests the fault is for. By default it is for all but
+    ApiVersions, with which every connection begins. ``times`` is how many requests meet it, None
+    for all that come. ``broker`` limits it to one broker.
     """
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class RequestFaults:
         return self._add(RequestFault(FaultKind.FAIL, apis, times, error=error, broker=broker))
 
     def clear(self) -> None:
-        """From now on nothing fails any more."""
+        """Remove all faults."""
         with self._lock:
             self._faults.clear()
 
@@ -133,7 +133,7 @@ class RequestFaults:
         return None
 
     def around(self, broker: int, handler: RequestHandler) -> RequestHandler:
-        """``handler`` of a broker, with the faults in its way."""
+        """A handler that applies the faults, and otherwise calls ``handler``."""
 
         def handle(received: ReceivedRequest, respond: Respond) -> None:
             # Nearly always there is none.
@@ -185,7 +185,7 @@ def _lose_answer(
 def _fail(
     fault: RequestFault, handler: RequestHandler, received: ReceivedRequest, respond: Respond
 ) -> None:
-    """What is malformed is the handler's business, as ever."""
+    """Answer with the error. A malformed request goes to the handler, which refuses it."""
     key, version = received.api_key, received.api_version
     served = SERVED.get(key)
     if served is None or version not in served:

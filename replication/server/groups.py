@@ -47,8 +47,9 @@ class _Answers:
 def group_snapshots(
     coordinators: Iterable[GroupCoordinator], timeout_s: float = TIMEOUT_S
 ) -> list[GroupSnapshot]:
-    """All groups that these coordinate and that answer within ``timeout_s`` for each of two
-    questions. Blocks; not for a thread of the network or of a coordinator."""
+    """All groups of these coordinators that answer two questions within ``timeout_s`` each.
+
+    It blocks, so a thread of the network or of a coordinator must not call it."""
     listed = _list(coordinators, timeout_s)
     answers = _Answers()
     descriptions: dict[str, GroupDescription] = {}

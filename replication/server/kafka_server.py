@@ -1,4 +1,4 @@
-"""The sockets of brokers, and what is behind them (Kafka's ``KafkaServer``)."""
+"""The listeners of a broker, and the APIs behind them (Kafka's ``KafkaServer``)."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ LOCAL = Exposure()
 class KafkaServer:
     """A front door: listeners for one life of one broker.
 
-    The sockets are bound when it is made, so that the broker registers addresses that are true.
+    The sockets are bound when it is made, so that the broker can register their addresses.
 
     Args:
-        exposure: to whom, and by which host.
-        faults: what befalls requests on their way, in tests.
+        exposure: who may use the listeners, and by which host.
+        faults: what requests meet on their way, in tests.
     Raises:
         ConfigError: a listener is bound to all addresses and none is advertised, or anybody could
             use it.
@@ -112,7 +112,7 @@ class KafkaServer:
         return None if self._apis is None else self._apis.groups
 
     def samples(self) -> Iterator[Sample | Histogram]:
-        """What it has to say for metrics, from any thread."""
+        """Its samples for the metrics; any thread may ask."""
         yield from network_samples(self._network.metrics())
         if self._apis is not None:
             yield from group_samples(self._apis.groups)
@@ -133,8 +133,8 @@ class KafkaServer:
         self._network.start()
 
     def _handle(self, received: ReceivedRequest, respond: Respond) -> None:
-        """A broker that has just started would call every topic unknown, until a controller has
-        told it of them. If its connection is closed instead, every client asks again."""
+        """A broker that has just started knows no topic until it hears from a controller, and would
+        call each one unknown. It closes the connection instead, and every client asks again."""
         apis, metadata = self._apis, self._metadata
         if (
             apis is not None
@@ -146,7 +146,7 @@ class KafkaServer:
             respond(CLOSE)
 
     def close(self, grace_ms: int) -> None:
-        """Take no more requests; those in process are answered within ``grace_ms``. Idempotent."""
+        """Take no more requests, and answer those in process within ``grace_ms``. Idempotent."""
         if self._apis is not None:
             self._apis.close()
         self._network.close(grace_ms)
@@ -156,11 +156,11 @@ class FrontDoors:
     """Opens the front door of each broker in each of its lives, always at the same addresses.
 
     Args:
-        listeners: of every broker. A port of 0 is one that is free, and stays the broker's; another
-            is that of the first broker, and the next ones have the ports that follow it.
+        listeners: of every broker. Port 0 takes a free port for each broker, which keeps it. Any
+            other port is that of the first broker, and the next ones take the ports after it.
         broker_ids: in the order of their ports.
     Attributes:
-        faults: what befalls requests to any of the brokers; nothing at first.
+        faults: what requests to any of the brokers meet; nothing at first.
         opened: the door of each broker in its latest life.
     """
 

@@ -1,8 +1,8 @@
-"""Metrics of what stands in front of a broker: its network, its groups and its transactions.
+"""Metrics of a broker's front: its network, its groups and its transactions.
 
-Names are Kafka's MBeans, as in ``replication.broker.metrics``. A value that Kafka has no name for
-is beside those that it belongs to. Everything is read at each scrape, at a glance and without a
-lock that requests need.
+Names are Kafka's MBeans, as in ``replication.broker.metrics``. A value without a name in Kafka
+stands beside those that it belongs to. Everything is read at each scrape, without a lock that
+requests need.
 """
 
 from __future__ import annotations

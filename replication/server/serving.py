@@ -29,8 +29,8 @@ LOOPBACK = Listener("PLAINTEXT", "127.0.0.1", 0)
 
 
 class HttpListener(NamedTuple):
-    """Where to serve HTTP. There is no login: ``allow_remote`` is asked for on an address that
-    other machines reach."""
+    """Where to serve HTTP. There is no login, so an address that other machines reach needs
+    ``allow_remote``."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -114,8 +114,8 @@ def serve(
 
     Args:
         directory: where each broker gets a directory ``broker-N``; a temporary one by default.
-        listeners: of the first broker. Those of the next ones have the following ports, or any
-            where the port is 0.
+        listeners: of the first broker. The next ones take the ports after it, or any free ones
+            if the port is 0.
         config: Kafka's broker-wide keys, such as ``{"num.partitions": 4}``. Groups do not wait for
             more members, and their topic has 4 partitions, unless it says otherwise; a
             ``ServerConfig`` is taken as it is.

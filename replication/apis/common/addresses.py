@@ -17,7 +17,7 @@ def listener_of(received: ReceivedRequest) -> str:
 
 
 def endpoint_of(metadata: MetadataCache, broker_id: int, listener: str) -> Endpoint | None:
-    """None: the broker is not alive, or has no such listener."""
+    """Where a listener of a broker is; None if the broker is not alive or has no such listener."""
     broker = metadata.live_brokers.get(broker_id)
     return None if broker is None else broker.registration.endpoint(listener)
 

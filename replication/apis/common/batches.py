@@ -1,4 +1,4 @@
-"""What is looked at in a batch at the door: size, format, attributes. The log checks the rest."""
+"""What a request handler reads of a batch: size, format, attributes. The log checks the rest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def front_of(records: Buffer) -> tuple[int, int, int]:
 
 
 def is_unreadable(records: Buffer) -> bool:
-    """Whether what begins there is no batch of any format. Of a few bytes nobody can say it."""
+    """Whether a batch of no format begins there. False if there are too few bytes to tell."""
     if len(records) < _OVERHEAD:
         return False
     length = int.from_bytes(records[_LENGTH_AT:_OVERHEAD], "big", signed=True)

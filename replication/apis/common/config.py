@@ -1,4 +1,4 @@
-"""The keys of the front door under Kafka's names, with Kafka's defaults."""
+"""The keys of the APIs under Kafka's names, with Kafka's defaults."""
 
 from __future__ import annotations
 

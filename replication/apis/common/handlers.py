@@ -14,7 +14,7 @@ called with the decoded request and answers with a message of ``replication.prot
         ) -> None:
             reply(wire.HeartbeatResponse(error_code=ErrorCode.NONE))
 
-Header, version, throttle time and the list of buffers are none of a handler's business.
+A handler never sees the header, the version, the throttle time or the list of buffers.
 """
 
 from __future__ import annotations

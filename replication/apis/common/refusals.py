@@ -367,7 +367,7 @@ def _of_the_whole(name: str) -> Callable[[Any, ErrorCode], Any]:
 
 
 def _close(request: Any, code: ErrorCode) -> Any:
-    """Between brokers a lost connection means an unknown outcome, which this is."""
+    """Close the connection. Brokers take a lost connection for an unknown outcome, as it is."""
     return CLOSE
 
 

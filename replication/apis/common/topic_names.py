@@ -27,6 +27,6 @@ def is_valid(name: str) -> bool:
 
 
 def missing_code(name: str) -> ErrorCode:
-    """Of a topic that is not there."""
+    """The error for a topic that is not there."""
     valid = is_valid(name)
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if valid else ErrorCode.INVALID_TOPIC_EXCEPTION

@@ -1,4 +1,4 @@
-"""Answers that wait: for several others, or for what this broker will know of the cluster."""
+"""Answers that wait: for several other answers, or until this broker knows something."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Gathering(Generic[T]):
             done(())
 
     def take(self, at: int, answer: T) -> None:
-        """The answer to question ``at``; only the first counts."""
+        """Take the answer to question ``at``. Only the first one counts."""
         with self._lock:
             if at in self._answers:
                 return
@@ -48,7 +48,7 @@ class _Wait:
 
 
 class MetadataWaits:
-    """Waits until the metadata of this broker fulfil a condition; looks after each update."""
+    """Waits until the metadata of this broker meet a condition, which each update checks."""
 
     def __init__(self, broker_id: int, runtime: Runtime, metadata: MetadataCache) -> None:
         self._runtime = runtime

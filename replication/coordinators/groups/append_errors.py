@@ -1,4 +1,4 @@
-"""The answer to clients when the log takes no record of a group (W-114)."""
+"""What clients are answered when the log refuses a record of a group (W-114)."""
 
 from __future__ import annotations
 

@@ -48,14 +48,14 @@ DEAD = GroupState.DEAD
 
 
 class SessionTimer(NamedTuple):
-    """A member has been silent for too long, or its first join takes too long."""
+    """Fires when a member has been silent for too long, or its first join takes too long."""
 
     group_id: str
     member_id: str
 
 
 class PendingTimer(NamedTuple):
-    """An id was given and is not used."""
+    """Fires when an id that was given has not been used."""
 
     group_id: str
     member_id: str
@@ -138,7 +138,7 @@ class ClassicProtocol:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if not group.accepts(request.member_id, self._config.group_max_size):
             member = group.members.get(request.member_id)
-            if member is not None:  # of a group that is larger than what is allowed now
+            if member is not None:  # the group is larger than is allowed now
                 self.remove_member(group, member)
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         if not group.supports(request.protocol_type, _names(request)):
@@ -218,7 +218,8 @@ class ClassicProtocol:
         self._rebalance_or_complete(group)
 
     def _supersede(self, member: GroupMember) -> None:
-        """Its client asks again: nobody reads the answer to what it asked before."""
+        """Answer an earlier request of a client that has asked again and does not read the
+        answer."""
         self._answer_waiting(member, ErrorCode.REBALANCE_IN_PROGRESS)
 
     def _answer_waiting(self, member: GroupMember, code: ErrorCode) -> None:
@@ -240,7 +241,8 @@ class ClassicProtocol:
         skip_assignment: bool = False,
         leader: str | None = None,
     ) -> None:
-        """``leader``: whom it is to take for the leader, if not the one that is."""
+        """Answer a join. ``leader`` is the leader that the answer names; by default the present
+        one."""
         self._out.reply(
             to,
             JoinResult(
@@ -265,7 +267,7 @@ class ClassicProtocol:
         to: Hashable,
         request: JoinGroup,
     ) -> None:
-        """A static member comes back, under a new id. A member with the old id is fenced
+        """A static member comes back under a new id. From now on the old id is fenced
         (W-104)."""
         old_id, old_leader = member.member_id, group.leader
         before = member.terms
@@ -286,7 +288,7 @@ class ClassicProtocol:
         generation = group.generation
 
         def waits_still() -> bool:
-            """The member, and no new join phase has begun, which would answer it."""
+            """The member, unless a new join phase has begun, which will answer it."""
             return (
                 group.state is STABLE
                 and group.generation == generation
@@ -312,8 +314,8 @@ class ClassicProtocol:
             self._touch(group, member)
 
         def late(code: ErrorCode) -> None:
-            """The new id is in the log, perhaps: it stays, and its client does not know it. With
-            its instance it can get another one."""
+            """The new id may be in the log, so it stays. Its client does not know it, and gets
+            another one by its instance."""
             if waits_still():
                 member.joining = None
                 self._out.reply(to, JoinResult(GROUP_ERRORS[code]))
@@ -355,7 +357,8 @@ class ClassicProtocol:
             self._out.start_timer(timer, group.rebalance_timeout_ms)
 
     def _complete_if_all_joined(self, group: ClassicGroup) -> None:
-        """The first phase of an empty group lasts its time: others may be about to start."""
+        """Complete the phase if all have joined. The first phase of an empty group lasts its whole
+        time, since others may be about to start."""
         if group.state is PREPARING and not group.is_initial and group.has_all_joined:
             self._complete_join(group)
 
@@ -371,7 +374,7 @@ class ClassicProtocol:
             self._complete_join(group)
 
     def _complete_join(self, group: ClassicGroup) -> None:
-        """Who has not joined again leaves; static members stay until their session ends."""
+        """A member that has not joined again leaves; a static one stays until its session ends."""
         for member in list(group.members.values()):
             if member.joining is None and member.instance_id is None:
                 self._forget(group, member)
@@ -381,7 +384,7 @@ class ClassicProtocol:
         self._out.stop_timer(JoinTimer(group.group_id))
         group.next_generation(self.now_ms)
         if not group.members:
-            # If it is not written, the log has the generation before, whose members are gone.
+            # Without it the log would keep the generation before, whose members are gone.
             self._out.append([encode_group(group)], lambda code: None)
             return
         for member in group.members.values():
@@ -427,8 +430,8 @@ class ClassicProtocol:
             self._out.stop_timer(SyncTimer(group.group_id))
 
     def _write_assignments(self, group: ClassicGroup, assignments: dict[str, bytes]) -> None:
-        """What the leader says counts once it is in the log: then the next leader of the log has
-        the same assignments."""
+        """Write what the leader assigns. It counts once it is in the log, so that the next leader
+        of the partition has the same assignments."""
         generation = group.generation
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
@@ -472,7 +475,7 @@ class ClassicProtocol:
         )
 
     def _drop_assignments(self, group: ClassicGroup, code: ErrorCode) -> None:
-        """This generation gets none."""
+        """Give up the assignments of this generation."""
         group.is_writing = False
         for member in group.members.values():
             member.assignment = b""
@@ -482,7 +485,7 @@ class ClassicProtocol:
                 self._touch(group, member)
 
     def _sync_phase_is_over(self, group: ClassicGroup) -> None:
-        """Members that did not ask for their assignment are gone (W-108)."""
+        """Remove the members that did not ask for their assignment in time (W-108)."""
         if group.state not in (COMPLETING, STABLE) or not group.pending_syncs:
             return
         for member_id in list(group.pending_syncs):
@@ -503,13 +506,13 @@ class ClassicProtocol:
         return MEMBER_ERRORS[group.state]
 
     def prolong(self, group: ClassicGroup, member_id: str) -> None:
-        """Something was heard of a member."""
+        """Prolong the session of a member that was heard of."""
         member = group.members.get(member_id)
         if member is not None:
             self._touch(group, member)
 
     def _touch(self, group: ClassicGroup, member: GroupMember) -> None:
-        """Its session begins again, unless it waits here, when it needs none."""
+        """Begin the session of a member again. While its request waits here, it needs none."""
         if not member.waits:
             timer = SessionTimer(group.group_id, member.member_id)
             self._out.start_timer(timer, member.session_timeout_ms)
@@ -544,7 +547,7 @@ class ClassicProtocol:
         return code
 
     def remove_member(self, group: ClassicGroup, member: GroupMember) -> None:
-        """A member is gone: the others share its partitions (W-111)."""
+        """Remove a member, so that the others share its partitions (W-111)."""
         self._dismiss(group, member)
         self._share_again(group)
 
@@ -553,7 +556,7 @@ class ClassicProtocol:
         self._forget(group, member)
 
     def _share_again(self, group: ClassicGroup) -> None:
-        """Members are gone."""
+        """Have the members that are left share the partitions."""
         match group.state:
             case GroupState.COMPLETING_REBALANCE | GroupState.STABLE:
                 self.prepare_rebalance(group)
@@ -596,7 +599,7 @@ class ClassicProtocol:
 
 
 def _check_generation(group: ClassicGroup | None, request: SyncGroup | Heartbeat) -> ErrorCode:
-    """Whether it comes from a member of the present generation."""
+    """The error if a request is not from a member of the present generation."""
     if group is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
     if group.state is DEAD:

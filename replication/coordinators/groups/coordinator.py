@@ -1,5 +1,5 @@
-"""The coordinator of groups on one broker: which partition a group is in, and what concerns more
-than one of them (Kafka's ``GroupCoordinator``)."""
+"""The coordinator of groups on one broker: finds the partition of a group, and serves requests
+about several groups (Kafka's ``GroupCoordinator``)."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class GroupCoordinator:
         self.runtime.startup()
 
     def close(self) -> None:
-        """Whoever waits is answered with NOT_COORDINATOR."""
+        """Answer all requests that wait with NOT_COORDINATOR."""
         self.runtime.close()
 
     @property
@@ -148,8 +148,8 @@ class GroupCoordinator:
         )
 
     def list_groups(self, answer: Callable[[ErrorCode, list[GroupListing]], None]) -> None:
-        """All groups of this broker. While one of its partitions is not loaded the list would not
-        be whole; then there is none, and why."""
+        """All groups of this broker. While a partition is not loaded the list would not be whole,
+        so the answer is an error."""
 
         def listed(answers: list[object]) -> None:
             found: list[GroupListing] = []
@@ -164,15 +164,16 @@ class GroupCoordinator:
         self.runtime.request_all(ListGroups(), listed)
 
     def _forget_topics(self, topics: frozenset[str]) -> None:
-        """Offsets in a deleted topic say nothing about another one of its name."""
+        """Delete the offsets of deleted topics, which mean nothing for a later topic of the
+        name."""
         for partition in self.runtime.active:
             self.runtime.request(partition, ForgetTopics(topics), lambda code: None)
 
     # -- transactions --------------------------------------------------------------------------
 
     def _write_txn_markers(self, request: WriteTxnMarkersRequest, reply: OnReply) -> None:
-        """Markers of offsets go through the groups' runtime, which lets the shards know; the others
-        straight to the logs."""
+        """Append markers. Those of offsets go through the groups' runtime, so that the shards know
+        of them; the others go straight to the logs."""
         pending = _PendingMarkers(request, reply)
         others = []
         for at, marker in enumerate(request.markers):

@@ -98,11 +98,11 @@ class GroupMember:
 
     @property
     def waits(self) -> bool:
-        """It is known to be there without a heartbeat."""
+        """Whether a request of it waits here, so that it needs no heartbeat."""
         return self.joining is not None or self.syncing is not None
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """Empty for a protocol that it does not offer."""
+        """The member's data for a protocol; empty if it does not offer the protocol."""
         for name, metadata in self.protocols:
             if name == protocol_name:
                 return metadata
@@ -139,8 +139,8 @@ class ClassicGroup:
         pending_members: ids that were given to clients which have not joined with them yet.
         pending_syncs: members of this generation that have not asked for their assignment.
         state_since_ms: ms since 1970; None where it is not known.
-        is_initial: this join phase is the first one of an empty group, which waits for more.
-        has_newcomer: somebody came since the wait of the first phase began or was prolonged.
+        is_initial: this join phase is the first of an empty group, which waits for more members.
+        has_newcomer: a member came since the wait of the first phase began or was prolonged.
         initial_wait_ms: by how much that wait may still be prolonged.
         is_writing: the leader's assignment of this generation is on its way to the log.
         subscribed_topics: what the members read; None: not known.
@@ -175,7 +175,7 @@ class ClassicGroup:
         self.state, self.state_since_ms = state, now_ms
 
     def next_generation(self, now_ms: int) -> None:
-        """The join phase is over."""
+        """End the join phase and begin the next generation."""
         self.generation = 1 if self.generation == MAX_GENERATION else self.generation + 1
         self.is_initial = self.is_writing = False
         self.pending_syncs.clear()
@@ -213,7 +213,7 @@ class ClassicGroup:
             self.leader = next(iter(self.members), None)
 
     def rename(self, member: GroupMember, member_id: str) -> None:
-        """A static member has another id from now on, and its place."""
+        """Give a static member another id. It keeps its place."""
         before = member.member_id
         renamed = {
             member_id if known == before else known: each for known, each in self.members.items()
@@ -229,7 +229,7 @@ class ClassicGroup:
             self.leader = member_id
 
     def check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Whether somebody who names himself so is a member (W-104)."""
+        """The error unless there is a member with this id and instance (W-104)."""
         if instance_id is not None:
             known = self.static_members.get(instance_id)
             if known is None:
@@ -247,7 +247,7 @@ class ClassicGroup:
         return code
 
     def check_protocol(self, request: SyncGroup) -> ErrorCode:
-        """A member syncs with what it was told."""
+        """The error unless a member syncs with the protocol that its join was answered with."""
         for said, known in (
             (request.protocol_type, self.protocol_type),
             (request.protocol_name, self.protocol_name),
@@ -268,8 +268,8 @@ class ClassicGroup:
         )
 
     def accepts(self, member_id: str, max_size: int) -> bool:
-        """Whether there is room. In a join phase who comes first stays: the group may be larger
-        than what is allowed now."""
+        """Whether there is room for a member. If the group is larger than is allowed now, the
+        members that join first stay."""
         member = self.members.get(member_id)
         match self.state:
             case GroupState.EMPTY | GroupState.DEAD:
@@ -282,7 +282,7 @@ class ClassicGroup:
                 return member is not None or len(self.members) < max_size
 
     def elect_joined_leader(self) -> bool:
-        """Have a leader who joins this generation; False if no member does."""
+        """Choose a leader among those that join this generation; False if no member does."""
         leader = None if self.leader is None else self.members.get(self.leader)
         if leader is None or leader.joining is None:
             joined = (m.member_id for m in self.members.values() if m.joining is not None)
@@ -293,7 +293,7 @@ class ClassicGroup:
         return True
 
     def joined_members(self) -> tuple[JoinedMember, ...]:
-        """For the leader."""
+        """The members with their data, for the leader."""
         return tuple(
             JoinedMember(m.member_id, m.instance_id, m.metadata(self.protocol_name))
             for m in self.members.values()
@@ -302,12 +302,12 @@ class ClassicGroup:
     # -- protocols -----------------------------------------------------------------------------
 
     def common_protocols(self) -> frozenset[str]:
-        """What all members offer."""
+        """The protocols that all members offer."""
         offers = [frozenset(name for name, _ in m.protocols) for m in self.members.values()]
         return frozenset.intersection(*offers) if offers else frozenset()
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Whether somebody who offers these can be a member."""
+        """Whether a client that offers these protocols can be a member."""
         if not self.members:
             return bool(protocol_type) and any(True for _ in names)
         return protocol_type == self.protocol_type and not self.common_protocols().isdisjoint(names)

@@ -60,12 +60,12 @@ class OffsetStore:
         return {tp: each for tp, (_, each) in self._committed.get(group_id, {}).items()}
 
     def groups(self) -> Iterator[str]:
-        """Those that have an offset, or may have one soon."""
+        """The groups that have an offset, or may have one soon."""
         pending = (group_id for group_id, _ in self._pending_keys)
         return iter(dict.fromkeys([*self._committed, *pending, *self._in_flight_groups]))
 
     def is_unstable(self, group_id: str, tp: TopicPartition) -> bool:
-        """Whether a transaction that is not over may change it."""
+        """Whether a transaction under way may change the offset."""
         key = group_id, tp
         return self._pending_keys[key] > 0 or self._in_transaction[key] > 0
 
@@ -77,11 +77,12 @@ class OffsetStore:
         return self._in_flight_groups[group_id] > 0 or bool(self.pending_of(group_id))
 
     def pending_of(self, group_id: str) -> list[TopicPartition]:
-        """Those that wait for a transaction."""
+        """The offsets of a group that wait for a transaction."""
         return [tp for group, tp in self._pending_keys if group == group_id]
 
     def all_of(self, group_id: str) -> list[TopicPartition]:
-        """Those that have an offset, or that wait for a transaction or for the log."""
+        """The partitions of a group with an offset, or with one that waits for a transaction or for
+        the log."""
         in_flight = [tp for group, tp in self._in_flight if group == group_id]
         found = [*self._committed.get(group_id, ()), *self.pending_of(group_id), *in_flight]
         return list(dict.fromkeys(found))
@@ -92,14 +93,14 @@ class OffsetStore:
     # -- on the way to the log -----------------------------------------------------------------
 
     def begin(self, group_id: str, tp: TopicPartition, *, in_transaction: bool) -> None:
-        """An offset is being written."""
+        """Note that an offset is being written."""
         self._in_flight[group_id, tp] += 1
         self._in_flight_groups[group_id] += 1
         if in_transaction:
             self._in_transaction[group_id, tp] += 1
 
     def end(self, group_id: str, tp: TopicPartition, *, in_transaction: bool) -> None:
-        """It is in the log, or will not be."""
+        """Note that the offset is in the log, or never will be."""
         _take(self._in_flight, (group_id, tp))
         _take(self._in_flight_groups, group_id)
         if in_transaction:
@@ -134,7 +135,7 @@ class OffsetStore:
         offset: CommittedOffset,
         number: int,
     ) -> None:
-        """It counts when the transaction of ``producer_id`` is committed."""
+        """Add an offset that counts once the transaction of ``producer_id`` is committed."""
         pending = self._pending.setdefault(producer_id, {})
         key = group_id, tp
         if key not in pending:
@@ -149,7 +150,7 @@ class OffsetStore:
         _take(self._pending_keys, key)
 
     def end_transaction(self, producer_id: int, is_commit: bool) -> list[str]:
-        """The groups that it changed, or that it left without a change."""
+        """End a transaction. Returns the groups that had offsets in it."""
         groups = []
         for key, (number, offset) in list(self._pending.get(producer_id, {}).items()):
             self._drop(producer_id, key)

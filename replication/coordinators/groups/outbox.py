@@ -1,4 +1,4 @@
-"""What a shard collects during one event: its effects, and what follows from its appends."""
+"""Collects the effects of one event of a shard, and what to call when its appends end."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ UNKNOWN_TIME_MS = -1
 
 
 class OffsetRecord(NamedTuple):
-    """``offset`` None: it is deleted."""
+    """An offset of a group; deleted if ``offset`` is None."""
 
     group_id: str
     tp: TopicPartition
@@ -33,7 +33,7 @@ class OffsetRecord(NamedTuple):
 
 
 class GroupRecord(NamedTuple):
-    """``group`` None: it is deleted."""
+    """The state of a group; deleted if ``group`` is None."""
 
     group_id: str
     group: ClassicGroup | None
@@ -44,8 +44,8 @@ def _offset_key(group_id: str, tp: TopicPartition) -> bytes:
 
 
 def encode_offset(group_id: str, tp: TopicPartition, offset: CommittedOffset) -> CoordinatorRecord:
-    """As Kafka, an offset with an expiry of its own is written without its leader epoch,
-    and without its topic id."""
+    """The record of an offset. As in Kafka, one with an expiry of its own is written without its
+    leader epoch and topic id."""
     value = wire.OffsetCommitValue(
         offset.offset,
         offset.leader_epoch,
@@ -65,7 +65,7 @@ def encode_offset_tombstone(group_id: str, tp: TopicPartition) -> CoordinatorRec
 
 
 def encode_group(group: ClassicGroup) -> CoordinatorRecord:
-    """The group as it is: its members with what the leader assigned to them."""
+    """The record of a group: its members, and what the leader assigned to them."""
     value = wire.GroupMetadataValue(
         group.protocol_type or "",
         group.generation,

@@ -1,4 +1,4 @@
-"""What a shard of groups is asked, and what it answers: of any version of the wire protocol."""
+"""Requests to a shard of groups and its answers, for all versions of the wire protocol."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class OffsetToCommit(NamedTuple):
 
 
 class CommitOffsets(NamedTuple):
-    """With a producer id they count once its transaction is committed.
+    """With a producer id, the offsets count once its transaction is committed.
 
     Attributes:
         generation, member_id: −1 and "" of a client that is no member.
@@ -189,8 +189,7 @@ class DeleteOffsetsResult(NamedTuple):
 
 
 class ForgetTopics(NamedTuple):
-    """Topics were deleted: so are the offsets that were committed in them. Answered by an
-    ``ErrorCode``."""
+    """Delete the offsets of topics that were deleted. Answered by an ``ErrorCode``."""
 
     topics: frozenset[str]
 
@@ -203,7 +202,7 @@ class DescribeGroup(NamedTuple):
 
 
 class MemberDescription(NamedTuple):
-    """Metadata is empty while members join, and the assignment that of the generation before."""
+    """While members join, metadata is empty and the assignment is that of the generation before."""
 
     member_id: str
     instance_id: str | None
@@ -214,7 +213,7 @@ class MemberDescription(NamedTuple):
 
 
 class GroupDescription(NamedTuple):
-    """A group that is not known has the state Dead and is not ``exists``."""
+    """An unknown group has the state Dead, and ``exists`` is False."""
 
     group_id: str
     state: str

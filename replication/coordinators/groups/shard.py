@@ -1,8 +1,9 @@
 """The groups of one partition of ``__consumer_offsets``, as a state machine.
 
-What is in the log can be lost by nobody, and only that is shown: an offset counts once its record
-is committed, an assignment too. Memberships are in memory otherwise. After a change of the leader
-members find their group as the last record has it, and join again where it went on.
+A crash loses nothing that the log holds, and clients are shown nothing else: an offset or an
+assignment counts once its record is committed. All else about members is in memory only. After a
+change of the leader members find their group as the last record has it. If the group had gone on
+since, they join again.
 """
 
 from __future__ import annotations
@@ -70,11 +71,11 @@ logger = get_logger(__name__)
 
 
 class ExpiryTimer(NamedTuple):
-    """Time to look which offsets are too old."""
+    """Fires when it is time to look for offsets that are too old."""
 
 
 class Tombstone(NamedTuple):
-    """``on_written`` or ``on_refused`` is called, as its append ends."""
+    """A deletion in the log. When its append ends, ``on_written`` or ``on_refused`` is called."""
 
     record: CoordinatorRecord
     on_written: Callable[[], None]
@@ -182,7 +183,7 @@ class GroupShard:
         return self._out.take()
 
     def _group_of_offsets(self, group_id: str) -> ClassicGroup:
-        """Offsets make a group, if there is none."""
+        """The group of some offsets; it is made if there is none."""
         group = self._groups.get(group_id)
         if group is None:
             group = self._groups[group_id] = ClassicGroup(group_id)
@@ -220,8 +221,8 @@ class GroupShard:
                 self._drop_if_void(self._groups[group_id])
 
     def _drop_if_void(self, group: ClassicGroup) -> None:
-        """Forget a group that is in no log, and has nothing and nobody. Else anybody could fill the
-        memory with names."""
+        """Forget a group that is in no log and has no offsets and no members. Otherwise a client
+        could fill the memory with names."""
         if (
             group.state is GroupState.EMPTY
             and not group.generation
@@ -312,9 +313,9 @@ class GroupShard:
         )
 
     def _check_commit(self, group: ClassicGroup | None, request: CommitOffsets) -> ErrorCode:
-        """Whether the sender may commit: a member of this generation may, and anybody if there
-        are no members (W-112). A transaction has no generation in its older versions; it is
-        fenced by its producer's epoch (W-158)."""
+        """The error if the sender may not commit. A member of this generation may, and any client
+        if there are no members (W-112). A transaction has no generation in its older versions; its
+        producer's epoch fences it (W-158)."""
         in_transaction = request.producer_id != NO_PRODUCER_ID
         names_nobody = is_no_member(request.generation, request.member_id, request.instance_id)
         if group is None:
@@ -342,7 +343,7 @@ class GroupShard:
     # -- fetch and delete ----------------------------------------------------------------------
 
     def _fetch(self, to: Hashable, request: FetchOffsets) -> None:
-        """Every partition that is asked for is answered (W-113)."""
+        """Answer for every partition that is asked for (W-113)."""
         group_id = request.group_id
         wanted = request.partitions
         if wanted is None:
@@ -387,7 +388,8 @@ class GroupShard:
         self._delete(deleted, [], answer)
 
     def _forget_topics(self, to: Hashable, request: ForgetTopics) -> None:
-        """Also what is not committed yet: it would count for the next topic of the name."""
+        """Delete offsets of topics. Those not committed yet go too, since they would count for the
+        next topic of the name."""
         deleted = [
             (group_id, tp)
             for group_id in self._offsets.groups()
@@ -453,10 +455,10 @@ class GroupShard:
         if self._groups.get(group.group_id) is group:
             del self._groups[group.group_id]
             if self._offsets.has(group.group_id):
-                self._group_of_offsets(group.group_id)  # committed by a transaction meanwhile
+                self._group_of_offsets(group.group_id)  # a transaction has committed it since
 
     def _group_kept(self, group: ClassicGroup) -> None:
-        """Its tombstone was not written: it is as before."""
+        """Keep a group whose tombstone was not written."""
         kept = ClassicGroup(group.group_id)
         kept.generation, kept.protocol_type = group.generation, group.protocol_type
         kept.state_since_ms = self._now_ms
@@ -515,7 +517,7 @@ class GroupShard:
     # -- expiry --------------------------------------------------------------------------------
 
     def _expire(self) -> None:
-        """Delete offsets that nobody came back for, and empty groups without any (W-115)."""
+        """Delete offsets that have expired, and empty groups without offsets (W-115)."""
         offsets: list[tuple[str, TopicPartition]] = []
         groups = []
         for group in list(self._groups.values()):
@@ -537,8 +539,9 @@ class GroupShard:
         self._out.start_timer(ExpiryTimer(), self._config.offsets_retention_check_interval_ms)
 
     def _is_expired(self, group: ClassicGroup, tp: TopicPartition, offset: CommittedOffset) -> bool:
-        """Time runs from when the group became empty. Of a group that never had members, and of
-        topics that members do not read any more, it runs from the commit."""
+        """Whether an offset has expired. Its time runs from when the group became empty. In a group
+        that never had members, and for a topic that members no longer read, it runs from the
+        commit."""
         group_id = group.group_id
         if self._offsets.is_unstable(group_id, tp) or self._offsets.is_in_flight(group_id, tp):
             return False
@@ -554,7 +557,7 @@ class GroupShard:
 
 
 def _reads(group: ClassicGroup, topic: str) -> bool:
-    """Whether members read a topic, as far as is known: what is not known might be any."""
+    """Whether members may read a topic. Members whose topics are not known may read any."""
     return group.subscribed_topics is None or topic in group.subscribed_topics
 
 

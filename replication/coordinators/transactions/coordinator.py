@@ -1,4 +1,4 @@
-"""Transactions on one broker: the shards that it leads, and what they need of the broker (Kafka's
+"""Transactions on one broker: runs its shards, and does for them what needs the broker (Kafka's
 ``TransactionCoordinator``)."""
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ class TransactionCoordinator:
     def list_transactions(
         self, answer: Callable[[ErrorCode, list[TransactionMetadata]], None]
     ) -> None:
-        """All that this broker coordinates. While one of its partitions is not loaded the list
-        would not be whole; then there is none, and why."""
+        """All transactions of this broker. While a partition is not loaded the list would not be
+        whole, so the answer is an error."""
 
         def listed(answers: list[object]) -> None:
             found: list[TransactionMetadata] = []

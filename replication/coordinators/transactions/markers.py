@@ -1,9 +1,9 @@
 """Has the ends of transactions written into their partitions, each through its leader, until all
 have it (Kafka's ``TransactionMarkerChannelManager``).
 
-To each broker goes one request at a time, with all that came together meanwhile. A partition that
-has no leader now, or whose leader refused, is looked at again after a pause, when it may have
-another one.
+Each broker gets one request at a time, with all markers that came since the last one. A partition
+that has no leader now, or whose leader refused, is tried again after a pause. It may have another
+leader by then.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ AT_ONCE = 500  # transactions in one request
 
 
 class MarkerReaction(Enum):
-    """What follows from a leader's answer for one partition."""
+    """What to do after a leader's answer for one partition."""
 
     WRITTEN = "written"
     AGAIN = "again"  # after a pause, from the leader that it has then
-    FENCED = "fenced"  # a later coordinator, or a later producer, is at work: no more of this
+    FENCED = "fenced"  # a later coordinator, or a later producer, is at work: stop
 
 
 _FENCING = (
@@ -63,7 +63,7 @@ REACTIONS = reactions(
 
 
 class EndingTransaction:
-    """One end on its way; ``missing`` are the partitions that do not have it yet."""
+    """A transaction that is being ended; ``missing`` are the partitions without the marker."""
 
     __slots__ = ("is_current", "marker", "missing", "on_end", "unknown_since_ms")
 
@@ -89,9 +89,10 @@ class EndingTransaction:
 class _MarkersCall:
     """Passes an answer on when ``send`` has returned, too.
 
-    A broker of this process carries a request out within ``send``, and meanwhile its link may be
-    cut, which counts as an answer. Were the markers sent again then, the first copy could still be
-    appended after the second one, and end the next transaction of the producer (protocol 1).
+    A broker of this process carries a request out within ``send``. Its link may be cut during the
+    call, which counts as an answer. If the markers were sent again at once, the first copy could
+    still be appended after the second one, and end the next transaction of the producer
+    (protocol 1).
     """
 
     def __init__(self, then: Callable[[Response | None], None]) -> None:
@@ -132,7 +133,8 @@ class BrokerQueue:
 
 
 class TransactionMarkerChannelManager:
-    """Of one broker. Safe from any thread; nothing here waits, and nobody is called under the lock.
+    """Sends the markers of one broker's shards. Safe from any thread. Nothing here waits, and no
+    callback is called under the lock.
 
     Args:
         transport, metadata: the way to the leaders, and who they are.
@@ -204,7 +206,7 @@ class TransactionMarkerChannelManager:
         self._arm()
 
     def _leader_of(self, tp: TopicPartition) -> int | None:
-        """None: nobody whom one could ask."""
+        """The leader of a partition; None if there is none to ask now."""
         known = self._metadata.registration(tp)
         return known.leader if known and self._metadata.is_alive(known.leader) else None
 
@@ -279,7 +281,8 @@ class TransactionMarkerChannelManager:
         tps: Iterable[TopicPartition],
         answer: dict[TopicPartition, ErrorCode],
     ) -> ErrorCode | None:
-        """Take an answer in; how the whole ended, if it did now. The caller holds the lock."""
+        """Take an answer in. Returns how the whole ended, if it has now. The caller holds the
+        lock."""
         if not ending.missing:  # another broker has refused it
             return None
         for tp in tps:

@@ -1,4 +1,4 @@
-"""What a shard is asked, and what it answers: of any version of the wire protocol."""
+"""Requests to a shard of transactions and its answers, for all versions of the wire protocol."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class AddPartitions(NamedTuple):
 
 
 class VerifyPartitions(NamedTuple):
-    """Whether these are in the ongoing transaction: nothing changes."""
+    """Asks whether partitions are in the ongoing transaction. Changes nothing."""
 
     transactional_id: str
     producer_id: int

@@ -1,7 +1,8 @@
 """The transactional ids of one partition of ``__transaction_state``, as a state machine.
 
-An id has one transition under way at most: a record that is being written, or markers that are. Who
-asks meanwhile is told to try again. A state counts, and is answered, once its record is committed.
+An id has at most one transition under way: a record or markers that are being written. Until it
+ends, other requests are told to try again. A state counts, and is answered, once its record is
+committed.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ class _Marking(NamedTuple):
 
 
 class _Completing(NamedTuple):
-    """The record that every partition has its marker: again and again until it is committed."""
+    """The record that every partition has its marker. It is tried until it is committed."""
 
     token: _Token
     target: TransactionMetadata
@@ -197,10 +198,10 @@ class TransactionShard:
                     self._largest_id = max(self._largest_id, producer_id)
 
     def replay_marker(self, producer_id: int, producer_epoch: int, is_commit: bool) -> None:
-        """Nobody writes transactions into this topic."""
+        """Does nothing: no transaction writes into this topic."""
 
     def on_loaded(self, now_ms: int) -> list[Effect]:
-        """Ends that were decided and not completed go on (W-155)."""
+        """Go on with ends that were decided and not completed (W-155)."""
         effects: list[Effect] = [
             StartTimer(Timer.ABORT_OVERDUE, self._config.abort_interval_ms),
             StartTimer(Timer.FORGET_IDLE, self._config.forget_interval_ms),
@@ -240,7 +241,7 @@ class TransactionShard:
                 assert_never(event)
 
     def _on_allocated(self, event: ProducerIdAllocated, now_ms: int) -> list[Effect]:
-        """The request that wanted the id is looked at again: much may have changed."""
+        """Decide again on the request that wanted the id, since much may have changed."""
         assert isinstance(event.token, int)
         received = self._allocating.pop(event.token)
         if event.error_code is not ErrorCode.NONE:
@@ -299,8 +300,8 @@ class TransactionShard:
         transactional_id: str,
         decide: Callable[[TransactionMetadata | None], Decision],
     ) -> list[Effect]:
-        """One transition of an id at a time. Whether another is under way comes first: it may end
-        with another producer id, and the request may be right then."""
+        """Begin a transition of an id. If another one is under way, the request has to come again:
+        that transition may end with another producer id, for which the request is right."""
         entry = self._entries.get(transactional_id, _Entry())
         if entry.under_way is not None:
             return [Reply(received.to, Answer(ErrorCode.CONCURRENT_TRANSACTIONS))]
@@ -335,7 +336,7 @@ class TransactionShard:
         ]
 
     def _on_append_timed_out(self, token: Hashable) -> list[Effect]:
-        """Who asked is to ask again; the record is still on its way."""
+        """Have the client ask again; the record is still on its way."""
         if isinstance(token, _Forget):
             return []
         assert isinstance(token, _Token)

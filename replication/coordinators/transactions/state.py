@@ -40,7 +40,7 @@ class TransactionState(IntEnum):
 
     @property
     def is_prepared(self) -> bool:
-        """It is decided how the transaction ends, and its markers are on their way."""
+        """Whether the end is decided and the markers are on their way."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
@@ -107,11 +107,11 @@ class TransactionMetadata:
 
     @property
     def is_exhausted(self) -> bool:
-        """The producer id has no epoch left to give."""
+        """Whether the producer id has no epoch left."""
         return self.producer_epoch >= LAST_CLIENT_EPOCH
 
     def moved(self, state: TransactionState, now_ms: int, **changes: object) -> TransactionMetadata:
-        """What it will be in ``state``.
+        """The id as it will be in ``state``.
 
         Raises:
             InvariantError: the state may not follow the present one, or an epoch would fall.

@@ -1,8 +1,8 @@
 """What each request does to a transactional id: decisions, which change nothing themselves.
 
 Each function takes the present value and returns an ``Answer`` where nothing changes, a ``Move``
-where a record is to be written first, or ``NEED_PRODUCER_ID`` where it must be asked again with a
-new producer id in hand. That no other transition is under way is checked before.
+if a record has to be written first, or ``NEED_PRODUCER_ID`` if it must be called again with a new
+producer id. The caller has checked that no other transition is under way.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def init_producer_id(
 ) -> Decision:
     """A producer begins, or begins again under the same name: those before it are fenced (W-152).
 
-    ``new_id`` is one that no producer has had, if there is one at hand.
+    ``new_id`` is an id that no producer has had, if the caller has one.
     """
     if known is None:
         if new_id is None:
@@ -82,7 +82,7 @@ def init_producer_id(
 
 
 def _may_begin_again(known: TransactionMetadata, request: InitProducerId) -> bool:
-    if known.producer_epoch == NO_PRODUCER_EPOCH:  # the id had expired: any producer begins anew
+    if known.producer_epoch == NO_PRODUCER_EPOCH:  # the id had expired, so any producer may begin
         return True
     if request.producer_id == known.producer_id:
         return True
@@ -137,8 +137,9 @@ def _begin(
 
 
 def fence(known: TransactionMetadata, now_ms: int) -> Move:
-    """Abort an ongoing transaction under the next epoch. Who waits for it is told to try again: the
-    producer itself then goes on with that epoch, and any other one with the epoch after it."""
+    """Abort an ongoing transaction under the next epoch. A request that waits for it is told to try
+    again. The producer itself then goes on with that epoch, any other one with the epoch after
+    it."""
     target = known.moved(
         _S.PREPARE_ABORT,
         now_ms,
@@ -154,7 +155,7 @@ def fence(known: TransactionMetadata, now_ms: int) -> Move:
 def _refusal_of(
     known: TransactionMetadata | None, request: AddPartitions | VerifyPartitions
 ) -> ErrorCode:
-    """NONE: the request is of the present producer, and no end is under way (W-153)."""
+    """NONE if the request is from the present producer and no end is under way (W-153)."""
     if known is None or known.producer_id != request.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if known.producer_epoch != request.producer_epoch:
@@ -278,7 +279,7 @@ def _prepare(
 
 
 def complete(known: TransactionMetadata, now_ms: int) -> TransactionMetadata:
-    """Every partition has its marker."""
+    """The id once every partition has its marker."""
     state = _S.COMPLETE_COMMIT if known.state.commits else _S.COMPLETE_ABORT
     rotates = known.next_producer_id != NO_PRODUCER_ID
     return known.moved(
@@ -295,11 +296,11 @@ def complete(known: TransactionMetadata, now_ms: int) -> TransactionMetadata:
 
 
 def is_overdue(known: TransactionMetadata, now_ms: int) -> bool:
-    """The transaction is open for longer than its producer allowed (W-156)."""
+    """Whether the transaction is open for longer than its producer allowed (W-156)."""
     return known.state is _S.ONGOING and known.start_ms + known.timeout_ms < now_ms
 
 
 def is_forgotten(known: TransactionMetadata, expiration_ms: int, now_ms: int) -> bool:
-    """Nobody has used the id for long, and nothing is open."""
+    """Whether the id has not been used for long, and nothing is open."""
     rests = known.state is _S.EMPTY or known.state.is_complete
     return rests and known.last_update_ms + expiration_ms <= now_ms

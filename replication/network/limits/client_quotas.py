@@ -17,7 +17,7 @@ class Direction(Enum):
 
 
 class ClientQuota:
-    """The quota of one direction, for each client id. From any thread.
+    """The quota of one direction, for each client id. Any thread may call it.
 
     A client that was quiet for the whole window may send a window's worth at once. What goes beyond
     is owed, and the client is held back until the debt is gone at the rate of its quota.
@@ -37,7 +37,7 @@ class ClientQuota:
         self._paid_ms = RecentTimes()
 
     def record(self, client_id: str, size: int) -> int:
-        """Count ``size`` bytes; for how many ms the client is to be held back."""
+        """Count ``size`` bytes. Returns for how many ms the client is to be held back."""
         now_ms = self._now_ms()
         with self._lock:
             quiet_ms = now_ms - self._window_ms
@@ -63,5 +63,5 @@ class ClientQuotas:
         }
 
     def of(self, direction: Direction) -> ClientQuota | None:
-        """None if it has no bound."""
+        """The quota of a direction; None if it has no bound."""
         return self._quotas.get(direction)

@@ -43,7 +43,7 @@ class ConnectionQuotas:
         return self._total
 
     def wait_ms(self) -> int | None:
-        """How long to accept nothing: 0 for now, None until a connection is closed."""
+        """How many ms to accept nothing; None: until a connection is closed."""
         with self._lock:
             if self._total >= self._max:
                 return None

@@ -9,10 +9,10 @@ from collections.abc import Callable
 class MemoryPool:
     """Counts bytes, and holds none. From any thread.
 
-    A frame takes what it grows by, never what it announces, so that nobody gets room for a promise.
+    A frame takes memory as it grows, never what it announces, so an announcement alone takes none.
     If frames that still grow have taken all the room, the one that began first may grow past the
-    bound: so one of them always comes to its end, and the bound is exceeded by one frame at most.
-    Where requests in process have it, all frames wait for them.
+    bound. So one of them always comes to its end, and the bound is exceeded by one frame at most.
+    If requests in process have taken all the room, every frame waits for them.
 
     Args:
         size: bytes; not positive for no bound.
@@ -34,13 +34,13 @@ class MemoryPool:
         return self._used
 
     def begin(self, frame: object, size: int) -> None:
-        """A frame begins, with ``size`` bytes that are there already."""
+        """Note that a frame begins. ``size`` of its bytes are there already."""
         with self._lock:
             self._growing[frame] = None
             self._used += size
 
     def try_grow(self, frame: object, size: int) -> bool:
-        """False: there is no room now, and ``on_room`` will be called."""
+        """Take memory for a frame. False: there is no room now, and ``on_room`` will be called."""
         with self._lock:
             is_full = 0 < self._size < self._used + size
             if is_full and (self._whole or next(iter(self._growing)) is not frame):
@@ -50,7 +50,7 @@ class MemoryPool:
             return True
 
     def end(self, frame: object, size: int) -> None:
-        """It grows no more; its ``size`` bytes are in use until they are released."""
+        """Note that a frame grows no more. Its ``size`` bytes are in use until ``release``."""
         with self._lock:
             del self._growing[frame]
             self._whole += size
@@ -59,6 +59,7 @@ class MemoryPool:
             self._on_room()
 
     def release(self, size: int) -> None:
+        """Give back the memory of a frame that ended."""
         with self._lock:
             self._used -= size
             self._whole -= size

@@ -1,4 +1,4 @@
-"""A time for each of many names, where anybody may make up names."""
+"""The time of each of many names. Bounded, because a client can make up names without end."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections import OrderedDict
 class RecentTimes:
     """Times by name; old ones are forgotten. Not safe for threads.
 
-    For each new name the two that were not looked at for longest are. So nobody waits for a look at
-    all of them, and there are never many more names than have a recent time.
+    Each new name makes it check two others, those that it checked longest ago. So no call checks
+    all names, and there are never many more names than have a recent time.
     """
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class RecentTimes:
         return len(self._times)
 
     def get(self, name: str) -> float:
-        """0 where it is not known."""
+        """The time of a name; 0 where it is not known."""
         return self._times.get(name, 0.0)
 
     def put(self, name: str, time: float, old: float) -> None:

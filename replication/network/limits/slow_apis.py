@@ -1,4 +1,4 @@
-"""Whether requests that are quick as a rule are quick now."""
+"""Which APIs are slow at present, though their requests are quick as a rule."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _STRIKES_MAX = 8
 class SlowApis:
     """What one network thread has seen of the APIs that it serves itself.
 
-    On a busy machine now and then a quick request is slow, because the thread had no processor. A
-    topic that syncs each append, or a cold disk, is slow again and again. So a slow request counts
-    four, a very slow one eight, and a quick one takes one back; at eight the API is slow for a
-    second.
+    On a busy machine a quick request is slow now and then, because its thread had no processor. A
+    topic that syncs each append, or a cold disk, is slow again and again. So a slow request adds
+    four, a very slow one adds eight, and a quick one takes one off. At eight the API counts as slow
+    for a second.
     """
 
     __slots__ = ("_until_ns", "strikes")
@@ -28,8 +28,8 @@ class SlowApis:
         return now_ns < self._until_ns.get(api_key, 0)
 
     def note(self, api_key: int, took_ns: int, now_ns: int) -> None:
-        """A request of the API was handled in ``took_ns``. Without strikes a quick one need not be
-        noted."""
+        """Note that a request of the API was handled in ``took_ns``. A quick one need not be noted
+        while the API has no strikes."""
         strikes = self.strikes.pop(api_key, 0)
         if took_ns > QUICK_NS:
             strikes += _STRIKE if took_ns <= 4 * QUICK_NS else 2 * _STRIKE

@@ -35,7 +35,7 @@ _OF_LOGINS = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
 
 class Authenticator:
-    """Calls ``handler`` with what is not part of a login."""
+    """Carries out logins, and passes every other request on to ``handler``."""
 
     def __init__(
         self, handler: RequestHandler, config: NetworkConfig, credentials: Credentials | None

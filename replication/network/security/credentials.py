@@ -1,7 +1,7 @@
 """Who may log in: the seam, and a set of users in memory.
 
-A password is kept only as the keys which SCRAM derives from it (RFC 5802): they check a password,
-and do not give it back.
+A password is kept only as the keys that SCRAM derives from it (RFC 5802). They can check a
+password, and nobody can compute it from them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Credentials(Protocol):
         ...
 
     def check_password(self, user: str, password: str) -> bool:
-        """Whether it is the user's; it takes as long for an unknown user."""
+        """Whether the password is the user's. An unknown user takes as long."""
         ...
 
 

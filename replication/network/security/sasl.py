@@ -77,7 +77,7 @@ class PlainServer:
 
 
 class ScramServer:
-    """RFC 5802 without channel binding. An unknown user is answered as one with a wrong password:
+    """RFC 5802 without channel binding. An unknown user gets the same answers as a wrong password,
     with a salt that stays the same for that name.
     """
 

@@ -133,7 +133,8 @@ class TlsTransportLayer:
             if not chunk:
                 raise FrameError("a file of an answer has become shorter")
         else:
-            # Tried again, it must be the same bytes: they depend on the arguments alone.
+            # OpenSSL wants the same bytes when a write is tried again; they depend on the
+            # arguments alone.
             buffers, _, _ = leading_buffers(parts, head_offset, _CHUNK_BYTES)
             chunk = buffers[0] if len(buffers) == 1 else b"".join(buffers)
         try:
@@ -144,7 +145,7 @@ class TlsTransportLayer:
     def close(self) -> None:
         with suppress(OSError, ValueError):
             if self._shaken:
-                self.socket.unwrap()  # says goodbye; the other side's is not awaited
+                self.socket.unwrap()  # sends close_notify, and does not wait for the other side's
         self.socket.close()
 
 

@@ -1,7 +1,7 @@
 """``GET`` of health, metrics, state and the live page, on the standard library's HTTP server.
 
-Meant for a person and a scraper, not for crowds: one thread a connection, a bounded number of them,
-and a connection that says nothing is closed.
+Meant for a person and a scraper, not for crowds: each connection has a thread, their number is
+bounded, and a connection that sends nothing is closed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class HttpServer:
         allow_remote: serve on another address than loopback. There is no login: all who reach the
             port see names of topics and groups.
     Raises:
-        ConfigError: ``host`` is not loopback, and ``allow_remote`` was not said.
+        ConfigError: ``host`` is not loopback, and ``allow_remote`` is not set.
         OSError: the address cannot be bound; ``filename`` is the address.
     """
 
@@ -119,8 +119,8 @@ class HttpServer:
                 return _json(HTTPStatus.NOT_FOUND, {"error": "no such page", "pages": paths})
 
     def _health(self) -> tuple[HTTPStatus, str, bytes]:
-        """200 while every broker here runs and knows the cluster, else 503; a load balancer and a
-        container's probe need no more."""
+        """200 while every broker here runs and knows the cluster, else 503. A load balancer or a
+        container's probe needs no more."""
         states = {
             str(broker.broker_id): broker.state.value
             if broker.metadata.is_complete
@@ -186,7 +186,7 @@ class _Server(ThreadingHTTPServer):
                 self._open.discard(request)
 
     def end_connections(self) -> None:
-        """What is being sent now is cut off."""
+        """Close all connections, even while an answer is being sent."""
         with self._lock:
             self._closed = True
             for connection in self._open:

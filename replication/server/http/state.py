@@ -1,7 +1,7 @@
 """A picture of some brokers of this process, as plain values that JSON can carry.
 
-It is put together from what each broker shows at a glance. No lock is held over more than one
-value, so two numbers may be an instant apart, as in any monitoring.
+It reads what each broker shows without waiting. No lock is held over more than one value, so two
+numbers may be an instant apart, as in any monitoring.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def _broker(broker: Broker) -> dict[str, Any]:
 
 
 def _partitions(brokers: Iterable[Broker]) -> dict[TopicPartition, dict[str, Any]]:
-    """By topic and partition, ascending. The leader is the replica that leads in the latest epoch:
-    one that was replaced, and does not know yet, is not it."""
+    """The partitions, ascending. The leader is the replica that leads in the latest epoch, not one
+    that was replaced and does not know it yet."""
     replicas: dict[TopicPartition, dict[int, Partition]] = {}
     for broker in brokers:
         for tp, partition in list(broker.replica_manager.partitions.items()):
