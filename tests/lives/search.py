@@ -37,7 +37,6 @@ class Run:
     """What one seed did."""
 
     seed: int
-    crashes: int = 0
     done: Counter[str] = field(default_factory=Counter)
     trace: list[str] = field(default_factory=list)
     error: BaseException | None = None
@@ -160,7 +159,7 @@ class Search:
             mode = self.rng.choice(MODES)
             killed = killed and mode == "all_kept"
             self.note(f"-- {mode}")
-            self.run.crashes += 1
+            self.run.done["crashes"] += 1  # a step of this kind may be several
             self.storage.crash(self.rng, mode)
             self.release()
             if self.rng.random() < 0.3:
