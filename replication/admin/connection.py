@@ -62,7 +62,7 @@ class WireConnection:
         self._correlation = itertools.count()
         try:
             connection = socket.create_connection((host, port), timeout_s)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter for a name that is none, such as a..b
             raise WireError(f"{self.peer}: {error}") from error
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

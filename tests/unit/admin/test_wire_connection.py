@@ -147,6 +147,12 @@ def test_nobody_there() -> None:
         WireConnection(*address)
 
 
+@pytest.mark.parametrize("host", ["a..b", "a" * 64])
+def test_a_name_that_no_host_can_have(host: str) -> None:
+    with pytest.raises(WireError, match=f"{host}:9092: .*label"):
+        WireConnection(host, 9092)
+
+
 @pytest.mark.parametrize(
     ("text", "servers"),
     [
