@@ -101,7 +101,12 @@ class LocalBrokers:
         self._config = config or ReplicationConfig()
         self._log_dirs = log_dirs_per_broker
         self._runtime = ThreadRuntime("cluster")
-        self.coordinator = self._open_coordinator(coordinator, session_timeout_ms)
+        try:
+            self.coordinator = self._open_coordinator(coordinator, session_timeout_ms)
+        except BaseException:
+            self._runtime.close()
+            self._remove_temporary()
+            raise
         self._sessions: dict[int, Coordinator] = {}
         self._brokers: dict[int, Broker] = {}
         self._open_front_door = front_door
@@ -399,6 +404,9 @@ class LocalBrokers:
             self._brokers[broker_id].runtime.close()
         self.coordinator.close()
         self._runtime.close()
+        self._remove_temporary()
+
+    def _remove_temporary(self) -> None:
         if self._temporary:
             shutil.rmtree(self.directory, ignore_errors=True)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from replication.broker.broker import Broker
@@ -151,11 +152,28 @@ async def serve_async(
         async with serve_async() as kafka:
             producer = aiokafka.AIOKafkaProducer(bootstrap_servers=kafka.bootstrap_servers)
 
-    The brokers have threads of their own. Arguments and errors are those of ``serve``.
+    The brokers have threads of their own. Arguments and errors are those of ``serve``. If the task
+    is cancelled while they start, they are closed before it ends.
     """
     import asyncio  # 40 ms, which only code on an event loop has paid already
 
-    kafka = await asyncio.to_thread(serve, directory, **options)
+    abandoned = threading.Event()
+
+    def start() -> ServedCluster:
+        kafka = serve(directory, **options)
+        if abandoned.is_set():
+            kafka.close()
+        return kafka
+
+    starting = asyncio.get_running_loop().run_in_executor(None, start)
+    try:
+        kafka = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        abandoned.set()
+        with suppress(Exception):  # a start that failed has left nothing
+            kafka = await asyncio.shield(starting)
+            await asyncio.shield(asyncio.to_thread(kafka.close))  # it may have missed the event
+        raise
     try:
         yield kafka
     finally:

@@ -17,7 +17,7 @@ import confluent_kafka
 import pytest
 
 from checkpoints.types import TopicPartition
-from logstore.common.errors import ConfigError
+from logstore.common.errors import ConfigError, LogDirLockedError
 from logstore.pytest_plugin import (
     logstore_kafka,
     logstore_kafka_session,
@@ -30,6 +30,7 @@ from replication.network import Listener, SecurityProtocol, UserCredentials
 from replication.protocol import ApiKey
 from replication.server.kafka_server import Exposure
 from replication.server.serving import HttpListener
+from tests.support.leftovers import nothing_left
 
 __all__ = ["logstore_kafka", "logstore_kafka_session", "logstore_topic", "make_logstore_kafka"]
 
@@ -214,6 +215,30 @@ def test_an_event_loop_goes_on_while_brokers_start(tmp_path: Path) -> None:
         return found
 
     assert asyncio.run(run()) == [b"value"]
+
+
+def test_a_start_that_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The task ends once the brokers are closed: their directory is free for the next ones."""
+
+    async def cancelled(after_s: float) -> None:
+        async def use() -> None:
+            async with serve_async(tmp_path):
+                await asyncio.sleep(TIMEOUT_S)
+
+        task = asyncio.create_task(use())
+        await asyncio.sleep(after_s)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    for after_s in (0.001, 0.02):
+        with nothing_left():
+            asyncio.run(cancelled(after_s))
+
+
+def test_a_directory_that_is_locked_leaves_nothing_behind(tmp_path: Path) -> None:
+    with serve(tmp_path), nothing_left(), pytest.raises(LogDirLockedError):
+        serve(tmp_path)
 
 
 def test_old_clients_find_the_handshake_that_they_look_for(tmp_path: Path) -> None:
