@@ -102,6 +102,10 @@ class Acceptor:
         try:
             connected.setblocking(False)
             self._on_accepted(connected, listener, host, port)
+        except OSError as error:  # TLS looks at the socket, and the peer may be gone already
+            logger.info("a connection to listener %s came to nothing: %s", listener.name, error)
+            connected.close()
+            self._quotas.remove(host)
         except Exception:
             logger.exception("a connection to listener %s was not set up", listener.name)
             connected.close()

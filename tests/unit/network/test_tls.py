@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import socket
 import ssl
 import struct
 from collections.abc import Iterator
@@ -170,6 +172,27 @@ def test_what_is_no_tls_is_closed(certificates: Path, data: bytes) -> None:
             client.send(b"x")
             assert client.receive()[4:] == b"x"
         until(lambda: server.connection_count == 0)
+
+
+def test_a_peer_that_is_gone_before_it_is_accepted(
+    certificates: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is no news, whatever it sent: anybody could fill the log with it."""
+    keys = NetworkConfig(ssl_keystore_location=str(certificates / "server.pem"))
+    listener = Listener("SSL", "127.0.0.1", 0, SecurityProtocol.SSL)
+    server = NetworkServer(
+        [listener], echo, keys, parse_header=parse_header, serves=lambda key, version: True
+    )
+    peer = RawClient(server, "SSL")
+    peer.socket.sendall(b"\x16\x03\x01")
+    peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.close()  # a reset
+    with server:  # accepts from here on
+        with TlsClient(server, certificates) as client:
+            client.send(b"x")
+            assert client.receive()[4:] == b"x"
+        until(lambda: server.connection_count == 0)
+    assert [record for record in caplog.records if record.levelno > logging.INFO] == []
 
 
 @pytest.mark.parametrize(
