@@ -166,6 +166,7 @@ class _Server(ThreadingHTTPServer):
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()  # of the set
         self._closed = False
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:

@@ -22,6 +22,17 @@ from replication.server.http.http_server import HttpServer
 TP = TopicPartition("orders", 0)
 
 
+def _has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+HAS_IPV6 = _has_ipv6()
+
+
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with Cluster(3, tmp_path) as cluster:
@@ -68,6 +79,13 @@ def test_state_shows_leader_isr_and_offsets(cluster: Cluster) -> None:
     assert group["offsets"] == [
         {"topic": "orders", "partition": 0, "committed": 3, "high_watermark": 5, "lag": 2}
     ]
+
+
+@pytest.mark.skipif(not HAS_IPV6, reason="the machine has no ::1")
+def test_an_address_of_ipv6(cluster: Cluster) -> None:
+    with HttpServer(brokers_of(cluster), host="::1") as server:
+        assert server.address[0] == "::1"
+        assert ask(server, "/health").status == 200
 
 
 def test_lag_is_unknown_for_a_partition_that_is_not_here(cluster: Cluster) -> None:
