@@ -27,7 +27,7 @@ from logstore.common.types import Buffer
 from logstore.format import filenames
 from logstore.format.codecs.compression import Compression
 from logstore.kernels import AppendInfo, BatchAnalysis, analyse_batches
-from logstore.log.core.core import LogCore
+from logstore.log.core.core import LogCore, is_busy
 from logstore.log.writing.producer_checks import ProducerUpdates, check_producers
 from logstore.log.writing.recent import RecentAppends
 from logstore.log.writing.validation import (
@@ -42,7 +42,7 @@ from logstore.log.writing.validation import (
 )
 from logstore.recovery import LoadedLog
 from logstore.segments.leader_epochs import LeaderEpochCache
-from logstore.segments.open_files import opened_for_appends
+from logstore.segments.open_files import close_idle, opened_for_appends
 from logstore.segments.producer_state import (
     AppendOrigin,
     ProducerStateManager,
@@ -513,7 +513,13 @@ class LogWriter:
 
     def _activate_locked(self, segment: Segment) -> None:
         rested = segment.rests
-        segment.activate()
+        try:
+            segment.activate()
+        except OSError as error:
+            if not is_busy(error):
+                raise
+            close_idle()
+            segment.activate()
         opened_for_appends(self)
         if rested:
             return

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import resource
 import subprocess
 import sys
 import threading
@@ -162,6 +164,29 @@ def test_more_logs_than_descriptors(tmp_path: Path) -> None:
     report = verify([directory])
     assert report.clean, report.findings
     assert not report.findings
+
+
+def test_an_append_gets_the_descriptors_of_files_that_nobody_reads(tmp_path: Path) -> None:
+    """Otherwise logs that were once read keep those that rest from ever being written again."""
+    config = LogConfig(segment_bytes=2000)
+    with (
+        PartitionLog.open(tmp_path / "read-0", config) as read,
+        PartitionLog.open(tmp_path / "rests-0", config) as rests,
+    ):
+        rests.append([(None, b"first")])
+        assert rests._writer.try_rest()
+        for number in range(20):
+            read.append([(None, b"%d" % number * 500)])
+        assert len(list(read.records(0))) == 20
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        lowest_free = os.dup(0)
+        os.close(lowest_free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+        try:
+            rests.append([(None, b"second")])
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert [record.value for record in rests.records(0)] == [b"first", b"second"]
 
 
 def contents(directory: Path) -> dict[str, bytes]:
