@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from logstore.common.errors import ConfigError
 from replication.broker.broker import Broker
 from replication.broker.metrics import Histogram, Sample
 from replication.embedded.cluster import Cluster
@@ -124,17 +125,22 @@ def serve(
         http: serve health, metrics, the state of the brokers and a live page there.
         options: further ones of ``Cluster``.
     Raises:
-        ConfigError: an unknown key, a value outside its bounds, or a listener that anybody could
-            use.
+        ConfigError: an unknown key, a value outside its bounds, a listener that anybody could use,
+            no broker, or no listener.
         OSError: an address is taken.
         LogDirLockedError, StorageFailedError: as ``Cluster``.
     """
+    listeners = tuple(listeners)
+    if brokers < 1 or not listeners:
+        raise ConfigError(
+            f"{brokers} brokers with {len(listeners)} listeners: one at least of each"
+        )
     if not isinstance(config, ServerConfig):
         config = ServerConfig.from_properties({**EMBEDDED, **(config or {})})
     return ServedCluster(
         brokers,
         directory,
-        FrontDoors(tuple(listeners), range(brokers), config, exposure),
+        FrontDoors(listeners, range(brokers), config, exposure),
         http,
         log_config=config.log,
         broker_config=config.broker,

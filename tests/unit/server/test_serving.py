@@ -236,6 +236,15 @@ def test_a_start_that_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None
             asyncio.run(cancelled(after_s))
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"brokers": 0}, "0 brokers"), ({"listeners": ()}, "0 listeners")],
+)
+def test_nobody_to_serve(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        serve(**options).close()
+
+
 def test_a_directory_that_is_locked_leaves_nothing_behind(tmp_path: Path) -> None:
     with serve(tmp_path), nothing_left(), pytest.raises(LogDirLockedError):
         serve(tmp_path)
