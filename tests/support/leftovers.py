@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -27,9 +28,13 @@ def descriptors(under: Path | None = None) -> Counter[str]:
 
 @contextmanager
 def nothing_left() -> Iterator[None]:
-    """What is begun or opened within has ended and is closed after it."""
+    """What is begun or opened within has ended and is closed after it, or soon: ``close`` does not
+    wait for threads whose call of another system may hang."""
     gc.collect()
     threads, files = set(threading.enumerate()), descriptors()
     yield
+    end = time.monotonic() + 10
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(max(0.0, end - time.monotonic()))
     assert set(threading.enumerate()) - threads == set()
     assert descriptors() - files == Counter()

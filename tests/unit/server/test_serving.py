@@ -6,7 +6,6 @@ import asyncio
 import json
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Callable
@@ -188,12 +187,11 @@ def test_groups_and_their_lag_are_on_the_page_and_in_status(tmp_path: Path) -> N
 
 
 def test_a_page_that_cannot_be_served_leaves_nothing_behind(tmp_path: Path) -> None:
-    before = threading.enumerate()
-    with pytest.raises(ConfigError, match="no login"):
-        serve(tmp_path, http=HttpListener("0.0.0.0"))
-    with serve(tmp_path):  # its lock is free again
-        pass
-    assert set(threading.enumerate()) <= set(before)
+    with nothing_left():
+        with pytest.raises(ConfigError, match="no login"):
+            serve(tmp_path, http=HttpListener("0.0.0.0"))
+        with serve(tmp_path):  # its lock is free again
+            pass
 
 
 def test_an_event_loop_goes_on_while_brokers_start(tmp_path: Path) -> None:
