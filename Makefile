@@ -17,42 +17,41 @@ KERNEL_TESTS := tests/contract/test_kernels.py tests/contract/test_arrow_kernels
 	tests/contract/test_times_kernel.py tests/contract/test_verify_kernels.py tests/fuzz/kernels \
 	tests/unit/format/test_crc32c.py tests/unit/format/test_format_hostile.py tests/unit/format/test_record_objects.py \
 	tests/property/test_timer_model.py
-# More than this and the machine, not the code, decides how long the tests take.
+# Of a fuzzer: more than this and the machine, not the code, decides how long it takes.
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-clients crash fuzz sanitize check lint types imports bench docs build clean need-compiler need-sanitizers need-jdk
+.PHONY: help demo quick test test-all crash fuzz sanitize check lint types imports bench docs build clean need-compiler need-sanitizers need-jdk
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "ARGS='…' is handed on: make demo ARGS=--no-spark; make test ARGS=tests/unit"
+	@echo "ARGS='…' is handed on: make demo ARGS=--no-spark; make quick ARGS=-x"
 
 # Without the act of Spark it takes neither PySpark nor a JDK.
 demo: $(if $(filter --no-spark,$(ARGS)),$(VENV)/.flights,need-jdk $(VENV)/.demo) ## the main job, on real flights
 	$(BIN)/logstore demo $(ARGS)
 
-test: need-jdk $(VENV)/.test ## all tests
-	$(PYTEST) -n $(WORKERS) --dist loadscope $(ARGS)
+quick: $(VENV)/.quick ## what needs nothing but Python, of slow tests a sample: SEED=7 repeats one
+	$(BIN)/python -m tests quick $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-test-slow: need-jdk $(VENV)/.test ## and those that take minutes each
-	LOGSTORE_SLOW=1 $(PYTEST) -n $(WORKERS) --dist loadscope $(ARGS)
+test: need-jdk $(VENV)/.test ## quick, then what matters of Spark, a real Kafka, ZooKeeper
+	$(BIN)/python -m tests test $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 # Go, Cargo, make, Node and kcat where they are; a suite without its tools says so and fails the run.
-test-clients: need-jdk $(VENV)/.test ## suites and clients of others against a broker of ours, whole
-	$(BIN)/python -m tests.clients $(ARGS)
-	$(if $(ARGS),,LOGSTORE_SLOW=1 $(PYTEST) tests/clients)
+test-all: need-jdk $(VENV)/.all ## every test, lane by lane; goes on where it ended: ARGS='--lane kafka'
+	$(BIN)/python -m tests all $(ARGS)
 
-crash: $(VENV)/.test ## long searches: crash points, kill -9, lives of topics
+crash: $(VENV)/.quick ## long searches: crash points, kill -9, lives of topics
 	$(BIN)/python -m tests.crash --points $(or $(POINTS),10000) --seed $(or $(SEED),1)
 	$(BIN)/python -m tests.crash.killed --runs $(or $(RUNS),200) --seed $(or $(SEED),1)
 	$(BIN)/python -m tests.lives --first $(or $(SEED),1) --seeds $(or $(SEEDS),2000)
 	$(BIN)/python -m tests.cleaner --first $(or $(SEED),1) --seeds $(or $(SEEDS),2000)
 
-fuzz: $(VENV)/.test ## long searches: hostile directories
+fuzz: $(VENV)/.quick ## long searches: hostile directories
 	$(BIN)/python -m tests.fuzz --directories $(or $(POINTS),20000) --seed $(or $(SEED),1) --jobs $(WORKERS)
 
 # Kernels with every check of the compiler, beside the ordinary ones: fuzzers, then their tests.
-sanitize: $(VENV)/.test $(VENV)/.dev need-sanitizers ## fuzzers and tests of kernels with sanitizers
+sanitize: $(VENV)/.quick $(VENV)/.dev need-sanitizers ## fuzzers and tests of kernels with sanitizers
 	CC="$(CC)" LOGSTORE_SANITIZE=1 $(BIN)/python setup.py -q build
 	rm -rf $(SANITIZED)/tests && cp -R tests pyproject.toml $(SANITIZED)
 	$(IN_SANITIZED) -m tests.fuzz.kernels --rounds $(or $(ROUNDS),500) --seed $(or $(SEED),1)
@@ -115,11 +114,13 @@ need-jdk:
 # One stamp for each set of extras; the kernels are rebuilt when their sources change.
 EXTRAS_flights := flights
 EXTRAS_demo := demo
-EXTRAS_test := demo,test
+EXTRAS_quick := test
+EXTRAS_test := test-spark,test-zookeeper
+EXTRAS_all := demo,test-spark,test-zookeeper,test-clients,test-browser
 EXTRAS_dev := dev
-EXTRAS_bench := demo,test,bench
+EXTRAS_bench := demo,test-spark,bench
 EXTRAS_docs := docs
-$(VENV)/.flights $(VENV)/.demo $(VENV)/.test $(VENV)/.dev $(VENV)/.bench $(VENV)/.docs: $(VENV)/.%: \
+$(VENV)/.flights $(VENV)/.demo $(VENV)/.quick $(VENV)/.test $(VENV)/.all $(VENV)/.dev $(VENV)/.bench $(VENV)/.docs: $(VENV)/.%: \
 		pyproject.toml $(KERNEL_SOURCES) | need-compiler $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS_$*)]'
 	@touch $@
