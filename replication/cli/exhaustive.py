@@ -11,10 +11,8 @@ from logstore.cli.common.exits import EXIT_FINDINGS, fail
 from logstore.common.clock import SystemClock
 from replication.decisions.truncation import RULES
 from replication.simulator.exhaustive import (
-    MUTANTS,
     Bounds,
     Model,
-    Property,
     SearchProgress,
     search,
     to_dict,
@@ -41,7 +39,6 @@ refused.
 def run_exhaustive(
     bounds: tuple[int, int, int, int],
     truncation: str | None = None,
-    mutant: str | None = None,
     *,
     asynchronous_isr: bool = False,
     as_json: bool = False,
@@ -50,8 +47,7 @@ def run_exhaustive(
 
     Args:
         bounds: replicas, records a log holds, records written, highest leader epoch.
-        truncation: a key of ``RULES``; the default is the mutant's, or ``fetch``.
-        mutant: a key of ``MUTANTS``. The search ends when the mutant's property breaks.
+        truncation: a key of ``RULES``; the default is ``fetch``.
     Raises:
         click.UsageError: an unknown name, or empty bounds.
         click.exceptions.Exit: the bounds are too large to search (``FINISH``); prints that.
@@ -64,23 +60,18 @@ def run_exhaustive(
         )
     if truncation is not None and truncation not in RULES:
         raise click.UsageError(f"no truncation rule {truncation!r}; there are {', '.join(RULES)}")
-    if mutant is not None and mutant not in MUTANTS:
-        raise click.UsageError(f"no mutant {mutant!r}; there are {', '.join(MUTANTS)}")
-    rule, decide, stop_at = RULES[truncation or "fetch"], None, tuple(Property)
-    if mutant is not None:
-        planted = MUTANTS[mutant]
-        decide, stop_at = planted.decide, (planted.breaks,)
-        rule = rule if truncation else planted.rule
     try:
-        model = Model(Bounds(*bounds), rule, decide, asynchronous_isr=asynchronous_isr)
+        model = Model(
+            Bounds(*bounds), RULES[truncation or "fetch"], asynchronous_isr=asynchronous_isr
+        )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     clock = SystemClock()
     begun_ns = clock.monotonic_ns()
-    outcome = search(model, stop_at=stop_at, progress=_show if sys.stderr.isatty() else None)
+    outcome = search(model, progress=_show if sys.stderr.isatty() else None)
     seconds = (clock.monotonic_ns() - begun_ns) / 1e9
     if as_json:
-        result = {"mutant": mutant, **to_dict(model, outcome), "seconds": round(seconds, 2)}
+        result = {**to_dict(model, outcome), "seconds": round(seconds, 2)}
         terminal.print_json(result, indent=2)
     else:
         terminal.lines(to_text(model, outcome).split("\n"))

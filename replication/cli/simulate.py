@@ -55,7 +55,6 @@ TRACE_LINES = 60  # events shown of a shrunk schedule, the last ones
     type=Number(20, 100_000),
     help="Length of the time with load and faults.",
 )
-@click.option("--mutant", help="Run with one guard of the protocol removed; ? lists them.")
 @click.option("--workers", type=Number(1, 1024), help="Processes [one for each core].")
 @click.option(
     "--replay",
@@ -98,7 +97,6 @@ def simulate(
     flush: str,
     brokers: int,
     events: int,
-    mutant: str | None,
     workers: int | None,
     replay: Path | None,
     save: Path | None,
@@ -120,21 +118,16 @@ def simulate(
     if exhaustive is not None:
         from replication.cli.exhaustive import run_exhaustive
 
-        ctx.exit(run_exhaustive(exhaustive, truncation, mutant, as_json=as_json))
+        ctx.exit(run_exhaustive(exhaustive, truncation, as_json=as_json))
     if matrix:
         from replication.cli.matrix import run_matrix
 
         ctx.exit(run_matrix(out, as_json=as_json))
-    from replication.simulator.search.mutants import BASELINES, MUTANTS
     from replication.simulator.search.plan_generator import draw_plan
     from replication.simulator.search.run import run_plan
     from replication.simulator.world.fault_kinds import expand
     from replication.simulator.world.plan import SchedulePlan, SearchOptions
 
-    if mutant == "?":
-        for name, (what, _) in MUTANTS.items():
-            terminal.line(f"{name:42} {what}")
-        return
     if faults == "?":
         terminal.lines(_kinds())
         return
@@ -142,10 +135,8 @@ def simulate(
         chosen = tuple(faults.split(","))
         expand(chosen)
         options = SearchOptions(
-            truncation or "fetch", chosen, flush, brokers, events, mutant, groups, transactions
+            truncation or "fetch", chosen, flush, brokers, events, groups, transactions
         )
-        if mutant is not None and mutant not in {**MUTANTS, **BASELINES}:
-            raise ConfigError(f"no mutant {mutant!r}; --mutant ? lists them")
         if replay is not None:
             plan = SchedulePlan.from_json(replay.read_bytes())
         else:
@@ -223,7 +214,6 @@ def _search(
             options,
             workers=workers,
             progress=show,
-            stop_early=options.mutant is not None,
         )
     seconds = (clock.monotonic_ns() - begun_ns) / 1e9
     if as_json:
@@ -287,8 +277,7 @@ def _show_failure(plan: SchedulePlan, options: SearchOptions, save: Path | None)
 
 def _by_seed(plan: SchedulePlan, options: SearchOptions) -> str:
     """The command that draws and runs the whole schedule again."""
-    more = "" if options.mutant is None else f" --mutant {options.mutant}"
-    more += " --groups" if options.groups else ""
+    more = " --groups" if options.groups else ""
     more += " --transactions" if options.transactions else ""
     return (
         f"logstore simulate --seed {plan.seed} --schedules 1 "

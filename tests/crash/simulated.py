@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import errno
 import random
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from checkpoints.offset_checkpoint import RECOVERY_POINT
 from logstore.common.config import LogConfig
@@ -32,6 +30,7 @@ from tests.crash.checks import (
 )
 from tests.crash.model import Batch, Model, segment_files, stored_batches
 from tests.crash.workload import Work, expect_refusal
+from tests.histories.history import Run, history
 
 DIRECTORY = "/data"
 INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex")
@@ -60,32 +59,14 @@ def open_manager(
     )
 
 
-@dataclass(slots=True)
-class Run:
-    """What one seed did: crash points, what struck, and the steps for a reader."""
-
-    seed: int
-    points: int = 0
-    struck: Counter[str] = field(default_factory=Counter)
-    trace: list[str] = field(default_factory=list)
-    error: BaseException | None = None
-
-    @property
-    def failed(self) -> bool:
-        return self.error is not None
-
-
-def run(seed: int) -> Run:
-    """One seed; a failure is in ``error``."""
-    search = _Search(seed)
+@history
+def run(found: Run) -> None:
+    search = _Search(found)
     try:
         search.go()
-    except (AssertionError, LogstoreError, OSError, ValueError, LookupError, TypeError) as error:
-        search.run.error = error
     finally:
         search.release()
-    search.run.struck += search.storage.struck
-    return search.run
+        found.done += search.storage.struck
 
 
 def random_config(rng: random.Random) -> LogConfig:
@@ -103,9 +84,9 @@ def random_config(rng: random.Random) -> LogConfig:
 
 
 class _Search:
-    def __init__(self, seed: int) -> None:
-        self.run = Run(seed)
-        self.rng = rng = random.Random(seed)
+    def __init__(self, found: Run) -> None:
+        self.run = found
+        self.rng = rng = random.Random(found.seed)
         self.clock = ManualClock()
         self.storage = FaultyStorage()
         self.config = random_config(rng)
@@ -203,15 +184,15 @@ class _Search:
         for work in self.works:
             work.model.flushed, work.model.ghost = work.model.leo, None
         self.note("closed in order")
-        self.run.struck["clean close"] += 1
+        self.run.done["clean close"] += 1
         self.storage.heal()
         if self.rng.random() < 0.5:
             self.crash(self.rng.choice(MODES))
 
     def crash(self, mode: CrashMode) -> None:
         self.note(f"the machine goes down: {mode}")
-        self.run.points += 1
-        self.run.struck[f"crash {mode}"] += 1
+        self.run.done["crash points"] += 1
+        self.run.done[f"crash {mode}"] += 1
         self.storage.crash(self.rng, mode)
         self.later.clear()
         for work in self.works:
@@ -236,8 +217,8 @@ class _Search:
             try:
                 self.managers.append(self.start())
             except SimulatedCrash as crash:
-                self.run.struck["crash in recovery"] += 1
-                self.run.points += 1
+                self.run.done["crash in recovery"] += 1
+                self.run.done["crash points"] += 1
                 mode = self.rng.choice(MODES)
                 self.note(f"crash in recovery {crash}, {mode}")
                 self.storage.crash(self.rng, mode)
@@ -349,7 +330,7 @@ class _Search:
 
     def check_idempotence(self) -> None:
         """I-14: recovering what was recovered changes no byte of a ``.log``."""
-        self.run.struck["second recovery"] += 1
+        self.run.done["second recovery"] += 1
         before = _logs(self.storage, self.works)
         other = self.copy()
         self.reopened(other)
@@ -357,7 +338,7 @@ class _Search:
 
     def check_disposables(self) -> None:
         """I-15, I-16: indexes and recovery points are worth time, never an answer."""
-        self.run.struck["indexes deleted"] += 1
+        self.run.done["indexes deleted"] += 1
         before = _logs(self.storage, self.works)
         other = self.copy(*INDEX_SUFFIXES, RECOVERY_POINT)
         manager = open_manager(other, self.config, self.clock)

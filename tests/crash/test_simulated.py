@@ -8,28 +8,17 @@ import sys
 
 import pytest
 
-from tests.crash.simulated import Run, run
+from tests.histories.history import hold
 
 POINTS = int(os.environ.get("LOGSTORE_CRASH_POINTS", "500"))
 """How many crash points ``test_search`` tries; the seeds are the same each time."""
-
-
-def found(seed: int) -> Run:
-    result = run(seed)
-    if result.error is not None:
-        trace = "\n".join(result.trace)
-        pytest.fail(
-            f"seed {seed}: {result.error}\n{trace}\n"
-            f"Repeat it with: python -m tests.crash --one {seed}"
-        )
-    return result
 
 
 @pytest.mark.slow
 def test_search() -> None:
     points, seed = 0, 1
     while points < POINTS:
-        points += found(seed).points
+        points += hold("crash", [seed])["crash points"]
         seed += 1
 
 
@@ -55,7 +44,7 @@ REGRESSIONS = {
 @pytest.mark.parametrize("seed", list(REGRESSIONS), ids=str)
 def test_seeds_that_once_failed(seed: int) -> None:
     """What each found is in ``REGRESSIONS``; workloads change, so a seed may find less today."""
-    found(seed)
+    hold("crash", [seed])
 
 
 @pytest.mark.slow

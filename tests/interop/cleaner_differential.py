@@ -31,7 +31,7 @@ from logstore import TopicPartition
 from logstore.manager import compact_directory
 from logstore.storage.local import LocalStorage
 from logstore.testing import ManualClock
-from tests import cleaner_model
+from tests.histories import cleaner_model
 
 WHERE = TopicPartition(TOPIC, 0)
 CHECKPOINT = "cleaner-offset-checkpoint"

@@ -15,7 +15,7 @@ from typing import Any
 import kafka_jars
 import kafka_tools
 
-from tests.cleaner_model import Batch, Record
+from tests.histories.cleaner_model import Batch, Record
 
 REQUEST_TIMEOUT_S = 120
 LONG_JVM = ("-Xmx512m", "-XX:+UseSerialGC")

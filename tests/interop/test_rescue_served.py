@@ -15,8 +15,8 @@ from kafka_cluster import IN_TRANSACTIONS, REPLICATED, ClusterNode, ReplicatedDi
 from logstore.rescue import RescueReport, rescue
 from logstore.storage.local import LocalStorage
 from logstore.verify import Severity, verify
-from tests.rescue.damage import damage
-from tests.rescue.model import read_damaged, read_log
+from tests.histories.rescue_damage import damage
+from tests.histories.rescue_model import read_damaged, read_log
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -25,8 +25,6 @@ from replication.decisions.truncation import (
     TruncationRule,
 )
 from replication.simulator.exhaustive import (
-    FENCED_RULE,
-    MUTANTS,
     Bounds,
     Model,
     ModelDecisions,
@@ -37,6 +35,7 @@ from replication.simulator.exhaustive import (
 )
 from replication.simulator.exhaustive.state import State
 from replication.simulator.exhaustive.symmetry import Names, renamed_control, renamed_replica
+from tests.mutants.model import FENCED_RULE
 from tests.simulation.published_models import (
     Cut,
     Published,
@@ -147,31 +146,6 @@ def test_unfenced_replication_loses_committed_records(rule: TruncationRule, dept
     assert "cuts a@0" in outcome.violations[-1].trace[-1].text
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "depth"),
-    [
-        ("alter-without-cas", 8),
-        ("join-below-hw", 8),
-        ("no-truncation", 9),
-        ("join-below-epoch-start", 11),
-        ("commit-across-epochs", 12),
-        ("truncate-across-epochs", 12),
-        ("join-across-epochs", 14),
-        ("fetch-across-epochs", 10),
-    ],
-)
-def test_each_guard_left_out_is_found(name: str, depth: int) -> None:
-    mutant = MUTANTS[name]
-    outcome = search(Model(THREE, mutant.rule, mutant.decide), stop_at=[mutant.breaks])
-    assert depths(outcome)[mutant.breaks] == depth
-
-
-def test_there_is_a_depth_for_every_mutant() -> None:
-    [mark] = [m for m in test_each_guard_left_out_is_found.pytestmark if m.name == "parametrize"]
-    assert [name for name, _ in mark.args[1]] == list(MUTANTS)
-
-
 # -- what makes it fast ---------------------------------------------------------------------------
 
 
@@ -248,10 +222,9 @@ def test_the_command_speaks_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert result["bounds"] == {"replicas": 2, "logSize": 1, "records": 1, "maxEpoch": 1}
 
 
-@pytest.mark.parametrize("names", [{"truncation": "kip"}, {"mutant": "none"}], ids=str)
-def test_the_command_refuses_names_it_does_not_know(names: dict[str, str]) -> None:
+def test_the_command_refuses_a_rule_that_it_does_not_know() -> None:
     with pytest.raises(click.UsageError, match="there are"):
-        run_exhaustive((2, 1, 1, 1), **names)  # type: ignore[arg-type]
+        run_exhaustive((2, 1, 1, 1), truncation="kip")
 
 
 @pytest.mark.parametrize("most", FINISH, ids=str)

@@ -10,24 +10,19 @@ from __future__ import annotations
 
 from replication.simulator.exhaustive.decisions import ModelDecisions
 from replication.simulator.exhaustive.model import Model
-from replication.simulator.exhaustive.mutants import FENCED_RULE, MUTANTS, Mutant
 from replication.simulator.exhaustive.properties import Property
 from replication.simulator.exhaustive.report import to_dict, to_text
 from replication.simulator.exhaustive.search import SearchOutcome, SearchProgress, Violation, search
 from replication.simulator.exhaustive.state import Bounds
 
 __all__ = [
-    "FENCED_RULE",
-    "MUTANTS",
     "Bounds",
     "Model",
     "ModelDecisions",
-    "Mutant",
     "Property",
     "SearchOutcome",
     "SearchProgress",
     "Violation",
-    "mutants",
     "search",
     "to_dict",
     "to_text",

@@ -1,4 +1,4 @@
-"""The rules under check, as one value: a mutant replaces one of them."""
+"""The rules under check, as one value."""
 
 from __future__ import annotations
 

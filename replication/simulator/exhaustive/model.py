@@ -61,7 +61,7 @@ _Ends = tuple[int, int]  # a follower's log end, as it counts for the watermark 
 
 
 class Model:
-    """The protocol within ``bounds``, under a truncation rule. ``decide`` may have a mutant.
+    """The protocol within ``bounds``, under a truncation rule.
 
     Args:
         asynchronous_isr: a change of the ISR takes three steps with anything in between, instead of
@@ -73,7 +73,6 @@ class Model:
         self,
         bounds: Bounds,
         rule: TruncationRule = FETCH_RULE,
-        decide: ModelDecisions | None = None,
         *,
         asynchronous_isr: bool = False,
         symmetry: bool = True,
@@ -81,7 +80,7 @@ class Model:
         if min(bounds.replicas, bounds.log_size, bounds.records) < 1 or bounds.max_epoch < 0:
             raise ValueError(f"nothing to explore within {bounds}")
         self.bounds, self.rule = bounds, rule
-        self._decide = ModelDecisions() if decide is None else decide
+        self._decide = ModelDecisions()
         self._ids = range(bounds.replicas)
         self._shifts = [FIELD_BITS * i for i in self._ids]
         self._written_shift = FIELD_BITS * bounds.replicas

@@ -1,7 +1,7 @@
 """From a seed to a verdict: draw a plan, run it, shrink a failing one.
 
 Begin with ``run``, which is one schedule. ``plan_generator`` draws plans, ``search`` runs many,
-``shrink`` makes a failing one small. ``mutants`` are bugs that a search must find.
+``shrink`` makes a failing one small.
 """
 
-__all__ = ["mutants", "plan_generator", "run", "search", "shrink"]
+__all__ = ["plan_generator", "run", "search", "shrink"]

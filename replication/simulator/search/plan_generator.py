@@ -92,7 +92,6 @@ def draw_plan(seed: int, options: SearchOptions) -> SchedulePlan:
         duration,
         segment_bytes,
         rng.choice((100, 400, 1 << 20, 1 << 20)),
-        options.mutant,
         rng.random() < 0.3 or racks,
         rng.choice((100, 1000, 10_000)),
         unclean=loses and rng.random() < 0.7,

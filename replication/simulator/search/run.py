@@ -22,7 +22,6 @@ from replication.simulator.oracle.validations import (
     validate,
     what_is_missing,
 )
-from replication.simulator.search.mutants import mutated
 from replication.simulator.search.plan_generator import draw_plan
 from replication.simulator.workload.transfers import must_be_in_time
 from replication.simulator.workload.workload import World
@@ -58,11 +57,10 @@ def run_seed(seed: int, options: SearchOptions, *, keep_trace: bool = False) -> 
 
 
 def run_plan(plan: SchedulePlan, *, keep_trace: bool = False) -> Result:
-    """Run a plan, under its mutant if it names one."""
+    """Run a plan."""
     run = _Run(plan, keep_trace=keep_trace)
     try:
-        with mutated(plan.mutant):
-            return run.run()
+        return run.run()
     finally:
         # A crashed broker closed nothing. Its files and their clock would keep the whole cluster in
         # memory, because the garbage collector does not see into the snapshot of a log.

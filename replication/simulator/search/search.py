@@ -51,10 +51,8 @@ class Summary:
         return found
 
 
-def run_seeds(
-    first: int, count: int, options: SearchOptions, *, stop_early: bool = False
-) -> list[Result]:
-    """Run schedules in this process; with ``stop_early`` up to the first failure."""
+def run_seeds(first: int, count: int, options: SearchOptions) -> list[Result]:
+    """Run schedules in this process."""
     results = []
     enabled = gc.isenabled()
     gc.disable()  # a cluster is one big cycle, collected as a whole when it is done
@@ -63,8 +61,6 @@ def run_seeds(
         for seed in range(first, first + count):
             results.append(run_seed(seed, options))
             gc.collect()  # at once, so that the next cluster reuses memory in the caches
-            if stop_early and results[-1].failed:
-                break
     finally:
         # The next call freezes what is left here, and then it is never collected. A native snapshot
         # hides its files from the collector, so a second round is needed.
@@ -120,34 +116,30 @@ def search(
     options: SearchOptions,
     *,
     workers: int | None = None,
-    stop_early: bool = False,
     progress: Callable[[Summary], None] = lambda summary: None,
 ) -> Summary:
     """Run the schedules of ``count`` seeds from ``first`` on.
 
     Args:
-        stop_early: end with the first failure of the smallest seed.
         progress: called after each chunk.
     """
     summary = Summary()
     workers = workers or os.cpu_count() or 1
     if workers == 1 or count <= CHUNK:
         for start, size in _chunks(first, count):
-            for result in run_seeds(start, size, options, stop_early=stop_early):
+            for result in run_seeds(start, size, options):
                 summary.add(result)
             progress(summary)
-            if stop_early and summary.failures:
-                break
         return summary
     todo = _chunks(first, count)
     with _pool(workers) as pool:
         running: set[Future[list[Result]]] = set()
         while True:
-            while len(running) < workers * 2 and not (stop_early and summary.failures):
+            while len(running) < workers * 2:
                 part = next(todo, None)
                 if part is None:
                     break
-                running.add(pool.submit(run_seeds, *part, options, stop_early=stop_early))
+                running.add(pool.submit(run_seeds, *part, options))
             if not running:
                 return summary
             done, running = wait(running, return_when=FIRST_COMPLETED)

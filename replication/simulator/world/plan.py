@@ -55,7 +55,6 @@ class SearchOptions:
     flush: str = "both"
     brokers: int = 3
     events: int = 150
-    mutant: str | None = None
     groups: bool = False
     transactions: bool = False
 
@@ -160,7 +159,6 @@ class SchedulePlan:
     duration_ms: int
     segment_bytes: int = 800
     fetch_bytes: int = 1 << 20  # bytes that a follower gets at a time
-    mutant: str | None = None
     racks: bool = False  # whether consumers read from the replica in their rack (KIP-392)
     poll_bytes: int = 1000  # bytes of a partition that a consumer gets at a time
     unclean: bool = False  # whether the topic may elect a leader outside its ISR

@@ -17,7 +17,7 @@ from logstore.storage.memory import MemoryStorage
 from logstore.testing import FaultyStorage, SimulatedCrash
 from logstore.testing.faulty import FOREVER, CrashMode
 from logstore.verify import Severity, verify
-from tests.rescue.model import read_log
+from tests.histories.rescue_model import read_log
 from tests.unit.verify.verify_logs import LOG_DIR, copy, log_dir
 
 OTHER, TARGET = "/other", "/target/rescued"

@@ -1,1 +1,0 @@
-"""The log cleaner against a plain model, with crashes and full disks anywhere."""

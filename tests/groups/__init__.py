@@ -1,1 +1,0 @@
-"""Random histories of groups against a model."""

@@ -1,0 +1,347 @@
+"""The searches that see mutants, with the plans and tests in which they do.
+
+Everything here is found again each time, since a place is one run that repeats. When a change of
+the code moves it, ``python -m tests.mutants SEARCH MUTANT --find`` looks for another one.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replication.decisions.truncation import TruncationRule
+from replication.simulator.exhaustive import Bounds, Model, Property
+from replication.simulator.exhaustive import search as search_all
+from replication.simulator.search.plan_generator import draw_plan
+from replication.simulator.search.run import run_plan
+from replication.simulator.search.shrink import number_of, shrink
+from replication.simulator.world.plan import SchedulePlan, SearchOptions
+from tests.crash import test_enumerated_damage as damage
+from tests.crash import test_enumerated_replacements as replacements
+from tests.fuzz.children import LIMITS, preload
+from tests.fuzz.mutations import Mutation
+from tests.fuzz.mutators import batch_places
+from tests.fuzz.originals import original
+from tests.fuzz.search import run_case, scratch_directory
+from tests.histories.history import run_one
+from tests.interleavings.exhaustive import PAIRS, explore
+from tests.interleavings.program import draw
+from tests.interleavings.run import execute_drawn
+from tests.mutants import (  # noqa: F401
+    MUTANTS,
+    MonkeyPatch,
+    cleaner,
+    commands,
+    coordinators,
+    log,
+    manager,
+    mutated,
+    replication,
+    rescue,
+    threads,
+    transactions,
+    unmutated,
+    verify,
+)
+from tests.mutants.scenarios import SCENARIOS
+from tests.unit.replication import test_controller_states, test_controller_topics
+from tests.unit.replication import test_partition_roles as roles
+
+Test = Callable[[], None]
+BLUNDERS = (AttributeError, NameError, TypeError)  # of a mutant that does not fit the product
+
+
+@dataclass(frozen=True)
+class Search:
+    """
+    Attributes:
+        sees: what is wrong in a run from a place; empty when nothing is.
+        found: mutants, and a place where each is seen.
+        variants: the same place with small changes, which may be tried too.
+        places: where to look for new ones.
+        tested: the places are tests, which run without mutants anyway.
+    """
+
+    sees: Callable[[Any], str]
+    found: list[tuple[str, Any]]
+    variants: Callable[[Any], Iterable[Any]] = lambda place: [place]
+    places: Callable[[str], Iterable[Any]] = lambda name: count()
+    tested: bool = False
+
+    def see(self, name: str, place: Any) -> str:
+        """What is wrong with the mutant, and is not without it; empty when it is not seen."""
+        for variant in self.variants(place):
+            with mutated(name):
+                seen = self.sees(variant)
+            if seen:
+                with unmutated(name):
+                    wrong = "" if self.tested else self.sees(variant)
+                assert not wrong, f"without {name}, too: {wrong}"
+                return seen
+        return ""
+
+
+def told(error: BaseException | None) -> str:
+    assert not isinstance(error, BLUNDERS), repr(error)
+    return "" if error is None else f"{type(error).__name__}: {error}"
+
+
+# -- random histories, crash points, interleavings ------------------------------------------------
+
+
+def seen(search: str) -> list[tuple[str, Any]]:
+    return [(name, each.seen[search]) for name, each in MUTANTS.items() if search in each.seen]
+
+
+def history(name: str) -> Search:
+    return Search(lambda seed: told(run_one(name, seed).error), seen(name))
+
+
+def _in_threads(place: int | str) -> str:
+    """A place is a seed, or a pair of actors whose schedules are run one after the other."""
+    if isinstance(place, str):
+        outcome = explore(PAIRS[place], 1, limit=2_000)
+        return f"{outcome.found} in schedule {outcome.schedules}" if outcome.found else ""
+    return str(execute_drawn(*draw(place)).found or "")
+
+
+# -- whole clusters: plans ------------------------------------------------------------------------
+
+HERE = Path(__file__).parent
+PLANS = HERE / "plans.jsonl"
+REGRESSIONS = HERE.parent / "simulation" / "regressions"
+KEPT = [
+    ("control-requests-of-earlier-incarnations", "request_of_an_earlier_incarnation"),
+    ("progress-of-an-earlier-leadership", "progress_of_an_earlier_leadership"),
+    (
+        "unclean-election-beside-a-leader-that-stops",
+        "unclean_election_beside_a_leader_that_stops",
+    ),
+    ("unsynced-records-counted-after-a-start", "recovered_records_count_before_their_sync"),
+    ("what-the-leader-deleted-is-kept", "producer_known_from_what_the_leader_deleted"),
+    ("what-the-leader-deleted-is-kept", "transaction_known_from_what_the_leader_deleted"),
+]
+"""Plans that broke the product before it had the guard."""
+DELAYS = 20
+OPTIONS = {
+    **dict.fromkeys(
+        (
+            "unclean-election-before-isr",
+            "unclean-election-beside-a-leader-that-stops",
+            "unclean-election-of-whoever-is-back-first",
+        ),
+        SearchOptions(faults=("all", "unclean")),
+    ),
+    "tombstones-dropped-at-once": SearchOptions(faults=("all", "compaction")),
+    **dict.fromkeys(
+        (
+            "a-member-that-restarts-gets-the-share-of-another",
+            "a-new-leader-does-not-read-the-log",
+            "commits-are-answered-before-they-are-committed",
+        ),
+        SearchOptions(groups=True, events=80),
+    ),
+}
+TRANSACTIONS = SearchOptions(transactions=True, events=80)
+
+
+@cache
+def plans() -> dict[str, SchedulePlan]:
+    """By the name of the mutant that each finds."""
+    lines = map(json.loads, PLANS.read_text().splitlines())
+    return {line["mutant"]: SchedulePlan.from_json(json.dumps(line["plan"])) for line in lines}
+
+
+def save(name: str, plan: SchedulePlan) -> None:
+    found = {**plans(), name: plan}
+    lines = ({"mutant": n, "plan": json.loads(p.to_json())} for n, p in sorted(found.items()))
+    PLANS.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    plans.cache_clear()
+
+
+def _in_cluster(plan: SchedulePlan) -> str:
+    """Only what the plan broke before counts."""
+    violations = run_plan(plan).violations
+    assert not any(f"{each.__name__}(" in text for text in violations for each in BLUNDERS)
+    same = violations and (number_of(violations[0]) == number_of(plan.violation))
+    return violations[0] if same else ""
+
+
+def _with_other_delays(plan: SchedulePlan) -> Iterator[SchedulePlan]:
+    """A change of the code may shift events."""
+    return (replace(plan, seed=plan.seed + more) for more in range(DELAYS))
+
+
+def _drawn(name: str) -> Iterator[SchedulePlan]:
+    """Shrunk plans of seeds that see a mutant; it is saved."""
+    is_of_transactions = MUTANTS[name].plant.__module__ == transactions.__name__
+    options = OPTIONS.get(name, TRANSACTIONS if is_of_transactions else SearchOptions())
+    for seed in count(1):
+        with mutated(name):
+            plan = draw_plan(seed, options)
+            if not run_plan(plan).failed:
+                continue
+            plan, _ = shrink(plan)
+        save(name, plan)
+        yield plan
+
+
+# -- tests that see a mutant ----------------------------------------------------------------------
+
+
+def _in_test(test: Test) -> str:
+    try:
+        test()
+    except (AssertionError, LookupError, pytest.fail.Exception) as error:
+        return told(error).split("\n")[0]
+    return ""
+
+
+def _a_fetch_whose_role_changes(replica: int, way: str) -> None:
+    with MonkeyPatch.context() as patcher:
+        roles.test_a_fetch_answers_for_the_epoch_that_it_checked(
+            patcher, replica, "overwritten_and_led_again", roles.before, way
+        )
+
+
+_told_of_what_is_cut = damage.test_valid_bytes_that_are_cut_are_kept_counted_and_told_of
+_crash_in_recovery = partial(
+    damage.test_no_crash_loses_what_recovery_sets_aside, "behind a torn batch"
+)
+_crash_in_a_split = partial(replacements.test_no_crash_loses_anything_of_a_split, "alone")
+_rolled = partial(
+    replacements.test_a_roll_whose_predecessor_lost_its_tail_is_set_aside,
+    (24,),
+    replacements.SIZE,
+)
+RECOVERY: list[tuple[str, Test]] = [
+    ("falling-epochs-end-the-scan", partial(damage.test_batches_of_a_lower_epoch_are_kept, False)),
+    (
+        "the-first-batch-cut-is-not-looked-at",
+        partial(_told_of_what_is_cut, "the first batch cut is whole"),
+    ),
+    ("the-kept-copy-is-not-synced", _crash_in_recovery),
+    ("the-name-of-the-kept-copy-is-not-synced", _crash_in_recovery),
+    ("nobody-is-told", partial(_told_of_what_is_cut, "the first batch cut is whole")),
+    (
+        "an-emptied-log-is-deleted",
+        partial(damage.test_a_log_that_holds_batches_is_never_emptied_in_silence, False),
+    ),
+    ("kept-files-are-replaced", damage.test_what_was_kept_before_is_not_replaced),
+    (
+        "a-split-forgets-the-last-batch",
+        partial(replacements.test_a_segment_that_spans_too_many_offsets_is_split, False),
+    ),
+    ("pieces-are-named-before-all-are-written", _crash_in_a_split),
+    ("flush-without-sync", _crash_in_a_split),
+    (
+        "every-jump-is-believed",
+        replacements.test_a_jump_that_what_follows_contradicts_is_damage,
+    ),
+    ("a-roll-is-settled-wherever-it-begins", _rolled),
+    (
+        "a-roll-is-settled-before-what-lies-before-it",
+        replacements.test_a_roll_is_settled_only_once_what_lies_before_it_is_on_the_disk,
+    ),
+    ("rolls-are-compactions", _rolled),
+    (
+        "no-word-of-what-is-lost",
+        partial(damage.test_a_log_shorter_than_its_recovery_point_says_what_is_lost, False),
+    ),
+]
+# One thread carries a schedule out, so no role changes inside a read; and no controller takes over
+# twice in one epoch, unless by an error that nobody foresaw.
+ROLES: list[tuple[str, Test]] = [
+    ("read-not-confirmed", partial(_a_fetch_whose_role_changes, 2, "read")),
+    ("read-not-confirmed", partial(_a_fetch_whose_role_changes, -1, "read")),
+    ("read-not-confirmed", partial(_a_fetch_whose_role_changes, -1, "read_recent")),
+    (
+        "numbers-begin-with-a-channel",
+        test_controller_states.test_a_second_take_over_under_one_epoch_is_heard,
+    ),
+    (
+        "isr-change-of-any-topic-id",
+        test_controller_topics.TestDeletion().test_a_change_of_the_isr_is_of_the_topic_whose_id_it_names,
+    ),
+]
+
+
+# -- the exhaustive check, and commands on damaged directories ------------------------------------
+
+Breaks = tuple[Property, int, TruncationRule, Bounds]
+
+
+def _in_the_model(place: Breaks) -> str:
+    """The property, and after how many steps exactly."""
+    breaks, depth, rule, bounds = place
+    outcome = search_all(Model(bounds, rule), stop_at=[breaks], max_states=STATES)
+    found = {each.violated: each.depth for each in outcome.violations}
+    assert found.get(breaks, depth) == depth, found
+    return f"{breaks.value} after {depth} steps" if breaks in found else ""
+
+
+UNCLEAN = 5
+
+
+@cache
+def _broken_length() -> Mutation:
+    """A batch in the middle of the last segment of a crash image claims to be too long."""
+    preload()
+    tree = original(UNCLEAN).tree
+    path = max(path for path in tree if path.endswith(".log") and len(tree[path].data) > 800)
+    at, size = batch_places(tree[path].data)[1]
+    return Mutation("batch.length", "splice", path, at + 8, 4, struct.pack(">i", size + 5))
+
+
+def _by_commands(expected: str) -> str:
+    """The signature of a failure that begins like this."""
+    damaged = _broken_length()
+    with MonkeyPatch.context() as patch, scratch_directory() as scratch:
+        patch.setattr(original(UNCLEAN), "baseline", frozenset(["none of the findings"]))
+        patch.setattr(LIMITS, "seconds", 0.5 if expected.startswith("hang") else 10.0)
+        judged = run_case(1, UNCLEAN, [damaged], scratch, quick=True)
+    signatures = [failure.signature for failure in judged.failures]
+    return next((each for each in signatures if each.startswith(expected)), "")
+
+
+STATES = 170_000
+
+SEARCHES = {
+    "lives": history("lives"),
+    "cleaner": history("cleaner"),
+    "groups": history("groups"),
+    "rescue": history("rescue"),
+    "transactions": history("transactions"),
+    "verify": history("verify"),
+    "crash": history("crash"),
+    "recovery": Search(_in_test, RECOVERY, tested=True),
+    "interleavings": Search(_in_threads, seen("interleavings")),
+    "commands": Search(_by_commands, seen("commands")),
+    "exhaustive": Search(_in_the_model, seen("exhaustive")),
+    "simulator": Search(
+        _in_cluster,
+        [
+            *plans().items(),
+            *(
+                (name, SchedulePlan.from_json((REGRESSIONS / f"{file}.json").read_text()))
+                for name, file in KEPT
+            ),
+        ],
+        _with_other_delays,
+        _drawn,
+    ),
+    "roles": Search(_in_test, ROLES, tested=True),
+    "scenarios": Search(
+        _in_test,
+        [(name, test) for _, names, test in SCENARIOS for name in names.split()],
+        tested=True,
+    ),
+}

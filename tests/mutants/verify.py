@@ -1,0 +1,19 @@
+"""A broken verification."""
+
+from __future__ import annotations
+
+from logstore.verify.segment import producers
+from tests.mutants import MonkeyPatch, mutant
+
+
+@mutant(verify=62)
+def a_replay_forgets_nothing(patch: MonkeyPatch) -> None:
+    """A log that begins inside its first segment has forgotten what lies before: without that rule
+    sound directories are called faulty."""
+    init = producers.Replay.__init__
+
+    def without(self: producers.Replay, floor: int = 0, *, known: bool = True) -> None:
+        init(self, 0, known=known)
+
+    patch.setattr(producers.Replay, "__init__", without)
+    patch.setattr(producers.ProducerFacts, "floor", property(lambda self: 0, lambda *_: None))
