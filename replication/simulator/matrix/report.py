@@ -63,7 +63,6 @@ def to_dict(cells: Sequence[Cell]) -> dict[str, Any]:
                 "minIsr": scenario.min_isr,
                 "eligibleLeaderReplicas": scenario.elr,
                 "uncleanElection": scenario.unclean,
-                "mutant": scenario.mutant,
                 "allowed": scenario.allowed,
                 "cells": {cell.column.name: _cell_dict(cell) for cell in row},
             }

@@ -12,7 +12,6 @@ from replication.simulator.matrix.findings import Findings, Observer
 from replication.simulator.matrix.rules import COLUMNS, DEFAULT, RuleColumn
 from replication.simulator.matrix.scenarios import SCENARIOS, Scenario
 from replication.simulator.matrix.stage import ScriptError, Stage
-from replication.simulator.search.mutants import mutated
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ def run_cell(scenario: Scenario, column: RuleColumn, seed: int = 0) -> Cell:
 
     The seed varies small delays of messages, and the draws of ``coordinated_power_loss``.
     """
-    with mutated(scenario.mutant), _quiet():
+    with _quiet():
         stage = Stage(
             column,
             flush=scenario.flush,

@@ -24,7 +24,6 @@ class Scenario:
 
     Attributes:
         flush, min_isr, elr, unclean: see ``Stage``.
-        mutant: a removed guard (``search.mutants``). The row shows what it is for.
         allowed: why the default rule may lose acknowledged records here; empty: it must not.
     """
 
@@ -35,7 +34,6 @@ class Scenario:
     min_isr: int = 1
     elr: bool = True
     unclean: bool = False
-    mutant: str | None = None
     allowed: str = ""
 
 
@@ -293,8 +291,6 @@ def coordinated_power_loss(stage: Stage) -> None:
             stage.start(name)
 
 
-SHOWN = "the guard is taken out, to show what it is for"
-
 SCENARIOS = (
     Scenario("T-A1", "acknowledged record, two fail-overs in a row", successive_fail_over),
     Scenario(
@@ -314,13 +310,6 @@ SCENARIOS = (
     Scenario("T-D1", "fetch under a stale leader epoch", stale_leader_epoch),
     Scenario("T-F1", "joining the ISR at a lagging high watermark", join_at_lagging_high_watermark),
     Scenario(
-        "T-F1 −R-30",
-        "the same, the start of the leader's epoch not asked for",
-        join_at_lagging_high_watermark,
-        mutant="join-before-epoch-start",
-        allowed=SHOWN,
-    ),
-    Scenario(
         "T-E1", "last replica standing loses its tail (S-20)", last_replica_standing, min_isr=2
     ),
     Scenario(
@@ -336,14 +325,6 @@ SCENARIOS = (
         "S-18 on", "the same, unclean election on", nobody_in_sync, unclean=True, allowed=UNCLEAN
     ),
     Scenario("S-21", "leader without its tail, back at once", leader_without_tail, min_isr=2),
-    Scenario(
-        "S-21 −R-70",
-        "the same, unclean restarts not noticed",
-        leader_without_tail,
-        min_isr=2,
-        mutant="unclean-restart-keeps-isr",
-        allowed=SHOWN,
-    ),
     Scenario(
         "S-22",
         "all restart in every order, stale checkpoints",
