@@ -2,14 +2,15 @@
 
 Records, deletions of keys and transactions of several producers in all codecs; rolls, passes with a
 map that may be too small, log starts that move, truncations, clocks that jump, full disks, and a
-crash at any change of the disk, in a pass or in the start after one.
+crash at any change of the disk, in a pass or in the start after one. What a pass leaves is what
+``cleaner_model`` says, batch by batch.
 """
 
 from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -18,13 +19,23 @@ from logstore.common.errors import LogCleaningAbortedError
 from logstore.common.types import TopicPartition
 from logstore.format.batch import encode_batch
 from logstore.format.codecs.compression import Compression
-from logstore.format.reader import iter_batches
+from logstore.format.header import BatchHeader
+from logstore.format.reader import batch_records, iter_batches
+from logstore.kernels import OffsetMap
 from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 from logstore.segments.producer_state import AppendOrigin
 from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
 from logstore.testing.faulty import CrashMode
-from tests.histories.cleaner_rules import Model, Put
+from tests.histories.cleaner_model import (
+    AbortedTxn,
+    Batch,
+    LastRecord,
+    Limits,
+    LogState,
+    Segment,
+    one_pass,
+)
 from tests.histories.history import Run, history
 from tests.support.builders import marker
 
@@ -37,7 +48,7 @@ RETENTION_MS = 1000
 @dataclass(slots=True)
 class Producer:
     sequence: int = 0
-    open: list[Put] | None = None  # records of the transaction that is under way
+    open: list[int] | None = None  # records of the transaction that is under way
 
 
 @history
@@ -71,9 +82,16 @@ class Search:
             log_cleaner_io_buffer_size=rng.choice((1, 200, 4096)),
             producer_id_expiration_ms=2**62,
         )
-        self.model = Model(RETENTION_MS)
+        self.limits = Limits(RETENTION_MS, 0, OffsetMap(24 * keys, 0.9).limit)
+        self.batches: tuple[Batch, ...] = ()  # what the log must hold
+        self.expected: tuple[Batch, ...] | None = None  # what a pass under way will leave
+        self.started = 0  # the log start of the last pass
+        self.passed = 0  # no log start may move back behind a pass
+        self.decided = 0  # markers below it were believed by a pass: nobody may cut them off
+        self.aborted: list[AbortedTxn] = []
+        self.gone: set[int] = set()  # offsets of aborted records
         self.producers = {pid: Producer() for pid in PRODUCERS}
-        self.written: dict[int, list[Put]] = {pid: [] for pid in PRODUCERS}  # in transactions
+        self.written: dict[int, list[int]] = {pid: [] for pid in PRODUCERS}  # in transactions
         self.last_offset = dict.fromkeys(PRODUCERS, -1)
         self.manager: LogManager | None = None
         self.open()
@@ -138,56 +156,65 @@ class Search:
             for _ in range(self.rng.randrange(1, 5))
         ]
 
-    def write(self, **fields: int | bool) -> list[Put]:
+    def write(self, **fields: int | bool) -> list[int]:
         rows = self.rows()
         codec = self.rng.choice((Compression.NONE, Compression.NONE, *Compression))
         data = bytes(encode_batch(rows, compression=codec, **fields))  # type: ignore[arg-type]
         first = self.log.append_as_leader(data, 0).first_offset
-        puts = [Put(first + at, *row) for at, row in enumerate(rows)]
-        self.run.trace.append(f"    {first}: {[(p.key, p.value) for p in puts]} {codec} {fields}")
-        return puts
+        self.run.trace.append(f"    {first}: {rows} {codec} {fields}")
+        (batch,) = self.note_appended(first)
+        expected = [
+            (first + at, time, key, value, ()) for at, (key, value, time) in enumerate(rows)
+        ]
+        assert [*batch.records] == expected
+        return [offset for offset, *_ in batch.records]
+
+    def note_appended(self, first: int) -> list[Batch]:
+        new = [batch for batch in self.held() if batch.base_offset >= first]
+        self.batches += tuple(new)
+        return new
 
     def append(self) -> None:
-        self.model.puts |= {put.offset: put for put in self.write()}
+        self.write()
 
-    def produce(self, pid: int, transactional: bool) -> list[Put]:
+    def produce(self, pid: int, transactional: bool) -> list[int]:
         producer = self.producers[pid]
-        puts = self.write(
+        offsets = self.write(
             producer_id=pid,
             producer_epoch=0,
             base_sequence=producer.sequence,
             transactional=transactional,
         )
-        producer.sequence += len(puts)
-        self.last_offset[pid] = puts[-1].offset
-        return puts
+        producer.sequence += len(offsets)
+        self.last_offset[pid] = offsets[-1]
+        return offsets
 
     def append_idempotent(self) -> None:
         pid = self.rng.choice(PRODUCERS)
         if self.producers[pid].open is None:
-            self.model.puts |= {put.offset: put for put in self.produce(pid, False)}
+            self.produce(pid, False)
 
     def append_transactional(self) -> None:
         pid = self.rng.choice(PRODUCERS)
         producer = self.producers[pid]
-        puts = self.produce(pid, True)
-        self.written[pid] += puts
-        producer.open = (producer.open or []) + puts
+        offsets = self.produce(pid, True)
+        self.written[pid] += offsets
+        producer.open = (producer.open or []) + offsets
 
     def end_transaction(self) -> None:
         pid = self.rng.choice(PRODUCERS)
-        puts = self.producers[pid].open
-        if puts is None:
+        offsets = self.producers[pid].open
+        if offsets is None:
             return
         commit = self.rng.random() < 0.5
         data = marker(commit=commit, producer_id=pid, timestamp=self.clock.wall_ms())
-        self.log.append_as_leader(data, 0, AppendOrigin.COORDINATOR)
-        self.run.trace.append(f"    {'commit' if commit else 'abort'} {pid}")
+        at = self.log.append_as_leader(data, 0, AppendOrigin.COORDINATOR).first_offset
+        self.note_appended(at)
+        self.run.trace.append(f"    {'commit' if commit else 'abort'} {pid} at {at}")
         self.producers[pid].open = None
-        if commit:
-            self.model.puts |= {put.offset: put for put in puts}
-        else:
-            self.model.aborted |= {put.offset for put in puts}
+        if not commit:
+            self.gone |= set(offsets)
+            self.aborted.append(AbortedTxn(pid, offsets[0], at, at))
 
     def roll(self) -> None:
         self.log.roll()
@@ -196,19 +223,53 @@ class Search:
 
     def clean(self) -> None:
         assert self.manager is not None
-        self.begin_pass()
+        end = self.begin_pass()
         try:
             self.manager.cleaner.clean_by_hand(TP)
         except LogCleaningAbortedError:
             raise AssertionError("nobody was beside it") from None
-        self.settle()
+        self.end_pass(end)
 
-    def begin_pass(self) -> None:
-        """A pass flushes what it may replace, and reads below what it may not."""
+    def begin_pass(self) -> int | None:
+        """A pass flushes what it may replace; returns where it will end."""
         log = self.log
-        end = min(log.active_segment.base_offset, log.last_stable_offset)
-        self.model.note_pass(self.clock.wall_ms(), end, log.log_end_offset)
-        self.run.trace.append(f"    pass at {self.clock.wall_ms()} below {end}")
+        self.decided = max(self.decided, log.log_end_offset)
+        self.started = log.log_start_offset
+        segments = [Segment(each.base_offset, 0) for each in log.segments]
+        first = segments[0].base_offset
+        ours = [batch for batch in self.batches if batch.base_offset >= first]
+        producers = {
+            each.producer_id: LastRecord(
+                each.batches[-1].last_offset if each.batches else None, each.producer_epoch
+            )
+            for each in log.producers.producers.values()
+        }
+        state = LogState(
+            log.log_start_offset,
+            log.last_stable_offset,
+            tuple(segments),
+            tuple(ours),
+            tuple(txn for txn in self.aborted if txn.last_offset >= first),
+            producers,
+        )
+        now_ms = self.clock.wall_ms()
+        cleaned = one_pass(state, self.checkpoint(), now_ms, self.limits)
+        self.expected = None if cleaned is None else cleaned.batches
+        self.run.trace.append(f"    pass at {now_ms}: {cleaned and cleaned.end_offset}")
+        return None if cleaned is None else cleaned.end_offset
+
+    def end_pass(self, end: int | None) -> None:
+        if self.expected is not None:
+            self.batches, self.expected = self.expected, None
+            self.passed = self.log.log_start_offset
+            assert self.checkpoint() == end, f"cleaned up to {self.checkpoint()}, not {end}"
+
+    def checkpoint(self) -> int | None:
+        try:
+            lines = self.storage.read_file("/d/cleaner-offset-checkpoint").decode().splitlines()
+        except FileNotFoundError:
+            return None
+        return next((int(line.split()[-1]) for line in lines if line.startswith("t 0 ")), None)
 
     def crash_in_pass(self) -> None:
         self.begin_pass()
@@ -252,7 +313,7 @@ class Search:
 
     def truncate(self) -> None:
         log = self.log
-        low = max(self.model.decided, log.log_start_offset)
+        low = max(self.decided, log.log_start_offset)
         if low >= log.log_end_offset:
             return
         log.truncate_to(self.rng.randrange(low, log.log_end_offset + 1))
@@ -261,26 +322,26 @@ class Search:
 
     def forget_from(self, end: int) -> None:
         """What was cut off: producers go on where the log says."""
-        self.model.cut(end)
+        self.batches = tuple(batch for batch in self.batches if batch.last_offset < end)
+        self.aborted = [txn for txn in self.aborted if txn.last_offset < end]
+        self.gone = {offset for offset in self.gone if offset < end}
         log = self.log
         for pid, producer in self.producers.items():
-            self.written[pid] = [put for put in self.written[pid] if put.offset < end]
+            self.written[pid] = [offset for offset in self.written[pid] if offset < end]
             entry = log.producers.producers.get(pid)
             producer.sequence = 0 if entry is None else entry.last_sequence + 1
             first = -1 if entry is None else entry.current_txn_first_offset
             if first < 0:
                 producer.open = None
             elif producer.open is not None:
-                producer.open = [put for put in producer.open if put.offset < end]
+                producer.open = [offset for offset in producer.open if offset < end]
             if first >= 0 and not producer.open:
                 self.reopen(pid, producer, first, end)
 
     def reopen(self, pid: int, producer: Producer, first: int, end: int) -> None:
         """The marker was cut off: its records are undecided again."""
-        producer.open = [put for put in self.written[pid] if first <= put.offset < end]
-        for put in producer.open:
-            self.model.puts.pop(put.offset, None)
-            self.model.aborted.discard(put.offset)
+        producer.open = [offset for offset in self.written[pid] if first <= offset < end]
+        self.gone -= set(producer.open)
 
     def delete_records(self) -> None:
         log = self.log
@@ -288,7 +349,6 @@ class Search:
             stable = min(log.last_stable_offset, log.log_end_offset)
             log.delete_records(self.rng.randrange(log.log_start_offset, stable + 1))
             log.delete_old_segments()
-            self.model.start = log.log_start_offset
 
     def purge(self) -> None:
         assert self.manager is not None
@@ -299,7 +359,6 @@ class Search:
         assert self.manager is not None
         self.manager.close()
         self.open()
-        self.settle()
 
     def crash(self) -> None:
         """The machine goes down, perhaps in the start after it again."""
@@ -318,29 +377,64 @@ class Search:
             except SimulatedCrash:
                 self.run.done["crashed at a start"] += 1
                 self.storage.crash(self.rng, self.rng.choice(MODES))
-        self.forget_from(self.log.log_end_offset)
         self.settle()
+        self.forget_from(self.log.log_end_offset)
 
     def settle(self) -> None:
-        self.model.start = max(self.log.log_start_offset, 0)
+        """A pass that was cut short left new segments up to an offset, and old ones from there."""
+        left, self.expected = self.expected, None
+        if left is None:
+            return
+        end, old = self.log.log_end_offset, self.batches
+        found = self.held()
+        for first in (*(batch.base_offset for batch in old), end):
+            mixed = [batch for batch in left if batch.base_offset < first]
+            mixed += [batch for batch in old if first <= batch.base_offset]
+            if self.clipped(mixed) == found:
+                if tuple(mixed) != old:
+                    self.batches, self.passed = tuple(mixed), max(self.passed, self.started)
+                return
+        raise AssertionError(f"neither {old} nor {left}: {found}")
 
     # -- what must hold ------------------------------------------------------------------------
 
     def check(self) -> None:
         log = self.log
         log.check_invariants()
-        end = log.last_stable_offset
-        self.model.check(self.committed(), end)
+        assert log.log_start_offset >= self.passed, "a log start is back behind a pass"
+        assert self.held() == self.clipped(self.batches)
+        assert self.committed() == [
+            record[:4]
+            for batch in self.batches
+            for record in batch.records
+            if not batch.control
+            and log.log_start_offset <= record[0] < log.last_stable_offset
+            and record[0] not in self.gone
+        ]
         self.check_producers()
 
-    def committed(self) -> list[Put]:
+    def held(self) -> list[Batch]:
+        """All that is in the files."""
+        found = []
+        for entry in sorted(self.storage.scan_dir("/d/t-0"), key=lambda each: each.name):
+            if entry.name.endswith(".log"):
+                data = self.storage.read_file(f"/d/t-0/{entry.name}")
+                found += [plain(data, each) for each in iter_batches(data)]
+        return found
+
+    def clipped(self, batches: Iterable[Batch]) -> list[Batch]:
+        """Without those of segments that were deleted, and what a crash took from the end."""
+        first, end = self.log.segments[0].base_offset, self.log.log_end_offset
+        return [each for each in batches if first <= each.base_offset and each.last_offset < end]
+
+    def committed(self) -> list[tuple[int, int, bytes | None, bytes | None]]:
         log, found = self.log, []
         at = log.log_start_offset
         while at < log.last_stable_offset:
             fetched = log.read(at, 1 << 20, committed=True)
             if not fetched.data:
                 break
-            found += [Put(r.offset, r.key or b"", r.value, r.timestamp) for r in fetched.records()]
+            found += [(r.offset, r.timestamp, r.key, r.value) for r in fetched.records()]
             at = max(list(iter_batches(fetched.data))[-1].next_offset, at + 1)
         return found
 
@@ -354,3 +448,26 @@ class Search:
                 assert known[pid].last_sequence == producer.sequence - 1, (
                     f"producer {pid}: {known[pid].last_sequence}, not {producer.sequence - 1}"
                 )
+
+
+def plain(data: bytes, header: BatchHeader) -> Batch:
+    return Batch(
+        header.magic,
+        header.base_offset,
+        header.last_offset,
+        header.leader_epoch,
+        str(header.compression),
+        "CreateTime",
+        header.max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.last_sequence,
+        header.is_transactional,
+        header.is_control,
+        header.delete_horizon,
+        tuple(
+            (each.offset, each.timestamp, each.key, each.value, tuple(each.headers))
+            for each in batch_records(data, header)
+        ),
+    )
