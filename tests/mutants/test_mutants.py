@@ -15,6 +15,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.every
 @pytest.mark.parametrize(("search", "mutant", "place"), CASES)
 def test_is_seen(search: str, mutant: str, place: object) -> None:
