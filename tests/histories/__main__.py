@@ -6,8 +6,8 @@ import argparse
 import random
 import sys
 from collections import Counter
-from importlib import import_module
 from itertools import count, islice
+from pkgutil import resolve_name
 
 from tests.histories.history import HISTORIES, report, run_all, run_one
 
@@ -21,7 +21,7 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="go on after a failure, and count them")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     options = parser.parse_args()
-    import_module(HISTORIES[options.name])  # before the processes
+    resolve_name(HISTORIES[options.name])  # before the processes
     if options.one is not None:
         found = run_one(options.name, options.one)
         print(report(options.name, found) if found.error else "\n".join(found.trace))

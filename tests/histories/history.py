@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import logging
 import multiprocessing
+import pkgutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from traceback import format_exception
 
 HISTORIES = {
-    "cleaner": "tests.histories.cleaner",
-    "crash": "tests.crash.simulated",
-    "groups": "tests.histories.groups",
-    "lives": "tests.histories.lives",
-    "rescue": "tests.histories.rescue",
-    "transactions": "tests.histories.transactions",
-    "verify": "tests.histories.verify",
-    "streams": "tests.spark.histories",
+    "cleaner": "tests.histories.cleaner:run",
+    "crash": "tests.crash.simulated:run",
+    "groups": "tests.histories.groups:run",
+    "lives": "tests.histories.lives:run",
+    "rescue": "tests.histories.rescue:run",
+    "transactions": "tests.histories.transactions:run",
+    "verify": "tests.histories.verify:run",
+    "streams": "tests.spark.histories:run_seed",
 }
 
 
@@ -56,7 +56,7 @@ def history(body: Callable[[Run], None]) -> Callable[[int], Run]:
 
 
 def run_one(name: str, seed: int) -> Run:
-    run: Callable[[int], Run] = importlib.import_module(HISTORIES[name]).run
+    run: Callable[[int], Run] = pkgutil.resolve_name(HISTORIES[name])
     return run(seed)
 
 

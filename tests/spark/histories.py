@@ -1,6 +1,6 @@
 """Random histories of a stream: logs that live, queries that stop anywhere, plain lists beside.
 
-    python -m tests.spark.histories --first 1 --seeds 1000
+    python -m tests.histories streams --first 1 --seeds 1000
 
 A history is a list of steps drawn from a seed. Between any two calls that Spark makes of a reader,
 and in the midst of a listing, the logs change: appends, rolls, transactions, retention, compaction,
@@ -18,14 +18,11 @@ arrived is then compared with what plain lists say, one for each life of a parti
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import random
 import re
-import shutil
 import tempfile
-import traceback
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -49,6 +46,7 @@ from logstore.spark.stream.stream import LogstoreStreamReader, StreamOptions
 from logstore.spark.stream.stream_offsets import from_json
 from logstore.storage.base import FileInfo
 from logstore.storage.local import LocalStorage
+from tests.histories.history import Run
 from tests.support.builders import marker, produced
 
 SCHEMA = StructType(
@@ -644,32 +642,13 @@ def _compare(world: World, query: Query, strict: bool) -> None:
                 raise Violation(f"{life.tp} {offset} arrived {count} times")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--first", type=int, default=1)
-    parser.add_argument("--seeds", type=int, default=200)
-    parser.add_argument("--steps", type=int, default=STEPS)
-    given = parser.parse_args()
-    logging.getLogger("logstore").setLevel(logging.WARNING)
+def run_seed(seed: int) -> Run:
+    """For ``tests.histories``. What a query names is in the logs, so they are not muted."""
+    found = Run(seed)
     logging.getLogger("logstore").propagate = False
-    total: Counter[str] = Counter()
-    failed = []
-    for seed in range(given.first, given.first + given.seeds):
-        directory = Path(tempfile.mkdtemp(prefix="histories-"))
+    with tempfile.TemporaryDirectory(prefix="histories-") as directory:
         try:
-            total += run(seed, directory / "data", given.steps)
+            found.done += run(seed, Path(directory) / "data")
         except Exception as error:
-            failed.append(seed)
-            print(
-                f"--first {seed} --seeds 1 --steps {given.steps}: {type(error).__name__}: {error}"
-            )
-            if given.seeds == 1:
-                traceback.print_exception(error)
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
-    print(f"{given.seeds} histories, {len(failed)} failed; {dict(total)}")
-    raise SystemExit(bool(failed))
-
-
-if __name__ == "__main__":
-    main()
+            found.error = error
+    return found
