@@ -15,6 +15,5 @@ __all__ = [
     "PartitionOutcome",
     "compact_directory",
     "log_dir",
-    "opener",
     "parallel",
 ]

@@ -9,4 +9,4 @@ from __future__ import annotations
 
 from replication.controller.controller import Controller
 
-__all__ = ["Controller", "channels", "context", "controller", "partitions", "store"]
+__all__ = ["Controller", "context"]

@@ -12,7 +12,6 @@ from replication.fetcher.fetcher_state import InitialFetchState
 __all__ = [
     "FetcherManager",
     "InitialFetchState",
-    "fetcher",
     "fetcher_manager",
     "fetcher_state",
     "fetcher_troubles",

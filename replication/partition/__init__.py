@@ -32,9 +32,5 @@ __all__ = [
     "PartitionContext",
     "Role",
     "TruncationEvent",
-    "base",
-    "isr_changes",
-    "leader",
-    "partition",
     "role",
 ]

@@ -16,7 +16,5 @@ __all__ = [
     "delayed",
     "metadata_cache",
     "replica_manager",
-    "role_changes",
     "transaction_verification",
-    "waiting",
 ]

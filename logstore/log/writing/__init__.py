@@ -6,7 +6,6 @@ and ``producer_checks`` (decisions), ``writer`` (the file), ``flushing`` (the di
 __all__ = [
     "extending",
     "flushing",
-    "producer_checks",
     "producing",
     "recent",
     "validation",
