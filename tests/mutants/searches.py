@@ -67,7 +67,7 @@ class Search:
         found: mutants, and a place where each is seen.
         variants: the same place with small changes, which may be tried too.
         places: where to look for new ones.
-        tested: the places are tests, which run without mutants anyway.
+        tested: tests run the places without mutants anyway.
     """
 
     sees: Callable[[Any], str]
@@ -282,7 +282,7 @@ Breaks = tuple[Property, int, TruncationRule, Bounds]
 def _in_the_model(place: Breaks) -> str:
     """The property, and after how many steps exactly."""
     breaks, depth, rule, bounds = place
-    outcome = search_all(Model(bounds, rule), stop_at=[breaks], max_states=STATES)
+    outcome = search_all(Model(bounds, rule), stop_at=[breaks])
     found = {each.violated: each.depth for each in outcome.violations}
     assert found.get(breaks, depth) == depth, found
     return f"{breaks.value} after {depth} steps" if breaks in found else ""
@@ -312,8 +312,6 @@ def _by_commands(expected: str) -> str:
     return next((each for each in signatures if each.startswith(expected)), "")
 
 
-STATES = 170_000
-
 SEARCHES = {
     "lives": history("lives"),
     "cleaner": history("cleaner"),
@@ -325,7 +323,7 @@ SEARCHES = {
     "recovery": Search(_in_test, RECOVERY, tested=True),
     "interleavings": Search(_in_threads, seen("interleavings")),
     "commands": Search(_by_commands, seen("commands")),
-    "exhaustive": Search(_in_the_model, seen("exhaustive")),
+    "exhaustive": Search(_in_the_model, seen("exhaustive"), tested=True),
     "simulator": Search(
         _in_cluster,
         [
