@@ -9,7 +9,8 @@ from logstore.format.batch import encode_batch
 from logstore.format.reader import iter_batches
 from logstore.storage.memory import MemoryStorage
 from replication.common.messages import ProducePartition, ProduceRequest
-from tests.scenarios.stage import NOW_MS, Stage
+from replication.simulator.world.scheduler import START_WALL_MS
+from tests.scenarios.stage import Stage
 
 GZIP = 1
 
@@ -39,7 +40,7 @@ def offsets(data: bytes) -> list[int]:
 def compressed(stage: Stage, name: str, count: int) -> None:
     """One batch of ``count`` records, which cannot be cut in the middle."""
     records = [(None, b"%d" % n) for n in range(count)]
-    batch = bytes(encode_batch(records, compression=GZIP, default_timestamp=NOW_MS))
+    batch = bytes(encode_batch(records, compression=GZIP, default_timestamp=START_WALL_MS))
     request = ProduceRequest(1, 500, (ProducePartition(stage.tp, batch),))
     end = stage.leo(name)
     stage.ask(name, request)
@@ -116,10 +117,10 @@ class TestEpochDrivenReplicationProtocolAcceptance:
         stage = Stage("AB")
         written = []
         for round_ in range(5):
-            for name in dict.fromkeys((str(stage.leader), "A", "B")):
+            for name in dict.fromkeys((stage.leader, "A", "B")):
                 for n in range(3):
                     value = b"%d %s %d" % (round_, name.encode(), n)
-                    stage.produce(str(stage.leader), value)
+                    stage.produce(stage.leader, value)
                     written.append(value)
                 bounce(stage, name)
         stage.until_quiet()

@@ -1,117 +1,111 @@
-"""A cluster on a stage: real brokers, controllers, logs and fetchers, and a script that decides
-which message arrives, who dies, what the disk keeps, and when.
+"""The stage of the scenarios: without a script every message arrives at once and in order, so the
+same script is the same run.
 
-Time is virtual and moves only in ``run``; without a script every message arrives at once and in
-order, so the same script is the same run. The oracle of the simulator looks on after each event,
-and ``finish`` is the epilogue of every scenario: everything heals, and all invariants hold.
-
-Replicas are named A, B, C (broker ids 0, 1, 2). The controller is on X, which has no replica; Y
+The oracle of the simulator looks on after each event, and ``finish`` is the epilogue of every
+scenario: everything heals, and all invariants hold. The controller is on X, which has no replica; Y
 takes over from it.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import random
+from collections.abc import Iterable
+from typing import Any, ClassVar
 
 from checkpoints.types import TopicPartition
-from logstore.format.batch import encode_batch
-from logstore.format.reader import read_records
+from logstore.testing.faulty import SimulatedCrash
+from replication.broker.broker import BrokerState
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import (
-    CreateTopicRequest,
-    ElectionType,
-    ElectLeadersRequest,
-    FetchPartition,
-    FetchPartitionResponse,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
     FetchRequest,
-    FetchResponse,
-    ProducePartition,
-    ProducePartitionResponse,
-    ProduceRequest,
-    ProduceResponse,
-    Request,
-    Response,
-    TopicResponse,
+    LeaderAndIsrRequest,
 )
-from replication.simulator.oracle.history import ClientHistory, Write, WriteOutcome
-from replication.simulator.oracle.validations import validate
-from replication.simulator.world.scheduler import Process
-from tests.scenarios.cluster import TOPIC, StagedCluster
-from tests.scenarios.holds import CLIENT
-
-NOW_MS = 1_700_000_000_000
-
-# Answers that say: nothing was appended by this attempt.
-REFUSED = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.INVALID_TIMESTAMP,
-        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.INVALID_RECORD,
-        ErrorCode.CORRUPT_MESSAGE,
-        ErrorCode.MESSAGE_TOO_LARGE,
-        ErrorCode.RECORD_LIST_TOO_LARGE,
-    }
-)
+from replication.simulator.matrix.cluster import Answer, StagedCluster
+from replication.simulator.matrix.holds import Hold
+from replication.simulator.oracle.invariants import Oracle
+from replication.simulator.oracle.validations import validate, what_is_missing
+from replication.simulator.world.scheduler import Event, Scheduler
 
 
-class Answer:
-    """What a client was told so far."""
+class PromptScheduler(Scheduler):
+    """Nothing takes time; only seeds are drawn."""
 
-    def __init__(self) -> None:
-        self.part: Any = None
-
-    @property
-    def code(self) -> ErrorCode | None:
-        """None: it still waits."""
-        return None if self.part is None else self.part.error_code
+    def below(self, bound: int) -> int:
+        return super().below(bound) if bound > 1 << 24 else 0
 
 
 class Stage(StagedCluster):
     """See the module.
 
     Args:
-        unclean: ``unclean.leader.election.enable`` of the topic.
+        replicas: the assignment; the first one leads, or the next one of the next partition.
+        exempt: invariants that the scenario allows to break; what broke is in ``exempted``.
+        chance: delays are drawn from the seed, too.
         options: the other ones of ``StagedCluster``.
-    Attributes:
-        history: what the clients were told.
     """
+
+    config: ClassVar[dict[str, Any]] = {
+        "replica_lag_time_max_ms": 900,
+        "replica_fetch_wait_max_ms": 400,
+        "replica_fetch_backoff_ms": 100,
+        "high_watermark_checkpoint_interval_ms": 1000,
+    }
 
     def __init__(
         self,
         replicas: str = "ABC",
         *,
-        min_isr: int = 1,
-        unclean: bool = False,
         controllers: str = "X",
+        exempt: tuple[str, ...] = (),
+        seed: int = 0,
+        chance: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(replicas, min_isr=min_isr, controllers=controllers, **options)
-        self.history = ClientHistory()
-        self._client = Process("client", CLIENT)
+        brokers = "".join(sorted(replicas))
+        scheduler = (Scheduler if chance else PromptScheduler)(random.Random(seed))
+        super().__init__(brokers + controllers, scheduler, seed=seed, **options)
+        self.exempted: list[str] = []
+        self._exempt = exempt
         self._write_count = 0
-        for name in controllers + "".join(sorted(replicas)):
+        self.oracle = Oracle(self.cluster, self.tps, knows_faults=False)
+        self.cluster.on_start, self.cluster.on_end = self.oracle.started, self.oracle.ended
+        for name in controllers + brokers:
             self.start(name)
-        self._create(tuple(self.ids[name] for name in replicas), min_isr, unclean)
+        self.create(replicas)
         self.until_quiet()
 
-    def _create(self, replicas: tuple[int, ...], min_isr: int, unclean: bool) -> None:
-        config = {
-            "min.insync.replicas": str(min_isr),
-            "unclean.leader.election.enable": str(unclean).lower(),
-        }
-        assignment = tuple(
-            (*replicas[n % len(replicas) :], *replicas[: n % len(replicas)])
-            for n in range(len(self.tps))
-        )
-        request = CreateTopicRequest(TOPIC, len(self.tps), len(replicas), assignment, config)
-        answer = self.ask(self.controller, request)
-        assert isinstance(answer, TopicResponse), answer
-        assert answer.error_code is ErrorCode.NONE, answer
+    def _do(self, event: Event) -> None:
+        node = None if event.process is None else event.process.node
+        machine = None if node is None else self.cluster.machines.get(node)
+        try:
+            event.task()
+        except SimulatedCrash:
+            assert machine is not None
+            self.cluster.disk_crashed(machine)
+        self.oracle.after_event(node)
+        if machine is not None and machine.up and machine.disk.stopped:
+            self.cluster.disk_crashed(machine)
+        if self.oracle.violations:
+            self._judge(self.oracle.violations)
+            self.oracle.violations.clear()
+
+    def _judge(self, violations: Iterable[str]) -> None:
+        for violation in violations:
+            assert violation.split()[0] in self._exempt, violation
+            self.exempted.append(violation)
+
+    def until_quiet(self) -> None:
+        """Until every replica is up, in sync, and holds and commits the same (I-24)."""
+        deadline_ms = self.scheduler.now_ms + self.limit_ms
+        while missing := what_is_missing(self.cluster, self.oracle):
+            assert self.scheduler.now_ms < deadline_ms, f"I-24: {missing}"
+            self.run(100)
+
+    def until_in_sync(self, names: str) -> None:
+        """Until the ISR is just these."""
+        self.wait_for(f"in sync are {names}", lambda: self.isr == names)
 
     def finish(self) -> None:
         """The epilogue of every scenario: heal, wait, check all invariants."""
@@ -126,16 +120,89 @@ class Stage(StagedCluster):
         self._judge(self.history.violations)
         self._judge(validate(self.cluster, self.oracle, self.history))
 
+    # -- messages --------------------------------------------------------------------------------
+
+    def hold_fetches(self, name: str) -> Hold:
+        """What a follower asks for."""
+        return self.hold(name, None, FetchRequest)
+
+    def hold_proposals(self, name: str) -> Hold:
+        """ISR changes of a leader."""
+        return self.hold(name, None, AlterPartitionRequest)
+
+    def hold_verdicts(self, name: str) -> Hold:
+        """The controller's answers to them."""
+        return self.hold(None, name, AlterPartitionResponse)
+
+    def hold_roles(self, name: str) -> Hold:
+        """What the controller tells a broker to be."""
+        return self.hold(None, name, LeaderAndIsrRequest)
+
+    def isolate(self, name: str, *, receives: bool = False, sends: bool = False) -> None:
+        """From all other brokers, at most but for one way, and from the coordinator, whose sessions
+        need both ways; clients still reach it."""
+        cut = self.cluster.network.weather.cut
+        for other in self.ids.values():
+            if other != self.ids[name]:
+                if not receives:
+                    cut[other, self.ids[name]] = "one-way-partition"
+                if not sends:
+                    cut[self.ids[name], other] = "one-way-partition"
+        self.cluster.cut_off(self.ids[name])
+
+    def heal_links(self) -> None:
+        """Brokers reach each other and the coordinator again."""
+        self.cluster.network.heal()
+        for broker_id, machine in self.cluster.machines.items():
+            if machine.cut_off:
+                self.cluster.reconnect(broker_id)
+
+    def heal(self) -> None:
+        """Links carry again, and what was held arrives."""
+        self.heal_links()
+        for hold in self._holds:
+            hold.end()
+        self._holds.clear()
+
+    # -- lives -----------------------------------------------------------------------------------
+
+    def begin_stop(self, name: str) -> None:
+        """A clean stop, controlled as far as the controller answers; a second later it returns."""
+        self.cluster.stop(self.ids[name], 1000)
+        self.run()
+
+    def power_loss_in_write(self, name: str, after: int) -> None:
+        """Power fails at the ``after``-th change of its disk from now, and leaves of what was not
+        synced whatever the seed says: sectors, a prefix, zeros."""
+        machine = self.machine(name)
+        machine.at_disk_crash = lambda: self.cluster.crash(machine.broker_id, "random", None)
+        machine.disk.crash_after(after)
+
+    def is_running(self, name: str) -> bool:
+        return self.is_up(name) and self.broker(name).state is BrokerState.RUNNING
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    def values(self, name: str) -> list[bytes]:
+        """All records of a replica, committed or not."""
+        return [bytes(record.value or b"") for record in self.log(name).records()]
+
+    def runs(self, name: str) -> list[tuple[int, int]]:
+        """``(epoch, start offset)`` of the epochs that have records, or have just begun."""
+        return [(entry[0], entry[1]) for entry in self.log(name).epoch_entries]
+
+    @property
+    def isr(self) -> str:
+        return self.letters(self.now.isr)
+
+    @property
+    def elr(self) -> str:
+        return self.letters(self.now.elr)
+
+    def letters(self, brokers: Iterable[int]) -> str:
+        return "".join(sorted(self.names[broker] for broker in brokers))
+
     # -- clients ---------------------------------------------------------------------------------
-
-    def send(self, name: str, request: Request, on_reply: Any) -> None:
-        self.cluster.network.send(self._client, self.ids[name], request, on_reply)
-
-    def ask(self, name: str, request: Request, wait_ms: int = 5) -> Response | None:
-        answers: list[Response | None] = []
-        self.send(name, request, answers.append)
-        self.run(wait_ms)
-        return answers[0] if answers else None
 
     def produce(
         self,
@@ -143,33 +210,11 @@ class Stage(StagedCluster):
         *values: bytes,
         acks: int = -1,
         tp: TopicPartition | None = None,
-        timeout_ms: int = 500,
-        wait_ms: float = 5,
-        **header: Any,
+        wait_ms: float | None = None,
+        **options: Any,
     ) -> Answer:
-        """One batch, sent to this broker whether it leads or not."""
-        tp = tp or self.tp
-        records = [(None, value) for value in values]
-        batch = bytes(encode_batch(records, default_timestamp=NOW_MS, **header))
-        write = Write(len(self.history.writes), tp, acks, values)
-        self.history.writes.append(write)
-        answer = Answer()
-
-        def on_reply(response: Response | None) -> None:
-            part = ProducePartitionResponse(tp, ErrorCode.NETWORK_EXCEPTION)
-            if isinstance(response, ProduceResponse):
-                (part,) = response.partitions
-            answer.part = part
-            outcome = WriteOutcome.UNKNOWN
-            if part.error_code is ErrorCode.NONE:
-                outcome = WriteOutcome.OK
-            elif part.error_code is ErrorCode.NOT_ENOUGH_REPLICAS or (
-                part.error_code in REFUSED and acks != -1
-            ):
-                outcome = WriteOutcome.FAILED
-            self.history.settle(write, outcome, part.base_offset)
-
-        self.send(name, ProduceRequest(acks, timeout_ms, (ProducePartition(tp, batch),)), on_reply)
+        """One batch, and what the client was told after ``wait_ms``."""
+        answer = self.send_batch(name, *values, acks=acks, tp=tp, **options)
         self.run(wait_ms)
         return answer
 
@@ -179,31 +224,3 @@ class Stage(StagedCluster):
             self._write_count += 1
             answer = self.produce(name, b"%d" % self._write_count, acks=acks)
             assert acks != 1 or answer.code is ErrorCode.NONE, answer.code
-
-    def consume(
-        self, name: str, offset: int = 0, *, epoch: int = -1, last_epoch: int = -1
-    ) -> tuple[ErrorCode, list[bytes]]:
-        """What a reader at ``offset`` gets; noted, for what was read once stays (I-6)."""
-        part = self.fetch(name, offset, epoch=epoch, last_epoch=last_epoch)
-        values = []
-        for record in read_records(
-            part.records, from_offset=offset, end_offset=part.high_watermark
-        ):
-            values.append(bytes(record.value or b""))
-            self.history.read(self.tp, record.offset, values[-1], "reader")
-        return part.error_code, values
-
-    def fetch(
-        self, name: str, offset: int, *, epoch: int = -1, last_epoch: int = -1
-    ) -> FetchPartitionResponse:
-        """A consumer's fetch that does not wait."""
-        part = FetchPartition(self.tp, offset, 1 << 20, epoch, last_epoch)
-        response = self.ask(name, FetchRequest((part,), max_wait_ms=0))
-        assert isinstance(response, FetchResponse), response
-        return response.partitions[0]
-
-    def elect_uncleanly(self) -> ErrorCode:
-        """An operator has whoever is alive elected."""
-        request = ElectLeadersRequest(ElectionType.UNCLEAN, (self.tp,))
-        answer: Any = self.ask(self.controller, request)
-        return dict(answer.partitions)[self.tp]

@@ -62,7 +62,7 @@ def test_s27_one_way_partition(victim: str, way: str) -> None:
     """It never heals; leadership settles where both ways are open."""
     stage = Stage("ABC", min_isr=2)
     stage.fill("A", 3, acks=-1)
-    stage.cut_off(victim, **{way: True})
+    stage.isolate(victim, **{way: True})
     for second in range(120):
         stage.run(1000)
         for name in "ABC":
@@ -72,7 +72,7 @@ def test_s27_one_way_partition(victim: str, way: str) -> None:
     assert stage.isr == others
     assert stage.oracle.counters["elections"] <= 2
     elections = stage.oracle.counters["elections"]
-    answers = [stage.produce(str(stage.leader), b"settled%d" % n) for n in range(3)]
+    answers = [stage.produce(stage.leader, b"settled%d" % n) for n in range(3)]
     assert {answer.code for answer in answers} == {ErrorCode.NONE}
     stage.run(5000)
     assert stage.oracle.counters["elections"] == elections

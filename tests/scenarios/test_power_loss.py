@@ -13,7 +13,8 @@ from typing import NamedTuple
 import pytest
 
 from checkpoints.types import TopicPartition
-from tests.scenarios.stage import Answer, Stage
+from replication.simulator.matrix.cluster import Answer
+from tests.scenarios.stage import Stage
 
 
 class Loss(NamedTuple):
@@ -39,8 +40,8 @@ def coordinated_power_loss(seed: int, flush: str, partitions: int = 20) -> Loss:
 
     def load() -> None:
         for tp in stage.tps:
-            leader = stage.names.get(stage.oracle.registrations[tp].leader)
-            if leader is not None and stage.is_up(leader):
+            leader = stage.leader_of(tp)
+            if leader and stage.is_up(leader):
                 answers.append(stage.produce(leader, b"%d" % len(answers), tp=tp, wait_ms=0))
 
     for _ in range(rng.randint(3, 6)):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from replication.common.error_codes import ErrorCode
-from tests.scenarios.stage import Answer, Stage
+from replication.simulator.matrix.cluster import Answer
+from tests.scenarios.stage import Stage
 
 REFUSED = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,)
 

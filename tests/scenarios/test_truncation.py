@@ -172,7 +172,7 @@ def test_s24_deletion_inside_a_batch_and_an_empty_replica() -> None:
     for first in (0, 5):
         stage.produce("A", *[b"%d" % n for n in range(first, first + 5)])
     delete_records(stage, 7)
-    part = stage.fetch("A", 7)
+    part = stage.fetch_as_consumer("A", 7)
     assert bytes(part.records[:8]) == (5).to_bytes(8, "big")
     assert stage.consume("A", 7) == (ErrorCode.NONE, [b"7", b"8", b"9"])
     stage.start("C")

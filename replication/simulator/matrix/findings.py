@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from replication.simulator.matrix.client import TP
-from replication.simulator.matrix.stage import NAMES, Stage
+from replication.simulator.matrix.stage import Stage
 from replication.simulator.oracle.history import WriteOutcome
 from replication.simulator.oracle.validations import ReplicaContent
 
@@ -71,7 +70,7 @@ class Observer:
             return
         reference: dict[int, bytes] | None = None
         for name in stage.replicas:
-            mine, known = stage.replica(name), its.follower(NAMES.index(name))
+            mine, known = stage.replica(name), its.follower(stage.ids[name])
             if mine is None or known is None or known.log_end != mine.log_end_offset:
                 continue
             if reference is None:
@@ -96,22 +95,22 @@ class Observer:
         held = values_of(stage, leader) if leader in logs else {}
         acknowledged = [
             (write.offset, write.values[0])
-            for write in stage.client.history.writes
+            for write in stage.history.writes
             if write.outcome is WriteOutcome.OK and write.acks == -1
         ]
-        seen = stage.client.history.seen.get(TP, {})
+        seen = stage.history.seen.get(stage.tp, {})
         return Findings(
             acknowledged=len(acknowledged),
             lost=tuple(sorted(o for o, value in acknowledged if held.get(o) != value)),
             diverged=tuple(sorted(self._diverged)),
             reread=tuple(o for o, value in held.items() if seen.get(o, value) != value),
-            out_of_range=stage.client.out_of_range,
+            out_of_range=stage.out_of_range,
             stuck=stuck,
         )
 
 
 def _content(stage: Stage, name: str) -> ReplicaContent:
-    return ReplicaContent(stage.cluster.machines[NAMES.index(name)], TP)
+    return ReplicaContent(stage.machine(name), stage.tp)
 
 
 def batches_of(stage: Stage, name: str) -> dict[int, bytes]:

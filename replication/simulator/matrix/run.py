@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from checkpoints.loggers import package_loggers
+from replication.simulator.matrix.cluster import ScriptError
 from replication.simulator.matrix.findings import Findings, Observer
 from replication.simulator.matrix.rules import COLUMNS, DEFAULT, RuleColumn
 from replication.simulator.matrix.scenarios import SCENARIOS, Scenario
-from replication.simulator.matrix.stage import ScriptError, Stage
+from replication.simulator.matrix.stage import Stage
 
 
 @dataclass(frozen=True, slots=True)

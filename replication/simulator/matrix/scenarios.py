@@ -87,7 +87,7 @@ def power_loss_of_both(stage: Stage) -> None:
     stage.catch_up("A")
     stage.flush("B")
     stage.checkpoint("B")
-    stage.lose_power("A", "B")
+    stage.power_loss("A", "B", noticed=False)
     stage.end_sessions("B", "A")  # A counts as leader for a moment
     stage.start("A")
     stage.wait_for("A leads", lambda: stage.leads("A"))
@@ -197,7 +197,7 @@ def last_replica_standing(stage: Stage) -> None:
     stage.acknowledged(record)
     stage.checkpoint("A")
     stage.stop("B")
-    stage.lose_power("A")
+    stage.power_loss("A", noticed=False)
     stage.end_sessions("A")
     stage.start("A")
 
@@ -214,7 +214,7 @@ def nobody_in_sync(stage: Stage) -> None:
     stage.checkpoint("B")
     stage.kill("B")
     stage.acknowledged(stage.produce("A", 4))
-    stage.consume(0, "A")
+    stage.consume("A")
     stage.checkpoint("A")
     stage.kill("A")
     stage.start("B")
@@ -235,7 +235,7 @@ def leader_without_tail(stage: Stage) -> None:
     stage.catch_up("B", "C")
     stage.acknowledged(records)
     stage.checkpoint("A", "B", "C")
-    stage.lose_power("A")
+    stage.power_loss("A", noticed=False)
     stage.cut_off("K")
     stage.start("A")
     stage.end_sessions("A")
@@ -252,15 +252,15 @@ def stale_checkpoints(stage: Stage) -> None:
     stage.checkpoint("A", "B", "C")
     stage.produce("A", 7)
     stage.catch_up("B", "C")
-    stage.consume(8, "A")
+    stage.consume("A", 8)
     for order in permutations("ABC"):
-        stage.lose_power(*"ABC")
+        stage.power_loss(*"ABC", noticed=False)
         stage.end_sessions(*"ABC")
         for name, following in zip(order, (*order[1:], ""), strict=True):
             if not stage.is_up(name):
                 stage.start(name)
             stage.wait_for(f"{name} leads", lambda name=name: stage.leads(name))  # type: ignore[misc]
-            stage.consume(8, name)
+            stage.consume(name, 8)
             if following:
                 stage.start(following)
                 stage.kill(name)
@@ -283,9 +283,9 @@ def coordinated_power_loss(stage: Stage) -> None:
             if chance.random() < 0.5:
                 stage.flush(name)
         for _ in range(chance.randrange(2, 8)):
-            stage.send(stage.leader)
+            stage.send_record(stage.leader)
             stage.run(chance.randrange(3))
-        stage.lose_power(*"ABC", mode="random")
+        stage.power_loss(*"ABC", noticed=False, mode="random")
         stage.end_sessions(*chance.sample("ABC", 3))
         for name in chance.sample("ABC", 3):
             stage.start(name)

@@ -1,160 +1,92 @@
-"""A cluster that follows a script step by step.
+"""The stage of the matrix: a script decides which fetches get through.
 
-Brokers, fetchers, controller, coordinator and logs are the real ones. The script decides which
-fetches get through, which broker crashes with which bytes lost, and when sessions end. Broker K has
-no replica: it is always the controller.
-
-Nothing happens just because time passes. Sessions end and high-watermark checkpoints are written
-when the script says so, and the lag time of the ISR is longer than any script.
+Broker K has no replica: it is always the controller. Nothing happens just because time passes.
+Sessions end and high-watermark checkpoints are written when the script says so, and the lag time of
+the ISR is longer than any script.
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, ClassVar
 
-from logstore.testing.faulty import CrashMode
+from replication.common.error_codes import ErrorCode
 from replication.common.messages import (
-    CreateTopicRequest,
     ElectionType,
     ElectLeadersRequest,
-    Request,
-    Response,
+    FetchRequest,
+    FetchResponse,
+    LeaderAndIsrRequest,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochResponse,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
 )
-from replication.common.state import NO_LEADER, PartitionRegistration
-from replication.coordination import nodes
-from replication.partition import Partition
-from replication.simulator.matrix.client import TIMEOUT_MS, TP, ScriptClient
-from replication.simulator.matrix.gate import Gate
+from replication.simulator.matrix.cluster import Answer, ScriptError, StagedCluster
+from replication.simulator.matrix.holds import Hold
 from replication.simulator.matrix.rules import RuleColumn
-from replication.simulator.oracle.history import Write, WriteOutcome
-from replication.simulator.world.cluster import SimCluster
-from replication.simulator.world.coordinator import SimSession
-from replication.simulator.world.plan import SchedulePlan
-from replication.simulator.world.scheduler import US_PER_MS, Scheduler
+from replication.simulator.world.network import SimMessage
+from replication.simulator.world.scheduler import Scheduler
 
-NAMES = "ABCK"
-CONTROLLER = "K"
+REPLICAS, CONTROLLER = "ABC", "K"
 FOREVER_MS = 1 << 40
-STEP_MS = 20  # enough for everything that a step causes
-LIMIT_MS = 10_000  # virtual time; what has not happened by then never will
 
 
-class ScriptError(Exception):
-    """The cluster did not do what a step of the script expects."""
+class Stage(StagedCluster):
+    """See the module. ``options`` are those of ``StagedCluster``.
 
-
-class Stage:
-    """The cluster of a script. Brokers are named by letters.
-
-    Args:
-        flush: ``ack`` syncs each append before it counts, ``os`` leaves syncs to the system.
-        elr: ``eligible.leader.replicas.enable``.
+    Attributes:
+        out_of_range: how often the client read at a position that does not exist.
     """
 
-    def __init__(
-        self, column: RuleColumn, *, flush: str, min_isr: int, elr: bool, unclean: bool, seed: int
-    ) -> None:
-        self.scheduler = Scheduler(random.Random(f"stage {seed}"))
+    step_ms = 20
+    start_ms = 200
+    limit_ms = 10_000
+    session_ms = FOREVER_MS
+    socket_ms = 60_000
+    segment_bytes = 1 << 20
+    config: ClassVar[dict[str, Any]] = {
+        "replica_lag_time_max_ms": 600_000,
+        "replica_fetch_wait_max_ms": 5,
+        "high_watermark_checkpoint_interval_ms": FOREVER_MS,
+    }
+
+    def __init__(self, column: RuleColumn, *, seed: int = 0, **options: Any) -> None:
+        scheduler = Scheduler(random.Random(f"stage {seed}"))
+        super().__init__(
+            REPLICAS + CONTROLLER, scheduler, truncation=column.rule, seed=seed, **options
+        )
         self.chance = random.Random(f"script {seed}")  # for scripts with random choices
-        plan = SchedulePlan(
-            seed, column.rule, flush, len(NAMES), 1, min_isr, (), (), (), 0, segment_bytes=1 << 20
-        )
-        self.cluster = SimCluster(
-            plan, self.scheduler, Counter(), lambda machine: None, lambda machine: None
-        )
-        self.cluster.coordinator.session_timeout_ms = FOREVER_MS
-        # One segment for everything, because a roll would sync what the script wants to lose.
-        self.cluster.log_config = replace(self.cluster.log_config, segment_index_bytes=1 << 12)
-        self.cluster.config = replace(
-            self.cluster.config,
-            replica_lag_time_max_ms=600_000,
-            replica_fetch_wait_max_ms=5,
-            high_watermark_checkpoint_interval_ms=FOREVER_MS,
-            eligible_leader_replicas=elr,
-            auto_leader_rebalance=False,
-        )
-        self.gate = Gate(answers_without_epoch=column.answers_without_epoch)
-        self.cluster.network.gate = self.gate
-        self.cluster.network.socket_timeout_ms = TIMEOUT_MS
-        self.client = ScriptClient(self.cluster.network)
-        self.at_rest: Callable[[], None] = lambda: None  # called after each step
+        self.out_of_range = 0
         self.replicas = ""
-        self._config = {
-            "min.insync.replicas": str(min_isr),
-            "unclean.leader.election.enable": str(unclean).lower(),
+        self._answers_without_epoch = column.answers_without_epoch
+        self._fetches = {
+            name: self._hold(name, None, FetchRequest, ListOffsetsRequest) for name in REPLICAS
         }
-        self._session = self.cluster.coordinator.connect(-1)
-        self._orphans: dict[str, SimSession] = {}  # sessions of dead processes
+        self._answers = {name: self._hold(None, name, FetchResponse) for name in REPLICAS}
+        control = (LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest)
+        self._control = {name: self._hold(None, name, *control) for name in REPLICAS}
+        for hold in (*self._answers.values(), *self._control.values()):
+            hold.on = False
 
-    # -- time ----------------------------------------------------------------------------------
+    def _hold(self, source: str | None, target: str | None, *kinds: type) -> Hold:
+        return self.hold(source, target, *kinds, settle=lambda: None)
 
-    def run(self, ms: int = STEP_MS) -> None:
-        """Let time pass."""
-        scheduler = self.scheduler
-        until_us = scheduler.now_us + ms * US_PER_MS
-        while (event := scheduler.next_event(until_us)) is not None:
-            event.task()
-        self.at_rest()
-
-    def wait_for(self, what: str, reached: Callable[[], bool]) -> None:
-        """
-        Raises:
-            ScriptError: it did not happen.
-        """
-        for _ in range(LIMIT_MS // STEP_MS):
-            if reached():
-                return
-            self.run()
-        raise ScriptError(f"never: {what}; {self.registration}")
-
-    # -- looking -------------------------------------------------------------------------------
-
-    @property
-    def registration(self) -> PartitionRegistration:
-        """The registration in the coordinator's tree."""
-        topic = self._session.get(nodes.topic_path(TP.topic))
-        state = self._session.get(nodes.partition_state_path(TP))
-        if topic is None or state is None:
-            return PartitionRegistration((), (), NO_LEADER, -1, -1)
-        replicas = nodes.decode_topic(TP.topic, topic.data).partitions[TP.partition]
-        return nodes.decode_partition(TP, state.data, state.version, replicas)
-
-    @property
-    def leader(self) -> str:
-        """The leader by the controller's registration; empty for none."""
-        leader = self.registration.leader
-        return "" if leader == NO_LEADER else NAMES[leader]
-
-    def is_up(self, name: str) -> bool:
-        return self.cluster.machines[NAMES.index(name)].broker is not None
-
-    def replica(self, name: str) -> Partition | None:
-        """The replica of a broker, if it is up and has opened its log."""
-        broker = self.cluster.machines[NAMES.index(name)].broker
-        if broker is None:
-            return None
-        found = broker.replica_manager.partitions.get(TP)
-        return None if found is None or found.log is None else found
-
-    def _open(self, name: str) -> Partition:
-        found = self.replica(name)
-        if found is None:
-            raise ScriptError(f"{name} has no replica")
-        return found
-
-    def log_end(self, name: str) -> int:
-        return self._open(name).log_end_offset
+    def _gate(self, message: SimMessage) -> None:
+        content = message.content
+        if self._answers_without_epoch and isinstance(content, OffsetForLeaderEpochResponse):
+            parts = tuple(part._replace(leader_epoch=-1) for part in content.partitions)
+            message = message._replace(content=OffsetForLeaderEpochResponse(parts))
+        super()._gate(message)
 
     def leads(self, name: str) -> bool:
         """Whether a broker is leader and knows it."""
-        found, now = self.replica(name), self.registration
+        found, now = self.replica(name), self.now
         return (
             found is not None
             and found.is_leader
-            and now.leader == NAMES.index(name)
+            and now.leader == self.ids[name]
             and found.leader_epoch == now.leader_epoch
         )
 
@@ -168,15 +100,10 @@ class Stage:
         """
         self.replicas = replicas
         self.start(CONTROLLER)
-        self.wait_for("K is controller", lambda: self.cluster.controller == NAMES.index(CONTROLLER))
+        self.wait_for("K is controller", lambda: self.controller == CONTROLLER)
         for name in replicas:
             self.start(name)
-        answers: list[Response | None] = []
-        assignment = tuple(NAMES.index(name) for name in replicas)
-        self._ask_controller(
-            CreateTopicRequest(TP.topic, 1, len(replicas), (assignment,), self._config), answers
-        )
-        self.wait_for("the topic is there", lambda: all(self.replica(n) for n in replicas))
+        self.create(replicas)
         for name in replicas[: max(0, replicas.find(leader))]:
             self.cut_off(name)
             self.end_sessions(name)
@@ -185,75 +112,32 @@ class Stage:
             self.wait_for(f"{leader} leads", lambda: self.leads(leader))
             self.catch_up(*replicas)
 
-    def _ask_controller(self, request: Request, answers: list[Response | None]) -> None:
-        broker = self.cluster.machines[NAMES.index(CONTROLLER)].broker
-        assert broker is not None
-        broker.handle(request, answers.append)
-
-    def start(self, name: str) -> None:
-        """Start a broker, and let it register if its last session is over."""
-        self.cluster.start(NAMES.index(name))
-        self.run(10 * STEP_MS)
-
-    def kill(self, *names: str) -> None:
-        """Kill processes. What they wrote is kept, and their sessions end."""
-        self._crash(names, "all_kept")
-        self.end_sessions(*names)
-
-    def lose_power(self, *names: str, mode: CrashMode = "all_lost") -> None:
-        """Lose everything that was not synced. The sessions live until ``end_sessions``."""
-        self._crash(names, mode)
-
-    def _crash(self, names: tuple[str, ...], mode: CrashMode) -> None:
-        for name in names:
-            broker = NAMES.index(name)
-            session = self.cluster.machines[broker].session
-            if session is not None:
-                self._orphans[name] = session
-            self.gate.lose_all_of(broker)
-            self.cluster.network.unbind(broker)  # waiting senders notice it soon
-            self.cluster.crash(broker, mode, None)
-
-    def end_sessions(self, *names: str) -> None:
-        """End sessions one after the other, so that the controller sees each end."""
-        for name in names:
-            session = self._orphans.pop(name, self.cluster.machines[NAMES.index(name)].session)
-            assert session is not None
-            self.cluster.coordinator.expire(session)
-            self.run()
-
     def stop(self, name: str) -> None:
-        """Stop cleanly: leaderships move, high watermarks are written, logs are closed."""
-        self.cluster.stop(NAMES.index(name), None)
-        self.wait_for(f"{name} stops", lambda: not self.is_up(name))
-        self.gate.lose_all_of(NAMES.index(name))
+        super().stop(name)
+        self._lose_held(name)
 
-    def cut_off(self, name: str) -> None:
-        """Cut a broker off from the coordinator. It goes on with what it knows."""
-        self.cluster.cut_off(NAMES.index(name))
-        self.run()
+    def _before_crash(self, name: str) -> None:
+        self._lose_held(name)
+        self.cluster.network.unbind(self.ids[name])  # waiting senders notice it soon
 
-    def reconnect(self, name: str) -> None:
-        self.cluster.reconnect(NAMES.index(name))
-        self.run(10 * STEP_MS)
+    def _lose_held(self, name: str) -> None:
+        for hold in self._holds:
+            hold.lose(self.ids[name])
 
     # -- the controller ------------------------------------------------------------------------
 
     def deafen(self, name: str) -> None:
         """Keep the controller's requests from a broker."""
-        self.gate.deaf.add(NAMES.index(name))
+        self._control[name].on = True
 
     def undeafen(self, name: str) -> None:
         """Let them through again. Earlier ones are lost, and the latest state is sent."""
-        broker = NAMES.index(name)
-        self.gate.deaf.discard(broker)
-        self.gate.lose(lambda message: message.target == broker and message.source >= 0)
-        self.run(10 * STEP_MS)
+        self._control[name].lose_all()
+        self.run(self.start_ms)
 
     def elect_preferred(self) -> None:
         """Elect the first replica of the assignment, if it is in the ISR."""
-        answers: list[Response | None] = []
-        self._ask_controller(ElectLeadersRequest(ElectionType.PREFERRED, (TP,)), answers)
+        self.ask_controller(ElectLeadersRequest(ElectionType.PREFERRED, (self.tp,)))
         self.wait_for("the preferred replica leads", lambda: self.leads(self.replicas[0]))
 
     # -- replication ---------------------------------------------------------------------------
@@ -261,26 +145,22 @@ class Stage:
     def fetch(self, *names: str, rounds: int = 1) -> None:
         """Let ``rounds`` fetches of each broker through, with their answers."""
         for name in names:
-            broker = NAMES.index(name)
-            self.gate.rounds[broker] = rounds
-            self.gate.look_again()
-            self.wait_for(
-                f"{name} fetches {rounds} times",
-                lambda broker=broker: self.gate.rounds[broker] == 0,  # type: ignore[misc]
-            )
+            hold = self._fetches[name]
+            hold.let_pass(rounds)
+            self.wait_for(f"{name} fetches {rounds} times", lambda hold=hold: not hold.to_pass)  # type: ignore[misc]
         self.run()
 
     def fetch_unanswered(self, *names: str) -> None:
         """Let one fetch of each reach the leader, and lose all answers from now on."""
-        self.gate.unanswered.update(NAMES.index(name) for name in names)
+        for name in names:
+            self._answers[name].on = True
         self.fetch(*names)
 
     def fetch_freely(self, *names: str) -> None:
         """Let all fetches through, until they have caught up once."""
-        brokers = {NAMES.index(name) for name in names}
-        self.gate.free |= brokers
-        self.gate.unanswered -= brokers
-        self.gate.look_again()
+        for name in names:
+            self._answers[name].end()
+            self._fetches[name].end()
 
     def catch_up(self, *names: str) -> None:
         """Let them fetch until they are in sync and know the leader's high watermark, and no
@@ -291,7 +171,8 @@ class Stage:
         """
         self.fetch_freely(*names)
         self.wait_for(f"{', '.join(names)} caught up", lambda: all(map(self._is_level, names)))
-        self.gate.free -= {NAMES.index(name) for name in names}
+        for name in names:
+            self._fetches[name].on = True
         self.run()  # no fetch is waiting at the leader any more
 
     def fetch_single_batches(self) -> None:
@@ -306,48 +187,40 @@ class Stage:
         return (
             mine.log_end_offset == its.log_end_offset == its.high_watermark
             and mine.high_watermark == its.high_watermark
-            and NAMES.index(name) in its.isr.committed
+            and self.ids[name] in its.isr.committed
         )
-
-    # -- disks ---------------------------------------------------------------------------------
-
-    def flush(self, *names: str) -> None:
-        """Write the caches of machines back to their disks."""
-        for name in names:
-            self._open(name).local_log().flush()
 
     def checkpoint(self, *names: str) -> None:
         """Write their high watermarks to ``replication-offset-checkpoint``."""
         for name in names:
-            broker = self.cluster.machines[NAMES.index(name)].broker
-            assert broker is not None
-            broker.log_manager.checkpoint_high_watermarks()
+            self.broker(name).log_manager.checkpoint_high_watermarks()
 
     # -- clients -------------------------------------------------------------------------------
 
-    def produce(self, to: str, count: int = 1, acks: int = -1) -> list[Write]:
+    def produce(self, to: str, count: int = 1, acks: int = -1) -> list[Answer]:
         """Send batches of one record each to a broker."""
-        writes = [self.send(to, acks) for _ in range(count)]
+        answers = [self.send_record(to, acks) for _ in range(count)]
         self.run()
-        return writes
+        return answers
 
-    def send(self, to: str, acks: int = -1) -> Write:
+    def send_record(self, to: str, acks: int = -1) -> Answer:
         """Send one record, without waiting for its arrival."""
-        return self.client.produce(NAMES.index(to), acks)
+        value = b"m%d" % len(self.history.writes)
+        return self.send_batch(to, value, acks=acks, timeout_ms=self.socket_ms)
 
-    def acknowledged(self, writes: list[Write]) -> None:
+    def acknowledged(self, answers: list[Answer]) -> None:
         """
         Raises:
             ScriptError: some are not.
         """
         self.wait_for(
-            "all records acknowledged", lambda: all(w.outcome is WriteOutcome.OK for w in writes)
+            "all records acknowledged", lambda: all(a.code is ErrorCode.NONE for a in answers)
         )
 
-    def consume(self, offset: int, of: str) -> None:
-        """Let the client read on from a position."""
-        self.client.consume(NAMES.index(of), offset)
-        self.run()
+    def consume(self, name: str, offset: int = 0) -> tuple[ErrorCode, list[bytes]]:
+        found = super().consume(name, offset)
+        self.out_of_range += found[0] is ErrorCode.OFFSET_OUT_OF_RANGE
+        return found
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -355,20 +228,21 @@ class Stage:
         """Start and connect all brokers, let all messages pass, then write a last record.
 
         Returns:
-            What is still wrong after ``LIMIT_MS``; empty if the replicas are equal and the write
+            What is still wrong after ``limit_ms``; empty if the replicas are equal and the write
             was acknowledged.
         """
         for name in (CONTROLLER, *self.replicas):
-            if self.cluster.machines[NAMES.index(name)].cut_off:
+            if self.machine(name).cut_off:
                 self.reconnect(name)
-        self.gate.open()
+        for hold in self._holds:
+            hold.lose_all()
         self.end_sessions(*self._orphans)
         for name in self.replicas:
             if not self.is_up(name):
                 self.start(name)
         try:
             self.wait_for("a leader", lambda: bool(self.leader) and self.leads(self.leader))
-            self.wait_for("all level", lambda: all(self._is_level(n) for n in self.replicas))
+            self.wait_for("all level", lambda: all(map(self._is_level, self.replicas)))
             self.acknowledged(self.produce(self.leader))
             self.wait_for("all level again", lambda: all(map(self._is_level, self.replicas)))
         except ScriptError as error:
