@@ -17,6 +17,11 @@ DIRECTORY = "/d/t-0"
 CONFIG = LogConfig(segment_index_bytes=1200, index_interval_bytes=100, retention_ms=-1)
 T0 = 1_700_000_000_000
 Files = dict[str, bytes]
+MODES: tuple[tuple[CrashMode, int], ...] = (
+    ("all_lost", 0),
+    ("all_kept", 0),
+    *((("random", seed)) for seed in range(6)),
+)
 
 
 def batches_of(
@@ -115,28 +120,35 @@ def segment_path(base: int, suffix: str = ".log") -> str:
     return f"{DIRECTORY}/{base:020}{suffix}"
 
 
+def crashes(
+    prepare: Callable[[], FaultyStorage], act: Callable[[FaultyStorage], object]
+) -> Iterator[tuple[FaultyStorage, str]]:
+    """The disk after a crash at each change that ``act`` makes to it, with its place in words, and
+    after the whole. Many places and modes leave the same files; what was seen is left out."""
+    seen: set[frozenset[tuple[str, bytes]]] = set()
+    count, whole = 0, False
+    while not whole:
+        count += 1
+        for mode, seed in MODES:
+            storage = prepare()
+            storage.crash_after(count)
+            place = "after the whole"
+            try:
+                act(storage)
+                whole = True
+            except SimulatedCrash as crash:
+                place = str(crash)
+            storage.crash(random.Random(seed), mode)
+            content = frozenset(tree(storage))
+            if content not in seen:
+                seen.add(content)
+                yield storage, f"{mode} {seed}, {place}"
+
+
 def opening_crashes(
     prepare: Callable[[], FaultyStorage], open_it: Callable[[FaultyStorage], ReplicaLog]
 ) -> Iterator[tuple[FaultyStorage, str]]:
-    """The disk after a crash at each change that opening a log makes to it."""
-    modes: tuple[tuple[CrashMode, int], ...] = (
-        ("all_lost", 0),
-        ("all_kept", 0),
-        *((("random", seed)) for seed in range(6)),
-    )
-    count = 0
-    while True:
-        count += 1
-        for mode, seed in modes:
-            storage = prepare()
-            storage.crash_after(count)
-            try:
-                open_it(storage).crash()
-            except SimulatedCrash as crash:
-                storage.crash(random.Random(seed), mode)
-                yield storage, f"{mode} {seed}, {crash}"
-            else:
-                return
+    return crashes(prepare, lambda storage: open_it(storage).crash())
 
 
 def assert_nothing_gone(storage: Storage, batches: list[Batch], place: str = "") -> None:

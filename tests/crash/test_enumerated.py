@@ -13,52 +13,41 @@ from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 from logstore.storage.base import Storage
 from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
-from logstore.testing.faulty import CrashMode
 from tests.crash.checks import check_lookups, check_state
 from tests.crash.disk import (
     CONFIG,
     DIRECTORY,
+    MODES,
     T0,
     batches_of,
+    crashes,
     disk_with,
     joined,
     log_bytes,
     open_log,
+    opening_crashes,
     tree,
     written,
 )
 from tests.crash.model import Batch, segment_files, stored_batches
 
-MODES: tuple[tuple[CrashMode, int], ...] = (
-    ("all_lost", 0),
-    ("all_kept", 0),
-    *((("random", seed)) for seed in range(6)),
-)
 Act = Callable[[ReplicaLog], object]
 
 
-def crashes(prepare: Callable[[], ReplicaLog], act: Act) -> Iterator[tuple[FaultyStorage, str]]:
-    """The disk after every crash inside ``act``, with its place in words; then without one."""
-    count = 0
-    while True:
-        count += 1
-        for mode, seed in MODES:
-            log = prepare()
-            storage = log._core.storage
-            assert isinstance(storage, FaultyStorage)
-            storage.crash_after(count)
-            try:
-                act(log)
-            except SimulatedCrash as crash:
-                storage.crash(random.Random(seed), mode)
-                log.crash()
-                yield storage, f"{mode} {seed}, {crash}"
-            else:
-                storage.crash(random.Random(seed), mode)
-                log.crash()
-                yield storage, f"{mode} {seed}, after the whole"
-                if (mode, seed) == MODES[-1]:
-                    return
+def crashes_in(prepare: Callable[[], ReplicaLog], act: Act) -> Iterator[tuple[FaultyStorage, str]]:
+    """The disk after every crash inside ``act``, and without one."""
+    log: ReplicaLog
+
+    def prepared() -> FaultyStorage:
+        nonlocal log
+        log = prepare()
+        storage = log._core.storage
+        assert isinstance(storage, FaultyStorage)
+        return storage
+
+    for storage, place in crashes(prepared, lambda _: act(log)):
+        log.crash()
+        yield storage, place
 
 
 def assert_prefix(
@@ -97,13 +86,13 @@ def test_s36_crash_during_roll_and_the_next_append() -> None:
         log.roll()
         log.append_as_follower(BATCHES[6].data)
 
-    for storage, place in crashes(lambda: appended(BATCHES[:6], flush=False), act):
+    for storage, place in crashes_in(lambda: appended(BATCHES[:6], flush=False), act):
         assert_prefix(storage, place, BATCHES[:7])
 
 
 @pytest.mark.slow
 def test_s36_what_was_flushed_before_a_roll_stays() -> None:
-    for storage, place in crashes(lambda: appended(BATCHES[:6], flush=True), ReplicaLog.roll):
+    for storage, place in crashes_in(lambda: appended(BATCHES[:6], flush=True), ReplicaLog.roll):
         assert_prefix(storage, place, BATCHES[:6], flushed=18, point=18)
 
 
@@ -123,7 +112,7 @@ def test_s37_crash_during_truncation_and_what_is_appended_then(epoch: int) -> No
         log.flush()
 
     old = BATCHES
-    for storage, place in crashes(lambda: appended(old, flush=True, rolls=3), act):
+    for storage, place in crashes_in(lambda: appended(old, flush=True, rolls=3), act):
         log = assert_prefix(storage, place, old, BATCHES[:4] + new[:3], flushed=12)
         assert dict(log.epoch_entries).keys() == {b.epoch for b in log_batches(log, old, new)}
 
@@ -142,7 +131,7 @@ def test_s37_crash_during_a_full_truncation() -> None:
         log.append_as_follower(joined(new))
         log.flush()
 
-    for storage, place in crashes(lambda: appended(BATCHES, flush=True, rolls=3), act):
+    for storage, place in crashes_in(lambda: appended(BATCHES, flush=True, rolls=3), act):
         assert_prefix(storage, place, BATCHES, new)
 
 
@@ -197,29 +186,12 @@ def test_s38_a_split_cut_short_is_undone() -> None:
 @pytest.mark.slow
 def test_s38_crash_while_finishing_a_swap() -> None:
     files = THREE | SWAP
-    for storage, place in recovery_crashes(files):
+    for storage, place in opening_crashes(lambda: disk_with(files), open_log):
         assert_prefix(storage, place, BATCHES, flushed=36)
         assert [base for base, _ in segment_files(storage, DIRECTORY)] == [0]
 
 
 # -- S-41: recovery itself -------------------------------------------------------------------------
-
-
-def recovery_crashes(files: dict[str, bytes]) -> Iterator[tuple[FaultyStorage, str]]:
-    """The disk after a crash at each change that opening it makes."""
-    count = 0
-    while True:
-        count += 1
-        for mode, seed in MODES:
-            storage = disk_with(files)
-            storage.crash_after(count)
-            try:
-                open_log(storage).crash()
-            except SimulatedCrash as crash:
-                storage.crash(random.Random(seed), mode)
-                yield storage, f"{mode} {seed}, {crash}"
-            else:
-                return
 
 
 LOGS = sorted(path for path in THREE if path.endswith(".log"))
@@ -240,7 +212,7 @@ def test_s41_crash_during_recovery(damage: str) -> None:
     uninterrupted = disk_with(files)
     wanted = open_log(uninterrupted)
     kept = {path: data for path, data in tree(uninterrupted) if path.endswith(".cut")}
-    for storage, place in recovery_crashes(files):
+    for storage, place in opening_crashes(lambda: disk_with(files), open_log):
         log = open_log(storage)
         assert log_bytes(storage) == log_bytes(uninterrupted), place
         assert log.log_end_offset == wanted.log_end_offset
