@@ -28,6 +28,7 @@ from replication.protocol import SERVED, ApiKey, encode_request, request_header,
 from replication.protocol import messages as wire
 from replication.server.serving import serve
 from tests.support.protocol_values import draw
+from tests.support.until import until
 
 TIMEOUT_S = 60.0
 QUIET_S = 0.02  # a connection that sends nothing for so long has said all it will
@@ -210,11 +211,7 @@ def real_produce(size: int) -> bytes:
 
 
 def until_received(process: psutil.Process, connections: int) -> None:
-    """The server has accepted them all."""
-    end = time.monotonic() + TIMEOUT_S
-    while process.num_fds() < connections:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: process.num_fds() >= connections, "the server has accepted them all")
 
 
 def main() -> None:

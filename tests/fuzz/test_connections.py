@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 
 import pytest
 
@@ -11,9 +10,8 @@ from replication.server.serving import serve
 from tests.fuzz.connections import crowd, run
 from tests.support.leftovers import nothing_left
 
-ROUNDS = int(os.environ.get("LOGSTORE_FUZZ_ROUNDS", "150"))
-IDLE = int(os.environ.get("LOGSTORE_IDLE_CONNECTIONS", "300"))
-ANNOUNCING = int(os.environ.get("LOGSTORE_ANNOUNCING_CONNECTIONS", "300"))
+ROUNDS = 100  # ``python -m tests.fuzz.connections`` runs more, and ``--crowd`` a larger one
+IDLE = ANNOUNCING = 300
 
 
 def test_hostile_clients(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,40 +1,40 @@
-"""A short search with a fixed seed, the stored cases, and proof that the oracle bites."""
+"""A short search with a fixed seed, and the stored cases: ``python -m tests.fuzz`` searches on."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
-DIRECTORIES = 60
+from tests.fuzz.children import preload
+from tests.fuzz.search import CORPUS, Judged, run_drawn, scratch_directory, stored
+
+STORED = sorted(CORPUS.glob("*.json"))
+FIRST = 1_000_000  # the first case of ``--seed 1``
 
 
-def _fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tests.fuzz", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+@pytest.fixture
+def scratch() -> Iterator[str]:
+    preload()
+    with scratch_directory() as path:
+        yield path
 
 
-def _assert_nothing_found(done: subprocess.CompletedProcess[str]) -> None:
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
-
-
-@pytest.mark.slow
-def test_drawn_directories() -> None:
-    _assert_nothing_found(
-        _fuzz("--seed", "1", "--directories", str(DIRECTORIES), "--jobs", "1", "--quick")
-    )
+def found(judged: Judged) -> list[str]:
+    return [f"{failure.signature}: {failure.detail}" for failure in judged.failures]
 
 
 @pytest.mark.slow
-def test_stored_directories() -> None:
+@pytest.mark.parametrize("first", range(FIRST, FIRST + 60, 3))
+def test_drawn_directories(first: int, scratch: str) -> None:
+    for number in range(first, first + 3):
+        repeat = f"python -m tests.fuzz --one {number}"
+        assert found(run_drawn(number, scratch, quick=True)) == [], repeat
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
+def test_stored_directories(path: Path, scratch: str) -> None:
     """Each found something once."""
-    _assert_nothing_found(_fuzz("--corpus"))
+    assert found(stored(path, scratch)) == []
