@@ -1,9 +1,6 @@
-"""Interleavings of one log: the first few thousand seeds, and those that once failed."""
+"""Interleavings of one log: the first few hundred seeds, and those that once failed."""
 
 from __future__ import annotations
-
-import os
-import time
 
 import pytest
 
@@ -13,21 +10,15 @@ from tests.interleavings.program import draw
 from tests.interleavings.run import execute, execute_drawn
 from tests.interleavings.strategies import every_way
 
-SECONDS = float(os.environ.get("LOGSTORE_INTERLEAVINGS", "6"))
-"""How long to search; ``python -m tests.interleavings`` searches a range of seeds."""
-
 
 @pytest.mark.slow
-@pytest.mark.timeout(60 + 2 * SECONDS)
-def test_the_first_seeds() -> None:
-    deadline = time.monotonic() + SECONDS
-    seed = 0
-    while time.monotonic() < deadline:
+@pytest.mark.parametrize("first", range(0, 600, 150))
+def test_the_first_seeds(first: int) -> None:
+    """``python -m tests.interleavings`` searches any range of seeds."""
+    for seed in range(first, first + 150):
         program, schedule = draw(seed)
         found = execute_drawn(program, schedule).found
         assert found is None, f"{found}\npython -m tests.interleavings --one {seed}"
-        seed += 1
-    print(f"{seed} seeds")
 
 
 @pytest.mark.slow
@@ -45,7 +36,7 @@ def test_kept(name: str) -> None:
 
 
 def test_a_seed_repeats_exactly() -> None:
-    for seed in range(1, 40):
+    for seed in range(1, 16):
         program, schedule = draw(seed)
         first = execute_drawn(program, schedule, traced=True)
         second = execute_drawn(program, schedule, traced=True)

@@ -41,6 +41,7 @@ from tests.support.builders import marker, produced
 
 PATIENCE_S = 60.0
 """How long a round may go on after its end before it counts as a deadlock."""
+ROUND_S = 0.8
 
 
 class Round:
@@ -326,17 +327,15 @@ class Round:
                 log.aborted_transactions(start, end)
 
 
-def run_rounds(directory: Path, seed: int, seconds: float, *, each: float = 0.8) -> int:
-    """Rounds for about so many seconds; how many. Raises what the first failing one found."""
+def run_rounds(directory: Path, seed: int, rounds: int, *, each: float = ROUND_S) -> None:
+    """Raises what the first failing one found."""
     watch = RebuildWatch()
     logger = logging.getLogger("logstore")
     logger.addHandler(watch)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
-    deadline = time.monotonic() + seconds
-    count = 0
     try:
-        while time.monotonic() < deadline:
+        for count in range(rounds):
             path = directory / f"round{count}" / "t-0"
             path.parent.mkdir()
             try:
@@ -346,11 +345,9 @@ def run_rounds(directory: Path, seed: int, seconds: float, *, each: float = 0.8)
             except BaseException as error:
                 error.add_note(f"seed {seed + count}; the files are in {path}")
                 raise
-            count += 1
     finally:
         sys.setswitchinterval(interval)
         logger.removeHandler(watch)
-    return count
 
 
 def main() -> int:
@@ -359,8 +356,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        count = run_rounds(Path(directory), options.seed, options.minutes * 60)
-    print(f"{count} rounds from seed {options.seed}: nothing found")
+        rounds = int(options.minutes * 60 / ROUND_S)
+        run_rounds(Path(directory), options.seed, rounds)
+    print(f"{rounds} rounds from seed {options.seed}: nothing found")
     return 0
 
 
