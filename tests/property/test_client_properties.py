@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -22,7 +23,10 @@ from replication.client import (
 from replication.common.errors import LogTruncationError, TopicMadeAnewError
 from tests.support.clients import BROKERS, TP, Brokers
 
-SEEDS = range(120)
+SEVERAL = pytest.mark.parametrize(
+    "seeds", [range(30), pytest.param(range(30, 600), marks=pytest.mark.long)], ids=["few", "many"]
+)
+IDEMPOTENT = ProducerConfig(idempotent=True, delivery_timeout_ms=3000, request_timeout_ms=400)
 WEATHER = {
     "lost": 0.05,
     "answer_lost": 0.1,
@@ -100,23 +104,23 @@ def run(seed: int, config: ProducerConfig, *, unclean: bool = False) -> Sending:
     return sending
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_an_idempotent_producer_writes_each_batch_once_and_in_order(seed: int) -> None:
-    run(
-        seed, ProducerConfig(idempotent=True, delivery_timeout_ms=3000, request_timeout_ms=400)
-    ).check(once=True)
+@SEVERAL
+def test_an_idempotent_producer_writes_each_batch_once_and_in_order(seeds: range) -> None:
+    for seed in seeds:
+        run(seed, IDEMPOTENT).check(once=True)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_it_does_so_when_leaders_forget_what_it_wrote(seed: int) -> None:
+@SEVERAL
+def test_it_does_so_when_leaders_forget_what_it_wrote(seeds: range) -> None:
     """Producer state goes with the records that an unclean election cuts."""
-    config = ProducerConfig(idempotent=True, delivery_timeout_ms=3000, request_timeout_ms=400)
-    run(seed, config, unclean=True).check(once=True)
+    for seed in seeds:
+        run(seed, IDEMPOTENT, unclean=True).check(once=True)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_producer_without_idempotence_loses_nothing(seed: int) -> None:
-    run(seed, ProducerConfig(delivery_timeout_ms=3000, request_timeout_ms=400)).check(once=False)
+@SEVERAL
+def test_a_producer_without_idempotence_loses_nothing(seeds: range) -> None:
+    for seed in seeds:
+        run(seed, replace(IDEMPOTENT, idempotent=False)).check(once=False)
 
 
 def test_the_weather_does_what_it_says() -> None:
@@ -167,6 +171,10 @@ class Reading:
                 return
         raise AssertionError("it does not come to the end")
 
+    @property
+    def log(self) -> list[tuple[int, bytes]]:
+        return [(r.offset, bytes(r.value or b"")) for r in self.brokers.topic.records()]
+
     def what_holds(self) -> list[tuple[int, bytes]]:
         """Of what was read that which was not taken back by a later step to a lower offset."""
         held: list[tuple[int, bytes]] = []
@@ -201,30 +209,28 @@ def read_through(seed: int, reset: int | None, *, anew: bool) -> Reading:
     return reading
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_positions_never_pass_over_a_record(seed: int) -> None:
+@SEVERAL
+def test_positions_never_pass_over_a_record(seeds: range) -> None:
     """Whatever was cut and written anew: in the end the consumer has read the log as it is."""
-    reading = read_through(seed, EARLIEST, anew=seed % 2 == 0)
-    reading.finish()
-    log = [
-        (record.offset, bytes(record.value or b"")) for record in reading.brokers.topic.records()
-    ]
-    assert reading.what_holds() == log
-    assert not reading.errors
+    for seed in seeds:
+        reading = read_through(seed, EARLIEST, anew=seed % 2 == 0)
+        reading.finish()
+        assert reading.what_holds() == reading.log
+        assert not reading.errors
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_without_a_reset_policy_the_consumer_says_so(seed: int) -> None:
+@SEVERAL
+def test_without_a_reset_policy_the_consumer_says_so(seeds: range) -> None:
     """What was given out before the error is a prefix of a log that once was; nothing follows that
     is not the next record of it."""
-    reading = read_through(seed, None, anew=seed % 2 == 0)
-    offsets = [offset for offset, _ in reading.read]
-    assert offsets == list(range(len(offsets)))
-    if not reading.errors:
-        reading.finish()
+    for seed in seeds:
+        reading = read_through(seed, None, anew=seed % 2 == 0)
+        offsets = [offset for offset, _ in reading.read]
+        assert offsets == list(range(len(offsets)))
         if not reading.errors:
-            log = [(r.offset, bytes(r.value or b"")) for r in reading.brokers.topic.records()]
-            assert reading.read == log
-    for error in reading.errors:
-        assert isinstance(error, (LogTruncationError, TopicMadeAnewError))
-        assert error.position == len(offsets)
+            reading.finish()
+            if not reading.errors:
+                assert reading.read == reading.log
+        for error in reading.errors:
+            assert isinstance(error, (LogTruncationError, TopicMadeAnewError))
+            assert error.position == len(offsets)
