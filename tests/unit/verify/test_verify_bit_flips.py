@@ -1,12 +1,11 @@
 """S-49 on committed batches: every flipped bit is found, or hit a byte that nothing protects.
 
-``LOGSTORE_FLIPS=100000`` makes the runs longer. The seeds are fixed; ``-s`` prints, for each field,
-which rules found the flips in it, and what survived: the list in docs/verify.md.
+The seeds are fixed; ``-s`` prints, for each field, which rules found the flips in it, and what
+survived: the list in docs/verify.md.
 """
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from pathlib import Path
@@ -19,7 +18,7 @@ from logstore.format.reader import iter_batches
 from logstore.storage.memory import MemoryStorage
 from logstore.verify import Finding, Severity
 
-FLIPS = int(os.environ.get("LOGSTORE_FLIPS", "1000"))
+COUNTS = pytest.mark.parametrize("count", [750, pytest.param(100_000, marks=pytest.mark.long)])
 FIELDS = (
     ("base offset", 8),
     ("length", 12),
@@ -97,34 +96,37 @@ def located(found: list[Finding], flip: Flip) -> bool:
 
 
 @pytest.mark.slow
+@COUNTS
 @pytest.mark.parametrize("unprotected", [False, True])
 @pytest.mark.parametrize("transactions", [False, True])
-def test_every_flip_is_found(transactions: bool, unprotected: bool) -> None:
+def test_every_flip_is_found(transactions: bool, unprotected: bool, count: int) -> None:
     """With its leader-epoch-checkpoint a log that was never compacted hides no flip at all."""
     storage = log_dir(transactions=transactions, codecs=("none", "gzip", "lz4", "zstd"))
-    _, unseen = run(storage, flips(storage, FLIPS, 11, unprotected))
+    _, unseen = run(storage, flips(storage, count, 11, unprotected))
     assert unseen == []
 
 
 @pytest.mark.slow
-def test_without_the_epoch_file_only_epochs_can_hide() -> None:
+@COUNTS
+def test_without_the_epoch_file_only_epochs_can_hide(count: int) -> None:
     """What stays between the epochs of its neighbours is plausible: undetectable by the format."""
     storage = log_dir()
     storage.remove(f"{PARTITION}/leader-epoch-checkpoint")
-    _, unseen = run(storage, flips(storage, FLIPS, 12, unprotected=True))
+    _, unseen = run(storage, flips(storage, count, 12, unprotected=True))
     assert {flip.field for flip in unseen} <= {"leader epoch"}
     assert unseen  # at the ends of the log, and where an epoch begins
 
 
 @pytest.mark.slow
-def test_in_a_compacted_log_offsets_can_hide_in_gaps() -> None:
+@COUNTS
+def test_in_a_compacted_log_offsets_can_hide_in_gaps(count: int) -> None:
     """Where gaps are normal, a base offset that stays between its neighbours is plausible too."""
     storage = MemoryStorage()
     storage.make_dir(PARTITION)
     folder = Path(__file__).parents[2] / "golden" / "data" / "v2-compacted-none"
     for file in folder.glob("0*"):
         storage.write_file(f"{PARTITION}/{file.name}", file.read_bytes())
-    _, unseen = run(storage, flips(storage, FLIPS, 13, unprotected=True), exact=False)
+    _, unseen = run(storage, flips(storage, count, 13, unprotected=True), exact=False)
     assert {flip.field for flip in unseen} <= {"leader epoch", "base offset"}
 
 
