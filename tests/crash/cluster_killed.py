@@ -43,6 +43,7 @@ from tests.cluster.load import (
     check_values,
     values_of,
 )
+from tests.support.until import patience
 
 BROKERS = 3
 PARTITIONS = 3
@@ -50,7 +51,6 @@ SENDERS = 3
 TOPIC = "killed"
 START_S = 0.6  # a start takes about half of it
 LOAD_S = 0.6
-PATIENCE_S = 120.0
 CONFIG = ReplicationConfig(
     replica_lag_time_max_ms=1000,
     replica_fetch_wait_max_ms=100,
@@ -125,10 +125,9 @@ def reports_of(process: subprocess.Popen[bytes], rng: random.Random) -> list[lis
         raise Failure(f"the child ended with {process.wait()}")
     in_load = rng.random() < 0.7
     if in_load:
-        give_up = time.monotonic() + PATIENCE_S
         while data.count(b"\n") < 2:
-            if not select.select([pipe], [], [], max(0.0, give_up - time.monotonic()))[0]:
-                raise Failure(f"nothing was acknowledged within {PATIENCE_S:.0f} s")
+            if not select.select([pipe], [], [], patience())[0]:
+                raise Failure(f"nothing was acknowledged within {patience():.0f} s")
             more = os.read(pipe, 1 << 16)
             if not more:
                 raise Failure(f"the child ended with {process.wait()}")

@@ -21,7 +21,7 @@ from tests.faults.site import Site, copied
 
 OF_A_KIND = 4
 OF_A_KIND_LONG = 75
-BLOCKS = [KINDS[at : at + 10] for at in range(0, len(KINDS), 10)]
+BLOCKS = [list(KINDS)[at : at + 10] for at in range(0, len(KINDS), 10)]
 ONE_THREAD = VerifyOptions(threads=1)
 
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import logstore.cli
+from tests.support.until import patience
 
 MEMORY_MAX = 300 << 20  # bytes above what the preloaded process has
 OUTPUT_MAX = 64 << 20
@@ -54,7 +55,7 @@ CRASHED = 70  # the exit code of a child whose body raised, after its traceback
 class Limits:
     """What a child may take; the same for all that follow."""
 
-    seconds: float = 10.0
+    seconds: float = patience()
 
 
 LIMITS = Limits()

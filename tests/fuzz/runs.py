@@ -197,8 +197,8 @@ class Runner:
 
 
 def _cut_and_grow(root: str, racing: list[Mutation], tree: Tree) -> None:
-    until = time.monotonic() + 15
-    while time.monotonic() < until:
+    parent = os.getppid()
+    while os.getppid() == parent:
         for m in racing:
             with contextlib.suppress(OSError), open(os.path.join(root, m.path), "r+b") as file:
                 file.truncate(m.at)

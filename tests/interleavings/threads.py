@@ -38,8 +38,8 @@ from tests.interleavings.witness import (
 )
 from tests.interleavings.world import RebuildWatch
 from tests.support.builders import marker, produced
+from tests.support.until import patience
 
-PATIENCE_S = 60.0
 """How long a round may go on after its end before it counts as a deadlock."""
 ROUND_S = 0.8
 
@@ -88,9 +88,8 @@ class Round:
         if beside:
             self.log.close()
         self.witness.stop.set()
-        deadline = time.monotonic() + PATIENCE_S
         for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            thread.join(patience())
             if thread.is_alive():
                 faulthandler.dump_traceback(all_threads=True)
                 raise Broken("deadlock: the stacks are above")

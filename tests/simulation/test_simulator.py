@@ -336,7 +336,7 @@ class TestProtocol:
         for seed in range(100):
             result = run_seed(seed, SearchOptions(faults=(group,)))
             assert result.violations == []
-            left -= {kind for kind in left if result.counters[kind]}
+            left -= {kind for kind in left if result.counters.get(kind)}
             if not left:
                 break
         assert not left
