@@ -49,23 +49,10 @@ from replication.simulator.world.scheduler import (
 )
 
 TOPIC = "t"
-
-# Answers that say: nothing was appended by this attempt.
-REFUSED = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.INVALID_TIMESTAMP,
-        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.INVALID_RECORD,
-        ErrorCode.CORRUPT_MESSAGE,
-        ErrorCode.MESSAGE_TOO_LARGE,
-        ErrorCode.RECORD_LIST_TOO_LARGE,
-    }
-)
+OUTCOMES = {
+    ErrorCode.NONE: WriteOutcome.OK,
+    ErrorCode.NOT_ENOUGH_REPLICAS: WriteOutcome.FAILED,
+}
 
 
 class ScriptError(AssertionError):
@@ -388,13 +375,7 @@ class StagedCluster:
             if isinstance(response, ProduceResponse):
                 (part,) = response.partitions
             answer.part = part
-            outcome = WriteOutcome.UNKNOWN
-            if part.error_code is ErrorCode.NONE:
-                outcome = WriteOutcome.OK
-            elif part.error_code is ErrorCode.NOT_ENOUGH_REPLICAS or (
-                part.error_code in REFUSED and acks != -1
-            ):
-                outcome = WriteOutcome.FAILED
+            outcome = OUTCOMES.get(part.error_code, WriteOutcome.UNKNOWN)
             self.history.settle(write, outcome, part.base_offset)
 
         produced = ProducePartition(write.tp, bytes(batch))
