@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from replication.simulator.search.run import run_seed
+from replication.simulator.search.search import run_seeds
 from replication.simulator.world.plan import SearchOptions
 
-SEEDS = 4
 OPTIONS = SearchOptions(groups=True, events=80)
 
 
@@ -18,16 +18,10 @@ OPTIONS = SearchOptions(groups=True, events=80)
 def test_a_group_on_brokers_that_fail() -> None:
     """``logstore simulate --groups --schedules N`` runs as many as are asked for."""
     seen: Counter[str] = Counter()
-    for seed in range(SEEDS):
-        result = run_seed(seed, OPTIONS)
-        assert result.violations == [], f"seed {seed}"
+    for result in run_seeds(0, 4, OPTIONS):
+        assert result.violations == [], f"seed {result.seed}"
         seen.update(result.counters)
-    for what in (
-        "group commits",
-        "group offsets read",
-        "group assignments",
-        "elections",
-    ):
+    for what in ("group commits", "group offsets read", "group assignments", "elections"):
         assert seen[what], f"no schedule met {what!r}"
 
 

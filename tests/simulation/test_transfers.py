@@ -12,6 +12,7 @@ import pytest
 
 from replication.coordinators.transactions import state, transitions
 from replication.simulator.search.run import run_seed
+from replication.simulator.search.search import run_seeds
 from replication.simulator.world.plan import SearchOptions
 
 TRIES = 40  # schedules until something rare must have happened
@@ -55,7 +56,7 @@ def test_producers_that_have_used_all_epochs_get_another_id(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     use_few_epochs(monkeypatch)
-    results = [run_seed(seed, OPTIONS) for seed in range(3)]
+    results = run_seeds(0, 3, OPTIONS)
     assert [result.violations for result in results] == [[], [], []]
     assert any(result.counters.get("producer ids used up") for result in results)
 
