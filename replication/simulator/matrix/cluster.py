@@ -191,7 +191,7 @@ class StagedCluster:
         self, source: str | None = None, target: str | None = None, *kinds: type, **options: Any
     ) -> Hold:
         """Keep messages back from now on: from, to, and of which types."""
-        ids = {**self.ids, None: None}
+        ids: dict[str | None, int | None] = {**self.ids, None: None}
         hold = Hold(options.get("settle", self.run), ids[source], ids[target], kinds)
         self._holds.append(hold)
         return hold
@@ -396,7 +396,7 @@ class StagedCluster:
         part = self.fetch_as_consumer(name, offset)
         values = []
         for record in read_records(
-            part.records, from_offset=offset, end_offset=part.high_watermark
+            part.batches, from_offset=offset, end_offset=part.high_watermark
         ):
             values.append(bytes(record.value or b""))
             self.history.read(self.tp, record.offset, values[-1], "reader")
