@@ -350,19 +350,19 @@ EPOCH_DAMAGES: dict[str, bytes | None] = {
 }
 
 
-@pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("damage", list(EPOCH_DAMAGES))
-def test_s54_damaged_leader_epoch_checkpoint(damage: str, clean: bool) -> None:
-    content = EPOCH_DAMAGES[damage]
-    files = {path: data for path, data in EPOCH_FILES.items() if path != EPOCH_PATH}
-    if content is not None:
-        files[EPOCH_PATH] = content
-    storage = disk_with(files)
-    log = open_log(storage, clean=clean, recovery_point=27)
-    assert [tuple(entry) for entry in log.epoch_entries] == [(1, 0), (2, 12), (5, 27)]
-    assert storage.read_file(EPOCH_PATH) == b"0\n3\n1 0\n2 12\n5 27\n"
-    if damage != "beyond the log end":  # dropped by the rule of F-249, as after any crash
-        assert log.recovery_report.warnings or log.recovery_report.actions
+def test_s54_damaged_leader_epoch_checkpoint(damage: str) -> None:
+    for clean in (True, False):
+        content = EPOCH_DAMAGES[damage]
+        files = {path: data for path, data in EPOCH_FILES.items() if path != EPOCH_PATH}
+        if content is not None:
+            files[EPOCH_PATH] = content
+        storage = disk_with(files)
+        log = open_log(storage, clean=clean, recovery_point=27)
+        assert [tuple(entry) for entry in log.epoch_entries] == [(1, 0), (2, 12), (5, 27)]
+        assert storage.read_file(EPOCH_PATH) == b"0\n3\n1 0\n2 12\n5 27\n"
+        if damage != "beyond the log end":  # dropped by the rule of F-249, as after any crash
+            assert log.recovery_report.warnings or log.recovery_report.actions
 
 
 def manager_on(storage: Storage) -> LogManager:

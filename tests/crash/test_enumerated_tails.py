@@ -159,9 +159,9 @@ def test_s48_hostile_lengths(length: int) -> None:
     assert (log.size, log.log_end_offset) == (size, 30)
 
 
-@pytest.mark.parametrize("kept", range(18))
-def test_s48_a_file_that_ends_inside_a_header(kept: int) -> None:
-    assert_holds(recovered(joined(TEN) + TEN[0].data[:kept]), TEN)
+def test_s48_a_file_that_ends_inside_a_header() -> None:
+    for kept in range(18):
+        assert_holds(recovered(joined(TEN) + TEN[0].data[:kept]), TEN)
 
 
 BEFORE, VICTIM, AFTER = (
