@@ -130,6 +130,8 @@ def check(disk: Disk, intact: list[Original], reports: list[RecoveryReport], sca
                 assert at_home or found.body == last, "a batch has the offset of another"
 
 
+@pytest.mark.slow
+@pytest.mark.every
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "bits",

@@ -86,6 +86,8 @@ def test_every_scenario_has_its_expectations() -> None:
     assert list(EXPECTED) == [scenario.name for scenario in SCENARIOS]
 
 
+@pytest.mark.slow
+@pytest.mark.every
 @pytest.mark.parametrize("name", [name for name in EXPECTED if name not in SLOW])
 def test_row(name: str) -> None:
     check_row(name)

@@ -46,6 +46,7 @@ def test_transactions_on_brokers_that_fail() -> None:
     assert not WANTED - (+seen).keys()
 
 
+@pytest.mark.slow
 def test_a_seed_repeats_its_run() -> None:
     options = replace(OPTIONS, events=20, groups=True)
     assert run_seed(7, options) == run_seed(7, options)
