@@ -191,8 +191,8 @@ class StagedCluster:
         self, source: str | None = None, target: str | None = None, *kinds: type, **options: Any
     ) -> Hold:
         """Keep messages back from now on: from, to, and of which types."""
-        ids: dict[str | None, int | None] = {**self.ids, None: None}
-        hold = Hold(options.get("settle", self.run), ids[source], ids[target], kinds)
+        ends = [None if name is None else self.ids[name] for name in (source, target)]
+        hold = Hold(options.get("settle", self.run), ends[0], ends[1], kinds)
         self._holds.append(hold)
         return hold
 
