@@ -22,7 +22,7 @@ from replication.common.messages import (
     FetchRequest,
     LeaderAndIsrRequest,
 )
-from replication.simulator.matrix.cluster import Answer, StagedCluster
+from replication.simulator.matrix.cluster import ClientAnswer, StagedCluster
 from replication.simulator.matrix.holds import Hold
 from replication.simulator.oracle.invariants import Oracle
 from replication.simulator.oracle.validations import validate, what_is_missing
@@ -212,7 +212,7 @@ class Stage(StagedCluster):
         tp: TopicPartition | None = None,
         wait_ms: float | None = None,
         **options: Any,
-    ) -> Answer:
+    ) -> ClientAnswer:
         """One batch, and what the client was told after ``wait_ms``."""
         answer = self.send_batch(name, *values, acks=acks, tp=tp, **options)
         self.run(wait_ms)

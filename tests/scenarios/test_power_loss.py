@@ -6,14 +6,14 @@ how much was lost with flush=os.
 
 from __future__ import annotations
 
+import argparse
 import random
-import sys
 from typing import NamedTuple
 
 import pytest
 
 from checkpoints.types import TopicPartition
-from replication.simulator.matrix.cluster import Answer
+from replication.simulator.matrix.cluster import ClientAnswer
 from tests.scenarios.stage import Stage
 
 
@@ -36,7 +36,7 @@ def coordinated_power_loss(seed: int, flush: str, partitions: int = 20) -> Loss:
         chance=True,
         exempt=("I-1", "I-2") if lossy else (),
     )
-    answers: list[Answer] = []
+    answers: list[ClientAnswer] = []
 
     def load() -> None:
         for tp in stage.tps:
@@ -107,4 +107,6 @@ def main(seeds: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20)
+    parser = argparse.ArgumentParser(prog="python -m tests.scenarios.test_power_loss")
+    parser.add_argument("seeds", type=int, nargs="?", default=20)
+    main(parser.parse_args().seeds)

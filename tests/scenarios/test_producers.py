@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from replication.common.error_codes import ErrorCode
-from replication.simulator.matrix.cluster import Answer
+from replication.simulator.matrix.cluster import ClientAnswer
 from tests.scenarios.stage import Stage
 
 REFUSED = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,)
@@ -13,7 +13,7 @@ def test_s56_duplicate_sequence_across_a_leader_change() -> None:
     """The last five batches are known again wherever they are sent; an older one is refused."""
     stage = Stage("ABC")
 
-    def send(leader: str, number: int) -> Answer:
+    def send(leader: str, number: int) -> ClientAnswer:
         header = {"producer_id": 7, "producer_epoch": 0, "base_sequence": number - 1}
         return stage.produce(leader, b"%d" % number, **header)
 

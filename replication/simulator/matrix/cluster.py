@@ -59,7 +59,7 @@ class ScriptError(AssertionError):
     """The cluster did not do what a step of the script expects."""
 
 
-class Answer:
+class ClientAnswer:
     """What a client was told so far."""
 
     def __init__(self) -> None:
@@ -362,13 +362,13 @@ class StagedCluster:
         tp: TopicPartition | None = None,
         timeout_ms: int = 500,
         **header: Any,
-    ) -> Answer:
+    ) -> ClientAnswer:
         """One batch, sent to this broker whether it leads or not."""
         write = Write(len(self.history.writes), tp or self.tp, acks, values)
         self.history.writes.append(write)
         records = [(None, value) for value in values]
         batch = encode_batch(records, default_timestamp=START_WALL_MS + write.number, **header)
-        answer = Answer()
+        answer = ClientAnswer()
 
         def on_reply(response: Response | None) -> None:
             part = ProducePartitionResponse(write.tp, ErrorCode.NETWORK_EXCEPTION)

@@ -23,7 +23,7 @@ from replication.common.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from replication.simulator.matrix.cluster import Answer, ScriptError, StagedCluster
+from replication.simulator.matrix.cluster import ClientAnswer, ScriptError, StagedCluster
 from replication.simulator.matrix.holds import Hold
 from replication.simulator.matrix.rules import RuleColumn
 from replication.simulator.world.network import SimMessage
@@ -197,18 +197,18 @@ class Stage(StagedCluster):
 
     # -- clients -------------------------------------------------------------------------------
 
-    def produce(self, to: str, count: int = 1, acks: int = -1) -> list[Answer]:
+    def produce(self, to: str, count: int = 1, acks: int = -1) -> list[ClientAnswer]:
         """Send batches of one record each to a broker."""
         answers = [self.send_record(to, acks) for _ in range(count)]
         self.run()
         return answers
 
-    def send_record(self, to: str, acks: int = -1) -> Answer:
+    def send_record(self, to: str, acks: int = -1) -> ClientAnswer:
         """Send one record, without waiting for its arrival."""
         value = b"m%d" % len(self.history.writes)
         return self.send_batch(to, value, acks=acks, timeout_ms=self.socket_ms)
 
-    def acknowledged(self, answers: list[Answer]) -> None:
+    def acknowledged(self, answers: list[ClientAnswer]) -> None:
         """
         Raises:
             ScriptError: some are not.
