@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from replication.cli.counters import in_words
 from replication.cli.simulate import simulate
 from replication.simulator.world.fault_kinds import KINDS
+from tests.mutants import mutated, replication  # noqa: F401
 
 MUTANT = "high-watermark-without-followers"
 
@@ -19,8 +20,9 @@ MUTANT = "high-watermark-without-followers"
 @pytest.mark.slow
 def test_the_failure_comes_first_and_its_command_repeats_it(tmp_path: Path) -> None:
     saved = tmp_path / "small plan.json"
-    arguments = ["--schedules", "2", "--workers", "1", "--events", "40", "--mutant", MUTANT]
-    done = CliRunner().invoke(simulate, [*arguments, "--save", str(saved)])
+    arguments = ["--schedules", "2", "--workers", "1", "--events", "40"]
+    with mutated(MUTANT):
+        done = CliRunner().invoke(simulate, [*arguments, "--save", str(saved)])
     assert done.exit_code == 1
     lines = done.stdout.splitlines()
     assert re.match(r"seed \d+: I-", lines[0])
@@ -30,7 +32,8 @@ def test_the_failure_comes_first_and_its_command_repeats_it(tmp_path: Path) -> N
     assert lines.index(repeats[0]) < counters[0]
     # The command as a person copies it, with the shrunk schedule.
     words = shlex.split(repeats[0].removeprefix("Repeat it with: logstore simulate "))
-    again = CliRunner().invoke(simulate, words)
+    with mutated(MUTANT):
+        again = CliRunner().invoke(simulate, words)
     assert again.exit_code == 1
     small = [line for line in lines if re.match(r"I-\d", line)]
     assert small
@@ -42,8 +45,10 @@ def test_without_a_place_the_shrunk_schedule_is_a_temporary_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    arguments = ["--schedules", "1", "--events", "40", "--mutant", MUTANT]
-    done = CliRunner().invoke(simulate, arguments)
+    with mutated(MUTANT):
+        done = CliRunner().invoke(
+            simulate, ["--schedules", "1", "--workers", "1", "--events", "40"]
+        )
     assert done.exit_code == 1
     assert f"--replay {tmp_path}/logstore-seed-1.json" in done.stdout
     assert list(tmp_path.glob("*.json"))
