@@ -10,7 +10,7 @@ import pytest
 
 from tests.histories.history import hold
 
-POINTS = 500  # crash points; ``python -m tests.crash --points N`` tries more
+POINTS = 500  # crash points; ``python -m tests.histories crash --seeds N`` tries more
 
 
 @pytest.mark.slow

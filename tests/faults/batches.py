@@ -65,9 +65,12 @@ def flipped_magic(site: Site, rng: random.Random) -> Fault:
 @kind()
 def wrong_length(site: Site, rng: random.Random) -> Fault:
     spot = choose(rng, site.spots())
-    at = spot.batch.position + 8
-    wrong = spot.batch.batch_length + rng.choice((-7, -1, 1, 13, 1000, 2**30))
-    _write(spot, patched(spot.segment.read(LOG), at, _LENGTH.pack(wrong)))
+    at, data = spot.batch.position + 8, spot.segment.read(LOG)
+    ends = {len(data), *(batch.position for batch in spot.segment.batches())}
+    changes = (-7, -1, 1, 13, 1000, 2**30)
+    lengths = [spot.batch.batch_length + change for change in changes]
+    wrong = choose(rng, [n for n in lengths if at + 4 + n not in ends])  # else the checksum tells
+    _write(spot, patched(data, at, _LENGTH.pack(wrong)))
     told = f"length {wrong} for {spot.batch.batch_length} at {spot.batch.position} of {spot.log}"
     return fault(spot.replica, told, [spot.log], "log-length")
 

@@ -13,7 +13,7 @@ from tests.interleavings.witness import NEVER, Answer, Broken, Life, Removal, Wi
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_real_threads(tmp_path: Path) -> None:
-    run_rounds(tmp_path, 1, 4, each=0.4)
+    run_rounds(tmp_path, 1, 2, each=0.4)
 
 
 def _witness() -> Witness:

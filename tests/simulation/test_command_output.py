@@ -46,9 +46,7 @@ def test_without_a_place_the_shrunk_schedule_is_a_temporary_file(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with mutated(MUTANT):
-        done = CliRunner().invoke(
-            simulate, ["--schedules", "1", "--workers", "1", "--events", "40"]
-        )
+        done = CliRunner().invoke(simulate, ["--schedules", "1", "--events", "40"])
     assert done.exit_code == 1
     assert f"--replay {tmp_path}/logstore-seed-1.json" in done.stdout
     assert list(tmp_path.glob("*.json"))
