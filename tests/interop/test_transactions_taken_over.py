@@ -15,14 +15,14 @@ from replication.common.internal_topics import TRANSACTION_STATE
 from replication.coordinators.transactions import records
 from replication.coordinators.transactions.state import TransactionMetadata, TransactionState
 from replication.server.serving import ServedCluster, serve
+from tests.support.until import patience, until
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.essential]
 
 confluent = pytest.importorskip("confluent_kafka")
 admin = pytest.importorskip("confluent_kafka.admin")
 
 TOPIC = "orders"
-TIMEOUT_S = 60
 LOGS = (f"{TOPIC}-0", f"{TRANSACTION_STATE}-0")
 
 
@@ -34,27 +34,30 @@ def _producer(bootstrap: str, name: str) -> confluent.Producer:
         "log_level": 0,
     }
     producer = confluent.Producer(settings)
-    producer.init_transactions(TIMEOUT_S)
+    producer.init_transactions(patience())
     return producer
 
 
 def _write(bootstrap: str, name: str, end: str, count: int = 2) -> None:
-    """One transaction of a new producer, which commits, aborts, or leaves it open."""
+    """One transaction of a new producer, which commits, aborts, or leaves it open.
+
+    A broker answers when the end is decided (W-154); readers see it when the marker is written.
+    """
     producer = _producer(bootstrap, name)
     producer.begin_transaction()
     for number in range(count):
         producer.produce(TOPIC, f"{name}-{end}-{number}", partition=0)
-    producer.flush(TIMEOUT_S)
+    producer.flush(patience())
     if end == "commit":
-        producer.commit_transaction(TIMEOUT_S)
+        producer.commit_transaction(patience())
     elif end == "abort":
-        producer.abort_transaction(TIMEOUT_S)
+        producer.abort_transaction(patience())
 
 
 def _create_topic(bootstrap: str) -> None:
     client = admin.AdminClient({"bootstrap.servers": bootstrap})
     for created in client.create_topics([admin.NewTopic(TOPIC, 1, 1)]).values():
-        created.result(TIMEOUT_S)
+        created.result(patience())
 
 
 def _states(root: Path) -> dict[str, TransactionMetadata]:
@@ -116,13 +119,15 @@ def test_there_and_back(kafka: str, tmp_path: Path) -> None:
     _put_in(broker.log_dir, directory / "broker-0")
     with _ours(directory) as ours:
         log = ours.replica(TopicPartition(TOPIC, 0), 0).local_log()
-        ours.wait_until(
-            lambda: log.snapshot.last_stable_offset == log.log_end_offset,
-            "what Kafka left open is aborted",
-        )
+
+        def nothing_is_open() -> bool:
+            return log.snapshot.last_stable_offset == log.log_end_offset
+
+        until(nothing_is_open, "what Kafka left open is aborted")
         assert _committed(ours) == [b"done-commit-0", b"done-commit-1"]
         _write(ours.bootstrap_servers, "done", "commit", 1)
         _write(ours.bootstrap_servers, "new", "commit", 1)
+        until(nothing_is_open, "the markers of both are written")
         assert _committed(ours)[2:] == [b"done-commit-0", b"new-commit-0"]
     own = _states(_copy_of(directory / "broker-0", tmp_path / "own"))
     assert own["open"].state is TransactionState.COMPLETE_ABORT
