@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "interop"))  # the one place that knows how to find Kafka
+sys.path[:0] = [str(ROOT / "tests" / "interop"), str(ROOT)]  # the one place that finds Kafka
 
 import kafka_jars  # noqa: E402
 

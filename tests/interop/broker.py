@@ -7,13 +7,14 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 import kafka_jars
 import kafka_tools
+
+from tests.support.until import patience, until
 
 CLUSTER_ID = "bG9nc3RvcmUtaW50ZXJvcA"  # any 16 bytes in URL-safe base64
 READY_LINE = "Kafka Server started"
@@ -132,24 +133,23 @@ class KafkaBroker:
             str(self._write_properties()),
         )
 
-    def start(self, timeout_s: float = 90) -> None:
+    def start(self) -> None:
         """Start and return when the broker serves requests, after recovery of all its logs.
 
         Raises:
-            BrokerFailed: it ended, or was not ready within ``timeout_s``; it is not running then.
+            BrokerFailed: it ended, or was not ready in time; it is not running then.
         """
         if self.running:
             raise BrokerFailed("already running")
-        deadline = time.monotonic() + timeout_s
         for attempt in range(1, START_ATTEMPTS + 1):
-            output = self._launch(deadline)
+            output = self._launch()
             if output is None:
                 return
             if BIND_FAILURE not in output or attempt == START_ATTEMPTS:
                 raise self._failure("did not start")
             self._ports = _free_ports(2)
 
-    def _launch(self, deadline: float) -> str | None:
+    def _launch(self) -> str | None:
         """Start once; return ``None`` when ready, or what the broker wrote before it ended."""
         command = kafka_jars.java_command(
             f"{kafka_tools.PACKAGE}.GuardedBroker",
@@ -163,20 +163,21 @@ class KafkaBroker:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT
             )
-        while True:
-            ended = self._process.poll() is not None  # before reading, so as to miss no last words
+
+        def said() -> str:
             with self.log_file.open("rb") as log:
                 log.seek(begin)
-                output = log.read().decode(errors="replace")
-            if ended:
-                self._reap()
-                return output
-            if READY_LINE in output:
-                return None
-            if time.monotonic() > deadline:
-                self.kill()
-                raise self._failure("was not ready in time")
-            time.sleep(0.05)
+                return log.read().decode(errors="replace")
+
+        try:
+            until(lambda: not self.running or READY_LINE in said())
+        except AssertionError:
+            self.kill()
+            raise self._failure("was not ready in time") from None
+        if self.running:
+            return None
+        self._reap()
+        return said()
 
     def _failure(self, what: str) -> BrokerFailed:
         tail = self.log_file.read_text(errors="replace")[-4000:]
@@ -189,17 +190,17 @@ class KafkaBroker:
             if process.stdin is not None:
                 process.stdin.close()
 
-    def stop(self, timeout_s: float = 60) -> None:
+    def stop(self) -> None:
         """Stop as an operator does, which leaves the marker of a clean shutdown.
 
         Raises:
-            BrokerFailed: it did not end within ``timeout_s`` and was killed, or left no marker.
+            BrokerFailed: it did not end in time and was killed, or left no marker.
         """
         if self._process is None:
             return
         self._process.send_signal(signal.SIGTERM)
         try:
-            self._process.wait(timeout_s)
+            self._process.wait(patience())
         except subprocess.TimeoutExpired:
             self.kill()
             raise self._failure("did not stop in time") from None

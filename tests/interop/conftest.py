@@ -37,10 +37,10 @@ def kafka() -> str:
 
 @pytest.fixture(scope="session")
 def kafka_directory(
-    kafka: str, tmp_path_factory: pytest.TempPathFactory
+    kafka: str, our_logs: dict[str, writers.OurLog], tmp_path_factory: pytest.TempPathFactory
 ) -> kafka_logs.KafkaDirectory:
     """Return log directories of a real broker with the records that a real consumer read."""
-    return kafka_logs.build(tmp_path_factory.mktemp("kafka-directory"))
+    return kafka_logs.build(tmp_path_factory.mktemp("kafka-directory"), list(our_logs))
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,9 @@ import kafka_jars
 import kafka_tools
 
 from tests.histories.cleaner_model import Batch, Record
+from tests.support.until import patience
 
-REQUEST_TIMEOUT_S = 120
+REQUEST_TIMEOUT_S = 2 * patience()
 LONG_JVM = ("-Xmx512m", "-XX:+UseSerialGC")
 """For hundreds of requests, which optimised code serves sooner."""
 

@@ -78,12 +78,9 @@ def _running(directory: Path) -> Iterator[list[ClusterNode]]:
     controller = ClusterNode(directory / "broker-1", 1, None)
     nodes = [controller]
     try:
-        controller.format()
-        controller.start()
+        controller.__enter__()
         nodes += [ClusterNode(directory / f"broker-{n}", n, controller) for n in (2, 3)]
-        for node in nodes[1:]:
-            node.format()
-        starting = [threading.Thread(target=node.start) for node in nodes[1:]]
+        starting = [threading.Thread(target=node.__enter__) for node in nodes[1:]]
         for thread in starting:
             thread.start()
         for thread in starting:

@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
+from tests.support.until import patience
+
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache" / "kafka"
 KAFKA = Path(__file__).resolve().parent / "kafka"
@@ -54,7 +56,7 @@ def _check_java() -> None:
         [_tool("java"), "-XshowSettings:properties", "-version"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(),
         check=False,
     )
     for line in answer.stderr.splitlines():
@@ -88,7 +90,7 @@ def _publish(temporary: Path, final: Path) -> None:
 
 
 @functools.cache
-def classpath(timeout_s: float = 300, pom: Path = POM) -> str:
+def classpath(timeout_s: float = 5 * patience(), pom: Path = POM) -> str:
     """Return the class path of Kafka's broker, tools and clients.
 
     Args:
@@ -156,7 +158,9 @@ def compile_java(sources: Sequence[Path]) -> Path:
         command = [_tool("javac"), "-Xlint:all,-processing,-classfile", "-Werror"]
         command += ["--release", str(JAVA_VERSION_MIN), "-cp", jars, "-d", str(temporary)]
         command += [str(source) for source in sources]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        result = subprocess.run(
+            command, capture_output=True, text=True, timeout=5 * patience(), check=False
+        )
         if result.returncode != 0:
             raise JavaError(result.stdout + result.stderr)
         _publish(temporary, final)
@@ -200,7 +204,7 @@ def run_java(
     classes: Path | None = None,
     stdin: str = "",
     jvm_options: Sequence[str] = SHORT_JVM,
-    timeout_s: float = 120,
+    timeout_s: float = 2 * patience(),
     statuses: Sequence[int] = (0,),
 ) -> subprocess.CompletedProcess[str]:
     """Run ``main`` to its end and return what it printed.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
-import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,12 @@ import kafka_tools
 from broker import KafkaBroker
 from kafka_tools import CreateTopic, DeleteRecords, ProduceRecords, Step
 
+from tests.support.until import until
+
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
-CLEANER_TIMEOUT_S = 60
+COUNT = 1500
+"""Records of most topics."""
 
 SEGMENT_BYTES = 32 * 1024
 """Far below the 1 MB that a broker takes from users, so that few records fill many segments."""
@@ -54,9 +57,9 @@ class LogDirectory:
         return self.path / f"{topic}-{partition}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KafkaDirectory:
-    """The same cluster twice.
+    """The same cluster twice; the second time only if it is asked for, since that takes a broker.
 
     Topics, each with a partition 0: ``codec-none``, ``codec-gzip``, ``codec-snappy``,
     ``codec-lz4``, ``codec-zstd``; ``idempotent``; ``transactional`` (commits, aborts, records
@@ -69,12 +72,29 @@ class KafkaDirectory:
 
     clean: LogDirectory
     """Taken after an orderly stop, with the marker and a producer snapshot at each log's end."""
-    killed: LogDirectory
-    """Taken after a second start, more records in every topic, and SIGKILL.
+    _broker: KafkaBroker
 
-    Active segments have preallocated indexes that end in zeros, and there may be ``.deleted``
-    files of segments below the log start offset.
-    """
+    @functools.cached_property
+    def killed(self) -> LogDirectory:
+        """Taken after a second start, more records in every topic, and SIGKILL.
+
+        Active segments have preallocated indexes that end in zeros, and there may be ``.deleted``
+        files of segments below the log start offset.
+        """
+        broker, later = self._broker, COUNT // 2 + 100
+        broker.start()
+        try:
+            kafka_tools.produce(
+                broker.bootstrap, *_records(2, COUNT // 3), DeleteRecords(DELETED, later)
+            )
+            _wait_until_cleaned(broker)
+            _wait_for_log_start(broker, later)
+            records = _read(broker)
+        finally:
+            broker.kill()
+        return LogDirectory(
+            shutil.copytree(broker.log_dir, broker.directory.parent / "killed"), *records
+        )
 
 
 def _topics() -> list[CreateTopic]:
@@ -165,25 +185,21 @@ def _left_open() -> list[Step]:
 
 def _wait_until_cleaned(broker: KafkaBroker) -> None:
     """Wait until the cleaner has come to the active segment, after which the log stands still."""
-    directory = broker.partition_dir(COMPACTED)
-    deadline = time.monotonic() + CLEANER_TIMEOUT_S
-    while time.monotonic() < deadline:
-        active = max(int(log.stem) for log in directory.glob("*.log"))
+
+    def is_cleaned() -> bool:
+        active = max(int(log.stem) for log in broker.partition_dir(COMPACTED).glob("*.log"))
         lines = (broker.log_dir / CLEANER_CHECKPOINT).read_text().splitlines()
-        if f"{COMPACTED} 0 {active}" in lines:
-            return
-        time.sleep(0.1)
-    raise TimeoutError(f"{COMPACTED} was not cleaned within {CLEANER_TIMEOUT_S} s")
+        return f"{COMPACTED} 0 {active}" in lines
+
+    until(is_cleaned, f"{COMPACTED} is cleaned")
 
 
 def _wait_for_log_start(broker: KafkaBroker, offset: int) -> None:
-    deadline = time.monotonic() + CLEANER_TIMEOUT_S
     checkpoint = broker.log_dir / "log-start-offset-checkpoint"
-    while time.monotonic() < deadline:
-        if f"{DELETED} 0 {offset}" in checkpoint.read_text().splitlines():
-            return
-        time.sleep(0.1)
-    raise TimeoutError(f"the log start offset {offset} did not reach {checkpoint}")
+    until(
+        lambda: f"{DELETED} 0 {offset}" in checkpoint.read_text().splitlines(),
+        f"the log start offset {offset} is in {checkpoint}",
+    )
 
 
 def _by_topic(records: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -204,35 +220,23 @@ def _read(
     return _by_topic(uncommitted), _by_topic(committed)
 
 
-def build(directory: Path, *, count: int = 1500) -> KafkaDirectory:
-    """Run a broker twice below ``directory`` and return copies of what it left; about a minute."""
+def build(directory: Path, more_topics: Sequence[str] = ()) -> KafkaDirectory:
+    """Run a broker below ``directory`` and return a copy of what it left; a quarter of a minute.
+
+    Args:
+        more_topics: those that a broker on the copy will know of, without records.
+    """
     broker = KafkaBroker(directory / "broker", overrides=OVERRIDES)
     with broker:
         kafka_tools.produce(
             broker.bootstrap,
             *_topics(),
-            *_records(1, count),
+            *(CreateTopic(topic) for topic in more_topics),
+            *_records(1, COUNT),
             *_left_open(),
-            DeleteRecords(DELETED, count // 2),
+            DeleteRecords(DELETED, COUNT // 2),
         )
         _wait_until_cleaned(broker)
         records = _read(broker)
-    clean = directory / "clean"
-    shutil.copytree(broker.log_dir, clean)
-    first = LogDirectory(clean, *records)
-
-    broker.start()
-    try:
-        kafka_tools.produce(
-            broker.bootstrap,
-            *_records(2, count // 3),
-            DeleteRecords(DELETED, count // 2 + 100),
-        )
-        _wait_until_cleaned(broker)
-        _wait_for_log_start(broker, count // 2 + 100)
-        records = _read(broker)
-    finally:
-        broker.kill()
-    killed = directory / "killed"
-    shutil.copytree(broker.log_dir, killed)
-    return KafkaDirectory(first, LogDirectory(killed, *records))
+    clean = shutil.copytree(broker.log_dir, directory / "clean")
+    return KafkaDirectory(LogDirectory(clean, *records), broker)

@@ -1,12 +1,13 @@
-"""Three lives of one broker on files that this library wrote or changed.
+"""Two lives of one broker on files that this library wrote or changed.
 
 Each start of a broker costs seconds, so all that is asked of one is gathered in one go.
 """
 
 from __future__ import annotations
 
+import functools
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import kafka_tools
 import reading
 from broker import RECOVERY_POINTS, KafkaBroker
 from kafka_logs import KafkaDirectory, LogDirectory
-from kafka_tools import CreateTopic, ProduceRecords
+from kafka_tools import ProduceRecords
 from our_logs import BATCH_RECORDS, OurLog
 from reading import RecordFields
 
@@ -48,20 +49,32 @@ class Life:
     """Look-ups by time, see ``kafka_tools.look_up``."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Served:
-    managed: Life
-    """On a broker's own directory that our ``LogManager`` opened, changed and closed."""
     adopted: Life
-    """On our partition directories, after a clean stop."""
-    recovered: Life
-    """On the same and one that a kill left, without the marker of a clean stop."""
+    """On a broker's own directory that our ``LogManager`` opened, changed and closed, with our
+    partition directories put in."""
     expected: dict[str, list[RecordFields]]
-    """Uncommitted records of the first life."""
+    """Uncommitted records of the broker's own topics, which our manager changed."""
     checkpoints: dict[str, dict[TopicPartition, int]]
-    """What our manager left in the checkpoint files, by name, before the first life."""
-    recovery_point: int
-    """That of ``RECOVERED_FROM`` in the third life."""
+    """What our manager left in the checkpoint files, by name."""
+    _broker: KafkaBroker
+    _logs: Mapping[str, OurLog]
+
+    recovery_point = 40 * BATCH_RECORDS
+    """That of ``RECOVERED_FROM`` in the second life."""
+
+    @functools.cached_property
+    def recovered(self) -> Life:
+        """On our partition directories and one that a kill left, without the marker of a clean
+        stop; only if it is asked for."""
+        _adopt(self._broker, list(self._logs.values()), recovery_point=self.recovery_point)
+        life = Life()
+        try:
+            _live(self._broker, life, sorted(self._logs), sorted(self._logs), "recovered")
+        finally:
+            self._broker.kill()
+        return life
 
 
 def _change_as_manager(data: Path, before: LogDirectory) -> dict[str, list[RecordFields]]:
@@ -111,23 +124,13 @@ def _consume(broker: KafkaBroker, life: Life, topics: list[str]) -> None:
             records.sort(key=lambda record: (record["partition"], record["offset"]))
 
 
-def _end(broker: KafkaBroker, life: Life, left: Path) -> None:
-    broker.stop()
-    life.log = broker.log_file.read_text(errors="replace")
-    broker.log_file.unlink()
-    shutil.copytree(broker.log_dir, left)
-    life.left = left
-
-
 def _checkpoint(broker: KafkaBroker, name: str, offsets: Mapping[TopicPartition, int]) -> None:
     checkpoint = OffsetCheckpoint(str(broker.log_dir / name), LocalStorage())
     checkpoint.write(checkpoint.read() | offsets)
 
 
-def _serve(
-    broker: KafkaBroker, logs: list[OurLog], left: Path, *, recovery_point: int = -1
-) -> Life:
-    """Adopt our directories, append to each, read all, stop. The recovery point makes it unclean.
+def _adopt(broker: KafkaBroker, logs: list[OurLog], *, recovery_point: int = -1) -> None:
+    """Put our directories in. The recovery point makes it unclean.
 
     The log start offset is no part of a partition directory, so the checkpoint goes with it (F-12).
     """
@@ -138,39 +141,42 @@ def _serve(
     if recovery_point >= 0:
         point = {TopicPartition(RECOVERED_FROM, 0): recovery_point}
         _checkpoint(broker, RECOVERY_POINTS, point)
-    life = Life()
+
+
+def _live(
+    broker: KafkaBroker,
+    life: Life,
+    topics: list[str],
+    ours: list[str],
+    name: str,
+    questions: Sequence[tuple[str, int, int]] = (),
+) -> None:
+    """Start, append to our logs, read all, answer questions, stop."""
     broker.start()
-    topics = [log.topic for log in logs]
     kafka_tools.produce(
-        broker.bootstrap, *(ProduceRecords(topic, APPENDED, idempotent=True) for topic in topics)
+        broker.bootstrap, *(ProduceRecords(topic, APPENDED, idempotent=True) for topic in ours)
     )
     _consume(broker, life, topics)
-    _end(broker, life, left)
-    return life
+    if questions:
+        answers = kafka_tools.look_up(broker.bootstrap, questions)
+        life.answers = dict(zip(questions, answers, strict=True))
+    broker.stop()
+    life.log = broker.log_file.read_text(errors="replace")
+    broker.log_file.unlink()
+    life.left = shutil.copytree(broker.log_dir, broker.directory.parent / name)
 
 
 def build(directory: Path, kafka: KafkaDirectory, logs: Mapping[str, OurLog]) -> Served:
-    """Run the broker three times below ``directory``; half a minute."""
+    """Run the broker below ``directory``; a quarter of a minute."""
     broker = KafkaBroker(directory / "broker", overrides=kafka_logs.OVERRIDES)
     shutil.copytree(kafka.clean.path, broker.log_dir)
     expected = _change_as_manager(broker.log_dir, kafka.clean)
     checkpoints = _checkpoints(broker.log_dir)
-    managed = Life()
+    closed = [log for log in logs.values() if log.closed]
+    _adopt(broker, closed)
+    life, ours = Life(), [log.topic for log in closed]
     try:
-        broker.start()
-        _consume(broker, managed, sorted(expected))
-        questions = _questions(expected)
-        answers = kafka_tools.look_up(broker.bootstrap, questions)
-        managed.answers = dict(zip(questions, answers, strict=True))
-        kafka_tools.produce(broker.bootstrap, *(CreateTopic(topic) for topic in logs))
-        _end(broker, managed, directory / "managed")
-
-        closed = [log for log in logs.values() if log.closed]
-        adopted = _serve(broker, closed, directory / "adopted")
-        point = 40 * BATCH_RECORDS
-        recovered = _serve(
-            broker, list(logs.values()), directory / "recovered", recovery_point=point
-        )
+        _live(broker, life, [*sorted(expected), *ours], ours, "adopted", _questions(expected))
     finally:
         broker.kill()
-    return Served(managed, adopted, recovered, expected, checkpoints, point)
+    return Served(life, expected, checkpoints, broker, logs)

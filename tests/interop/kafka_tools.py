@@ -15,6 +15,8 @@ from typing import Any
 
 import kafka_jars
 
+from tests.support.until import patience
+
 PACKAGE = "logstore.interop"
 
 
@@ -87,7 +89,9 @@ def _step(step: Step) -> str:
     return json.dumps(fields)
 
 
-def produce(bootstrap: str, *steps: Step, timeout_s: float = 120) -> list[dict[str, Any]]:
+def produce(
+    bootstrap: str, *steps: Step, timeout_s: float = 2 * patience()
+) -> list[dict[str, Any]]:
     """Carry out ``steps`` in order against the broker at ``bootstrap``.
 
     Returns:
@@ -117,7 +121,7 @@ def consume(
     *,
     read_committed: bool = False,
     group: str = "",
-    timeout_s: int = 60,
+    timeout_s: int = int(patience()),
 ) -> list[dict[str, Any]]:
     """Read ``topics`` from their first offset to the end that the isolation level allows.
 
@@ -152,7 +156,7 @@ def consume(
 
 
 def look_up(
-    bootstrap: str, questions: Sequence[tuple[str, int, int]], *, timeout_s: float = 120
+    bootstrap: str, questions: Sequence[tuple[str, int, int]], *, timeout_s: float = 2 * patience()
 ) -> list[tuple[int, int]]:
     """Ask the broker for offsets by timestamp, as a consumer's ``offsetsForTimes`` does.
 
@@ -175,7 +179,7 @@ def look_up(
     return [(answer["offset"], answer["timestamp"]) for answer in answers]
 
 
-def dump_log(paths: Iterable[Path], *, deep: bool = True, timeout_s: float = 120) -> str:
+def dump_log(paths: Iterable[Path], *, deep: bool = True, timeout_s: float = 2 * patience()) -> str:
     """Return what ``DumpLogSegments`` prints of ``.log``, index and ``.snapshot`` files.
 
     What it complains about comes last, under the line ``stderr:``. An index is read beside its
@@ -190,7 +194,7 @@ def dump_log(paths: Iterable[Path], *, deep: bool = True, timeout_s: float = 120
     return result.stdout + (f"stderr:\n{result.stderr}" if result.stderr else "")
 
 
-def index_sanity(paths: Iterable[Path], *, timeout_s: float = 300) -> list[str]:
+def index_sanity(paths: Iterable[Path], *, timeout_s: float = 5 * patience()) -> list[str]:
     """Return what Kafka's classes find wrong with ``.log`` files, their indexes, and snapshots.
 
     Empty means accepted. Every batch's CRC is checked and every record unpacked; both sparse

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from logstore.spark import package_archive, session, shipped, verify_on_spark
+import logstore.spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,10 +65,10 @@ def both_levels(spark: SparkSession, path: Path) -> tuple[list[RecordFields], li
 def main(master: str, result: Path, directories: list[Path]) -> None:
     from tests.spark.standalone_job import CONF
 
-    archive = package_archive(result.with_suffix(".zip"))
-    spark = session(master, conf=CONF | shipped(archive))
+    archive = logstore.spark.package_archive(result.with_suffix(".zip"))
+    spark = logstore.spark.session(master, conf=CONF | logstore.spark.shipped(archive))
     answers = [
-        (both_levels(spark, path), verify_on_spark(spark, path).report.to_dict())
+        (both_levels(spark, path), logstore.spark.verify_on_spark(spark, path).report.to_dict())
         for path in directories
     ]
     result.write_bytes(pickle.dumps(answers))

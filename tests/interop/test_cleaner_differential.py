@@ -18,7 +18,7 @@ from kafka_cleaner import KafkaCleaner
 
 from logstore.verify import Severity, verify
 
-pytestmark = pytest.mark.kafka
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +121,7 @@ def test_the_plain_model_is_as_kafka(cleaner: KafkaCleaner) -> None:
             assert differential.check_model(history, cleaner, directory / str(seed)) > 0
 
 
+@pytest.mark.essential
 def test_ours_is_as_kafka(cleaner: KafkaCleaner) -> None:
     """Records, batches, files, producers and checkpoints; and each goes on from the other.
 

@@ -14,7 +14,7 @@ from logstore import LogManager
 from logstore.demo.flights import flights
 from logstore.manager import compact_directory
 
-pytestmark = pytest.mark.kafka
+pytestmark = pytest.mark.slow
 
 TOPIC = "aircraft"
 CONFIG = {"cleanup.policy": "compact", "segment.bytes": 4 << 20, "segment.ms": 2**62}

@@ -12,7 +12,7 @@ from logstore import LogConfig
 from logstore.format.batch import encode_batch
 from logstore.log import ReplicaLog
 
-pytestmark = pytest.mark.kafka
+pytestmark = pytest.mark.slow
 
 JUMPS = (0, 2**31 + 7, 2**33)
 BATCHES = 40

@@ -18,7 +18,7 @@ from our_logs import TORN, OurLog, Writer
 
 from logstore.format.reader import iter_batches
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.slow, pytest.mark.essential]
 
 OurLogs = dict[str, OurLog]
 

@@ -20,11 +20,12 @@ from reading import RecordFields
 from logstore import EARLIEST, LATEST, LogManager, Record
 from logstore.format.reader import read_records
 from logstore.log import ReplicaLog
+from tests.support.until import patience
 
-pytestmark = pytest.mark.kafka
+pytestmark = pytest.mark.slow
 
 TOPICS = sorted(kafka_logs.topic_configs())
-HALVES = ("clean", "killed")
+HALVES = (pytest.param("clean", marks=pytest.mark.essential), "killed")
 
 
 @pytest.fixture(scope="module", params=HALVES)
@@ -62,23 +63,21 @@ def test_every_partition_loads_and_only_a_killed_broker_costs_recovery(
         assert report.bytes_cut == 0, log.name
 
 
-@pytest.mark.parametrize("topic", ["__transaction_state", "__consumer_offsets"])
-def test_internal_topics_hold_records(topic: str, manager: LogManager) -> None:
-    log = manager.get(topic, 0)
-    assert log.log_end_offset > 0
-    assert reading.read_log(log)
+def test_internal_topics_hold_records(manager: LogManager) -> None:
+    for topic in ("__transaction_state", "__consumer_offsets"):
+        log = manager.get(topic, 0)
+        assert log.log_end_offset > 0
+        assert reading.read_log(log)
 
 
 # --- reading ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("topic", TOPICS)
-def test_records_are_those_of_the_consumer(
-    topic: str, half: LogDirectory, manager: LogManager
-) -> None:
+def test_records_are_those_of_the_consumer(half: LogDirectory, manager: LogManager) -> None:
     """Both isolation levels, F-155 … F-160."""
-    assert reading.read_topic(manager, topic) == half.uncommitted[topic]
-    assert reading.read_topic(manager, topic, committed=True) == half.committed[topic]
+    for topic in TOPICS:
+        assert reading.read_topic(manager, topic) == half.uncommitted[topic], topic
+        assert reading.read_topic(manager, topic, committed=True) == half.committed[topic], topic
 
 
 def test_the_open_transaction_holds_the_last_stable_offset(manager: LogManager) -> None:
@@ -97,21 +96,22 @@ def test_the_log_start_offset_comes_from_the_checkpoint(
     assert log.segments[0].base_offset < log.log_start_offset
 
 
-@pytest.mark.parametrize("topic", TOPICS)
-def test_lookups_by_time_agree_with_a_scan(
-    topic: str, half: LogDirectory, manager: LogManager
-) -> None:
+def test_lookups_by_time_agree_with_a_scan(half: LogDirectory, manager: LogManager) -> None:
     """F-149 … F-151. What the broker itself answers: test_kafka_serves.py.
 
     Control records have timestamps too, and a lookup may lead to one; so the scan has them.
     """
-    log = manager.get(topic, 0)
+    for topic in TOPICS:
+        _look_up(topic, half, manager.get(topic, 0))
+
+
+def _look_up(topic: str, half: LogDirectory, log: ReplicaLog) -> None:
     stamped = [(record.offset, record.timestamp) for record in _with_control(half, topic, log)]
     times = sorted({timestamp for _, timestamp in stamped})
     for asked in [0, *times[:: max(1, len(times) // 25)], *(times[-1:]), 2**62]:
         expected = next(((o, t) for o, t in stamped if t >= asked), None)
         found = log.offset_for_timestamp(asked)
-        assert (found and (found.offset, found.timestamp)) == expected, asked
+        assert (found and (found.offset, found.timestamp)) == expected, (topic, asked)
     earliest, latest = (log.offset_for_timestamp(which) for which in (EARLIEST, LATEST))
     assert earliest is not None
     assert latest is not None
@@ -131,7 +131,7 @@ def _run(*args: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "logstore", *args],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=patience(),
         check=False,
         cwd=kafka_jars.ROOT,
     )

@@ -18,7 +18,7 @@ from logstore.verify import Severity, verify
 from tests.histories.rescue_damage import damage
 from tests.histories.rescue_model import read_damaged, read_log
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.essential]
 
 # The brokers write other batches in each run, so a seed is not the same damage twice. Where a file
 # has many damaged places, nothing may be left that proves what was there.

@@ -14,7 +14,6 @@ from replication.server.serving import serve
 from tests.support.certificates import make_certificates
 
 pytestmark = [
-    pytest.mark.kafka,
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed"),
 ]

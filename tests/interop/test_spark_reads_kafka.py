@@ -18,22 +18,19 @@ from kafka_cluster import IN_TRANSACTIONS, REPLICATED, ReplicatedDirectories
 from kafka_logs import KafkaDirectory, LogDirectory
 from reading import RecordFields, checksums
 
-pytest.importorskip("pyspark")
-
-from logstore.spark import verify_on_spark
+import logstore.spark
 from logstore.verify import verify
 from tests.faults.kinds import ALONE, KINDS
-from tests.faults.together import all_complaints, plant_each
-from tests.spark.cluster import standalone_cluster
+from tests.faults.together import Planted, all_complaints, plant_each
+from tests.support.until import patience
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 HALVES = ("clean", "killed")
 TOPICS = sorted(kafka_logs.topic_configs())
-CLUSTER_SECONDS = 400
 
 
 @pytest.fixture(scope="module", params=HALVES)
@@ -53,20 +50,13 @@ def by_topic(records: Iterable[RecordFields]) -> dict[str, list[RecordFields]]:
 # --- reading ------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def read(spark: SparkSession, half: LogDirectory) -> tuple[list[RecordFields], list[RecordFields]]:
-    return spark_reading.both_levels(spark, half.path)
-
-
-@pytest.mark.parametrize("topic", TOPICS)
-def test_records_are_those_of_the_consumer(
-    topic: str, half: LogDirectory, read: tuple[list[RecordFields], list[RecordFields]]
-) -> None:
+def test_records_are_those_of_the_consumer(spark: SparkSession, half: LogDirectory) -> None:
     """Keys, values, offsets, timestamps and their type, headers and leader epochs, in both
     isolation levels, of every codec; internal topics are left out, as by a pattern."""
-    uncommitted, committed = map(by_topic, read)
-    assert uncommitted[topic] == half.uncommitted[topic]
-    assert committed[topic] == half.committed[topic]
+    uncommitted, committed = map(by_topic, spark_reading.both_levels(spark, half.path))
+    for topic in TOPICS:
+        assert uncommitted[topic] == half.uncommitted[topic], topic
+        assert committed[topic] == half.committed[topic], topic
 
 
 def test_filters_find_what_a_scan_finds(spark: SparkSession, half: LogDirectory) -> None:
@@ -113,7 +103,7 @@ def test_the_verification_is_clean_and_that_without_spark(
 ) -> None:
     """A killed broker leaves what its next start repairs: no errors there either."""
     before = checksums(half.path)
-    report, plain = verify_on_spark(spark, half.path).report, verify([half.path])
+    report, plain = logstore.spark.verify_on_spark(spark, half.path).report, verify([half.path])
     assert sorted(map(str, report.findings)) == sorted(map(str, plain.findings))
     assert report.unusable == []
     clean = (half.path / ".kafka_cleanshutdown").exists()
@@ -126,7 +116,7 @@ def test_replicas_of_a_real_cluster_are_equal(
     spark: SparkSession, kafka_replicas: ReplicatedDirectories
 ) -> None:
     """One of them lags and crashed; what is compared is what all three must have."""
-    report = verify_on_spark(spark, *kafka_replicas.paths).report
+    report = logstore.spark.verify_on_spark(spark, *kafka_replicas.paths).report
     assert not [str(f) for f in report.findings if f.severity == "error"]
     assert report.unusable == []
     compared = [part for part in report.partitions if part.topic in (REPLICATED, IN_TRANSACTIONS)]
@@ -140,7 +130,9 @@ def test_faults_in_a_directory_of_a_real_broker_are_found(
 ) -> None:
     planted = plant_each([str(kafka_directory.clean.path)], tmp_path, ALONE, "kafka")
     assert len(planted) > 40
-    report = verify_on_spark(spark, *(path for one in planted for path in one.paths)).report
+    report = logstore.spark.verify_on_spark(
+        spark, *(path for one in planted for path in one.paths)
+    ).report
     wrong = all_complaints(planted, report)
     assert not wrong, "\n".join(wrong)
 
@@ -151,22 +143,30 @@ def test_faults_in_a_replica_of_a_real_cluster_are_found(
     paths = [str(path) for path in kafka_replicas.paths]
     planted = plant_each(paths, tmp_path, KINDS, "replicas")
     assert len(planted) > 40
-    report = verify_on_spark(spark, *(path for one in planted for path in one.paths)).report
+    report = logstore.spark.verify_on_spark(
+        spark, *(path for one in planted for path in one.paths)
+    ).report
     wrong = all_complaints(planted, report)
+    assert not wrong, "\n".join(wrong)
+
+
+def _check_all_found(spark: SparkSession, planted: list[Planted]) -> None:
+    assert len(planted) > 40
+    paths = [path for one in planted for path in one.paths]
+    wrong = all_complaints(planted, logstore.spark.verify_on_spark(spark, *paths).report)
     assert not wrong, "\n".join(wrong)
 
 
 # --- on a cluster -------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(
-    "LOGSTORE_SLOW" not in os.environ,
-    reason="make test-slow; tests/spark/test_standalone.py has a cluster in every run",
-)
+@pytest.mark.long
 def test_a_standalone_cluster_reads_and_verifies_the_same(
     kafka_directory: KafkaDirectory, tmp_path: Path
 ) -> None:
     """Its workers have nothing but what is shipped to them."""
+    from tests.spark.cluster import standalone_cluster
+
     result = tmp_path / "answers"
     halves = kafka_directory.clean, kafka_directory.killed
     with standalone_cluster(tmp_path) as cluster:
@@ -182,7 +182,7 @@ def test_a_standalone_cluster_reads_and_verifies_the_same(
             env=environment,
             capture_output=True,
             text=True,
-            timeout=CLUSTER_SECONDS,
+            timeout=10 * patience(),
             check=False,
         )
     assert done.returncode == 0, done.stderr[-8000:]

@@ -15,9 +15,8 @@ from kafka_tools import CreateTopic
 from logstore import LogManager
 
 pa = pytest.importorskip("pyarrow")
-pytest.importorskip("pyspark")
 
-pytestmark = pytest.mark.kafka
+pytestmark = pytest.mark.slow
 
 ROWS = 3000
 PARTITIONS = 2

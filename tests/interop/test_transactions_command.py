@@ -12,7 +12,7 @@ from replication.server.serving import ServedCluster
 from tests.support.served import connect, fetch, served
 from tests.support.wire_producer import WireProducer
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 TOPIC = "orders"
 OK = ErrorCode.NONE
