@@ -1,19 +1,9 @@
-"""What the data source reads of a log directory, in the words of ``kafka_tools.consume``.
-
-    python -m tests.interop.spark_reading MASTER RESULT DIRECTORY…
-
-is a driver of its own, for a cluster: it ships the package to the executors, reads each directory
-with both isolation levels, verifies it, and pickles the answers into the file RESULT.
-"""
+"""What the data source reads of a log directory, in the words of ``kafka_tools.consume``."""
 
 from __future__ import annotations
 
-import pickle
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import logstore.spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,19 +50,3 @@ def both_levels(spark: SparkSession, path: Path) -> tuple[list[RecordFields], li
     levels = "read_uncommitted", "read_committed"
     uncommitted, committed = (records(load(spark, path, isolation=level)) for level in levels)
     return uncommitted, committed
-
-
-def main(master: str, result: Path, directories: list[Path]) -> None:
-    from tests.spark.standalone_job import CONF
-
-    archive = logstore.spark.package_archive(result.with_suffix(".zip"))
-    spark = logstore.spark.session(master, conf=CONF | logstore.spark.shipped(archive))
-    answers = [
-        (both_levels(spark, path), logstore.spark.verify_on_spark(spark, path).report.to_dict())
-        for path in directories
-    ]
-    result.write_bytes(pickle.dumps(answers))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), [Path(argument) for argument in sys.argv[3:]])

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import pickle
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import kafka_jars
 import kafka_logs
 import pytest
 import spark_reading
@@ -22,7 +17,6 @@ import logstore.spark
 from logstore.verify import verify
 from tests.faults.kinds import ALONE, KINDS
 from tests.faults.together import Planted, all_complaints, plant_each
-from tests.support.until import patience
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -155,43 +149,3 @@ def _check_all_found(spark: SparkSession, planted: list[Planted]) -> None:
     paths = [path for one in planted for path in one.paths]
     wrong = all_complaints(planted, logstore.spark.verify_on_spark(spark, *paths).report)
     assert not wrong, "\n".join(wrong)
-
-
-# --- on a cluster -------------------------------------------------------------------------------
-
-
-@pytest.mark.long
-def test_a_standalone_cluster_reads_and_verifies_the_same(
-    kafka_directory: KafkaDirectory, tmp_path: Path
-) -> None:
-    """Its workers have nothing but what is shipped to them."""
-    from tests.spark.cluster import standalone_cluster
-
-    result = tmp_path / "answers"
-    halves = kafka_directory.clean, kafka_directory.killed
-    with standalone_cluster(tmp_path) as cluster:
-        command = [sys.executable, "-m", "tests.interop.spark_reading", cluster.master, str(result)]
-        environment = os.environ | {
-            "PYTHONPATH": str(kafka_jars.ROOT),
-            "PYSPARK_PYTHON": cluster.python,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        }
-        done = subprocess.run(
-            [*command, *(str(half.path) for half in halves)],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=10 * patience(),
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr[-8000:]
-    answers = pickle.loads(result.read_bytes())
-    for half, (records, report) in zip(halves, answers, strict=True):
-        uncommitted, committed = map(by_topic, records)
-        assert uncommitted == half.uncommitted
-        assert committed == half.committed
-        plain = verify([half.path])
-        found = [str(finding["message"]) for finding in report["findings"]]
-        assert sorted(found) == sorted(finding.message for finding in plain.findings)
-        assert report["unusable"] == []
