@@ -29,6 +29,7 @@ from tests.clients.matrix.clients import CLIENTS, DriverFailed, DriverProcess, a
 from tests.clients.matrix.test_leader_killed import BROKERS, SETTINGS
 from tests.clients.matrix.test_matrix import PARTITIONS, produce
 from tests.cluster.load import check_replicas
+from tests.support.until import patience
 
 ONCE, TRANSACTED = "once", "transacted"
 TOPICS = (ONCE, TRANSACTED)
@@ -36,7 +37,6 @@ LIBRARIES = ("confluent-kafka 2.16.1", "Java 4.3.1")
 TRANSACTION_SIZE = 20
 PAUSE_MS = 4
 AWAY_S = 1.5
-PATIENCE_S = 90  # of a last flush, after the last crash
 STUCK_S = 60  # without an answer: longer than any time-out of a client
 
 
@@ -85,7 +85,7 @@ class Lane:
         if self.driver is not None:
             self.driver.stop()
             try:
-                self.driver.finish(PATIENCE_S)
+                self.driver.finish()
             except DriverFailed as error:
                 print(f"{self.name}: {str(error)[-600:]}", flush=True)
             self._collect()
@@ -138,7 +138,7 @@ def run(directory: Path, minutes: float, every_s: float, seed: int) -> dict[str,
         told = time.monotonic()
         while time.monotonic() < end:
             for lane in lanes:
-                lane.keep_alive(cluster.bootstrap_servers, minutes * 60 + PATIENCE_S)
+                lane.keep_alive(cluster.bootstrap_servers, minutes * 60 + patience())
             next_at = time.monotonic() + every_s
             _crash(cluster, rng)
             crashes += 1

@@ -8,15 +8,14 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.clients.suite import ClientSuite
 from tests.clients.toolchain import SuiteUnavailable, interop_module
+from tests.support.until import patience, until
 
 ROOT = Path(__file__).resolve().parents[2]
-START_TIMEOUT_S = 60
 READY = re.compile(r"\b(\d{1,3}(?:\.\d{1,3}){3}:\d+)\b")
 USER, PASSWORD = "someone", "secret"
 
@@ -114,20 +113,19 @@ def _logstore(
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(60)
+            process.wait(patience())
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
 
 
 def _address(process: subprocess.Popen[bytes], log_file: Path) -> str:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline:
-        ended = process.poll() is not None
-        written = log_file.read_text(errors="replace")
-        if ended:
-            raise RuntimeError(f"logstore serve ended with {process.returncode}:\n{written}")
-        if found := READY.search(written):
-            return found.group(1)
-        time.sleep(0.02)
-    raise RuntimeError(f"logstore serve named no address:\n{log_file.read_text()}")
+    def written() -> str:
+        return log_file.read_text(errors="replace")
+
+    until(lambda: process.poll() is not None or READY.search(written()), "logstore serve starts")
+    if process.poll() is not None:
+        raise RuntimeError(f"logstore serve ended with {process.returncode}:\n{written()}")
+    found = READY.search(written())
+    assert found is not None
+    return found.group(1)

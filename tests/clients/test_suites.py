@@ -12,19 +12,9 @@ from tests.clients.suite import ClientSuite, Outcome
 from tests.clients.suites import SUITES
 
 
-def _named(kind: type[ClientSuite]) -> str:
-    return kind.name
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "empty_cache" in request.fixturenames:
-        directory = request.getfixturevalue("tmp_path")
-        monkeypatch.setenv("LOGSTORE_CLIENTS_CACHE", str(directory / "cache"))
-
-
 @pytest.fixture
-def empty_cache(tmp_path: Path) -> Path:
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LOGSTORE_CLIENTS_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
@@ -32,31 +22,42 @@ def test_each_suite_has_a_name_of_its_own() -> None:
     assert len({kind.name for kind in SUITES}) == len(SUITES)
 
 
-@pytest.mark.parametrize("kind", SUITES, ids=_named)
-def test_what_is_left_out_only_grows_shorter(kind: type[ClientSuite]) -> None:
+def test_what_is_left_out_only_grows_shorter() -> None:
     """Who takes a case off the list lowers the number, and nobody raises it."""
-    assert len(kind.left_out()) == kind.most_left_out
-
-
-@pytest.mark.parametrize("kind", SUITES, ids=_named)
-def test_a_case_that_is_left_out_exists(kind: type[ClientSuite]) -> None:
-    suite = kind()
-    if not suite.ready():
-        pytest.skip(f"{kind.name} is not built; make test-clients builds it")
-    suite.prepare()
-    cases = suite.cases()
-    assert len(cases) == len(set(cases)) > 0
-    assert set(kind.left_out()) <= set(cases)
-    assert set(kind.quick) <= set(cases) - set(kind.left_out())
+    for kind in SUITES:
+        assert len(kind.left_out()) == kind.most_left_out, kind.name
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [kind for kind in SUITES if kind.quick], ids=_named)
+def test_a_case_that_is_left_out_exists() -> None:
+    """Of the suites that are built."""
+    for kind in SUITES:
+        suite = kind()
+        if suite.ready():
+            suite.prepare()
+            cases = suite.cases()
+            assert len(cases) == len(set(cases)) > 0, kind.name
+            assert set(kind.left_out()) <= set(cases), kind.name
+            assert set(kind.quick) <= set(cases) - set(kind.left_out()), kind.name
+
+
+def _marks(kind: type[ClientSuite]) -> tuple[pytest.MarkDecorator, ...]:
+    """One suite is for every build; those that take long to build are for the long run."""
+    if kind is KafkaPythonSuite:
+        return (pytest.mark.essential,)
+    return () if kind.cheap else (pytest.mark.long,)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, id=kind.name, marks=_marks(kind)) for kind in SUITES if kind.quick],
+)
 def test_a_few_cases_pass(kind: type[ClientSuite], tmp_path: Path) -> None:
     """The quick setting of each suite, on a broker of its own."""
     suite = kind()
     if not (kind.cheap or suite.ready()):
-        pytest.skip(f"{kind.name} is not built; make test-clients builds it")
+        pytest.skip(f"{kind.name} is not built; python -m tests.clients builds it")
     try:
         suite.prepare()
     except toolchain.SuiteUnavailable as error:
@@ -68,17 +69,17 @@ def test_a_few_cases_pass(kind: type[ClientSuite], tmp_path: Path) -> None:
     assert not failed, "\n".join(failed)
 
 
-@pytest.mark.parametrize("line", ["case without a reason", "case: ", "known: yes\nknown: again"])
-def test_a_case_is_left_out_with_one_reason(line: str, tmp_path: Path) -> None:
-    (tmp_path / "kafka-python.left_out.txt").write_text(f"# a comment\n\nother: fine\n{line}\n")
-
+def test_a_case_is_left_out_with_one_reason(tmp_path: Path) -> None:
     class Suite(KafkaPythonSuite):
         @classmethod
         def directory(cls) -> Path:
             return tmp_path
 
-    with pytest.raises(ValueError, match="CASE: reason"):
-        Suite.left_out()
+    for line in ("case without a reason", "case: ", "known: yes\nknown: again"):
+        text = f"# a comment\n\nother: fine\n{line}\n"
+        (tmp_path / "kafka-python.left_out.txt").write_text(text)
+        with pytest.raises(ValueError, match="CASE: reason"):
+            Suite.left_out()
 
 
 def test_a_build_runs_once(empty_cache: Path) -> None:

@@ -98,7 +98,7 @@ class ConfluentClient:
 
     def send_offsets(self, positions: list[ck.TopicPartition], group: object) -> None:
         # librdkafka waits for good if the group's coordinator crashed and left the metadata
-        # (tests.clients.librdkafka.removed_coordinator).
+        # (docs/clients.md).
         send = self._producer.send_offsets_to_transaction
         _within(2 * CALL_S, lambda: _again(lambda: send(positions, group, CALL_S)))
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.clients import toolchain
+from tests.support.until import patience
 
 DRIVERS = Path(__file__).resolve().parent / "drivers"
-DRIVER_TIMEOUT_S = 120
 ALL_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 Step = Mapping[str, Any]
@@ -163,7 +163,7 @@ class DriverProcess:
         assert self.process.stderr is not None
         self.errors.extend(self.process.stderr)
 
-    def wait_for(self, count: int, kind: str, timeout_s: float = DRIVER_TIMEOUT_S) -> None:
+    def wait_for(self, count: int, kind: str) -> None:
         """Return when that many answers of a kind are there.
 
         Raises:
@@ -174,7 +174,7 @@ class DriverProcess:
             return sum(kind in answer for answer in self.answers) >= count
 
         with self.more:
-            reached = self.more.wait_for(lambda: enough() or not self._running, timeout_s)
+            reached = self.more.wait_for(lambda: enough() or not self._running, patience())
         if not reached or not enough():
             self.process.kill()
             raise DriverFailed(f"{self.client.name}: too few answers {kind!r}; {self._words()}")
@@ -188,20 +188,20 @@ class DriverProcess:
         assert self.process.stdin is not None
         self.process.stdin.close()
 
-    def finish(self, timeout_s: float = DRIVER_TIMEOUT_S) -> list[Answer]:
+    def finish(self) -> list[Answer]:
         """Wait for its end and return all answers.
 
         Raises:
             DriverFailed: it failed, or did not end in time.
         """
         try:
-            status = self.process.wait(timeout_s)
+            status = self.process.wait(2 * patience())
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
             raise DriverFailed(f"{self.client.name}: did not end; {self._words()}") from None
         for reader in self._readers:
-            reader.join(60)
+            reader.join(patience())
         if status != 0:
             raise DriverFailed(f"{self.client.name}: ended with {status}; {self._words()}")
         return self.answers
@@ -215,7 +215,7 @@ class DriverProcess:
             self.process.kill()
         self.process.wait()
         for reader in self._readers:
-            reader.join(60)
+            reader.join(patience())
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()

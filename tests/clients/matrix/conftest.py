@@ -12,7 +12,6 @@ from tests.clients import servers
 from tests.clients.matrix.clients import CLIENTS, MatrixClient
 from tests.clients.toolchain import SuiteUnavailable
 
-WHOLE = bool(os.environ.get("LOGSTORE_SLOW"))
 SERVER = os.environ.get("LOGSTORE_CLIENTS_SERVER", "logstore")
 
 
@@ -24,15 +23,25 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-@pytest.fixture(scope="session", params=CLIENTS, ids=lambda client: client.name)
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param(client, id=client.name, marks=() if client.cheap else pytest.mark.long)
+        for client in CLIENTS
+    ],
+)
 def client(request: pytest.FixtureRequest) -> MatrixClient:
-    """Return each client in turn; those that need a build only in whole runs."""
+    """Return each client in turn; those that need a build only in long runs."""
     found: MatrixClient = request.param
-    if not (found.cheap or WHOLE):
-        pytest.skip(f"{found.name} runs by make test-clients")
     try:
         found.command("", [])
         found.environment()
     except SuiteUnavailable as error:
         pytest.skip(str(error))
     return found
+
+
+@pytest.fixture(scope="session")
+def crashes(request: pytest.FixtureRequest) -> int:
+    """How many leaders crash under each client."""
+    return 4 if request.config.getoption("--long", default=False) else 1

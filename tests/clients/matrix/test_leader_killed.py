@@ -19,16 +19,13 @@ from tests.clients.matrix.clients import (
     carry_out,
     start,
 )
-from tests.clients.matrix.conftest import WHOLE
 from tests.clients.matrix.test_matrix import PARTITIONS, READ_S, a_topic, group, produce, read
 from tests.cluster.load import check_replicas
 
 pytestmark = pytest.mark.slow
 
 BROKERS = 3
-CRASHES = 4 if WHOLE else 1
 BETWEEN = 40  # records that are acknowledged before the next crash
-WAIT_S = 60
 SETTINGS = {
     "default.replication.factor": BROKERS,
     "min.insync.replicas": 2,
@@ -55,10 +52,12 @@ def _topic(cluster: ServedCluster) -> str:
     return topic
 
 
-def _crash_leaders(cluster: ServedCluster, topic: str, driver: DriverProcess, kind: str) -> None:
+def _crash_leaders(
+    cluster: ServedCluster, topic: str, driver: DriverProcess, kind: str, crashes: int
+) -> None:
     """Crash the leader of one partition after the other, each time under load."""
     seen = 0
-    for crash in range(1 if "patience" in driver.client.lacks else CRASHES):
+    for crash in range(1 if "patience" in driver.client.lacks else crashes):
         tp = TopicPartition(topic, crash % PARTITIONS)
         seen = _more(driver, kind, seen)
         leader = cluster.leader(tp)
@@ -75,18 +74,18 @@ def _crash_leaders(cluster: ServedCluster, topic: str, driver: DriverProcess, ki
 def _more(driver: DriverProcess, kind: str, seen: int) -> int:
     """Wait for some more answers of a kind; return how many there are then."""
     step = 1 if kind == "committed" else BETWEEN
-    driver.wait_for(seen + step, kind, WAIT_S)
+    driver.wait_for(seen + step, kind)
     return sum(kind in answer for answer in [*driver.answers])
 
 
 def _run(
-    cluster: ServedCluster, client: MatrixClient, topic: str, kind: str, **more: Any
+    cluster: ServedCluster, client: MatrixClient, crashes: int, topic: str, kind: str, **more: Any
 ) -> list[dict[str, Any]]:
     step = {**produce(topic, pause_ms=3, **more)}
     del step["count"]
     driver = start(client, cluster.bootstrap_servers, step)
     try:
-        _crash_leaders(cluster, topic, driver, kind)
+        _crash_leaders(cluster, topic, driver, kind, crashes)
         driver.stop()
         return driver.finish()
     finally:
@@ -106,7 +105,7 @@ def _records(
     driver = start(client, cluster.bootstrap_servers, step)
     try:
         while sum(str(a.get("read")).startswith("last") for a in [*driver.answers]) < PARTITIONS:
-            driver.wait_for(len(found) + 1, "read", WAIT_S)
+            driver.wait_for(len(found) + 1, "read")
             found = [answer for answer in [*driver.answers] if "read" in answer]
     finally:
         driver.close()
@@ -122,10 +121,10 @@ def _check_order(records: list[dict[str, Any]]) -> None:
         assert numbers == sorted(numbers)
 
 
-def test_idempotent_producer(client: MatrixClient, cluster: ServedCluster) -> None:
+def test_idempotent_producer(client: MatrixClient, cluster: ServedCluster, crashes: int) -> None:
     topic = _topic(cluster)
     kind = "sent" if client.name == "kcat" else "acked"
-    answers = _run(cluster, client, topic, kind, idempotent=True)
+    answers = _run(cluster, client, crashes, topic, kind, idempotent=True)
     records = _records(cluster, client, topic)
     counts = Counter(record["read"] for record in records)
     assert set(answered(answers, "acked")) <= counts.keys()
@@ -135,7 +134,7 @@ def test_idempotent_producer(client: MatrixClient, cluster: ServedCluster) -> No
     check_replicas(cluster, (TopicPartition(topic, p) for p in range(PARTITIONS)))
 
 
-def test_transactional_producer(client: MatrixClient, cluster: ServedCluster) -> None:
+def test_transactional_producer(client: MatrixClient, cluster: ServedCluster, crashes: int) -> None:
     if "transactions" in client.lacks:
         pytest.skip(f"{client.name} has no transactions")
     if "transactions in crashes" in client.lacks:
@@ -143,7 +142,7 @@ def test_transactional_producer(client: MatrixClient, cluster: ServedCluster) ->
     topic = _topic(cluster)
     size = 20
     answers = _run(
-        cluster, client, topic, "committed", transactional_id=topic, transaction_size=size
+        cluster, client, crashes, topic, "committed", transactional_id=topic, transaction_size=size
     )
     records = _records(cluster, client, topic, isolation="read_committed")
     counts = Counter(record["read"] for record in records)
@@ -157,17 +156,17 @@ def test_transactional_producer(client: MatrixClient, cluster: ServedCluster) ->
     _check_order(records)
 
 
-def test_group(client: MatrixClient, cluster: ServedCluster) -> None:
+def test_group(client: MatrixClient, cluster: ServedCluster, crashes: int) -> None:
     """A member reads on while the leaders and its coordinator change."""
     topic = _topic(cluster)
     reader = start(client, cluster.bootstrap_servers, group(topic, f"g-{topic}", timeout_s=100))
     try:
         kind = "sent" if client.name == "kcat" else "acked"
-        answers = _run(cluster, client, topic, kind, idempotent=True)
+        answers = _run(cluster, client, crashes, topic, kind, idempotent=True)
         wanted = set(answered(answers, "acked"))
         count = len(wanted)
         while not wanted <= set(answered([*reader.answers], "read")):
-            reader.wait_for(count, "read", WAIT_S)
+            reader.wait_for(count, "read")
             count = sum("read" in answer for answer in [*reader.answers]) + 1
         reader.stop()
         reader.finish()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import time
+import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -20,18 +20,18 @@ from tests.clients.matrix.clients import (
     carry_out,
     start,
 )
+from tests.support.until import patience, until
 
 pytestmark = pytest.mark.slow
 
 PARTITIONS = 4
 COUNT = 120
-READ_S = 30
-_names = itertools.count(int(time.time()) % 1_000_000 * 100)
+READ_S = patience()
 
 
 def a_topic() -> str:
     """Return a name that no test had before; it comes to be when it is first written to."""
-    return f"matrix-{next(_names)}"
+    return f"matrix-{uuid.uuid4()}"
 
 
 def produce(topic: str, prefix: str = "v", count: int = COUNT, **more: Any) -> Mapping[str, Any]:
@@ -83,19 +83,11 @@ def check_acked(answers: Sequence[Answer], expected: set[str]) -> None:
     assert Counter(answered(answers, "acked")) == Counter(expected)
 
 
-def test_codecs(client: MatrixClient, bootstrap: str) -> None:
-    """Every codec in one topic, batches of each beside the others."""
+def test_codecs_acks_and_idempotence(client: MatrixClient, bootstrap: str) -> None:
+    """All in one topic, batches of each beside the others."""
     topic = a_topic()
-    steps = [produce(topic, f"{codec}-", 40, codec=codec) for codec in client.codecs]
-    wanted = set().union(*(values(f"{codec}-", 40) for codec in client.codecs))
-    answers = carry_out(client, bootstrap, *steps, read(topic, len(wanted)))
-    check_acked(answers, wanted)
-    check_read(answers, wanted)
-
-
-def test_acks_and_idempotence(client: MatrixClient, bootstrap: str) -> None:
-    topic = a_topic()
-    ways = {"zero-": {"acks": "0"}, "one-": {"acks": "1"}, "once-": {"idempotent": True}}
+    ways: dict[str, dict[str, Any]] = {f"{codec}-": {"codec": codec} for codec in client.codecs}
+    ways |= {"zero-": {"acks": "0"}, "one-": {"acks": "1"}, "once-": {"idempotent": True}}
     steps = [produce(topic, prefix, 40, **way) for prefix, way in ways.items()]
     wanted = set().union(*(values(prefix, 40) for prefix in ways))
     answers = carry_out(client, bootstrap, *steps, read(topic, len(wanted)))
@@ -166,14 +158,11 @@ def test_rebalance(client: MatrixClient, bootstrap: str) -> None:
 
 
 def _wait_for_all(members: Sequence[DriverProcess], wanted: set[str]) -> None:
-    deadline = time.monotonic() + READ_S
-    while True:
+    def all_is_read() -> bool:
         answers = [answer for member in members for answer in [*member.answers]]
-        if wanted <= set(answered(answers, "read")):
-            return
-        missing = wanted - set(answered(answers, "read"))
-        assert time.monotonic() < deadline, f"never read: {sorted(missing)[:10]}"
-        time.sleep(0.02)
+        return wanted <= set(answered(answers, "read"))
+
+    until(all_is_read, f"{len(wanted)} values are read")
 
 
 def test_seek_by_time(client: MatrixClient, bootstrap: str) -> None:

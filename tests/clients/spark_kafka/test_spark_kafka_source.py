@@ -13,19 +13,15 @@ import pytest
 from replication.server.serving import ServedCluster, serve
 from tests.clients import toolchain
 from tests.clients.matrix.clients import CLIENTS, answered, carry_out
-from tests.clients.matrix.conftest import WHOLE
 from tests.clients.matrix.test_matrix import PARTITIONS, produce
+from tests.support.until import patience
 
 # The newest that there is; it works with Spark 4.3 too.
 SOURCE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 NEEDED = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
-JOB_TIMEOUT_S = 300
 PLAIN, TRANSACTED = 300, 200
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not WHOLE, reason="a Spark job of its own: make test-clients"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def _jars() -> str:
@@ -68,7 +64,7 @@ def test_both_sources_give_the_same_rows(tmp_path: Path) -> None:
             [*job, kafka.bootstrap_servers, directory, str(tmp_path / "scratch")],
             capture_output=True,
             text=True,
-            timeout=JOB_TIMEOUT_S,
+            timeout=5 * patience(),
             check=False,
         )
     assert done.returncode == 0, done.stderr[-4000:]
