@@ -16,7 +16,7 @@ from logstore.verify.html.page import FINDINGS_MAX
 from tests.browser import reports
 from tests.browser.conftest import Browser
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.essential]
 
 Shown = Callable[[VerifyReport], Path]
 
@@ -58,14 +58,14 @@ def sort_by(browser: Browser, name: str, table: str = "#finding-rows") -> None:
 # -- the whole page ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_opens_without_a_complaint_and_asks_for_nothing_else(
-    browser: Browser, shown: Shown, scheme: str
+    browser: Browser, shown: Shown
 ) -> None:
-    browser.look(scheme=scheme)
-    path = shown(reports.cluster())
-    assert browser.complaints() == []
-    assert browser.requests() == [path.as_uri()]
+    for scheme in ("light", "dark"):
+        browser.look(scheme=scheme)
+        path = shown(reports.cluster())
+        assert browser.complaints() == []
+        assert browser.requests() == [path.as_uri()]
     headings = [box["text"] for box in boxes(browser, "h2")]
     assert headings == [
         "Findings",
@@ -102,22 +102,16 @@ def test_a_hostile_report_changes_nothing_but_text(browser: Browser, shown: Show
 
 
 @pytest.mark.parametrize("report", [reports.cluster, reports.hostile, VerifyReport])
-@pytest.mark.parametrize("width", [320, 400, 800, 1920])
 def test_no_width_makes_the_page_scroll_sideways(
-    browser: Browser, shown: Shown, report: Callable[[], VerifyReport], width: int
+    browser: Browser, shown: Shown, report: Callable[[], VerifyReport]
 ) -> None:
-    browser.look(width=width)
-    shown(report())
-    assert browser.ask(OVERFLOW) == 0
+    for width in (320, 400, 800, 1920):
+        browser.look(width=width)
+        shown(report())
+        assert browser.ask(OVERFLOW) == 0, width
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_from_its_ground(browser: Browser, shown: Shown, scheme: str) -> None:
-    """WCAG 2.2, 1.4.3: a contrast of 4.5 to 1."""
-    browser.look(scheme=scheme)
-    shown(reports.cluster())
-    faint = browser.ask(
-        """(() => {
+FAINT = """(() => {
           const channels = (color) => color.match(/[\\d.]+/g).map(Number);
           const light = (color) => {
             const [r, g, b] = channels(color).slice(0, 3).map((c) => c / 255)
@@ -138,8 +132,14 @@ def test_text_stands_out_from_its_ground(browser: Browser, shown: Shown, scheme:
             })
             .filter(([, , ratio]) => !(ratio >= 4.5));
         })()"""
-    )
-    assert faint == []
+
+
+def test_text_stands_out_from_its_ground(browser: Browser, shown: Shown) -> None:
+    """WCAG 2.2, 1.4.3: a contrast of 4.5 to 1."""
+    for scheme in ("light", "dark"):
+        browser.look(scheme=scheme)
+        shown(reports.cluster())
+        assert browser.ask(FAINT) == [], scheme
 
 
 def test_on_paper_nothing_is_cut_off(browser: Browser, shown: Shown) -> None:
@@ -172,9 +172,8 @@ def test_without_scripts_all_is_there(browser: Browser, shown: Shown) -> None:
 
 
 @pytest.mark.parametrize("width", [400, 1280])
-def test_every_replica_has_a_bar_as_long_as_its_share(
-    browser: Browser, shown: Shown, width: int
-) -> None:
+def test_plots_are_as_they_should_be(browser: Browser, shown: Shown, width: int) -> None:
+    """Every replica has a bar as long as its share; labels do not overlap."""
     browser.look(width=width)
     report = reports.cluster()
     shown(report)
@@ -192,11 +191,6 @@ def test_every_replica_has_a_bar_as_long_as_its_share(
                 share = partition.bytes / largest
                 assert bar["width"] == pytest.approx(track["width"] * share, abs=0.5)
 
-
-@pytest.mark.parametrize("width", [400, 1280])
-def test_labels_of_plots_do_not_overlap(browser: Browser, shown: Shown, width: int) -> None:
-    browser.look(width=width)
-    shown(reports.cluster())
     labels = boxes(browser, ".lanes h4, .lanes .name, .axis span, .lane text, figure .name, .value")
     labels = [label for label in labels if label["text"]]
     assert len(labels) > 100
