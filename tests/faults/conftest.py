@@ -1,4 +1,4 @@
-"""Clean directories to plant in, written once, and the Spark session of all tests."""
+"""Clean directories to plant in, written once."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.faults import engine
-from tests.spark.conftest import spark
-
-__all__ = ["spark"]
 
 
 @pytest.fixture(scope="session")

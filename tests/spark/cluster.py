@@ -11,7 +11,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -21,8 +20,8 @@ import pyarrow
 import pyspark
 
 from tests.spark.conftest import JAVA_OPTIONS
+from tests.support.until import patience, until
 
-_START_SECONDS = 120
 _HOME = Path(pyspark.__file__).parent
 
 _PYTHON = """\
@@ -121,7 +120,7 @@ def _daemon(log: Path, command: list[str]) -> Iterator[Path]:
     finally:
         process.terminate()  # its shutdown hook ends its executors
         with suppress(subprocess.TimeoutExpired):
-            process.wait(60)
+            process.wait(patience())
         kill_session(process)
 
 
@@ -133,11 +132,8 @@ def kill_session(process: subprocess.Popen[bytes]) -> None:
 
 
 def _wait_for(log: Path, pattern: str) -> re.Match[str]:
-    deadline = time.monotonic() + _START_SECONDS
-    while True:
-        found = re.search(pattern, log.read_text(errors="replace"))
-        if found:
-            return found
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"no {pattern!r} in:\n{log.read_text(errors='replace')}")
-        time.sleep(0.1)
+    found = until(
+        lambda: re.search(pattern, log.read_text(errors="replace")), f"{pattern!r} in {log}"
+    )
+    assert found is not None
+    return found

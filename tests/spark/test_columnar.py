@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -27,6 +26,7 @@ from logstore.common.config import LogConfig
 from logstore.spark import columnar_jar, count, map_batches, sessions
 from logstore.spark.common.errors import NotALogDirectoryError
 from tests.support.builders import batch
+from tests.support.until import patience, until
 from tests.unit.spark.reading import Broker
 
 if TYPE_CHECKING:
@@ -36,17 +36,6 @@ pytestmark = pytest.mark.slow  # a JVM
 
 JAVA = Path(logstore.spark.__file__).parent / "java"
 JARS = Path(pyspark.__file__).parent / "jars"
-
-
-@pytest.fixture(scope="module")
-def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("data") / "logs"
-    with Broker(path, orders=2, payments=1) as broker:
-        for topic in broker.logs.values():
-            for log in topic:
-                for number in range(40):
-                    log.append_as_leader(batch(0, 10, timestamp=10 * number, key=b"k"), 0)
-    return path
 
 
 @pytest.fixture
@@ -61,11 +50,13 @@ def plan(frame: DataFrame) -> str:
 # ---- what is left out --------------------------------------------------------------------------
 
 
+@pytest.mark.essential
 def test_the_session_reads_by_column(spark: SparkSession, frame: DataFrame) -> None:
     assert sessions.is_columnar(spark)
     assert "BatchScan logstore" in plan(frame)
 
 
+@pytest.mark.essential
 def test_columns_that_a_query_does_not_use_are_not_read(frame: DataFrame) -> None:
     used = frame.where("timestamp < timestamp_millis(10)").selectExpr("length(value)")
     assert "logstore [value, timestamp]" in plan(used)
@@ -76,39 +67,36 @@ def test_rows_without_a_column_are_counted(frame: DataFrame) -> None:
     assert [row[0] for row in frame.selectExpr("7 AS seven").limit(1200).collect()] == [7] * 1200
 
 
-@pytest.mark.parametrize(
-    ("query", "counted", "expected"),
-    [
-        (lambda f: f.groupBy().count(), True, {(1200,)}),
-        (lambda f: f.selectExpr("count(offset)", "count(1)"), True, {(1200, 1200)}),
-        (lambda f: f.where("offset >= 5 AND offset < 397").groupBy().count(), True, {(1176,)}),
-        (lambda f: f.where("offset < 0").groupBy().count(), True, {(0,)}),
-        (
-            lambda f: f.where("offset >= 391").groupBy("topic", "partition").count(),
-            True,
-            {("orders", 0, 9), ("orders", 1, 9), ("payments", 0, 9)},
-        ),
-        (lambda f: f.where("offset < 0").groupBy("topic").count(), True, set()),
-        (lambda f: f.where("offset IN (1, 399)").groupBy().count(), False, {(6,)}),
-        (lambda f: f.where("timestamp < timestamp_millis(5)").groupBy().count(), False, {(30,)}),
-        (lambda f: f.selectExpr("count(key)"), False, {(1200,)}),
-        (lambda f: f.selectExpr("count(DISTINCT partition)"), False, {(2,)}),
-        (lambda f: f.groupBy("timestampType").count(), False, {(0, 1200)}),
-    ],
-)
-def test_counts_come_from_headers_where_these_tell(
-    frame: DataFrame,
-    query: Callable[[DataFrame], DataFrame],
-    counted: bool,
-    expected: set[tuple[Any, ...]],
-) -> None:
-    asked = query(frame)
-    assert ("counted by headers" in plan(asked)) is counted
-    rows = [tuple(row) for row in asked.collect()]
-    assert len(rows) == len(set(rows))
-    assert set(rows) == expected
+COUNTS: list[tuple[Callable[[DataFrame], DataFrame], bool, set[tuple[Any, ...]]]] = [
+    (lambda f: f.groupBy().count(), True, {(1200,)}),
+    (lambda f: f.selectExpr("count(offset)", "count(1)"), True, {(1200, 1200)}),
+    (lambda f: f.where("offset >= 5 AND offset < 397").groupBy().count(), True, {(1176,)}),
+    (lambda f: f.where("offset < 0").groupBy().count(), True, {(0,)}),
+    (
+        lambda f: f.where("offset >= 391").groupBy("topic", "partition").count(),
+        True,
+        {("orders", 0, 9), ("orders", 1, 9), ("payments", 0, 9)},
+    ),
+    (lambda f: f.where("offset < 0").groupBy("topic").count(), True, set()),
+    (lambda f: f.where("offset IN (1, 399)").groupBy().count(), False, {(6,)}),
+    (lambda f: f.where("timestamp < timestamp_millis(5)").groupBy().count(), False, {(30,)}),
+    (lambda f: f.selectExpr("count(key)"), False, {(1200,)}),
+    (lambda f: f.selectExpr("count(DISTINCT partition)"), False, {(2,)}),
+    (lambda f: f.groupBy("timestampType").count(), False, {(0, 1200)}),
+]
 
 
+@pytest.mark.essential
+def test_counts_come_from_headers_where_these_tell(frame: DataFrame) -> None:
+    for query, counted, expected in COUNTS:
+        asked = query(frame)
+        assert ("counted by headers" in plan(asked)) is counted, plan(asked)
+        rows = [tuple(row) for row in asked.collect()]
+        assert len(rows) == len(set(rows))
+        assert set(rows) == expected, plan(asked)
+
+
+@pytest.mark.essential
 def test_a_limit_ends_each_task(frame: DataFrame) -> None:
     assert "limit 7" in plan(frame.limit(7))
     assert len(frame.limit(7).collect()) == 7
@@ -183,7 +171,7 @@ def test_idle_workers_that_were_killed_are_replaced(frame: DataFrame) -> None:
     assert killed
     for worker in killed:
         worker.kill()
-    psutil.wait_procs(killed, 10)
+    psutil.wait_procs(killed, patience())
     assert frame.selectExpr("count(key)").collect()[0][0] == 1200
 
 
@@ -192,7 +180,7 @@ def test_a_daemon_that_was_killed_is_replaced(frame: DataFrame) -> None:
     old = [p for p in daemons() if p not in workers()]
     for process in (*workers(), *old):
         process.kill()
-    psutil.wait_procs(old, 10)
+    psutil.wait_procs(old, patience())
     with suppress(PySparkException, Py4JJavaError):  # Spark may see only now that it is gone
         frame.selectExpr("count(key)").collect()
     assert frame.selectExpr("count(key)").collect()[0][0] == 1200
@@ -220,14 +208,19 @@ def test_a_worker_killed_in_mid_query_fails_it_with_the_reason(
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        until(lambda: spark.sparkContext.statusTracker().getActiveStageIds())
-        time.sleep(0.5)
+        until(lambda: any(map(_is_reading, workers())) or failures, "a worker reads")
         for worker in workers():
             worker.kill()
     finally:
-        thread.join(60)
+        thread.join(patience())
     assert len(failures) == 1
     assert "the Python worker ended in the midst of its work" in failures[0]
+
+
+def _is_reading(worker: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return any(file.path.endswith(".log") for file in worker.open_files())
+    return False
 
 
 def daemons_of(python: Path) -> list[psutil.Process]:
@@ -237,13 +230,6 @@ def daemons_of(python: Path) -> list[psutil.Process]:
             if str(python) in process.cmdline():
                 found.append(process)
     return found
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(
@@ -277,6 +263,7 @@ def test_a_python_that_does_not_start_is_told_and_holds_up_nobody(
     assert frame.selectExpr("count(key)").collect()[0][0] == 1200
 
 
+@pytest.mark.long
 def test_the_daemon_ends_with_the_session_and_leaves_nothing(tmp_path: Path, logs: Path) -> None:
     """Ended as it should be, and killed."""
     code = f"""
@@ -301,11 +288,11 @@ else:
             env=environment(TMPDIR=str(room)),
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=5 * patience(),
         )
         assert done.stdout.split(), done.stderr[-3000:]
         left = [psutil.Process(int(p)) for p in done.stdout.split() if psutil.pid_exists(int(p))]
-        _, alive = psutil.wait_procs(left, 30)
+        _, alive = psutil.wait_procs(left, patience())
         assert not alive
         assert not list(room.rglob("*.sock"))
 
@@ -314,6 +301,7 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(JAVA.parents[2]), **more}
 
 
+@pytest.mark.long
 def test_without_the_jar_the_python_source_reads_and_a_line_says_so(logs: Path) -> None:
     code = f"""
 from pathlib import Path
@@ -326,7 +314,11 @@ assert not sessions.is_columnar(spark)
 print(spark.read.format("logstore").load({str(logs)!r}).count())
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", code],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=5 * patience(),
     )
     assert done.stdout.strip() == "1200", done.stderr[-3000:]
     assert done.stderr.count("no columnar source") == 1

@@ -19,6 +19,7 @@ from logstore.demo.topic import TOPIC
 from replication.demo import analysis
 from replication.demo.directory import Places
 from replication.demo.outcome import ClusterOutcome, DemoOutcome, SparkOutcome
+from tests.support.until import patience
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,6 +73,7 @@ def test_one_flight_that_differs_is_noticed(
     assert outcome.proven == []
 
 
+@pytest.mark.long
 def test_all_three_acts(tmp_path: Path) -> None:
     """In a process of its own: the act starts and stops its own session."""
     script = "from logstore.cli import main; from replication.cli.demo import demo; demo()"
@@ -80,7 +82,7 @@ def test_all_three_acts(tmp_path: Path) -> None:
         [sys.executable, "-c", script, *arguments],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=5 * patience(),
         check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )

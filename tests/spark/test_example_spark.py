@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import runpy
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import SparkSession
 
 from logstore import LogManager
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "spark_query.py"
 

@@ -35,9 +35,12 @@ from logstore.spark.stream.stream_offsets import (
 from logstore.testing import ManualClock
 from tests.support.builders import batch, marker, produced
 
+pytestmark = pytest.mark.essential  # without a JVM
+
 SCHEMA = StructType([StructField("offset", LongType()), StructField("value", BinaryType())])
 ALL = ReadAllAvailable()
 T0 = TopicPartition("t", 0)
+CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=200, file_delete_delay_ms=0)
 
 
 class Stream:
@@ -72,8 +75,7 @@ class Stream:
 
 @pytest.fixture
 def manager(tmp_path) -> Iterator[LogManager]:
-    config = LogConfig(segment_bytes=2000, index_interval_bytes=200, file_delete_delay_ms=0)
-    with LogManager([tmp_path / "data"], config) as manager:
+    with LogManager([tmp_path / "data"], CONFIG) as manager:
         yield manager
 
 
@@ -257,14 +259,16 @@ def test_a_limit_is_shared_by_what_is_there_and_nobody_starves(manager, data):
     )
 
 
-@pytest.mark.parametrize(
-    ("available", "limit", "expected"),
-    [((5, 5), 10, (5, 5)), ((5, 5), 4, (2, 2)), ((1000, 1, 0), 10, (9, 1, 0)), ((7,), 3, (3,))],
-)
-def test_share(available, limit, expected):
-    partitions = [TopicPartition("t", n) for n in range(len(available))]
-    found = share(dict(zip(partitions, available, strict=True)), limit)
-    assert tuple(found.values()) == expected
+def test_share():
+    for available, limit, expected in (
+        ((5, 5), 10, (5, 5)),
+        ((5, 5), 4, (2, 2)),
+        ((1000, 1, 0), 10, (9, 1, 0)),
+        ((7,), 3, (3,)),
+    ):
+        partitions = [TopicPartition("t", n) for n in range(len(available))]
+        found = share(dict(zip(partitions, available, strict=True)), limit)
+        assert tuple(found.values()) == expected
 
 
 def test_too_few_records_wait_for_more_but_not_for_ever(manager, data):
@@ -522,15 +526,16 @@ def test_compaction_of_what_was_read_is_no_loss(manager, data):
     assert stream.trigger() == rows("c", start=2)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
-def test_whatever_happens_what_was_read_last_of_each_offset_is_what_the_log_holds(
-    data, manager, seed
-):
+@pytest.mark.parametrize("block", range(3))
+def test_whatever_happens_what_was_read_last_of_each_offset_is_what_the_log_holds(tmp_path, block):
     """Appends, rolls, limits, restarts, and cuts with a new leader epoch as a broker has after
     them: every record that stays is read, once unless it came after a cut, and in order."""
-    rng = random.Random(seed)
-    log = manager.get_or_create("t", 0)
+    for seed in range(4 * block, 4 * block + 4):
+        with LogManager([tmp_path / str(seed)], CONFIG) as manager:
+            _live(random.Random(seed), manager.get_or_create("t", 0), tmp_path / str(seed))
+
+
+def _live(rng: random.Random, log: ReplicaLog, data: Path) -> None:
     stream = Stream(data, failOnDataLoss="false")
     read: dict[int, bytes] = {}
     starts: list[int] = []  # of batches: a broker cuts nowhere else
@@ -582,17 +587,14 @@ def test_offsets_survive_json():
     assert json.dumps(to_json(dict(sorted(marks.items())))) == text
 
 
-@pytest.mark.parametrize(
-    "value", [{}, {"offsets": {}}, {"offsets": 3, "seen": {}}, {"t": {"0": 1}}]
-)
-def test_offsets_of_another_source_are_refused(value):
-    with pytest.raises(ConfigError, match="not an offset of this source"):
-        from_json(value)
+def test_offsets_of_another_source_are_refused():
+    for value in ({}, {"offsets": {}}, {"offsets": 3, "seen": {}}, {"t": {"0": 1}}):
+        with pytest.raises(ConfigError, match="not an offset of this source"):
+            from_json(value)
 
 
-@pytest.mark.parametrize(
-    ("seen", "offset", "here", "log_end", "expected"),
-    [
+def test_where_two_histories_part():
+    for *question, expected in (
         (((0, 0),), 10, ((0, 0),), 7, (7, True)),
         (((0, 0),), 10, ((0, 0), (1, 6)), 20, (6, True)),
         (((0, 0), (1, 4)), 10, ((0, 0), (2, 7)), 20, (4, True)),
@@ -602,10 +604,8 @@ def test_offsets_of_another_source_are_refused(value):
         (((0, 0),), 10, ((0, 0),), 20, (10, True)),
         ((), 10, ((0, 0),), 20, (10, True)),
         (((0, 0),), 10, (), 7, (7, True)),
-    ],
-)
-def test_where_two_histories_part(seen, offset, here, log_end, expected):
-    assert common_end(seen, offset, here, log_end) == expected
+    ):
+        assert common_end(*question) == expected, question
 
 
 def test_a_checkpoint_is_bounded_whatever_was_read():
@@ -651,12 +651,16 @@ def test_more_epochs_than_a_checkpoint_keeps_cost_exactness_and_no_record(
     assert [offset for offset, _ in again] == list(range(caught.value.start, 200))
 
 
-@pytest.mark.parametrize("cut", [0, 2, 5, 8, 9])
 @pytest.mark.parametrize("step", [1, 3, 100])
-def test_a_cut_within_one_epoch_skips_nothing(manager, data, cut, step):
+def test_a_cut_within_one_epoch_skips_nothing(tmp_path, step):
     """As after a crash: the epochs tell nothing, and the last batch tells only that it is another
     one. Proofs of batches farther back bound what is read again."""
-    log = manager.get_or_create("t", 0)
+    for cut in (0, 2, 5, 8, 9):
+        with LogManager([tmp_path / str(cut)], CONFIG) as manager:
+            _cut(manager.get_or_create("t", 0), tmp_path / str(cut), cut, step)
+
+
+def _cut(log: ReplicaLog, data: Path, cut: int, step: int) -> None:
     stream = Stream(data)
     append(log, *(f"old {n}" for n in range(10)))
     while stream.trigger(ReadMaxRows(step)):
@@ -848,9 +852,8 @@ def test_a_checkpoint_of_a_later_layout_is_refused():
 # ---- what is refused ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
+def test_options_that_are_refused():
+    for options, reason in (
         ({"maxOffsetPerTrigger": 3}, "unknown option maxoffsetpertrigger; known are: .*maxOffsets"),
         ({"maxOffsetsPerTrigger": 0}, "maxOffsetsPerTrigger"),
         ({"maxOffsetsPerTrigger": 3, "minOffsetsPerTrigger": 4}, "is above maxOffsetsPerTrigger"),
@@ -858,11 +861,9 @@ def test_a_checkpoint_of_a_later_layout_is_refused():
         ({"endingOffsets": "latest"}, "unknown option endingoffsets"),
         ({"granularity": "batch"}, "granularity=batch is for batch queries"),
         ({"replicas": "all"}, "replicas=all is for batch queries"),
-    ],
-)
-def test_options_that_are_refused(options, reason):
-    with pytest.raises(ConfigError, match=reason):
-        StreamOptions.from_spark({"path": "x", **{k: str(v) for k, v in options.items()}})
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            StreamOptions.from_spark({"path": "x", **{k: str(v) for k, v in options.items()}})
 
 
 def test_a_topic_that_is_named_must_be_there_at_the_start_and_only_then(manager, data):

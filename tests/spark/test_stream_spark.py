@@ -12,6 +12,7 @@ from pyspark.errors import StreamingQueryException
 
 from logstore import LogConfig, LogManager
 from logstore.log import ReplicaLog
+from tests.support.until import patience
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,7 +65,7 @@ def query(
 
 
 def finish(started: StreamingQuery) -> None:
-    assert started.awaitTermination(180)
+    assert started.awaitTermination(int(patience()))
 
 
 def append(manager: LogManager, topic: str, partition: int, count: int) -> None:
@@ -81,6 +82,7 @@ def expected(manager: LogManager) -> list[tuple[str, int, int, str]]:
     )
 
 
+@pytest.mark.essential
 def test_each_record_once_over_restarts_rolls_failures_and_new_partitions(spark, manager, tmp_path):
     """The sink fails once after it wrote: the same range comes again, and nothing else twice."""
     sink = Sink()
@@ -119,7 +121,7 @@ def test_a_running_query_follows_a_live_log_and_stops_at_a_loss(spark, manager, 
         log.assign_epoch(1)
         append(manager, "t", 0, 5)
         with pytest.raises(StreamingQueryException, match="t-0: offsets 15 to 17: cut meanwhile"):
-            running.awaitTermination(180)
+            running.awaitTermination(int(patience()))
     finally:
         running.stop()
     assert sink.rows == before

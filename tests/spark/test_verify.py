@@ -19,6 +19,7 @@ from logstore.kernels import crc32c
 from logstore.manager import LogManager
 from logstore.verify import VerifyOptions, verify
 from logstore.verify.segment.segment_check import SegmentJob
+from tests.support.until import patience
 
 spark_job = pytest.importorskip("logstore.spark.verification.job")
 
@@ -114,6 +115,7 @@ def stray_files(root: Path) -> None:
     (root / "2" / "replication-offset-checkpoint").write_text("0\n1\nrubbish\n")
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize(
     "damage",
     [
@@ -139,6 +141,7 @@ def test_the_same_findings_with_and_without_spark(
         assert {part.compared_end for part in report.partitions} == {300}
 
 
+@pytest.mark.essential
 def test_golden_data(spark: SparkSession) -> None:
     """Written by Apache Kafka: every codec and magic, transactions, compaction."""
     found = sorted(str(path.parent) for path in GOLDEN.rglob("*.log"))
@@ -302,7 +305,7 @@ def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[s
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=5 * patience(),
         check=False,
     )
 

@@ -47,6 +47,8 @@ from logstore.storage.local import LocalStorage  # noqa: E402
 from logstore.storage.naming import NamingStorage  # noqa: E402
 from logstore.verify import Severity, verify  # noqa: E402
 
+pytestmark = pytest.mark.essential  # without a JVM
+
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 ARROW = {
     "key": pa.string(),
@@ -228,17 +230,18 @@ def test_topics_come_from_the_column_unless_an_option_names_one(tmp_path):
     assert values(tmp_path / "one", "c") == [b"1", b"3"]
 
 
-@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_codecs(tmp_path, codec):
+def test_codecs(tmp_path):
     content = [b"%d" % n * 50 for n in range(1000)]
-    options = {"topic": "t", "compression_type": codec, "batch_size": 4096}
-    write(tmp_path / "out", rows(value=content), **options)
-    assert values(tmp_path / "out") == content
-    report = verify([tmp_path / "out"])
-    assert [p.batches > 5 for p in report.partitions] == [True]
-    data = (tmp_path / "out" / "t-0" / f"{0:020}.log").read_bytes()
-    assert data[22] & 7 == Compression.of(codec)
-    assert_clean(tmp_path / "out")
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        out = tmp_path / codec
+        options = {"topic": "t", "compression_type": codec, "batch_size": 4096}
+        write(out, rows(value=content), **options)
+        assert values(out) == content
+        report = verify([out])
+        assert [p.batches > 5 for p in report.partitions] == [True]
+        data = (out / "t-0" / f"{0:020}.log").read_bytes()
+        assert data[22] & 7 == Compression.of(codec)
+        assert_clean(out)
 
 
 def test_log_append_time_is_that_of_the_commit(tmp_path):
@@ -777,9 +780,8 @@ def test_a_directory_in_use_is_not_overwritten(tmp_path):
     assert_nothing_beside(target)
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
+def test_options_that_are_refused(tmp_path):
+    for options, reason in (
         ({"topc": "t"}, r"unknown option topc; known are: batchSize, brokerId, clusterId"),
         ({"topic": "t", "compression_type": "brotli"}, "option compression: 'brotli' is none of"),
         ({"topic": "t", "compression": "zstd", "compression_type": "zstd"}, "given twice"),
@@ -792,11 +794,9 @@ def test_a_directory_in_use_is_not_overwritten(tmp_path):
         ({"topic": "t", "path": "s3://bucket/logs"}, "driver and all executors mount"),
         ({"topic": "t", "path": ""}, "no path: save"),
         ({}, "column 'topic' or the option topic"),
-    ],
-)
-def test_options_that_are_refused(tmp_path, options, reason):
-    with pytest.raises(ConfigError, match=reason):
-        writer(options.pop("path", tmp_path / "out"), ["value"], **options)
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            writer(options.pop("path", tmp_path / "out"), ["value"], **options)
 
 
 def test_options_are_written_as_those_of_reading(tmp_path):
@@ -813,20 +813,17 @@ def test_a_file_uri_is_a_local_path(tmp_path):
     assert values(tmp_path / "a b") == [b"a"]
 
 
-@pytest.mark.parametrize(
-    ("column", "kind", "reason"),
-    [
+def test_columns_that_are_refused(tmp_path):
+    for column, kind, reason in (
         ("offset", LongType(), "column 'offset' is not written; known are: key, value"),
         ("key", IntegerType(), "column 'key' must be binary or string, not int"),
         ("partition", LongType(), "column 'partition' must be int, not bigint"),
         ("headers", MapType(StringType(), BinaryType()), "column 'headers' must be array<struct<"),
         ("value", BinaryType(), "two columns of one name"),
-    ],
-)
-def test_columns_that_are_refused(tmp_path, column, kind, reason):
-    schema = StructType([StructField("value", BinaryType()), StructField(column, kind)])
-    with pytest.raises(ConfigError, match=reason):
-        LogstoreWriter({"path": str(tmp_path / "out"), "topic": "t"}, schema, False)
+    ):
+        schema = StructType([StructField("value", BinaryType()), StructField(column, kind)])
+        with pytest.raises(ConfigError, match=reason):
+            LogstoreWriter({"path": str(tmp_path / "out"), "topic": "t"}, schema, False)
 
 
 def test_a_value_is_needed(tmp_path):
@@ -834,22 +831,19 @@ def test_a_value_is_needed(tmp_path):
         writer(tmp_path / "out", ["key"], topic="t")
 
 
-@pytest.mark.parametrize(
-    ("columns", "error", "reason"),
-    [
+def test_rows_that_are_refused(tmp_path):
+    for columns, error, reason in (
         ({"topic": ["a", None]}, InvalidRecordError, "1 rows without a topic"),
         ({"topic": ["a", "no/pe"]}, InvalidTopicError, "no/pe"),
         ({"partition": [0, -1]}, InvalidRecordError, r"partition -1 of a row is outside \[0, 2\)"),
         ({"partition": [0, 2]}, InvalidRecordError, r"partition 2 of a row is outside \[0, 2\)"),
         ({"timestamp": [0, -5_000]}, InvalidRecordError, "timestamp -5 is outside"),
         ({"headers": [None, [{"key": None, "value": b""}]]}, InvalidRecordError, "without a key"),
-    ],
-)
-def test_rows_that_are_refused(tmp_path, columns, error, reason):
-    batch = rows(value=[b"a", b"b"], **columns)
-    topic = {} if "topic" in columns else {"topic": "t"}
-    made = writer(tmp_path / "out", batch.schema.names, numPartitions=2, **topic)
-    with pytest.raises(error, match=reason):
-        made.write(iter([batch]))
-    made.abort([])
-    assert list(tmp_path.iterdir()) == []
+    ):
+        batch = rows(value=[b"a", b"b"], **columns)
+        topic = {} if "topic" in columns else {"topic": "t"}
+        made = writer(tmp_path / "out", batch.schema.names, numPartitions=2, **topic)
+        with pytest.raises(error, match=reason):
+            made.write(iter([batch]))
+        made.abort([])
+        assert list(tmp_path.iterdir()) == []

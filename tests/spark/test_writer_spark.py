@@ -33,6 +33,7 @@ def values(target: Path, partition: int) -> list[bytes | None]:
         return [record.value for record in log.records()]
 
 
+@pytest.mark.essential
 def test_a_dataframe_by_key_is_read_back_as_it_was(spark, tmp_path):
     target = tmp_path / "out"
     written = numbers(spark, 2_000)
