@@ -10,7 +10,6 @@ import pytest
 
 from tests.faults.conftest import clean
 from tests.support.builders import batch
-from tests.unit.spark.reading import Broker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +38,8 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two topics of 400 records a partition; timestamps are the offsets in ms. Do not change it."""
+    from tests.unit.spark.reading import Broker
+
     path = tmp_path_factory.mktemp("data") / "logs"
     with Broker(path, orders=2, payments=1) as broker:
         for topic in broker.logs.values():

@@ -196,7 +196,11 @@ def test_a_worker_killed_in_mid_query_fails_it_with_the_reason(
             record = batch(0, 1, value=bytes(500_000))
             broker.logs["orders"][0].append_as_leader(record, 0)
     frame = spark.read.format("logstore").load(str(tmp_path / "logs"))
-    slow = frame.where("reflect('java.lang.Thread', 'sleep', 100L) IS NULL")
+    slow = frame.where(
+        "reflect('java.lang.Thread', 'sleep', 100L) IS NULL AND "
+        "coalesce(reflect('java.lang.System', 'setProperty', 'logstore.rows', 'some'), '') <> '-'"
+    )
+    properties = spark.sparkContext._jvm.java.lang.System  # type: ignore[union-attr]
     failures: list[str] = []
 
     def run() -> None:
@@ -208,19 +212,13 @@ def test_a_worker_killed_in_mid_query_fails_it_with_the_reason(
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        until(lambda: any(map(_is_reading, workers())) or failures, "a worker reads")
+        until(lambda: properties.getProperty("logstore.rows"), "the first row has come")
         for worker in workers():
             worker.kill()
     finally:
         thread.join(patience())
     assert len(failures) == 1
     assert "the Python worker ended in the midst of its work" in failures[0]
-
-
-def _is_reading(worker: psutil.Process) -> bool:
-    with suppress(psutil.Error):
-        return any(file.path.endswith(".log") for file in worker.open_files())
-    return False
 
 
 def daemons_of(python: Path) -> list[psutil.Process]:
