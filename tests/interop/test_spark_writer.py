@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import kafka_tools
+import pyarrow as pa
 import pytest
 import reading
 from broker import KafkaBroker
@@ -13,8 +14,6 @@ from kafka_logs import CODECS
 from kafka_tools import CreateTopic
 
 from logstore import LogManager
-
-pa = pytest.importorskip("pyarrow")
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import confluent_kafka as confluent
 import pytest
 from broker import PARTITION_METADATA, KafkaBroker
+from confluent_kafka import admin
 
 from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
 from checkpoints.types import TopicPartition
@@ -22,9 +24,6 @@ from replication.server.serving import ServedCluster, serve
 from tests.support.until import patience, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.essential]
-
-confluent = pytest.importorskip("confluent_kafka")
-admin = pytest.importorskip("confluent_kafka.admin")
 
 T = TypeVar("T")
 ORDERS, PAYMENTS = "orders", "payments"  # the groups', the transactions'

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("pyspark")
-
 from logstore.spark import verify_on_spark
 from logstore.verify import Severity, VerifyReport, verify
 from tests.faults import kinds  # noqa: F401

@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyarrow")
-pytest.importorskip("pyspark")
-
 from logstore.spark.stream import stream, stream_log, stream_offsets
 from tests.spark import histories
 

@@ -9,10 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-pytest.importorskip("pyspark")
-pytest.importorskip("moto")
-
 from click.testing import CliRunner
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import LongType, StructField, StructType

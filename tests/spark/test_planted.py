@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.importorskip("pyspark")
-
 from logstore.spark import verify_on_spark
 from logstore.verify import verify
 from tests.faults.kinds import KINDS

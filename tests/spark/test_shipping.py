@@ -13,8 +13,6 @@ from unittest.mock import MagicMock
 
 import pytest
 
-pytest.importorskip("pyspark")
-
 import logstore
 from logstore.common.errors import ConfigError
 from logstore.spark import executor_environment as shipping

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("pyspark")
-
 import logstore.spark.pyspark_logstore as registration
 from logstore.verify import verify
 from tests.faults.engine import build

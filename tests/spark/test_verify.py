@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
+import logstore.spark.verification.job as spark_job
 from logstore.cli import main
 from logstore.kernels import crc32c
 from logstore.manager import LogManager
 from logstore.verify import VerifyOptions, verify
 from logstore.verify.segment.segment_check import SegmentJob
 from tests.support.until import patience
-
-spark_job = pytest.importorskip("logstore.spark.verification.job")
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,12 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-
-pa = pytest.importorskip("pyarrow")
-pytest.importorskip("pyspark")
-
-from pyspark.sql.types import (  # noqa: E402
+from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     IntegerType,
@@ -25,10 +22,10 @@ from pyspark.sql.types import (  # noqa: E402
     TimestampType,
 )
 
-from checkpoints import clean_shutdown  # noqa: E402
-from checkpoints.meta_properties import MetaPropertiesFile  # noqa: E402
-from logstore import LogManager  # noqa: E402
-from logstore.common.errors import (  # noqa: E402
+from checkpoints import clean_shutdown
+from checkpoints.meta_properties import MetaPropertiesFile
+from logstore import LogManager
+from logstore.common.errors import (
     ConfigError,
     InvalidRecordError,
     InvalidTopicError,
@@ -36,16 +33,16 @@ from logstore.common.errors import (  # noqa: E402
     LogDirLockedError,
     StorageFailedError,
 )
-from logstore.common.partitioner import murmur2, murmur3  # noqa: E402
-from logstore.common.types import Record  # noqa: E402
-from logstore.format.codecs.compression import Compression  # noqa: E402
-from logstore.log import ReplicaLog  # noqa: E402
-from logstore.spark.layout.layout import list_partitions  # noqa: E402
-from logstore.spark.writer.options import WriteOptions  # noqa: E402
-from logstore.spark.writer.writer import LogstoreWriter, TaskOutput  # noqa: E402
-from logstore.storage.local import LocalStorage  # noqa: E402
-from logstore.storage.naming import NamingStorage  # noqa: E402
-from logstore.verify import Severity, verify  # noqa: E402
+from logstore.common.partitioner import murmur2, murmur3
+from logstore.common.types import Record
+from logstore.format.codecs.compression import Compression
+from logstore.log import ReplicaLog
+from logstore.spark.layout.layout import list_partitions
+from logstore.spark.writer.options import WriteOptions
+from logstore.spark.writer.writer import LogstoreWriter, TaskOutput
+from logstore.storage.local import LocalStorage
+from logstore.storage.naming import NamingStorage
+from logstore.verify import Severity, verify
 
 pytestmark = pytest.mark.essential  # without a JVM
 
