@@ -26,7 +26,6 @@ from typing import NamedTuple, Protocol
 
 from logstore.common.config import LogConfig
 from replication.common.config import ReplicationConfig
-from replication.coordination import Coordinator
 from replication.embedded.cluster import Cluster
 from tests.cluster.load import Load, check_prefix, check_replicas, check_values, values_of
 
@@ -84,15 +83,8 @@ class ZooKeeper:
         self.url = f"zookeeper://{server.hosts}"
 
     def expire(self, cluster: Cluster, broker_id: int) -> None:
-        """ZooKeeper's own way to test it: another client takes the session over and closes it."""
-        from kazoo.client import KazooClient
-
-        session: Coordinator = cluster.session(broker_id)
-        identity = session.session_id, session.session_password
-        thief = KazooClient(self._server.hosts, client_id=identity)
-        thief.start()
-        thief.stop()
-        thief.close()
+        session = cluster.session(broker_id)
+        self._server.expire(session.session_id, session.session_password)
 
     @contextmanager
     def away(self, cluster: Cluster) -> Iterator[None]:
@@ -245,7 +237,7 @@ def run(backend: Backend, directory: Path, seed: int, seconds: float) -> Result:
 
 
 def zookeeper_server(directory: Path) -> AbstractContextManager[object]:
-    from tests.interop.zookeeper import ZooKeeperServer
+    from tests.zookeeper.server import ZooKeeperServer
 
     return ZooKeeperServer(directory)
 

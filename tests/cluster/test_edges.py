@@ -4,7 +4,6 @@ twice, a replica that was moved away from a broker that is down."""
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -28,11 +27,8 @@ from replication.common.messages import DeleteTopicRequest
 from replication.common.state import BrokerRegistration
 from replication.coordination import SessionState, nodes, open_coordinator
 from replication.embedded.cluster import Cluster
-from tests.interop.zookeeper import REQUIRED_BY, ZooKeeperServer, ZooKeeperUnavailable
 from tests.support.coordinator_faults import LosingService
-
-CHROOTS = itertools.count()
-PROMPT_S = 60  # what must not hang ends long before
+from tests.support.until import patience
 
 pytestmark = pytest.mark.slow
 
@@ -55,31 +51,13 @@ class Faulty(LosingService):
 
 
 @pytest.fixture
-def faulty(tmp_path: Path) -> Iterator[tuple[Faulty, Cluster]]:
-    yield from started(f"embedded:{tmp_path}/coordinator", tmp_path)
+def coordinator_url(tmp_path: Path) -> str:
+    return f"embedded:{tmp_path}/coordinator"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    try:
-        with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as running:
-            yield running
-    except ZooKeeperUnavailable as error:
-        if any(os.environ.get(name) for name in REQUIRED_BY):
-            pytest.fail(f"no ZooKeeper: {error}")
-        pytest.skip(f"no ZooKeeper: {error}")
-
-
-@pytest.fixture(params=["embedded", "zookeeper"])
-def losing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Faulty, Cluster]]:
-    url = f"embedded:{tmp_path}/coordinator"
-    if request.param == "zookeeper":
-        url = f"zookeeper://{request.getfixturevalue('server').hosts}/edges/{next(CHROOTS)}"
-    yield from started(url, tmp_path)
-
-
-def started(url: str, tmp_path: Path) -> Iterator[tuple[Faulty, Cluster]]:
-    service = Faulty(url)
+@pytest.fixture
+def faulty(coordinator_url: str, tmp_path: Path) -> Iterator[tuple[Faulty, Cluster]]:
+    service = Faulty(coordinator_url)
     config = ReplicationConfig(replica_lag_time_max_ms=1000)
     with Cluster(3, tmp_path / "brokers", coordinator=service, config=config) as cluster:
         cluster._runtime.every(1000, cluster._keep_sessions)
@@ -123,7 +101,7 @@ class TestSilence:
 
         def loses(method: str, path: str) -> str | None:
             if method == "connect":
-                goes_on.wait(60)
+                goes_on.wait(patience())
                 return "before"
             return None
 
@@ -131,7 +109,7 @@ class TestSilence:
         service.service.expire(cluster.session(1)._session)  # type: ignore[attr-defined]
         cluster.wait_until(lambda: cluster.broker(1).state is BrokerState.STARTING)
         stop = in_background(lambda: cluster.stop(1, controlled=False))
-        stop.join(PROMPT_S)
+        stop.join(patience())
         assert not stop.is_alive()
         goes_on.set()
 
@@ -146,14 +124,14 @@ class TestSilence:
         def loses(method: str, path: str) -> str | None:
             if (method, path) == ("children", nodes.BROKER_IDS):
                 entered.set()
-                goes_on.wait(60)
+                goes_on.wait(patience())
             return None
 
         service.rule = loses
         cluster.crash(next(b for b in cluster.live_brokers if b != controller))
-        assert entered.wait(PROMPT_S)
+        assert entered.wait(patience())
         stop = in_background(lambda: cluster.stop(controller, controlled=False))
-        stop.join(PROMPT_S)
+        stop.join(patience())
         assert not stop.is_alive()
         goes_on.set()
 
@@ -163,7 +141,7 @@ class TestSilence:
         service, cluster = faulty
         goes_on = threading.Event()
         service.rule = lambda method, path: (
-            "before" if method == "connect" and goes_on.wait(60) else None
+            "before" if method == "connect" and goes_on.wait(patience()) else None
         )
         service.service.expire(cluster.session(1)._session)  # type: ignore[attr-defined]
         cluster.wait_until(lambda: cluster.broker(1).state is BrokerState.STARTING)
@@ -183,7 +161,7 @@ class TestSilence:
         def loses(method: str, path: str) -> str | None:
             if method == "connect" and not held:
                 held.append(method)
-                goes_on.wait(60)
+                goes_on.wait(patience())
                 answered.set()
             return None
 
@@ -194,7 +172,7 @@ class TestSilence:
         cluster.start(1)
         session = cluster.session(1)
         goes_on.set()
-        assert answered.wait(PROMPT_S)
+        assert answered.wait(patience())
         threading.Event().wait(0.3)  # until whoever connected has what came of it
         assert cluster.session(1) is session
         assert cluster.broker(1).state is BrokerState.RUNNING
@@ -210,17 +188,17 @@ class TestSilence:
         def loses(method: str, path: str) -> str | None:
             if threading.current_thread().name == "membership-1" and method == "get":
                 asked.set()
-                goes_on.wait(60)
+                goes_on.wait(patience())
             return None
 
         service.rule = loses
         membership.find_controller()
-        assert asked.wait(PROMPT_S)
+        assert asked.wait(patience())
         session = cluster.session(1)
         cluster.stop(1, controlled=False)
         assert session.state is SessionState.CONNECTED
         goes_on.set()
-        cluster.wait_until(lambda: session.state is SessionState.EXPIRED, "its end", PROMPT_S)
+        cluster.wait_until(lambda: session.state is SessionState.EXPIRED, "its end", patience())
         assert cluster.session(0).get(nodes.broker_path(1)) is None
 
 
@@ -248,12 +226,12 @@ class TestTheEndComesTwice:
                 cluster.crash(1)
             elif end == "stop":
                 second = in_background(lambda: cluster.stop(1, controlled=False))
-                second.join(PROMPT_S)
+                second.join(patience())
                 assert not second.is_alive()
             else:
                 (path,) = broker.log_manager.live_directories
                 broker.log_manager._directories.fail(path, LogstoreError("no disk"))
-            first.join(PROMPT_S)
+            first.join(patience())
             assert not first.is_alive()
             assert broker.state is BrokerState.STOPPED
             cluster.heal()
@@ -265,7 +243,7 @@ class TestTheEndComesTwice:
         honest = Broker.shutdown
 
         def shutdown(broker: Broker, *arguments: Any, **options: Any) -> None:
-            both.wait(PROMPT_S)
+            both.wait(patience())
             honest(broker, *arguments, **options)
 
         with Cluster(1) as cluster:
@@ -273,9 +251,9 @@ class TestTheEndComesTwice:
                 with monkeypatch.context() as patch:
                     patch.setattr(Broker, "shutdown", shutdown)
                     stops = [in_background(lambda: quiet(cluster.stop)) for _ in range(2)]
-                    stops[0].join(PROMPT_S)
+                    stops[0].join(patience())
                     cluster.start(0)
-                    stops[1].join(PROMPT_S)
+                    stops[1].join(patience())
                     cluster.start(0)
                 assert not any(stop.is_alive() for stop in stops)
                 assert cluster.network.bound == [0]
@@ -287,8 +265,8 @@ class TestTheEndComesTwice:
         stop = in_background(lambda: quiet(cluster.stop, 1))
         cluster.wait_until(lambda: broker.state is BrokerState.STOPPING)
         close = in_background(cluster.close)
-        close.join(PROMPT_S)
-        stop.join(PROMPT_S)
+        close.join(patience())
+        stop.join(patience())
         assert not close.is_alive()
         assert not stop.is_alive()
 
@@ -306,7 +284,7 @@ class TestTheEndComesTwice:
                         failures.append(error)
 
                 for starter in [in_background(start) for _ in range(4)]:
-                    starter.join(PROMPT_S)
+                    starter.join(patience())
                     assert not starter.is_alive()
                 assert failures == []
                 assert cluster.live_brokers == [0]
@@ -321,8 +299,8 @@ class TestTheEndComesTwice:
             assert start.is_alive()
             cluster.heal()
             cluster.stop(1, controlled=False)  # the first one would try again in minutes
-            stop.join(PROMPT_S)
-            start.join(PROMPT_S)
+            stop.join(patience())
+            start.join(patience())
             assert cluster.broker(1) is not broker
             assert cluster.live_brokers == [0, 1, 2]
 
@@ -337,7 +315,7 @@ class TestTheEndComesTwice:
                     errors.append(error)
 
             waiting = in_background(wait)
-        waiting.join(PROMPT_S)
+        waiting.join(patience())
         assert not waiting.is_alive()
         assert "closed" in str(errors)
 
@@ -410,10 +388,10 @@ class TestStrays:
             begun.set()
 
         cluster.broker(controller).controller.reassign({tp: to}, reply)
-        assert begun.wait(PROMPT_S)
+        assert begun.wait(patience())
         assert answers == [{tp: ErrorCode.NONE}]
         cluster.wait_until(
-            lambda: cluster.isr(tp) == tuple(sorted(to)), f"{tp} is on {to}", PROMPT_S
+            lambda: cluster.isr(tp) == tuple(sorted(to)), f"{tp} is on {to}", patience()
         )
 
     def test_a_replica_that_was_moved_away_while_its_broker_was_down(self) -> None:
@@ -429,7 +407,7 @@ class TestStrays:
             manager = cluster.broker(2).log_manager
             directory = Path(cluster.log_dirs(2)[0])
             cluster.wait_until(
-                lambda: bool(list(directory.glob("t-0.*-stray"))), "a stray", PROMPT_S
+                lambda: bool(list(directory.glob("t-0.*-stray"))), "a stray", patience()
             )
             assert not manager.logs
             assert not cluster.broker(2).replica_manager.partitions
@@ -481,10 +459,10 @@ KINDS: tuple[tuple[str, str], ...] = (
 @pytest.mark.parametrize("carried_out", [False, True], ids=["not carried out", "carried out"])
 @pytest.mark.parametrize(("method", "path"), KINDS)
 def test_each_kind_of_call_may_lose_its_answers(
-    losing: tuple[Faulty, Cluster], method: str, path: str, carried_out: bool
+    faulty: tuple[Faulty, Cluster], method: str, path: str, carried_out: bool
 ) -> None:
     """Twice in a row, while brokers and controllers come and go: the cluster goes on."""
-    service, cluster = losing
+    service, cluster = faulty
     (tp,) = cluster.create_topic("t", 1, 3, config={"min.insync.replicas": 2})
     cluster.produce("t", b"1")
     lost: list[str] = []
@@ -511,76 +489,76 @@ def test_each_kind_of_call_may_lose_its_answers(
     assert [r.value for r in cluster.read_all("t")[0]] == [b"1", b"2", b"3"]
 
 
-class TestTopics:
-    def test_deleted_by_its_id_grown_and_configured(self, losing: tuple[Faulty, Cluster]) -> None:
-        """While the coordinator loses the answer to every fifth change, a broker is down, and the
-        controller goes."""
-        service, cluster = losing
-        cluster.create_topic("t", 2, config={"min.insync.replicas": 2})
-        for number in range(10):
-            cluster.produce("t", b"%d" % number)
-        calls = itertools.count(1)
-        ways = itertools.cycle(("before", "after"))
+def test_topics_are_deleted_by_id_grown_and_configured(faulty: tuple[Faulty, Cluster]) -> None:
+    """While the coordinator loses the answer to every fifth change, a broker is down, and the
+    controller goes."""
+    service, cluster = faulty
+    cluster.create_topic("t", 2, config={"min.insync.replicas": 2})
+    for number in range(10):
+        cluster.produce("t", b"%d" % number)
+    calls = itertools.count(1)
+    ways = itertools.cycle(("before", "after"))
 
-        def loses(method: str, path: str) -> str | None:
-            changes = method == "transact" and "/topics" in path
-            return next(ways) if changes and next(calls) % 5 == 0 else None
+    def loses(method: str, path: str) -> str | None:
+        changes = method == "transact" and "/topics" in path
+        return next(ways) if changes and next(calls) % 5 == 0 else None
 
-        service.rule = loses
-        assert [tp.partition for tp in cluster.create_partitions("t", 5)] == [2, 3, 4]
-        down = next(b for b in cluster.broker_ids if b != cluster.controller_id)
-        cluster.stop(down)
-        cluster.alter_topic("t", {"max.message.bytes": 200, "retention.ms": -1})
-        with pytest.raises(ReplicationError) as refused:
-            cluster.produce("t", bytes(300), b"key")
-        assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
-        with pytest.raises(ReplicationError) as refused:
-            cluster.alter_topic("t", {"retention.ms": 5, "no.such.key": 1})
-        assert refused.value.code is ErrorCode.INVALID_CONFIG
-        with pytest.raises(ReplicationError) as refused:
-            cluster.create_partitions("t", 5)
-        assert refused.value.code is ErrorCode.INVALID_PARTITIONS
-        controller = cluster.controller_id
-        assert controller is not None
-        cluster.crash(controller)
-        cluster.start(controller)
-        cluster.start(down)
-        for number in range(5):
-            tp = TopicPartition("t", number)
-            cluster.wait_for_isr(tp, (0, 1, 2))
-            for broker in cluster.broker_ids:
-                config = cluster.replica(tp, broker).local_log().config
-                assert (config.max_message_bytes, config.retention_ms) == (200, -1)
-        for number in range(30):
-            cluster.produce("t", b"later", b"%d" % number)
-        read = cluster.read_all("t")
-        assert sum(map(len, read.values())) == 40
-        assert any(read[number] for number in (2, 3, 4))
-        first = cluster.client.metadata.view.topic_ids["t"]
+    service.rule = loses
+    assert [tp.partition for tp in cluster.create_partitions("t", 5)] == [2, 3, 4]
+    down = next(b for b in cluster.broker_ids if b != cluster.controller_id)
+    cluster.stop(down)
+    cluster.alter_topic("t", {"max.message.bytes": 200, "retention.ms": -1})
+    with pytest.raises(ReplicationError) as refused:
+        cluster.produce("t", bytes(300), b"key")
+    assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    with pytest.raises(ReplicationError) as refused:
+        cluster.alter_topic("t", {"retention.ms": 5, "no.such.key": 1})
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
+    with pytest.raises(ReplicationError) as refused:
+        cluster.create_partitions("t", 5)
+    assert refused.value.code is ErrorCode.INVALID_PARTITIONS
+    controller = cluster.controller_id
+    assert controller is not None
+    cluster.crash(controller)
+    cluster.start(controller)
+    cluster.start(down)
+    for number in range(5):
+        tp = TopicPartition("t", number)
+        cluster.wait_for_isr(tp, (0, 1, 2))
+        for broker in cluster.broker_ids:
+            config = cluster.replica(tp, broker).local_log().config
+            assert (config.max_message_bytes, config.retention_ms) == (200, -1)
+    for number in range(30):
+        cluster.produce("t", b"later", b"%d" % number)
+    read = cluster.read_all("t")
+    assert sum(map(len, read.values())) == 40
+    assert any(read[number] for number in (2, 3, 4))
+    first = cluster.client.metadata.view.topic_ids["t"]
+    cluster.delete_topic("t")
+    with pytest.raises(UnknownPartitionError):
         cluster.delete_topic("t")
-        with pytest.raises(UnknownPartitionError):
-            cluster.delete_topic("t")
-        cluster.create_topic("t", config={"min.insync.replicas": 2})
-        late = cluster._ask_controller(DeleteTopicRequest(topic_id=first))
-        assert late.error_code is ErrorCode.UNKNOWN_TOPIC_ID
-        cluster.produce("t", b"new")
-        assert [len(records) for records in cluster.read_all("t").values()] == [1]
+    cluster.create_topic("t", config={"min.insync.replicas": 2})
+    late = cluster._ask_controller(DeleteTopicRequest(topic_id=first))
+    assert late.error_code is ErrorCode.UNKNOWN_TOPIC_ID
+    cluster.produce("t", b"new")
+    assert [len(records) for records in cluster.read_all("t").values()] == [1]
 
-    def test_another_minimum_while_writes_wait(self, faulty: tuple[Faulty, Cluster]) -> None:
-        """Too few replicas for acks=all, until fewer are enough."""
-        _, cluster = faulty
-        controller = cluster.controller_id
-        assert controller is not None
-        others = [b for b in cluster.broker_ids if b != controller]
-        (tp,) = cluster.create_topic(
-            "t", assignment=[[controller, *others]], config={"min.insync.replicas": 3}
-        )
-        cluster.produce("t", b"1")
-        cluster.stop(others[0])
-        with pytest.raises(ReplicationError) as refused:
-            cluster.producer(delivery_timeout_s=0.5).send("t", b"2")
-        assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
-        cluster.alter_topic("t", {"min.insync.replicas": 2})
-        cluster.produce("t", b"3")
-        cluster.alter_topic("t", {"min.insync.replicas": None})
-        assert cluster.replica(tp, controller).min_isr == 1
+
+def test_another_minimum_while_writes_wait(faulty: tuple[Faulty, Cluster]) -> None:
+    """Too few replicas for acks=all, until fewer are enough."""
+    _, cluster = faulty
+    controller = cluster.controller_id
+    assert controller is not None
+    others = [b for b in cluster.broker_ids if b != controller]
+    (tp,) = cluster.create_topic(
+        "t", assignment=[[controller, *others]], config={"min.insync.replicas": 3}
+    )
+    cluster.produce("t", b"1")
+    cluster.stop(others[0])
+    with pytest.raises(ReplicationError) as refused:
+        cluster.producer(delivery_timeout_s=0.5).send("t", b"2")
+    assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+    cluster.alter_topic("t", {"min.insync.replicas": 2})
+    cluster.produce("t", b"3")
+    cluster.alter_topic("t", {"min.insync.replicas": None})
+    assert cluster.replica(tp, controller).min_isr == 1

@@ -1,12 +1,11 @@
 """One suite for every Coordinator: the contract in ``replication/coordination/base.py``.
 
-ZooKeeper is a real server, one for this module; every test has a chroot of its own in it.
+``tests/zookeeper`` runs it on a real ZooKeeper.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from logstore.common.errors import ConfigError
 from logstore.storage.local import LocalStorage
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import ManualClock
@@ -36,14 +34,11 @@ from replication.coordination import (
     SessionState,
     Set,
     WatchEvent,
-    open_coordinator,
 )
 from replication.coordination.base import MAX_DATA_BYTES
 from replication.coordination.embedded import CoordinatorStore
-from tests.interop.zookeeper import REQUIRED_BY, ZooKeeperServer, ZooKeeperUnavailable
+from tests.support.until import patience
 
-WAIT_S = 60  # for what must happen; never slept
-CHROOTS = itertools.count()
 CREATED, CHANGED, DELETED = EventKind.CREATED, EventKind.CHANGED, EventKind.DELETED
 
 
@@ -65,61 +60,9 @@ class Embedded:
         self.store.close()
 
 
-class InZooKeeper:
-    def __init__(self, server: ZooKeeperServer, chroot: str) -> None:
-        self.server = server
-        self.sessions: list[Coordinator] = []
-        self.service = open_coordinator(
-            f"zookeeper://{server.hosts}{chroot}", session_timeout_ms=6000, request_timeout_ms=5000
-        )
-
-    def connect(self) -> Coordinator:
-        self.sessions.append(self.service.connect())
-        return self.sessions[-1]
-
-    def expire(self, session: Coordinator) -> None:
-        """ZooKeeper's own way to test it: another client takes the session over and closes it."""
-        from kazoo.client import KazooClient
-
-        identity = session.session_id, session.session_password
-        thief = KazooClient(self.server.hosts, client_id=identity)
-        thief.start()
-        thief.stop()
-        thief.close()
-
-    @contextmanager
-    def unavailable(self, session: Coordinator) -> Iterator[None]:
-        self.server.pause()
-        session._timeout_s = 0.05
-        try:
-            yield
-        finally:
-            session._timeout_s = 5
-            self.server.resume()
-
-    def close(self) -> None:
-        for session in self.sessions:
-            session.close()
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    try:
-        with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as started:
-            yield started
-    except ZooKeeperUnavailable as error:
-        if any(os.environ.get(name) for name in REQUIRED_BY):
-            pytest.fail(f"no ZooKeeper: {error}")
-        pytest.skip(f"no ZooKeeper: {error}")
-
-
-@pytest.fixture(params=["memory", "local", "zookeeper"])
-def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Embedded | InZooKeeper]:
-    if request.param == "zookeeper":
-        found = InZooKeeper(request.getfixturevalue("server"), f"/test/{next(CHROOTS)}")
-    else:
-        storage = MemoryStorage() if request.param == "memory" else LocalStorage()
-        found = Embedded(CoordinatorStore(str(tmp_path / "store"), storage, ManualClock()))
+@pytest.fixture(params=[MemoryStorage, LocalStorage], ids=["memory", "local"])
+def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Embedded]:
+    found = Embedded(CoordinatorStore(str(tmp_path / "store"), request.param(), ManualClock()))
     yield found
     found.close()
 
@@ -137,7 +80,7 @@ class Events:
         self.add = self._queue.put
 
     def next(self) -> object:
-        return self._queue.get(timeout=WAIT_S)
+        return self._queue.get(timeout=patience())
 
     def until(self, last: object) -> list[object]:
         """All events up to ``last``, which is left out."""
@@ -338,7 +281,7 @@ def _in_threads(work: Callable[[Coordinator], None], sessions: list[Coordinator]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(WAIT_S)
+        thread.join(patience())
     assert errors == []
     assert not any(thread.is_alive() for thread in threads)
 
@@ -637,73 +580,3 @@ def test_a_session_hears_nothing_after_its_end(service) -> None:
     working.create("/a")
     assert heard.next() == WatchEvent(CREATED, "/a")
     assert ended.none_left()
-
-
-@pytest.mark.parametrize("refusals", [1, 3])
-def test_a_watch_that_a_live_connection_refuses_is_asked_for_again(
-    server: ZooKeeperServer, refusals: int
-) -> None:
-    """After a reconnect nobody else would bring it back."""
-    from kazoo.exceptions import SystemZookeeperError
-    from kazoo.protocol.connection import _CONNECTION_DROP
-
-    service = InZooKeeper(server, f"/test/{next(CHROOTS)}")
-    watching, working = service.connect(), service.connect()
-    events = Events()
-    watching.watch("/a", events.add)
-    client = watching._client  # type: ignore[attr-defined]
-    add_watch, left = client.add_watch_async, [refusals]
-
-    def refuse(path: str) -> object:
-        if not left[0]:
-            return add_watch(path)
-        left[0] -= 1
-        result = client.handler.async_result()
-        result.set_exception(SystemZookeeperError())
-        return result
-
-    client.add_watch_async = refuse
-    client._queue.append((_CONNECTION_DROP, None))
-    client._connection._write_sock.send(b"\0")
-    assert events.until(WatchEvent(EventKind.MISSED, "/a")) == []
-    working.create("/a", b"1")
-    assert events.until(WatchEvent(CREATED, "/a")) == []
-    assert left == [0]
-    service.close()
-
-
-# --- finding one by its URL
-
-
-def test_open_embedded(tmp_path: Path) -> None:
-    service = open_coordinator(f"embedded:{tmp_path}/c", session_timeout_ms=500)
-    session = service.connect()
-    session.create("/a", b"1")
-    session.close()
-    service.close()
-    service = open_coordinator(f"embedded:{tmp_path}/c")
-    assert service.connect().get("/a").data == b"1"
-    service.close()
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "",
-        "embedded",
-        "embedded:",
-        "etcd://h",
-        "zookeeper:h:2181",
-        "zookeeper://",
-        "zookeeper:///c",
-        "zookeeper://h:1/a/../b",
-    ],
-)
-def test_a_url_that_names_no_coordinator(url: str) -> None:
-    with pytest.raises(ConfigError):
-        open_coordinator(url)
-
-
-def test_unknown_schemes_are_answered_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="known are: embedded, zookeeper"):
-        open_coordinator("etcd://127.0.0.1")

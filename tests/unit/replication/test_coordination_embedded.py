@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from logstore.common.errors import ConfigError
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import ManualClock
 from replication.coordination import (
@@ -14,6 +16,7 @@ from replication.coordination import (
     SessionExpiredError,
     SessionState,
     WatchEvent,
+    open_coordinator,
 )
 from replication.coordination.embedded import CoordinatorStore, EmbeddedCoordinator
 
@@ -244,3 +247,28 @@ def test_ended_sessions_leave_nothing_behind(store: CoordinatorStore) -> None:
     assert store._watches == {}
     assert store._tree.ephemerals() == []
     assert store._tree._children == {}
+
+
+# --- finding one by its URL
+
+
+def test_open_embedded(tmp_path: Path) -> None:
+    service = open_coordinator(f"embedded:{tmp_path}/c", session_timeout_ms=500)
+    session = service.connect()
+    session.create("/a", b"1")
+    session.close()
+    service.close()
+    service = open_coordinator(f"embedded:{tmp_path}/c")
+    assert service.connect().get("/a").data == b"1"
+    service.close()
+
+
+@pytest.mark.parametrize("url", ["", "embedded", "embedded:", "etcd://h"])
+def test_a_url_that_names_no_coordinator(url: str) -> None:
+    with pytest.raises(ConfigError):
+        open_coordinator(url)
+
+
+def test_unknown_schemes_are_answered_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="known are: embedded, zookeeper"):
+        open_coordinator("etcd://127.0.0.1")

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import zookeeper
 from kazoo.client import KazooClient
 
 from checkpoints.types import TopicPartition
+from logstore.common.errors import ConfigError
 from replication.common.state import PartitionRegistration
 from replication.coordination import (
     Coordinator,
@@ -29,20 +27,10 @@ from replication.coordination import (
     open_coordinator,
 )
 from tests.support.leftovers import nothing_left
+from tests.support.until import patience
+from tests.zookeeper import server as zookeeper
 
-WAIT_S = 60
 pytestmark = pytest.mark.slow  # a JVM starts
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[zookeeper.ZooKeeperServer]:
-    try:
-        with zookeeper.ZooKeeperServer(tmp_path) as started:
-            yield started
-    except zookeeper.ZooKeeperUnavailable as error:
-        if any(os.environ.get(name) for name in zookeeper.REQUIRED_BY):
-            pytest.fail(f"no ZooKeeper: {error}")
-        pytest.skip(f"no ZooKeeper: {error}")
 
 
 def connected(
@@ -64,22 +52,22 @@ def test_a_session_survives_the_restart_of_its_server(server: zookeeper.ZooKeepe
     session, other = connected(server), connected(server)
     events = heard(session)
     _, epoch = session.create("/ids", ephemeral=True)
-    assert events.get(timeout=WAIT_S) == WatchEvent(EventKind.CREATED, "/ids")
+    assert events.get(timeout=patience()) == WatchEvent(EventKind.CREATED, "/ids")
     for kill in (True, False):
         server.kill() if kill else server.stop()
-        assert events.get(timeout=WAIT_S) is SessionState.SUSPENDED
+        assert events.get(timeout=patience()) is SessionState.SUSPENDED
         with pytest.raises(CoordinatorUnavailableError):
             session.create("/late")
         server.start()
-        assert events.get(timeout=WAIT_S) is SessionState.CONNECTED
-        assert events.get(timeout=WAIT_S) == WatchEvent(EventKind.MISSED, "/")
+        assert events.get(timeout=patience()) is SessionState.CONNECTED
+        assert events.get(timeout=patience()) == WatchEvent(EventKind.MISSED, "/")
         assert session.get("/ids") == (b"", 0, epoch, session.session_id)
         assert session.get("/late") is None  # a refused write is not carried out later
         # The watch is back, and tells everything once.
         path, later = session.create("/n-", sequential=True)
         session.set(path, b"x")
-        assert events.get(timeout=WAIT_S) == WatchEvent(EventKind.CREATED, path)
-        assert events.get(timeout=WAIT_S) == WatchEvent(EventKind.CHANGED, path)
+        assert events.get(timeout=patience()) == WatchEvent(EventKind.CREATED, path)
+        assert events.get(timeout=patience()) == WatchEvent(EventKind.CHANGED, path)
         assert later > epoch
         epoch_before, epoch = epoch, session.get("/ids").czxid
         assert epoch == epoch_before
@@ -97,18 +85,18 @@ def test_a_session_expires_while_its_server_is_away(server: zookeeper.ZooKeeperS
         events, other = heard(session), connected(server)
         seen = heard(other)
         _, epoch = session.create("/ids", ephemeral=True)
-        assert events.get(timeout=WAIT_S) == WatchEvent(EventKind.CREATED, "/ids")
-        assert seen.get(timeout=WAIT_S) == WatchEvent(EventKind.CREATED, "/ids")
+        assert events.get(timeout=patience()) == WatchEvent(EventKind.CREATED, "/ids")
+        assert seen.get(timeout=patience()) == WatchEvent(EventKind.CREATED, "/ids")
         relay.cut()
-        assert events.get(timeout=WAIT_S) is SessionState.SUSPENDED
-        assert seen.get(timeout=WAIT_S) == WatchEvent(EventKind.DELETED, "/ids")
+        assert events.get(timeout=patience()) is SessionState.SUSPENDED
+        assert seen.get(timeout=patience()) == WatchEvent(EventKind.DELETED, "/ids")
         assert session.state is SessionState.SUSPENDED  # it cannot know yet
         relay.heal()
-        assert events.get(timeout=WAIT_S) is SessionState.EXPIRED
+        assert events.get(timeout=patience()) is SessionState.EXPIRED
         with pytest.raises(SessionExpiredError):
             session.create("/ids", ephemeral=True)
         # It ends by itself, where kazoo would begin a session that nobody asked for.
-        assert session._client._connection.connection_stopped.wait(WAIT_S)
+        assert session._client._connection.connection_stopped.wait(patience())
         session.close()
         again = service.connect()
         assert again.create("/ids", ephemeral=True)[1] > epoch
@@ -136,7 +124,7 @@ def test_closing_without_a_server_ends_in_time_and_leaves_no_thread(
     session = connected(server)
     events = heard(session)
     server.kill()
-    assert events.get(timeout=WAIT_S) is SessionState.SUSPENDED
+    assert events.get(timeout=patience()) is SessionState.SUSPENDED
     session.close()
     assert session.state is SessionState.EXPIRED
     assert set(threading.enumerate()) <= before
@@ -155,13 +143,19 @@ def test_an_ensemble_of_several_addresses_and_a_chroot(server: zookeeper.ZooKeep
     whole.close()
 
 
+@pytest.mark.parametrize("rest", ["h:2181", "//", "///c", "//h:1/a/../b"])
+def test_a_url_that_names_no_server(rest: str) -> None:
+    with pytest.raises(ConfigError, match="is not zookeeper://host:port/chroot"):
+        open_coordinator(f"zookeeper:{rest}")
+
+
 def test_notifications_leave_kazoos_threads(server: zookeeper.ZooKeeperServer) -> None:
     tasks: queue.Queue = queue.Queue()
     session = connected(server, deliver=tasks.put)
     names = []
     session.watch("/", lambda event: names.append(threading.current_thread()))
     session.create("/a")
-    tasks.get(timeout=WAIT_S)()
+    tasks.get(timeout=patience())()
     assert names == [threading.current_thread()]
     session.close()
 
@@ -244,7 +238,7 @@ class _Relay:
         self._listener.close()
         self.cut()
         for thread in self._threads:
-            thread.join(WAIT_S)
+            thread.join(patience())
         for each in self._sockets:
             each.close()
 

@@ -3,8 +3,6 @@ does the same for longer."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -13,21 +11,20 @@ import pytest
 from replication.coordination import open_coordinator
 from replication.embedded.cluster import Cluster
 from tests.cluster import endurance
-from tests.interop.zookeeper import REQUIRED_BY, ZooKeeperServer, ZooKeeperUnavailable
+from tests.cluster.test_edges import (  # noqa: F401  # run here with a coordinator_url of ours
+    faulty,
+    test_each_kind_of_call_may_lose_its_answers,
+    test_topics_are_deleted_by_id_grown_and_configured,
+)
+from tests.zookeeper.server import ZooKeeperServer
 
 pytestmark = pytest.mark.slow  # a JVM starts
 SECONDS = 20.0
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
-    try:
-        with ZooKeeperServer(tmp_path / "zookeeper") as started:
-            yield started
-    except ZooKeeperUnavailable as error:
-        if any(os.environ.get(name) for name in REQUIRED_BY):
-            pytest.fail(f"no ZooKeeper: {error}")
-        pytest.skip(f"no ZooKeeper: {error}")
+def coordinator_url(chroot: str) -> str:
+    return chroot
 
 
 def test_nothing_acknowledged_is_lost_under_disturbances(

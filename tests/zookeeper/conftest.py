@@ -1,0 +1,44 @@
+"""A real ZooKeeper: one for the session, or one of its own for a test that kills it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.zookeeper.server import REQUIRED_BY, ZooKeeperServer, ZooKeeperUnavailable
+
+CHROOTS = itertools.count()
+
+
+@contextmanager
+def running(directory: Path) -> Iterator[ZooKeeperServer]:
+    try:
+        with ZooKeeperServer(directory) as started:
+            yield started
+    except ZooKeeperUnavailable as error:
+        if any(os.environ.get(name) for name in REQUIRED_BY):
+            pytest.fail(f"no ZooKeeper: {error}")
+        pytest.skip(f"no ZooKeeper: {error}")
+
+
+@pytest.fixture(scope="session")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    with running(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture
+def chroot(shared_server: ZooKeeperServer) -> str:
+    """The URL of a tree that no other test sees."""
+    return f"zookeeper://{shared_server.hosts}/test/{next(CHROOTS)}"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
+    with running(tmp_path / "zookeeper") as server:
+        yield server
