@@ -49,6 +49,7 @@ from replication.coordination import SessionState
 from replication.embedded.cluster import Cluster
 from tests.cluster.load import check_replicas
 from tests.support.builders import batch
+from tests.support.until import patience
 
 pytestmark = pytest.mark.slow
 
@@ -338,7 +339,7 @@ class TestCoordinator:
         assert made.is_alive()
         for broker_id in cluster.broker_ids:
             cluster.session(broker_id).resume()
-        made.join(60)
+        made.join(patience())
         cluster.crash(orders.leader)
         cluster.wait_for_leader(orders.tp, orders.leader)
         cluster.start(orders.leader)

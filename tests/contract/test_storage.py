@@ -389,9 +389,9 @@ def special(request: pytest.FixtureRequest, storage: Storage, root: str) -> str:
 
 @pytest.mark.timeout(60)  # a call that waits would wait for ever
 def test_what_is_no_regular_file_is_refused_at_once(
-    storage: Storage, root: str, special: str
+    storage: Storage, root: str, special: str, tmp_path: Path
 ) -> None:
-    with nothing_left():
+    with nothing_left(tmp_path):
         for call in (
             lambda: storage.open(special),
             lambda: storage.open(special, writable=False),
@@ -407,7 +407,7 @@ def test_what_is_no_regular_file_is_refused_at_once(
 
 
 def test_what_is_no_regular_file_is_seen_renamed_and_removed(
-    storage: Storage, root: str, special: str
+    storage: Storage, root: str, special: str, tmp_path: Path
 ) -> None:
     kinds = {entry.name: entry.kind for entry in storage.scan_dir(root)}
     assert kinds == {"plain": FileKind.FILE, "special": FileKind.OTHER}
@@ -444,7 +444,7 @@ def test_a_large_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
 
 
 def test_a_lock_file_is_a_regular_file(tmp_path: Path) -> None:
-    with nothing_left():
+    with nothing_left(tmp_path):
         os.mkfifo(tmp_path / ".lock")
         with pytest.raises(UnusableFileError, match="is a FIFO"):
             LocalStorage().lock(str(tmp_path / ".lock"))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from replication.network import Listener, NetworkConfig, NetworkServer, RequestHandler
 from replication.network.errors import FrameError
 from replication.protocol import RequestHeader
-
-TIMEOUT_S = 60  # a test that needs it has failed
+from tests.support.until import patience
 
 
 def parse_header(frame: memoryview) -> RequestHeader:
@@ -55,7 +54,7 @@ class RawClient:
     """A socket that speaks frames."""
 
     def __init__(self, server: NetworkServer, name: str = "PLAINTEXT", **options: Any) -> None:
-        self.socket = socket.create_connection(server.bound_addresses[name], TIMEOUT_S, **options)
+        self.socket = socket.create_connection(server.bound_addresses[name], patience(), **options)
 
     def send(self, body: bytes, **header: int) -> None:
         self.socket.sendall(frame_of(body, **header))
@@ -95,13 +94,3 @@ class RawClient:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that will happen."""
-    import time
-
-    end = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)

@@ -14,6 +14,7 @@ import pytest
 
 from replication.kernels import _waiting
 from tests.reference import waiting as _waiting_reference
+from tests.support.until import patience
 
 KERNELS = [_waiting, _waiting_reference]
 each_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=["native", "reference"])
@@ -80,7 +81,7 @@ def in_another_thread(work: Callable[[], Any]) -> None:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(60)
+    thread.join(patience())
     assert not thread.is_alive(), "it waits for a thread that waits for it"
     if errors:
         raise errors[0]
@@ -114,7 +115,7 @@ def race(*workers: Callable[[], None]) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(patience())
     assert not any(thread.is_alive() for thread in threads), "a deadlock"
     if errors:
         raise errors[0]

@@ -120,14 +120,13 @@ def test_no_server_is_an_error_in_time() -> None:
 def test_closing_without_a_server_ends_in_time_and_leaves_no_thread(
     server: zookeeper.ZooKeeperServer,
 ) -> None:
-    before = set(threading.enumerate())
-    session = connected(server)
-    events = heard(session)
-    server.kill()
-    assert events.get(timeout=patience()) is SessionState.SUSPENDED
-    session.close()
-    assert session.state is SessionState.EXPIRED
-    assert set(threading.enumerate()) <= before
+    with nothing_left():
+        session = connected(server)
+        events = heard(session)
+        server.kill()
+        assert events.get(timeout=patience()) is SessionState.SUSPENDED
+        session.close()
+        assert session.state is SessionState.EXPIRED
     assert events.empty()
 
 

@@ -21,6 +21,7 @@ from replication.protocol import (
     response_header,
 )
 from replication.protocol import messages as wire
+from tests.support.until import patience
 
 Script = Callable[[socket.socket], object]
 
@@ -41,7 +42,7 @@ def peer(script: Script) -> Iterator[tuple[str, int]]:
         yield listener.getsockname()[:2]
     finally:
         listener.close()
-        thread.join(60)
+        thread.join(patience())
     assert not thread.is_alive()
 
 
@@ -133,7 +134,7 @@ def test_what_is_no_answer_is_an_error(script: Script, reason: str) -> None:
 
 def test_a_silent_broker_is_given_up() -> None:
     done = threading.Event()
-    with peer(lambda connection: done.wait(60) and None) as address:
+    with peer(lambda connection: done.wait(patience()) and None) as address:
         with pytest.raises(WireError, match="timed out"):
             WireConnection(*address, timeout_s=0.05)
         done.set()

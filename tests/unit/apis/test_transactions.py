@@ -14,8 +14,8 @@ from replication.common.internal_topics import GROUP_METADATA, TRANSACTION_STATE
 from replication.protocol import SERVED, ApiKey
 from replication.protocol import messages as wire
 from replication.server.serving import ServedCluster
-from tests.support.network import until
 from tests.support.served import batch, connect, fetch, new_name, produce, produce_request, served
+from tests.support.until import until
 from tests.support.wire_client import WireClient
 from tests.support.wire_producer import WireProducer
 

@@ -24,6 +24,7 @@ from logstore.format.batch import encode_batch, end_transaction_marker
 from logstore.format.control import ControlType
 from logstore.log import ReplicaLog
 from logstore.segments.producer_state import AppendOrigin
+from tests.support.until import patience
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "data"
 
@@ -483,7 +484,7 @@ def test_follow_sees_what_is_appended_and_rolled(tmp_path: Path) -> None:
             shown = [process.stdout.readline() for _ in range(50)]
             assert shown == [b"%d" % i * 20 + b"\n" for i in range(50)]
             process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 130
+            assert process.wait(patience()) == 130
             assert process.stderr.read() == b"\n"
 
 

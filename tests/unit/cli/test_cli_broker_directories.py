@@ -15,7 +15,7 @@ from logstore.storage.broker_directories import broker_directories
 from logstore.storage.local import LocalStorage
 from logstore.verify import verify
 from replication.embedded.cluster import Cluster
-from tests.support.network import until
+from tests.support.until import until
 
 TOPIC = "orders"
 TP = TopicPartition(TOPIC, 0)

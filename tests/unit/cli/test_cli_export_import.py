@@ -23,6 +23,7 @@ from logstore.cli.common.interrupts import Interrupts
 from logstore.cli.export import ExportReader
 from logstore.cli.records.columns import SCHEMA
 from logstore.cli.records.files import Export, ExportFileError, Format, check_digest, exporting
+from tests.support.until import patience
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "data"
 FORMATS = ["parquet", "arrow", "jsonl"]
@@ -454,7 +455,7 @@ def test_a_process_that_ends_in_the_middle_leaves_no_topic(
         assert process.stdout is not None
         assert process.stdout.readline() == b".\n"
         process.send_signal(how)
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=patience())
     assert process.returncode != 0
     assert not out.strip(b".\n")
     with LogManager([tmp_path / "b"], background=False) as manager:
@@ -481,7 +482,7 @@ def test_an_export_that_ends_in_the_middle_leaves_no_file(
         assert process.stdout is not None
         assert process.stdout.readline() == b".\n"
         process.send_signal(how)
-        process.communicate(timeout=60)
+        process.communicate(timeout=patience())
     assert process.returncode != 0
     assert not target.exists()
     left = [p.name for p in tmp_path.iterdir() if p.name != "a"]

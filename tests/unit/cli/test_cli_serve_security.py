@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from replication.cli.serve import serve
-from tests.support.certificates import make_certificates, needs_openssl
 
 
 @pytest.mark.parametrize(
@@ -37,41 +34,3 @@ def test_a_malformed_file_of_users(tmp_path: Path, text: str) -> None:
     assert told.exit_code == 2
     assert str(users) in told.output.replace("\n", "")
     assert "alice" not in told.output
-
-
-@needs_openssl
-@pytest.mark.slow
-def test_a_client_logs_in(tmp_path: Path) -> None:
-    confluent_kafka = pytest.importorskip("confluent_kafka")
-    certificates = make_certificates(tmp_path)
-    (tmp_path / "users").write_text("alice:secret:with:colons\n\nbob:x\n")
-    server = subprocess.Popen(
-        [
-            *(sys.executable, "-c", "from replication.cli.serve import serve; serve()"),
-            *("--dir", str(tmp_path / "kafka")),
-            *("--listen", "SASL_SSL://127.0.0.1:0", "--users", str(tmp_path / "users")),
-            *("--config", f"ssl.keystore.location={certificates / 'server.pem'}"),
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert server.stdout is not None
-    try:
-        address = server.stdout.readline().removeprefix("ready:").strip()
-        producer = confluent_kafka.Producer(
-            {
-                "bootstrap.servers": address,
-                "security.protocol": "SASL_SSL",
-                "sasl.mechanisms": "SCRAM-SHA-512",
-                "sasl.username": "alice",
-                "sasl.password": "secret:with:colons",
-                "ssl.ca.location": str(certificates / "ca.pem"),
-            }
-        )
-        producer.produce("orders", b"value")
-        assert producer.flush(30) == 0
-    finally:
-        server.terminate()
-        server.wait(60)
-        server.stdout.close()
-    assert server.returncode == 0

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from logstore.pytest_plugin import logstore_kafka, make_logstore_kafka
 from replication import ServedCluster
 from replication.cli.status import status
-from tests.support.network import until
+from tests.support.until import until
 
 __all__ = ["logstore_kafka", "make_logstore_kafka"]
 

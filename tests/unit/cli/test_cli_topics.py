@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from logstore import LogManager
 from logstore.cli import main
 from logstore.format.filenames import CLUSTER_METADATA_DIR
+from tests.support.until import patience
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "data"
 
@@ -184,10 +185,10 @@ def test_an_interrupt_sums_up(tmp_path: Path) -> None:
             assert reader.stdout is not None
             assert [reader.stdout.readline() for _ in range(2)] == [b"one\n", b"two\n"]
             reader.send_signal(signal.SIGINT)
-            reader.communicate(timeout=60)
+            reader.communicate(timeout=patience())
         process.send_signal(signal.SIGINT)
         assert process.stdout.read() == b"t-0: 2 records, offsets 0 to 1\n"
-        assert process.wait(60) != 0
+        assert process.wait(patience()) != 0
     assert (tmp_path / ".kafka_cleanshutdown").exists()
     assert good("read", tmp_path, "t") == "one\ntwo\n"
 
@@ -208,7 +209,7 @@ def test_an_interrupt_at_full_speed_leaves_whole_batches_and_the_right_sum(tmp_p
                 process.stdin.write(line * 1000)
         assert process.stdout is not None
         (told,) = json.loads(process.stdout.read())
-        assert process.wait(60) != 0
+        assert process.wait(patience()) != 0
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
     held = good("read", tmp_path, "t", "--format", "%S\\n").splitlines()
@@ -252,4 +253,4 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path, arguments: list[str
         os.read(process.stdout.fileno(), 10)
         process.stdout.close()
         assert b"Traceback" not in process.stderr.read()
-        assert process.wait(60) != 2
+        assert process.wait(patience()) != 2

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from logstore.log import PartitionLog
+from tests.support.until import patience
 
 ROOT = Path(__file__).resolve().parents[3]
 SERVICE = ROOT / "examples" / "embedded_service.py"
@@ -37,7 +38,7 @@ def test_it_survives_kill_9(tmp_path: Path) -> None:
         process.kill()
         kills += process.wait() == -9
     assert kills > 0
-    assert begin(directory, orders).wait(60) == 0
+    assert begin(directory, orders).wait(patience()) == 0
     with PartitionLog.open(directory / "orders-0") as log:
         assert log.recovery_report.clean
         assert [record.value for record in log.records()] == ORDERS

@@ -20,6 +20,7 @@ from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
 from tests.support.builders import batch, log_config
+from tests.support.until import patience
 
 Task = Callable[[], None]
 
@@ -146,7 +147,7 @@ class TestDirectoryFailure:
             live: list[list[str]] = []
             asker = threading.Thread(target=lambda: live.append([*manager.logs, "answered"]))
             asker.start()
-            asker.join(60)
+            asker.join(patience())
             assert live
             assert live[0][-1] == "answered"
             told.append((path, refused, manager.live_directories))

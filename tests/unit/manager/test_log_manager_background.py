@@ -5,9 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import threading
-import time
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,6 +25,8 @@ from logstore.manager.parallel import LaterThread
 from logstore.manager.pending import PendingDeletes
 from logstore.storage.local import LocalStorage
 from tests.support.builders import batch
+from tests.support.leftovers import nothing_left
+from tests.support.until import patience, until
 from tests.support.waiting import race
 from tests.unit.manager.test_log_manager import Machine
 
@@ -34,16 +34,8 @@ T0 = TopicPartition("t", 0)
 SOON = BrokerConfig(log_initial_task_delay_ms=0, log_flush_offset_checkpoint_interval_ms=50)
 
 
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-def background_threads() -> set[int | None]:
-    """Other tests may have left some of theirs."""
-    return {t.ident for t in threading.enumerate() if t.name == "logstore-background"}
+def background(threads: list[threading.Thread]) -> list[threading.Thread]:
+    return [thread for thread in threads if thread.name == "logstore-background"]
 
 
 def recovery_points(directory: Path) -> dict[TopicPartition, int]:
@@ -81,30 +73,31 @@ class TestByDefault:
             until(lambda: recovery_points(tmp_path) == {T0: 1})
 
     def test_there_is_no_thread_without(self, tmp_path: Path) -> None:
-        before = background_threads()
-        with LogManager([tmp_path], background=False):
-            assert background_threads() <= before
+        with nothing_left(tmp_path) as threads, LogManager([tmp_path], background=False):
+            assert not background(threads)
 
     def test_it_can_be_started(self, tmp_path: Path) -> None:
-        before = background_threads()
-        with LogManager([tmp_path], LogConfig(flush_ms=20), background=False) as manager:
+        with (
+            nothing_left(tmp_path) as threads,
+            LogManager([tmp_path], LogConfig(flush_ms=20), background=False) as manager,
+        ):
             manager.start()
             manager.start()
+            assert len(background(threads)) == 1
             log = manager.get_or_create("t", 0)
             log.append([(b"k", b"v")])
             until(lambda: log.recovery_point == 1)
-        assert background_threads() <= before
 
     @pytest.mark.filterwarnings("ignore::ResourceWarning")
     def test_a_manager_that_nobody_holds_is_collected(self, tmp_path: Path) -> None:
-        before = background_threads()
-        manager = LogManager([tmp_path], background=True)
-        manager.create_topic("t", 1)
-        gone = weakref.ref(manager)
-        del manager
-        gc.collect()
-        assert gone() is None
-        until(lambda: background_threads() <= before)
+        with nothing_left(tmp_path) as threads:
+            manager = LogManager([tmp_path], background=True)
+            manager.create_topic("t", 1)
+            assert background(threads)
+            gone = weakref.ref(manager)
+            del manager
+            gc.collect()
+            assert gone() is None
 
 
 class TestSchedule:
@@ -212,7 +205,7 @@ class TestClosing:
                 begun.set()
 
         def close() -> None:
-            begun.wait(60)
+            begun.wait(patience())
             manager.close()
 
         with pytest.raises(LogClosedError):
@@ -257,10 +250,10 @@ class TestClosing:
             assert all(report.clean for report in again.recovery_reports)
 
     def test_there_is_nothing_after_it(self, tmp_path: Path) -> None:
-        before = background_threads()
-        manager = LogManager([tmp_path])
-        manager.create_topic("t", 1)
-        manager.close()
+        with nothing_left(tmp_path):
+            manager = LogManager([tmp_path])
+            manager.create_topic("t", 1)
+            manager.close()
         assert manager.logs == {}
         for use in (
             lambda: manager.get("t", 0),
@@ -271,8 +264,9 @@ class TestClosing:
         ):
             with pytest.raises(LogClosedError):
                 use()
-        manager.start()
-        assert background_threads() <= before
+        with nothing_left(tmp_path) as threads:
+            manager.start()
+        assert not background(threads)
 
     def test_tasks_for_later_are_dropped_after_it(self) -> None:
         later, ran = LaterThread("x"), threading.Event()

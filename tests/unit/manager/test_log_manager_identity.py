@@ -20,6 +20,7 @@ from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 from logstore.testing import SimulatedCrash
 from tests.support.builders import all_offsets, batch
+from tests.support.until import patience
 from tests.unit.manager.test_log_manager import Machine
 
 T0 = TopicPartition("t", 0)
@@ -294,7 +295,7 @@ class TestBeginningAnew:
             if target.endswith(".log.deleted"):
                 thread = threading.Thread(target=checkpoint)
                 thread.start()
-                thread.join(60)
+                thread.join(patience())
                 assert not thread.is_alive()
             rename(source, target)
 

@@ -25,6 +25,7 @@ from logstore.manager.claims import Claims
 from logstore.storage.local import LocalStorage
 from logstore.testing import SimulatedCrash
 from tests.support.builders import batch
+from tests.support.until import patience
 from tests.support.waiting import race
 from tests.unit.manager.test_log_manager import Machine
 
@@ -186,7 +187,7 @@ class TestCreation:
         asker = threading.Thread(target=lambda: found.append(manager.get_or_create("t", 1)))
         machine.storage.make_dir = beside  # type: ignore[method-assign]
         logs = manager.create_topic("t", 3)
-        asker.join(60)
+        asker.join(patience())
         assert seen == [True, False]
         assert found == [logs[1]]
         manager.close()
@@ -446,12 +447,12 @@ class TestClaims:
         def other() -> None:
             with claims.of("t", 1):
                 held.set()
-                assert done.wait(60)
+                assert done.wait(patience())
 
         first, last = threading.Thread(target=other), threading.Thread(target=whole)
         with claims.of("t", 0):
             first.start()
-            assert held.wait(60)  # it does not wait for partition 0
+            assert held.wait(patience())  # it does not wait for partition 0
             last.start()
             last.join(0.05)
             assert last.is_alive()
@@ -459,8 +460,8 @@ class TestClaims:
         assert last.is_alive()  # for partition 1
         assert order == []
         done.set()
-        first.join(60)
-        last.join(60)
+        first.join(patience())
+        last.join(patience())
         assert order == ["whole"]
 
     def test_after_the_end_there_is_none(self) -> None:

@@ -32,7 +32,8 @@ from replication.network.metrics import (
 from replication.network.request_channel import Exchange
 from replication.network.server import NetworkServer
 from replication.protocol import ApiKey
-from tests.support.network import RawClient, frame_of, serving, until
+from tests.support.network import RawClient, frame_of, serving
+from tests.support.until import patience, until
 
 QUICK, QUEUED = 3, 20
 MS = 1_000_000
@@ -104,7 +105,7 @@ def test_a_request_waits_in_the_queue() -> None:
     clock, go = ManualClock(), threading.Event()
 
     def handler(request: ReceivedRequest, respond: Respond) -> None:
-        go.wait(10)
+        go.wait(patience())
         respond(Send([b"x"]))
 
     config = NetworkConfig(num_io_threads=1)
@@ -160,7 +161,7 @@ def test_a_delayed_answer_counts_once_it_has_left(answer: Send) -> None:
 
     with serving(handler, clock=clock) as server, RawClient(server) as client:
         client.send(b"", key=QUICK)
-        answered.wait(10)
+        answered.wait(patience())
         assert server.metrics().apis == {}
         until(lambda: server._processors[0]._sleeping)
         clock.advance(100)

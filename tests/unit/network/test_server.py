@@ -27,7 +27,8 @@ from replication.network.metrics import ListenerMetrics
 from replication.network.requests import ConnectionInfo
 from replication.network.transport_layer import MAX_TURN_BYTES
 from tests.support.leftovers import nothing_left
-from tests.support.network import RawClient, frame_of, parse_header, serving, until
+from tests.support.network import RawClient, frame_of, parse_header, serving
+from tests.support.until import until
 
 SLOW = 20  # an API for handler threads; below 10 are quick ones
 
@@ -169,6 +170,7 @@ def test_threads_and_descriptors_come_back(started: bool) -> None:
                 parse_header=parse_header,
                 serves=lambda key, version: True,
             )
+            epolls = [each._epoll for each in server._processors]
             if started:
                 server.start()
                 with RawClient(server) as client, RawClient(server, "OTHER") as other:
@@ -177,6 +179,7 @@ def test_threads_and_descriptors_come_back(started: bool) -> None:
                         each.receive()
                     server.close()
             server.close()
+            assert all(epoll.closed for epoll in epolls)
 
 
 def test_graceful_close() -> None:

@@ -26,7 +26,8 @@ from replication.network import (
     Send,
 )
 from tests.support.certificates import make_certificates, needs_openssl
-from tests.support.network import RawClient, frame_of, parse_header, until
+from tests.support.network import RawClient, frame_of, parse_header
+from tests.support.until import until
 
 pytestmark = needs_openssl
 

@@ -66,7 +66,9 @@ from replication.common.messages import (
 from replication.common.state import BrokerRegistration
 from replication.common.transport import OnReply
 from tests.support.builders import batch
+from tests.support.leftovers import nothing_left
 from tests.support.replication import ManualRuntime, RecordingTransport, Sent
+from tests.support.until import patience
 
 TP = TopicPartition("orders", 0)
 TOPIC_ID = uuid.UUID(int=7)
@@ -647,9 +649,9 @@ class TestBlocking:
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
-        assert silent.asked.wait(60)
+        assert silent.asked.wait(patience())
         client.close()
-        thread.join(60)
+        thread.join(patience())
         assert not thread.is_alive()
         run()  # and so whoever comes later
         assert [str(error) for error in errors] == ["the client was closed"] * 2
@@ -667,11 +669,13 @@ class TestBlocking:
         assert sent == []
 
     def test_a_closed_client_leaves_no_thread(self) -> None:
-        before = set(threading.enumerate())
-        for _ in range(4):
-            with Client(Silent(), lambda: ()) as client, pytest.raises(UnknownPartitionError):
-                Producer(client, delivery_timeout_s=0.03).send(TP.topic, b"x", partition=0)
-        assert set(threading.enumerate()) <= before
+        with (
+            nothing_left() as threads,
+            Client(Silent(), lambda: ()) as client,
+            pytest.raises(UnknownPartitionError),
+        ):
+            Producer(client, delivery_timeout_s=0.03).send(TP.topic, b"x", partition=0)
+        assert threads
 
     @pytest.mark.parametrize(
         "options",

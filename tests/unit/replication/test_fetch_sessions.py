@@ -34,6 +34,7 @@ from replication.replica_manager.metadata_cache import MetadataCache
 from tests.support.builders import batch, produced
 from tests.support.fetch_sessions import Member
 from tests.support.replica_managers import EPOCH, TOPIC_ID, Answers, Host
+from tests.support.until import patience
 
 TPS = [TopicPartition("t", number) for number in range(4)]
 A, B, C, D = TPS
@@ -901,7 +902,7 @@ def test_threads() -> None:
             ),
             respond,
         )
-        assert done.wait(60)
+        assert done.wait(patience())
         for part in member.receive(asked, answers[0]).partitions:
             if part.records:
                 offsets[part.tp] = (

@@ -41,6 +41,7 @@ from replication.fetcher.fetcher_state import InitialFetchState, OffsetMismatchE
 from replication.fetcher.fetcher_troubles import FetcherContext
 from tests.support.builders import batch, produced
 from tests.support.fetchers import FOLLOWER, KIP_320_RULE, LEADER, TP, Replica, Stage, fetched
+from tests.support.until import patience
 
 BACKOFF_MS = 1000
 A, B, C = (TopicPartition("a", i) for i in range(3))
@@ -716,7 +717,7 @@ def test_with_threads() -> None:
             assert before == [follower.log(tp).log_end_offset for tp in some]
             add(some)
         producer.join()
-        assert arrived.wait(60)
+        assert arrived.wait(patience())
         assert not manager.failed_partitions
         assert manager.dead_workers == 0
         for tp in tps:

@@ -26,6 +26,7 @@ from replication.common.messages import (
 )
 from replication.fetcher.fetcher_reactions import REACTIONS, FetchReaction
 from tests.support.fetchers import TP, Stage, fetched
+from tests.support.until import patience
 
 BACKOFF_MS = 1000
 WAIT_MS = 500
@@ -233,7 +234,7 @@ class Checkpoints:
         for fetcher in self._stage.manager.fetchers:
 
             def look(lock: Any = fetcher._lock) -> None:
-                if lock.acquire(timeout=20):
+                if lock.acquire(timeout=patience()):
                     lock.release()
                 else:
                     self.under_lock = True

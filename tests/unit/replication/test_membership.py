@@ -18,6 +18,7 @@ from replication.coordination import Coordinator, CoordinatorUnavailableError, n
 from replication.coordination.embedded import CoordinatorStore
 from tests.support.coordinator_faults import LosingService, once
 from tests.support.replication import ManualRuntime
+from tests.support.until import patience
 
 SESSION_MS = 6000
 REGISTRATION_MS = 20_000
@@ -370,7 +371,7 @@ class TestLeaving:
 
         def hang() -> None:
             entered.set()
-            assert goes_on.wait(60)
+            assert goes_on.wait(patience())
 
         def connect() -> Coordinator:
             session = Session(store.connect())
@@ -392,7 +393,7 @@ class TestLeaving:
             1, runtime, connect, lambda: BrokerRegistration(1), Owner(), REGISTRATION_MS
         )
         membership.start()
-        assert (joined if stuck == "close" else entered).wait(60)
+        assert (joined if stuck == "close" else entered).wait(patience())
         membership.leave(left.set)
         at_once = stuck == "connect"  # there is no session to take leave of
         assert left.wait(FAREWELL_MS / 2000 if at_once else FAREWELL_MS / 1000 + 5)
@@ -400,7 +401,7 @@ class TestLeaving:
         assert not goes_on.is_set()
         goes_on.set()
         if stuck != "create":
-            assert closed.wait(60)
+            assert closed.wait(patience())
 
 
 def test_an_error_that_is_no_refusal_is_not_the_end() -> None:

@@ -31,6 +31,7 @@ from replication.common.messages import (
 from replication.partition import Partition
 from tests.support.builders import batch
 from tests.support.replica_managers import TP, Answers, Host, part
+from tests.support.until import patience
 
 OURS, THEIRS = bytes(10), bytes(20)
 PRODUCERS = 3
@@ -137,14 +138,14 @@ def test_an_append_that_the_log_has_begun_is_finished_first() -> None:
     def publish() -> None:
         writer.publish_locked = true  # type: ignore[method-assign]
         inside.set()
-        assert go_on.wait(60)
+        assert go_on.wait(patience())
         true()
 
     answers: list[Any] = []
     writer.publish_locked = publish  # type: ignore[method-assign]
     producer = threading.Thread(target=lambda: answers.append(story.append(OURS)))
     producer.start()
-    assert inside.wait(60)
+    assert inside.wait(patience())
 
     def change() -> None:
         story.deposed()
@@ -154,8 +155,8 @@ def test_an_append_that_the_log_has_begun_is_finished_first() -> None:
     controller.start()
     assert not changed.wait(0.05)
     go_on.set()
-    producer.join(60)
-    controller.join(60)
+    producer.join(patience())
+    controller.join(patience())
     assert changed.is_set()
     ((response,),) = answers
     assert response.partitions[0].error_code is ErrorCode.NONE
@@ -234,7 +235,7 @@ def test_threads_append_while_the_role_changes() -> None:
     finally:
         stop.set()
         for thread in threads:
-            thread.join(60)
+            thread.join(patience())
     log.check_invariants()
     at, epoch, ours = 0, 0, 0
     while at < log.log_end_offset:

@@ -10,6 +10,7 @@ from replication.common.messages import FetchRequest, ProducePartition, ProduceR
 from replication.common.runtime import ThreadRuntime
 from tests.support.builders import batch
 from tests.support.replica_managers import EPOCH, TP, Host, part
+from tests.support.until import patience
 
 PRODUCERS, REQUESTS = 4, 60
 
@@ -51,7 +52,7 @@ def test_producers_a_follower_and_changing_roles() -> None:
             done = threading.Event()
             request = FetchRequest((part(offset, log_start=0),), 2, EPOCH + 2, max_wait_ms=20)
             host.manager.fetch(request, lambda response, done=done: done.set())  # type: ignore
-            assert done.wait(60)
+            assert done.wait(patience())
             offset = partition.log_end_offset
 
     threads = [threading.Thread(target=produce, args=(n,)) for n in range(PRODUCERS)]
@@ -63,7 +64,7 @@ def test_producers_a_follower_and_changing_roles() -> None:
             host.lead(epoch=epoch)
         for thread in threads:
             thread.join()
-        assert all_answered.wait(60)
+        assert all_answered.wait(patience())
         assert set(answered.values()) == {1}
         assert len(set(acknowledged)) == len(acknowledged)
         assert codes[ErrorCode.NONE] > 0
@@ -73,7 +74,7 @@ def test_producers_a_follower_and_changing_roles() -> None:
         follower.join()
         host.manager.produce(ProduceRequest(-1, 60_000, parts), lambda response: late.set())
         host.follow(epoch=9, leader=-1)
-        assert late.wait(60)
+        assert late.wait(patience())
     finally:
         stop.set()
         runtime.close()

@@ -18,6 +18,7 @@ from replication.common.messages import ProducePartition, ProduceRequest, Produc
 from tests.support.builders import batch
 from tests.support.replica_managers import TOPIC_ID, TP, Host
 from tests.support.replication import ManualRuntime
+from tests.support.until import patience
 
 OTHER = TopicPartition("orders", 1)
 NEW_ID = uuid.UUID(int=77)
@@ -226,7 +227,7 @@ def test_nobody_is_answered_while_roles_change() -> None:
     def respond(response: ProduceResponse) -> None:
         other = threading.Thread(target=host.tell, daemon=True)
         other.start()
-        other.join(60)
+        other.join(patience())
         answered.append(not other.is_alive())
 
     request = ProduceRequest(-1, 10_000, (ProducePartition(TP, batch()),))

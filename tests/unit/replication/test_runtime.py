@@ -9,6 +9,7 @@ import pytest
 
 from replication.common.runtime import ThreadRuntime
 from tests.support.leftovers import nothing_left
+from tests.support.until import patience
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def test_an_actor_keeps_the_order(runtime: ThreadRuntime) -> None:
     for number in range(1000):
         actor.post(lambda number=number: seen.append(number))  # type: ignore[misc]
     actor.post(done.set)
-    assert done.wait(60)
+    assert done.wait(patience())
     assert seen == list(range(1000))
 
 
@@ -31,7 +32,7 @@ def test_a_failing_task_does_not_end_the_actor(runtime: ThreadRuntime) -> None:
     actor, done = runtime.actor("one"), threading.Event()
     actor.post(lambda: 1 // 0)  # type: ignore[arg-type]
     actor.post(done.set)
-    assert done.wait(60)
+    assert done.wait(patience())
 
 
 def test_a_closed_actor_runs_nothing_more(runtime: ThreadRuntime) -> None:
@@ -43,7 +44,7 @@ def test_a_closed_actor_runs_nothing_more(runtime: ThreadRuntime) -> None:
 
     actor.post(busy)
     actor.post(lambda: seen.append("late"))
-    assert begun.wait(60)
+    assert begun.wait(patience())
     actor.close()
     go_on.set()
     actor.close(wait=True)
@@ -61,7 +62,7 @@ class Gate:
     def __call__(self) -> None:
         self.thread = threading.get_ident()
         self.begun.set()
-        assert self.go_on.wait(60)
+        assert self.go_on.wait(patience())
 
 
 def test_an_idle_actor_lets_the_caller_run_what_it_offers(runtime: ThreadRuntime) -> None:
@@ -76,14 +77,14 @@ def test_an_idle_actor_lets_the_caller_run_what_it_offers(runtime: ThreadRuntime
 def test_a_busy_actor_runs_what_is_offered_later_and_in_order(runtime: ThreadRuntime) -> None:
     actor, seen, gate, done = runtime.actor("one"), [], Gate(), threading.Event()
     actor.post(gate)
-    assert gate.begun.wait(60)
+    assert gate.begun.wait(patience())
     actor.offer(lambda: seen.append("offered"))
     actor.post(lambda: seen.append("posted"))
     actor.offer(lambda: seen.append("offered again"))
     actor.post(done.set)
     assert seen == []
     gate.go_on.set()
-    assert done.wait(60)
+    assert done.wait(patience())
     assert seen == ["offered", "posted", "offered again"]
 
 
@@ -91,28 +92,28 @@ def test_nothing_runs_beside_a_task_of_a_guest(runtime: ThreadRuntime) -> None:
     actor, gate, after = runtime.actor("one"), Gate(), threading.Event()
     guest = threading.Thread(target=lambda: actor.offer(gate))
     guest.start()
-    assert gate.begun.wait(60)
+    assert gate.begun.wait(patience())
     assert gate.thread == guest.ident
     actor.post(after.set)
     actor.offer(lambda: None)  # does not wait for the guest
     assert not after.wait(0.05)
     gate.go_on.set()
-    assert after.wait(60)
-    guest.join(60)
+    assert after.wait(patience())
+    guest.join(patience())
 
 
 def test_a_close_waits_for_the_task_of_a_guest(runtime: ThreadRuntime) -> None:
     actor, gate = runtime.actor("one"), Gate()
     guest = threading.Thread(target=lambda: actor.offer(gate))
     guest.start()
-    assert gate.begun.wait(60)
+    assert gate.begun.wait(patience())
     closer = threading.Thread(target=lambda: actor.close(wait=True))
     closer.start()
     closer.join(0.05)
     assert closer.is_alive()
     gate.go_on.set()
-    closer.join(60)
-    guest.join(60)
+    closer.join(patience())
+    guest.join(patience())
     assert not closer.is_alive()
     seen: list[str] = []
     actor.offer(lambda: seen.append("late"))
@@ -141,14 +142,14 @@ def test_the_end_of_a_runtime_waits_for_a_guest() -> None:
     actor = runtime.actor("one")
     guest = threading.Thread(target=lambda: actor.offer(gate))
     guest.start()
-    assert gate.begun.wait(60)
+    assert gate.begun.wait(patience())
     closer = threading.Thread(target=runtime.close)
     closer.start()
     closer.join(0.05)
     assert closer.is_alive()
     gate.go_on.set()
-    closer.join(60)
-    guest.join(60)
+    closer.join(patience())
+    guest.join(patience())
     assert not closer.is_alive()
 
 
@@ -169,10 +170,10 @@ def test_many_threads_offer_and_post(runtime: ThreadRuntime) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(patience())
     done = threading.Event()
     actor.post(done.set)
-    assert done.wait(60)
+    assert done.wait(patience())
     for name in range(4):
         assert [number for who, number in seen if who == name] == list(range(500))
 
@@ -183,7 +184,7 @@ def test_timers_run_in_the_order_of_their_time(runtime: ThreadRuntime) -> None:
     runtime.call_later(20, lambda: seen.append("second"))
     runtime.call_later(5, lambda: seen.append("first"))
     runtime.call_later(10, lambda: seen.append("never")).cancel()
-    assert done.wait(60)
+    assert done.wait(patience())
     assert seen == ["first", "second"]
 
 
@@ -197,20 +198,19 @@ def test_every_repeats_until_it_is_cancelled(runtime: ThreadRuntime) -> None:
             enough.set()
 
     timer = runtime.every(1, tick)
-    assert enough.wait(60)
+    assert enough.wait(patience())
     after, settled = len(count), threading.Event()
     runtime.call_later(20, settled.set)
-    assert settled.wait(60)
+    assert settled.wait(patience())
     assert len(count) == after == 3
 
 
 def test_close_ends_all_threads() -> None:
-    with nothing_left():
-        before = set(threading.enumerate())
+    with nothing_left() as threads:
         runtime = ThreadRuntime("test")
         runtime.actor("one")
         runtime.every(1, lambda: None)
-        assert len(set(threading.enumerate()) - before) == 2
+        assert len(threads) == 2
         runtime.close()
 
 
@@ -219,10 +219,10 @@ def test_who_asks_another_system_is_not_waited_for_and_does_what_was_queued() ->
     actor = runtime.actor("one", may_hang=True)
     actor.post(gate)
     actor.post(farewell.set)
-    assert gate.begun.wait(60)
+    assert gate.begun.wait(patience())
     runtime.close()
     actor.post(lambda: pytest.fail("posted after the end"))
     assert not farewell.is_set()
     gate.go_on.set()
-    assert farewell.wait(60)
+    assert farewell.wait(patience())
     actor.close(wait=True)

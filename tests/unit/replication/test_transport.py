@@ -13,6 +13,7 @@ from replication.common.messages import MetadataRequest, Request, Response, Upda
 from replication.common.runtime import ThreadRuntime
 from replication.common.transport import DEFAULT_TIMEOUT_MS, LocalNetwork, LocalTransport, OnReply
 from tests.support.replication import ManualRuntime
+from tests.support.until import patience
 
 REQUEST = MetadataRequest()
 ANSWER = UpdateMetadataResponse(ErrorCode.NONE)
@@ -253,7 +254,7 @@ def test_each_request_is_answered_once_whoever_ends_it(end: str) -> None:
         assert network.bound in ([2], [])
     done = threading.Event()
     later.post(done.set)
-    assert done.wait(60)
+    assert done.wait(patience())
     runtime.close()
     assert len(counts) == 4000
     assert all(answers == [1] for answers in counts)

@@ -13,8 +13,8 @@ from logstore.format.reader import read_records
 from logstore.storage.file_slice import FileSlice, live_slices
 from replication.protocol import ApiKey, encode_request, request_header
 from replication.server.serving import ServedCluster, serve
-from tests.support.network import until
 from tests.support.served import batch, connect, fetch, fetch_request, new_name, produce
+from tests.support.until import until
 
 BATCHES, VALUE = 60, bytes(range(250)) * 400  # 6 MB: more than a socket takes at once
 

@@ -18,6 +18,7 @@ from replication.embedded.cluster import Cluster
 from replication.server.http import GroupSnapshot, cluster_state
 from replication.server.http import http_server as module
 from replication.server.http.http_server import HttpServer
+from tests.support.until import patience
 
 TP = TopicPartition("orders", 0)
 
@@ -47,7 +48,7 @@ def brokers_of(cluster: Cluster) -> Callable[[], list[Any]]:
 def ask(
     server: HttpServer, path: str, headers: dict[str, str] | None = None
 ) -> http.client.HTTPResponse:
-    connection = http.client.HTTPConnection(*server.address, timeout=60)
+    connection = http.client.HTTPConnection(*server.address, timeout=patience())
     connection.request("GET", path, headers=headers or {})
     answer = connection.getresponse()
     answer.body = answer.read()  # type: ignore[attr-defined]
@@ -162,7 +163,7 @@ def test_other_paths_and_methods_are_refused() -> None:
     with HttpServer(list) as server:
         assert ask(server, "/../../etc/passwd").status == 404
         assert ask(server, "/state?x=1").status == 200
-        connection = http.client.HTTPConnection(*server.address, timeout=60)
+        connection = http.client.HTTPConnection(*server.address, timeout=patience())
         connection.request("POST", "/state", b"{}")
         assert connection.getresponse().status == 501
         connection.close()
@@ -198,7 +199,7 @@ def test_silent_connections_cost_no_more_than_their_number(
     monkeypatch.setattr(module, "MAX_CONNECTIONS", 4)
     with HttpServer(list) as server:
         before = threading.active_count()
-        silent = [socket.create_connection(server.address, 10) for _ in range(12)]
+        silent = [socket.create_connection(server.address, patience()) for _ in range(12)]
         closed = 0
         for connection in silent[4:]:
             assert connection.recv(1) == b""  # refused: it is closed at once
@@ -211,7 +212,7 @@ def test_silent_connections_cost_no_more_than_their_number(
 
 def test_close_ends_open_connections_and_its_threads() -> None:
     server = HttpServer(list)
-    connection = socket.create_connection(server.address, 10)
+    connection = socket.create_connection(server.address, patience())
     connection.sendall(b"GET /state HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert connection.recv(12) == b"HTTP/1.1 200"
     server.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,7 +16,9 @@ from replication.network.limits.slow_apis import SlowApis
 from replication.protocol import SERVED, ApiKey, schema
 from replication.protocol import messages as wire
 from replication.server.serving import ServedCluster, serve
+from tests.support.leftovers import nothing_left
 from tests.support.served import batch, connect, produce, served
+from tests.support.until import patience
 
 CALLS_MAX = 112  # of Python, for a produce request of one record
 TOPIC = "orders"
@@ -59,7 +62,7 @@ def test_a_broker_says_nothing_of_topics_before_it_knows_them() -> None:
         assert _answered(kafka, other) == {ApiKey.API_VERSIONS}
         assert start.is_alive()
         kafka.network.heal()
-        start.join(30)
+        start.join(patience())
         assert _ask_for_topic(kafka, other) == 0
 
 
@@ -74,17 +77,16 @@ def test_a_produce_request_is_few_calls(tmp_path: Path, monkeypatch: pytest.Monk
 
     # If the machine stalls, handler threads would take over for a second.
     monkeypatch.setattr(SlowApis, "has", lambda *_: False)
-    of_others = set(threading.enumerate())
-    threading.setprofile(count)
-    try:
-        kafka = serve(tmp_path)
-    finally:
-        threading.setprofile(None)
-    records, found = batch(b"value"), []
-    with kafka, connect(kafka) as client:
+    with nothing_left(tmp_path) as threads, ExitStack() as stack:
+        threading.setprofile(count)
+        try:
+            kafka = stack.enter_context(serve(tmp_path))
+        finally:
+            threading.setprofile(None)
+        client = stack.enter_context(connect(kafka))
         kafka.create_topic(TOPIC)
-        started = set(threading.enumerate()) - of_others
-        (network,) = (each for each in started if "-network-" in each.name)
+        records, found = batch(b"value"), []
+        (network,) = (each for each in threads if "-network-" in each.name)
         for _ in range(5):
             before = calls[network.ident or 0]
             for _ in range(20):

@@ -1,23 +1,24 @@
-"""What ``/metrics`` says after real clients have worked."""
+"""What ``/metrics`` says after clients have worked."""
 
 from __future__ import annotations
 
-import time
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
-import confluent_kafka
 import pytest
 
+from checkpoints.types import TopicPartition
 from replication import ErrorCode
 from replication.protocol import ApiKey
+from replication.protocol import messages as wire
 from replication.server.serving import HttpListener, ServedCluster
-from tests.support.network import until
-from tests.support.served import connect, served
+from tests.support.served import connect, fetch, served
+from tests.support.until import until
+from tests.support.wire_producer import WireProducer
 
 parser = pytest.importorskip("prometheus_client.parser")
-TIMEOUT_S = 30.0
+TP = TopicPartition("orders", 0)
 RECORDS = 20
 SOCKETS = "kafka_server_socket_server_metrics_"
 REQUESTS = "kafka_network_requestmetrics_"
@@ -52,7 +53,7 @@ class Scrape:
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[ServedCluster]:
-    with served(http=HttpListener()) as kafka:
+    with served(config={"group.initial.rebalance.delay.ms": 0}, http=HttpListener()) as kafka:
         work(kafka)
         gauge = f"{SOCKETS}connection_count"
         until(lambda: Scrape(kafka)(gauge, listener="PLAINTEXT") == 0)  # nothing is under way
@@ -61,24 +62,42 @@ def kafka() -> Iterator[ServedCluster]:
 
 def work(kafka: ServedCluster) -> None:
     """A transaction of some records, which a member of a group reads and commits."""
-    client: dict[str, Any] = {"bootstrap.servers": kafka.bootstrap_servers}
-    producer = confluent_kafka.Producer({**client, "transactional.id": "shop"})
-    producer.init_transactions(TIMEOUT_S)
-    producer.begin_transaction()
-    for number in range(RECORDS):
-        producer.produce("orders", b"%d" % number)
-    producer.commit_transaction(TIMEOUT_S)
-    consumer = confluent_kafka.Consumer(
-        {**client, "group.id": "billing", "auto.offset.reset": "earliest"}
-    )
-    consumer.subscribe(["orders"])
-    left, end = RECORDS, time.monotonic() + TIMEOUT_S
-    while left:
-        message = consumer.poll(1)
-        left -= message is not None and message.error() is None
-        assert time.monotonic() < end
-    consumer.commit(asynchronous=False)
-    consumer.close()
+    kafka.create_topic(TP.topic, 1)
+    kafka.wait_for_leader(TP)
+    with connect(kafka) as client:
+        producer = WireProducer(kafka, client, "shop")
+        assert producer.init() == 0
+        assert producer.add(TP) == [0]
+        for number in range(RECORDS):
+            assert producer.send(TP, number) == 0
+        assert producer.end() == 0
+        assert fetch(client, TP).records
+        join = wire.JoinGroupRequest(
+            "billing",
+            60_000,
+            60_000,
+            protocol_type="consumer",
+            protocols=(wire.JoinGroupRequest.JoinGroupRequestProtocol("range", b""),),
+        )
+        asked = wire.FindCoordinatorRequest("billing", 0)
+        until(lambda: client.ask(ApiKey.FIND_COORDINATOR, 3, asked).error_code == 0)
+        found = until(lambda: loaded(client.ask(ApiKey.JOIN_GROUP, 5, join)))
+        joined = client.ask(ApiKey.JOIN_GROUP, 5, join._replace(member_id=found.member_id))
+        member = "billing", joined.generation_id, joined.member_id
+        share = wire.SyncGroupRequest.SyncGroupRequestAssignment(joined.member_id, b"")
+        sync = wire.SyncGroupRequest(*member, assignments=(share,))
+        assert client.ask(ApiKey.SYNC_GROUP, 3, sync).error_code == 0
+        kind = wire.OffsetCommitRequest
+        part = kind.OffsetCommitRequestPartition(0, RECORDS)
+        topic = kind.OffsetCommitRequestTopic(TP.topic, partitions=(part,))
+        committed = client.ask(ApiKey.OFFSET_COMMIT, 7, kind(*member, topics=(topic,)))
+        assert committed.topics[0].partitions[0].error_code == 0
+        client.ask(ApiKey.LEAVE_GROUP, 2, wire.LeaveGroupRequest("billing", joined.member_id))
+
+
+def loaded(answer: Any) -> Any:
+    """None while the coordinator is not there yet."""
+    return answer if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED else None
 
 
 def test_requests_by_version_and_time(kafka: ServedCluster) -> None:
@@ -109,8 +128,6 @@ def test_errors_by_code(kafka: ServedCluster) -> None:
 
 
 def metadata_of(topic: str) -> Any:
-    from replication.protocol import messages as wire
-
     return wire.MetadataRequest(topics=(wire.MetadataRequest.MetadataRequestTopic(name=topic),))
 
 

@@ -245,7 +245,7 @@ def test_a_forked_child_neither_owns_nor_prolongs_the_lock(
 
 def test_descriptors_return_to_the_baseline(storage: LocalStorage, tmp_path: Path) -> None:
     path = str(tmp_path / "f")
-    with nothing_left():
+    with nothing_left(tmp_path):
         for _ in range(3):
             file = storage.open(path, create=True)
             file.write_at(0, b"x" * 500_000)

@@ -154,7 +154,7 @@ def test_in_a_partition(logs: Path, name: str, kind: str, clean: bool) -> None:
     plant(place, kind)
     if not clean:
         (logs / ".kafka_cleanshutdown").unlink()
-    with nothing_left():
+    with nothing_left(logs):
         for _ in range(2):
             with start(logs) as manager:
                 assert manager.live_directories == [str(logs)]
@@ -206,7 +206,7 @@ def test_a_directory_that_is_as_large_as_what_is_cut(logs: Path) -> None:
 def test_in_a_log_directory(logs: Path, tmp_path: Path, name: str, kind: str) -> None:
     expected = outcome(OF_DIRECTORY[name], kind)
     plant(logs / name, kind)
-    with nothing_left():
+    with nothing_left(logs):
         for _ in range(2):
             with LogManager([logs, tmp_path / "other"], CONFIG, background=False) as manager:
                 if expected == OFFLINE:
@@ -263,7 +263,7 @@ def test_in_a_log_that_is_opened_alone(logs: Path, name: str, kind: str) -> None
     if name == "topic.properties" and kind in ("sparse", "empty"):
         expected = SERVED  # a log alone has no configuration on file
     plant(logs / "t-0" / name, kind)
-    with nothing_left():
+    with nothing_left(logs):
         for _ in range(2):
             if expected == UNAVAILABLE:
                 with pytest.raises(Exception) as error:
@@ -283,7 +283,7 @@ def test_in_a_log_that_is_opened_alone(logs: Path, name: str, kind: str) -> None
 @pytest.mark.parametrize("name", [name for name in OF_PARTITION if name[0] == "0"])
 def test_under_a_reader_of_the_directory(logs: Path, name: str, kind: str) -> None:
     plant(logs / "t-0" / name, kind)
-    with nothing_left():
+    with nothing_left(logs):
         reader = DirectoryReader(logs / "t-0")
         problem, records = "", []
         try:

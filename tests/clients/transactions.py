@@ -40,6 +40,7 @@ from tests.support.transactional_histories import (
     check,
     check_copies,
 )
+from tests.support.until import patience
 
 BROKERS = 3
 PARTITIONS = 3
@@ -220,7 +221,7 @@ class Worker(threading.Thread):
 
     def finish(self) -> None:
         self.stopping.set()
-        self.join(180)
+        self.join(patience())
         if self.is_alive():
             raise Failure(f"{self.name} does not come to an end")
         if self.failure is not None:
@@ -547,7 +548,7 @@ def verify_with_spark(directory: Path, result: Result) -> str:
 
 
 def main() -> int:
-    name = "python -m tests.cluster.transactions"
+    name = "python -m tests.clients.transactions"
     parser = argparse.ArgumentParser(prog=name, description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--crash-every", type=float, default=5.0, metavar="SECONDS")

@@ -12,6 +12,7 @@ import pytest
 
 from replication.server.serving import ServedCluster
 from tests.support.served import new_name, served
+from tests.support.until import patience
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 kafka_python = pytest.importorskip("kafka")
@@ -38,7 +39,7 @@ def test_confluent_kafka(kafka: ServedCluster, codec: str) -> None:
     name = new_name()
     admin = AdminClient(servers)  # its requests end with it
     (created,) = admin.create_topics([NewTopic(name, PARTITIONS)]).values()
-    created.result(30)
+    created.result(patience())
     producer = confluent_kafka.Producer(
         {
             **servers,
@@ -50,7 +51,7 @@ def test_confluent_kafka(kafka: ServedCluster, codec: str) -> None:
     failures: list[Any] = []
     for value in VALUES:
         producer.produce(name, value, on_delivery=lambda error, _: error and failures.append(error))
-    assert producer.flush(30) == 0
+    assert producer.flush(patience()) == 0
     assert not failures
     consumer = confluent_kafka.Consumer(
         {**servers, "group.id": name, "check.crcs": True, "fetch.wait.max.ms": 20}
@@ -59,12 +60,12 @@ def test_confluent_kafka(kafka: ServedCluster, codec: str) -> None:
         consumer.assign([confluent_kafka.TopicPartition(name, p, 0) for p in range(PARTITIONS)])
         found: list[bytes] = []
         while len(found) < COUNT:
-            messages = consumer.consume(COUNT, 30)
+            messages = consumer.consume(COUNT, patience())
             assert messages
             assert not [each.error() for each in messages if each.error()]
             found += [each.value() for each in messages]
         ends = [
-            consumer.get_watermark_offsets(confluent_kafka.TopicPartition(name, p), 30)
+            consumer.get_watermark_offsets(confluent_kafka.TopicPartition(name, p), patience())
             for p in range(PARTITIONS)
         ]
     assert set(found) == VALUES
@@ -80,8 +81,8 @@ def test_kafka_python(kafka: ServedCluster) -> None:
         admin.create_topics([kafka_python.admin.NewTopic(name, PARTITIONS, 1)])
     with closing(kafka_python.KafkaProducer(bootstrap_servers=servers, acks="all")) as producer:
         sent = [producer.send(name, value) for value in VALUES]
-        producer.flush(30)
-        assert {each.get(30).topic for each in sent} == {name}
+        producer.flush(patience())
+        assert {each.get(patience()).topic for each in sent} == {name}
     tps = [kafka_python.TopicPartition(name, p) for p in range(PARTITIONS)]
     consumer = kafka_python.KafkaConsumer(bootstrap_servers=servers, check_crcs=True)
     with closing(consumer):

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import aiokafka
+import confluent_kafka
+import kafka as kafka_python
 import pytest
+from aiokafka.helpers import create_ssl_context
 
 from replication.network import Listener, SecurityProtocol, UserCredentials
 from replication.server.kafka_server import Exposure
 from replication.server.serving import ServedCluster, serve
 from tests.support.certificates import make_certificates, needs_openssl
+from tests.support.until import patience, until
 
 pytestmark = needs_openssl
 
@@ -50,41 +56,37 @@ def settings(kafka: ServedCluster, certificates: Path, mechanism: str) -> dict[s
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_librdkafka(kafka: ServedCluster, certificates: Path, mechanism: str) -> None:
-    confluent_kafka = pytest.importorskip("confluent_kafka")
     common = settings(kafka, certificates, mechanism)
     producer = confluent_kafka.Producer(common)
     topic = f"c-{mechanism}"
     for value in VALUES:
         producer.produce(topic, value)
-    assert producer.flush(30) == 0
+    assert producer.flush(patience()) == 0
     consumer = confluent_kafka.Consumer({**common, "group.id": "none"})
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
     read: list[bytes] = []
-    end = time.monotonic() + 30
-    while len(read) < len(VALUES) and time.monotonic() < end:
-        read += [message.value() for message in consumer.consume(len(VALUES), 1)]
+
+    def read_all() -> bool:
+        read.extend(message.value() for message in consumer.consume(len(VALUES), 0.05))
+        return len(read) >= len(VALUES)
+
+    until(read_all)
     consumer.close()
     assert read == VALUES
 
 
 def test_librdkafka_with_a_wrong_password(kafka: ServedCluster, certificates: Path) -> None:
-    confluent_kafka = pytest.importorskip("confluent_kafka")
     errors: list[Any] = []
     common = settings(kafka, certificates, "SCRAM-SHA-256")
     producer = confluent_kafka.Producer(
         {**common, "sasl.password": "wrong", "error_cb": errors.append}
     )
-    end = time.monotonic() + 30
-    while not errors and time.monotonic() < end:
-        producer.poll(0.1)
+    until(lambda: producer.poll(0.05) or errors, "it is refused")
     assert errors[0].code() == confluent_kafka.KafkaError._AUTHENTICATION
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_aiokafka(kafka: ServedCluster, certificates: Path, mechanism: str) -> None:
-    aiokafka = pytest.importorskip("aiokafka")
-    from aiokafka.helpers import create_ssl_context
-
     async def send() -> int:
         async with aiokafka.AIOKafkaProducer(
             bootstrap_servers=kafka.bootstrap_servers,
@@ -102,8 +104,7 @@ def test_aiokafka(kafka: ServedCluster, certificates: Path, mechanism: str) -> N
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_kafka_python(kafka: ServedCluster, certificates: Path, mechanism: str) -> None:
-    module = pytest.importorskip("kafka")
-    producer = module.KafkaProducer(
+    producer = kafka_python.KafkaProducer(
         bootstrap_servers=kafka.bootstrap_servers,
         security_protocol="SASL_SSL",
         sasl_mechanism=mechanism,
@@ -111,5 +112,41 @@ def test_kafka_python(kafka: ServedCluster, certificates: Path, mechanism: str) 
         sasl_plain_password="secret",
         ssl_cafile=str(certificates / "ca.pem"),
     )
-    assert producer.send(f"k-{mechanism}", b"value").get(30).offset == 0
+    assert producer.send(f"k-{mechanism}", b"value").get(patience()).offset == 0
     producer.close()
+
+
+@pytest.mark.slow
+def test_a_client_logs_in_to_the_command(tmp_path: Path) -> None:
+    certificates = make_certificates(tmp_path)
+    (tmp_path / "users").write_text("alice:secret:with:colons\n\nbob:x\n")
+    server = subprocess.Popen(
+        [
+            *(sys.executable, "-c", "from replication.cli.serve import serve; serve()"),
+            *("--dir", str(tmp_path / "kafka")),
+            *("--listen", "SASL_SSL://127.0.0.1:0", "--users", str(tmp_path / "users")),
+            *("--config", f"ssl.keystore.location={certificates / 'server.pem'}"),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdout is not None
+    try:
+        address = server.stdout.readline().removeprefix("ready:").strip()
+        producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": address,
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanisms": "SCRAM-SHA-512",
+                "sasl.username": "alice",
+                "sasl.password": "secret:with:colons",
+                "ssl.ca.location": str(certificates / "ca.pem"),
+            }
+        )
+        producer.produce("orders", b"value")
+        assert producer.flush(patience()) == 0
+    finally:
+        server.terminate()
+        server.wait(patience())
+        server.stdout.close()
+    assert server.returncode == 0

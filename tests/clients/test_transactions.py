@@ -1,4 +1,4 @@
-"""A short run of ``python -m tests.cluster.transactions``."""
+"""A short run of ``python -m tests.clients.transactions``."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("confluent_kafka")
-pytest.importorskip("kafka")  # used in the long run only: it leaves sockets open
+from tests.clients import transactions
 
 
 @pytest.mark.slow
 def test_transactions_are_atomic_while_a_leader_crashes(tmp_path: Path) -> None:
     """W-150 to W-159."""
-    from tests.cluster import transactions
-
     libraries = ("confluent", "confluent")
     result = transactions.run(tmp_path / "cluster", 1, 4.0, 2.5, libraries)
     assert result.crashes > 0

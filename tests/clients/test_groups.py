@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,11 +11,11 @@ from checkpoints.types import TopicPartition
 from replication.common.internal_topics import GROUP_METADATA
 from replication.server.serving import ServedCluster
 from tests.support.served import new_name, served
+from tests.support.until import patience, until
 
 confluent = pytest.importorskip("confluent_kafka")
 
 GROUPS = TopicPartition(GROUP_METADATA, 0)
-WAIT_S = 60.0
 CONFIG = {"offsets.topic.num.partitions": 1, "group.initial.rebalance.delay.ms": 0}
 
 
@@ -46,24 +45,30 @@ def consumer(kafka: ServedCluster, group: str, **options: Any) -> Any:
 def commit(client: Any, topic: str, offset: int, partition: int = 0) -> None:
     """As long as it takes."""
     position = [confluent.TopicPartition(topic, partition, offset)]
-    while True:
+
+    def confirmed() -> bool:
         try:
             client.commit(offsets=position, asynchronous=False)
         except confluent.KafkaException:
             client.poll(0.05)
-        else:
-            return
+            return False
+        return True
+
+    until(confirmed)
 
 
 def committed(client: Any, topic: str) -> int:
     asked = [confluent.TopicPartition(topic, 0)]
-    while True:
+
+    def answered() -> list[Any] | None:
         try:
-            (found,) = client.committed(asked, timeout=WAIT_S)
+            return list(client.committed(asked, timeout=patience()))
         except confluent.KafkaException:
-            continue
-        assert isinstance(found.offset, int)
-        return found.offset
+            return None
+
+    (found,) = until(answered)
+    assert isinstance(found.offset, int)
+    return found.offset
 
 
 def test_the_coordinator_crashes_again_and_again(kafka: ServedCluster) -> None:
@@ -115,8 +120,7 @@ def test_a_topic_of_the_same_name(kafka: ServedCluster) -> None:
     commit(client, topic, 10)
     kafka.delete_topic(topic)
     kafka.create_topic(topic, 1, 3)
-    while committed(client, topic) == 10:  # its coordinator hears of it a moment later
-        pass
+    until(lambda: committed(client, topic) != 10, "its coordinator hears of it")
     assert committed(client, topic) == confluent.OFFSET_INVALID
     client.close()
 
@@ -137,11 +141,12 @@ def test_members_go_on_without_their_coordinator(kafka: ServedCluster) -> None:
         member.subscribe([topic], on_assign=on_assign)
 
     def poll_until(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while not condition():
-            assert time.monotonic() < deadline, assigned
+        def polled() -> bool:
             for member in members:
                 member.poll(0.05)
+            return condition()
+
+        until(polled, "both have their half")
 
     poll_until(lambda: sorted(map(tuple, assigned)) == [(0,), (1,)])
     kafka.wait_for_isr(GROUPS, range(3))
