@@ -17,9 +17,10 @@ import random
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -28,6 +29,7 @@ from logstore.common.config import LogConfig
 from replication.common.config import ReplicationConfig
 from replication.embedded.cluster import Cluster
 from tests.cluster.load import Load, check_prefix, check_replicas, check_values, values_of
+from tests.support.until import patience
 
 BROKERS = 3
 PARTITIONS = 4
@@ -103,7 +105,8 @@ class Disturber:
         self._topic = cluster.client.partitions(TOPIC)
 
     def _rest(self, longest_s: float = 2.0) -> None:
-        time.sleep(self._rng.uniform(0.0, longest_s))
+        """Time for the others to notice; how much of it does not matter to what holds."""
+        threading.Event().wait(self._rng.uniform(0.0, longest_s))
 
     def _leader(self) -> int:
         return self._cluster.wait_for_leader(self._rng.choice(self._topic))
@@ -168,17 +171,11 @@ class Disturber:
         for broker_id in self._rng.sample(cluster.broker_ids, BROKERS):
             cluster.start(broker_id, wait=False)
         cluster.wait_until(
-            lambda: len(cluster.live_brokers) == BROKERS, "all brokers are back", 60.0
+            lambda: len(cluster.live_brokers) == BROKERS, "all brokers are back", patience()
         )
 
-    def names(self) -> list[str]:
-        """In an order of the seed, each once."""
-        found = [
-            name
-            for name, member in vars(Disturber).items()
-            if callable(member) and not name.startswith("_") and name not in ("mend", "names")
-        ]
-        return self._rng.sample(found, len(found))
+
+DISTURBANCES = [name for name in vars(Disturber) if not name.startswith("_") and name != "mend"]
 
 
 class Result(NamedTuple):
@@ -196,8 +193,9 @@ class Result(NamedTuple):
         )
 
 
-def run(backend: Backend, directory: Path, seed: int, seconds: float) -> Result:
-    """
+def run(backend: Backend, directory: Path, seed: int, names: Iterable[str]) -> Result:
+    """One disturbance after the other.
+
     Raises:
         Failure, TimeoutError: what was promised did not hold, or not in time.
     """
@@ -214,19 +212,14 @@ def run(backend: Backend, directory: Path, seed: int, seconds: float) -> Result:
         tps = cluster.create_topic(TOPIC, PARTITIONS, config={"min.insync.replicas": 2})
         load = Load(cluster, TOPIC, SENDERS)
         disturber = Disturber(cluster, backend, rng)
-        names: list[str] = []
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            names = names or disturber.names()
-            name = names.pop()
+        for name in names:
             disturbances[name] += 1
-            print(f"{time.monotonic() - end + seconds:6.1f} s  {name}", file=sys.stderr, flush=True)
             getattr(disturber, name)()
             disturber.mend()
             load.wait_for_progress()
             if rng.random() < 0.3:  # else the next one meets replicas that still catch up
                 for tp in tps:
-                    cluster.wait_for_isr(tp, range(BROKERS), 60.0)
+                    cluster.wait_for_isr(tp, range(BROKERS), patience())
         load.stop()
         check_replicas(cluster, tps)
         values = values_of(cluster, TOPIC)
@@ -234,6 +227,17 @@ def run(backend: Backend, directory: Path, seed: int, seconds: float) -> Result:
         check_prefix(load.reader.seen, values)
         epochs = sum(cluster.replica(tp, 0).leader_epoch for tp in tps)
     return Result(disturbances, sum(c.acked for c in load.counts.values()), found, epochs)
+
+
+def for_minutes(minutes: float, seed: int) -> Iterator[str]:
+    """All disturbances in an order of the seed, again and again."""
+    rng, began = random.Random(seed), time.monotonic()
+    while True:
+        for name in rng.sample(DISTURBANCES, len(DISTURBANCES)):
+            if (spent := time.monotonic() - began) > minutes * 60:
+                return
+            print(f"{spent:6.1f} s  {name}", file=sys.stderr, flush=True)
+            yield name
 
 
 def zookeeper_server(directory: Path) -> AbstractContextManager[object]:
@@ -258,7 +262,8 @@ def main() -> int:
     with server as started:
         backend: Backend = ZooKeeper(started) if is_zookeeper else Embedded()
         try:
-            print(run(backend, directory / "cluster", args.seed, args.minutes * 60))
+            names = for_minutes(args.minutes, args.seed)
+            print(run(backend, directory / "cluster", args.seed, names))
         except BaseException:
             print(f"failed; seed {args.seed}, files in {directory}", file=sys.stderr)
             raise

@@ -13,6 +13,7 @@ from checkpoints.types import TopicPartition
 from replication.client import Producer
 from replication.common.errors import ReplicationError
 from replication.embedded.cluster import Cluster
+from tests.support.until import patience
 
 MAX_BATCH = 4
 ATTEMPT_S = 5.0
@@ -144,7 +145,7 @@ class Load:
             if thread.error is not None:
                 raise Failure(f"{thread.name}: {thread.error!r}") from thread.error
 
-    def wait_for_progress(self, timeout_s: float = 60.0) -> None:
+    def wait_for_progress(self) -> None:
         """Until each sender had two acknowledgements, the second one for a batch that was begun
         after the call."""
         before = [sender.acks for sender in self.senders]
@@ -153,7 +154,7 @@ class Load:
             self.check_alive()
             return all(s.acks >= n + 2 for s, n in zip(self.senders, before, strict=True))
 
-        self.cluster.wait_until(went_on, "every sender is served", timeout_s)
+        self.cluster.wait_until(went_on, "every sender is served", patience())
 
     def stop(self) -> None:
         threads = (*self.senders, self.reader)
@@ -217,7 +218,7 @@ def check_prefix(seen: Mapping[int, list[bytes]], values: Values) -> None:
             raise Failure(f"partition {partition}: what was read at offset {at} is not there now")
 
 
-def check_replicas(cluster: Cluster, tps: Iterable[TopicPartition], timeout_s: float = 60) -> None:
+def check_replicas(cluster: Cluster, tps: Iterable[TopicPartition]) -> None:
     """I-22: all replicas are in sync, and hold the same bytes up to the same end.
 
     Raises:
@@ -225,15 +226,15 @@ def check_replicas(cluster: Cluster, tps: Iterable[TopicPartition], timeout_s: f
         TimeoutError: they do not get in sync.
     """
     for tp in tps:
-        leader = cluster.replica(tp, cluster.wait_for_leader(tp, timeout_s=timeout_s))
-        cluster.wait_for_isr(tp, leader.replicas, timeout_s)
+        leader = cluster.replica(tp, cluster.wait_for_leader(tp, timeout_s=patience()))
+        cluster.wait_for_isr(tp, leader.replicas, patience())
         replicas = [cluster.replica(tp, broker_id) for broker_id in leader.replicas]
 
         def level(replicas: list = replicas) -> bool:
             ends = {(r.log_end_offset, r.high_watermark) for r in replicas}
             return len(ends) == 1 and len(set(*ends)) == 1
 
-        cluster.wait_until(level, f"replicas of {tp} are level", timeout_s)
+        cluster.wait_until(level, f"replicas of {tp} are level", patience())
         images = {
             b"".join(s.log.read_at(0, s.size) for s in replica.local_log().segments)
             for replica in replicas

@@ -61,7 +61,6 @@ FAST = ReplicationConfig(
 )
 TWO = {"min.insync.replicas": 2}
 UNKNOWN = TopicPartition("nothing", 0)
-WAIT_S = 60
 
 Make = Callable[..., Cluster]
 
@@ -75,7 +74,7 @@ def make(make_logstore_cluster: Make) -> Make:
 
 
 def ask(cluster: Cluster, broker_id: int, request: Request) -> object:
-    return cluster.client.call(broker_id, request, WAIT_S)
+    return cluster.client.call(broker_id, request, patience())
 
 
 def values(cluster: Cluster, topic: str = "orders") -> list[bytes | None]:

@@ -14,8 +14,8 @@ from replication.protocol import (
     parse_response_header,
     request_header,
 )
+from tests.support.until import patience
 
-TIMEOUT_S = 60
 LENGTH = struct.Struct(">i")
 
 
@@ -23,7 +23,7 @@ class WireClient:
     """One connection. Requests are answered in order, so each is asked and answered at once."""
 
     def __init__(self, host: str, port: int, client_id: str | None = "test") -> None:
-        self._socket = socket.create_connection((host, port), TIMEOUT_S)
+        self._socket = socket.create_connection((host, port), patience())
         self._numbers = itertools.count(1)
         self._client_id = client_id
 

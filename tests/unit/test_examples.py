@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from logstore.verify import Severity, verify
+from tests.support.until import patience
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -29,7 +30,7 @@ def run(*arguments: str | Path) -> str:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=120,
+        timeout=patience(),
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

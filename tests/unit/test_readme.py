@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.until import patience
+
 ROOT = Path(__file__).resolve().parents[2]
 PAIRS = re.findall(
     r"```python\n([^`]*)```\n\nIt prints:\n\n```\n([^`]*)```", (ROOT / "README.md").read_text()
@@ -28,7 +30,7 @@ def test_it_prints_what_it_says(code: str, output: str, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        timeout=120,
+        timeout=patience(),
         check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from click.testing import CliRunner, Result
 from logstore import LogConfig, LogManager
 from logstore.cli import main
 from logstore.cli.records.input import BadInputError, lines_as_they_come, parse_json
+from logstore.common.clock import SystemClock
 from logstore.common.partitioner import murmur2
 from logstore.format.batch import encode_batch, end_transaction_marker
 from logstore.format.control import ControlType
@@ -104,10 +104,10 @@ def test_a_dump_or_read_can_be_appended_elsewhere(tmp_path: Path) -> None:
 
 
 def test_records_without_timestamp_get_the_present(tmp_path: Path) -> None:
-    before = int(time.time() * 1000)
+    before = SystemClock().wall_ms()
     append(tmp_path, "t", "--format", "json", stdin=b'{"value": "YQ=="}')
     (record,) = objects(tmp_path, "t")
-    assert before <= record["timestamp"] <= time.time() * 1000
+    assert before <= record["timestamp"] <= SystemClock().wall_ms()
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])

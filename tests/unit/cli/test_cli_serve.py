@@ -16,11 +16,11 @@ from checkpoints.types import TopicPartition
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 from tests.support.served import batch, fetch, produce
+from tests.support.until import patience
 from tests.support.wire_client import WireClient
 
 ROOT = Path(__file__).resolve().parents[3]
 TP = TopicPartition("orders", 0)
-STOP_S = 30
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def test_what_was_written_is_there_after_a_clean_stop(tmp_path: Path, number: in
             client.ask(ApiKey.METADATA, 12, request)
             assert produce(client, TP, records).base_offset == 0
             process.send_signal(number)
-            output, errors = process.communicate(timeout=STOP_S)
+            output, errors = process.communicate(timeout=patience())
         assert (process.returncode, output, errors) == (0, "", "")
     assert (tmp_path / "broker-0" / ".kafka_cleanshutdown").exists()
     with serving(tmp_path) as (_, (address,)), connect(address) as client:

@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,10 +14,10 @@ import psutil
 import pytest
 
 from logstore import LogManager
+from tests.support.until import patience, until
 
 ROOT = Path(__file__).resolve().parents[3]
 INTERRUPTED, HUNG_UP = 130, 141  # as a shell has them
-AT_ONCE_SECONDS = 30.0  # far more than it takes, far less than the command would run
 
 
 @pytest.fixture(scope="module")
@@ -53,47 +52,46 @@ def command(*arguments: object) -> Iterator[subprocess.Popen[bytes]]:
 def interrupt(process: subprocess.Popen[bytes]) -> tuple[int, bytes]:
     """Ctrl-C of a terminal goes to the whole group; exit code and stderr."""
     os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=AT_ONCE_SECONDS)
+    _, errors = process.communicate(timeout=patience())
     return process.returncode, errors
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+def all_ended(processes: list[psutil.Process]) -> bool:
+    return not [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def workers_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    found = psutil.Process(process.pid)
+    return until(lambda: len(children := found.children()) == 2 and children, "two workers")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("attempt", range(3))
-def test_a_search_ends_with_its_workers(attempt: int) -> None:
+@pytest.mark.parametrize("begun", [False, True], ids=["as they start", "as they work"])
+def test_a_search_ends_with_its_workers(begun: bool) -> None:
     with command("simulate", "--schedules", 100_000, "--workers", 2) as process:
-        found = psutil.Process(process.pid)
-        until(lambda: len(found.children()) == 2)
-        time.sleep(0.15 * attempt)  # an interrupt may come at any moment
-        workers = found.children()
+        workers = workers_of(process)
+        if begun:
+            until(lambda: all(sum(worker.cpu_times()[:2]) > 1 for worker in workers), "some work")
         assert interrupt(process) == (INTERRUPTED, b"\n")
-        assert not [w for w in workers if w.is_running() and w.status() != psutil.STATUS_ZOMBIE]
+        assert all_ended(workers)
 
 
 @pytest.mark.slow
 def test_no_child_is_left(tmp_path: Path) -> None:
     """Not even one that Ctrl-C does not reach, as the JVM of Spark while it starts."""
     (tmp_path / "job.py").write_text("""
-import signal, subprocess, sys, threading, time
+import queue, signal, subprocess, sys, threading
 from logstore.common import interrupts
 interrupts.guard()
-code = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"
-children = []
+code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); signal.pause()"
+children = queue.Queue()
 def start():
-    children.append(subprocess.Popen([sys.executable, "-c", code], start_new_session=True).pid)
-    time.sleep(60)
+    children.put(subprocess.Popen([sys.executable, "-c", code], start_new_session=True).pid)
+    threading.Event().wait()
 threading.Thread(target=start, daemon=True).start()
-while not children:
-    time.sleep(0.01)
 try:
-    print(*children, flush=True)  # the signal may come at once
-    time.sleep(60)
+    print(children.get(), flush=True)  # the signal may come at once
+    signal.pause()
 except KeyboardInterrupt:
     interrupts.leave()
 """)
@@ -103,21 +101,17 @@ except KeyboardInterrupt:
     assert process.stdout is not None
     child = psutil.Process(int(process.stdout.readline()))
     process.send_signal(signal.SIGINT)
-    assert process.wait(AT_ONCE_SECONDS) == INTERRUPTED
+    assert process.wait(patience()) == INTERRUPTED
     process.communicate()
-    _gone, alive = psutil.wait_procs([child], timeout=AT_ONCE_SECONDS)
-    assert not [c for c in alive if c.status() != psutil.STATUS_ZOMBIE]
+    until(lambda: all_ended([child]))
 
 
 @pytest.mark.slow
 def test_workers_end_when_their_parent_is_killed() -> None:
     with command("simulate", "--schedules", 100_000, "--workers", 2) as process:
-        found = psutil.Process(process.pid)
-        until(lambda: len(found.children()) == 2)
-        workers = found.children()
+        workers = workers_of(process)
         process.kill()
-        _gone, alive = psutil.wait_procs(workers, timeout=60)
-        assert not [w for w in alive if w.status() != psutil.STATUS_ZOMBIE]
+        until(lambda: all_ended(workers))
 
 
 @pytest.mark.slow
@@ -132,27 +126,27 @@ def test_a_reader_that_follows_ends(log_dir: Path) -> None:
 def test_what_takes_too_long_is_left(tmp_path: Path) -> None:
     """A thread, or a library, that does not let go."""
     (tmp_path / "job.py").write_text("""
-import threading, time
+import signal, threading
 from logstore.common import interrupts
 interrupts.guard()
-threading.Thread(target=time.sleep, args=(60,)).start()
-print("ready", flush=True)
+threading.Thread(target=threading.Event().wait).start()
 try:
-    time.sleep(60)
+    print("ready", flush=True)
+    signal.pause()
 finally:
-    time.sleep(60)
+    print("leaving", flush=True)
+    while True:
+        signal.pause()
 """)
     for presses in (1, 2):
         process = subprocess.Popen(
             [sys.executable, str(tmp_path / "job.py")], stdout=subprocess.PIPE, cwd=ROOT
         )
         assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        time.sleep(0.1)
-        for _ in range(presses):
+        for line in (b"ready\n", b"leaving\n")[:presses]:
+            assert process.stdout.readline() == line
             process.send_signal(signal.SIGINT)
-            time.sleep(0.1)
-        assert process.wait(AT_ONCE_SECONDS) == INTERRUPTED
+        assert process.wait(patience()) == INTERRUPTED
         process.communicate()
 
 

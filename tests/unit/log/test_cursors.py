@@ -24,6 +24,7 @@ from logstore.log import EARLIEST, LATEST, PartitionLog
 from logstore.manager import LogManager
 from logstore.testing import SimulatedCrash
 from tests.support.builders import Disk
+from tests.support.until import patience
 
 SMALL = LogConfig(segment_bytes=300)
 DAMAGED = (
@@ -80,7 +81,7 @@ def test_iteration_ends_at_the_log_end_and_goes_on(log: PartitionLog) -> None:
     fill(log, 1)
     assert [record.offset for record in cursor] == [30]
     threading.Timer(0.05, fill, (log, 1)).start()
-    assert [record.offset for record in cursor.poll(timeout=5)] == [31]
+    assert [record.offset for record in cursor.poll(timeout=patience())] == [31]
     assert cursor.poll(timeout=0.01) == []
 
 

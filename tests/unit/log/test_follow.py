@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from logstore.log.reading.directory_reader import DirectoryReader, segment_bases
 from logstore.log.reading.following import Follower
 from logstore.storage.local import LocalStorage
 from tests.support.builders import batch, marker, produced
+from tests.support.until import patience, until
 from tests.support.waiting import race
 
 SMALL = LogConfig(segment_bytes=300)
@@ -185,8 +185,7 @@ def test_an_append_wakes(log: ReplicaLog) -> None:
 
     def append() -> None:
         for number in range(20):
-            while len(seen) < number or not log._core.news.waiting:
-                time.sleep(0.001)
+            until(lambda before=number: len(seen) == before and log._core.news.waiting)
             log.append([(None, b"v")])
 
     race(follow, append)
@@ -201,7 +200,7 @@ def test_only_up_to_the_high_watermark(tmp_path: Path) -> None:
         log.update_high_watermark(3)
         assert [r.offset for r in follower] == [0, 1, 2]
         threading.Timer(0.05, log.update_high_watermark, (5,)).start()
-        assert [r.offset for r in follower.poll(timeout=5)] == [3, 4]
+        assert [r.offset for r in follower.poll(timeout=patience())] == [3, 4]
 
 
 @pytest.mark.parametrize("end", ["close", "crash"])
@@ -250,7 +249,7 @@ def test_in_an_event_loop(log: ReplicaLog) -> None:
 
     async def follow() -> list[int]:
         found = []
-        async for record in log.follow_async(timeout=5):
+        async for record in log.follow_async(timeout=patience()):
             found.append(record.offset)
             if record.offset == 2:
                 asyncio.get_running_loop().call_later(0.02, fill, log, 2)
@@ -339,7 +338,7 @@ def writer(tmp_path: Path) -> Iterator[Writer]:
 def test_follow_another_process(writer: Writer, tmp_path: Path) -> None:
     """While it appends and rolls, with segments that still have the name of a roll; then deletes,
     and is killed."""
-    follower = logstore.follow_directory(tmp_path, "orders", 0, timeout=10, poll=0.005)
+    follower = logstore.follow_directory(tmp_path, "orders", 0, timeout=patience(), poll=0.005)
     writer.begin("append", 500)
     found = [int(next(follower).value or b"") for _ in range(500)]
     assert found == list(range(500))

@@ -20,6 +20,7 @@ from logstore.common.errors import (
 from logstore.log import ReplicaLog
 from logstore.log.writing.producing import LogProducer, id_of_name
 from tests.support.builders import Disk, produced
+from tests.support.until import patience
 from tests.support.waiting import race
 
 A, B, C = [(None, b"a")], [(None, b"b"), (None, b"bb")], [(None, b"c")]
@@ -241,7 +242,9 @@ def test_kill_9_leaves_each_record_once(tmp_path: Path) -> None:
         )
         assert process.stdout is not None
         begun.append(int(process.stdout.readline()))
-        follower = ReplicaLog.open_reader(directory).follow(begun[-1], timeout=10, poll=0.005)
+        follower = ReplicaLog.open_reader(directory).follow(
+            begun[-1], timeout=patience(), poll=0.005
+        )
         for _ in range(20):
             next(follower)
         process.kill()

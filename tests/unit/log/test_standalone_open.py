@@ -35,12 +35,12 @@ TP = TopicPartition("orders", 0)
 VALUES = [(None, b"value")] * 10
 
 HOLDER = """
-import sys, time
+import signal, sys
 from logstore import PartitionLog
 log = PartitionLog.open(sys.argv[1])
 log.append([(None, b"theirs")])
 print("open", flush=True)
-time.sleep(60)
+signal.pause()
 """
 
 

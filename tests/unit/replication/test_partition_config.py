@@ -17,6 +17,7 @@ from replication.common.messages import AlterPartitionResult
 from replication.partition import Partition
 from tests.support.builders import batch
 from tests.support.replica_managers import BROKER, TP, Host, part
+from tests.support.until import patience
 
 TWO = {"min.insync.replicas": "2"}
 
@@ -72,7 +73,9 @@ def test_nobody_waits_for_that_sync(leader: int, monkeypatch: pytest.MonkeyPatch
     taken: list[bool] = []
 
     def flush(log: ReplicaLog) -> None:
-        taker = threading.Thread(target=lambda: taken.append(partition._lock.acquire(timeout=0.2)))
+        taker = threading.Thread(
+            target=lambda: taken.append(partition._lock.acquire(timeout=patience()))
+        )
         taker.start()
         taker.join()
 

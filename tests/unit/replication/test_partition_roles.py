@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +30,7 @@ from replication.common.messages import (
 from replication.partition import Partition
 from tests.support.builders import batch
 from tests.support.replica_managers import TP, Answers, Host, part
-from tests.support.until import patience
+from tests.support.until import patience, until
 
 OURS, THEIRS = bytes(10), bytes(20)
 PRODUCERS = 3
@@ -228,10 +227,7 @@ def test_threads_append_while_the_role_changes() -> None:
             theirs = batch(log.log_end_offset, value=THEIRS, epoch=epoch)
             partition.append_as_follower(theirs, epoch)
             host.lead(epoch=epoch + 1)
-            end = log.log_end_offset
-            while log.log_end_offset < end + 5:
-                assert all(thread.is_alive() for thread in threads)
-                time.sleep(0)
+            until(lambda end=log.log_end_offset + 5: log.log_end_offset >= end)
     finally:
         stop.set()
         for thread in threads:

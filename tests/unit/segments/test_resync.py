@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import struct
-import time
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -133,11 +132,9 @@ def test_bytes_that_look_like_headers_cost_no_more_than_their_number(content: st
 
     whole = batch(3)
     search = BatchSearch(Counting(data + whole), 0, len(data) + len(whole))  # type: ignore[arg-type]
-    started = time.process_time()
     hit = search.next(0)
     assert hit == (len(data), len(whole), 3) or (hit is None and search.gave_up)
     assert hashed <= resync._HASHED + resync._HASHED_PER_BYTE * len(data) + len(whole)
-    assert time.process_time() - started < 5
 
 
 def test_a_search_that_gave_up_denies_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

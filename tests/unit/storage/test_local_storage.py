@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from logstore.storage import local
 from logstore.storage.base import FileInfo, FileKind
 from logstore.storage.local import LocalStorage
 from tests.support.leftovers import nothing_left
+from tests.support.until import until
 
 HOLD = """
 import sys
@@ -228,14 +228,15 @@ def test_a_forked_child_neither_owns_nor_prolongs_the_lock(
     stop(process)
     assert answer == "refused"
     lock.release()
-    deadline = time.monotonic() + 60
-    while True:  # the child closes its copy right after the fork
+
+    def is_free() -> bool:  # the child closes its copy right after the fork
         try:
             storage.lock(path).release()
-            break
         except LogDirLockedError:
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+            return False
+        return True
+
+    until(is_free)
     os.close(write_end)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 

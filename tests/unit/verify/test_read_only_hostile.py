@@ -9,7 +9,6 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +24,7 @@ from logstore.segments.large_batch import worth_reading
 from logstore.storage.local import LocalStorage
 from logstore.storage.memory import MemoryStorage
 from logstore.verify import Severity, verify
+from tests.support.until import until
 
 MIB = 1 << 20
 LIMIT = 700 * MIB
@@ -105,20 +105,21 @@ def test_files_that_others_cut(tmp_path: Path, arguments: tuple[str, ...]) -> No
         stderr=subprocess.PIPE,
         text=True,
     )
-    end = time.monotonic() + 60
-    while child.poll() is None and time.monotonic() < end:
-        path = rng.choice(files)
-        match rng.randrange(4):
-            case 0 if path.exists():
-                os.truncate(path, rng.randrange(0, max(1, path.stat().st_size)))
-            case 1 if path.exists():
-                os.truncate(path, path.stat().st_size + rng.randrange(MIB))
-            case 2:
-                path.unlink(missing_ok=True)
-            case _:
-                path.write_bytes(content[files.index(path)])
-        time.sleep(0.002)
-    assert child.poll() is not None, "it hangs"
+
+    def ends() -> bool:
+        for path in rng.choices(files, k=10):
+            match rng.randrange(4):
+                case 0 if path.exists():
+                    os.truncate(path, rng.randrange(0, max(1, path.stat().st_size)))
+                case 1 if path.exists():
+                    os.truncate(path, path.stat().st_size + rng.randrange(MIB))
+                case 2:
+                    path.unlink(missing_ok=True)
+                case _:
+                    path.write_bytes(content[files.index(path)])
+        return child.poll() is not None
+
+    until(ends, "the end of the command")
     _, told = child.communicate()
     assert child.returncode in (0, 1, 2), told[-2000:]
     assert "Traceback" not in told
@@ -266,9 +267,7 @@ def test_a_sparse_file_is_refused_by_its_size(root: Path, name: str, size: int, 
     path = (root / "orders-1" / name).resolve()
     path.touch()
     os.truncate(path, size)
-    started = time.process_time()
     report = verify([root])
-    assert time.process_time() - started < 2  # reading it takes more
     assert report.unusable == []
     assert (rule, str(path)) in {(finding.rule, finding.file) for finding in report.findings}
     assert any(partition.partition == 0 for partition in report.partitions)
