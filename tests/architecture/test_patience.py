@@ -15,6 +15,7 @@ TESTS = Path(__file__).resolve().parents[1]
 CLOCKS = {"sleep", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "time"}
 CLOCKS |= {"time_ns", "process_time", "process_time_ns", "thread_time", "thread_time_ns"}
 LANES = ("browser", "clients", "interop", "spark", "zookeeper")  # programs of others set the pace
+SEARCHES = ("differential", "fuzz", "interleavings")  # for as long as they are told
 WATCHERS = {
     "support/until.py",
     "support/disturbance.py",
@@ -42,7 +43,7 @@ def clocks_in(tree: ast.AST) -> Iterator[str]:
 
 def files() -> list[str]:
     found = (path.relative_to(TESTS) for path in TESTS.rglob("*.py"))
-    return sorted(str(path) for path in found if path.parts[0] not in LANES)
+    return sorted(str(path) for path in found if path.parts[0] not in (*LANES, *SEARCHES))
 
 
 def test_no_test_watches_the_clock() -> None:

@@ -3,9 +3,9 @@
     LOGSTORE_DISTURBANCE=7 pytest -p tests.support.disturbance tests/unit/manager
 
 A thread may stall before its first step, around a task of a pool or of an actor, before a file is
-renamed, removed or synced, before bytes are sent, and after a wait has ended. The variable has the
-seed, by default a random one; the head of the output shows it. It repeats the draws, but not which
-thread gets which.
+opened, renamed, removed or synced, before bytes are sent or received, before and after it tells
+others to go on, and after a wait has ended. The variable has the seed, by default a random one; the
+head of the output shows it. It repeats the draws, but not which thread gets which.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ PLACES: list[tuple[Any, str, float]] = [
     (threading.Thread, "run", OFTEN),
     (pools._WorkItem, "run", OFTEN),  # type: ignore[attr-defined]
     (runtime, "_run_logged", SELDOM),
+    (os, "open", SELDOM),
     (os, "replace", OFTEN),
     (os, "rename", OFTEN),
     (os, "unlink", OFTEN),
@@ -46,6 +47,17 @@ PLACES: list[tuple[Any, str, float]] = [
     (socket.socket, "send", SELDOM),
     (socket.socket, "sendall", SELDOM),
     (socket.socket, "sendmsg", SELDOM),
+    (socket.socket, "recv", SELDOM),
+    (socket.socket, "recv_into", SELDOM),
+    (socket.socket, "accept", OFTEN),
+    (threading.Event, "set", SELDOM),
+    (threading.Condition, "notify", SELDOM),
+    (threading.Condition, "notify_all", SELDOM),
+]
+AFTERWARDS: list[tuple[Any, str, float]] = [
+    (threading.Event, "set", SELDOM),
+    (threading.Condition, "wait", SELDOM),
+    (threading.Thread, "join", OFTEN),
 ]
 
 _sleep = time.sleep  # tests replace it
@@ -103,8 +115,9 @@ def _disturbed() -> Iterator[None]:
         for owner, name, chance in PLACES:
             stalled = disturbance.before(getattr(owner, name), chance)
             patches.enter_context(patch.object(owner, name, stalled))
-        waited = disturbance.after(threading.Condition.wait, SELDOM)
-        patches.enter_context(patch.object(threading.Condition, "wait", waited))
+        for owner, name, chance in AFTERWARDS:
+            stalled = disturbance.after(getattr(owner, name), chance)
+            patches.enter_context(patch.object(owner, name, stalled))
         yield
 
 

@@ -90,7 +90,7 @@ class TestByDefault:
 
     @pytest.mark.filterwarnings("ignore::ResourceWarning")
     def test_a_manager_that_nobody_holds_is_collected(self, tmp_path: Path) -> None:
-        with nothing_left(tmp_path) as threads:
+        with nothing_left() as threads:
             manager = LogManager([tmp_path], background=True)
             manager.create_topic("t", 1)
             assert background(threads)

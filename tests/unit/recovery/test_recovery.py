@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-import time
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from checkpoints.files import OsFiles, UnusableFileError
+from logstore.common.clock import SystemClock
 from logstore.common.config import LogConfig
 from logstore.common.errors import StorageFailedError
 from logstore.format.producer_snapshot import decode_snapshot
@@ -261,7 +261,7 @@ def test_a_truncation_that_is_cut_short_leaves_no_snapshot_of_less(disk: FaultyS
 def test_a_snapshot_takes_no_more_memory_than_its_header_asks_for(tmp_path: Path) -> None:
     directory = tmp_path / "t-0"
     log = ReplicaLog.open(str(directory))
-    now_ms = time.time_ns() // 1_000_000  # producers of long ago are forgotten
+    now_ms = SystemClock().wall_ms()  # producers of long ago are forgotten
     batch = data_batch(0, 0, [(b"k", b"v", now_ms)], producer=7, producer_epoch=0, sequence=0)
     log.append_as_follower(batch.data)
     log.roll()
