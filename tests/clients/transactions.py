@@ -221,7 +221,7 @@ class Worker(threading.Thread):
 
     def finish(self) -> None:
         self.stopping.set()
-        self.join(patience())
+        self.join(3 * patience())
         if self.is_alive():
             raise Failure(f"{self.name} does not come to an end")
         if self.failure is not None:

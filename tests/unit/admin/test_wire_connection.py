@@ -141,11 +141,10 @@ def test_a_silent_broker_is_given_up() -> None:
 
 
 def test_nobody_there() -> None:
-    listener = socket.create_server(("127.0.0.1", 0))
-    address = listener.getsockname()[:2]
-    listener.close()
-    with pytest.raises(WireError, match="refused"):
-        WireConnection(*address)
+    with socket.socket() as deaf:  # it has the port, and does not listen
+        deaf.bind(("127.0.0.1", 0))
+        with pytest.raises(WireError, match="refused"):
+            WireConnection(*deaf.getsockname())
 
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 64])
