@@ -11,14 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.lanes import lane_of
+
 TESTS = Path(__file__).resolve().parents[1]
 CLOCKS = {"sleep", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "time"}
 CLOCKS |= {"time_ns", "process_time", "process_time_ns", "thread_time", "thread_time_ns"}
-LANES = ("browser", "clients", "interop", "spark", "zookeeper")  # programs of others set the pace
 SEARCHES = ("differential", "fuzz", "interleavings")  # for as long as they are told
 WATCHERS = {
     "support/until.py",
     "support/disturbance.py",
+    "__main__.py",  # how long a lane took
+    "support/times.py",
     # commands that search for as long as they are told, and tell how far they are
     "cluster/endurance.py",
     "crash/__main__.py",
@@ -42,8 +45,10 @@ def clocks_in(tree: ast.AST) -> Iterator[str]:
 
 
 def files() -> list[str]:
-    found = (path.relative_to(TESTS) for path in TESTS.rglob("*.py"))
-    return sorted(str(path) for path in found if path.parts[0] not in (*LANES, *SEARCHES))
+    """Of the lane that needs nothing but Python; elsewhere programs of others set the pace."""
+    quick = (path for path in TESTS.rglob("*.py") if lane_of(path) == "quick")
+    found = (path.relative_to(TESTS) for path in quick)
+    return sorted(str(path) for path in found if path.parts[0] not in SEARCHES)
 
 
 def test_no_test_watches_the_clock() -> None:

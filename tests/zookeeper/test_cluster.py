@@ -36,6 +36,7 @@ def test_nothing_acknowledged_is_lost_under_disturbances(
     assert result.leader_epochs > 4
 
 
+@pytest.mark.essential
 def test_a_silent_crash_is_found_by_the_timeout_of_the_session(
     server: ZooKeeperServer, tmp_path: Path
 ) -> None:

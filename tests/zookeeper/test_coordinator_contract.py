@@ -15,6 +15,8 @@ from tests.contract.test_coordinator import Events
 from tests.support.until import patience
 from tests.zookeeper.server import ZooKeeperServer
 
+pytestmark = [pytest.mark.slow, pytest.mark.essential]  # a JVM starts
+
 
 class InZooKeeper:
     def __init__(self, server: ZooKeeperServer, url: str) -> None:

@@ -48,6 +48,7 @@ def heard(session: Coordinator) -> queue.Queue:
     return events
 
 
+@pytest.mark.essential
 def test_a_session_survives_the_restart_of_its_server(server: zookeeper.ZooKeeperServer) -> None:
     session, other = connected(server), connected(server)
     events = heard(session)
@@ -105,6 +106,7 @@ def test_a_session_expires_while_its_server_is_away(server: zookeeper.ZooKeeperS
     assert events.empty()
 
 
+@pytest.mark.essential
 def test_no_server_is_an_error_in_time() -> None:
     # One that takes connections and answers nothing.
     with nothing_left(), socket.create_server(("127.0.0.1", 0)) as silent:
