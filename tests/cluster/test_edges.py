@@ -28,7 +28,7 @@ from replication.common.state import BrokerRegistration
 from replication.coordination import SessionState, nodes, open_coordinator
 from replication.embedded.cluster import Cluster
 from tests.support.coordinator_faults import LosingService
-from tests.support.until import patience
+from tests.support.until import patience, until
 
 pytestmark = pytest.mark.slow
 
@@ -155,16 +155,16 @@ class TestSilence:
         self, faulty: tuple[Faulty, Cluster]
     ) -> None:
         service, cluster = faulty
-        goes_on, answered = threading.Event(), threading.Event()
-        held: list[str] = []
+        goes_on, held = threading.Event(), list[str]()
 
         def loses(method: str, path: str) -> str | None:
             if method == "connect" and not held:
                 held.append(method)
                 goes_on.wait(patience())
-                answered.set()
             return None
 
+        made, connect = list[Any](), service.service.connect
+        service.service.connect = lambda: made.append(connect()) or made[-1]
         service.rule = loses
         service.service.expire(cluster.session(1)._session)  # type: ignore[attr-defined]
         cluster.wait_until(lambda: bool(held), "it connects")
@@ -172,8 +172,7 @@ class TestSilence:
         cluster.start(1)
         session = cluster.session(1)
         goes_on.set()
-        assert answered.wait(patience())
-        threading.Event().wait(0.3)  # until whoever connected has what came of it
+        until(lambda: len(made) == 2 and made[1].state is SessionState.EXPIRED)
         assert cluster.session(1) is session
         assert cluster.broker(1).state is BrokerState.RUNNING
 

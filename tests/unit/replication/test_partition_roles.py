@@ -221,13 +221,14 @@ def test_threads_append_while_the_role_changes() -> None:
         thread.start()
     rng = random.Random(17)
     try:
-        for epoch in range(2, 120, 2):
+        for epoch in range(2, 60, 2):
             host.follow(epoch=epoch)
             partition.truncate_to(max(0, log.log_end_offset - rng.randint(0, 5)), epoch)
             theirs = batch(log.log_end_offset, value=THEIRS, epoch=epoch)
             partition.append_as_follower(theirs, epoch)
             host.lead(epoch=epoch + 1)
             until(lambda end=log.log_end_offset + 5: log.log_end_offset >= end)
+        assert all(thread.is_alive() for thread in threads)
     finally:
         stop.set()
         for thread in threads:
