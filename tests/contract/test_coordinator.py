@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import itertools
 import queue
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -38,6 +38,7 @@ from replication.coordination import (
 from replication.coordination.base import MAX_DATA_BYTES
 from replication.coordination.embedded import CoordinatorStore
 from tests.support.until import patience
+from tests.support.waiting import race
 
 CREATED, CHANGED, DELETED = EventKind.CREATED, EventKind.CHANGED, EventKind.DELETED
 
@@ -249,7 +250,7 @@ def test_compare_and_set_loses_no_change(service) -> None:
                 except BadVersionError as error:
                     refused.append(error)
 
-    _in_threads(count, sessions * 2)
+    race(*(partial(count, session) for session in sessions * 2))
     assert sessions[0].get("/counter")[:2] == (b"100", 100)
 
 
@@ -264,26 +265,8 @@ def test_one_of_many_creates_the_controller(service) -> None:
         except NodeExistsError:
             pass
 
-    _in_threads(elect, sessions)
+    race(*(partial(elect, session) for session in sessions))
     assert won == [sessions[0].get("/controller").ephemeral_owner]
-
-
-def _in_threads(work: Callable[[Coordinator], None], sessions: list[Coordinator]) -> None:
-    errors: list[BaseException] = []
-
-    def run(session: Coordinator) -> None:
-        try:
-            work(session)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(session,)) for session in sessions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(patience())
-    assert errors == []
-    assert not any(thread.is_alive() for thread in threads)
 
 
 # --- transactions
