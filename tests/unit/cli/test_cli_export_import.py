@@ -445,9 +445,9 @@ def test_a_process_that_ends_in_the_middle_leaves_no_topic(
 ) -> None:
     file = exported(tmp_path, 1000)
     held = (
-        "import signal, sys; from logstore.cli import main\n"
+        "import sys, time; from logstore.cli import main\n"
         "from logstore.cli.records import loading as _loading; a = _loading._append\n"
-        "def f(*x): a(*x); print('.', flush=True); signal.pause()\n"
+        "def f(*x):\n    a(*x); print('.', flush=True)\n    while True: time.sleep(0.01)\n"
         "_loading._append = f; _loading._BATCH_RECORDS = 100; main(sys.argv[1:])"
     )
     command = [sys.executable, "-c", held, "import", str(tmp_path / "b"), str(file)]
@@ -471,9 +471,9 @@ def test_an_export_that_ends_in_the_middle_leaves_no_file(
 ) -> None:
     make(tmp_path / "a", counted(50_000))
     held = (
-        "import signal, sys; from logstore.cli import main\n"
+        "import sys, time; from logstore.cli import main\n"
         "from logstore.cli.records import files as _files; w = _files.Export.write\n"
-        "def f(*x): w(*x); print('.', flush=True); signal.pause()\n"
+        "def f(*x):\n    w(*x); print('.', flush=True)\n    while True: time.sleep(0.01)\n"
         "_files.Export.write = f; main(sys.argv[1:])"
     )
     target = tmp_path / "t.jsonl"

@@ -80,7 +80,7 @@ def test_a_search_ends_with_its_workers(begun: bool) -> None:
 def test_no_child_is_left(tmp_path: Path) -> None:
     """Not even one that Ctrl-C does not reach, as the JVM of Spark while it starts."""
     (tmp_path / "job.py").write_text("""
-import queue, signal, subprocess, sys, threading
+import queue, subprocess, sys, threading, time
 from logstore.common import interrupts
 interrupts.guard()
 code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); signal.pause()"
@@ -91,7 +91,8 @@ def start():
 threading.Thread(target=start, daemon=True).start()
 try:
     print(children.get(), flush=True)  # the signal may come at once
-    signal.pause()
+    while True:
+        time.sleep(0.01)  # a signal just before signal.pause would not end it
 except KeyboardInterrupt:
     interrupts.leave()
 """)
@@ -126,17 +127,18 @@ def test_a_reader_that_follows_ends(log_dir: Path) -> None:
 def test_what_takes_too_long_is_left(tmp_path: Path) -> None:
     """A thread, or a library, that does not let go."""
     (tmp_path / "job.py").write_text("""
-import signal, threading
+import threading, time
 from logstore.common import interrupts
 interrupts.guard()
 threading.Thread(target=threading.Event().wait).start()
 try:
     print("ready", flush=True)
-    signal.pause()
+    while True:
+        time.sleep(0.01)
 finally:
     print("leaving", flush=True)
     while True:
-        signal.pause()
+        time.sleep(0.01)
 """)
     for presses in (1, 2):
         process = subprocess.Popen(
