@@ -438,6 +438,9 @@ def test_what_was_added_is_taken_back(
     assert len(records(tmp_path / "b")) == 2 * len(before)
 
 
+PIPES = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_process_that_ends_in_the_middle_leaves_no_topic(
@@ -445,16 +448,15 @@ def test_a_process_that_ends_in_the_middle_leaves_no_topic(
 ) -> None:
     file = exported(tmp_path, 1000)
     held = (
-        "import sys, time; from logstore.cli import main\n"
+        "import sys; from logstore.cli import main\n"
         "from logstore.cli.records import loading as _loading; a = _loading._append\n"
-        "def f(*x):\n    a(*x); print('.', flush=True)\n    while True: time.sleep(0.01)\n"
+        "def f(*x): a(*x); print('.', flush=True); sys.stdin.read()\n"
         "_loading._append = f; _loading._BATCH_RECORDS = 100; main(sys.argv[1:])"
     )
     command = [sys.executable, "-c", held, "import", str(tmp_path / "b"), str(file)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
+    with subprocess.Popen(command, **PIPES) as process:
         assert process.stdout.readline() == b".\n"
-        process.send_signal(how)
+        process.send_signal(how)  # and the end of its input lets it go on
         out, _ = process.communicate(timeout=patience())
     assert process.returncode != 0
     assert not out.strip(b".\n")
@@ -471,17 +473,16 @@ def test_an_export_that_ends_in_the_middle_leaves_no_file(
 ) -> None:
     make(tmp_path / "a", counted(50_000))
     held = (
-        "import sys, time; from logstore.cli import main\n"
+        "import sys; from logstore.cli import main\n"
         "from logstore.cli.records import files as _files; w = _files.Export.write\n"
-        "def f(*x):\n    w(*x); print('.', flush=True)\n    while True: time.sleep(0.01)\n"
+        "def f(*x): w(*x); print('.', flush=True); sys.stdin.read()\n"
         "_files.Export.write = f; main(sys.argv[1:])"
     )
     target = tmp_path / "t.jsonl"
     command = [sys.executable, "-c", held, "export", str(tmp_path / "a"), "t", "--to", str(target)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
+    with subprocess.Popen(command, **PIPES) as process:
         assert process.stdout.readline() == b".\n"
-        process.send_signal(how)
+        process.send_signal(how)  # and the end of its input lets it go on
         process.communicate(timeout=patience())
     assert process.returncode != 0
     assert not target.exists()
