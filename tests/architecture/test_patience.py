@@ -24,9 +24,7 @@ WATCHERS = {
     "support/times.py",
     # commands that search for as long as they are told, and tell how far they are
     "cluster/endurance.py",
-    "crash/__main__.py",
-    "support/seeds.py",
-    "support/transaction_world.py",
+    "mutants/__main__.py",
 }
 
 
