@@ -115,7 +115,7 @@ need-jdk:
 EXTRAS_flights := flights
 EXTRAS_demo := demo
 EXTRAS_quick := test
-EXTRAS_test := test-spark,test-zookeeper
+EXTRAS_test := test-spark,test-zookeeper,test-clients
 EXTRAS_all := demo,test-spark,test-zookeeper,test-clients,test-browser
 EXTRAS_dev := dev
 EXTRAS_bench := demo,test-spark,bench
