@@ -10,7 +10,7 @@ import importlib
 import re
 from pathlib import Path
 
-import pytest
+from tests.support.cases import for_each
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (ROOT / "docs" / "api").glob("*.md")
@@ -41,7 +41,7 @@ def shown(package: str, name: str) -> bool:
     return any(name in vars(importlib.import_module(module)) for module in WHOLE)
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@for_each("package", PACKAGES)
 def test_every_public_name_is_on_a_page(package: str) -> None:
     names = set(importlib.import_module(package).__all__) - {"__version__"}
     assert names
@@ -49,7 +49,7 @@ def test_every_public_name_is_on_a_page(package: str) -> None:
     assert {name for name in hidden if not is_module(package, name)} == set()
 
 
-@pytest.mark.parametrize("name", sorted(ALONE))
+@for_each("name", sorted(ALONE))
 def test_a_page_shows_public_names_only(name: str) -> None:
     package, _, last = name.rpartition(".")
     assert last in importlib.import_module(package).__all__

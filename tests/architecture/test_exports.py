@@ -10,14 +10,14 @@ import pytest
 
 import logstore
 import replication
+from tests.support.cases import for_each
 
 PACKAGES = pytest.mark.parametrize("package", [logstore, replication], ids=lambda p: p.__name__)
 
 
-@pytest.mark.parametrize(
-    ("package", "name"),
+@for_each(
+    "package, name",
     [(package, name) for package in (logstore, replication) for name in package.__all__],
-    ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
 def test_every_public_name_is_there(package: ModuleType, name: str) -> None:
     assert getattr(package, name) is not None

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from logstore.common.partitioner import murmur2
 from tests.reference import partitions as partition_reference
 from tests.reference import records as reference
+from tests.support.cases import for_each
 
 _codec = pytest.importorskip("logstore.kernels._codec")
 _partition = pytest.importorskip("logstore.kernels._partition")
@@ -103,7 +104,7 @@ HUGE = [2**61 - 1, 2**61, 2**62, 2**62 + 1, 2**63 - 8, 2**63 - 1]
 """Numbers of rows for which four or eight bytes each, or one row more, overflow 64 bits."""
 
 
-@pytest.mark.parametrize("stop", HUGE)
+@for_each("stop", HUGE)
 def test_numbers_of_rows_that_overflow(kernels, stop):
     ends = array("i", [0, 1])
     with pytest.raises(ValueError, match="before stop"):

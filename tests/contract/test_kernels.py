@@ -29,6 +29,7 @@ from logstore.common.errors import CorruptBatchError, CorruptDataError, InvalidR
 from logstore.common.types import Record
 from logstore.kernels import _constants as v
 from tests.reference import records as reference
+from tests.support.cases import for_each
 
 _scan = pytest.importorskip("logstore.kernels._scan")
 _codec = pytest.importorskip("logstore.kernels._codec")
@@ -95,7 +96,7 @@ def expected_records(name):
     return batches
 
 
-@pytest.mark.parametrize("name", SEGMENTS)
+@for_each("name", SEGMENTS)
 def test_scan_sees_the_headers_that_kafka_wrote(kernels, name):
     data = segment_bytes(name)
     rows, position, status = rows_of(kernels, data)
@@ -148,8 +149,8 @@ def digest(data):
     return hashlib.sha256(data).hexdigest()
 
 
-@pytest.mark.parametrize("window", [None, 1, 700, 9000])
-@pytest.mark.parametrize("name", SEGMENTS)
+@for_each("window", [None, 1, 700, 9000])
+@for_each("name", SEGMENTS)
 def test_recovery_rebuilds_the_index_files_of_kafka(kernels, name, window):
     """Rules F-131 to F-135, F-232 and F-233."""
     facts = segment_facts(name)
@@ -279,7 +280,7 @@ def summary(scan, rows):
     return [getattr(scan, f) for f in SCAN_FIELDS], scan.final_time_entry(), rows
 
 
-@pytest.mark.parametrize("name", PLAIN)
+@for_each("name", PLAIN)
 def test_decoding_gives_the_records_that_kafka_read(kernels, name):
     data = segment_bytes(name)
     rows = {row["position"]: row for row in rows_of(kernels, data)[0]}
@@ -311,7 +312,7 @@ def test_decoding_gives_the_records_that_kafka_read(kernels, name):
     assert columns_as_records(builder.finish()) == flat
 
 
-@pytest.mark.parametrize("name", ["v2-none", "v2-txn", "v2-compacted-none", "v2-logappend-none"])
+@for_each("name", ["v2-none", "v2-txn", "v2-compacted-none", "v2-logappend-none"])
 def test_encoding_gives_the_bytes_that_kafka_wrote(kernels, name):
     """Batches whose deltas a writer makes: offsets 0, 1, 2, … and no delete horizon."""
     data = segment_bytes(name)
@@ -401,7 +402,7 @@ F104 = bytes.fromhex(
 )
 
 
-@pytest.mark.parametrize(("number", "text"), F72)
+@for_each("number, text", F72)
 def test_varint_samples(kernels, number, text):
     data = bytes.fromhex(text)
     assert kernels.encode_varint(number) == kernels.encode_varlong(number) == data
@@ -409,8 +410,8 @@ def test_varint_samples(kernels, number, text):
     assert kernels.decode_varlong(data, 0) == (number, len(data))
 
 
-@pytest.mark.parametrize(
-    ("function", "data", "position"),
+@for_each(
+    "function, data, position",
     [
         ("decode_varint", b"", 0),
         ("decode_varint", b"\x80", 0),
@@ -558,8 +559,8 @@ BATCH = make_batch()
 HUGE = BATCH[:8] + b"\x7f\xff\xff\xff" + BATCH[12:]
 
 
-@pytest.mark.parametrize(
-    ("data", "status"),
+@for_each(
+    "data, status",
     [
         (BATCH, v.SCAN_END),
         (BATCH + bytes(16), v.SCAN_TAIL),
@@ -626,8 +627,8 @@ def test_f134_rebuilt_index(kernels):
     assert list(struct.iter_unpack(">ii", scan.offset_index)) == [(5, 350), (9, 700)]
 
 
-@pytest.mark.parametrize(
-    ("second", "options", "status"),
+@for_each(
+    "second, options, status",
     [
         ({"base_offset": 101}, {}, v.SCAN_END),
         ({"base_offset": 105}, {}, v.SCAN_END),
@@ -655,8 +656,8 @@ def test_offsets_and_epochs_that_no_crc_covers(kernels, second, options, status)
     assert scan.epochs == [(2, 100)]
 
 
-@pytest.mark.parametrize(
-    ("epochs", "known", "falls", "first", "found"),
+@for_each(
+    "epochs, known, falls, first, found",
     [
         ([2, 2, 2], -1, 0, -1, [(2, 10)]),
         ([2, 1, 1], -1, 1, 11, [(2, 10)]),
@@ -753,9 +754,9 @@ def small_batches(count, contiguous=True):
     ]
 
 
-@pytest.mark.parametrize("contiguous", [True, False])
-@pytest.mark.parametrize("strict", [True, False])
-@pytest.mark.parametrize("window", [None, 200, 1000])
+@for_each("contiguous", [True, False])
+@for_each("strict", [True, False])
+@for_each("window", [None, 200, 1000])
 def test_both_recover_small_batches_alike(window, strict, contiguous):
     """Whole, and with one byte changed in any field of any batch of a group of four."""
     batches = small_batches(11)
@@ -789,8 +790,8 @@ def test_both_analyse_small_batches_alike():
         assert columns == other
 
 
-@pytest.mark.parametrize("from_offset", [0, 1500, 1501, 1999])
-@pytest.mark.parametrize("end_offset", [END, 1501, 1900])
+@for_each("from_offset", [0, 1500, 1501, 1999])
+@for_each("end_offset", [END, 1501, 1900])
 def test_columns_of_every_shape(kernels, from_offset, end_offset):
     """Values around the sizes of inline copies, nulls, long numbers, headers; bounds inside."""
     sizes = [0, 1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 160, 161, 8191, 8192]
@@ -905,8 +906,8 @@ def with_payload(payload, count=1, **header):
 SOUND = bytes.fromhex("0c 00 00 00 01 01 00")
 
 
-@pytest.mark.parametrize(
-    ("payload", "count", "place"),
+@for_each(
+    "payload, count, place",
     [
         (SOUND + b"\0", 1, 7),  # a byte after the last record
         (SOUND, 2, 0),  # too short for two
@@ -999,8 +1000,8 @@ def test_default_timestamps_and_bytes_like_fields(kernels):
         assert got.buffer == expected
 
 
-@pytest.mark.parametrize(
-    ("record", "why"),
+@for_each(
+    "record, why",
     [
         ((b"k" * 3, "v"), "a value must be bytes or None, not str"),
         (("k", b"v"), "a key must be bytes or None, not str"),
@@ -1168,8 +1169,8 @@ def three_batches():
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "offsets", "batches", "status"),
+@for_each(
+    "arguments, offsets, batches, status",
     [
         ((100, 0, END), [0, 1, 2, 10, 11, 12, 20, 21, 22], 3, v.DECODE_END),
         ((1, 0, END), [0, 1, 2], 1, v.DECODE_FULL),
@@ -1271,7 +1272,7 @@ def columns_as_records(columns):
     return [Record(*row) for row in zip(offsets, times, keys, values, headers, strict=True)]
 
 
-@pytest.mark.parametrize("limit", [0, 99, 100, 199])
+@for_each("limit", [0, 99, 100, 199])
 def test_a_column_never_outgrows_its_limit(kernels, limit):
     """Refused as a whole batch, before anything of it is added; the next builder takes it."""
     batches = [make_batch([(b"k", bytes(60))], base_offset=i) for i in range(3)]

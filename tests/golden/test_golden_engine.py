@@ -23,6 +23,7 @@ from logstore.log import ReplicaLog
 from logstore.segments.index import TimestampOffset
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import ManualClock
+from tests.support.cases import for_each
 
 DATA = Path(__file__).parent / "data"
 FOLDERS = sorted(DATA.glob("v*"))
@@ -127,7 +128,7 @@ def epochs_of(log: ReplicaLog) -> list[dict[str, int]]:
 # -- as Kafka left it ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+@for_each("folder", FOLDERS, name=lambda path: path.name)
 def test_a_folder_of_kafka_opens_as_a_partition(folder: Path, tmp_path: Path) -> None:
     """With Kafka's indexes, after a clean stop: same end, same lookups; no byte is touched."""
     directory = tmp_path / "topic-0"
@@ -144,7 +145,7 @@ def test_a_folder_of_kafka_opens_as_a_partition(folder: Path, tmp_path: Path) ->
             assert (directory / name).read_bytes() == (folder / name).read_bytes()
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+@for_each("folder", FOLDERS, name=lambda path: path.name)
 def test_rebuilt_indexes_are_those_that_kafka_rebuilds(folder: Path) -> None:
     """From the bare ``.log``: indexes byte for byte, epochs, producers, aborted transactions."""
     facts = segment_facts(folder)
@@ -171,7 +172,7 @@ def test_rebuilt_indexes_are_those_that_kafka_rebuilds(folder: Path) -> None:
         check_lookups(log, folder)
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+@for_each("folder", FOLDERS, name=lambda path: path.name)
 def test_appended_again_every_index_entry_names_a_batch(folder: Path) -> None:
     """The same append calls give the same ``.log``, and the indexes that Kafka rebuilds (F-133).
 
@@ -227,7 +228,7 @@ def check_lookups(log: ReplicaLog, folder: Path) -> None:
         assert log.offset_for_timestamp(search["timestamp"]) == expected, search
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+@for_each("folder", FOLDERS, name=lambda path: path.name)
 def test_the_largest_timestamp_has_an_offset(folder: Path) -> None:
     """F-152: the first record with the largest timestamp in the first batch that claims it.
 
@@ -389,7 +390,7 @@ def test_the_cases_in_which_we_are_stricter_are_few_and_known() -> None:
 TRUNCATIONS = lines(DATA / "recovery" / "truncate.jsonl")
 
 
-@pytest.mark.parametrize("case", TRUNCATIONS, ids=lambda c: f"{c['source']}-{c['truncateTo']}")
+@for_each("case", TRUNCATIONS, name=lambda c: f"{c['source']}-{c['truncateTo']}")
 def test_a_truncation_leaves_what_kafka_leaves(case: dict[str, Any]) -> None:
     """F-235. The largest timestamp is that of the batches left: here Kafka has the last entry of
     the time index alone, which may be lower."""

@@ -42,6 +42,7 @@ from logstore.format.producer_snapshot import (
     encode_snapshot,
 )
 from logstore.format.reader import batch_records, iter_batches, read_records
+from tests.support.cases import for_each
 
 DATA = Path(__file__).parent / "data"
 
@@ -83,7 +84,7 @@ def stored_records(data: bytes, batch: BatchHeader) -> list[Record]:
     return batch_records(data, shown_as_created)
 
 
-@pytest.mark.parametrize("folder", folders("v2-*"))
+@for_each("folder", folders("v2-*"))
 def test_headers_are_those_that_kafka_printed(folder: Path) -> None:
     data = log_of(folder)
     batches = list(iter_batches(data))
@@ -142,13 +143,13 @@ def test_legacy_entries_are_those_that_kafka_printed(folder: Path) -> None:
         } == line
 
 
-@pytest.mark.parametrize("folder", folders("v*"))
+@for_each("folder", folders("v*"))
 def test_records_are_those_that_kafka_printed(folder: Path) -> None:
     expected = expected_records(folder)
     assert read_records(log_of(folder), include_control=True) == expected
 
 
-@pytest.mark.parametrize("folder", folders("v*"))
+@for_each("folder", folders("v*"))
 def test_columns_hold_the_same_records(folder: Path) -> None:
     pytest.importorskip("pyarrow")
     from logstore.format.arrow import read_columns
@@ -168,8 +169,8 @@ def test_columns_hold_the_same_records(folder: Path) -> None:
     assert got == expected_records(folder)
 
 
-@pytest.mark.parametrize("folder", folders("v*"))
-@pytest.mark.parametrize("spread", [(1, 1), (7, 3), (40, 25), (0, 10_000)])
+@for_each("folder", folders("v*"))
+@for_each("spread", [(1, 1), (7, 3), (40, 25), (0, 10_000)])
 def test_a_range_of_offsets_is_a_cut_of_all_records(folder: Path, spread: tuple[int, int]) -> None:
     pytest.importorskip("pyarrow")
     from logstore.format.arrow import read_columns
@@ -183,7 +184,7 @@ def test_a_range_of_offsets_is_a_cut_of_all_records(folder: Path, spread: tuple[
     assert columns["offset"].to_pylist() == [record.offset for record in expected]
 
 
-@pytest.mark.parametrize("folder", folders("v2-*"))
+@for_each("folder", folders("v2-*"))
 def test_every_batch_is_written_again(folder: Path) -> None:
     """Byte for byte where nothing is compressed; else equal records in an equal header."""
     data = log_of(folder)
@@ -203,7 +204,7 @@ def test_every_batch_is_written_again(folder: Path) -> None:
     assert bytes(rewritten) == data
 
 
-@pytest.mark.parametrize("folder", folders("v2-*"))
+@for_each("folder", folders("v2-*"))
 def test_batches_without_gaps_come_out_of_the_fast_encoder_the_same(folder: Path) -> None:
     data = log_of(folder)
     count = 0
@@ -322,7 +323,7 @@ def test_the_transaction_index_of_a_segment_is_the_one_kafka_would_rebuild() -> 
     ]
 
 
-@pytest.mark.parametrize("folder", folders("v*"))
+@for_each("folder", folders("v*"))
 def test_offset_and_time_indexes(folder: Path) -> None:
     segment = json.loads((folder / "segment.json").read_text())
     base = base_of(folder)

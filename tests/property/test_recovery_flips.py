@@ -18,6 +18,7 @@ from logstore.recovery.report import RecoveryReport
 from logstore.recovery.set_aside import Remover
 from logstore.segments.batch_search import BatchSearch
 from tests.support.builders import NOW, Disk, batch, file_name
+from tests.support.cases import for_each
 
 HEADER = 61
 UNCHECKED = 17  # bytes of a header that no checksum covers, or that tell where it is
@@ -262,9 +263,7 @@ MUTANTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("mutant", "place", "mode"), MUTANTS, ids=[f"{m.__name__}-{mode}" for m, _, mode in MUTANTS]
-)
+@for_each("mutant, place, mode", MUTANTS)
 def test_mutant_is_caught(
     mutant: Callable[[pytest.MonkeyPatch], None],
     place: str,

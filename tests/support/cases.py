@@ -18,6 +18,7 @@ import pytest
 
 T = TypeVar("T")
 LONGEST_NAME = 100
+ROW = type(pytest.param())
 
 
 def differences(
@@ -46,12 +47,13 @@ def differences(
         raise AssertionError(f"{len(told)} of {count} cases differ:\n" + "\n".join(told)) from first
 
 
-def each(
+def for_each(
     arguments: str, cases: Iterable[Any], name: Callable[[Any], object] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """As ``pytest.mark.parametrize`` is written, with all cases in one test.
 
-    Each case has a ``tmp_path`` and a ``monkeypatch`` of its own; other fixtures are made once.
+    ``pytest.param`` may name a case. Each case has a ``tmp_path`` and a ``monkeypatch`` of its own;
+    other fixtures are made once.
     """
     names = [one.strip() for one in arguments.split(",")]
     table = list(cases)
@@ -62,7 +64,11 @@ def each(
             numbers = iter(range(len(table)))
 
             def check(case: Any) -> None:
-                values = [case] if len(names) == 1 else case
+                values = case
+                if isinstance(case, ROW):
+                    values = case.values
+                elif len(names) == 1:
+                    values = [case]
                 own = {**given, **dict(zip(names, values, strict=True))}
                 with ExitStack() as stack:
                     if "tmp_path" in given:
@@ -84,6 +90,8 @@ def each(
 
 
 def _name(case: object) -> str:
+    if isinstance(case, ROW) and case.id:
+        return str(case.id)
     if isinstance(case, tuple):
         return "-".join(map(_name, case))
     text: str = getattr(case, "__name__", None) or getattr(case, "name", None) or repr(case)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cases import differences, each
+from tests.support.cases import differences, for_each
 
 
 def test_every_case_that_differs_is_told() -> None:
@@ -30,8 +30,8 @@ def test_a_table_without_cases_is_no_proof() -> None:
         differences([], print)
 
 
-@each("left, right", [(1, 2), (3, 4)])
-@each("middle", ["a", "b"])
+@for_each("left, right", [(1, 2), (3, 4)])
+@for_each("middle", ["a", pytest.param("b", id="second")])
 def test_each_case_has_its_own_directory(
     tmp_path: Path, left: int, middle: str, right: int
 ) -> None:
@@ -43,4 +43,4 @@ def test_each_case_has_its_own_directory(
 
 def test_the_names_of_the_arguments_are_checked() -> None:
     with pytest.raises(AssertionError, match="other"):
-        each("other", [1])(test_each_case_has_its_own_directory)
+        for_each("other", [1])(test_each_case_has_its_own_directory)

@@ -21,6 +21,7 @@ from replication.protocol import (
     response_header,
 )
 from replication.protocol import messages as wire
+from tests.support.cases import for_each
 from tests.support.until import patience
 
 Script = Callable[[socket.socket], object]
@@ -99,8 +100,8 @@ def test_an_old_broker_answers_in_version_0() -> None:
         assert connection.version(ApiKey.METADATA) == 4
 
 
-@pytest.mark.parametrize(
-    ("script", "reason"),
+@for_each(
+    "script, reason",
     [
         pytest.param(lambda c: frame(c) and None, "closed the connection", id="goes away"),
         pytest.param(lambda c: c.sendall(struct.pack(">i", -1)), "of -1 bytes", id="negative"),

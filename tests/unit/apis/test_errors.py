@@ -22,6 +22,7 @@ from replication.protocol import messages as wire
 from replication.server.config import ServerConfig
 from replication.server.kafka_server import KafkaServer
 from replication.server.serving import ServedCluster
+from tests.support.cases import for_each
 from tests.support.served import (
     batch,
     connect,
@@ -598,6 +599,6 @@ def test_is_answered(two: ServedCluster, code: E) -> None:
         assert E(PRODUCED[code](Asking(two, client))) is code
 
 
-@pytest.mark.parametrize("code", ELSEWHERE, ids=lambda code: code.name)
+@for_each("code", ELSEWHERE, name=lambda code: code.name)
 def test_is_produced_in_the_test_that_is_named(code: E) -> None:
     assert code.name in (ROOT / ELSEWHERE[code]).read_text()

@@ -12,6 +12,7 @@ from replication.common.error_codes import ErrorCode
 from replication.network import ConnectionInfo, Listener, ReceivedRequest
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
+from tests.support.cases import for_each
 
 LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 MOVED = ErrorCode.NOT_COORDINATOR
@@ -59,8 +60,8 @@ def ask(key: ApiKey, version: int, request: Any, code: ErrorCode) -> Any:
     return answer
 
 
-@pytest.mark.parametrize(
-    ("key", "version", "request_", "while_loading"),
+@for_each(
+    "key, version, request_, while_loading",
     [
         (ApiKey.JOIN_GROUP, 9, wire.JoinGroupRequest("g"), LOADING),
         (
@@ -76,7 +77,6 @@ def ask(key: ApiKey, version: int, request: Any, code: ErrorCode) -> Any:
         (ApiKey.LIST_GROUPS, 4, wire.ListGroupsRequest(), LOADING),
         (ApiKey.OFFSET_DELETE, 0, wire.OffsetDeleteRequest("g"), LOADING),
     ],
-    ids=lambda each: each.name if isinstance(each, ApiKey) else "",
 )
 def test_one_code(key: ApiKey, version: int, request_: Any, while_loading: ErrorCode) -> None:
     """A member that heartbeats is kept; one that syncs joins again; no client stops."""

@@ -19,6 +19,7 @@ from replication.protocol import (
     schema,
 )
 from replication.protocol import messages as wire
+from tests.support.cases import for_each
 
 NO_PLACE = {(ApiKey.ELECT_LEADERS, 0), (ApiKey.DESCRIBE_LOG_DIRS, 1), (ApiKey.DESCRIBE_LOG_DIRS, 2)}
 CODE = ErrorCode.UNKNOWN_SERVER_ERROR
@@ -180,7 +181,7 @@ def test_a_producer_without_acks_hears_by_the_end_of_its_connection() -> None:
     assert refusal(ApiKey.PRODUCE, 9, wire.ProduceRequest(acks=0), CODE) is CLOSE
 
 
-@pytest.mark.parametrize("key", list(ApiKey))
+@for_each("key", list(ApiKey))
 def test_there_is_a_refusal_for_every_api(key: ApiKey) -> None:
     assert refusal(key, 9, getattr(wire, f"{_name(key)}Request")(), CODE) is not None
 

@@ -35,6 +35,7 @@ from checkpoints import checkpoint_file as frame_module
 from checkpoints.files import OsFiles, UnusableFileError
 from checkpoints.meta_properties import java_date, parse_properties
 from logstore.testing import FaultyStorage, MemoryStorage
+from tests.support.cases import for_each
 
 PATH = "/checkpoint"
 
@@ -61,8 +62,8 @@ def test_every_public_name_exists() -> None:
 # --- the frame, through offset checkpoints (F-29 … F-31, S-55)
 
 
-@pytest.mark.parametrize(
-    ("data", "offsets"),
+@for_each(
+    "data, offsets",
     [
         (b"0\n0\n", {}),
         (b"0\n2\norders 0 42\norders 1 7\n", {("orders", 0): 42, ("orders", 1): 7}),
@@ -79,8 +80,8 @@ def test_accepted(data: bytes, offsets: dict[tuple[str, int], int]) -> None:
     assert read_offsets(data) == offsets
 
 
-@pytest.mark.parametrize(
-    ("data", "line_number"),
+@for_each(
+    "data, line_number",
     [
         pytest.param(b"1\n0\n", 1, id="unknown version"),
         pytest.param(b"-1\n0\n", 1, id="negative version"),
@@ -282,7 +283,7 @@ def test_leader_epochs_in_the_order_of_the_file() -> None:
     assert read_epochs(b"0\n3\n3 120\n0 0\n3 7\n") == [(3, 120), (0, 0), (3, 7)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "data",
     [
         b"0\n",
@@ -414,7 +415,7 @@ def test_topic_ids_round_trip(topic_id: uuid.UUID) -> None:
     assert topic_id_from_text(topic_id_to_text(topic_id)) == topic_id
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "",
@@ -471,8 +472,8 @@ def test_partition_metadata_of_a_later_version_keeps_it() -> None:
     assert PartitionMetadataFile(PATH, disk).read() == metadata
 
 
-@pytest.mark.parametrize(
-    ("data", "line_number"),
+@for_each(
+    "data, line_number",
     [
         (b"", 0),
         (b"version: 0", 0),
@@ -538,7 +539,7 @@ def test_meta_properties_of_version_0() -> None:
     assert MetaPropertiesFile("/none", disk).read() is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     "data",
     [
         b"",
@@ -559,8 +560,8 @@ def test_meta_properties_refused(data: bytes) -> None:
         read_meta(data)
 
 
-@pytest.mark.parametrize(
-    ("text", "entries"),
+@for_each(
+    "text, entries",
     [
         (b"a=b", {"a": "b"}),
         (b"a:b\nc d\ne", {"a": "b", "c": "d", "e": ""}),
@@ -608,8 +609,8 @@ def test_java_date_follows_no_locale() -> None:
 # --- .kafka_cleanshutdown (F-46 … F-48, S-40)
 
 
-@pytest.mark.parametrize(
-    ("data", "epoch"),
+@for_each(
+    "data, epoch",
     [
         (b'{"version":0,"brokerEpoch":25}', 25),
         (b'{"brokerEpoch": 7, "version": 3, "more": []}\n', 7),
@@ -640,7 +641,7 @@ def test_marker_names_earlier_epochs() -> None:
     assert disk.read_file(PATH) == b'{"version":0,"brokerEpoch":25,"earlierEpochs":[4,17]}'
 
 
-@pytest.mark.parametrize(
+@for_each(
     "earlier",
     ["[17,4]", "[25]", "[26]", "[-1]", "[true]", '["4"]', "[null]", "4", "null", '{"4":5}', "[[]]"],
 )

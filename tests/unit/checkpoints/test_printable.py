@@ -21,13 +21,14 @@ from checkpoints.loggers import get_logger, traceback_text
 from checkpoints.printable import PrintableError, one_line, printable
 from checkpoints.types import TopicPartition
 from logstore.common.errors import CorruptDataError, StorageFailedError
+from tests.support.cases import for_each
 
 EVIL = "\x1b[2J\r\nerror \x85\u202e\udcff"
 SHOWN = r"\x1b[2J\r\nerror \u0085\u202e\xff"
 
 
-@pytest.mark.parametrize(
-    ("value", "shown"),
+@for_each(
+    "value, shown",
     [
         ("", ""),
         ("orders-0", "orders-0"),
@@ -76,7 +77,7 @@ OURS = [
 ]
 
 
-@pytest.mark.parametrize("kind", sorted(set(OURS), key=str), ids=lambda kind: kind.__name__)
+@for_each("kind", sorted(set(OURS), key=str), name=lambda kind: kind.__name__)
 def test_every_error_is_one_printable_line(kind: type[Exception]) -> None:
     """Whatever the class does with its arguments: raw in the fields, escaped in the text."""
     error = made(kind)

@@ -24,6 +24,7 @@ from logstore.format.batch import encode_batch, end_transaction_marker
 from logstore.format.control import ControlType
 from logstore.log import ReplicaLog
 from logstore.segments.producer_state import AppendOrigin
+from tests.support.cases import for_each
 from tests.support.until import patience
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "data"
@@ -120,8 +121,8 @@ def test_compression(tmp_path: Path, codec: str) -> None:
     assert offsets(tmp_path, "t", "--from", "1500", "--to", "1502") == [1500, 1501]
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
+@for_each(
+    "line, message",
     [
         (b"{bad", "not JSON"),
         (b"[1]", "not a JSON object"),
@@ -139,7 +140,6 @@ def test_compression(tmp_path: Path, codec: str) -> None:
         (b"\xff", "not UTF-8"),
         (b"[" * 100_000, "nested too deeply"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_malformed_json_ends_it_and_keeps_what_came_before(
     tmp_path: Path, line: bytes, message: str
@@ -195,8 +195,8 @@ def test_partitions_of_one_topic_share_its_id(tmp_path: Path) -> None:
     assert "only partitions [0, 2] of t are here" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
+@for_each(
+    "arguments, message",
     [
         (["t", "--batch", "0"], "give a number from 1"),
         (["t", "--batch", "9" * 30], "give a number from 1"),
@@ -383,7 +383,7 @@ def test_a_batch_larger_than_a_window(tmp_path: Path) -> None:
     assert offsets(tmp_path, "t", "--from", "latest") == []
 
 
-@pytest.mark.parametrize("folder", sorted(GOLDEN.glob("v*")), ids=lambda path: path.name)
+@for_each("folder", sorted(GOLDEN.glob("v*")), name=lambda path: path.name)
 def test_logs_that_kafka_wrote(tmp_path: Path, folder: Path) -> None:
     shutil.copytree(folder, tmp_path / "t-0")
     expected = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]

@@ -18,6 +18,7 @@ from checkpoints.errors import CheckpointFailedError
 from logstore.cli import main
 from logstore.common.errors import ConfigError, InvariantError
 from logstore.format.batch import encode_batch
+from tests.support.cases import for_each
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "data"
 FOLDERS = sorted(GOLDEN.glob("v*"))
@@ -63,7 +64,7 @@ def partition(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+@for_each("folder", FOLDERS, name=lambda path: path.name)
 def test_json_is_every_record(folder: Path) -> None:
     result = dump(next(folder.glob("*.log")), "--format", "json")
     assert result.exit_code == 0, result.stderr
@@ -88,7 +89,7 @@ def test_json_is_every_record(folder: Path) -> None:
         assert ours["compression"] == batch["compression"]
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+@for_each("folder", FOLDERS, name=lambda path: path.name)
 def test_text_is_every_batch(folder: Path) -> None:
     log = next(folder.glob("*.log"))
     shallow = dump(log).stdout.splitlines()

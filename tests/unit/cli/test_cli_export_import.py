@@ -23,6 +23,7 @@ from logstore.cli.common.interrupts import Interrupts
 from logstore.cli.export import ExportReader
 from logstore.cli.records.columns import SCHEMA
 from logstore.cli.records.files import Export, ExportFileError, Format, check_digest, exporting
+from tests.support.cases import for_each
 from tests.support.until import patience
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "data"
@@ -350,8 +351,8 @@ def rows_of(count: int = 3, **columns: pa.Array) -> pa.Table:
     return pa.table(base | columns)
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
+@for_each(
+    "rows, message",
     [
         (rows_of().drop(["value"]), "has no column value"),
         (rows_of(value=pa.array(["text"] * 3)), "column value is string, not binary"),
@@ -526,8 +527,8 @@ def test_an_export_without_records(tmp_path: Path) -> None:
     assert not (tmp_path / "b").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
+@for_each(
+    "arguments, message",
     [
         (["none", "--to", "t.parquet"], "there is no topic 'none' in it"),
         (["t", "--to", "t.parquet", "--partition", "9"], "there is no partition 9 of 't'"),

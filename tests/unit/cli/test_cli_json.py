@@ -19,6 +19,7 @@ from logstore.cli import LazyGroup, main
 from logstore.common.json_fields import camel_case, json_fields, snake_case
 from replication.cli.demo import demo
 from replication.cli.simulate import simulate
+from tests.support.cases import for_each
 
 BUILT_IN = LazyGroup.list_commands(main, click.Context(main))  # type: ignore[arg-type]
 KEY = re.compile(r"[a-z][a-zA-Z0-9]*")
@@ -57,7 +58,7 @@ def command(name: str) -> click.Command:
     return found
 
 
-@pytest.mark.parametrize("name", sorted({*BUILT_IN, "demo", "simulate"}))
+@for_each("name", sorted({*BUILT_IN, "demo", "simulate"}))
 def test_every_command_takes_json(name: str) -> None:
     assert "--json" in {option for param in command(name).params for option in param.opts}
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import click
-import pytest
 from click.testing import CliRunner
 
 from logstore.cli import main
 from replication.cli.demo import demo
 from replication.cli.simulate import simulate
+from tests.support.cases import for_each
 
 HUGE = "9" * 30
 ENDLESS = "9" * 5000  # Python itself refuses to read more than 4,300 digits
@@ -42,10 +42,8 @@ CALLS: list[tuple[click.Command, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize("value", [HUGE, "-" + HUGE, ENDLESS, "1e3", "1_000"])
-@pytest.mark.parametrize(
-    ("command", "arguments"), CALLS, ids=[f"{c.name} {a[-1]}" for c, a in CALLS]
-)
+@for_each("value", [HUGE, "-" + HUGE, ENDLESS, "1e3", "1_000"])
+@for_each("command, arguments", CALLS)
 def test_it_is_one_sentence(command: click.Command, arguments: list[str], value: str) -> None:
     done = CliRunner().invoke(command, [*arguments, value])
     assert done.exit_code == 2

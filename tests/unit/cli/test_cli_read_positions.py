@@ -21,6 +21,7 @@ from logstore.format.batch import encode_batch, end_transaction_marker
 from logstore.format.control import ControlType
 from logstore.segments.producer_state import AppendOrigin
 from logstore.storage.local import LocalStorage
+from tests.support.cases import for_each
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "data"
 NOON = 1_793_534_400_000  # 2026-11-01T12:00Z
@@ -145,8 +146,8 @@ def test_a_log_cut_between_the_two_looks(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(looks) > 2
 
 
-@pytest.mark.parametrize("option", ["--from", "--to"])
-@pytest.mark.parametrize(
+@for_each("option", ["--from", "--to"])
+@for_each(
     "text",
     [
         "soon",

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from logstore.manager import LogManager
 from replication.cli.serve import serve
+from tests.support.cases import for_each
 
 
 def refused(tmp_path: Path, *arguments: str) -> str:
@@ -44,8 +45,8 @@ def test_the_directory_of_another_broker_is_refused(tmp_path: Path) -> None:
     assert "[0, 7]" in told
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
+@for_each(
+    "arguments, reason",
     [
         (["--listen", "0.0.0.0:0"], "--advertise"),
         (["--listen", "somewhere"], "give HOST:PORT"),

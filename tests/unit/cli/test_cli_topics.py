@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from logstore import LogManager
 from logstore.cli import main
 from logstore.format.filenames import CLUSTER_METADATA_DIR
+from tests.support.cases import for_each
 from tests.support.until import patience
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "data"
@@ -227,9 +228,7 @@ def commands() -> list[str]:
     return sorted(main.list_commands(click.Context(main)))
 
 
-@pytest.mark.parametrize(
-    "name", ["alter", "append", "create", "delete", "export", "import", "ls", "read"]
-)
+@for_each("name", ["alter", "append", "create", "delete", "export", "import", "ls", "read"])
 def test_help_has_an_example(name: str) -> None:
     assert name in commands()
     text = good(name, "--help")

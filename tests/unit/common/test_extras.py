@@ -14,6 +14,7 @@ import pytest
 
 from logstore.common.errors import ConfigError
 from logstore.common.extras import DISTRIBUTION, Extra, load, missing, requirement
+from tests.support.cases import for_each
 
 ROOT = Path(__file__).resolve().parents[3]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -208,7 +209,7 @@ def test_extras_of_the_project_name_the_project() -> None:
     assert all(r.startswith(f"{DISTRIBUTION}[") for r in ours)
 
 
-@pytest.mark.parametrize("page", ["README.md", *(p.name for p in (ROOT / "docs").glob("*.md"))])
+@for_each("page", ["README.md", *(p.name for p in (ROOT / "docs").glob("*.md"))])
 def test_pages_install_the_project_by_its_name(page: str) -> None:
     path = ROOT / page if page == "README.md" else ROOT / "docs" / page
     found = re.findall(r"pip install '?([\w.-]+)", path.read_text())

@@ -26,6 +26,7 @@ from replication.coordinators.transactions.markers import (
     TransactionMarkerChannelManager,
 )
 from replication.replica_manager.metadata_cache import MetadataCache
+from tests.support.cases import for_each
 from tests.support.replica_managers import TOPIC_ID, live
 from tests.support.replication import ManualRuntime, RecordingTransport, Sent
 
@@ -128,9 +129,7 @@ def test_should_save_for_later_when_leader_unknown_but_not_available() -> None:
     assert markers.ends == [(7, NONE)]
 
 
-@pytest.mark.parametrize(
-    "code", [each for each in ErrorCode if REACTIONS[each] is MarkerReaction.AGAIN]
-)
+@for_each("code", [each for each in ErrorCode if REACTIONS[each] is MarkerReaction.AGAIN])
 def test_should_retry_partition_when_not_leader(code: ErrorCode) -> None:
     """shouldRetryPartitionWhen…Error: from the leader that it has then."""
     markers = Markers()

@@ -26,6 +26,7 @@ from replication.coordinators.transactions.state import (
     TransactionMetadata,
     TransactionState,
 )
+from tests.support.cases import for_each
 from tests.support.transactions import FIRST_ID, ID, OTHER, TP, V1, V2, Desk, Producer, Timer
 
 NONE = ErrorCode.NONE
@@ -270,8 +271,8 @@ class TestEndTxn:
         assert desk.known().state is (S.COMPLETE_COMMIT if committed else S.COMPLETE_ABORT)
         assert desk.known().partitions == frozenset()
 
-    @pytest.mark.parametrize(
-        ("state", "committed", "code"),
+    @for_each(
+        "state, committed, code",
         [
             (S.EMPTY, True, ErrorCode.INVALID_TXN_STATE),
             (S.EMPTY, False, ErrorCode.INVALID_TXN_STATE),

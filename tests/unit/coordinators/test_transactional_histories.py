@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from checkpoints.types import TopicPartition
+from tests.support.cases import for_each
 from tests.support.transactional_histories import (
     Anomaly,
     Fate,
@@ -105,8 +104,8 @@ def _back(made: History, found: Log) -> None:
     made.reads["r"].reverse()
 
 
-@pytest.mark.parametrize(
-    ("spoil", "anomaly"),
+@for_each(
+    "spoil, anomaly",
     [
         (_aborted, Anomaly.ABORTED_READ),
         (_read_aborted, Anomaly.ABORTED_READ),

@@ -12,6 +12,7 @@ import crcmod.predefined
 import pytest
 
 from tests.reference import records as _reference
+from tests.support.cases import for_each
 
 _scan = pytest.importorskip("logstore.kernels._scan")
 
@@ -47,7 +48,7 @@ def crc32c(request):
     return request.param
 
 
-@pytest.mark.parametrize(("data", "expected"), VECTORS)
+@for_each("data, expected", VECTORS)
 def test_rfc_3720_vectors(crc32c, data, expected):
     assert crc32c(data) == expected
 
@@ -80,7 +81,7 @@ def test_crc32_is_that_of_zlib():
             assert crc32(data[:length], 77) == zlib.crc32(data[:length], 77)
 
 
-@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+@for_each("kind", [bytes, bytearray, memoryview])
 def test_any_contiguous_buffer_is_taken(crc32c, kind):
     assert crc32c(kind(b"123456789")) == 0xE3069283
 

@@ -26,6 +26,7 @@ from logstore.format.codecs.compression import (
     decompress,
 )
 from logstore.format.reader import read_records
+from tests.support.cases import for_each
 
 CODECS = [codec for codec in Compression if codec is not Compression.NONE]
 TEXT = b"".join(b'{"id":%d,"city":"Z\xc3\xbcrich"}' % i for i in range(9000))
@@ -157,8 +158,8 @@ def test_lz4_frames_of_other_writers() -> None:
         decompress(codec, damaged)
 
 
-@pytest.mark.parametrize(
-    ("flags", "descriptor"),
+@for_each(
+    "flags, descriptor",
     [
         (0x40, 0x40),
         (0x20, 0x40),
@@ -282,7 +283,7 @@ def test_a_level_out_of_range_is_refused_with_the_batch() -> None:
 
 
 @codec_cases
-@pytest.mark.parametrize("size", [1, 1000, 100_000])
+@for_each("size", [1, 1000, 100_000])
 def test_the_limit_is_exact(codec: Compression, size: int) -> None:
     for sample in (bytes(size), NOISE[:size]):
         stream = stream_of(codec, sample)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from checkpoints.types import TopicPartition
 from logstore.common.errors import InvalidTopicError
 from logstore.format import filenames as names
+from tests.support.cases import for_each
 
 ID = "0123456789abcdef0123456789abcdef"
 TOPICS = st.from_regex(r"\A[a-zA-Z0-9._-]{1,249}\Z").filter(lambda topic: topic not in (".", ".."))
@@ -40,7 +41,7 @@ def test_the_topic_ends_at_the_last_dash() -> None:
     assert names.parse_partition_dir("t-2147483647").topic_partition == ("t", 2**31 - 1)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     [
         "",
@@ -80,7 +81,7 @@ def test_other_names_are_refused(name: str) -> None:
         names.parse_partition_dir(name)
 
 
-@pytest.mark.parametrize("topic", ["", ".", "..", "a b", "a/b", "ä", "a" * 250, "a\n"])
+@for_each("topic", ["", ".", "..", "a b", "a/b", "ä", "a" * 250, "a\n"])
 def test_bad_topics(topic: str) -> None:
     with pytest.raises(InvalidTopicError):
         names.validate_topic(topic)
@@ -105,7 +106,7 @@ def test_segment_names_come_back(offset: int, suffix: str, transition: str) -> N
 BASE = "0" * 19 + "5"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     [
         ".log",

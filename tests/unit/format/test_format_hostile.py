@@ -15,6 +15,7 @@ from logstore.format.batch import Compression, encode_batch, parse_header
 from logstore.format.codecs import compression as codecs
 from logstore.format.reader import batch_records, iter_batches, parse_batch, read_records
 from logstore.kernels import encode_varint, encode_varlong, seal_batch
+from tests.support.cases import for_each
 
 GOOD = bytes(encode_batch([(b"key", b"value", 1), (b"key", None, 2)], base_offset=10))
 AFTER = bytes(encode_batch([(b"after", b"", 3)], base_offset=12))
@@ -140,8 +141,8 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("what", "codec"),
+@for_each(
+    "what, codec",
     [
         (what, codec)
         for what, (payload, _) in MALFORMED.items()

@@ -16,6 +16,7 @@ from logstore.format.legacy import LegacyBatch, legacy_records, parse_legacy
 from logstore.format.reader import batch_records, iter_batches, parse_batch, read_records
 from logstore.log.reading.directory_reader import DirectoryReader
 from logstore.verify import verify
+from tests.support.cases import for_each
 
 MESSAGES = [
     bytes.fromhex("000000000000000a000000101fecd70a0000000000016b0000000176"),
@@ -115,7 +116,7 @@ def test_append_time_of_a_wrapper_is_that_of_its_messages() -> None:
     assert str(parse_legacy(data).timestamp_type) == "LogAppendTime"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "data",
     [
         pytest.param(message(5, None, attributes=1), id="null value"),
@@ -136,7 +137,7 @@ def test_append_time_of_a_wrapper_is_that_of_its_messages() -> None:
         pytest.param(message(5, b"not gzip", attributes=1), id="garbage"),
     ],
 )
-@pytest.mark.parametrize("columns", [False, True])
+@for_each("columns", [False, True])
 def test_faults_are_told_at_the_wrapper(data: bytes, columns: bool) -> None:
     before = message(1, b"fine")
     if columns:

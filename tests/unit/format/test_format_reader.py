@@ -12,6 +12,7 @@ from logstore.format.batch import Compression, encode_batch, end_transaction_mar
 from logstore.format.control import ControlType
 from logstore.format.reader import ReadOptions, fill_records, read_records
 from logstore.kernels import DECODE_END, DECODE_FULL, DECODE_LIMIT
+from tests.support.cases import for_each
 
 
 def plain(base: int, count: int = 3, codec: Compression = Compression.NONE) -> bytes:
@@ -80,8 +81,8 @@ def test_limits(low: int, high: int, count: int, size: int) -> None:
     )
 
 
-@pytest.mark.parametrize("step", [1, 2, 4, 100])
-@pytest.mark.parametrize("aborted", [(), [(9, 0, 100)]])
+@for_each("step", [1, 2, 4, 100])
+@for_each("aborted", [(), [(9, 0, 100)]])
 def test_reading_goes_on_where_it_stopped(step: int, aborted: list[tuple[int, int, int]]) -> None:
     options = ReadOptions(include_control=True, aborted=aborted)
     out: list[Record] = []

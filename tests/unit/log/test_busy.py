@@ -15,6 +15,7 @@ from logstore.manager.manager import LogManager
 from logstore.testing import FaultyStorage
 from logstore.testing.faulty import FOREVER
 from tests.support.builders import marker, produced
+from tests.support.cases import for_each
 
 CONFIG = LogConfig(segment_bytes=1500, segment_index_bytes=2000, retention_bytes=3000)
 RECORD = [(None, bytes(300))]
@@ -29,7 +30,7 @@ def _short_from(storage: FaultyStorage, after: int) -> None:
     storage.fail("open", after=after, error=errno.EMFILE, times=FOREVER)
 
 
-@pytest.mark.parametrize("after", range(12))
+@for_each("after", range(12))
 def test_an_append_that_raises_has_appended_nothing(after: int) -> None:
     """Who tries again would write the record twice."""
     storage = FaultyStorage()

@@ -9,12 +9,13 @@ import pytest
 
 import logstore
 from logstore.log import PartitionLog, ReplicaLog
+from tests.support.cases import for_each
 
 LOG = Path(logstore.__file__).parent / "log"
 LARGEST = 420
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     [
         "append_as_follower",

@@ -25,6 +25,7 @@ from logstore.manager.claims import Claims
 from logstore.storage.local import LocalStorage
 from logstore.testing import SimulatedCrash
 from tests.support.builders import batch
+from tests.support.cases import for_each
 from tests.support.until import patience
 from tests.support.waiting import race
 from tests.unit.manager.test_log_manager import Machine
@@ -211,8 +212,8 @@ class TestCreation:
         assert list(manager.topics().values()) == [[0, 1, 2]]
         manager.close()
 
-    @pytest.mark.parametrize(
-        ("topic", "partition"),
+    @for_each(
+        "topic, partition",
         [
             ("x", -1),
             ("x", "0"),
@@ -390,7 +391,7 @@ class TestConfiguration:
         with machine.start() as manager:
             assert manager.get("t", 0).config.retention_ms == 9
 
-    @pytest.mark.parametrize("step", range(1, 13))
+    @for_each("step", range(1, 13))
     def test_a_change_cut_short_is_completed(self, step: int) -> None:
         machine = Machine()
         manager = machine.start()

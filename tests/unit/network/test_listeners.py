@@ -13,6 +13,7 @@ from replication.network import (
     parse_protocol_map,
 )
 from replication.network.requests import ReceivedRequest, Respond
+from tests.support.cases import for_each
 
 
 def test_listeners_are_parsed() -> None:
@@ -24,7 +25,7 @@ def test_listeners_are_parsed() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "",

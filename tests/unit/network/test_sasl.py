@@ -35,6 +35,7 @@ from replication.protocol import (
     request_header,
 )
 from replication.protocol import messages as wire
+from tests.support.cases import for_each
 from tests.support.network import RawClient
 
 USERS = UserCredentials({"alice": "wonder=land,", "a,=b": "x"})
@@ -113,7 +114,7 @@ def test_an_unknown_user_is_answered_as_one_with_a_wrong_password() -> None:
     assert len(salts) == 2  # an unknown user's stays the same too
 
 
-@pytest.mark.parametrize(
+@for_each(
     "message",
     [
         b"",
@@ -169,8 +170,8 @@ class _Nobody:
         return False
 
 
-@pytest.mark.parametrize(
-    ("message", "user"),
+@for_each(
+    "message, user",
     [
         (b"\0alice\0wonder=land,", "alice"),
         (b"alice\0alice\0wonder=land,", "alice"),

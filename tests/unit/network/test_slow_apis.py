@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
-
 from replication.network.limits.slow_apis import SlowApis
+from tests.support.cases import for_each
 
 MS = 1_000_000
 KEY, OTHER = 0, 1
 
 
-@pytest.mark.parametrize(
-    ("took_ms", "is_slow"),
+@for_each(
+    "took_ms, is_slow",
     [
         ([5] * 100, False),
         ([6], False),

@@ -20,6 +20,7 @@ from replication.common.messages import (
     Response,
 )
 from replication.common.retrying import Reaction
+from tests.support.cases import for_each
 from tests.support.replication import ManualRuntime, RecordingTransport
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -74,7 +75,7 @@ class Stage:
         return count
 
 
-@pytest.mark.parametrize("code", list(ErrorCode))
+@for_each("code", list(ErrorCode))
 def test_every_code_of_a_partition_is_a_verdict_or_asked_again(code: ErrorCode) -> None:
     stage = Stage()
     stage.submit(A)

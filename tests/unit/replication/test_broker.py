@@ -27,6 +27,7 @@ from replication.common.messages import (
 from replication.common.state import BrokerRegistration, LiveBroker, PartitionRegistration
 from replication.coordination import nodes
 from replication.coordination.embedded import CoordinatorStore, EmbeddedCoordinator
+from tests.support.cases import for_each
 from tests.support.replication import ManualActor, ManualRuntime, RecordingTransport, Sent
 
 S, E = BrokerState, BrokerEvent
@@ -42,8 +43,8 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("state", list(S))
-@pytest.mark.parametrize("event", list(E))
+@for_each("state", list(S))
+@for_each("event", list(E))
 def test_each_event_in_each_state(state: BrokerState, event: BrokerEvent) -> None:
     assert next_state(state, event) is EXPECTED.get((state, event))
 

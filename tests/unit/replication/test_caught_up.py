@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from checkpoints.types import TopicPartition
 from replication.common.messages import FetchPartition
 from replication.decisions.isr import settled
+from tests.support.cases import for_each
 from tests.support.fetch_sessions import Member
 from tests.support.replica_managers import TOPIC_ID, Host
 
 TPS = [TopicPartition("t", number) for number in range(4)]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@for_each("seed", range(12))
 def test_a_follower_is_not_believed_to_have_more_than_it_asked_behind(seed: int) -> None:
     """It stalls, leaves partitions out, drops what it was answered, has news that it did not see:
     the time at which it held everything is never later than the append of what it asks for."""

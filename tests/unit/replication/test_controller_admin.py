@@ -20,6 +20,7 @@ from replication.common.messages import (
 from replication.common.state import NO_LEADER, TopicPartition
 from replication.controller.topics import MAX_PARTITIONS
 from replication.coordination import nodes
+from tests.support.cases import for_each
 from tests.support.controllers import PAUSE_MS, T0, Brokers
 
 T1, T2 = TopicPartition("t", 1), TopicPartition("t", 2)
@@ -102,8 +103,8 @@ class TestGrowth:
         assert b.topic().partitions == {0: (1, 2), 1: (3, 1), 2: (2, 3)}
         b.check()
 
-    @pytest.mark.parametrize(
-        ("request_", "error"),
+    @for_each(
+        "request_, error",
         [
             (CreatePartitionsRequest("n", 2), E.UNKNOWN_TOPIC_OR_PARTITION),
             (grow(2), E.INVALID_PARTITIONS),
@@ -210,8 +211,8 @@ class TestConfiguration:
         assert change(THROTTLED, "0:1,0:2", OP.APPEND) == "0:1,0:2"
         assert change(THROTTLED, "0:1", OP.SUBTRACT) == "0:2"
 
-    @pytest.mark.parametrize(
-        ("configs", "error"),
+    @for_each(
+        "configs, error",
         [
             ((AlterableConfig("no.such.key", "1"),), E.INVALID_CONFIG),
             ((AlterableConfig("no.such.key", None, OP.DELETE),), E.INVALID_CONFIG),

@@ -35,6 +35,7 @@ from replication.controller.channels import (
     Numbers,
 )
 from replication.controller.context import ControllerContext
+from tests.support.cases import for_each
 from tests.support.controllers import T0
 from tests.support.replication import ManualRuntime, RecordingTransport
 
@@ -232,7 +233,7 @@ def numbers_of(wire: Wire) -> int:
     return sent.request.sequence
 
 
-@pytest.mark.parametrize("code", [code for code in ErrorCode if code is not ErrorCode.NONE])
+@for_each("code", [code for code in ErrorCode if code is not ErrorCode.NONE])
 def test_what_is_refused_as_a_whole_is_asked_again(code: ErrorCode) -> None:
     """Under another number; and where the broker knows a later controller, the tree is asked."""
     wire = Wire()
@@ -265,9 +266,7 @@ def test_pauses_grow_and_end_with_an_answer() -> None:
     assert wire.waiting() == (METADATA, {})
 
 
-@pytest.mark.parametrize(
-    "code", [code for code in ErrorCode if ROLE_REACTIONS[code] is Reaction.AGAIN]
-)
+@for_each("code", [code for code in ErrorCode if ROLE_REACTIONS[code] is Reaction.AGAIN])
 def test_one_partition_that_is_refused_does_not_hold_up_the_others(code: ErrorCode) -> None:
     """After a pause it is asked again, among everything that the broker has."""
     wire = Wire()
@@ -290,7 +289,7 @@ def test_one_partition_that_is_refused_does_not_hold_up_the_others(code: ErrorCo
     assert wire.transport.sent == []
 
 
-@pytest.mark.parametrize("code", [*ErrorCode])
+@for_each("code", [*ErrorCode])
 def test_a_replica_that_does_not_go_is_told_again(code: ErrorCode) -> None:
     wire = Wire()
     wire.channel.stop(end(T0, A))

@@ -20,6 +20,7 @@ from replication.controller.states import ControllerState, Happened, next_state
 from replication.controller.store import ControllerStore
 from replication.coordination import BadVersionError, Check, CoordinatorUnavailableError, Op, nodes
 from replication.coordination.base import Node
+from tests.support.cases import for_each
 from tests.support.controllers import PAUSE_MS, T0, Brokers
 
 S, H = ControllerState, Happened
@@ -38,7 +39,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize(("state", "happened"), [*itertools.product(S, H)])
+@for_each("state, happened", [*itertools.product(S, H)])
 def test_every_transition(state: ControllerState, happened: Happened) -> None:
     assert next_state(state, happened) is WAYS.get((state, happened))
 

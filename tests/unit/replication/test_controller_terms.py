@@ -30,6 +30,7 @@ from replication.common.state import NO_LEADER, TopicPartition
 from replication.controller.store import CHUNK
 from replication.coordination import CoordinatorUnavailableError, Op, nodes
 from replication.coordination.embedded import EmbeddedCoordinator
+from tests.support.cases import for_each
 from tests.support.controllers import PAUSE_MS, T0, Brokers
 
 
@@ -241,7 +242,7 @@ class Forgetful:
         return results
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_lost_answers_of_the_coordinator_change_nothing_in_the_end(seed: int) -> None:
     """Each partition epoch moves by exactly one per applied change (S-25)."""
     b = Brokers(4, config={"auto.leader.rebalance.enable": "false"})
@@ -281,7 +282,7 @@ def test_lost_answers_of_the_coordinator_change_nothing_in_the_end(seed: int) ->
             assert told == b.partition(tp)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_a_take_over_that_is_interrupted_is_done_again(seed: int) -> None:
     """What was left undone is done; an unclean restart is not forgotten."""
     b = Brokers(4)

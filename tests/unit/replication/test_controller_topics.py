@@ -20,6 +20,7 @@ from replication.common.messages import (
 from replication.common.state import NO_LEADER, TopicPartition
 from replication.controller.topics import spread
 from replication.coordination import nodes
+from tests.support.cases import for_each
 from tests.support.controllers import PAUSE_MS, T0, Brokers
 
 
@@ -51,8 +52,8 @@ class TestCreation:
             topics.append(b.topic())
         assert topics[0] == topics[1]
 
-    @pytest.mark.parametrize(
-        ("request_", "error"),
+    @for_each(
+        "request_, error",
         [
             (CreateTopicRequest("t"), ErrorCode.TOPIC_ALREADY_EXISTS),
             (CreateTopicRequest("a/b"), ErrorCode.INVALID_TOPIC_EXCEPTION),
@@ -139,8 +140,8 @@ class TestCreation:
 
 
 class TestSpread:
-    @pytest.mark.parametrize("seed", range(20))
-    @pytest.mark.parametrize(("count", "factor"), [(1, 1), (3, 2), (5, 3), (5, 5)])
+    @for_each("seed", range(20))
+    @for_each("count, factor", [(1, 1), (3, 2), (5, 3), (5, 5)])
     def test_is_even(self, seed: int, count: int, factor: int) -> None:
         brokers = [10 * i for i in range(count)]
         assigned = spread(4 * count, factor, brokers, Random(seed))

@@ -24,6 +24,7 @@ from replication.coordination import (
     journal,
 )
 from replication.coordination.embedded import CoordinatorStore, EmbeddedCoordinator
+from tests.support.cases import for_each
 
 DIRECTORY = "/data/coordinator"
 FILE = f"{DIRECTORY}/{journal.FILE_NAME}"
@@ -288,8 +289,8 @@ def test_a_file_without_a_snapshot_is_damage(data: bytes) -> None:
 # --- a disk that fails
 
 
-@pytest.mark.parametrize("operation", ["write", "sync", "rename", "open", "sync_dir"])
-@pytest.mark.parametrize("evicted", [False, True])
+@for_each("operation", ["write", "sync", "rename", "open", "sync_dir"])
+@for_each("evicted", [False, True])
 def test_a_failed_disk_gives_no_more_answers(operation: str, evicted: bool) -> None:
     """F-224: what reached the disk is unknown. Opened again it is one of two states."""
     storage = FaultyStorage()

@@ -20,6 +20,7 @@ from replication.common.state import (
     TopicAssignment,
 )
 from replication.coordination import CorruptNodeError, nodes
+from tests.support.cases import for_each
 
 TP = TopicPartition("orders", 3)
 REPLICAS = (1, 2, 3)
@@ -174,8 +175,8 @@ def test_the_listeners_of_a_broker_come_back(endpoints: tuple[Endpoint, ...]) ->
     assert nodes.decode_broker(7, nodes.encode_broker(BrokerRegistration(7))).endpoints == ()
 
 
-@pytest.mark.parametrize(
-    ("endpoints", "protocols"),
+@for_each(
+    "endpoints, protocols",
     [
         (["PLAINTEXT:/host:1"], {"PLAINTEXT": "PLAINTEXT"}),
         (["PLAINTEXT://host"], {"PLAINTEXT": "PLAINTEXT"}),
@@ -287,8 +288,8 @@ TOPIC = '{"version":3,"topic_id":"Wi0OTp9cS1KcC2pjoKfxwg","partitions":{"0":[1]}
 "adding_replicas":{},"removing_replicas":{}}'
 
 
-@pytest.mark.parametrize(
-    ("path", "old", "new"),
+@for_each(
+    "path, old, new",
     [
         ("state", "{", "["),
         ("state", STATE, "[]"),
@@ -333,9 +334,7 @@ def test_what_is_nearly_right_is_refused(path: str, old: str, new: str) -> None:
         decode(damaged.encode())
 
 
-@pytest.mark.parametrize(
-    "text", [b"", b"-1", b"+1", b" 1", b"1\n", b"1.0", b"9" * 30, b"2147483648"]
-)
+@for_each("text", [b"", b"-1", b"+1", b" 1", b"1\n", b"1.0", b"9" * 30, b"2147483648"])
 def test_epochs_are_plain_numbers(text: bytes) -> None:
     with pytest.raises(CorruptNodeError, match="/controller_epoch"):
         nodes.decode_controller_epoch(text)

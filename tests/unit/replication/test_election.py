@@ -10,6 +10,7 @@ from replication.common.error_codes import ErrorCode
 from replication.common.messages import AlterPartitionItem
 from replication.common.state import NO_LEADER, PartitionRegistration, RecoveryState, TopicPartition
 from replication.decisions.election import Mode, change, check_alter, elect, is_already_applied
+from tests.support.cases import for_each
 
 NONE: tuple[int, ...] = ()
 RECOVERED, RECOVERING = RecoveryState.RECOVERED, RecoveryState.RECOVERING
@@ -32,8 +33,8 @@ def among(*alive: int) -> Collection[int]:
     return frozenset(alive)
 
 
-@pytest.mark.parametrize(
-    ("isr", "elr", "leader", "last", "alive", "online", "preferred", "unclean"),
+@for_each(
+    "isr, elr, leader, last, alive, online, preferred, unclean",
     [
         # isr     elr    leader last alive    R-54       R-55       R-56
         ((1, 2, 3), NONE, 2, -1, (1, 2, 3), (2, False), (1, False), (2, False)),
@@ -225,7 +226,7 @@ def check_row(row: Row, elr_enabled: bool) -> None:
         assert after is now
 
 
-@pytest.mark.parametrize("row", WITH_ELR.values(), ids=WITH_ELR)
+@for_each("row", WITH_ELR.values())
 def test_events_with_elr(row: Row) -> None:
     check_row(row, True)
 
@@ -286,8 +287,8 @@ def eligible(broker: int, epoch: int) -> bool:
     return broker in (1, 2, 3) and epoch in (-1, 100 + broker)
 
 
-@pytest.mark.parametrize(
-    ("now", "item", "sender", "error"),
+@for_each(
+    "now, item, sender, error",
     [
         (ALL, ITEM, 1, ErrorCode.NONE),
         (ALL, ITEM._replace(leader_epoch=6), 1, ErrorCode.NOT_CONTROLLER),

@@ -32,6 +32,7 @@ from replication.replica_manager.fetch_sessions import (
 )
 from replication.replica_manager.metadata_cache import MetadataCache
 from tests.support.builders import batch, produced
+from tests.support.cases import for_each
 from tests.support.fetch_sessions import Member
 from tests.support.replica_managers import EPOCH, TOPIC_ID, Answers, Host
 from tests.support.until import patience
@@ -281,8 +282,8 @@ class TestNews:
         else:
             host.partition(A).mark_offline()
 
-    @pytest.mark.parametrize("replica", [-1, 2])
-    @pytest.mark.parametrize("event", EVENTS)
+    @for_each("replica", [-1, 2])
+    @for_each("event", EVENTS)
     def test_ends_the_rest(self, event: str, replica: int) -> None:
         host = led(A, B)
         member = Member(host, replica)
@@ -290,8 +291,8 @@ class TestNews:
         self.cause(host, event)
         assert [cached.part.tp for cached in only_session(host).active] == [A]
 
-    @pytest.mark.parametrize("replica", [-1, 2])
-    @pytest.mark.parametrize("event", EVENTS)
+    @for_each("replica", [-1, 2])
+    @for_each("event", EVENTS)
     def test_is_told_as_without_a_session(self, event: str, replica: int) -> None:
         host = led(A, B)
         member = Member(host, replica)
@@ -627,9 +628,9 @@ class TestInterleavings:
         monkeypatch.setattr(CachedPartition, "watch", watched)
         monkeypatch.setattr(CachedPartition, "note_by", noted)
 
-    @pytest.mark.parametrize("replica", [-1, 2])
-    @pytest.mark.parametrize("place", PLACES)
-    @pytest.mark.parametrize("what", ["append", "role"])
+    @for_each("replica", [-1, 2])
+    @for_each("place", PLACES)
+    @for_each("what", ["append", "role"])
     def test_is_told_next(
         self, monkeypatch: pytest.MonkeyPatch, place: str, replica: int, what: str
     ) -> None:

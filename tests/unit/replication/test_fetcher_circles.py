@@ -25,6 +25,7 @@ from replication.common.messages import (
     Response,
 )
 from replication.fetcher.fetcher_reactions import REACTIONS, FetchReaction
+from tests.support.cases import for_each
 from tests.support.fetchers import TP, Stage, fetched
 from tests.support.until import patience
 
@@ -71,8 +72,8 @@ def run(stage: Stage, answer: Any, ms: int) -> list[Request]:
 class TestFlippedEpoch:
     """Leader epochs lie outside the checksums of their batches."""
 
-    @pytest.mark.parametrize("batch", [0, 2, 4])
-    @pytest.mark.parametrize("bit", [0, 1, 2, 3, 7, 8, 15, 30, 31])
+    @for_each("batch", [0, 2, 4])
+    @for_each("bit", [0, 1, 2, 3, 7, 8, 15, 30, 31])
     def test_heals(self, batch: int, bit: int) -> None:
         """Seen at once, or by the leader at the next fetch; never a circle, never another log, but
         where the epoch still is between those of its neighbours: nobody can see that."""

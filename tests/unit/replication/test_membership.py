@@ -16,6 +16,7 @@ from replication.common.runtime import ThreadRuntime
 from replication.common.state import BrokerRegistration
 from replication.coordination import Coordinator, CoordinatorUnavailableError, nodes
 from replication.coordination.embedded import CoordinatorStore
+from tests.support.cases import for_each
 from tests.support.coordinator_faults import LosingService, once
 from tests.support.replication import ManualRuntime
 from tests.support.until import patience
@@ -157,8 +158,8 @@ def test_who_is_to_join_no_more_does_not() -> None:
     assert left == [True]
 
 
-@pytest.mark.parametrize("how", ["before", "after"])
-@pytest.mark.parametrize("number", range(16))
+@for_each("how", ["before", "after"])
+@for_each("number", range(16))
 def test_each_lost_answer_is_made_good(number: int, how: str) -> None:
     """Of every call of joining, of looking for controllers, of a failed directory and of joining
     again."""
@@ -174,7 +175,7 @@ def test_each_lost_answer_is_made_good(number: int, how: str) -> None:
     assert len(stage.service.made) >= 14
 
 
-@pytest.mark.parametrize("seed", range(30))
+@for_each("seed", range(30))
 def test_many_lost_answers_are_made_good(seed: int) -> None:
     source = random.Random(seed)
     silent = True
@@ -245,7 +246,7 @@ def test_suspended_and_back_it_looks_again() -> None:
     assert stage.told == ["joined"]
 
 
-@pytest.mark.parametrize("number", range(1, 12))
+@for_each("number", range(1, 12))
 def test_its_session_may_end_before_any_call(number: int) -> None:
     """Whoever joined is told that it is lost before it is told that it joined again."""
     left = [number]

@@ -29,6 +29,7 @@ from replication.common.messages import (
 )
 from replication.partition import Partition
 from tests.support.builders import batch
+from tests.support.cases import for_each
 from tests.support.replica_managers import TP, Answers, Host, part
 from tests.support.until import patience, until
 
@@ -319,10 +320,10 @@ def test_a_duplicate_is_acknowledged_by_the_epoch_of_its_original() -> None:
 # -- reads --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", ["read", "read_recent"])
-@pytest.mark.parametrize("when", [before, after])
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("replica", [2, CONSUMER])
+@for_each("way", ["read", "read_recent"])
+@for_each("when", [before, after])
+@for_each("change", CHANGES)
+@for_each("replica", [2, CONSUMER])
 def test_a_fetch_answers_for_the_epoch_that_it_checked(
     monkeypatch: Patcher, replica: int, change: str, when: Any, way: str
 ) -> None:
@@ -392,8 +393,8 @@ def list_offsets(story: Story, timestamp: int, epoch: int) -> ErrorCode:
     return answer.error_code
 
 
-@pytest.mark.parametrize("timestamp", [EARLIEST, 0, 2**62])
-@pytest.mark.parametrize("change", CHANGES)
+@for_each("timestamp", [EARLIEST, 0, 2**62])
+@for_each("change", CHANGES)
 def test_an_offset_is_of_the_epoch_that_was_checked(
     monkeypatch: Patcher, change: str, timestamp: int
 ) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from replication.common.state import BrokerRegistration
+from tests.support.cases import for_each
 
 
-@pytest.mark.parametrize(
-    ("previous", "earlier", "remembered", "clean"),
+@for_each(
+    "previous, earlier, remembered, clean",
     [
         (-1, (), 7, False),  # an unclean start
         (7, (), 7, True),  # the epoch of the clean stop

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cases import for_each
 from tests.support.waiting import each_kernel, race, task_type
 
 pytestmark = each_kernel
@@ -25,7 +26,7 @@ def fire_all(timer: Any, limit: int = 10_000) -> list[int]:
     return deadlines
 
 
-@pytest.mark.parametrize("delay", [1, 19, 20, 21, 399, 400, 401, 7_999, 8_000, 30_000, 10**7])
+@for_each("delay", [1, 19, 20, 21, 399, 400, 401, 7_999, 8_000, 30_000, 10**7])
 def test_a_task_runs_at_its_ms_and_not_before(kernel: ModuleType, delay: int) -> None:
     """R-91: with a tick of 1 ms, to the ms, whatever level it was on."""
     ran: list[str] = []
@@ -200,9 +201,7 @@ def test_the_next_deadline_passes_over_cancelled_tasks(kernel: ModuleType) -> No
     assert fire_all(timer) == [5, 15]
 
 
-@pytest.mark.parametrize(
-    "arguments", [(-1,), (0, 0), (0, 1, 1), (0, -5, 20)], ids=["start", "tick", "size", "negative"]
-)
+@for_each("arguments", [(-1,), (0, 0), (0, 1, 1), (0, -5, 20)])
 def test_what_makes_no_wheel_is_refused(kernel: ModuleType, arguments: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="buckets"):
         kernel.Timer(*arguments)

@@ -9,6 +9,7 @@ import pytest
 from logstore.common.errors import ResourceBusyError
 from logstore.spark.layout.settled import settled_layout
 from logstore.spark.layout.types import ListedSegment, PartitionLayout
+from tests.support.cases import for_each
 
 BASES = {"a": 0, "b": 15, "c": 28}
 
@@ -34,8 +35,8 @@ def shown(layout: PartitionLayout) -> dict[int, int]:
     return {each.base_offset: each.size for each in (*layout.segments, *layout.rolled)}
 
 
-@pytest.mark.parametrize(
-    ("listings", "expected"),
+@for_each(
+    "listings, expected",
     [
         pytest.param(["a10"], {0: 10}, id="nothing happens"),
         pytest.param([""], {}, id="no segment yet"),

@@ -17,6 +17,7 @@ from logstore.verify.html import page as pages
 from logstore.verify.html import plots, render, text, write_report
 from logstore.verify.html.page import Page
 from tests.browser import reports
+from tests.support.cases import for_each
 
 
 class _Elements(HTMLParser):
@@ -333,8 +334,8 @@ def test_an_empty_partition_has_a_place_too() -> None:
 # -- numbers, time ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
+@for_each(
+    "value, said",
     [
         (0, "0 B"),
         (999, "999 B"),

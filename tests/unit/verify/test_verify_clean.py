@@ -34,6 +34,7 @@ from logstore.storage.memory import MemoryStorage
 from logstore.testing import FaultyStorage, ManualClock
 from logstore.verify import verify
 from tests.support.builders import marker, produced
+from tests.support.cases import for_each
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "data"
 
@@ -44,7 +45,7 @@ NO_EPOCH_FILE = {"epochs-start"}
 EXPECTED_INFOS = {"v2-compacted-none": {"epochs-start", "log-compacted-gap"}, "v2-txn": set()}
 
 
-@pytest.mark.parametrize("folder", sorted(GOLDEN.glob("v[012]-*")), ids=lambda path: path.name)
+@for_each("folder", sorted(GOLDEN.glob("v[012]-*")), name=lambda path: path.name)
 def test_segments_of_kafka_are_clean(folder: Path, tmp_path: Path) -> None:
     target = tmp_path / "topic-0"
     shutil.copytree(folder, target, ignore=shutil.ignore_patterns("*.json", "*.jsonl"))
@@ -78,8 +79,8 @@ def test_checkpoints_of_kafka_are_clean(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("codec", CODECS)
+@for_each("clean", [True, False])
+@for_each("codec", CODECS)
 def test_every_codec(codec: str, clean: bool) -> None:
     report = check(log_dir(codecs=[codec], clean=clean))
     assert report.findings == []
@@ -87,8 +88,8 @@ def test_every_codec(codec: str, clean: bool) -> None:
     assert report.partitions[0].log_end_offset == report.partitions[0].records
 
 
-@pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("seed", range(6))
+@for_each("clean", [True, False])
+@for_each("seed", range(6))
 def test_transactions(seed: int, clean: bool) -> None:
     storage = log_dir(transactions=True, seed=seed, batches=120, clean=clean)
     assert names(storage, ".txnindex")

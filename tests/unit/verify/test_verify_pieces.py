@@ -23,6 +23,7 @@ from logstore.verify.segment import index_entries as entries
 from logstore.verify.segment import scan
 from logstore.verify.segment.index_entries import IndexEntries, IndexEntry
 from logstore.verify.segment.scan import SegmentJob, SegmentResult, VerifyOptions, verify_segment
+from tests.support.cases import for_each
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "data"
 SEEDS = st.integers(0, 2**32)
@@ -153,15 +154,15 @@ def same_in_small_pieces(storage: Storage, directory: str, snapshots: bool = Fal
     return sum(problem.severity is not Severity.INFO for problem in told)
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("transactions", [False, True])
+@for_each("seed", range(4))
+@for_each("transactions", [False, True])
 def test_logs_of_our_own(seed: int, transactions: bool) -> None:
     """Producers and marks for snapshots too: between them only some batches are looked at."""
     storage = log_dir(transactions=transactions, seed=seed, batches=120, codecs=CODECS)
     assert same_in_small_pieces(storage, PARTITION, snapshots=True) == 0
 
 
-@pytest.mark.parametrize("folder", sorted(GOLDEN.glob("v[012]-*")), ids=lambda path: path.name)
+@for_each("folder", sorted(GOLDEN.glob("v[012]-*")), name=lambda path: path.name)
 def test_logs_of_kafka(folder: Path, tmp_path: Path) -> None:
     target = tmp_path / "topic-0"
     shutil.copytree(folder, target, ignore=shutil.ignore_patterns("*.json", "*.jsonl"))

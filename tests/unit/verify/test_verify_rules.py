@@ -17,6 +17,7 @@ from logstore.verify.common.explanations import EXPLANATIONS
 from logstore.verify.common.report import Finding, Severity, VerifyReport
 from logstore.verify.common.rules import RULES
 from logstore.verify.html import render
+from tests.support.cases import for_each
 
 SOURCES = Path(logstore.verify.__file__).parent
 DOCUMENT = SOURCES.parents[1] / "docs" / "verify.md"
@@ -82,7 +83,7 @@ def test_the_advice_names_commands_that_exist() -> None:
         assert set(re.findall(r"--[a-z-]+", rest)) <= options
 
 
-@pytest.mark.parametrize("rule", RULES)
+@for_each("rule", RULES)
 def test_a_rule_by_command(rule: str) -> None:
     shown = explain(rule.upper(), RULES[rule].number.lower())  # the same rule twice
     assert shown.exit_code == 0

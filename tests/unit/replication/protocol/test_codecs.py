@@ -20,12 +20,13 @@ from replication.protocol import (
 from replication.protocol import messages as wire
 from replication.protocol.codecs import decoder, encoder
 from replication.protocol.compiler import COPIED_MAX, MAX_ELEMENTS
+from tests.support.cases import for_each
 from tests.support.protocol_values import draw
 
 ROUNDS = 5
 
 
-@pytest.mark.parametrize("name", schema.MESSAGE_NAMES)
+@for_each("name", schema.MESSAGE_NAMES)
 def test_encoding_and_decoding_are_inverse(name: str):
     for version in schema.message(name).versions.each():
         rng = random.Random(f"{name} {version}")
@@ -35,7 +36,7 @@ def test_encoding_and_decoding_are_inverse(name: str):
             assert decoder(name, version)(memoryview(body), 0) == message
 
 
-@pytest.mark.parametrize("name", schema.MESSAGE_NAMES)
+@for_each("name", schema.MESSAGE_NAMES)
 def test_a_message_cut_short_or_too_long_is_refused(name: str):
     """Every cut, in the first and the last version; a cut message is never one of another kind."""
     for version in {schema.message(name).versions.first, schema.message(name).versions.last}:
@@ -63,8 +64,8 @@ def refused(api_key: ApiKey, version: int, text: str) -> str:
 class TestHostileBytes:
     """Each row breaks one rule (W-4 to W-6, W-231)."""
 
-    @pytest.mark.parametrize(
-        ("key", "version", "text", "reason"),
+    @for_each(
+        "key, version, text, reason",
         [
             (ApiKey.METADATA, 0, "7fffffff", "topics: more elements than may be"),
             (ApiKey.METADATA, 0, "00000002 0001", "topics: more elements than may be"),
@@ -143,8 +144,8 @@ def _failure(key: ApiKey, version: int, body: bytes) -> MalformedMessageError:
 
 
 class TestWhatCannotBeWritten:
-    @pytest.mark.parametrize(
-        ("message", "version"),
+    @for_each(
+        "message, version",
         [
             (wire.HeartbeatRequest(group_id=None), 4),  # may not be null
             (wire.HeartbeatRequest(generation_id=2**31), 4),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from replication.protocol import error_codes, schema
 from replication.protocol import messages as wire
 from replication.protocol.schema import Struct
 from replication.protocol.structures import Structures
+from tests.support.cases import for_each
 
 
 def test_every_place_counts_and_0_does_not() -> None:
@@ -40,7 +39,7 @@ def filled(struct: Struct, structures: Structures, codes: list[int]) -> Any:
     return structures.by_name[struct.name](**values)
 
 
-@pytest.mark.parametrize("api", schema.APIS.values(), ids=lambda api: api.name)
+@for_each("api", schema.APIS.values(), name=lambda api: api.name)
 def test_every_response(api: schema.Api) -> None:
     name = f"{api.name}Response"
     codes: list[int] = []

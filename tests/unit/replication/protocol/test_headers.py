@@ -13,10 +13,11 @@ from replication.protocol import (
     request_header,
     response_header,
 )
+from tests.support.cases import for_each
 
 
-@pytest.mark.parametrize("version", [0, 3, 9, 12])
-@pytest.mark.parametrize("client_id", ["", "kcat", "é"])
+@for_each("version", [0, 3, 9, 12])
+@for_each("client_id", ["", "kcat", "é"])
 def test_what_was_written_is_read(version: int, client_id: str):
     frame = request_header(ApiKey.METADATA, version, -7, client_id)
     header = parse_request_header(memoryview(frame + b"body"))
@@ -34,7 +35,7 @@ def test_unknown_tags_of_a_header_are_skipped():
     assert parse_request_header(memoryview(frame)).body_offset == len(frame)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "frame",
     [
         "",

@@ -10,6 +10,7 @@ import pytest
 from replication.protocol import ApiKey, encode_request, schema, stub
 from replication.protocol import messages as wire
 from replication.protocol.codecs import decoder, encoder
+from tests.support.cases import for_each
 
 
 def test_the_stub_is_fresh():
@@ -43,7 +44,7 @@ def test_messages_survive_pickling():
     assert type(copy.responses[0]) is wire.FetchResponse.FetchableTopicResponse
 
 
-@pytest.mark.parametrize("name", schema.MESSAGE_NAMES)
+@for_each("name", schema.MESSAGE_NAMES)
 def test_defaults_come_back(name: str):
     message = getattr(wire, name)()
     for version in schema.message(name).versions.each():

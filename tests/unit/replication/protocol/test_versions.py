@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from replication.protocol import ADVERTISED, FEATURES, SERVED, ApiKey, VersionRange, schema
+from tests.support.cases import for_each
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "protocol.md"
 ROW = re.compile(r"\| (\d+) \| (\w+) \| (\S+) \| (\S+) \|")
@@ -26,7 +25,7 @@ def test_the_page_says_what_is_served():
     ]
 
 
-@pytest.mark.parametrize("key", SERVED)
+@for_each("key", SERVED)
 def test_all_that_is_served_is_in_the_table(key: ApiKey):
     versions = schema.APIS[key].versions
     assert versions.first <= SERVED[key].first <= SERVED[key].last <= versions.last
