@@ -25,6 +25,8 @@ from kio.schema.errors import ErrorCode  # noqa: E402
 from kio.serial import entity_reader, entity_writer  # noqa: E402
 from kio.static.constants import EntityType  # noqa: E402
 
+from tests.support.cases import for_each  # noqa: E402
+
 CODES = tuple(int(code) for code in ErrorCode)
 TIMES = (0, 1, 1_000, 86_400_000)  # in ms; kio turns them into timedelta and datetime
 ROUNDS = 8
@@ -117,7 +119,7 @@ def test_kio_has_nearly_all_that_we_have():
     assert len(COMMON) > 400
 
 
-@pytest.mark.parametrize("key", sorted({key for key, _, _ in COMMON}), ids=lambda key: key.name)
+@for_each("key", sorted({key for key, _, _ in COMMON}), at_once=9)
 def test_bytes_are_those_of_kio(key: schema.ApiKey):
     for _, kind, version in (each for each in COMMON if each[0] == key):
         name = schema.APIS[key].name + kind

@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from logstore.storage.local import LocalStorage
 from logstore.storage.memory import MemoryStorage
 from logstore.storage.overlay import OverlayStorage
 from logstore.testing import FaultyStorage
+from tests.support.cases import for_each
 from tests.support.leftovers import nothing_left
 
 STORAGES: dict[str, Callable[[], Storage]] = {
@@ -101,8 +103,7 @@ def test_writing_nothing_is_allowed(file: File) -> None:
     assert file.size() == 0
 
 
-@pytest.mark.parametrize("size", [0, 1, 4096, 300_000, 1 << 20])
-@pytest.mark.parametrize("position", [0, 1, 5000])
+@for_each("position, size", product([0, 1, 5000], [0, 1, 4096, 300_000, 1 << 20]))
 def test_view_shows_the_bytes_read_only(file: File, position: int, size: int) -> None:
     content = os.urandom(900_000)
     file.write_at(0, content)
@@ -230,8 +231,10 @@ def test_readers_beside_a_writer_see_whole_prefixes(file: File) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("size", [0, 1, 4096, 5000, 700_000, 1 << 30])
-@pytest.mark.parametrize("position", [0, 1, 4096, 5000, 1 << 21])
+@for_each(
+    "position, size",
+    product([0, 1, 4096, 5000, 1 << 21], [0, 1, 4096, 5000, 700_000, 1 << 30]),
+)
 def test_rewrite_changes_nothing(file: File, position: int, size: int) -> None:
     content = os.urandom(300_000)
     file.write_at(0, content)
@@ -375,54 +378,62 @@ SPECIALS: dict[str, Callable[[str], None]] = {
 }
 
 
-@pytest.fixture(params=sorted(SPECIALS))
-def special(request: pytest.FixtureRequest, storage: Storage, root: str) -> str:
-    """The path of something that can be listed, renamed and removed, and not opened."""
-    path = f"{root}/special"
-    storage.write_file(f"{root}/plain", b"abc")
+def special(storage: Storage, root: str, kind: str) -> tuple[str, str]:
+    """A directory, and the path in it of something that can be listed, renamed and removed, and
+    not opened."""
+    directory = f"{root}/{kind}"
+    path = f"{directory}/special"
+    storage.make_dir(directory)
+    storage.write_file(f"{directory}/plain", b"abc")
     if isinstance(getattr(storage, "_below", storage), LocalStorage):
-        SPECIALS[request.param](path)
+        SPECIALS[kind](path)
     else:
         storage.make_other(path)
-    return path
+    return directory, path
 
 
 @pytest.mark.timeout(60)  # a call that waits would wait for ever
+@for_each("kind", SPECIALS)
 def test_what_is_no_regular_file_is_refused_at_once(
-    storage: Storage, root: str, special: str, tmp_path: Path
+    storage: Storage, root: str, kind: str, tmp_path: Path
 ) -> None:
+    directory, path = special(storage, root, kind)
     with nothing_left(tmp_path):
         for call in (
-            lambda: storage.open(special),
-            lambda: storage.open(special, writable=False),
-            lambda: storage.open(special, create=True),
-            lambda: storage.read_file(special),
-            lambda: storage.read_file(special, 100),
-            lambda: storage.write_file(special, b"x"),
+            lambda: storage.open(path),
+            lambda: storage.open(path, writable=False),
+            lambda: storage.open(path, create=True),
+            lambda: storage.read_file(path),
+            lambda: storage.read_file(path, 100),
+            lambda: storage.write_file(path, b"x"),
         ):
             with pytest.raises(UnusableFileError) as error:
                 call()
-            assert (error.value.errno, error.value.filename) == (errno.EINVAL, special)
-    assert storage.info(f"{root}/nowhere") is None
+            assert (error.value.errno, error.value.filename) == (errno.EINVAL, path)
+    assert storage.info(f"{directory}/nowhere") is None
 
 
+@for_each("kind", SPECIALS)
 def test_what_is_no_regular_file_is_seen_renamed_and_removed(
-    storage: Storage, root: str, special: str, tmp_path: Path
+    storage: Storage, root: str, kind: str
 ) -> None:
-    kinds = {entry.name: entry.kind for entry in storage.scan_dir(root)}
+    directory, path = special(storage, root, kind)
+    kinds = {entry.name: entry.kind for entry in storage.scan_dir(directory)}
     assert kinds == {"plain": FileKind.FILE, "special": FileKind.OTHER}
-    info = storage.info(special)
+    info = storage.info(path)
     assert info is not None
     assert (info.kind, info.is_file, info.is_dir) == (FileKind.OTHER, False, False)
-    storage.rename(special, f"{root}/aside")
-    assert storage.info(special) is None
-    replace_file(storage, f"{root}/aside", b"new")
-    assert storage.read_file(f"{root}/aside") == b"new"
+    storage.rename(path, f"{directory}/aside")
+    assert storage.info(path) is None
+    replace_file(storage, f"{directory}/aside", b"new")
+    assert storage.read_file(f"{directory}/aside") == b"new"
 
 
-def test_a_special_file_is_removed(storage: Storage, root: str, special: str) -> None:
-    storage.remove(special)
-    assert [entry.name for entry in storage.scan_dir(root)] == ["plain"]
+@for_each("kind", SPECIALS)
+def test_a_special_file_is_removed(storage: Storage, root: str, kind: str) -> None:
+    directory, path = special(storage, root, kind)
+    storage.remove(path)
+    assert [entry.name for entry in storage.scan_dir(directory)] == ["plain"]
 
 
 def test_a_link_to_a_file_is_that_file(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import traceback
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -48,12 +49,16 @@ def differences(
 
 
 def for_each(
-    arguments: str, cases: Iterable[Any], name: Callable[[Any], object] | None = None
+    arguments: str,
+    cases: Iterable[Any],
+    name: Callable[[Any], object] | None = None,
+    at_once: int | None = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """As ``pytest.mark.parametrize`` is written, with all cases in one test.
 
     ``pytest.param`` may name a case. Each case has a ``tmp_path`` and a ``monkeypatch`` of its own;
-    other fixtures are made once.
+    other fixtures are made once. With ``at_once`` there is a test for every so many cases: for
+    those that together would take long.
     """
     names = [one.strip() for one in arguments.split(",")]
     table = list(cases)
@@ -61,7 +66,7 @@ def for_each(
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(test)
         def run(*args: Any, **given: Any) -> None:
-            numbers = iter(range(len(table)))
+            numbers = itertools.count()
 
             def check(case: Any) -> None:
                 values = case
@@ -78,11 +83,19 @@ def for_each(
                         own["monkeypatch"] = stack.enter_context(given["monkeypatch"].context())
                     test(*args, **own)
 
-            differences(table, check, name)
+            differences(given.pop("block", table), check, name)
 
         signature = inspect.signature(test)
         left = [one for key, one in signature.parameters.items() if key not in names]
         assert len(left) + len(names) == len(signature.parameters), f"{test.__name__}: {arguments}"
+        if at_once is not None:
+            left.append(inspect.Parameter("block", inspect.Parameter.KEYWORD_ONLY))
+            starts = range(0, len(table), at_once)
+            blocks = [
+                pytest.param(table[at : at + at_once], id=str((name or _name)(table[at])))
+                for at in starts
+            ]
+            pytest.mark.parametrize("block", blocks)(run)
         run.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
         return run
 
@@ -94,5 +107,6 @@ def _name(case: object) -> str:
         return str(case.id)
     if isinstance(case, tuple):
         return "-".join(map(_name, case))
-    text: str = getattr(case, "__name__", None) or getattr(case, "name", None) or repr(case)
+    text: str = getattr(case, "__name__", None) or getattr(case, "name", None) or ""
+    text = text or (case if isinstance(case, str) and case.isprintable() else repr(case))
     return text if len(text) <= LONGEST_NAME else f"{text[:60]}…{text[-39:]}"

@@ -44,3 +44,20 @@ def test_each_case_has_its_own_directory(
 def test_the_names_of_the_arguments_are_checked() -> None:
     with pytest.raises(AssertionError, match="other"):
         for_each("other", [1])(test_each_case_has_its_own_directory)
+
+
+SEEN: list[int] = []
+
+
+@for_each("number", range(5), at_once=2)
+def test_some_cases_at_once(number: int) -> None:
+    SEEN.append(number)
+
+
+def test_the_blocks_have_every_case_once() -> None:
+    (mark,) = test_some_cases_at_once.pytestmark  # type: ignore[attr-defined]
+    assert [block.values for block in mark.args[1]] == [([0, 1],), ([2, 3],), ([4],)]
+    SEEN.clear()
+    for block in mark.args[1]:
+        test_some_cases_at_once(block=block.values[0])
+    assert SEEN == [0, 1, 2, 3, 4]

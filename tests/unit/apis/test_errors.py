@@ -593,7 +593,7 @@ def test_the_tables_have_each_code_once() -> None:
     assert sum(map(len, tables)) == len(E)
 
 
-@pytest.mark.parametrize("code", PRODUCED, ids=lambda code: code.name)
+@for_each("code", PRODUCED, at_once=10)
 def test_is_answered(two: ServedCluster, code: E) -> None:
     with connect(two, 0) as client:
         assert E(PRODUCED[code](Asking(two, client))) is code

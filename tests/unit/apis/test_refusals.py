@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from replication.apis.common.refusals import refusal
 from replication.common.error_codes import ErrorCode
 from replication.network import CLOSE
@@ -158,7 +156,7 @@ def codes_in(value: Any, has_code_of_whole: bool = True) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(("key", "version"), VERSIONS)
+@for_each("key, version", VERSIONS, at_once=60)
 def test_the_code_stands_wherever_the_schema_has_a_place(key: ApiKey, version: int) -> None:
     fill = FILLED.get(key)
     name = f"{_name(key)}Request"

@@ -13,6 +13,7 @@ from logstore.log.writing import recent as recent_module
 from logstore.log.writing.recent import RecentBudget
 from logstore.storage.memory import MemoryStorage
 from tests.support.builders import batch
+from tests.support.cases import for_each
 
 ALL = 1 << 30
 
@@ -30,7 +31,7 @@ def append(log: ReplicaLog, count: int = 1, size: int = 50, epoch: int = 3) -> i
     return log.append_as_leader(data, epoch).last_offset + 1
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20), at_once=7)
 def test_the_bytes_are_those_of_the_file(seed: int) -> None:
     """Any appends, rolls, cuts and readers: what memory gives is what the file gives."""
     rng = random.Random(seed)

@@ -92,7 +92,7 @@ def test_every_code_of_a_partition_is_a_verdict_or_asked_again(code: ErrorCode) 
         assert stage.told == [(A, ErrorCode.NONE)]
 
 
-@pytest.mark.parametrize("code", [code for code in ErrorCode if code is not ErrorCode.NONE])
+@for_each("code", [code for code in ErrorCode if code is not ErrorCode.NONE])
 def test_a_refusal_of_the_whole_request_judges_nothing(code: ErrorCode) -> None:
     stage = Stage()
     stage.submit(A)

@@ -115,10 +115,9 @@ def test_a_stop_waits_until_its_leaderships_have_moved() -> None:
     assert stage.admin.get(nodes.broker_path(1)) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     "answer",
     [None, *(ControlledShutdownResponse(code) for code in ErrorCode if code is not ErrorCode.NONE)],
-    ids=lambda answer: "none" if answer is None else answer.error_code.name,
 )
 def test_whatever_the_controller_answers_it_stops_in_the_end(answer: Response | None) -> None:
     stage = Stage()

@@ -39,6 +39,7 @@ from replication.coordination import (
     nodes,
 )
 from replication.coordination.embedded import EmbeddedCoordinator
+from tests.support.cases import for_each
 from tests.support.controllers import T0, Brokers
 
 CALLS = ("get", "children", "create", "set", "delete", "transact", "watch")
@@ -392,7 +393,8 @@ def _small_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "CHUNK", 2)
 
 
-@pytest.mark.parametrize("name", EVENTS)
+@pytest.mark.slow
+@for_each("name", EVENTS, at_once=8)
 def test_one_answer_is_lost(name: str) -> None:
     undisturbed = run(name)
     assert all(reply is not None for reply in undisturbed.replies)
@@ -404,7 +406,8 @@ def test_one_answer_is_lost(name: str) -> None:
             assert _codes(outcome.replies) == _codes(undisturbed.replies), (call, loss)
 
 
-@pytest.mark.parametrize("name", EVENTS)
+@pytest.mark.slow
+@for_each("name", EVENTS, at_once=8)
 def test_the_controller_dies_in_mid_event(name: str) -> None:
     """The next one finishes what it began, or leaves it; nobody waits for it."""
     undisturbed = run(name)
@@ -413,7 +416,7 @@ def test_the_controller_dies_in_mid_event(name: str) -> None:
             assert run(name, {call: loss}).struck == 1
 
 
-@pytest.mark.parametrize("name", EVENTS)
+@for_each("name", EVENTS, at_once=8)
 def test_some_answers_are_lost(name: str) -> None:
     undisturbed = run(name)
     rng = Random(name)
@@ -428,7 +431,7 @@ def test_some_answers_are_lost(name: str) -> None:
 SIMPLE = [name for name, (prepare, _) in EVENTS.items() if prepare is nothing]
 
 
-@pytest.mark.parametrize("seed", range(15))
+@for_each("seed", range(15), at_once=5)
 def test_several_events_at_once(seed: int) -> None:
     """One is in doubt while the others are due."""
     rng = Random(seed)

@@ -10,13 +10,12 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from checkpoints.types import TopicPartition
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import CONSUMER, FetchPartition, FetchPartitionResponse
 from replication.decisions.isr import settled
 from tests.support.builders import batch
+from tests.support.cases import for_each
 from tests.support.fetch_sessions import Member
 from tests.support.replica_managers import EPOCH, Host
 
@@ -318,7 +317,7 @@ def _whole(part: FetchPartitionResponse) -> FetchPartitionResponse:
     return part._replace(records=bytes(part.records))
 
 
-@pytest.mark.parametrize("seed", range(25))
+@for_each("seed", range(25), at_once=9)
 def test_a_session_hides_nothing(seed: int) -> None:
     history = History(seed)
     for _ in range(STEPS):

@@ -7,8 +7,6 @@ import errno
 import threading
 from typing import Any
 
-import pytest
-
 from checkpoints.offset_checkpoint import HIGH_WATERMARK, RECOVERY_POINT
 from checkpoints.types import TopicPartition
 from logstore.common.errors import ResourceBusyError
@@ -31,6 +29,12 @@ from tests.support.until import patience
 
 BACKOFF_MS = 1000
 WAIT_MS = 500
+CODES = [
+    code
+    for reaction in FetchReaction
+    for code in [each for each in ErrorCode if each and REACTIONS[each] is reaction][:2]
+]
+"""Two of each reaction: of those for a new session, the fetch sessions treat one apart."""
 HEADER_EPOCH_AT = 12  # of a batch; the checksum begins behind it
 
 
@@ -156,8 +160,8 @@ class TestCircles:
         assert stage.runtime.now_ms() == before
         stage.assert_equal_logs()
 
-    @pytest.mark.parametrize("code", [code for code in ErrorCode if code])
-    @pytest.mark.parametrize("kind", ["fetch", "ends"])
+    @for_each("code", CODES)
+    @for_each("kind", ["fetch", "ends"])
     def test_no_code_makes_a_circle(self, code: ErrorCode, kind: str) -> None:
         """Whatever the leader answers with, again and again."""
         stage = Stage()
@@ -178,7 +182,7 @@ class TestCircles:
         asked = run(stage, answer, 10 * BACKOFF_MS)
         assert len(asked) <= 60
 
-    @pytest.mark.parametrize("code", [code for code in ErrorCode if code])
+    @for_each("code", CODES)
     def test_no_code_of_a_whole_answer_makes_a_circle(self, code: ErrorCode) -> None:
         stage = Stage()
         stage.lead(3, (5, 1))

@@ -30,6 +30,7 @@ from logstore.storage.file_slice import live_slices
 from logstore.storage.local import LocalStorage
 from logstore.storage.memory import MemoryStorage
 from tests.support.builders import batch
+from tests.support.cases import for_each
 from tests.support.leftovers import descriptors
 
 ALL = 1 << 20
@@ -121,7 +122,7 @@ def crash(log: ReplicaLog) -> None:
 ACTIONS = [truncate, truncate_all, delete_records, compact, rest, close, crash]
 
 
-@pytest.mark.parametrize("action", ACTIONS)
+@for_each("action", ACTIONS)
 @pytest.mark.parametrize("preallocate", [False, True])
 def test_whatever_the_log_does_the_slice_stays(
     tmp_path: Path, action: Callable[[ReplicaLog], None], preallocate: bool
@@ -281,7 +282,7 @@ def test_a_renamed_file_is_not_another_one(tmp_path: Path) -> None:
     held.release()
 
 
-@pytest.mark.parametrize("seed", range(15))
+@for_each("seed", range(15), at_once=3)
 def test_any_order_of_steps(tmp_path: Path, seed: int) -> None:
     """Slices of all ages show what was read when they were taken."""
     rng = random.Random(seed)

@@ -15,6 +15,7 @@ from checkpoints.types import TopicPartition
 from logstore.storage.base import File, FileInfo
 from logstore.storage.memory import MemoryStorage
 from logstore.verify.replicas import replicas
+from tests.support.cases import for_each
 
 INTERVAL = SMALL.index_interval_bytes
 
@@ -25,7 +26,7 @@ def swaps(storage: MemoryStorage, seed: int) -> list[Swap]:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("seed", range(8))
+@for_each("seed", range(8))
 def test_what_compaction_leaves_is_clean(seed: int, clean: bool) -> None:
     """Holes in batches and between them, empty batches of producers, horizons, markers without
     their data, segments of several: with an entry of the cleaner's checkpoint, and without."""

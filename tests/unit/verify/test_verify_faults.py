@@ -16,6 +16,7 @@ from logstore.kernels import crc32c
 from logstore.storage import File
 from logstore.storage.memory import MemoryStorage
 from logstore.verify import Severity, verify
+from tests.support.cases import for_each
 
 FIRST = "00000000000000000000"
 Plant = Callable[[MemoryStorage], None]
@@ -410,7 +411,7 @@ def odd_directory(storage: MemoryStorage) -> None:
     storage.make_dir(f"{LOG_DIR}/nonsense")
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@for_each("name", FAULTS, at_once=18)
 def test_fault_is_found_and_nothing_else(name: str) -> None:
     plant, severity, rule, file = FAULTS[name]
     storage = log_dir(transactions=True, batches=150)
