@@ -25,9 +25,9 @@ import logstore.spark
 from logstore.common.config import LogConfig
 from logstore.spark import columnar_jar, count, map_batches, sessions
 from logstore.spark.common.errors import NotALogDirectoryError
+from tests.spark.reading import Broker
 from tests.support.builders import batch
 from tests.support.until import patience, until
-from tests.unit.spark.reading import Broker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,4 +1,4 @@
-"""The batch source in Spark: what tests/unit/spark finds true without it holds through it."""
+"""The batch source in Spark: what test_source_logs finds true without it holds through it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.spark.reading import Broker
-from tests.unit.spark.test_golden_source import ALL, DATA, expected_row, lines
+from tests.spark.reading import Broker
+from tests.spark.test_golden_source import ALL, DATA, expected_row, lines
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

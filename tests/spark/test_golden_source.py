@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from logstore.spark.common.columns import BATCH_COLUMNS, RECORD_COLUMNS
-from tests.unit.spark.reading import read
+from tests.spark.reading import read
+from tests.support.cases import for_each
 
-DATA = Path(__file__).parents[2] / "golden" / "data"
+DATA = Path(__file__).parents[1] / "golden" / "data"
 FOLDERS = sorted(DATA.glob("v*"))
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ALL = ",".join(RECORD_COLUMNS)
@@ -25,12 +26,10 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.fixture(params=FOLDERS, ids=lambda folder: folder.name)
-def golden(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]:
-    """Kafka's answers, and a log directory with the segment."""
-    folder: Path = request.param
+def directory_of(folder: Path, tmp_path: Path) -> Path:
+    """A log directory with the segment."""
     shutil.copytree(folder, tmp_path / "logs" / "golden-7")
-    return folder, tmp_path / "logs"
+    return tmp_path / "logs"
 
 
 def time_of(milliseconds: int) -> datetime:
@@ -67,8 +66,9 @@ def expected_row(record: dict[str, Any], batch: dict[str, Any], segment: int, br
     }
 
 
-def test_records_are_those_that_kafka_reads(golden: tuple[Path, Path]) -> None:
-    folder, logs = golden
+@for_each("folder", FOLDERS)
+def test_records_are_those_that_kafka_reads(folder: Path, tmp_path: Path) -> None:
+    logs = directory_of(folder, tmp_path)
     segment = int(next(folder.glob("*.log")).stem)
     batches = {batch["position"]: batch for batch in lines(folder / "batches.jsonl")}
     expected = [
@@ -78,22 +78,25 @@ def test_records_are_those_that_kafka_reads(golden: tuple[Path, Path]) -> None:
     assert read(logs, columns=ALL, includeControl=True) == expected
 
 
-def test_control_records_are_left_out_unless_asked_for(golden: tuple[Path, Path]) -> None:
-    folder, logs = golden
+@for_each("folder", FOLDERS)
+def test_control_records_are_left_out_unless_asked_for(folder: Path, tmp_path: Path) -> None:
+    logs = directory_of(folder, tmp_path)
     control = {b["position"] for b in lines(folder / "batches.jsonl") if b.get("isControl")}
     expected = [r["offset"] for r in lines(folder / "records.jsonl") if r["batch"] not in control]
     assert [row["offset"] for row in read(logs, columns="offset")] == expected
 
 
-def test_small_splits_lose_and_double_nothing(golden: tuple[Path, Path]) -> None:
-    folder, logs = golden
+@for_each("folder", FOLDERS)
+def test_small_splits_lose_and_double_nothing(folder: Path, tmp_path: Path) -> None:
+    logs = directory_of(folder, tmp_path)
     expected = [record["offset"] for record in lines(folder / "records.jsonl")]
     rows = read(logs, columns="offset", splitBytes=1024, includeControl=True)
     assert [row["offset"] for row in rows] == expected
 
 
-def test_batches_are_those_that_kafka_lists(golden: tuple[Path, Path]) -> None:
-    folder, logs = golden
+@for_each("folder", FOLDERS)
+def test_batches_are_those_that_kafka_lists(folder: Path, tmp_path: Path) -> None:
+    logs = directory_of(folder, tmp_path)
     rows = read(logs, granularity="batch")
     assert list(rows[0]) == list(BATCH_COLUMNS)
     for row, batch in zip(rows, lines(folder / "batches.jsonl"), strict=True):
@@ -110,8 +113,10 @@ def test_batches_are_those_that_kafka_lists(golden: tuple[Path, Path]) -> None:
             assert row["baseOffset"] == batch["baseOffset"]
 
 
-def test_unused_columns_change_no_other(golden: tuple[Path, Path]) -> None:
-    _, logs = golden
+@pytest.mark.slow
+@for_each("folder", FOLDERS, at_once=4)
+def test_unused_columns_change_no_other(folder: Path, tmp_path: Path) -> None:
+    logs = directory_of(folder, tmp_path)
     whole = read(logs, columns=ALL, includeControl=True)
     for name in RECORD_COLUMNS:
         assert read(logs, columns=name, includeControl=True) == [{name: r[name]} for r in whole]

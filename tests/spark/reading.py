@@ -32,7 +32,7 @@ from logstore.spark.common.options import Options, chosen_columns
 from logstore.spark.common.splits import ReadTask
 from logstore.spark.data_source import BatchReader, LogstoreDataSource
 from logstore.testing import ManualClock
-from tests.unit.spark import columnar_wire
+from tests.spark import columnar_wire
 
 TYPES: dict[str, DataType] = {
     "binary": BinaryType(),

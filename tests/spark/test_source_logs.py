@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 from logstore.common.errors import ConfigError
 from logstore.format.batch import encode_batch
 from logstore.log import ReplicaLog
-from tests.unit.spark.reading import Broker, offsets, read, reader, tasks
+from tests.spark.reading import Broker, offsets, read, reader, tasks
 from tests.unit.verify.verify_logs import CODECS, fill
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

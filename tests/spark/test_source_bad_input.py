@@ -19,8 +19,8 @@ from logstore.spark.common.errors import (
     NotALogDirectoryError,
 )
 from logstore.spark.source.header_columns import timestamps
+from tests.spark.reading import Broker, offsets, read, reader, tasks
 from tests.support.builders import batch
-from tests.unit.spark.reading import Broker, offsets, read, reader, tasks
 
 SIZE = len(batch(0, 10))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
-from itertools import takewhile
+from itertools import product, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,9 @@ from logstore.spark.data_source import BatchReader
 from logstore.spark.segments import windows
 from logstore.spark.source.segment_reader import count_task
 from logstore.storage.local import LocalStorage
+from tests.spark.reading import Broker, read, reader, tasks
 from tests.support.builders import batch, marker, produced
-from tests.unit.spark.reading import Broker, read, reader, tasks
+from tests.support.cases import for_each
 
 PRODUCER = 7
 
@@ -245,10 +246,23 @@ OPTIONS = {
 """``counted``: by the headers of batches, rows without a column."""
 
 
+def pairs() -> Iterator[tuple[str, str, str]]:
+    """Each actor at each step, in one of the kinds: each actor and each step meets every kind."""
+    kinds = list(OPTIONS)
+    for at, step in enumerate(STEPS):
+        for number, actor in enumerate(ACTORS):
+            yield step, actor, kinds[(at + number) % len(kinds)]
+
+
+def test_the_pairs_are_those_that_are_promised() -> None:
+    drawn = [*pairs()]
+    for sides in ((0, 1), (0, 2), (1, 2)):
+        tables = [(STEPS, ACTORS, OPTIONS)[side] for side in sides]
+        assert {tuple(row[side] for side in sides) for row in drawn} == {*product(*tables)}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", OPTIONS)
-@pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("actor", ACTORS)
+@for_each("step, actor, kind", pairs(), at_once=len(ACTORS))
 def test_rows_are_those_of_one_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, actor: str, step: str, kind: str
 ) -> None:
