@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ import pytest
 from logstore import DirectoryReader, LogConfig, LogManager, PartitionLog
 from logstore.common.errors import LogstoreError, LogUnavailableError
 from logstore.common.types import TopicPartition
-from tests.support.leftovers import nothing_left
+from tests.support.cases import for_each
+from tests.support.leftovers import descriptors, nothing_left
+from tests.support.until import until
 
 SPARSE = 408 * (26 << 20)  # whole entries of every index
 LOG = f"{0:020}.log"
@@ -89,16 +92,18 @@ OF_DIRECTORY = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _watchdog() -> Iterator[None]:
+@contextmanager
+def within_10_s() -> Iterator[None]:
     def expired(*_: object) -> None:
         raise TimeoutError("10 s are over")
 
     before = signal.signal(signal.SIGALRM, expired)
     signal.alarm(10)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(scope="module")
@@ -113,9 +118,13 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def copied(template: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(template, tmp_path / "logs"))
+
+
 @pytest.fixture
 def logs(template: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(template, tmp_path / "logs"))
+    return copied(template, tmp_path)
 
 
 def fill(log: PartitionLog) -> None:
@@ -144,48 +153,53 @@ def start(path: Path) -> LogManager:
     return LogManager([path], CONFIG, background=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "clean"), [*((kind, True) for kind in KINDS), ("fifo", False), ("sparse", False)]
 )
-@pytest.mark.parametrize("name", OF_PARTITION)
-def test_in_a_partition(logs: Path, name: str, kind: str, clean: bool) -> None:
+@nothing_left()
+@for_each("name", OF_PARTITION, at_once=10)
+@within_10_s()
+def test_in_a_partition(template: Path, tmp_path: Path, name: str, kind: str, clean: bool) -> None:
+    logs = copied(template, tmp_path)
     expected = outcome(OF_PARTITION[name], kind)
     place = logs / "t-0" / name
     plant(place, kind)
     if not clean:
         (logs / ".kafka_cleanshutdown").unlink()
-    with nothing_left(logs):
-        for _ in range(2):
-            with start(logs) as manager:
-                assert manager.live_directories == [str(logs)]
-                assert len(values(manager.get(*U0))) == 60
-                if expected == UNAVAILABLE:
-                    error = manager.unavailable_logs[T0]
-                    assert name in str(error)
-                    with pytest.raises(LogUnavailableError, match="t-0"):
-                        manager.get(*T0)
-                else:
-                    assert manager.unavailable_logs == {}
-                    log = manager.get(*T0)
-                    gone = 12 if name == LOG else 0
-                    assert len(values(log)) == 60 - gone
-                    found = log.offset_for_timestamp(1_045)
-                    assert found is not None
-                    assert found.offset == 45
-                    log.append([(b"key", b"more")])
-                    log.truncate_to(60)
-                    log.roll()
-                    log.truncate_to(60)
-            assert (logs / ".kafka_cleanshutdown").exists() == (expected == SERVED)
+    for _ in range(2):
+        with start(logs) as manager:
+            assert manager.live_directories == [str(logs)]
+            assert len(values(manager.get(*U0))) == 60
             if expected == UNAVAILABLE:
-                assert os.path.lexists(place)
-                entries = (logs / "recovery-point-offset-checkpoint").read_text().splitlines()
-                assert "t 0 60" in entries
+                error = manager.unavailable_logs[T0]
+                assert name in str(error)
+                with pytest.raises(LogUnavailableError, match="t-0"):
+                    manager.get(*T0)
+            else:
+                assert manager.unavailable_logs == {}
+                log = manager.get(*T0)
+                gone = 12 if name == LOG else 0
+                assert len(values(log)) == 60 - gone
+                found = log.offset_for_timestamp(1_045)
+                assert found is not None
+                assert found.offset == 45
+                log.append([(b"key", b"more")])
+                log.truncate_to(60)
+                log.roll()
+                log.truncate_to(60)
+        assert (logs / ".kafka_cleanshutdown").exists() == (expected == SERVED)
+        if expected == UNAVAILABLE:
+            assert os.path.lexists(place)
+            entries = (logs / "recovery-point-offset-checkpoint").read_text().splitlines()
+            assert "t 0 60" in entries
     if kind in IRREGULAR and expected == SERVED:
         left = [path.name for path in (logs / "t-0").iterdir()]
         assert (name if name.endswith((".else", ".cut")) else f"{name}.aside") in left
+    until(lambda: not descriptors(tmp_path), "all files are closed")
 
 
+@within_10_s()
 def test_a_directory_that_is_as_large_as_what_is_cut(logs: Path) -> None:
     last = max((logs / "t-0").glob("*.log"))
     whole = last.read_bytes()
@@ -201,39 +215,44 @@ def test_a_directory_that_is_as_large_as_what_is_cut(logs: Path) -> None:
     assert Path(f"{last}.{len(whole)}.1.cut").read_bytes() == tail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", OF_DIRECTORY)
-def test_in_a_log_directory(logs: Path, tmp_path: Path, name: str, kind: str) -> None:
+@nothing_left()
+@for_each("name", OF_DIRECTORY)
+@within_10_s()
+def test_in_a_log_directory(template: Path, tmp_path: Path, name: str, kind: str) -> None:
+    logs = copied(template, tmp_path)
     expected = outcome(OF_DIRECTORY[name], kind)
     plant(logs / name, kind)
-    with nothing_left(logs):
-        for _ in range(2):
-            with LogManager([logs, tmp_path / "other"], CONFIG, background=False) as manager:
-                if expected == OFFLINE:
-                    assert manager.live_directories == [str(tmp_path / "other")]
-                    (error,) = manager.offline_directories.values()
-                    assert name in str(error)
-                    continue
-                assert str(logs) in manager.live_directories
-                assert len(values(manager.get(*T0))) == 60
-                log = manager.get(*U0)
-                log.append([(b"key", b"more")])
-                log.delete_records(log.log_end_offset - 1)
-                log.flush()
-                manager.checkpoint_recovery_points()
-                manager.checkpoint_log_start_offsets()
-                manager.checkpoint_high_watermarks()
-                assert str(logs) in manager.live_directories
-        if expected == OFFLINE:
-            assert os.path.lexists(logs / name)
-        else:
-            written = (logs / "recovery-point-offset-checkpoint").read_text().splitlines()
-            assert "u 0 62" in written
-            assert (logs / ".kafka_cleanshutdown").is_file()
-            aside = name if name == "somebody.else" else f"{name}.aside"
-            assert kind not in IRREGULAR or os.path.lexists(logs / aside)
+    for _ in range(2):
+        with LogManager([logs, tmp_path / "other"], CONFIG, background=False) as manager:
+            if expected == OFFLINE:
+                assert manager.live_directories == [str(tmp_path / "other")]
+                (error,) = manager.offline_directories.values()
+                assert name in str(error)
+                continue
+            assert str(logs) in manager.live_directories
+            assert len(values(manager.get(*T0))) == 60
+            log = manager.get(*U0)
+            log.append([(b"key", b"more")])
+            log.delete_records(log.log_end_offset - 1)
+            log.flush()
+            manager.checkpoint_recovery_points()
+            manager.checkpoint_log_start_offsets()
+            manager.checkpoint_high_watermarks()
+            assert str(logs) in manager.live_directories
+    if expected == OFFLINE:
+        assert os.path.lexists(logs / name)
+    else:
+        written = (logs / "recovery-point-offset-checkpoint").read_text().splitlines()
+        assert "u 0 62" in written
+        assert (logs / ".kafka_cleanshutdown").is_file()
+        aside = name if name == "somebody.else" else f"{name}.aside"
+        assert kind not in IRREGULAR or os.path.lexists(logs / aside)
+    until(lambda: not descriptors(tmp_path), "all files are closed")
 
 
+@within_10_s()
 def test_a_partition_whose_link_leads_nowhere_is_unavailable(logs: Path, tmp_path: Path) -> None:
     """The disk that has it may come back: what the checkpoints say of it must be there then."""
     place, away = logs / "t-0", tmp_path / "mount" / "t-0"
@@ -256,44 +275,57 @@ def test_a_partition_whose_link_leads_nowhere_is_unavailable(logs: Path, tmp_pat
         assert manager.unavailable_logs == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fifo", "directory", "sparse", "empty"])
-@pytest.mark.parametrize("name", OF_PARTITION)
-def test_in_a_log_that_is_opened_alone(logs: Path, name: str, kind: str) -> None:
+@nothing_left()
+@for_each("name", OF_PARTITION)
+@within_10_s()
+def test_in_a_log_that_is_opened_alone(
+    template: Path, tmp_path: Path, name: str, kind: str
+) -> None:
+    logs = copied(template, tmp_path)
     expected = outcome(OF_PARTITION[name], kind)
     if name == "topic.properties" and kind in ("sparse", "empty"):
         expected = SERVED  # a log alone has no configuration on file
     plant(logs / "t-0" / name, kind)
-    with nothing_left(logs):
-        for _ in range(2):
-            if expected == UNAVAILABLE:
-                with pytest.raises(Exception) as error:
-                    PartitionLog.open(logs / "t-0", CONFIG)
-                assert name in str(error.value)
-                assert type(error.value).__name__ in (
-                    "CorruptDataError",
-                    "CorruptBatchError",
-                    "MalformedCheckpointError",
-                )
-            else:
-                with PartitionLog.open(logs / "t-0", CONFIG) as log:
-                    assert len(values(log)) == (48 if name == LOG else 60)
+    for _ in range(2):
+        if expected == UNAVAILABLE:
+            with pytest.raises(Exception) as error:
+                PartitionLog.open(logs / "t-0", CONFIG)
+            assert name in str(error.value)
+            assert type(error.value).__name__ in (
+                "CorruptDataError",
+                "CorruptBatchError",
+                "MalformedCheckpointError",
+            )
+        else:
+            with PartitionLog.open(logs / "t-0", CONFIG) as log:
+                assert len(values(log)) == (48 if name == LOG else 60)
+    until(lambda: not descriptors(tmp_path), "all files are closed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fifo", "dangling", "sparse"])
-@pytest.mark.parametrize("name", [name for name in OF_PARTITION if name[0] == "0"])
-def test_under_a_reader_of_the_directory(logs: Path, name: str, kind: str) -> None:
+@nothing_left()
+@for_each("name", [name for name in OF_PARTITION if name[0] == "0"])
+@within_10_s()
+def test_under_a_reader_of_the_directory(
+    template: Path, tmp_path: Path, name: str, kind: str
+) -> None:
+    logs = copied(template, tmp_path)
     plant(logs / "t-0" / name, kind)
-    with nothing_left(logs):
-        reader = DirectoryReader(logs / "t-0")
-        problem, records = "", []
-        try:
-            records = list(reader.follow(12 if name == LOG else None, timeout=0))
-            assert reader.log_end_offset == 60
-        except LogstoreError as error:
-            problem = str(error)
-        assert len(records) in (48, 60) or (name in (LOG, ROLL) and name in problem)
+    reader = DirectoryReader(logs / "t-0")
+    problem, records = "", []
+    try:
+        records = list(reader.follow(12 if name == LOG else None, timeout=0))
+        assert reader.log_end_offset == 60
+    except LogstoreError as error:
+        problem = str(error)
+    assert len(records) in (48, 60) or (name in (LOG, ROLL) and name in problem)
+    until(lambda: not descriptors(tmp_path), "all files are closed")
 
 
+@within_10_s()
 @pytest.mark.parametrize("kind", ["fifo", "dangling", "directory"])
 @pytest.mark.parametrize("suffix", ["index", "timeindex"])
 def test_under_a_log_in_use(logs: Path, suffix: str, kind: str) -> None:
@@ -313,6 +345,7 @@ def test_under_a_log_in_use(logs: Path, suffix: str, kind: str) -> None:
     assert (logs / ".kafka_cleanshutdown").exists()
 
 
+@within_10_s()
 def test_that_stop_a_log_stop_no_other(logs: Path) -> None:
     """It is damage of one file: the disk is well. What the log had is there at the next start."""
     failures: list[str] = []
