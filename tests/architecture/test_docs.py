@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cases import for_each
+
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {"flush.messages"}
 PAGES = ["a-record-travels.md"]
@@ -41,7 +43,8 @@ def _defined() -> frozenset[str]:
     return frozenset(n.name for tree in trees for n in ast.walk(tree) if isinstance(n, kinds))
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.slow
+@for_each("page", PAGES)
 def test_the_functions_of_a_page_are_there(page: str) -> None:
     text = (ROOT / "docs" / page).read_text()
     names = set(re.findall(r"`((?:\w+\.)*\w+)`", text)) - SETTINGS
@@ -50,7 +53,7 @@ def test_the_functions_of_a_page_are_there(page: str) -> None:
     assert {n for n in functions if not set(n.split(".")[-1:]) <= _defined()} == set()
 
 
-@pytest.mark.parametrize("page", PAGES)
+@for_each("page", PAGES)
 def test_the_files_of_a_page_are_there(page: str) -> None:
     text = (ROOT / "docs" / page).read_text()
     files = set(re.findall(r"`([\w/]+\.py)`", text))
@@ -79,6 +82,7 @@ def test_the_files_on_the_map_are_there() -> None:
     assert [f for f in files if not any((top / f).exists() for top in tops)] == []
 
 
+@pytest.mark.slow
 def test_the_names_on_the_map_are_there() -> None:
     """Its diagrams name functions as ``Class.method``, its table as code."""
     text = (ROOT / "docs" / "architecture.md").read_text()

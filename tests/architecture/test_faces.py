@@ -7,6 +7,8 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 from tests.architecture.faces import (
     ROOT,
     TOPS,
@@ -45,6 +47,7 @@ def test_every_room_says_what_it_is_for_and_what_others_may_import() -> None:
     assert [name for name, tree in trees.items() if face_of(tree) is None] == []
 
 
+@pytest.mark.slow
 def test_rooms_are_entered_through_their_faces() -> None:
     """import-linter checks it too, by ``FaceContract``."""
     assert len(imports()) > MODULES_MIN

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("checkpoints", "logstore", "replication")
+SOURCES_MIN = 400  # fewer than that, and they were not found
 SOURCES = sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py"))
+
+pytestmark = pytest.mark.slow  # whichever comes first parses all
 
 # ``os`` calls that touch a disk; names and paths (os.path, os.fspath) are free.
 DISK_CALLS = {
@@ -47,8 +52,34 @@ PRINTS = {"echo", "secho", "echo_via_pager", "confirm", "prompt", "progressbar"}
 STREAMS = {"stdout", "stderr", "__stdout__", "__stderr__"}
 
 
-def imports_of(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+class Source:
+    """A file of the product, parsed and walked once for all tests here."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.relative_to(ROOT).as_posix()
+        self.nodes = [*ast.walk(ast.parse(path.read_text()))]
+
+
+Check = Callable[[Source], None]
+CHECKS: list[Check] = []
+
+
+@cache
+def failures() -> dict[Check, list[str]]:
+    """What each check says, file after file: no tree is kept."""
+    found: dict[Check, list[str]] = {check: [] for check in CHECKS}
+    for path in SOURCES:
+        source = Source(path)
+        for check in CHECKS:
+            try:
+                check(source)
+            except AssertionError as error:
+                found[check].append(f"{source.name}: {error}")
+    return found
+
+
+def imports_of(source: Source) -> Iterator[str]:
+    for node in source.nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -56,31 +87,23 @@ def imports_of(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def name_of(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
-
-
-def each_source(check: Callable[[Path], None]) -> Callable[[], None]:
+def each_source(check: Check) -> Callable[[], None]:
     """One test for all files, which names each that fails."""
+    CHECKS.append(check)
 
     @wraps(check)
     def test() -> None:
-        failed = []
-        for path in SOURCES:
-            try:
-                check(path)
-            except AssertionError as error:
-                failed.append(f"{name_of(path)}: {error}")
-        assert not failed, "\n".join(failed)
+        assert len(SOURCES) > SOURCES_MIN
+        assert not failures()[check], "\n".join(failures()[check])
 
     del test.__wrapped__  # type: ignore[attr-defined]  # pytest would see the parameter
     return test
 
 
-def calls_of(path: Path, module: str) -> set[str]:
+def calls_of(source: Source, module: str) -> set[str]:
     return {
         node.func.attr
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in source.nodes
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and isinstance(node.func.value, ast.Name)
@@ -89,53 +112,52 @@ def calls_of(path: Path, module: str) -> set[str]:
 
 
 @each_source
-def test_only_the_storage_seam_touches_the_disk(path: Path) -> None:
+def test_only_the_storage_seam_touches_the_disk(source: Source) -> None:
     """A simulated disk sees everything: nothing goes around ``Storage`` and ``Files``."""
-    name = name_of(path)
+    name = source.name
     if name in DISK_MODULES or name.startswith(BESIDE):
         return
-    assert not calls_of(path, "os") & DISK_CALLS
+    assert not calls_of(source, "os") & DISK_CALLS
 
 
 @each_source
-def test_only_the_clock_seam_asks_for_the_time(path: Path) -> None:
-    name = name_of(path)
+def test_only_the_clock_seam_asks_for_the_time(source: Source) -> None:
+    name = source.name
     if name in CLOCK_MODULES or name.startswith(BESIDE):
         return
-    assert not calls_of(path, "time") & {"time", "time_ns", "monotonic", "monotonic_ns", "sleep"}
+    assert not calls_of(source, "time") & {"time", "time_ns", "monotonic", "monotonic_ns", "sleep"}
 
 
 @each_source
-def test_values_of_the_format_do_no_io(path: Path) -> None:
+def test_values_of_the_format_do_no_io(source: Source) -> None:
     """``format/`` turns bytes into values: no storage, no clock."""
-    if name_of(path).startswith("logstore/format/"):
-        used = set(imports_of(path))
+    if source.name.startswith("logstore/format/"):
+        used = set(imports_of(source))
         assert not {n for n in used if n.startswith(("logstore.storage", "logstore.common.clock"))}
 
 
 @each_source
-def test_only_the_terminal_prints(path: Path) -> None:
+def test_only_the_terminal_prints(source: Source) -> None:
     """A name that clears the screen or forges a line comes by no other way."""
-    if name_of(path).startswith(TERMINAL):
+    if source.name.startswith(TERMINAL):
         return
-    tree = ast.parse(path.read_text())
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    names = {node.id for node in source.nodes if isinstance(node, ast.Name)}
     assert not names & {"print", *PRINTS}
-    assert not calls_of(path, "click") & PRINTS
-    imported = set(imports_of(path))
+    assert not calls_of(source, "click") & PRINTS
+    imported = set(imports_of(source))
     assert not [name for name in imported if name.split(".")[0] == "rich"]
     assert not imported & {f"sys.{stream}" for stream in STREAMS}
-    assert not list(uses_of_streams(tree))
+    assert not list(uses_of_streams(source))
 
 
-def uses_of_streams(tree: ast.AST) -> Iterator[str]:
+def uses_of_streams(source: Source) -> Iterator[str]:
     """What is done with ``sys.stdout`` and ``sys.stderr``; to ask what they are is free."""
     asked = {
         id(node.value)
-        for node in ast.walk(tree)
+        for node in source.nodes
         if isinstance(node, ast.Attribute) and node.attr == "isatty"
     }
-    for node in ast.walk(tree):
+    for node in source.nodes:
         if isinstance(node, ast.Attribute) and node.attr in STREAMS and id(node) not in asked:
             text = ast.unparse(node)
             if text.startswith("sys."):
@@ -143,9 +165,9 @@ def uses_of_streams(tree: ast.AST) -> Iterator[str]:
 
 
 @each_source
-def test_loggers_escape_what_they_are_given(path: Path) -> None:
-    if name_of(path) != LOGGERS:
-        assert not calls_of(path, "logging") & {
+def test_loggers_escape_what_they_are_given(source: Source) -> None:
+    if source.name != LOGGERS:
+        assert not calls_of(source, "logging") & {
             "getLogger",
             "debug",
             "info",
@@ -155,13 +177,13 @@ def test_loggers_escape_what_they_are_given(path: Path) -> None:
             "exception",
             "log",
         }
-        assert "logging.getLogger" not in set(imports_of(path))
+        assert "logging.getLogger" not in set(imports_of(source))
 
 
 @each_source
-def test_log_messages_are_constant(path: Path) -> None:
+def test_log_messages_are_constant(source: Source) -> None:
     """Foreign text is an argument, which is escaped as a value; and never ``%r`` of it."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in source.nodes:
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             continue
         if not (isinstance(node.func.value, ast.Name) and node.func.value.id == "logger"):
@@ -173,11 +195,11 @@ def test_log_messages_are_constant(path: Path) -> None:
 
 
 @each_source
-def test_errors_leave_their_text_to_their_base(path: Path) -> None:
+def test_errors_leave_their_text_to_their_base(source: Source) -> None:
     """``PrintableError`` escapes what ``_text`` gives: no error defines ``__str__`` itself."""
-    if name_of(path) == "checkpoints/printable.py":
+    if source.name == "checkpoints/printable.py":
         return
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in source.nodes:
         if isinstance(node, ast.ClassDef) and node.name.endswith("Error"):
             methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
             assert not methods & {"__str__", "__repr__"}, node.name
