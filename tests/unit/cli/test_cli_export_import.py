@@ -82,7 +82,7 @@ def test_every_record_comes_back_as_it_was(tmp_path: Path, form: str) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b", f"t.{form}", f"t.{form}.sha256"]
 
 
-@pytest.mark.parametrize("folder", sorted(GOLDEN.glob("v*")), ids=lambda path: path.name)
+@for_each("folder", sorted(GOLDEN.glob("v*")), at_once=6)
 def test_logs_that_kafka_wrote(tmp_path: Path, folder: Path) -> None:
     shutil.copytree(folder, tmp_path / "a" / "t-0")
     shown = records(tmp_path / "a")
@@ -106,8 +106,8 @@ def test_the_columns_are_those_of_the_spark_source() -> None:
     assert tuple(SCHEMA.names) == (*DEFAULT_COLUMNS, HEADERS)
 
 
-@pytest.mark.parametrize(
-    ("options", "offsets"),
+@for_each(
+    "options, offsets",
     [
         (["--from", "-3"], [97, 98, 99]),
         (["--from", "10", "--until", "12"], [10, 11]),

@@ -61,8 +61,8 @@ def counted(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("start", "first"),
+@for_each(
+    "start, first",
     [
         ("-1", 99),
         ("-10", 90),
@@ -84,8 +84,8 @@ def test_where_to_begin(counted: Path, start: str, first: int) -> None:
     assert offsets(counted, "t", "--from", start) == list(range(first, 100))
 
 
-@pytest.mark.parametrize(
-    ("end", "last"),
+@for_each(
+    "end, last",
     [
         ("-10", 90),
         ("7", 7),

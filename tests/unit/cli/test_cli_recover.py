@@ -19,6 +19,7 @@ from logstore.manager import LoadProgress, LogManager
 from logstore.storage.local import LocalStorage
 from logstore.storage.overlay import OverlayStorage
 from logstore.verify import verify
+from tests.support.cases import for_each
 
 pytestmark = pytest.mark.slow  # real fsyncs
 
@@ -223,8 +224,7 @@ def flip(path: Path, position: int, mask: int = 0x80) -> None:
     path.write_bytes(data)
 
 
-@pytest.fixture
-def stopped(tmp_path: Path) -> Path:
+def stopped_log(tmp_path: Path) -> Path:
     """One partition of 20 batches of a record each in three segments, after a clean stop."""
     path = tmp_path / "data"
     with LogManager([path], LogConfig(segment_bytes=1024)) as manager:
@@ -232,6 +232,11 @@ def stopped(tmp_path: Path) -> Path:
         for _ in range(20):
             log.append([(b"key", b"value" * 10)])
     return path
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    return stopped_log(tmp_path)
 
 
 def last_batch(path: Path) -> tuple[Path, int]:
@@ -242,8 +247,9 @@ def last_batch(path: Path) -> tuple[Path, int]:
     return log, last
 
 
-@pytest.mark.parametrize("byte", range(17))
-def test_a_flipped_bit_behind_a_clean_stop_is_told(stopped: Path, byte: int) -> None:
+@for_each("byte", range(17), at_once=9)
+def test_a_flipped_bit_behind_a_clean_stop_is_told(tmp_path: Path, byte: int) -> None:
+    stopped = stopped_log(tmp_path)
     log, position = last_batch(stopped)
     before = {path.name: path.stat().st_size for path in (stopped / "orders-0").glob("*.log")}
     flip(log, position + byte, 1)

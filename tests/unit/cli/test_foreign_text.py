@@ -33,6 +33,7 @@ from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 from logstore.segments.producer_state import AppendOrigin
 from logstore.verify import verify
+from tests.support.cases import for_each
 
 FORGED = "0 files: clean"
 KINDS = {
@@ -109,7 +110,8 @@ def on_a_terminal(*arguments: object) -> Ran:
 
 
 RUNS = pytest.mark.parametrize("run", [in_a_pipe, on_a_terminal], ids=["pipe", "terminal"])
-EVERY_KIND = pytest.mark.parametrize("evil", KINDS.values(), ids=KINDS)
+ALL_KINDS = [pytest.param(evil, id=kind) for kind, evil in KINDS.items()]
+EVERY_KIND = for_each("evil", ALL_KINDS, at_once=4)
 
 
 def checked(ran: Ran) -> Ran:
@@ -144,7 +146,8 @@ def hostile(template: Path, tmp_path: Path) -> Callable[[str], Path]:
     def make(evil: str) -> Path:
         """``orders-0`` holds the records; beside it are one whose name is hostile, and one with
         hostile files."""
-        root = Path(shutil.copytree(template, tmp_path / "data"))
+        root = tmp_path / str(len(list(tmp_path.iterdir()))) / "data"
+        shutil.copytree(template, root)
         raw = os.fsencode(evil)
         with LogManager([root]) as manager:
             fill(manager.get("orders", 0), raw)

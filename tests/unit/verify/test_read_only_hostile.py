@@ -24,6 +24,7 @@ from logstore.segments.large_batch import worth_reading
 from logstore.storage.local import LocalStorage
 from logstore.storage.memory import MemoryStorage
 from logstore.verify import Severity, verify
+from tests.support.cases import for_each
 from tests.support.until import until
 
 MIB = 1 << 20
@@ -178,12 +179,16 @@ KINDS: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
+def log_directory(tmp_path: Path) -> Path:
     """A log directory on this disk with every kind of file."""
     copy_to_disk(every_file(), "/data", tmp_path / "d")
     assert verify([tmp_path / "d"]).clean
     return tmp_path / "d"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return log_directory(tmp_path)
 
 
 def copy_to_disk(storage: MemoryStorage, path: str, target: Path) -> None:
@@ -196,10 +201,11 @@ def copy_to_disk(storage: MemoryStorage, path: str, target: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", [*NAMES, *ROOT_NAMES])
+@for_each("name", [*NAMES, *ROOT_NAMES])
 def test_a_special_file_is_a_finding_and_the_rest_is_checked(
-    root: Path, name: str, kind: str
+    tmp_path: Path, name: str, kind: str
 ) -> None:
+    root = log_directory(tmp_path)
     other = root / "orders-1" / f"{0:020}.log"
     other.write_bytes(b"x" * 100)
     path = root / name if name in ROOT_NAMES else root / "orders-0" / name
@@ -218,8 +224,8 @@ def test_a_special_file_is_a_finding_and_the_rest_is_checked(
         assert dumped.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "rule"),
+@for_each(
+    "name, rule",
     [
         ("a b-0", "directory-name"),
         ("orders-+1", "directory-name"),
@@ -233,8 +239,9 @@ def test_a_special_file_is_a_finding_and_the_rest_is_checked(
     ],
 )
 def test_a_bad_name_is_a_finding_and_the_rest_is_checked(
-    root: Path, name: str | bytes, rule: str
+    tmp_path: Path, name: str | bytes, rule: str
 ) -> None:
+    root = log_directory(tmp_path)
     path = os.path.join(os.fsencode(root), os.fsencode(name))
     if name in (b"orders-0/\xff.log",) or "/" in os.fsdecode(name):
         with open(path, "wb") as file:
@@ -247,8 +254,8 @@ def test_a_bad_name_is_a_finding_and_the_rest_is_checked(
     assert len(report.partitions) == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "size", "rule"),
+@for_each(
+    "name, size, rule",
     [
         ("00000000000000000000.log", 2**31, "too-large"),
         ("00000000000000000000.index", 10 << 30, "too-large"),
@@ -263,7 +270,10 @@ def test_a_bad_name_is_a_finding_and_the_rest_is_checked(
         ("../meta.properties", 10 << 30, "meta-form"),
     ],
 )
-def test_a_sparse_file_is_refused_by_its_size(root: Path, name: str, size: int, rule: str) -> None:
+def test_a_sparse_file_is_refused_by_its_size(
+    tmp_path: Path, name: str, size: int, rule: str
+) -> None:
+    root = log_directory(tmp_path)
     path = (root / "orders-1" / name).resolve()
     path.touch()
     os.truncate(path, size)
