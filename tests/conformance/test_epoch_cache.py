@@ -1,4 +1,5 @@
-"""Kafka's LeaderEpochFileCacheTest under its names, and the tables of F-204 … F-218."""
+"""The leader epoch cache by itself, which unit tests see through a log alone: Kafka's
+LeaderEpochFileCacheTest as the tables of F-204 … F-218."""
 
 from __future__ import annotations
 
@@ -26,76 +27,20 @@ def entries_of(cache: LeaderEpochCache) -> Entries:
     return [tuple(entry) for entry in cache.entries]  # type: ignore[misc]
 
 
-class TestLeaderEpochFileCache:
-    def test_should_return_log_end_offset_if_latest_epoch_requested(self) -> None:
-        """shouldReturnLogEndOffsetIfLatestEpochRequested: the newest epoch answers LEO."""
-        assert cache_of((2, 0)).end_offset_for(2, 0) == (2, 0)
-        assert cache_of((1, 3), (2, 11)).end_offset_for(2, 14) == (2, 14)
-
-    def test_should_return_first_epoch_if_requested_epoch_less_than_first_epoch(self) -> None:
-        """shouldReturnFirstEpochIfRequestedEpochLessThanFirstEpoch: (requested, first start)."""
-        cache = cache_of((5, 11), (6, 12), (7, 13))
-        assert cache.end_offset_for(4, 20) == (4, 11)
-
-    def test_should_return_next_available_epoch_if_there_is_no_exact_epoch(self) -> None:
-        """shouldReturnNextAvailableEpochIfThereIsNoExactEpochForTheOneRequested: the floor epoch
-        with the start of the next."""
-        cache = cache_of((0, 10), (2, 13), (4, 17))
-        assert cache.end_offset_for(1, 20) == (0, 13)
-        assert cache.end_offset_for(2, 20) == (2, 17)
-        assert cache.end_offset_for(3, 20) == (2, 17)
-
-    def test_should_enforce_monotonically_increasing_start_offsets(self) -> None:
-        """shouldEnforceMonotonicallyIncreasingStartOffsets: at the same start the newer epoch
-        replaces the older one."""
-        assert entries_of(cache_of((2, 9), (3, 9))) == [(3, 9)]
-
-    def test_should_enforce_monotonically_increasing_epochs(self) -> None:
-        """shouldEnforceMonotonicallyIncreasingEpochs: a lower epoch that is assigned later removes
-        the higher ones."""
-        cache = cache_of((1, 5), (2, 6))
-        cache.assign(1, 7)
-        assert entries_of(cache) == [(1, 7)]
-        assert cache.latest_epoch == 1
-
-    def test_should_truncate_if_matching_epoch_but_earlier_starting_offset(self) -> None:
-        """shouldTruncateIfMatchingEpochButEarlierStartingOffset: later entries are dropped."""
-        cache = cache_of((2, 6), (3, 8), (4, 11))
-        cache.assign(4, 9)
-        assert entries_of(cache) == [(2, 6), (3, 8), (4, 9)]
-
-    def test_should_update_offset_between_epoch_boundaries_on_clear_earliest(self) -> None:
-        """shouldUpdateOffsetBetweenEpochBoundariesOnClearEarliest: a cut inside an epoch keeps its
-        rest."""
-        cache = cache_of((2, 6), (3, 8), (4, 11))
-        cache.truncate_from_start(9)
-        assert entries_of(cache) == [(3, 9), (4, 11)]
-        cache = cache_of((2, 6), (3, 8), (4, 11))
-        cache.truncate_from_start(8)
-        assert entries_of(cache) == [(3, 8), (4, 11)]
-
-    def test_should_retain_latest_epoch_on_clear_all_earliest_and_update_its_offset(self) -> None:
-        """shouldRetainLatestEpochOnClearAllEarliestAndUpdateItsOffset: the last epoch stays, with
-        the offset of the cut."""
-        cache = cache_of((2, 6), (3, 8), (4, 11))
-        cache.truncate_from_start(15)
-        assert entries_of(cache) == [(4, 15)]
-        assert cache.latest_epoch == 4
-
-    def test_should_persist_epochs_between_instances(self) -> None:
-        """shouldPersistEpochsBetweenInstances: a cache opened again is equal; an assignment is in
-        the file at once, a truncation after ``flush`` (F-204, F-207)."""
-        disk = Disk()
-        cache = cache_of((2, 6), (3, 8), (4, 11), disk=disk)
-        assert disk.read("leader-epoch-checkpoint") == b"0\n3\n2 6\n3 8\n4 11\n"
-        cache.truncate_from_end(11)
-        assert not cache.saved
-        cache.flush()
-        checkpoint = LeaderEpochCheckpoint(disk.path("leader-epoch-checkpoint"), disk.storage)
-        reopened = LeaderEpochCache(checkpoint, [])
-        for epoch, start in checkpoint.read():
-            reopened.assign(epoch, start)
-        assert entries_of(reopened) == entries_of(cache) == [(2, 6), (3, 8)]
+def test_should_persist_epochs_between_instances() -> None:
+    """A cache opened again is equal; an assignment is in the file at once, a truncation after
+    ``flush`` (F-204, F-207)."""
+    disk = Disk()
+    cache = cache_of((2, 6), (3, 8), (4, 11), disk=disk)
+    assert disk.read("leader-epoch-checkpoint") == b"0\n3\n2 6\n3 8\n4 11\n"
+    cache.truncate_from_end(11)
+    assert not cache.saved
+    cache.flush()
+    checkpoint = LeaderEpochCheckpoint(disk.path("leader-epoch-checkpoint"), disk.storage)
+    reopened = LeaderEpochCache(checkpoint, [])
+    for epoch, start in checkpoint.read():
+        reopened.assign(epoch, start)
+    assert entries_of(reopened) == entries_of(cache) == [(2, 6), (3, 8)]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +59,8 @@ class TestLeaderEpochFileCache:
     ],
 )
 def test_end_offset_for_an_epoch(query: int, answer: tuple[int, int]) -> None:
-    """F-208."""
+    """F-208: shouldReturnLogEndOffsetIfLatestEpochRequested, shouldReturnFirstEpochIfRequested…,
+    shouldReturnNextAvailableEpochIfThereIsNoExactEpoch…."""
     assert cache_of(*SAMPLE).end_offset_for(query, 50) == answer
     assert cache_of().end_offset_for(query, 50) == UNDEFINED
 
@@ -129,7 +75,9 @@ def test_epoch_for_an_offset(offset: int, epoch: int | None) -> None:
 
 
 def test_assignments_in_a_row() -> None:
-    """F-210 … F-214: each on what the one before left."""
+    """F-210 … F-214: each on what the one before left. At the same start the newer epoch replaces
+    the older one; a lower epoch removes the higher ones (shouldEnforceMonotonicallyIncreasing…,
+    shouldTruncateIfMatchingEpochButEarlierStartingOffset)."""
     cache = cache_of(*SAMPLE)
     for (epoch, start), left in [
         ((7, 40), SAMPLE),
@@ -156,7 +104,8 @@ def test_assignments_in_a_row() -> None:
     ],
 )
 def test_truncate_from_start(offset: int, left: Entries) -> None:
-    """F-206, F-215, F-216."""
+    """F-206, F-215, F-216: a cut inside an epoch keeps its rest, and the last epoch always stays
+    (shouldUpdateOffset…, shouldRetainLatestEpochOnClearAllEarliest…)."""
     cache = cache_of(*SAMPLE)
     cache.truncate_from_start(offset)
     assert entries_of(cache) == left
