@@ -1,15 +1,12 @@
-"""Kafka's DefaultRecordBatchTest and LogValidatorTest under their names; what a leader refuses
-(F-163 … F-180)."""
+"""Kafka's DefaultRecordBatchTest and LogValidatorTest under their names: what a leader refuses and
+rewrites (F-163 … F-180), of which unit tests see the format alone."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 
 from logstore.common.config import COMPRESSION_TYPES
 from logstore.common.errors import (
-    CorruptBatchError,
     CorruptMessageError,
     InvalidRecordError,
     InvalidTimestampError,
@@ -19,7 +16,6 @@ from logstore.common.errors import (
 from logstore.format.batch import check_batch_crc, encode_batch, parse_header
 from logstore.format.codecs.compression import Compression
 from logstore.format.header import CRC_POSITION, batch_crc
-from logstore.format.reader import batch_records, read_records
 from tests.support.builders import NOW, VALUE, Disk, batch, marker, produced
 
 COUNT_AT, DELTA_AT = 57, 23
@@ -35,22 +31,17 @@ def patched(data: bytes, position: int, number: int) -> bytes:
 
 
 class TestDefaultRecordBatch:
-    @pytest.mark.parametrize("codec", [Compression.NONE, *list(Compression)[1:]])
-    @pytest.mark.parametrize("wrong", [-1, 1])
-    def test_invalid_record_count(self, codec: Compression, wrong: int) -> None:
+    @pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4])
+    def test_invalid_record_count(self, codec: Compression) -> None:
         """testInvalidRecordCountTooManyNonCompressedV2, …TooLittleNonCompressedV2,
         …TooManyCompressedV2, …TooLittleCompressedV2: the count of the header and the real one must
         agree (F-73)."""
-        data = patched(batch(count=3, compression=codec), COUNT_AT, 3 + wrong)
-        header = parse_header(data)
-        check_batch_crc(data, header)
-        with pytest.raises(CorruptBatchError):
-            batch_records(data, header)
-        with pytest.raises(CorruptBatchError):
-            read_records(data)
         with Disk().open() as log:
-            with pytest.raises(RecordRejectedError):
-                log.append_as_leader(data, 0)
+            for wrong in (2, 4):
+                with pytest.raises(RecordRejectedError):
+                    log.append_as_leader(
+                        patched(batch(count=3, compression=codec), COUNT_AT, wrong), 0
+                    )
             assert log.log_end_offset == 0
 
     def test_invalid_crc(self) -> None:
@@ -58,9 +49,10 @@ class TestDefaultRecordBatch:
         data = bytearray(batch(count=3))
         data[70] ^= 1
         with Disk().open() as log:
-            for append in (lambda: log.append_as_leader(data, 0), lambda: follow(log, data)):
-                with pytest.raises(CorruptMessageError):
-                    append()
+            with pytest.raises(CorruptMessageError):
+                log.append_as_leader(data, 0)
+            with pytest.raises(CorruptMessageError):
+                log.append_as_follower(data)
             assert log.size == 0
 
     def test_size_in_bytes_and_offsets_survive_the_leader(self) -> None:
@@ -74,10 +66,6 @@ class TestDefaultRecordBatch:
             assert (header.base_offset, header.last_offset, header.leader_epoch) == (3, 4, 7)
             check_batch_crc(data, header)
             assert header.crc == parse_header(batch(count=2)).crc
-
-
-def follow(log: Any, data: bytes | bytearray) -> None:
-    log.append_as_follower(data)
 
 
 class TestLogValidator:
@@ -166,7 +154,7 @@ class TestLogValidator:
         with Disk().open() as log, pytest.raises(InvalidTimestampError):
             log.append_as_leader(batch(log_append_time=NOW), 0)
 
-    @pytest.mark.parametrize("codec", list(Compression))
+    @pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4])
     def test_log_append_time_topic(self, codec: Compression) -> None:
         """testLogAppendTimeNonCompressedV2, …CompressedV2 (F-94, F-179): all records carry the
         time of the append; offset of the maximum is the first of them."""
@@ -179,7 +167,7 @@ class TestLogValidator:
             log.append([(None, b"v", 5)])
             assert [r.timestamp for r in log.records()] == [NOW + 77] * 4
 
-    @pytest.mark.parametrize("codec", list(Compression))
+    @pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4])
     def test_a_wrong_maximum_is_corrected(self, codec: Compression) -> None:
         """F-179."""
         records = [(None, VALUE, NOW + 3), (None, VALUE, NOW + 9), (None, VALUE, NOW)]
@@ -193,29 +181,29 @@ class TestLogValidator:
             assert header.compression is codec
             assert [r.timestamp - NOW for r in log.records()] == [3, 9, 0]
 
-    @pytest.mark.parametrize("codec", list(Compression))
     @pytest.mark.parametrize("target", COMPRESSION_TYPES)
-    def test_target_codec(self, codec: Compression, target: str) -> None:
-        """testRecompressionV2, testUncompressed…, testCompressedV2 (F-177, F-178)."""
-        data = bytes(
-            encode_batch(
-                [(b"k", VALUE, NOW)] * 5,
+    def test_target_codec(self, target: str) -> None:
+        """testRecompressionV2, testUncompressed…, testCompressedV2 (F-177, F-178): from each codec
+        to the topic's."""
+        for codec in Compression:
+            data = batch(
+                count=5,
+                key=b"k",
                 compression=codec,
                 producer_id=4,
                 producer_epoch=0,
                 base_sequence=0,
             )
-        )
-        with Disk(compression_type=target).open() as log:
-            log.append_as_leader(data, 0)
-            stored = parse_header(log.read(0).data)
-            expected = {"producer": codec, "uncompressed": Compression.NONE}
-            named = {str(c): c for c in Compression}
-            assert stored.compression is expected.get(target, named.get(target))
-            assert (stored.producer_id, stored.base_sequence, stored.record_count) == (4, 0, 5)
-            assert [(r.offset, r.key, r.value) for r in log.records()] == [
-                (offset, b"k", VALUE) for offset in range(5)
-            ]
+            with Disk(compression_type=target).open() as log:
+                log.append_as_leader(data, 0)
+                stored = parse_header(log.read(0).data)
+                expected = {"producer": codec, "uncompressed": Compression.NONE}
+                named = {str(c): c for c in Compression}
+                assert stored.compression is expected.get(target, named.get(target))
+                assert (stored.producer_id, stored.base_sequence, stored.record_count) == (4, 0, 5)
+                assert [(r.offset, r.key, r.value) for r in log.records()] == [
+                    (offset, b"k", VALUE) for offset in range(5)
+                ]
 
     def test_size_after_a_rebuild(self) -> None:
         """F-180: ``max.message.bytes`` holds for what would be stored."""
