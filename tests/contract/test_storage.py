@@ -107,10 +107,11 @@ def test_writing_nothing_is_allowed(file: File) -> None:
 def test_view_shows_the_bytes_read_only(file: File, position: int, size: int) -> None:
     content = os.urandom(900_000)
     file.write_at(0, content)
-    with file.view(position, size) as view:
-        assert view.readonly
-        assert view.itemsize == 1
-        assert view == content[position : position + size]
+    for position, size in product((0, 1, 5000), (0, 1, 4096, 300_000, 1 << 20)):
+        with file.view(position, size) as view:
+            assert view.readonly
+            assert view.itemsize == 1
+            assert view == content[position : position + size]
 
 
 def test_view_past_the_end_is_empty(file: File) -> None:
@@ -239,10 +240,11 @@ def test_rewrite_changes_nothing(file: File, position: int, size: int) -> None:
     content = os.urandom(300_000)
     file.write_at(0, content)
     file.sync()
-    file.rewrite(position, size)
-    file.sync()
-    assert file.size() == len(content)
-    assert file.read_at(0, 1 << 20) == content
+    for position, size in product((0, 1, 5000, 1 << 21), (0, 1, 5000, 700_000, 1 << 30)):
+        file.rewrite(position, size)
+        file.sync()
+        assert file.size() == len(content)
+        assert file.read_at(0, 1 << 20) == content
 
 
 def test_rewrite_beside_views_and_mappings(file: File) -> None:
@@ -368,6 +370,7 @@ def _socket(path: str) -> None:
 
 
 SPECIALS: dict[str, Callable[[str], None]] = {
+    "made": lambda path: None,
     "fifo": _fifo,
     "socket": _socket,
     "zeros": lambda path: os.symlink("/dev/zero", path),

@@ -171,6 +171,7 @@ class TestDirectoryFailure:
         [("make_dir", "/a"), ("open", "/a/t-0/*"), ("list", "/a"), ("rename", "/a/meta.*")],
     )
     def test_is_told_at_the_start_too(self, operation: str, path: str) -> None:
+        """testCreateLogWithInvalidLogDir: a bad directory is passed over; all bad is fatal."""
         machine = Machine("/a", "/b")
         if operation in ("open", "list"):
             with machine.start() as manager:
@@ -181,6 +182,9 @@ class TestDirectoryFailure:
         assert manager.live_directories == ["/b"]
         assert [log.directory[:2] for log in manager.logs.values()] in ([], ["/b", "/b"])
         manager.close()
+        machine.directories = ("/a",)
+        with pytest.raises(StorageFailedError):
+            machine.start()
 
     @pytest.mark.parametrize("path", ["/a/t-0", "/a/t-0/leader-epoch-checkpoint"])
     def test_f224_is_told_when_a_log_cannot_be_created(self, path: str) -> None:
@@ -317,7 +321,7 @@ class TestRepeatable:
         assert names[0] == names[1] != names[2]
 
     def test_the_jitter_of_a_roll_comes_from_the_same_source(self) -> None:
-        """``segment.jitter.ms``: spreads the rolls of logs that began together."""
+        """F-144: ``segment.jitter.ms`` spreads the rolls of logs that began together."""
         config = LogConfig(segment_ms=10_000, segment_jitter_ms=9_999, segment_index_bytes=1200)
         drawn = []
         for seed in (1, 1, 2):

@@ -122,6 +122,7 @@ class TestSchedule:
         manager.close()
 
     def test_it_comes_again_when_the_next_log_is_due(self) -> None:
+        """testTimeBasedFlush (F-221)."""
         machine = Machine()
         manager = machine.start()
         schedule = self.schedule(machine, manager)

@@ -188,7 +188,7 @@ class TestLoading:
             assert not manager.logs
 
     def test_a_high_watermark_above_the_log_is_told(self) -> None:
-        """And lowered on the disk: the log may grow to it with other records."""
+        """And lowered on the disk: the log may grow to it with other records (F-13, F-250)."""
         machine = Machine()
         manager = with_entries(machine)
         killed(machine, manager)
