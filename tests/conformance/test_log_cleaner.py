@@ -16,9 +16,8 @@ from checkpoints.offset_checkpoint import CLEANER, OffsetCheckpoint
 from logstore.cleaner.cleanable import group_segments, log_to_clean
 from logstore.cleaner.log_cleaner import Throttle
 from logstore.common.config import BrokerConfig, LogConfig
-from logstore.common.errors import ConfigError, InvalidRecordError, LogCleaningAbortedError
+from logstore.common.errors import ConfigError, LogCleaningAbortedError
 from logstore.common.types import TopicPartition
-from logstore.format.batch import encode_batch
 from logstore.format.codecs.compression import Compression
 from logstore.format.filenames import LOG_SUFFIX
 from logstore.format.reader import iter_batches

@@ -370,7 +370,6 @@ def _socket(path: str) -> None:
 
 
 SPECIALS: dict[str, Callable[[str], None]] = {
-    "made": lambda path: None,
     "fifo": _fifo,
     "socket": _socket,
     "zeros": lambda path: os.symlink("/dev/zero", path),
@@ -395,6 +394,17 @@ def special(storage: Storage, root: str, kind: str) -> tuple[str, str]:
     return directory, path
 
 
+with_each_special = pytest.mark.parametrize(
+    ("storage", "special"),
+    [
+        *((name, kind) for name in ("local", "overlay_on_disk") for kind in SPECIALS),
+        *((name, "made") for name in ("memory", "faulty", "overlay")),
+    ],
+    indirect=True,
+)
+
+
+@with_each_special
 @pytest.mark.timeout(60)  # a call that waits would wait for ever
 @for_each("kind", SPECIALS)
 def test_what_is_no_regular_file_is_refused_at_once(
