@@ -1,6 +1,6 @@
 """One suite for both kernels, native and plain Python, and properties which compare the two.
 
-Kafka wrote the golden data; ``F-n`` are the rules of docs/format.md.
+What Kafka wrote is read, recovered and written by the native ones in tests/golden, too.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 from logstore.common.errors import CorruptBatchError, CorruptDataError, InvalidRecordError
 from logstore.common.types import Record
 from logstore.kernels import _constants as v
+from tests.golden.test_golden_engine import damaged
 from tests.reference import records as reference
 from tests.support.cases import differences, for_each
 
@@ -45,6 +46,7 @@ PLAIN = [
     "v2-txn",
 ]
 END = 2**63 - 1
+MARKER_BATCHES, LEGACY = b"".join(MARKERS), b"".join(MESSAGES)
 
 
 @pytest.fixture(params=[native, reference], ids=["native", "reference"])
@@ -152,7 +154,7 @@ def digest(data):
 @for_each("window", [None, 1, 700, 9000])
 @for_each("name", SEGMENTS)
 def test_recovery_rebuilds_the_index_files_of_kafka(kernels, name, window):
-    """Rules F-131 to F-135, F-232 and F-233."""
+    """Rules F-131 to F-135, F-232 and F-233, by windows of any size."""
     facts = segment_facts(name)
     kafka = facts["recover"]
     data = segment_bytes(name)
@@ -255,9 +257,9 @@ def check_recovery(case, strict):
 
 
 def test_both_kernels_recover_damaged_segments_alike():
-    for case in CASES[::3]:
+    for case in lines("recovery", "cases.jsonl")[::3]:
         facts = segment_facts(case["source"])
-        data = damaged(case)
+        data = damaged(segment_bytes(case["source"]), case["op"])
         for strict in (True, False):
             args = data, facts["baseOffset"], facts["indexIntervalBytes"]
             assert summary(*recover(native, *args, strict=strict)) == summary(
@@ -375,39 +377,6 @@ F72 = [
     (-2147483648, "ffffffff0f"),
 ]
 
-F76 = bytes.fromhex(
-    "00000000000000640000004f0000000502ba9b343d0000000000010000018bcfe568000000018bcfe568050000000000000fa0"
-    "0003000000070000000222000000046b310476310402680278026e0116000a02010a68656c6c6f00"
-)
-F77 = bytes.fromhex(
-    "000000000000000000000042ffffffff02bf1f331b00000000000100000000000003e800000000000003e8ffffffffffffffff"
-    "ffffffffffff000000020e000000026101001000c7010202620000"
-)
-F81 = bytes.fromhex(
-    "00000000000000070000004200000005027c2a40af0030000000000000018bcfe568640000018bcfe568640000000000000fa0"
-    "0003ffffffff000000012000000008000000000c00000000000900"
-    "0000000000000007000000420000000502881496e70030000000000000018bcfe568640000018bcfe568640000000000000fa0"
-    "0003ffffffff000000012000000008000000010c00000000000900"
-)
-F89 = bytes.fromhex(
-    "000000000000000000000054ffffffff0216ff7f6d00030000000000000000000003e800000000000003e8ffffffffffffffff"
-    "ffffffffffff0000000104224d1860408214000000afa601000000026196016101003350616161610000000000"
-)
-F92 = bytes.fromhex(
-    "0000000000000064000000310000000502124a72ff000000000001ffffffffffffffff0000018bcfe568050000000000000fa0"
-    "00030000000700000000"
-)
-F94 = bytes.fromhex(
-    "00000000000001f4000000440000000402c2bfd94a00080000000100000000000003e8000000000000270fffffffffffffffff"
-    "ffffffffffff000000021000000002610262001200e807020261026200"
-)
-F104 = bytes.fromhex(
-    "000000000000000a000000101fecd70a0000000000016b0000000176"
-    "000000000000000a000000174b38d7a9010000000000000003e8000000016bffffffff"
-    "000000000000000b0000004e41106446010100000000000003e9ffffffff000000381f8b08000000000000ff6360800349e795"
-    "be198c500ef30b20c1980d2498ca0ca16220394947d680bd70452f118a8c00b47ea4234a000000"
-)
-
 
 @for_each("number, text", F72)
 def test_varint_samples(kernels, number, text):
@@ -443,91 +412,55 @@ def test_varint_extremes(kernels):
             encode(n)
 
 
-def test_f76_encodes_and_decodes(kernels):
-    records = [
-        (b"k1", b"v1", 1700000000000, [("h", b"x"), ("n", None)]),
-        (None, b"hello", 1700000000005),
-    ]
-    encoded = kernels.encode_records(records, -1)
-    assert (encoded.count, encoded.offset_of_max) == (2, 1)
-    kernels.seal_batch(
-        encoded.buffer,
-        base_offset=100,
-        leader_epoch=5,
-        attributes=0,
-        last_offset_delta=1,
-        base_timestamp=encoded.base_timestamp,
-        max_timestamp=encoded.max_timestamp,
-        producer_id=4000,
-        producer_epoch=3,
-        base_sequence=7,
-        record_count=2,
-    )
-    assert encoded.buffer == F76
-    out = []
-    assert kernels.decode_run(F76, 0, out, 10, 0, END) == (91, v.DECODE_END)
-    assert out == [
-        Record(100, 1700000000000, b"k1", b"v1", (("h", b"x"), ("n", None))),
-        Record(101, 1700000000005, None, b"hello", ()),
-    ]
-
-
-def test_f77_tombstone_and_falling_timestamp(kernels):
-    encoded = kernels.encode_lists([b"a", b"b"], [None, b""], [1000, 900])
-    assert encoded.buffer[61:] == F77[61:]
-    assert (encoded.base_timestamp, encoded.max_timestamp, encoded.offset_of_max) == (1000, 1000, 0)
-    assert kernels.decode_records(F77[61:], 0, 1000, 2) == [
-        (0, 1000, b"a", None, ()),
-        (1, 900, b"b", b"", ()),
-    ]
-
-
 def test_f81_control_batches_are_special(kernels):
     out = []
-    assert kernels.decode_run(F81, 0, out, 10, 0, END) == (0, v.DECODE_SPECIAL)
-    assert kernels.decode_run(F81, 0, out, 10, 8, END) == (156, v.DECODE_END)
-    (abort,) = kernels.decode_records(F81[61:78], 7, 1700000000100, 1)
+    assert kernels.decode_run(MARKER_BATCHES, 0, out, 10, 0, END) == (0, v.DECODE_SPECIAL)
+    assert kernels.decode_run(MARKER_BATCHES, 0, out, 10, 8, END) == (156, v.DECODE_END)
+    (abort,) = kernels.decode_records(MARKER_BATCHES[61:78], 7, 1700000000100, 1)
     assert (abort.key, abort.value) == (bytes(4), b"\0\0\0\0\0\x09")
-    found = kernels.analyse_batches(F81)
+    found = kernels.analyse_batches(MARKER_BATCHES)
     assert (found.attributes_or, found.attributes_and, found.has_producer) == (0x30, 0x30, True)
     assert not found.ascending
 
 
 def test_f89_compressed_batches_are_special(kernels):
-    assert kernels.decode_run(F89, 0, [], 10, 0, END) == (0, v.DECODE_SPECIAL)
-    assert kernels.ColumnBuilder().add_run(F89, 0, 9, 9, 0, END) == (0, v.DECODE_SPECIAL)
-    found = kernels.analyse_batches(F89, deep=True)
+    assert kernels.decode_run(LZ4, 0, [], 10, 0, END) == (0, v.DECODE_SPECIAL)
+    assert kernels.ColumnBuilder().add_run(LZ4, 0, 9, 9, 0, END) == (0, v.DECODE_SPECIAL)
+    found = kernels.analyse_batches(LZ4, deep=True)
     assert (found.codec_mask, found.record_count, found.min_timestamp) == (1 << 3, 1, -1)
 
 
 def test_f92_empty_batch(kernels):
-    (row,), _, status = rows_of(kernels, F92)
+    (row,), _, status = rows_of(kernels, EMPTY)
     assert (row["base_offset"], row["last_offset"], row["record_count"]) == (100, 101, 0)
     assert status == v.SCAN_END
-    assert kernels.decode_run(F92, 0, [], 10, 0, END) == (61, v.DECODE_END)
-    assert not kernels.analyse_batches(F92, deep=True).dense
+    assert kernels.decode_run(EMPTY, 0, [], 10, 0, END) == (61, v.DECODE_END)
+    assert not kernels.analyse_batches(EMPTY, deep=True).dense
     encoded = kernels.encode_records([], 0)
     assert encoded.buffer == bytes(61)
     assert (encoded.count, encoded.base_timestamp, encoded.offset_of_max) == (0, -1, -1)
-    scan, _ = recover(kernels, F92, 0, 4096)
+    scan, _ = recover(kernels, EMPTY, 0, 4096)
     assert (scan.next_offset, scan.record_count, scan.batch_count) == (102, 0, 1)
 
 
 def test_f94_log_append_time_overrides_the_deltas(kernels):
     out = []
-    kernels.decode_run(F94, 0, out, 10, 0, END)
+    kernels.decode_run(LOG_APPEND, 0, out, 10, 0, END)
     assert [r.timestamp for r in out] == [9999, 9999]
-    assert [r.timestamp for r in kernels.decode_records(F94[61:], 500, 1000, 2)] == [1000, 1500]
+    assert [r.timestamp for r in kernels.decode_records(LOG_APPEND[61:], 500, 1000, 2)] == [
+        1000,
+        1500,
+    ]
     builder = kernels.ColumnBuilder(keys=False)
-    builder.add_run(F94, 0, 10, 10, 501, END)
+    builder.add_run(LOG_APPEND, 0, 10, 10, 501, END)
     assert list(memoryview(builder.finish()["timestamps"])) == [9999]
-    found = kernels.analyse_batches(F94, deep=True)
+    found = kernels.analyse_batches(LOG_APPEND, deep=True)
     assert (found.min_timestamp, found.record_max_timestamp) == (9999, 9999)
 
 
 def test_f104_legacy_entries(kernels):
-    rows, position, status = rows_of(kernels, F104)
-    assert (position, status) == (len(F104), v.SCAN_END)
+    rows, position, status = rows_of(kernels, LEGACY)
+    assert (position, status) == (len(LEGACY), v.SCAN_END)
     assert [(r["magic"], r["base_offset"], r["last_offset"]) for r in rows] == [
         (0, 10, 10),
         (1, 10, 10),
@@ -539,8 +472,8 @@ def test_f104_legacy_entries(kernels):
         (1001, 1, -1),
     ]
     assert {(r["leader_epoch"], r["producer_id"]) for r in rows} == {(-1, -1)}
-    assert kernels.decode_run(F104, 0, [], 10, 0, END) == (0, v.DECODE_SPECIAL)
-    found = kernels.analyse_batches(F104)
+    assert kernels.decode_run(LEGACY, 0, [], 10, 0, END) == (0, v.DECODE_SPECIAL)
+    found = kernels.analyse_batches(LEGACY)
     assert (found.magic_min, found.magic_max, found.record_count) == (0, 1, -1)
 
 
