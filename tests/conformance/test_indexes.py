@@ -1,8 +1,8 @@
 """Kafka's OffsetIndexTest, TimeIndexTest and TransactionIndexTest under their names: the edges of
 lookups, full indexes, and aborted transactions.
 
-That entries are those that Kafka writes, is searched by Kafka's own lookups and is cut where Kafka
-cuts (F-114, F-115, F-117 … F-120, F-131 … F-135) is in tests/golden."""
+That their entries are those that Kafka writes, and are found and cut as Kafka finds and cuts them,
+is in tests/golden."""
 
 from __future__ import annotations
 

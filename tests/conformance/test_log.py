@@ -236,8 +236,9 @@ class TestUnifiedLog:
         """testMessageSizeCheck: the leader refuses a batch above ``max.message.bytes``."""
         with Disk(max_message_bytes=PAIR).open() as log:
             lead(log, 1)
-            with pytest.raises(RecordTooLargeError):
-                log.append_as_leader(batch(count=3), 0)
+            for data in (batch(count=3), batch() + batch(count=3)):
+                with pytest.raises(RecordTooLargeError):
+                    log.append_as_leader(data, 0)
             with pytest.raises(RecordTooLargeError):
                 log.append([(None, bytes(PAIR))])
             assert log.log_end_offset == 2

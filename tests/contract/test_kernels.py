@@ -5,7 +5,6 @@ What Kafka wrote is read, recovered and written by the native ones in tests/gold
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
@@ -38,13 +37,6 @@ _codec = pytest.importorskip("logstore.kernels._codec")
 native = SimpleNamespace(**{**vars(_scan), **vars(_codec)})
 GOLDEN = Path(__file__).parent.parent / "golden" / "data"
 SEGMENTS = sorted(p.name for p in GOLDEN.glob("v?-*"))
-PLAIN = [
-    "v2-compacted-none",
-    "v2-kraft-control",
-    "v2-logappend-none",
-    "v2-none",
-    "v2-txn",
-]
 END = 2**63 - 1
 MARKER_BATCHES, LEGACY = b"".join(MARKERS), b"".join(MESSAGES)
 

@@ -229,24 +229,6 @@ def test_entries_of_a_deleted_log_are_not_taken(tmp_path: Path) -> None:
         assert (log.log_start_offset, log.log_end_offset) == (0, 10)
 
 
-def test_power_cuts_around_close_and_open() -> None:
-    """No state in between is taken for a clean stop with other records."""
-    disk = Disk()
-    log = disk.open(clean_shutdown=None)
-    log.append(VALUES, sync=True)
-    log.close()
-    disk.storage.crash(mode="all_lost")
-    log = disk.open(clean_shutdown=None)
-    assert log.log_end_offset == 10
-    log.append(VALUES)
-    disk.storage.crash(mode="all_lost")  # the second append may be lost; the mark must be
-    log = disk.open(clean_shutdown=None)
-    assert not log.recovery_report.clean
-    assert log.log_end_offset >= 10
-    log.check_invariants()
-    log.close()
-
-
 def test_a_forked_child_does_not_own_the_log(tmp_path: Path) -> None:
     log = ReplicaLog.open(tmp_path / "orders-0")
     pid = os.fork()

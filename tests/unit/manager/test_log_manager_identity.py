@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -212,6 +211,17 @@ class TestLoading:
         manager = machine.start(replicated=True)
         assert manager.get(*T0).recovery_point < 60
         manager.crash()
+
+    def test_recovery_points_that_cannot_be_read_cost_time_alone(self) -> None:
+        """shouldThrowIfVersionIsNotRecognised: as if there were none (F-32)."""
+        machine = Machine()
+        with machine.start() as manager:
+            fill(manager.get_or_create(*T0), 1)
+        machine.storage.write_file(f"/logs/{RECOVERY_POINT}", b"1\n1\nt 0 1\n")
+        machine.storage.remove("/logs/.kafka_cleanshutdown")
+        with machine.start() as manager:
+            assert manager.get(*T0).recovery_point == 0
+            assert all_offsets(manager.get(*T0)) == [0]
 
     def test_a_directory_in_the_place_of_its_identity_concerns_a_log_directory(self) -> None:
         machine = Machine("/a", "/b")
@@ -429,20 +439,3 @@ class TestOrderOfCheckpoints:
         manager.truncate_to({T1: 55})
         assert stored(machine, HIGH_WATERMARK)[T1] == 55
         manager.crash()
-
-
-def test_on_a_real_disk(tmp_path: Path) -> None:
-    with LogManager([tmp_path]) as manager:
-        (log,) = manager.create_topic("t", 1)
-        log.append([(b"k", b"old")] * 1000)
-        log.delete_records(500)
-        manager.checkpoint_recovery_points()
-        manager.delete_topic("t")
-        (log,) = manager.create_topic("t", 1)
-        log.append([(b"k", b"new")] * 400)
-        log.flush()
-        manager.crash()
-    with LogManager([tmp_path]) as manager:
-        log = manager.get("t", 0)
-        assert [record.value for record in log.records()] == [b"new"] * 400
-        assert log.recovery_report.warnings == []

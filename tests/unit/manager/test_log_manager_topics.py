@@ -22,7 +22,6 @@ from logstore.common.errors import (
 from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 from logstore.manager.claims import Claims
-from logstore.storage.local import LocalStorage
 from logstore.testing import SimulatedCrash
 from tests.support.builders import batch
 from tests.support.cases import for_each
@@ -34,6 +33,19 @@ from tests.unit.manager.test_log_manager import Machine
 def kill(machine: Machine, manager: LogManager) -> None:
     machine.storage.crash(mode="all_kept")
     manager.crash()
+
+
+def die_at_the_sixth(machine: Machine) -> None:
+    """The disk ``/b`` takes nothing more once ``t-5`` is to get its name."""
+    rename = machine.storage.rename
+
+    def dying(source: str, target: str) -> None:
+        if target.endswith("/b/t-5"):
+            machine.storage.fail("write", "/b/*", times=10**6)
+            machine.storage.fail("rename", "/b/*", times=10**6)
+        rename(source, target)
+
+    machine.storage.rename = dying  # type: ignore[method-assign]
 
 
 class TestCreation:
@@ -62,15 +74,7 @@ class TestCreation:
         """The topic is elsewhere by then, under another id or under the same."""
         machine = Machine("/a", "/b")
         manager = machine.start()
-        rename = machine.storage.rename
-
-        def dying(source: str, target: str) -> None:
-            if target.endswith("/b/t-5"):
-                machine.storage.fail("write", "/b/*", times=10**6)
-                machine.storage.fail("rename", "/b/*", times=10**6)
-            rename(source, target)
-
-        machine.storage.rename = dying  # type: ignore[method-assign]
+        die_at_the_sixth(machine)
         with pytest.raises(StorageFailedError):
             manager.create_topic("t", 6)
         assert manager.topics() == {}
@@ -90,15 +94,7 @@ class TestCreation:
         machine = Machine("/a", "/b")
         manager = machine.start()
         manager.create_topic("t", 2)
-        rename = machine.storage.rename
-
-        def dying(source: str, target: str) -> None:
-            if target.endswith("/b/t-5"):
-                machine.storage.fail("write", "/b/*", times=10**6)
-                machine.storage.fail("rename", "/b/*", times=10**6)
-            rename(source, target)
-
-        machine.storage.rename = dying  # type: ignore[method-assign]
+        die_at_the_sixth(machine)
         with pytest.raises(StorageFailedError):
             manager.create_partitions("t", 6)
         assert manager.topics() == {"t": [0]}  # the other one is on the dead disk
@@ -470,22 +466,3 @@ class TestClaims:
         claims.close()
         with pytest.raises(LogstoreError), claims.of("t"):
             pass
-
-
-def test_a_full_disk_on_a_real_file_system(tmp_path: Any) -> None:
-    class Full(LocalStorage):
-        def open(self, path: str, **options: Any) -> Any:
-            if "t-2" in path:
-                raise OSError(errno.ENOSPC, "No space left on device", path)
-            return super().open(path, **options)
-
-    directories = [tmp_path / "a", tmp_path / "b"]
-    with LogManager(directories, storage=Full()) as manager:
-        for _ in range(2):
-            with pytest.raises(StorageFailedError):
-                manager.create_topic("t", 4)
-            assert not manager.logs
-    with LogManager(directories) as manager:
-        assert not manager.logs
-        (log, *_) = manager.create_topic("t", 4)
-        log.append_as_leader(batch(), 0)

@@ -278,21 +278,6 @@ def test_a_snapshot_takes_no_more_memory_than_its_header_asks_for(tmp_path: Path
     log.crash()
 
 
-def test_a_small_file_is_read_without_room_for_a_large_one(tmp_path: Path) -> None:
-    path = tmp_path / "small"
-    path.write_bytes(b"12345678")
-    tracemalloc.start()
-    try:
-        assert OsFiles().read_file(str(path), 64 << 20) == b"12345678"
-        assert tracemalloc.get_traced_memory()[1] < 64 << 10
-    finally:
-        tracemalloc.stop()
-    for limit in (0, 1, 7):
-        with pytest.raises(UnusableFileError):
-            OsFiles().read_file(str(path), limit)
-    assert OsFiles().read_file(str(path)) == b"12345678"
-
-
 def test_the_time_of_a_recovery_comes_from_the_clock() -> None:
     """So that a simulation repeats its reports too."""
     reports = []

@@ -9,13 +9,12 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoints import Files, OffsetCheckpoint, TopicPartition, replace_file
+from checkpoints import Files, replace_file
 from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
 from logstore.testing.faulty import FOREVER, SECTOR_SIZE, CrashMode
 
@@ -392,25 +391,6 @@ def test_replacing_without_a_directory_sync_forgets_the_new_text() -> None:
     assert (True, OLD) in set(replacement_states(without_directory_sync))
 
 
-def test_offset_checkpoints_survive_every_crash_point() -> None:
-    before = {TopicPartition("t", 0): 1}
-    after = {TopicPartition("t", 0): 2, TopicPartition("t", 1): 5}
-    found = set()
-    for count in range(1, 9):
-        for seed in range(20):
-            disk = FaultyStorage()
-            checkpoint = OffsetCheckpoint("/x", disk)
-            checkpoint.write(before)
-            disk.crash_after(count)
-            with suppress(SimulatedCrash):
-                checkpoint.write(after)
-            disk.crash(random.Random(seed))
-            offsets = checkpoint.read()
-            assert offsets in (before, after)
-            found.add(len(offsets))
-    assert found == {1, 2}
-
-
 # --- crash points
 
 
@@ -760,23 +740,6 @@ def test_a_wiped_disk_is_empty_for_good(mode: CrashMode) -> None:
     assert disk.scan_dir("/") == []
     with pytest.raises(FileNotFoundError):
         disk.wipe("/a")
-
-
-def test_no_descriptor_is_left() -> None:
-    """S-45: the table is full for a while."""
-    disk = disk_with("/f", b"abc")
-    fault = disk.fail("open", "/*", error=errno.EMFILE, times=3)
-    for call in (
-        lambda: disk.open("/f"),
-        lambda: disk.read_file("/f"),
-        lambda: disk.write_file("/g", b""),
-    ):
-        with pytest.raises(OSError) as caught:
-            call()
-        assert caught.value.errno == errno.EMFILE
-    assert fault.struck == disk.struck["open"] == 3
-    assert disk.read_file("/f") == b"abc"
-    assert disk.info("/g") is None
 
 
 # --- determinism
