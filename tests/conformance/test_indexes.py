@@ -1,8 +1,8 @@
 """Kafka's OffsetIndexTest, TimeIndexTest and TransactionIndexTest under their names: the edges of
 lookups, full indexes, and aborted transactions.
 
-That their entries are those that Kafka writes, and are found and cut as Kafka finds and cuts them,
-is in tests/golden."""
+That offset entries are those that Kafka writes, and that lookups find what Kafka finds, is in
+tests/golden."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ import pytest
 from logstore.common.errors import CorruptIndexError
 from logstore.format.index_entry import (
     OffsetIndexEntry,
+    TimeIndexEntry,
     encode_offset_entries,
+    encode_time_entries,
 )
 from logstore.segments.index import (
     AbortedTxn,
     OffsetIndex,
     OffsetPosition,
+    TimeIndex,
     TimestampOffset,
     TransactionIndex,
 )
@@ -33,6 +36,13 @@ def offset_index(entries: list[OffsetIndexEntry]) -> OffsetIndex:
     disk = Disk()
     index = OffsetIndex(disk.storage, disk.path(file_name(BASE, ".index")), BASE)
     index.replace(encode_offset_entries(entries, BASE))
+    return index
+
+
+def time_index(entries: list[TimeIndexEntry]) -> TimeIndex:
+    disk = Disk()
+    index = TimeIndex(disk.storage, disk.path(file_name(BASE, ".timeindex")), BASE)
+    index.replace(encode_time_entries(entries, BASE))
     return index
 
 
@@ -96,6 +106,12 @@ class TestOffsetIndex:
             expected.append(OffsetIndexEntry(11, 5 * PAIR))
             assert raw == encode_offset_entries(expected, 0) + bytes(1200 - 8 * len(expected))
 
+    def test_truncate(self) -> None:
+        """truncate: entries at or above the offset vanish (F-115)."""
+        index = offset_index([OffsetIndexEntry(BASE + i, i) for i in range(1, 10)])
+        for target, kept in ((BASE + 12, 9), (BASE + 9, 8), (BASE + 5, 4), (BASE, 0)):
+            assert index.count_below(target, 9) == kept
+
     def test_fetch_upper_bound_offset(self) -> None:
         """testFetchUpperBoundOffset: the bound for a byte budget is the first entry at or after
         its end, none past the last (F-114, F-160)."""
@@ -123,6 +139,35 @@ class TestOffsetIndex:
 
 
 class TestTimeIndex:
+    def test_truncate(self) -> None:
+        """testTruncate: entries whose offset is at or above the target vanish (F-120)."""
+        index = time_index([TimeIndexEntry(100 + i, BASE + i) for i in range(1, 6)])
+        for target, kept in ((BASE + 10, 5), (BASE + 5, 4), (BASE + 1, 0), (BASE, 0)):
+            assert index.count_below(target, 5) == kept
+
+    def test_entries_of_rising_timestamps_only(self) -> None:
+        """F-117, F-118, F-135: an entry is written only for a larger timestamp; the last one at
+        the roll."""
+        disk = Disk(index_interval_bytes=0)
+        with disk.open() as log:
+            for stamp in (5, 3, 7, 7, 6, 9):
+                log.append_as_leader(batch(count=2, timestamp=NOW + stamp), 0)
+            log.roll()
+        expected = [TimeIndexEntry(NOW + 5, 1), TimeIndexEntry(NOW + 7, 5)]
+        expected.append(TimeIndexEntry(NOW + 9, 11))
+        assert disk.read(file_name(0, ".timeindex")) == encode_time_entries(expected, 0)
+
+    def test_the_last_entry_is_written_on_roll(self) -> None:
+        """F-135: also when the interval was not reached."""
+        disk = Disk()
+        with disk.open() as log:
+            log.append_as_leader(batch(count=2, timestamp=NOW), 0)
+            log.append_as_leader(batch(count=2, timestamp=NOW - 5), 0)
+            log.roll()
+        expected = encode_time_entries([TimeIndexEntry(NOW, 1)], 0)
+        assert disk.read(file_name(0, ".timeindex")) == expected
+        assert disk.read(file_name(0, ".index")) == b""
+
     def test_sanity_check(self) -> None:
         """testSanityCheck: entries that descend are corruption. A load does not look for it
         (F-141); recovery writes them anew, whatever they were."""

@@ -147,6 +147,18 @@ class TestUnifiedLog:
             # The limit of the reader lies below: nothing for it, but no error.
             assert log.read(1025, up_to=1025).data == b""
 
+    def test_read_with_min_message(self) -> None:
+        """testReadWithMinMessage: at least one whole batch, also above the limit (F-158)."""
+        with segmented(Disk()) as log:
+            for offset in range(8):
+                whole = (8 - offset + 1) // 2 * PAIR
+                for max_bytes in (0, PAIR - 1, PAIR + 1):
+                    fetched = log.read(offset, max_bytes)
+                    assert len(fetched) == min(max(max_bytes, PAIR), whole)
+                    assert fetched.records()[0].offset == offset
+                    without = log.read(offset, max_bytes, minimum_one=False)
+                    assert len(without) == min(max_bytes, whole)
+
     def test_append_with_out_of_order_offsets_throws_exception(self) -> None:
         """testAppendWithOutOfOrderOffsetsThrowsException: followers keep the order of a call
         (F-163)."""
@@ -453,6 +465,9 @@ class TestTruncation:
             assert log.recovery_point == end  # F-273
             assert log.log_start_offset == min(9, end)  # F-274
             assert epochs(log) == ([(2, 9)] if end > 9 else [])  # F-275
+            log.flush_epochs()
+            stored = b"0\n1\n2 9\n" if end > 9 else b"0\n0\n"
+            assert disk.read("leader-epoch-checkpoint") == stored
             assert all(base <= end for base in disk.bases(".snapshot"))  # F-276
             assert log.high_watermark == end  # F-277
             log.check_invariants()

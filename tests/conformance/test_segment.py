@@ -89,6 +89,7 @@ class TestLogSegment:
         segment.truncate_to(42)
         assert stored(segment) == [40]
         assert segment.read_next_offset()[0] == 41
+        assert segment.largest_timestamp == NOW
 
     def test_append_from_file(self) -> None:
         """testAppendFromFile: what is copied from another log arrives in whole batches; offsets

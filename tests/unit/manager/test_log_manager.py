@@ -511,6 +511,19 @@ class TestKept:
             logs.purge_deleted()
             assert not [e for e in machine.storage.scan_dir("/logs") if e.is_dir]
 
+    def test_time_based_flush(self) -> None:
+        """testTimeBasedFlush: the flusher takes logs whose last flush is ``flush.ms`` ago
+        (F-221)."""
+        machine = Machine(flush_ms=1000)
+        with machine.start() as logs:
+            log = logs.create_topic("t", 1)[0]
+            log.append_as_leader(batch(), 0)
+            machine.clock.advance(999)
+            assert logs.flush_dirty_logs() == 0
+            machine.clock.advance(1)
+            assert logs.flush_dirty_logs() == 1
+            assert log.recovery_point == 1
+
     def test_flush_after_so_many_messages(self) -> None:
         """F-161 step 12, F-221: LEO − RP ≥ ``flush.messages``."""
         with Machine(flush_messages=5).start() as logs:
