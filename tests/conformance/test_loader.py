@@ -142,18 +142,29 @@ class TestLogLoader:
         with disk.open() as log:
             assert lookups(log) == before
 
-    @pytest.mark.parametrize("lost", [b"", b"0\n0\n", b"0\n1\n0 0\n", b"0\n2\n0 0\n1 4\n"])
-    def test_log_recovers_for_leader_epoch(self, lost: bytes) -> None:
+    @pytest.mark.parametrize(
+        ("lost", "point"),
+        [
+            (b"", 0),
+            (b"0\n0\n", 0),
+            (b"0\n1\n0 0\n", 0),
+            (b"0\n2\n0 0\n1 4\n", 0),
+            (b"0\n3\n0 0\n1 4\n2 5\n", 7),
+        ],
+    )
+    def test_log_recovers_for_leader_epoch(self, lost: bytes, point: int) -> None:
         """testLogRecoversForLeaderEpoch, testRecoveryRebuildsEpochCache: the epoch cache is
         restored from the batches when the file lost entries."""
         disk = Disk()
         log = disk.open(replicated=True)
         for offset, epoch in ((0, 0), (4, 1), (5, 2), (7, 2), (9, 5)):
+            if offset == 7:
+                log.roll()
             log.append_as_follower(batch(offset, epoch=epoch))
         expected = log.epoch_entries
         log.close()
         disk.write(EPOCHS, lost)
-        with disk.open() as log:
+        with disk.open(recovery_point=point) as log:
             assert log.epoch_entries == expected == ((0, 0), (1, 4), (2, 5), (5, 9))
 
     @pytest.mark.parametrize("lost", ["all indexes", "all snapshots", "last segment", "both"])

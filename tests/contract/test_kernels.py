@@ -1,6 +1,6 @@
 """One suite for both kernels, native and plain Python, and properties which compare the two.
 
-What Kafka wrote is read, recovered and written by the native ones in tests/golden, too.
+What Kafka wrote is read, recovered and written by the native ones in tests/golden.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from logstore.common.types import Record
 from logstore.kernels import _constants as v
 from tests.golden.test_golden_engine import damaged
 from tests.reference import records as reference
-from tests.support.cases import differences, for_each
+from tests.support.cases import for_each
+from tests.unit.format.test_format_batch import EMPTY, LOG_APPEND, LZ4, MARKERS
+from tests.unit.format.test_format_legacy import MESSAGES
 
 _scan = pytest.importorskip("logstore.kernels._scan")
 _codec = pytest.importorskip("logstore.kernels._codec")
@@ -74,55 +76,6 @@ def rows_of(kernels, data, *, start=0, capacity=2000, check_crc=True, stop_on_ba
     return rows, position, status
 
 
-def expected_records(name):
-    """Records per batch position, as Kafka's reader saw them."""
-    batches = {}
-    for line in lines(name, "records.jsonl"):
-        key, value = (
-            None if line[f] is None else base64.b64decode(line[f]) for f in ("key", "value")
-        )
-        headers = tuple(
-            (name, None if content is None else base64.b64decode(content))
-            for name, content in line.get("headers") or ()
-        )
-        record = Record(line["offset"], line["timestamp"], key, value, headers)
-        batches.setdefault(line["batch"], []).append(record)
-    return batches
-
-
-@for_each("name", SEGMENTS)
-def test_scan_sees_the_headers_that_kafka_wrote(kernels, name):
-    data = segment_bytes(name)
-    rows, position, status = rows_of(kernels, data)
-    assert (position, status) == (len(data), v.SCAN_END)
-    names = {
-        "position": "position",
-        "size": "size",
-        "base_offset": "baseOffset",
-        "last_offset": "lastOffset",
-        "max_timestamp": "maxTimestamp",
-        "magic": "magic",
-        "crc": "crc",
-        "attributes": "attributes",
-    }
-    if name.startswith("v2"):
-        names |= {
-            "base_timestamp": "baseTimestamp",
-            "leader_epoch": "partitionLeaderEpoch",
-            "producer_id": "producerId",
-            "producer_epoch": "producerEpoch",
-            "base_sequence": "baseSequence",
-            "record_count": "count",
-        }
-    else:
-        del names["base_offset"]  # Kafka unpacks a wrapper to say it (F-103)
-    expected = lines(name, "batches.jsonl")
-    assert len(rows) == len(expected)
-    for row, batch in zip(rows, expected, strict=True):
-        assert {n: row[n] for n in names} == {n: batch[k] for n, k in names.items()}
-        assert row["valid"] == 1
-
-
 def recover(kernels, data, base_offset, interval, window=None, **options):
     """Recovery over windows of ``window`` bytes, as a caller does it."""
     scan = kernels.RecoveryScan(base_offset, interval, **options)
@@ -146,7 +99,7 @@ def digest(data):
 @for_each("window", [None, 1, 700, 9000])
 @for_each("name", SEGMENTS)
 def test_recovery_rebuilds_the_index_files_of_kafka(kernels, name, window):
-    """Rules F-131 to F-135, F-232 and F-233, by windows of any size."""
+    """Rules F-131 to F-135, F-232 and F-233."""
     facts = segment_facts(name)
     kafka = facts["recover"]
     data = segment_bytes(name)
@@ -173,79 +126,8 @@ def test_recovery_rebuilds_the_index_files_of_kafka(kernels, name, window):
     ]
 
 
-def damaged(case):
-    """Apply a recipe of recovery/cases.jsonl."""
-    data = bytearray(segment_bytes(case["source"]))
-    kind, *args = case["op"]
-    if kind == "truncate":
-        del data[args[0] :]
-    elif kind == "flip":
-        data[args[0]] ^= args[1]
-    elif kind == "append_zeros":
-        data += bytes(args[0])
-    elif kind == "append_ff":
-        data += b"\xff" * args[0]
-    elif kind == "zero_range":
-        data[args[0] : args[0] + args[1]] = bytes(args[1])
-    elif kind == "set_i32":
-        struct.pack_into(">I", data, args[0], args[1] & 0xFFFF_FFFF)
-    elif kind == "duplicate_tail":
-        data += data[args[0] : args[0] + args[1]]
-    elif kind == "swap_base":
-        struct.pack_into(">q", data, args[0], segment_facts(case["source"])["baseOffset"])
-    else:
-        assert kind == "none"
-    return bytes(data)
-
-
-CASES = lines("recovery", "cases.jsonl")
-
-OUTSIDE_THE_CRC = {
-    "magic": "a magic above 2, which Kafka takes for 2 (F-108)",
-    "order": "a base offset that does not ascend, which Kafka does not check",
-}
-
-
-def stricter_than_kafka(case, scan):
-    """Why we end earlier than Kafka, if that is on purpose."""
-    if scan.status == v.SCAN_BAD_MAGIC:
-        return OUTSIDE_THE_CRC["magic"]
-    if scan.strict and scan.status == v.SCAN_BAD_OFFSET:
-        return OUTSIDE_THE_CRC["order"]
-    return None
-
-
 def case_id(case):
     return f"{case['source']}-{'-'.join(map(str, case['op']))}"
-
-
-@pytest.mark.parametrize("strict", [True, False], ids=["strict", "lenient"])
-@pytest.mark.parametrize("source", sorted({case["source"] for case in CASES}))
-def test_recovery_of_damaged_segments_ends_where_kafka_ends(source, strict):
-    cases = [case for case in CASES if case["source"] == source]
-    differences(cases, lambda case: check_recovery(case, strict), case_id)
-
-
-def check_recovery(case, strict):
-    facts = segment_facts(case["source"])
-    data = damaged(case)
-    scan, _ = recover(native, data, facts["baseOffset"], facts["indexIntervalBytes"], strict=strict)
-    if "exception" in case:
-        assert "OffsetOverflow" in case["exception"]  # F-243: not damage for Kafka, an error
-        assert scan.status == v.SCAN_BAD_OFFSET
-        return
-    if scan.valid_bytes < case["validBytes"] and stricter_than_kafka(case, scan):
-        assert case["op"][0] in ("flip", "swap_base", "duplicate_tail", "set_i32")
-        if not strict:
-            assert scan.status == v.SCAN_BAD_MAGIC
-        return
-    assert (scan.valid_bytes, scan.next_offset) == (case["validBytes"], case["nextOffset"])
-    assert len(data) - scan.valid_bytes == case["truncatedBytes"]
-    assert digest(scan.offset_index) == case["indexFileSha256"]
-    assert digest(scan.time_index + scan.final_time_entry()) == case["timeindexFileSha256"]
-    assert [list(e) for e in scan.epochs] == [
-        [e["epoch"], e["startOffset"]] for e in case["leaderEpochs"]
-    ] or not strict
 
 
 def test_both_kernels_recover_damaged_segments_alike():
@@ -279,81 +161,6 @@ SCAN_FIELDS = [
 
 def summary(scan, rows):
     return [getattr(scan, f) for f in SCAN_FIELDS], scan.final_time_entry(), rows
-
-
-@for_each("name", PLAIN)
-def test_decoding_gives_the_records_that_kafka_read(kernels, name):
-    data = segment_bytes(name)
-    rows = {row["position"]: row for row in rows_of(kernels, data)[0]}
-    compressed = {p for p, row in rows.items() if row["attributes"] & 7}
-    expected = expected_records(name)
-    flat = [record for p, records in expected.items() if p not in compressed for record in records]
-    got, position = [], 0
-    builder = kernels.ColumnBuilder(headers=True)
-    while True:
-        start, so_far = position, len(got)
-        position, status = kernels.decode_run(data, position, got, END, 0, END)
-        assert builder.add_run(data, start, END, END, 0, END) == (position, status)
-        assert builder.rows == len(got) >= so_far
-        if status == v.DECODE_END:
-            break
-        assert status == v.DECODE_SPECIAL
-        row = rows[position]
-        if position in compressed:
-            position += row["size"]
-            continue
-        assert row["attributes"] & 0x20
-        payload = data[position + 61 : position + row["size"]]
-        args = row["base_offset"], row["base_timestamp"], row["record_count"]
-        got += kernels.decode_records(payload, *args)
-        assert builder.add_payload(payload, *args, None, 0, END) == v.DECODE_END
-        position += row["size"]
-    assert got == flat
-    assert all(type(r) is Record and type(r.headers) is tuple for r in got)
-    assert columns_as_records(builder.finish()) == flat
-
-
-@for_each("name", ["v2-none", "v2-txn", "v2-compacted-none", "v2-logappend-none"])
-def test_encoding_gives_the_bytes_that_kafka_wrote(kernels, name):
-    """Batches whose deltas a writer makes: offsets 0, 1, 2, … and no delete horizon."""
-    data = segment_bytes(name)
-    written = 0
-    for row in rows_of(kernels, data)[0]:
-        original = data[row["position"] : row["position"] + row["size"]]
-        if row["attributes"] & 7:
-            continue
-        records = kernels.decode_records(
-            original[61:], row["base_offset"], row["base_timestamp"], row["record_count"]
-        )
-        offsets = [r.offset - row["base_offset"] for r in records]
-        if not records or offsets != list(range(len(records))) or row["attributes"] & 0x40:
-            continue
-        if records[0].timestamp != row["base_timestamp"]:
-            continue
-        encoded = kernels.encode_records(records, -1)
-        seal(kernels, encoded.buffer, **{f: row[f] for f in SEAL_FIELDS}, size=row)
-        assert encoded.buffer == original
-        written += 1
-    assert written > 0
-
-
-SEAL_FIELDS = [
-    "base_offset",
-    "leader_epoch",
-    "attributes",
-    "base_timestamp",
-    "max_timestamp",
-    "producer_id",
-    "producer_epoch",
-    "base_sequence",
-    "record_count",
-]
-
-
-def seal(kernels, buffer, *, size, **fields):
-    kernels.seal_batch(
-        buffer, last_offset_delta=size["last_offset"] - size["base_offset"], **fields
-    )
 
 
 # ---- worked examples ----

@@ -107,11 +107,10 @@ def test_writing_nothing_is_allowed(file: File) -> None:
 def test_view_shows_the_bytes_read_only(file: File, position: int, size: int) -> None:
     content = os.urandom(900_000)
     file.write_at(0, content)
-    for position, size in product((0, 1, 5000), (0, 1, 4096, 300_000, 1 << 20)):
-        with file.view(position, size) as view:
-            assert view.readonly
-            assert view.itemsize == 1
-            assert view == content[position : position + size]
+    with file.view(position, size) as view:
+        assert view.readonly
+        assert view.itemsize == 1
+        assert view == content[position : position + size]
 
 
 def test_view_past_the_end_is_empty(file: File) -> None:
@@ -240,11 +239,10 @@ def test_rewrite_changes_nothing(file: File, position: int, size: int) -> None:
     content = os.urandom(300_000)
     file.write_at(0, content)
     file.sync()
-    for position, size in product((0, 1, 5000, 1 << 21), (0, 1, 5000, 700_000, 1 << 30)):
-        file.rewrite(position, size)
-        file.sync()
-        assert file.size() == len(content)
-        assert file.read_at(0, 1 << 20) == content
+    file.rewrite(position, size)
+    file.sync()
+    assert file.size() == len(content)
+    assert file.read_at(0, 1 << 20) == content
 
 
 def test_rewrite_beside_views_and_mappings(file: File) -> None:
@@ -394,17 +392,6 @@ def special(storage: Storage, root: str, kind: str) -> tuple[str, str]:
     return directory, path
 
 
-with_each_special = pytest.mark.parametrize(
-    ("storage", "special"),
-    [
-        *((name, kind) for name in ("local", "overlay_on_disk") for kind in SPECIALS),
-        *((name, "made") for name in ("memory", "faulty", "overlay")),
-    ],
-    indirect=True,
-)
-
-
-@with_each_special
 @pytest.mark.timeout(60)  # a call that waits would wait for ever
 @for_each("kind", SPECIALS)
 def test_what_is_no_regular_file_is_refused_at_once(

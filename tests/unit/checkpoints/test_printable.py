@@ -80,14 +80,12 @@ OURS = [
 @for_each("kind", sorted(set(OURS), key=str), name=lambda kind: kind.__name__)
 def test_every_error_is_one_printable_line(kind: type[Exception]) -> None:
     """Whatever the class does with its arguments: raw in the fields, escaped in the text."""
-    assert len(OURS) > 50
-    for kind in OURS:
-        error = made(kind)
-        assert str(error).isprintable(), kind
-        assert r"\x1b[2J\r\nerror" in str(error), kind
-        assert any(EVIL in str(value) for value in (*error.args, *vars(error).values())), kind
-        copy = pickle.loads(pickle.dumps(error))
-        assert (type(copy), copy.args, str(copy)) == (kind, error.args, str(error))
+    error = made(kind)
+    assert str(error).isprintable()
+    assert r"\x1b[2J\r\nerror" in str(error)
+    assert any(EVIL in str(value) for value in (*error.args, *vars(error).values()))
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), copy.args, str(copy)) == (kind, error.args, str(error))
 
 
 def made(kind: type[Exception]) -> Exception:

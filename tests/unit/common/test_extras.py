@@ -124,19 +124,14 @@ sys.meta_path.insert(0, Absent)
 HIDDEN = "import sys\nfor name in {packages}: sys.modules[name] = None\n"
 
 
-ABSENCES = [
-    *(pytest.param(ABSENT, name, id=f"{name} is absent") for name, *_ in FEATURES),
-    *(
-        pytest.param(HIDDEN, name, id=f"{name} is hidden")
-        for name in ("to_arrow", "report", "metrics", "ZooKeeper", "Spark")
-    ),
-]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("absence", "name"), ABSENCES)
-def test_what_is_missing_is_told(absence: str, name: str) -> None:
-    ((_, code, packages, begins, extra),) = (f for f in FEATURES if f[0] == name)
+@pytest.mark.parametrize("absence", [ABSENT, HIDDEN], ids=["absent", "hidden"])
+@pytest.mark.parametrize(
+    ("code", "packages", "begins", "extra"), [f[1:] for f in FEATURES], ids=[f[0] for f in FEATURES]
+)
+def test_what_is_missing_is_told(
+    code: str, packages: list[str], begins: str, extra: str, absence: str
+) -> None:
     told = subprocess.run(
         [sys.executable, "-c", absence.format(packages=packages) + code],
         capture_output=True,

@@ -89,7 +89,7 @@ def test_what_does_not_compress_still_fits(tmp_path: Path) -> None:
         assert (done.record_count, log.log_end_offset) == (200, 200)
 
 
-@pytest.mark.parametrize("at", [0, 6, 7, 99])
+@pytest.mark.parametrize("at", [0, 1, 6, 7, 8, 99])
 @pytest.mark.parametrize("bad", [(None, b"x" * 3000), (None, "text"), 7, (None,)], ids=repr)
 def test_records_before_the_one_at_fault_are_appended(log: PartitionLog, bad: Any, at: int) -> None:
     records: list[Any] = [(None, b"%d" % n) for n in range(100)]

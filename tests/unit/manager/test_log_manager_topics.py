@@ -23,7 +23,6 @@ from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 from logstore.manager.claims import Claims
 from logstore.testing import SimulatedCrash
-from tests.support.builders import batch
 from tests.support.cases import for_each
 from tests.support.until import patience
 from tests.support.waiting import race

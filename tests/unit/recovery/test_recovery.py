@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.files import OsFiles, UnusableFileError
 from logstore.common.clock import SystemClock
 from logstore.common.config import LogConfig
 from logstore.common.errors import StorageFailedError
