@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -15,11 +14,11 @@ from replication.protocol import FEATURES, SERVED, ApiKey
 from replication.protocol import messages as wire
 from replication.server.serving import ServedCluster
 from tests.support.served import batch, connect, fetch, new_name, produce, served
+from tests.support.until import until
 from tests.support.wire_client import WireClient
 
 V1, V2 = 4, 5  # versions of EndTxn
 CONFIG = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
-WAIT_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -40,28 +39,31 @@ class Producer(NamedTuple):
     producer_epoch: int
 
 
-def _retried(client: WireClient, key: ApiKey, version: int, request: object) -> object:
-    """Asked again while the former transaction ends, or the coordinator is not ready."""
-    again = {
+AGAIN = frozenset(
+    {
         ErrorCode.CONCURRENT_TRANSACTIONS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     }
-    end = time.monotonic() + WAIT_S
-    while True:
-        response = client.ask(key, version, request)
-        if response.error_code not in again or time.monotonic() > end:
-            return response
-        time.sleep(0.005)
+)
+
+
+def _retried(ask: Callable[[], Any]) -> Any:
+    """The answer, asked for again while the former transaction ends or the coordinator loads."""
+
+    def settled() -> Any:
+        answer = ask()
+        return None if answer.error_code in AGAIN else answer
+
+    return until(settled, "an answer that is not to be asked for again")
 
 
 def _init(client: WireClient, transactional_id: str, version: int) -> Producer:
     find = wire.FindCoordinatorRequest(key_type=1, coordinator_keys=(transactional_id,))
     client.ask(ApiKey.FIND_COORDINATOR, 4, find)
     request = wire.InitProducerIdRequest(transactional_id, 60_000)
-    found = _retried(client, ApiKey.INIT_PRODUCER_ID, version, request)
-    assert isinstance(found, wire.InitProducerIdResponse)
+    found = _retried(lambda: client.ask(ApiKey.INIT_PRODUCER_ID, version, request))
     assert found.error_code == ErrorCode.NONE
     return Producer(transactional_id, found.producer_id, found.producer_epoch)
 
@@ -70,9 +72,8 @@ def _end(
     client: WireClient, producer: Producer, committed: bool, version: int
 ) -> wire.EndTxnResponse:
     request = wire.EndTxnRequest(*producer, committed)
-    found = _retried(client, ApiKey.END_TXN, version, request)
-    assert isinstance(found, wire.EndTxnResponse)
-    return found
+    answer: wire.EndTxnResponse = _retried(lambda: client.ask(ApiKey.END_TXN, version, request))
+    return answer
 
 
 def _send(
@@ -91,20 +92,15 @@ def _send(
         base_sequence=sequence,
         transactional=True,
     )
-    end = time.monotonic() + WAIT_S
-    while True:
-        part = produce(client, tp, records, version, transactional_id=producer.transactional_id)
-        if part.error_code != ErrorCode.CONCURRENT_TRANSACTIONS or time.monotonic() > end:
-            return part.error_code
-        time.sleep(0.005)
+    name = producer.transactional_id
+    part = _retried(lambda: produce(client, tp, records, version, transactional_id=name))
+    code: int = part.error_code
+    return code
 
 
 def _committed(client: WireClient, tp: TopicPartition, offset: int) -> None:
     """Wait until the last stable offset is there."""
-    end = time.monotonic() + WAIT_S
-    while fetch(client, tp).last_stable_offset < offset:
-        assert time.monotonic() < end, "markers were not written"
-        time.sleep(0.005)
+    until(lambda: fetch(client, tp).last_stable_offset >= offset, "markers are written")
 
 
 def _topic(kafka: ServedCluster) -> TopicPartition:
@@ -195,7 +191,7 @@ def test_offsets_of_a_transaction_count_when_it_is_committed(
     producer = _init(client, new_name("tx"), 4)
     if version < 5:
         asked = wire.AddOffsetsToTxnRequest(*producer, group)
-        added = _retried(client, ApiKey.ADD_OFFSETS_TO_TXN, min(version, 4), asked)
+        added = _retried(lambda: client.ask(ApiKey.ADD_OFFSETS_TO_TXN, min(version, 4), asked))
         assert added == wire.AddOffsetsToTxnResponse()
     kind = wire.TxnOffsetCommitRequest
     part = kind.TxnOffsetCommitRequestPartition(0, 7, committed_metadata="m")
@@ -210,10 +206,7 @@ def test_offsets_of_a_transaction_count_when_it_is_committed(
     assert [p.error_code for t in committed.topics for p in t.partitions] == [ErrorCode.NONE]
     assert _offset(client, group, tp) in (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
     assert _end(client, producer, True, V2 if version >= 5 else V1).error_code == ErrorCode.NONE
-    end = time.monotonic() + WAIT_S
-    while _offset(client, group, tp) != 7:
-        assert time.monotonic() < end, "the offset was not committed"
-        time.sleep(0.005)
+    until(lambda: _offset(client, group, tp) == 7, "the offset is committed")
 
 
 def _offset(client: WireClient, group: str, tp: TopicPartition) -> int:
