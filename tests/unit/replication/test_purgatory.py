@@ -1,4 +1,5 @@
-"""Waiting operations (R-88 … R-90), over the native and the plain kernel."""
+"""Waiting operations (R-88 … R-90), over the native and the plain kernel: what Kafka's
+DelayedOperationTest says, and more."""
 
 from __future__ import annotations
 
@@ -148,6 +149,7 @@ def test_an_operation_watches_all_its_keys(kernel: ModuleType) -> None:
     purgatory, operation = make(kernel)
     op = operation()
     purgatory.try_complete_else_watch(op, [KEY, OTHER, "any hashable"])
+    assert purgatory.check_and_complete(KEY) == 0, "it is not ready, and goes on watching"
     assert counts(purgatory) == (3, 1)
     op.ready = True
     assert purgatory.check_and_complete("any hashable") == 1

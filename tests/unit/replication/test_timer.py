@@ -1,4 +1,5 @@
-"""The timing wheels (R-91), native and plain."""
+"""The timing wheels (R-91), native and plain: what Kafka's TimerTest, TimingWheelTest and
+TimerTaskListTest say, and more."""
 
 from __future__ import annotations
 
@@ -88,6 +89,7 @@ def test_a_coarse_tick_may_run_early_by_less_than_a_tick(kernel: ModuleType) -> 
     timer = kernel.Timer(0, tick_ms=10)
     timer.add(task_type(kernel)(ran, "a"), 25)
     assert timer.advance(19) == 0
+    assert timer.wheel.current_ms == 10
     assert timer.advance(20) == 1
 
 
