@@ -1,6 +1,6 @@
 """In-sync replicas: scenarios S-11 to S-17 and S-19 on the stage.
 
-Of S-15 the refused change is ``test_a_refused_proposal_is_taken_back`` in
+Of S-15 the refused change is ``test_a_refused_one_is_taken_back`` in
 conformance/test_partition.py; of S-19 the answer NOT_ENOUGH_REPLICAS_AFTER_APPEND is
 ``test_committed_and_then_too_few`` in unit/replication/test_delayed.py.
 """
@@ -147,7 +147,7 @@ def test_s13_election_during_an_in_flight_isr_expansion() -> None:
 
 @pytest.mark.parametrize("caught_up", [False, True], ids=["too soon", "caught up"])
 def test_s14_isr_expansion_before_the_leaders_own_epoch_start(caught_up: bool) -> None:
-    """A new leader's high watermark lags behind what was committed before it."""
+    """A new leader's high watermark lags behind what was committed before it (T-F1, KAFKA-7128)."""
     stage = Stage("ABC", min_isr=2)
     stage.fill("A", 5)
     stage.run(450)

@@ -83,14 +83,15 @@ class RecordingIsrChannel:
         self._on_result.append(on_result)
         return True
 
-    def commit(self) -> None:
-        """The controller accepts the oldest change."""
+    def answer(self, code: ErrorCode) -> None:
+        """What the controller says of the oldest change."""
         item, on_result = self.items.pop(0), self._on_result.pop(0)
         isr = tuple(broker for broker, _ in item.new_isr)
         epoch = item.partition_epoch + 1
-        on_result(
-            AlterPartitionResult(item.tp, ErrorCode.NONE, BROKER, item.leader_epoch, isr, epoch)
-        )
+        on_result(AlterPartitionResult(item.tp, code, BROKER, item.leader_epoch, isr, epoch))
+
+    def commit(self) -> None:
+        self.answer(ErrorCode.NONE)
 
 
 class Host:

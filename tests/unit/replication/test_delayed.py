@@ -139,7 +139,7 @@ class TestProduce:
         ],
     )
     def test_ends_with_the_leadership(self, end: str, code: ErrorCode) -> None:
-        """R-85, R-155: at once, not at the deadline."""
+        """R-85, R-155: at once, not at the deadline. testDeltaToFollowerCompletesProduce (129)."""
         host = Host(directories=("/a", "/b"))
         partition = host.lead()
         answers = host.produce(timeout_ms=60_000)
@@ -272,14 +272,18 @@ class TestFetch:
         assert answers
         assert host.partition().follower(2) == at_first
 
-    def test_is_fenced_by_a_new_leader_epoch(self) -> None:
-        """R-93: also when this broker leads on."""
+    @pytest.mark.parametrize(
+        ("leader", "code"),
+        [(BROKER, ErrorCode.FENCED_LEADER_EPOCH), (2, ErrorCode.NOT_LEADER_OR_FOLLOWER)],
+    )
+    def test_ends_with_the_leader_epoch(self, leader: int, code: ErrorCode) -> None:
+        """R-93: also when this broker leads on. testDeltaToFollowerCompletesFetch."""
         host = Host()
-        host.lead()
-        answers = host.fetch(part(0, epoch=0), replica=2, wait_ms=500)
-        host.lead(epoch=1)
-        assert codes(answers) == [ErrorCode.FENCED_LEADER_EPOCH]
-        assert answers.only.current_leader == (BROKER, 1)
+        host.lead(replicas=(1, 2, 3))
+        answers = host.fetch(part(0, epoch=0), replica=3, wait_ms=500)
+        host.order(host.change(leader=leader, epoch=1, replicas=(1, 2, 3)))
+        assert codes(answers) == [code]
+        assert answers.only.current_leader == (leader, 1)
 
     @pytest.mark.parametrize("replica", [-1, 2])
     def test_ends_when_the_partition_goes(self, replica: int) -> None:

@@ -194,7 +194,14 @@ def test_what_was_fetched_in_an_epoch_that_ended_is_not_appended(
     before(monkeypatch, ReplicaLog, "append_as_follower", act)
     with pytest.raises(NotLeaderOrFollowerError):
         story.partition.append_as_follower(batch(2, epoch=6), 6)
+    for late in (
+        story.partition.truncate_to,
+        lambda at, epoch: story.partition.follow(at, 0, epoch),
+    ):
+        with pytest.raises(NotLeaderOrFollowerError):
+            late(2, 6)
     assert story.values() == [(5, 10)] * 2
+    assert story.log.high_watermark == 1
 
 
 def test_threads_append_while_the_role_changes() -> None:
@@ -437,7 +444,8 @@ def test_an_append_sees_an_isr_that_shrank_while_it_was_under_way(monkeypatch: P
 
 
 def test_progress_of_an_earlier_leadership_does_not_count() -> None:
-    """Between epochs 5 and 7 another leader may have made followers cut what they had of ours."""
+    """R-25: between epochs 5 and 7 another leader may have made followers cut what they had of
+    ours, so the high watermark waits for the first fetch of each."""
     story = Story()
     story.host.replicate(2)
     story.append(OURS)

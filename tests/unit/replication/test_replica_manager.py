@@ -83,6 +83,7 @@ class TestProduce:
         assert partition.log_end_offset == 0
         host.append()
         assert (partition.log_end_offset, partition.high_watermark) == (1, 0)
+        assert partition.under_min_isr
         assert not host.fetch(part(0)).only.records
 
     def test_a_refused_batch_is_explained_and_counted(self) -> None:
@@ -341,13 +342,14 @@ class TestFetchFromFollower:
     def test_a_follower_serves_up_to_its_high_watermark(self) -> None:
         """R-149: above it an empty answer, beyond the log an error."""
         host = Host()
-        partition = host.follow()
-        partition.append_as_follower(batch(count=3), 0)
-        partition.follow(2, 0, 0)
-        assert host.fetch(part(0)).only.records
+        partition = host.follow(epoch=5)
+        partition.append_as_follower(batch(count=3), 5)
+        partition.follow(2, 0, 5)
+        assert host.fetch(part(0, epoch=5)).only.records
         assert not host.fetch(part(3)).only.records
         assert host.fetch(part(4)).only.error_code is ErrorCode.OFFSET_OUT_OF_RANGE
-        assert host.fetch(part(0, epoch=1)).only.error_code is ErrorCode.UNKNOWN_LEADER_EPOCH
+        assert host.fetch(part(0, epoch=4)).only.error_code is ErrorCode.FENCED_LEADER_EPOCH
+        assert host.fetch(part(0, epoch=6)).only.error_code is ErrorCode.UNKNOWN_LEADER_EPOCH
         answer = host.fetch(part(0), replica=3).only
         assert answer.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -454,17 +456,23 @@ class TestOffsets:
                 assert response.partitions[0].error_code is code
 
     def test_latest_is_not_available_before_the_epoch_is_settled(self) -> None:
-        """R-150, S-22."""
+        """R-150, S-22 (testMonotonicOffsetsAfterLeaderChange): a consumer would see it go back."""
         host = Host()
         host.lead(epoch=0)
         host.append(3)
+        host.replicate(2)
         host.lead(epoch=1)
-        request = ListOffsetsRequest((ListOffsetsPartition(TP, LATEST),))
-        (found,) = host.manager.list_offsets(request).partitions
-        assert found.error_code is ErrorCode.OFFSET_NOT_AVAILABLE
+
+        def ask(timestamp: int, replica: int = CONSUMER):
+            request = ListOffsetsRequest((ListOffsetsPartition(TP, timestamp),), replica)
+            (found,) = host.manager.list_offsets(request).partitions
+            return found.error_code, found.offset
+
+        assert ask(LATEST)[0] is ErrorCode.OFFSET_NOT_AVAILABLE
+        assert ask(LATEST, 2) == (ErrorCode.NONE, 3)
+        assert ask(EARLIEST) == (ErrorCode.NONE, 0)
         host.replicate(3)
-        (found,) = host.manager.list_offsets(request).partitions
-        assert (found.error_code, found.offset) == (ErrorCode.NONE, 3)
+        assert ask(LATEST) == (ErrorCode.NONE, 3)
 
 
 class TestLookUp:

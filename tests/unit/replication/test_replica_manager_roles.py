@@ -12,9 +12,11 @@ import pytest
 from checkpoints.offset_checkpoint import HIGH_WATERMARK, OffsetCheckpoint
 from checkpoints.types import TopicPartition
 from replication.common.error_codes import ErrorCode
-from replication.common.errors import KafkaStorageError
+from replication.common.errors import FencedLeaderEpochError, KafkaStorageError
 from replication.common.messages import (
+    FetchPartitionResponse,
     FetchRequest,
+    FetchResponse,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     PartitionChange,
@@ -98,7 +100,10 @@ class TestFencing:
     ) -> None:
         """R-12, R-18: an equal leader epoch goes on from an equal or newer partition epoch."""
         host = Host()
-        host.lead(epoch=3, partition_epoch=5)
+        partition = host.lead(epoch=3, partition_epoch=5)
+        for take, leader in ((partition.make_leader, BROKER), (partition.make_follower, 2)):
+            assert not take(host.change(leader=leader, epoch=4, partition_epoch=4))
+            assert (partition.is_leader, partition.leader_epoch) == (True, 3)
         assert codes(host.order(host.change(epoch=epoch, partition_epoch=partition_epoch))) == [
             code
         ]
@@ -174,8 +179,10 @@ class TestRepetition:
         host.append()
         host.replicate(0)
         known, epochs = host.partition().follower(2), host.partition().local_log().epoch_entries
-        assert codes(host.order(host.change())) == [ErrorCode.NONE]
-        assert host.partition().follower(2) == known
+        for partition_epoch in (0, 1):  # testDoNotResetReplicaStateIfLeaderEpochIsNotBumped (R-11)
+            order = host.change(partition_epoch=partition_epoch)
+            assert codes(host.order(order)) == [ErrorCode.NONE]
+            assert host.partition().follower(2) == known
         assert host.partition().local_log().epoch_entries == epochs
         assert host.produce(acks=1).only.base_offset == 1
 
@@ -229,6 +236,27 @@ class TestFollowing:
         assert not host.manager.fetchers.fetchers
         host.follow(epoch=2)
         assert followed(host) == {TP: (2, 2)}
+
+    @pytest.mark.parametrize("answered", ["before", "after"])
+    def test_to_lead_ends_a_fetching_that_was_fenced(self, answered: str) -> None:
+        """testFencedErrorCausedByBecomeLeader (127): by the epoch in which its own broker leads."""
+        host = Host()
+        host.follow()
+        host.runtime.run_until_idle()
+        fenced = FetchResponse((FetchPartitionResponse(TP, ErrorCode.FENCED_LEADER_EPOCH),))
+        if answered == "before":
+            host.transport.reply(fenced)
+            host.runtime.run_until_idle()
+            failed = host.manager.fetchers.failed_partitions
+            assert isinstance(failed[TP], FencedLeaderEpochError)
+        host.lead(epoch=1)
+        if answered == "after":
+            host.transport.reply(fenced)
+            host.runtime.run_until_idle()
+        assert not host.manager.fetchers.failed_partitions
+        assert host.manager.fetchers.fetchers == ()
+        assert host.manager.fetchers.dead_workers == 0
+        assert host.append().base_offset == 0
 
     def test_many_at_once(self) -> None:
         host = Host()
