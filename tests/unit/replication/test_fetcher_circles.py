@@ -149,6 +149,18 @@ class TestCircles:
         asked = run(stage, answer, 20 * BACKOFF_MS)
         assert 20 <= len(asked) <= 80
 
+    def test_a_cut_at_our_end_is_asked_for_after_a_pause(self) -> None:
+        """R-140 by a leader who breaks it: a delay, not a circle."""
+        stage = Stage()
+        stage.lead(3)
+        stage.hold((5, 1))
+        stage.follow(3)
+        stage.reply(fetched(diverging_epoch=EpochEndOffset(1, 20), high_watermark=0))
+        assert stage.end == 5
+        assert stage.is_idle()
+        stage.runtime.advance(BACKOFF_MS)
+        assert not stage.is_idle()
+
     def test_a_change_of_leader_needs_no_pause(self) -> None:
         """Through several epochs back, then forward."""
         stage = Stage()
