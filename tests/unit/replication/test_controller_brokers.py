@@ -39,6 +39,8 @@ def test_a_follower_that_dies_leaves_the_isr_without_a_new_leader_epoch() -> Non
     b.create(min_insync_replicas="2")
     b.kill(3)
     assert b.partition()[:5] == ((1, 2, 3), (1, 2), 1, 0, 1)
+    fenced = b.alter((1, 2, 3))  # testAlterPartitionShouldRejectFencedBrokers
+    assert fenced.error_code is ErrorCode.INELIGIBLE_REPLICA
     b.kill(2)
     now = b.partition()
     assert (now.isr, now.elr, now.leader_epoch, now.partition_epoch) == ((1,), (2,), 0, 2)

@@ -1,4 +1,5 @@
-"""Who leads, and which ISR change is legal: R-42 … R-58, R-67 … R-78 as tables."""
+"""Who leads, and which ISR change is legal: R-42 … R-58, R-67 … R-78 as tables; with them the cases
+of Kafka's PartitionChangeBuilderTest."""
 
 from __future__ import annotations
 
@@ -130,6 +131,14 @@ WITH_ELR = {
         Mode.ONLINE,
         reg((1, 2), 1),
     ),
+    "R-56: all leave, one comes back uncleanly": (  # testUncleanLeaderElection
+        ALL,
+        (1, 2),
+        (3,),
+        NONE,
+        Mode.UNCLEAN,
+        reg((1,), 1, epoch=6, recovery=RECOVERING),
+    ),
     "R-70: unclean member of the ISR": (
         ALL,
         (2, 3),
@@ -255,6 +264,40 @@ class TestEpochs:
         now = reg((1, 2), 1, replicas=(1, 2))
         after = change(now, now.replicas.__contains__, min_isr=2, replicas=(1, 2, 3))
         assert after[:5] == ((1, 2, 3), (1, 2), 1, 5, 11)
+
+    def test_below_the_minimum_others_stay_eligible(self) -> None:
+        """R-67: testEligibleLeaderReplicas_IsrAddNewMemberNotInELR."""
+        now = reg((1,), 1, (3,), replicas=(1, 2, 3, 4))
+        after = change(now, among(1, 2, 4).__contains__, min_isr=3, isr=(1, 4))
+        assert (after.isr, after.elr) == ((1, 4), (3,))
+
+    def test_another_order_of_the_replicas_raises_one(self) -> None:
+        """testReassignmentRearrangesReplicas."""
+        after = change(ALL, ALL.replicas.__contains__, min_isr=2, replicas=(3, 2, 1))
+        assert after == ALL._replace(replicas=(3, 2, 1), partition_epoch=11)
+
+    def test_a_leader_that_leaves_the_assignment_is_demoted(self) -> None:
+        """testStoppedLeaderIsDemotedAfterReassignmentCompletesEvenIfNoNewEligibleLeaders."""
+        now = reg((4, 1), 4, replicas=(2, 3, 4, 1))
+        for elr_enabled in (False, True):
+            after = change(
+                now,
+                among().__contains__,
+                min_isr=2,
+                elr_enabled=elr_enabled,
+                isr=(2, 3),
+                replicas=(2, 3),
+            )
+            assert after[:4] == ((2, 3), (2, 3), NO_LEADER, 6)
+
+    def test_who_leads_does_not_change_the_recovery_state(self) -> None:
+        """testChangeInLeadershipDoesNotChangeRecoveryState."""
+        for elr_enabled in (False, True):
+            now = reg((1,), 1, recovery=RECOVERING)
+            offline = change(now, among().__contains__, min_isr=2, elr_enabled=elr_enabled, isr=())
+            assert (offline.leader, offline.recovery_state) == (NO_LEADER, RECOVERING)
+            online = change(offline, among(1).__contains__, min_isr=2, elr_enabled=elr_enabled)
+            assert (online.leader, online.isr, online.recovery_state) == (1, (1,), RECOVERING)
 
     def test_an_unclean_leader_that_led_before_begins_an_epoch(self) -> None:
         now = reg((2,), 2)
