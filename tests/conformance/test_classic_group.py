@@ -1,4 +1,5 @@
-"""Kafka's ClassicGroupTest by its names, and what OffsetMetadataManagerTest asks of offsets."""
+"""Kafka's ClassicGroupTest by its names, and what OffsetMetadataManagerTest asks of offsets: what
+a group keeps, when it forgets, and what its log brings back, which nothing else says."""
 
 from __future__ import annotations
 
@@ -22,10 +23,17 @@ from replication.coordinators.groups.requests import (
     OffsetToCommit,
 )
 from replication.coordinators.groups.states import PREDECESSORS, GroupState
-from tests.support.groups import GROUP, TP, GroupHost
+from tests.support.cases import for_each
+from tests.support.groups import APPEND_ERRORS, GROUP, TP, GroupHost
 
 EMPTY, PREPARING, COMPLETING, STABLE, DEAD = GroupState
 DAY_MS = 86_400_000
+COMMIT_ERRORS = {
+    **APPEND_ERRORS,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+    ErrorCode.INVALID_PRODUCER_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
+}
 OTHER = TopicPartition("orders", 1)
 ELSEWHERE = TopicPartition("payments", 0)
 
@@ -59,7 +67,7 @@ class TestTransitions:
         }
     )
 
-    @pytest.mark.parametrize(("before", "after"), list(itertools.product(GroupState, GroupState)))
+    @for_each("before, after", itertools.product(GroupState, GroupState))
     def test_transitions(self, before: GroupState, after: GroupState) -> None:
         """The 17 tests of transitions and illegal transitions, as one table (W-101)."""
         assert (before in PREDECESSORS[after]) == ((before, after) in self.ALLOWED)
@@ -121,7 +129,7 @@ class TestProtocols:
 
 
 class TestCommit:
-    @pytest.mark.parametrize("hears_absence", [True, False])
+    @for_each("hears_absence", [True, False])
     def test_to_a_group_that_is_not_there(self, host: GroupHost, hears_absence: bool) -> None:
         """OffsetCommit knows GROUP_ID_NOT_FOUND from version 9 on."""
         asked = CommitOffsets(
@@ -177,19 +185,7 @@ class TestCommit:
         code = host.commit_offset(1, leader.member_id, generation, producer_id=7)
         assert code is ErrorCode.NONE
 
-    @pytest.mark.parametrize(
-        ("append", "client"),
-        [
-            (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.COORDINATOR_NOT_AVAILABLE),
-            (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
-            (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.COORDINATOR_NOT_AVAILABLE),
-            (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
-            (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR),
-            (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
-            (ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
-            (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_EPOCH),
-        ],
-    )
+    @for_each("append, client", COMMIT_ERRORS.items())
     def test_append_failures(self, host: GroupHost, append: ErrorCode, client: ErrorCode) -> None:
         """testCommitOffsetAppendFailureTransformsError…: and nothing is committed, nor a group
         made of it (W-114)."""
@@ -441,8 +437,7 @@ class TestDeletion:
             assert other.offset(group_id="other") == -1
             assert other.state == "Stable"
 
-    @pytest.mark.parametrize("producer_id", [-1, 5])
-    @pytest.mark.parametrize("retention_ms", [-1, DAY_MS])
+    @for_each("producer_id, retention_ms", itertools.product([-1, 5], [-1, DAY_MS]))
     def test_the_topic_id_is_written(
         self, host: GroupHost, producer_id: int, retention_ms: int
     ) -> None:

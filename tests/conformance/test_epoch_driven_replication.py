@@ -1,5 +1,6 @@
 """Kafka's EpochDrivenReplicationProtocolAcceptanceTest under its names (cases 131 to 135), with
-whole brokers on a stage (``tests.scenarios.stage``)."""
+whole brokers on a stage (``tests.scenarios.stage``): logs are equal byte by byte after restarts and
+losses of power, which no unit test has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Kafka's GroupMetadataManagerTest: the classic protocol, by its names."""
+"""Kafka's GroupMetadataManagerTest by its names: nothing else says who joins, syncs, is silent and
+leaves in the classic protocol, and what each hears."""
 
 from __future__ import annotations
 
@@ -10,7 +11,14 @@ from replication.common.error_codes import ErrorCode
 from replication.coordinators.groups.classic import NEW_MEMBER_JOIN_TIMEOUT_MS
 from replication.coordinators.groups.config import GroupConfig
 from replication.coordinators.groups.requests import JoinResult, LeavingMember
-from tests.support.groups import REBALANCE_MS, SESSION_MS, Call, GroupHost
+from tests.support.cases import for_each
+from tests.support.groups import APPEND_ERRORS, REBALANCE_MS, SESSION_MS, Call, GroupHost
+
+SYNC_ERRORS = {
+    **APPEND_ERRORS,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
 
 
 @pytest.fixture
@@ -32,7 +40,7 @@ def keep_alive(host: GroupHost, ms: int, *members: JoinResult) -> None:
 
 
 class TestJoin:
-    @pytest.mark.parametrize("instance", [None, "instance"])
+    @for_each("instance", [None, "instance"])
     def test_join_group_unknown_member_new_group(
         self, host: GroupHost, instance: str | None
     ) -> None:
@@ -475,22 +483,12 @@ class TestSync:
         assert host.synced(member.member_id, 2).error_code is ErrorCode.ILLEGAL_GENERATION
         assert host.synced("nobody", 1).error_code is ErrorCode.UNKNOWN_MEMBER_ID
 
-    @pytest.mark.parametrize(
-        ("append", "client"),
-        [
-            (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.COORDINATOR_NOT_AVAILABLE),
-            (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
-            (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.COORDINATOR_NOT_AVAILABLE),
-            (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
-            (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_COORDINATOR),
-            (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
-            (ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
-        ],
-    )
+    @for_each("append, client", SYNC_ERRORS.items())
     def test_sync_group_as_leader_append_failure_transforms_error(
-        self, host: GroupHost, append: ErrorCode, client: ErrorCode
+        self, append: ErrorCode, client: ErrorCode
     ) -> None:
         """testSyncGroupAsLeaderAppendFailureTransformsError"""
+        host = GroupHost()
         member = host.joined()
         host.refusal = append
         synced = host.synced(member.member_id, 1, {member.member_id: b"all"})

@@ -1,6 +1,6 @@
 """Kafka's JoinGroupRequestTest, SyncGroupRequestTest, HeartbeatRequestTest, LeaveGroupRequestTest,
-DeleteGroupsRequestTest and OffsetDeleteRequestTest with the classic protocol, over sockets and in
-every version served."""
+DeleteGroupsRequestTest and OffsetDeleteRequestTest with the classic protocol, over sockets: what
+of them has a place in which version. What a group does is said without a socket."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from replication.common.error_codes import ErrorCode
 from replication.protocol import SERVED, ApiKey
 from replication.protocol import messages as wire
 from replication.server.serving import ServedCluster
+from tests.support.cases import for_each
 from tests.support.served import connect, new_name, served
 from tests.support.wire_client import WireClient
 
@@ -23,8 +24,7 @@ SYNC_NAMES_PROTOCOL = 5
 
 
 def versions(key: ApiKey) -> list[int]:
-    served_range = SERVED[key]
-    return [n for n in range(20) if n in served_range]
+    return [*SERVED[key].each()]
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +39,7 @@ def client(kafka: ServedCluster) -> Iterator[WireClient]:
         yield connected
 
 
-@pytest.fixture
-def group(client: WireClient) -> str:
+def new_group(client: WireClient) -> str:
     """Its coordinator is ready."""
     name = new_name("group")
     request = wire.FindCoordinatorRequest(coordinator_keys=(name,))
@@ -88,36 +87,40 @@ def stable(client: WireClient, group: str) -> Any:
     return answer
 
 
-@pytest.mark.parametrize("version", versions(ApiKey.JOIN_GROUP))
-class TestJoinGroup:
-    def test_a_member(self, client: WireClient, group: str, version: int) -> None:
-        answer = joined(client, version, group)
-        assert answer.generation_id == 1
-        assert answer.leader == answer.member_id
-        assert answer.member_id.startswith("test-")
-        assert answer.protocol_name == "range"
-        assert answer.protocol_type == ("consumer" if version >= NAMES_PROTOCOL_TYPE else None)
-        assert [(each.member_id, each.metadata) for each in answer.members] == [
-            (answer.member_id, b"topics")
-        ]
-        assert not answer.skip_assignment
-
-    def test_refusals(self, client: WireClient, group: str, version: int) -> None:
-        for code, arguments, fields in (
-            (ErrorCode.INVALID_GROUP_ID, ("",), {}),
-            (ErrorCode.INVALID_SESSION_TIMEOUT, (group,), {"session_timeout_ms": 1}),
-            (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, (group,), {"protocols": ()}),
-            (ErrorCode.UNKNOWN_MEMBER_ID, (group, "nobody"), {}),
-        ):
-            answer = join(client, version, *arguments, **fields)
-            assert answer.error_code == code
-            assert (answer.generation_id, answer.leader, answer.members) == (-1, "", ())
-            assert answer.protocol_name == (None if version >= NAMES_PROTOCOL_TYPE else "")
+@for_each("version", versions(ApiKey.JOIN_GROUP))
+def test_a_member_joins(client: WireClient, version: int) -> None:
+    group = new_group(client)
+    answer = joined(client, version, group)
+    assert answer.generation_id == 1
+    assert answer.leader == answer.member_id
+    assert answer.member_id.startswith("test-")
+    assert answer.protocol_name == "range"
+    assert answer.protocol_type == ("consumer" if version >= NAMES_PROTOCOL_TYPE else None)
+    assert [(each.member_id, each.metadata) for each in answer.members] == [
+        (answer.member_id, b"topics")
+    ]
+    assert not answer.skip_assignment
 
 
-@pytest.mark.parametrize("version", versions(ApiKey.JOIN_GROUP)[5:])
-def test_static_member(client: WireClient, group: str, version: int) -> None:
+@for_each("version", versions(ApiKey.JOIN_GROUP))
+def test_refused_joins(client: WireClient, version: int) -> None:
+    group = new_group(client)
+    for code, arguments, fields in (
+        (ErrorCode.INVALID_GROUP_ID, ("",), {}),
+        (ErrorCode.INVALID_SESSION_TIMEOUT, (group,), {"session_timeout_ms": 1}),
+        (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, (group,), {"protocols": ()}),
+        (ErrorCode.UNKNOWN_MEMBER_ID, (group, "nobody"), {}),
+    ):
+        answer = join(client, version, *arguments, **fields)
+        assert answer.error_code == code
+        assert (answer.generation_id, answer.leader, answer.members) == (-1, "", ())
+        assert answer.protocol_name == (None if version >= NAMES_PROTOCOL_TYPE else "")
+
+
+@for_each("version", versions(ApiKey.JOIN_GROUP)[5:])
+def test_static_member(client: WireClient, version: int) -> None:
     """From version 5 on members have instances."""
+    group = new_group(client)
     first = join(client, version, group, group_instance_id="one")
     assert first.error_code == ErrorCode.NONE
     assert first.member_id.startswith("one-")
@@ -134,8 +137,9 @@ def test_static_member(client: WireClient, group: str, version: int) -> None:
     assert fenced.error_code == ErrorCode.FENCED_INSTANCE_ID
 
 
-@pytest.mark.parametrize("version", versions(ApiKey.SYNC_GROUP))
-def test_sync_group(client: WireClient, group: str, version: int) -> None:
+@for_each("version", versions(ApiKey.SYNC_GROUP))
+def test_sync_group(client: WireClient, version: int) -> None:
+    group = new_group(client)
     answer = joined(client, 9, group)
     for code, fields in (
         (ErrorCode.UNKNOWN_MEMBER_ID, {"member_id": "nobody"}),
@@ -153,8 +157,9 @@ def test_sync_group(client: WireClient, group: str, version: int) -> None:
     assert (synced.protocol_type, synced.protocol_name) == named
 
 
-@pytest.mark.parametrize("version", versions(ApiKey.HEARTBEAT))
-def test_heartbeat(client: WireClient, group: str, version: int) -> None:
+@for_each("version", versions(ApiKey.HEARTBEAT))
+def test_heartbeat(client: WireClient, version: int) -> None:
+    group = new_group(client)
     answer = stable(client, group)
 
     def beat(member: str, generation: int, of: str = group) -> int:
@@ -168,8 +173,9 @@ def test_heartbeat(client: WireClient, group: str, version: int) -> None:
     assert beat(answer.member_id, 1, "other") == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-@pytest.mark.parametrize("version", versions(ApiKey.LEAVE_GROUP))
-def test_leave_group(client: WireClient, group: str, version: int) -> None:
+@for_each("version", versions(ApiKey.LEAVE_GROUP))
+def test_leave_group(client: WireClient, version: int) -> None:
+    group = new_group(client)
     answer = stable(client, group)
     kind = wire.LeaveGroupRequest
 
@@ -189,8 +195,9 @@ def test_leave_group(client: WireClient, group: str, version: int) -> None:
     assert left.error_code == ErrorCode.NONE
 
 
-@pytest.mark.parametrize("version", versions(ApiKey.DELETE_GROUPS))
-def test_delete_groups(client: WireClient, group: str, version: int) -> None:
+@for_each("version", versions(ApiKey.DELETE_GROUPS))
+def test_delete_groups(client: WireClient, version: int) -> None:
+    group = new_group(client)
     answer = stable(client, group)
 
     def delete() -> list[tuple[str, int]]:
@@ -207,7 +214,8 @@ def test_delete_groups(client: WireClient, group: str, version: int) -> None:
     assert delete() == [(group, ErrorCode.GROUP_ID_NOT_FOUND), other]
 
 
-def test_offset_delete(kafka: ServedCluster, client: WireClient, group: str) -> None:
+def test_offset_delete(kafka: ServedCluster, client: WireClient) -> None:
+    group = new_group(client)
     topic = new_name()
     kafka.create_topic(topic, 1, 1)
 
@@ -233,8 +241,9 @@ def test_offset_delete(kafka: ServedCluster, client: WireClient, group: str) -> 
     assert codes(delete(topic)) == (ErrorCode.NONE, [ErrorCode.NONE])
 
 
-def test_the_topic_of_groups_does_not_grow(client: WireClient, group: str) -> None:
+def test_the_topic_of_groups_does_not_grow(client: WireClient) -> None:
     """Each group would have another coordinator, who knows nothing of it."""
+    new_group(client)
     kind = wire.CreatePartitionsRequest
     for name in ("__consumer_offsets", "__transaction_state"):
         request = kind((kind.CreatePartitionsTopic(name, 7, None),), 1000)
@@ -242,7 +251,7 @@ def test_the_topic_of_groups_does_not_grow(client: WireClient, group: str) -> No
         assert result.error_code == ErrorCode.INVALID_PARTITIONS
 
 
-@pytest.mark.parametrize("version", versions(ApiKey.FIND_COORDINATOR))
+@for_each("version", versions(ApiKey.FIND_COORDINATOR))
 def test_find_coordinator(kafka: ServedCluster, client: WireClient, version: int) -> None:
     """With the address of the listener by which the client came; types 0 and 1 are there."""
     endpoint = kafka.broker(0).endpoints[0]

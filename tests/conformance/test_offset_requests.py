@@ -14,6 +14,7 @@ from replication.common.error_codes import ErrorCode
 from replication.protocol import SERVED, ApiKey
 from replication.protocol import messages as wire
 from replication.server.serving import ServedCluster
+from tests.support.cases import for_each
 from tests.support.served import batch, connect, fetch, new_name, produce, served
 from tests.support.wire_client import WireClient
 
@@ -80,7 +81,7 @@ def _commit(
     }
 
 
-@pytest.mark.parametrize("version", SERVED[ApiKey.OFFSET_COMMIT].each())
+@for_each("version", SERVED[ApiKey.OFFSET_COMMIT].each())
 def test_offsets_are_committed(
     kafka: ServedCluster, client: WireClient, topic: str, version: int
 ) -> None:
@@ -137,7 +138,7 @@ def _fetched(
     }
 
 
-@pytest.mark.parametrize("version", SERVED[ApiKey.OFFSET_FETCH].each())
+@for_each("version", SERVED[ApiKey.OFFSET_FETCH].each())
 def test_offsets_are_fetched(
     kafka: ServedCluster, client: WireClient, topic: str, version: int
 ) -> None:
@@ -163,7 +164,7 @@ def test_offsets_are_fetched(
         }
 
 
-@pytest.mark.parametrize("version", range(SEVERAL_GROUPS, BY_ID + 1))
+@for_each("version", range(SEVERAL_GROUPS, BY_ID + 1))
 def test_offsets_of_several_groups_are_fetched(
     kafka: ServedCluster, client: WireClient, topic: str, version: int
 ) -> None:
@@ -243,7 +244,7 @@ def test_offsets_of_a_topic_that_was_deleted_are_not_those_of_the_next(
     ]
 
 
-@pytest.mark.parametrize("version", SERVED[ApiKey.DESCRIBE_GROUPS].each())
+@for_each("version", SERVED[ApiKey.DESCRIBE_GROUPS].each())
 def test_a_group_that_is_not_there(client: WireClient, topic: str, version: int) -> None:
     """testDescribeGroupsWithOldConsumerGroupProtocol: an error from version 6 on."""
     response = client.ask(ApiKey.DESCRIBE_GROUPS, version, wire.DescribeGroupsRequest(("nobody",)))
@@ -254,7 +255,7 @@ def test_a_group_that_is_not_there(client: WireClient, topic: str, version: int)
     assert bool(found.error_message) == (version >= 6)
 
 
-@pytest.mark.parametrize("version", SERVED[ApiKey.LIST_GROUPS].each())
+@for_each("version", SERVED[ApiKey.LIST_GROUPS].each())
 def test_groups_are_listed_by_state_and_type(
     kafka: ServedCluster, client: WireClient, topic: str, version: int
 ) -> None:
@@ -291,8 +292,8 @@ def test_there_are_no_coordinators_of_share_groups(client: WireClient) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("key", "version", "request_"),
+@for_each(
+    "key, version, request_",
     [
         (ApiKey.HEARTBEAT, 4, wire.HeartbeatRequest()),
         (ApiKey.SYNC_GROUP, 4, wire.SyncGroupRequest()),

@@ -1,5 +1,5 @@
 """Transactions request by request, over sockets, as producers of version 1 and version 2 send them
-(W-153, W-154, W-164)."""
+(W-153, W-154, W-164): both from end to end, which the unit tests of the coordinator do not have."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from replication.common.error_codes import ErrorCode
 from replication.protocol import FEATURES, SERVED, ApiKey
 from replication.protocol import messages as wire
 from replication.server.serving import ServedCluster
+from tests.support.cases import for_each
 from tests.support.served import batch, connect, fetch, new_name, produce, served
 from tests.support.until import until
 from tests.support.wire_client import WireClient
@@ -182,7 +183,7 @@ def test_records_of_an_epoch_that_ended_are_refused(
     assert fetch(client, tp).high_watermark == 2
 
 
-@pytest.mark.parametrize("version", SERVED[ApiKey.TXN_OFFSET_COMMIT].each())
+@for_each("version", SERVED[ApiKey.TXN_OFFSET_COMMIT].each())
 def test_offsets_of_a_transaction_count_when_it_is_committed(
     kafka: ServedCluster, client: WireClient, version: int
 ) -> None:
@@ -255,7 +256,7 @@ def test_transactions_are_described_and_listed(kafka: ServedCluster, client: Wir
     assert _end(client, producer, False, V2).error_code == ErrorCode.NONE
 
 
-@pytest.mark.parametrize("version", SERVED[ApiKey.API_VERSIONS].each())
+@for_each("version", SERVED[ApiKey.API_VERSIONS].each())
 def test_features_are_those_of_the_cluster(client: WireClient, version: int) -> None:
     """A feature that may be absent is not named to clients that refuse such ones (W-15)."""
     response = client.ask(ApiKey.API_VERSIONS, version, wire.ApiVersionsRequest("test", "1"))

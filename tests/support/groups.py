@@ -53,6 +53,14 @@ from replication.coordinators.groups.shard import GroupShard
 
 GROUP = "g"
 TP = TopicPartition("orders", 0)
+APPEND_ERRORS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+}
+"""What clients hear of an append that failed, whatever they asked for."""
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
 START_MS = 1_700_000_000_000
