@@ -1,4 +1,4 @@
-"""Kafka's ReplicationControlManagerTest and ControllerIntegrationTest under their names: what a
+"""Kafka's ReplicationControlManagerTest under its names: what a
 controller answers to proposals and to elections that somebody asks for. Who leads after an event is
 said by ``test_election.py`` and ``test_controller_brokers.py`` of the unit tests."""
 
@@ -11,26 +11,14 @@ import pytest
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import AlterPartitionItem, ElectionType
 from replication.common.state import RecoveryState, TopicPartition
-from replication.coordination import nodes
 from tests.support.controllers import T0, Brokers
 
 RECOVERING = RecoveryState.RECOVERING
 
 
 class TestReplicationControlManager:
-    def test_eligible_leader_replicas_shrink_and_expand_isr(self) -> None:
-        """testEligibleLeaderReplicas_ShrinkAndExpandIsr."""
-        b = Brokers()
-        b.create(min_insync_replicas="2")
-        b.alter((1, 2))
-        assert b.partition().elr == ()
-        b.alter((1,))
-        assert b.partition().elr == (2,)
-        b.alter((1, 3))
-        assert b.partition().elr == ()
-
     def test_eligible_leader_replicas_effective_min_isr(self) -> None:
-        """testEligibleLeaderReplicas_EffectiveMinIsr: bounded by the number of replicas."""
+        """testEligibleLeaderReplicas_EffectiveMinIsr: at most the number of replicas (R-20)."""
         b = Brokers()
         b.create(assignment=((1, 2),), min_insync_replicas="5")
         assert b.partition().elr == ()
@@ -150,21 +138,3 @@ class TestReplicationControlManager:
         }
         assert b.partition().leader == 2
         assert b.partition().recovery_state is RecoveryState.RECOVERED
-
-
-class TestControllerIntegration:
-    def test_empty_cluster(self) -> None:
-        """testEmptyCluster: the first broker is the controller, of epoch 1."""
-        b = Brokers(1)
-        assert (b.controller.active, b.controller.epoch) == (True, 1)
-
-    def test_controller_epoch_persists_when_all_brokers_down(self) -> None:
-        """testControllerEpochPersistsWhenAllBrokersDown."""
-        b = Brokers(1)
-        b.kill(1)
-        node = b.admin.get(nodes.CONTROLLER_EPOCH)
-        assert node is not None
-        assert nodes.decode_controller_epoch(node.data) == 1
-        assert b.admin.get(nodes.CONTROLLER) is None
-        b.start(1)
-        assert b.controller.epoch == 2

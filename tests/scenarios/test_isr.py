@@ -219,7 +219,7 @@ def test_s15_isr_shrink_high_watermark_waits_then_moves(returns: bool) -> None:
 
 
 def test_s16_stale_expansion_admits_a_wiped_replica() -> None:
-    """The change names the incarnation that had caught up."""
+    """The change names the incarnation that had caught up (T-F2)."""
     stage = Stage("AB")
     stage.kill("B")
     stage.fill("A", 5)
@@ -282,7 +282,7 @@ def test_s17_stopping_replica_does_not_rejoin(news: bool) -> None:
 
 
 def test_s19_minimum_in_sync_replicas() -> None:
-    """Refused before the append; unknown after it; and never visible below the minimum."""
+    """Refused before the append; unknown after it; and never visible below the minimum (T-E2)."""
     stage = Stage("ABC", min_isr=2)
     stage.cluster.network.socket_timeout_ms = 5000
     stage.kill("C")

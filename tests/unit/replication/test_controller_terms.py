@@ -35,6 +35,7 @@ from tests.support.controllers import PAUSE_MS, T0, Brokers
 
 
 def test_one_controller_at_a_time_and_epochs_rise() -> None:
+    """testEmptyCluster, testControllerEpochPersistsWhenAllBrokersDown."""
     b = Brokers()
     terms = []
     for broker in (1, 2, 3):
@@ -42,6 +43,7 @@ def test_one_controller_at_a_time_and_epochs_rise() -> None:
         b.kill(broker)
     assert terms == [[(1, 1)], [(2, 2)], [(3, 3)]]
     assert not any(c.active for c in b.controllers.values())
+    assert b.admin.get(nodes.CONTROLLER) is None
     b.start(2)
     assert b.controller.epoch == 4
 

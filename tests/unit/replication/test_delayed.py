@@ -118,7 +118,7 @@ class TestProduce:
         assert codes(answers) == [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND]
 
     def test_an_isr_change_commits_it_without_another_fetch(self) -> None:
-        """S-15: the completion handler moves the high watermark and answers."""
+        """S-15, R-24: the completion handler moves the high watermark and answers."""
         host = Host(replica_lag_time_max_ms=1000)
         host.lead(replicas=(1, 2, 3), isr=(1, 2, 3))
         answers = host.produce(timeout_ms=60_000)

@@ -205,7 +205,8 @@ def test_what_was_fetched_in_an_epoch_that_ended_is_not_appended(
 
 
 def test_threads_append_while_the_role_changes() -> None:
-    """Epochs ascend along the log, and what is there of ours is what was acknowledged there."""
+    """Epochs ascend along the log, its offsets are in order (R-28), and what is there of ours is
+    what was acknowledged there."""
     host = Host()
     partition = host.lead(epoch=1)
     log = partition.local_log()
