@@ -466,13 +466,14 @@ class TestOffsets:
         def ask(timestamp: int, replica: int = CONSUMER):
             request = ListOffsetsRequest((ListOffsetsPartition(TP, timestamp),), replica)
             (found,) = host.manager.list_offsets(request).partitions
-            return found.error_code, found.offset
+            return found.error_code, found.offset, found.leader_epoch
 
+        assert host.partition().epoch_start_offset == 3
         assert ask(LATEST)[0] is ErrorCode.OFFSET_NOT_AVAILABLE
-        assert ask(LATEST, 2) == (ErrorCode.NONE, 3)
-        assert ask(EARLIEST) == (ErrorCode.NONE, 0)
+        assert ask(LATEST, 2) == (ErrorCode.NONE, 3, 1)
+        assert ask(EARLIEST) == (ErrorCode.NONE, 0, 0)
         host.replicate(3)
-        assert ask(LATEST) == (ErrorCode.NONE, 3)
+        assert ask(LATEST) == (ErrorCode.NONE, 3, 1)
 
 
 class TestLookUp:
