@@ -394,11 +394,9 @@ def special(storage: Storage, root: str, kind: str) -> tuple[str, str]:
 
 @pytest.mark.timeout(60)  # a call that waits would wait for ever
 @for_each("kind", SPECIALS)
-def test_what_is_no_regular_file_is_refused_at_once(
-    storage: Storage, root: str, kind: str, tmp_path: Path
-) -> None:
+def test_what_is_no_regular_file_is_refused_at_once(storage: Storage, root: str, kind: str) -> None:
     directory, path = special(storage, root, kind)
-    with nothing_left(tmp_path):
+    with nothing_left(Path(directory)):
         for call in (
             lambda: storage.open(path),
             lambda: storage.open(path, writable=False),
