@@ -38,7 +38,7 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two topics of 400 records a partition; timestamps are the offsets in ms. Do not change it."""
-    from tests.unit.spark.reading import Broker
+    from tests.spark.reading import Broker
 
     path = tmp_path_factory.mktemp("data") / "logs"
     with Broker(path, orders=2, payments=1) as broker:
