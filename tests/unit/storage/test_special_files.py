@@ -16,8 +16,7 @@ from logstore import DirectoryReader, LogConfig, LogManager, PartitionLog
 from logstore.common.errors import LogstoreError, LogUnavailableError
 from logstore.common.types import TopicPartition
 from tests.support.cases import for_each
-from tests.support.leftovers import descriptors, nothing_left
-from tests.support.until import until
+from tests.support.leftovers import nothing_left
 
 SPARSE = 408 * (26 << 20)  # whole entries of every index
 LOG = f"{0:020}.log"
@@ -157,7 +156,6 @@ def start(path: Path) -> LogManager:
 @pytest.mark.parametrize(
     ("kind", "clean"), [*((kind, True) for kind in KINDS), ("fifo", False), ("sparse", False)]
 )
-@nothing_left()
 @for_each("name", OF_PARTITION, at_once=10)
 @within_10_s()
 def test_in_a_partition(template: Path, tmp_path: Path, name: str, kind: str, clean: bool) -> None:
@@ -167,36 +165,36 @@ def test_in_a_partition(template: Path, tmp_path: Path, name: str, kind: str, cl
     plant(place, kind)
     if not clean:
         (logs / ".kafka_cleanshutdown").unlink()
-    for _ in range(2):
-        with start(logs) as manager:
-            assert manager.live_directories == [str(logs)]
-            assert len(values(manager.get(*U0))) == 60
+    with nothing_left(logs):
+        for _ in range(2):
+            with start(logs) as manager:
+                assert manager.live_directories == [str(logs)]
+                assert len(values(manager.get(*U0))) == 60
+                if expected == UNAVAILABLE:
+                    error = manager.unavailable_logs[T0]
+                    assert name in str(error)
+                    with pytest.raises(LogUnavailableError, match="t-0"):
+                        manager.get(*T0)
+                else:
+                    assert manager.unavailable_logs == {}
+                    log = manager.get(*T0)
+                    gone = 12 if name == LOG else 0
+                    assert len(values(log)) == 60 - gone
+                    found = log.offset_for_timestamp(1_045)
+                    assert found is not None
+                    assert found.offset == 45
+                    log.append([(b"key", b"more")])
+                    log.truncate_to(60)
+                    log.roll()
+                    log.truncate_to(60)
+            assert (logs / ".kafka_cleanshutdown").exists() == (expected == SERVED)
             if expected == UNAVAILABLE:
-                error = manager.unavailable_logs[T0]
-                assert name in str(error)
-                with pytest.raises(LogUnavailableError, match="t-0"):
-                    manager.get(*T0)
-            else:
-                assert manager.unavailable_logs == {}
-                log = manager.get(*T0)
-                gone = 12 if name == LOG else 0
-                assert len(values(log)) == 60 - gone
-                found = log.offset_for_timestamp(1_045)
-                assert found is not None
-                assert found.offset == 45
-                log.append([(b"key", b"more")])
-                log.truncate_to(60)
-                log.roll()
-                log.truncate_to(60)
-        assert (logs / ".kafka_cleanshutdown").exists() == (expected == SERVED)
-        if expected == UNAVAILABLE:
-            assert os.path.lexists(place)
-            entries = (logs / "recovery-point-offset-checkpoint").read_text().splitlines()
-            assert "t 0 60" in entries
+                assert os.path.lexists(place)
+                entries = (logs / "recovery-point-offset-checkpoint").read_text().splitlines()
+                assert "t 0 60" in entries
     if kind in IRREGULAR and expected == SERVED:
         left = [path.name for path in (logs / "t-0").iterdir()]
         assert (name if name.endswith((".else", ".cut")) else f"{name}.aside") in left
-    until(lambda: not descriptors(tmp_path), "all files are closed")
 
 
 @within_10_s()
@@ -217,39 +215,38 @@ def test_a_directory_that_is_as_large_as_what_is_cut(logs: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@nothing_left()
 @for_each("name", OF_DIRECTORY)
 @within_10_s()
 def test_in_a_log_directory(template: Path, tmp_path: Path, name: str, kind: str) -> None:
     logs = copied(template, tmp_path)
     expected = outcome(OF_DIRECTORY[name], kind)
     plant(logs / name, kind)
-    for _ in range(2):
-        with LogManager([logs, tmp_path / "other"], CONFIG, background=False) as manager:
-            if expected == OFFLINE:
-                assert manager.live_directories == [str(tmp_path / "other")]
-                (error,) = manager.offline_directories.values()
-                assert name in str(error)
-                continue
-            assert str(logs) in manager.live_directories
-            assert len(values(manager.get(*T0))) == 60
-            log = manager.get(*U0)
-            log.append([(b"key", b"more")])
-            log.delete_records(log.log_end_offset - 1)
-            log.flush()
-            manager.checkpoint_recovery_points()
-            manager.checkpoint_log_start_offsets()
-            manager.checkpoint_high_watermarks()
-            assert str(logs) in manager.live_directories
-    if expected == OFFLINE:
-        assert os.path.lexists(logs / name)
-    else:
-        written = (logs / "recovery-point-offset-checkpoint").read_text().splitlines()
-        assert "u 0 62" in written
-        assert (logs / ".kafka_cleanshutdown").is_file()
-        aside = name if name == "somebody.else" else f"{name}.aside"
-        assert kind not in IRREGULAR or os.path.lexists(logs / aside)
-    until(lambda: not descriptors(tmp_path), "all files are closed")
+    with nothing_left(logs):
+        for _ in range(2):
+            with LogManager([logs, tmp_path / "other"], CONFIG, background=False) as manager:
+                if expected == OFFLINE:
+                    assert manager.live_directories == [str(tmp_path / "other")]
+                    (error,) = manager.offline_directories.values()
+                    assert name in str(error)
+                    continue
+                assert str(logs) in manager.live_directories
+                assert len(values(manager.get(*T0))) == 60
+                log = manager.get(*U0)
+                log.append([(b"key", b"more")])
+                log.delete_records(log.log_end_offset - 1)
+                log.flush()
+                manager.checkpoint_recovery_points()
+                manager.checkpoint_log_start_offsets()
+                manager.checkpoint_high_watermarks()
+                assert str(logs) in manager.live_directories
+        if expected == OFFLINE:
+            assert os.path.lexists(logs / name)
+        else:
+            written = (logs / "recovery-point-offset-checkpoint").read_text().splitlines()
+            assert "u 0 62" in written
+            assert (logs / ".kafka_cleanshutdown").is_file()
+            aside = name if name == "somebody.else" else f"{name}.aside"
+            assert kind not in IRREGULAR or os.path.lexists(logs / aside)
 
 
 @within_10_s()
@@ -277,7 +274,6 @@ def test_a_partition_whose_link_leads_nowhere_is_unavailable(logs: Path, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fifo", "directory", "sparse", "empty"])
-@nothing_left()
 @for_each("name", OF_PARTITION)
 @within_10_s()
 def test_in_a_log_that_is_opened_alone(
@@ -288,25 +284,24 @@ def test_in_a_log_that_is_opened_alone(
     if name == "topic.properties" and kind in ("sparse", "empty"):
         expected = SERVED  # a log alone has no configuration on file
     plant(logs / "t-0" / name, kind)
-    for _ in range(2):
-        if expected == UNAVAILABLE:
-            with pytest.raises(Exception) as error:
-                PartitionLog.open(logs / "t-0", CONFIG)
-            assert name in str(error.value)
-            assert type(error.value).__name__ in (
-                "CorruptDataError",
-                "CorruptBatchError",
-                "MalformedCheckpointError",
-            )
-        else:
-            with PartitionLog.open(logs / "t-0", CONFIG) as log:
-                assert len(values(log)) == (48 if name == LOG else 60)
-    until(lambda: not descriptors(tmp_path), "all files are closed")
+    with nothing_left(logs):
+        for _ in range(2):
+            if expected == UNAVAILABLE:
+                with pytest.raises(Exception) as error:
+                    PartitionLog.open(logs / "t-0", CONFIG)
+                assert name in str(error.value)
+                assert type(error.value).__name__ in (
+                    "CorruptDataError",
+                    "CorruptBatchError",
+                    "MalformedCheckpointError",
+                )
+            else:
+                with PartitionLog.open(logs / "t-0", CONFIG) as log:
+                    assert len(values(log)) == (48 if name == LOG else 60)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fifo", "dangling", "sparse"])
-@nothing_left()
 @for_each("name", [name for name in OF_PARTITION if name[0] == "0"])
 @within_10_s()
 def test_under_a_reader_of_the_directory(
@@ -314,15 +309,15 @@ def test_under_a_reader_of_the_directory(
 ) -> None:
     logs = copied(template, tmp_path)
     plant(logs / "t-0" / name, kind)
-    reader = DirectoryReader(logs / "t-0")
-    problem, records = "", []
-    try:
-        records = list(reader.follow(12 if name == LOG else None, timeout=0))
-        assert reader.log_end_offset == 60
-    except LogstoreError as error:
-        problem = str(error)
-    assert len(records) in (48, 60) or (name in (LOG, ROLL) and name in problem)
-    until(lambda: not descriptors(tmp_path), "all files are closed")
+    with nothing_left(logs):
+        reader = DirectoryReader(logs / "t-0")
+        problem, records = "", []
+        try:
+            records = list(reader.follow(12 if name == LOG else None, timeout=0))
+            assert reader.log_end_offset == 60
+        except LogstoreError as error:
+            problem = str(error)
+        assert len(records) in (48, 60) or (name in (LOG, ROLL) and name in problem)
 
 
 @within_10_s()
