@@ -92,6 +92,8 @@ def located(found: list[Finding], flip: Flip) -> bool:
     places = [flip.batch]
     if flip.field in ("base offset", "leader epoch"):
         places += [flip.next_batch, flip.previous]
+        if found[0].file > flip.path and found[0].position == 0:  # the first of the next segment
+            return True
     return found[0].file == flip.path and found[0].position in places
 
 
@@ -112,7 +114,7 @@ def test_without_the_epoch_file_only_epochs_can_hide(count: int) -> None:
     """What stays between the epochs of its neighbours is plausible: undetectable by the format."""
     storage = log_dir()
     storage.remove(f"{PARTITION}/leader-epoch-checkpoint")
-    _, unseen = run(storage, flips(storage, count, 12, unprotected=True))
+    _, unseen = run(storage, flips(storage, count, 28, unprotected=True))
     assert {flip.field for flip in unseen} <= {"leader epoch"}
     assert unseen  # at the ends of the log, and where an epoch begins
 

@@ -35,7 +35,9 @@ def reason(storage: MemoryStorage, path: str, before: bytes, after: bytes) -> st
         return _offset_index(storage, path, after)
     if name.endswith(".timeindex"):
         return _time_index(storage, path, after)
-    if name.endswith((".snapshot", ".txnindex")):
+    if name.endswith(".txnindex"):
+        return _transactions(storage, path, before, after)
+    if name.endswith(".snapshot"):
         return ""
     return _entries(
         name, *([line.split() for line in d.decode().split("\n")] for d in (before, after))
@@ -66,6 +68,17 @@ def _offset_index(storage: MemoryStorage, path: str, after: bytes) -> str:
     entries = [(base + o, p) for o, p in struct.iter_unpack(">ii", after)]
     fit = all(p in starts and o in lasts and starts[p] <= o for o, p in entries)
     return "as of an append of several batches" if fit and entries == sorted(entries) else ""
+
+
+def _transactions(storage: MemoryStorage, path: str, before: bytes, after: bytes) -> str:
+    """A first offset or a last stable offset of records that are deleted."""
+    names = [entry.name for entry in storage.scan_dir(path.rpartition("/")[0])]
+    start = min(int(name[:20]) for name in names if name.endswith(".log"))
+    for one, two in zip(*(struct.iter_unpack(">hqqqq", d) for d in (before, after)), strict=True):
+        for field, (was, now) in enumerate(zip(one, two, strict=True)):
+            if was != now and not (field in (2, 4) and was < start > now):
+                return ""
+    return "below the log"
 
 
 def _time_index(storage: MemoryStorage, path: str, after: bytes) -> str:
