@@ -41,11 +41,10 @@ test: need-jdk $(VENV)/.test ## quick, then what matters of Spark, a real Kafka,
 test-all: need-jdk $(VENV)/.all ## every test, lane by lane; goes on where it ended: ARGS='--lane kafka'
 	$(BIN)/python -m tests all $(ARGS)
 
-crash: $(VENV)/.quick ## long searches: crash points, kill -9, lives of topics
-	$(BIN)/python -m tests.crash --points $(or $(POINTS),10000) --seed $(or $(SEED),1)
+crash: $(VENV)/.quick ## long searches: kill -9, crash points, lives of topics
 	$(BIN)/python -m tests.crash.killed --runs $(or $(RUNS),200) --seed $(or $(SEED),1)
-	$(BIN)/python -m tests.lives --first $(or $(SEED),1) --seeds $(or $(SEEDS),2000)
-	$(BIN)/python -m tests.cleaner --first $(or $(SEED),1) --seeds $(or $(SEEDS),2000)
+	for each in crash lives cleaner groups; do \
+	  $(BIN)/python -m tests.histories $$each --first $(or $(SEED),1) --seeds $(or $(SEEDS),2000) || exit; done
 
 fuzz: $(VENV)/.quick ## long searches: hostile directories
 	$(BIN)/python -m tests.fuzz --directories $(or $(POINTS),20000) --seed $(or $(SEED),1) --jobs $(WORKERS)

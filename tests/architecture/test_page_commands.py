@@ -21,8 +21,11 @@ PAGES = [
 BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"(?:[A-Z_]+=\S* )*(?:\S*/)?(?:python3?|pytest|make|bash|\.ci/run)(?: .*|$)")
 IN_ONE_INTERPRETER = """
-import contextlib, io, json, runpy, sys
+import contextlib, io, json, pkgutil, runpy, sys
 for module, argv in json.loads(sys.argv[1]):
+    place = pkgutil.resolve_name(module).__file__.replace("__init__", "__main__")
+    if "ArgumentParser" not in open(place).read():
+        continue  # it would not stop at --help
     sys.argv = [module, *argv, "--help"]
     said = io.StringIO()
     try:

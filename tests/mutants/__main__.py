@@ -30,8 +30,8 @@ def find(search: Search, name: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
-    parser.add_argument("search", nargs="?", choices=SEARCHES)
-    parser.add_argument("mutant", nargs="?", choices=MUTANTS)
+    parser.add_argument("search", nargs="?", choices=SEARCHES, metavar="SEARCH")
+    parser.add_argument("mutant", nargs="?", choices=MUTANTS, metavar="MUTANT")
     parser.add_argument("--find", action="store_true", help="look for a new seed or plan")
     options = parser.parse_args()
     logging.getLogger().addHandler(logging.NullHandler())  # the simulator listens to the logs

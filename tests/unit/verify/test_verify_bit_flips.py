@@ -18,7 +18,7 @@ from logstore.format.reader import iter_batches
 from logstore.storage.memory import MemoryStorage
 from logstore.verify import Finding, Severity
 
-COUNTS = pytest.mark.parametrize("count", [250, pytest.param(20_000, marks=pytest.mark.long)])
+COUNTS = pytest.mark.parametrize("count", [750, pytest.param(20_000, marks=pytest.mark.long)])
 FIELDS = (
     ("base offset", 8),
     ("length", 12),
