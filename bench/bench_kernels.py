@@ -1,27 +1,30 @@
-"""Speed of the kernels: ``pytest bench/bench_kernels.py``.
+"""The kernels alone, each as a share of what one pass of the checksum over the same bytes reaches.
 
-Workloads: segments of about 16 MB with 16-byte keys and 100-byte values, at 1, 10, 100 and 1,000
-records per batch. ``mb_per_s`` and ``records_per_s`` in the extra info are what the claims quote.
-A run over more than the last-level cache measures the memory of the machine.
+Segments of 16 MB with 16-byte keys and 100-byte values. The checksum's own limit is a copy of its
+bytes. A run over more than the last-level cache measures the memory of the machine.
 """
 
 from __future__ import annotations
 
 import random
 from array import array
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from workloads import KEY, START_MS, VALUE, in_turns, scaled, seconds
 
 from logstore import kernels
 
-SEGMENT_SIZE = 16_000_000
-RECORDS_PER_BATCH = [1, 10, 100, 1000]
-KEY, VALUE = bytes(range(16)), bytes(range(100))
+SEGMENT_SIZE = scaled(16_000_000)
+RECORDS_PER_BATCH = [1, 100]
+ROUNDS = 9
+ROUND_BYTES = scaled(16_000_000)  # in one round of a small unit
 
 
 def segment(record_count: int) -> tuple[bytes, int]:
-    """Consecutive batches, and their number."""
-    encoded = kernels.encode_records([(KEY, VALUE)] * record_count, 1_700_000_000_000)
+    """Consecutive batches, and how many records they have."""
+    encoded = kernels.encode_records([(KEY, VALUE)] * record_count, START_MS)
     batches = []
     for i in range(SEGMENT_SIZE // len(encoded.buffer)):
         kernels.seal_batch(
@@ -35,140 +38,101 @@ def segment(record_count: int) -> tuple[bytes, int]:
             record_count=record_count,
         )
         batches.append(bytes(encoded.buffer))
-    return b"".join(batches), len(batches)
+    return b"".join(batches), len(batches) * record_count
 
 
-@pytest.fixture(scope="module", params=RECORDS_PER_BATCH, ids=lambda n: f"{n}-per-batch")
-def workload(request):
-    data, batches = segment(request.param)
-    return data, batches, request.param
-
-
-@pytest.fixture
-def measure(benchmark):
-    """Run, and note bytes and records per second of the fastest round."""
-
-    def run(function, *, size=0, records=0, units=1):
-        result = benchmark.pedantic(
-            function, rounds=15, iterations=max(1, 200_000 // units), warmup_rounds=1
-        )
-        fastest = benchmark.stats.stats.min
-        if size:
-            benchmark.extra_info["mb_per_s"] = round(size / fastest / 1e6)
-        if records:
-            benchmark.extra_info["records_per_s"] = round(records / fastest)
-        return result
-
-    return run
-
-
-@pytest.mark.benchmark(group="crc32c")
-@pytest.mark.parametrize("size", [180, 1024, 4096, 65536, 1 << 20, 1 << 26])
-def test_crc32c(measure, size):
-    # Not bytes(size): untouched zeros are one page of memory, which never leaves the first cache.
-    data = random.Random(1).randbytes(size)
-    measure(lambda: kernels.crc32c(data), size=size, units=max(size, 100))
-
-
-@pytest.mark.benchmark(group="scan")
-@pytest.mark.parametrize("check_crc", [True, False], ids=["crc", "no-crc"])
-def test_scan(measure, workload, check_crc):
-    data, batches, per_batch = workload
-    columns = array("q", bytes(8 * len(kernels.SCAN_COLUMNS) * (batches + 1)))
-    rows, _, _ = measure(
-        lambda: kernels.scan_batches(data, 0, columns, check_crc),
-        size=len(data),
-        records=batches * per_batch,
-        units=SEGMENT_SIZE,
+def against(claim: Any, what: str, work: Callable[[], object], data: bytes, records: int) -> None:
+    """A line: the kernel over ``data``, in turns with one pass of the checksum over it."""
+    repeat = range(max(1, ROUND_BYTES // len(data)))
+    took = in_turns(
+        ROUNDS,
+        ours=lambda: seconds(lambda: [work() for _ in repeat]),
+        crc=lambda: seconds(lambda: [kernels.crc32c(data) for _ in repeat]),
     )
-    assert rows == batches
+    size = len(repeat) * len(data) / 1e6
+    rate = len(repeat) * records / took["ours"] / 1e6
+    claim(
+        what,
+        size / took["ours"],
+        "MB/s",
+        peer="the checksum of the same bytes",
+        theirs=size / took["crc"],
+        note=f"{rate:.1f} M records/s",
+    )
 
 
-@pytest.mark.benchmark(group="recovery scan")
-def test_recovery_scan(measure, workload):
-    data, batches, per_batch = workload
+@pytest.mark.parametrize("size", [1024, 65536, 1 << 26])
+def test_crc32c(claim: Any, size: int) -> None:
+    # Not bytes(size): untouched zeros are one page of memory, which never leaves the first cache.
+    data = random.Random(1).randbytes(scaled(size, 1024))
+    room = bytearray(data)
+    repeat = range(max(1, ROUND_BYTES // len(data)))
 
-    def recover():
+    def copy() -> None:
+        room[:] = data
+
+    took = in_turns(
+        ROUNDS,
+        ours=lambda: seconds(lambda: [kernels.crc32c(data) for _ in repeat]),
+        copy=lambda: seconds(lambda: [copy() for _ in repeat]),
+    )
+    ours, theirs = (len(repeat) * len(data) / each / 1e6 for each in took.values())
+    claim(f"crc32c of {size:,} bytes", ours, "MB/s", peer="a copy of them", theirs=theirs)
+
+
+@pytest.mark.parametrize("per_batch", RECORDS_PER_BATCH)
+def test_kernels_over_a_segment(claim: Any, per_batch: int) -> None:
+    data, records = segment(per_batch)
+    columns = array("q", bytes(8 * len(kernels.SCAN_COLUMNS) * (records // per_batch + 1)))
+
+    def recover() -> None:
         scan = kernels.RecoveryScan(0, 4096)
         scan.feed(data, 0, True)
-        return scan
+        assert (scan.status, scan.valid_bytes) == (kernels.SCAN_END, len(data))
 
-    scan = measure(recover, size=len(data), records=batches * per_batch, units=SEGMENT_SIZE)
-    assert (scan.status, scan.valid_bytes) == (kernels.SCAN_END, len(data))
-
-
-@pytest.mark.benchmark(group="analysis")
-@pytest.mark.parametrize("deep", [False, True], ids=["headers", "deep"])
-def test_analysis(measure, workload, deep):
-    data, batches, per_batch = workload
-    measure(
-        lambda: kernels.analyse_batches(data, deep=deep),
-        size=len(data),
-        records=batches * per_batch,
-        units=SEGMENT_SIZE,
-    )
-
-
-@pytest.mark.benchmark(group="encode")
-@pytest.mark.parametrize("count", RECORDS_PER_BATCH)
-@pytest.mark.parametrize("shape", ["records", "lists"])
-def test_encode(measure, shape, count):
-    rows = [(KEY, VALUE)] * count
-    keys, values = [KEY] * count, [VALUE] * count
-    functions = {
-        "records": lambda: kernels.encode_records(rows, 1_700_000_000_000),
-        "lists": lambda: kernels.encode_lists(keys, values, 1_700_000_000_000),
-    }
-    measure(functions[shape], records=count, units=50 * count + 500)
-
-
-@pytest.mark.benchmark(group="encode")
-@pytest.mark.parametrize("count", RECORDS_PER_BATCH)
-def test_encode_columns(measure, count):
-    key_offsets = array("i", range(0, 16 * count + 1, 16))
-    value_offsets = array("i", range(0, 100 * count + 1, 100))
-    columns = key_offsets, KEY * count, None, value_offsets, VALUE * count, None
-    measure(
-        lambda: kernels.encode_columns(0, count, *columns, 1_700_000_000_000),
-        records=count,
-        units=50 * count + 500,
-    )
-
-
-@pytest.mark.benchmark(group="decode")
-def test_decode_run(measure, workload):
-    """In portions of about 1,000 records, as a consumer takes them."""
-    data, batches, per_batch = workload
-
-    def decode():
-        position, count = 0, 0
-        while True:
+    def decode() -> None:
+        """In portions of about 1,000 records, as a consumer takes them."""
+        position, count, status = 0, 0, None
+        while status != kernels.DECODE_END:
             out: list[object] = []
             position, status = kernels.decode_run(data, position, out, 1000, 0, 2**62)
             count += len(out)
-            if status == kernels.DECODE_END:
-                return count
+        assert count == records
 
-    count = measure(decode, records=batches * per_batch, units=SEGMENT_SIZE)
-    assert count == batches * per_batch
-
-
-@pytest.mark.benchmark(group="columns")
-@pytest.mark.parametrize("rows", [10_000, 1_000_000])
-def test_columns(measure, workload, rows):
-    """Column batches of so many rows, each dropped before the next but one is built."""
-    data, batches, per_batch = workload
-
-    def build():
+    def build() -> None:
+        """Batches of columns of 10,000 rows, each dropped before the next but one is built."""
         position, count = 0, 0
-        while True:
+        while position < len(data):
             builder = kernels.ColumnBuilder()
-            position, status = builder.add_run(data, position, rows, 2**62, 0, 2**62)
+            position, _ = builder.add_run(data, position, 10_000, 2**62, 0, 2**62)
             count += builder.rows
-            columns = builder.finish()
-            assert len(columns["offsets"])
-            if status == kernels.DECODE_END or position == len(data):
-                return count
+            assert len(builder.finish()["offsets"])
+        assert count == records
 
-    count = measure(build, records=batches * per_batch, units=SEGMENT_SIZE)
-    assert count == batches * per_batch
+    for what, work in {
+        "scan of headers and checksums": lambda: kernels.scan_batches(data, 0, columns, True),
+        "scan of a recovery": recover,
+        "analysis of headers": lambda: kernels.analyse_batches(data, deep=False),
+        "analysis of every record": lambda: kernels.analyse_batches(data, deep=True),
+        "records as Python tuples": decode,
+        "records as columns": build,
+    }.items():
+        against(claim, f"{what}, {per_batch} a batch", work, data, records)
+
+
+@pytest.mark.parametrize("count", RECORDS_PER_BATCH)
+def test_encode(claim: Any, count: int) -> None:
+    rows = [(KEY, VALUE)] * count
+    keys, values = [KEY] * count, [VALUE] * count
+    key_offsets = array("i", range(0, 16 * count + 1, 16))
+    value_offsets = array("i", range(0, 100 * count + 1, 100))
+    columns = key_offsets, KEY * count, None, value_offsets, VALUE * count, None
+    data = bytes(kernels.encode_records(rows, START_MS).buffer)
+    for what, work in {
+        "a batch encoded from tuples": lambda: kernels.encode_records(rows, START_MS),
+        "a batch encoded from lists": lambda: kernels.encode_lists(keys, values, START_MS),
+        "a batch encoded from columns": lambda: kernels.encode_columns(
+            0, count, *columns, START_MS
+        ),
+    }.items():
+        against(claim, f"{what}, {count} a batch", work, data, count)

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import spark_data
-from workloads import START_MS
+from workloads import START_MS, best, scaled, seconds
 
-SIZE = int(os.environ.get("LOGSTORE_BENCH_BYTES", 1 << 30))  # 8.5 M records
-ROUNDS = 2
+SIZE = scaled(512 << 20)
 ALL, ONE = "the Python source, all columns", "the Python source, the one column needed"
-REDUCED, COLUMNAR = "`map_batches`, reduced in Python", '`format("logstore")`, by column'
+REDUCED, COLUMNAR = "`map_batches`, reduced in Python", '`format("logstore")`'
 PARQUET = "a Parquet copy, written before"
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    from logstore.spark import session
-
-    spark = session("local[2]", app_name="bench", conf=spark_data.CONF)
-    yield spark
-    spark.stop()
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +25,6 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int]]
     spark_data.warm(directory)
     yield directory, rows
     spark_data.remove(directory)
-
-
-def best(action: Callable[[], object], rounds: int = 1) -> float:
-    seconds = []
-    for _ in range(rounds):
-        started = time.perf_counter()
-        action()
-        seconds.append(time.perf_counter() - started)
-    return min(seconds)
 
 
 def source(spark: Any, directory: Path, form: str = "logstore", **options: str) -> Any:
@@ -98,49 +77,36 @@ def routes(
 
 
 @pytest.mark.parametrize("question", ["count", "sum of lengths"])
-def test_routes(
-    benchmark: Any, claim: Any, logs: tuple[Path, int], routes: Any, question: str
-) -> None:
-    """Each round asks all ways, so that what the machine is busy with meets all alike."""
+def test_routes(claim: Any, logs: tuple[Path, int], routes: Any, question: str) -> None:
+    """All ways are asked in turn, so that what the machine is busy with meets all alike."""
     directory, rows = logs
     size = spark_data.warm(directory)
-    asked = {name: pair[question != "count"] for name, pair in routes.items()}
     right = rows if question == "count" else rows * 100
-    seconds = dict.fromkeys(asked, float("inf"))
-    peaks = dict.fromkeys(asked, 0)
-    for _ in range(ROUNDS):
-        for name, ask in asked.items():
-            with spark_data.peak_of_workers() as peak:
-                seconds[name] = min(seconds[name], best(lambda ask=ask: assert_is(ask(), right)))
-            peaks[name] = max(peaks[name], peak[0])
-    benchmark.pedantic(asked[COLUMNAR], rounds=1)
-    wanted = {"count": 5, "sum of lengths": 4}[question]
-    for name in asked:
-        ratio = seconds[ALL] / seconds[name]
-        goal = f"at least {wanted}x" if name == COLUMNAR else ""
+    took, peaks = {}, {}
+    for name, pair in routes.items():
+        with spark_data.peak_of_workers() as peak:
+            took[name] = seconds(lambda pair=pair: assert_is(pair[question != "count"](), right))
+        peaks[name] = peak[0]
+    called = {"count": "`count()`", "sum of lengths": "sum of value lengths"}[question]
+    for name in (ONE, REDUCED, COLUMNAR, PARQUET):
         claim(
-            what=f"{question}: {name}",
-            ours=round(rows / seconds[name] / 1e6, 1),
-            unit="M rows/s",
-            ratio=round(ratio, 1),
-            goal=goal,
-            met=ratio >= wanted if goal else None,
-            note=f"{size / seconds[name] / 1e9:.2f} GB/s of log",
+            f"{called} by {name}",
+            rows / took[name] / 1e6,
+            "M rows/s",
+            peer=ALL,
+            theirs=rows / took[ALL] / 1e6,
+            goal={"count": 5, "sum of lengths": 4}[question] if name == COLUMNAR else None,
+            note=f"{size / took[name] / 1e9:.2f} GB/s of log",
         )
-    claim(
-        what=f"memory of a Python worker of the columnar source in it, {question}",
-        ours=round(peaks[COLUMNAR] / 1e6),
-        unit="MB",
-        goal="below 150 MB",
-        met=peaks[COLUMNAR] < 150e6,
-    )
+    what = f"memory of a Python worker of the columnar source, {called}"
+    claim(what, peaks[COLUMNAR] / 1e6, "MB", limit=150, less=True)
 
 
 def assert_is(found: int, right: int) -> None:
     assert found == right
 
 
-def test_count_by_batches(benchmark: Any, claim: Any, spark: Any, logs: tuple[Path, int]) -> None:
+def test_count_by_batches(claim: Any, spark: Any, logs: tuple[Path, int]) -> None:
     """The same answer from the headers of batches, which say how many records each has."""
     directory, rows = logs
 
@@ -148,50 +114,48 @@ def test_count_by_batches(benchmark: Any, claim: Any, spark: Any, logs: tuple[Pa
         frame = source(spark, directory, granularity="batch", columns="recordCount,crcOk")
         assert frame.selectExpr("sum(recordCount)", "every(crcOk)").first() == (rows, True)
 
-    count()
-    benchmark.pedantic(count, rounds=ROUNDS)
+    def by_columns() -> None:
+        assert source(spark, directory).count() == rows
+
     claim(
-        what="records counted by `granularity=batch`, every checksum compared",
-        ours=round(rows / benchmark.stats.stats.min / 1e6, 1),
-        unit="M rows/s",
-        goal="",
-        met=None,
+        "records counted by `granularity=batch`, every checksum compared",
+        rows / best(2, count) / 1e6,
+        "M rows/s",
+        peer="`count()`",
+        theirs=rows / best(2, by_columns) / 1e6,
     )
 
 
-@pytest.mark.parametrize("column", ["offset", "timestamp", "timestamp, ascending"])
-def test_one_percent_by_filter(
-    benchmark: Any, claim: Any, spark: Any, logs: tuple[Path, int], column: str
-) -> None:
+def test_one_percent_by_filter(claim: Any, spark: Any, logs: tuple[Path, int]) -> None:
+    """A job that finds nothing costs planning, scheduling and a worker's round trip; that is taken
+    off both times."""
     directory, rows = logs
-    options = {"ascendingTimestamps": "true"} if "ascending" in column else {}
     each = rows // 4
     low, high = each // 2, each // 2 + each // 100
-    if column == "offset":
-        condition = f"offset >= {low} AND offset < {high}"
-    else:
-        first, last = START_MS + low, START_MS + high
-        condition = (
-            f"timestamp >= timestamp_millis({first}) AND timestamp < timestamp_millis({last})"
-        )
-
-    def filtered(where: str, wanted: int) -> None:
-        assert source(spark, directory, **options).where(where).selectExpr(
-            "sum(length(value))"
-        ).first()[0] == (wanted * 100 if wanted else None)
-
-    # What a job costs that finds nothing: planning, scheduling, a worker's round trip.
-    overhead = best(lambda: filtered("offset < 0", 0), 5)
-    full = best(lambda: filtered("offset >= 0", rows)) - overhead
-    wanted = 4 * (high - low)
-    filtered(condition, wanted)
-    benchmark.pedantic(lambda: filtered(condition, wanted), rounds=5)
-    share = max(0.0, benchmark.stats.stats.min - overhead) / full
-    claim(
-        what=f"one percent by {column}, of the time of a full scan, job overhead apart",
-        ours=round(100 * share, 1),
-        unit="%",
-        goal="at most 3 %",
-        met=share <= 0.03,
-        note=f"{benchmark.stats.stats.min:.2f} s, full {full:.1f} s, overhead {overhead:.2f} s",
+    by_time = (
+        f"timestamp >= timestamp_millis({START_MS + low}) "
+        f"AND timestamp < timestamp_millis({START_MS + high})"
     )
+
+    def filtered(where: str, wanted: int, **options: str) -> None:
+        found = source(spark, directory, **options).where(where).selectExpr("sum(length(value))")
+        assert found.first()[0] == (wanted * 100 if wanted else None)
+
+    overhead = best(4, lambda: filtered("offset < 0", 0))
+    full = best(1, lambda: filtered("offset >= 0", rows)) - overhead
+    for column, condition, options in (
+        ("offset", f"offset >= {low} AND offset < {high}", {}),
+        ("timestamp", by_time, {}),
+        ("timestamp, ascending", by_time, {"ascendingTimestamps": "true"}),
+    ):
+        took = best(
+            4, lambda where=condition, how=options: filtered(where, 4 * (high - low), **how)
+        )
+        claim(
+            f"one percent by {column}, of the time of a full scan",
+            100 * max(0.0, took - overhead) / full,
+            "%",
+            limit=3,
+            less=True,
+            note=f"{took:.2f} s with the overhead of {overhead:.2f} s, full {full:.1f} s more",
+        )

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import spark_data
+from workloads import best, scaled, seconds
 
 from logstore.format.codecs.compression import Compression
 from logstore.verify import VerifyOptions
 
-SIZE = 4 << 30
-ROUNDS = 3
+SIZE = scaled(2 << 30, 64 << 20)
+ROUNDS = 2
 BATCH_LEVEL = VerifyOptions(deep=False, fingerprint=False)
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    from logstore.spark import session
-
-    spark = session("local[2]", app_name="bench", conf=spark_data.CONF)
-    yield spark
-    spark.stop()
+DEEP = VerifyOptions(deep=True, fingerprint=False)
 
 
 def clean(spark: Any, *directories: Path, options: VerifyOptions) -> None:
@@ -34,64 +25,41 @@ def clean(spark: Any, *directories: Path, options: VerifyOptions) -> None:
     assert report.clean, [*report.findings, *report.unusable]
 
 
-def dump_seconds(directory: Path) -> tuple[int, float]:
-    """Bytes and time of Kafka's tool, batch level, on one segment, the start of its JVM too."""
+def dump_rate(directory: Path) -> float:
+    """GB/s of Kafka's tool, batch level, on one segment, the start of its JVM too."""
     import kafka_tools
 
     path = max(directory.rglob("*.log"), key=lambda p: p.stat().st_size)
-    started = time.perf_counter()
-    kafka_tools.dump_log([path], deep=False, timeout_s=900)
-    return path.stat().st_size, time.perf_counter() - started
+    took = seconds(lambda: kafka_tools.dump_log([path], deep=False, timeout_s=900))
+    return path.stat().st_size / took / 1e9
 
 
-@pytest.mark.parametrize("level", ["batch", "deep", "deep-zstd"])
-def test_verify(benchmark: Any, claim: Any, spark: Any, kafka: Any, disk: Path, level: str) -> None:
+@pytest.mark.parametrize("level", ["batch level", "deep", "deep, zstd"])
+def test_verify(claim: Any, spark: Any, kafka: Any, disk: Path, level: str) -> None:
     directory = disk / "logs"
-    zstd = level == "deep-zstd"
-    size = SIZE // 8 if zstd else SIZE
+    zstd = level == "deep, zstd"
     rows = spark_data.make_directory(
         directory,
-        size,
+        SIZE // 8 if zstd else SIZE,
         compression=Compression.ZSTD if zstd else Compression.NONE,
-        segment_bytes=64 << 20 if zstd else 1 << 30,
+        segment_bytes=(64 if zstd else 512) << 20,
     )
     stored = spark_data.warm(directory)
-    options = BATCH_LEVEL if level == "batch" else VerifyOptions(deep=True, fingerprint=False)
-    clean(spark, directory, options=options)
+    options = BATCH_LEVEL if level == "batch level" else DEEP
     with spark_data.peak_of_workers() as peak:
-        benchmark.pedantic(lambda: clean(spark, directory, options=options), rounds=ROUNDS)
-    seconds = benchmark.stats.stats.min
+        took = best(ROUNDS, lambda: clean(spark, directory, options=options))
     unpacked = rows * (100 + 16 + 10) if zstd else stored  # a record of such a batch, about
-    rate, goal = unpacked / seconds / 1e9, 2.5 if level == "batch" else 1.0
-    peer: dict[str, Any] = {}
-    met = rate >= goal
-    if level == "batch":
-        dumped, dump = dump_seconds(directory)
-        ratio = rate / (dumped / dump / 1e9)
-        met = met and ratio >= 40
-        peer = {"peer": f"Kafka's dump tool {dumped / dump / 1e6:.0f} MB/s", "ratio": round(ratio)}
-    claim(
-        what=f"verification, {level} level, {stored / 1e9:.1f} GB stored",
-        ours=round(rate, 2),
-        unit="GB/s",
-        **peer,
-        goal=f"at least {goal} GB/s" + (", 40x the tool" if level == "batch" else ""),
-        met=met,
-        note=f"{rows / seconds / 1e6:.0f} M records/s",
-    )
-    claim(
-        what=f"memory of a Python worker in it, {level}",
-        ours=round(peak[0] / 1e6),
-        unit="MB",
-        goal="at most 400 MB",
-        met=peak[0] <= 400e6,
-    )
+    rate, what = unpacked / took / 1e9, f"verification on Spark, {level}"
+    note = f"{stored / 1e9:.1f} GB stored, {rows / took / 1e6:.0f} M records/s"
+    claim(what, rate, "GB/s", limit=2.5 if level == "batch level" else 1, note=note)
+    if level == "batch level":
+        dumped, peer = dump_rate(directory), "Kafka's dump tool"
+        claim(f"{what}, beside Kafka", rate, "GB/s", peer=peer, theirs=dumped, goal=40)
+    claim(f"memory of a Python worker in it, {level}", peak[0] / 1e6, "MB", limit=400, less=True)
 
 
-@pytest.mark.parametrize("deep", [False, True])
-def test_compare_three_replicas(
-    benchmark: Any, claim: Any, spark: Any, disk: Path, deep: bool
-) -> None:
+@pytest.mark.parametrize("level", ["batch level", "deep"])
+def test_compare_three_replicas(claim: Any, spark: Any, disk: Path, level: str) -> None:
     first = disk / "broker-0"
     spark_data.make_directory(first, SIZE // 3, partitions=2)
     replicas = [first]
@@ -99,25 +67,38 @@ def test_compare_three_replicas(
         replicas.append(disk / f"broker-{broker}")
         spark_data.copy_as_broker(first, replicas[-1], broker)
     spark_data.warm(disk)
-    options = VerifyOptions(deep=deep, fingerprint=False)
 
-    def apart() -> None:
-        """The same three as if they had nothing in common: verified, not compared."""
-        clean(spark, *replicas, options=VerifyOptions(deep=deep, fingerprint=False, compare=False))
+    def took(compare: bool) -> float:
+        options = VerifyOptions(deep=level == "deep", fingerprint=False, compare=compare)
+        return best(ROUNDS, lambda: clean(spark, *replicas, options=options))
 
-    apart()
-    alone = []
-    for _ in range(ROUNDS):
-        started = time.perf_counter()
-        apart()
-        alone.append(time.perf_counter() - started)
-    benchmark.pedantic(lambda: clean(spark, *replicas, options=options), rounds=ROUNDS)
-    ratio = benchmark.stats.stats.min / min(alone)
     claim(
-        what=f"comparison of three replicas, {'deep' if deep else 'batch level'}",
-        ours=round(ratio, 2),
-        unit="x verifying them",
-        goal="at most 1.3x",
-        met=ratio <= 1.3,
-        note=f"{min(alone):.2f} s verified, {benchmark.stats.stats.min:.2f} s compared as well",
+        f"three replicas verified and compared, {level}",
+        took(compare=True),
+        "s",
+        peer="only verified",
+        theirs=took(compare=False),
+        goal=1 / 1.3,
+        less=True,
     )
+
+
+def test_growth(claim: Any, spark: Any, disk: Path) -> None:
+    """Four times the bytes, and the same bytes in more segments."""
+
+    def rate(name: str, size: int, segments: int) -> tuple[float, int]:
+        directory = disk / name
+        spark_data.make_directory(directory, size, segment_bytes=size // segments)
+        stored = spark_data.warm(directory)
+        took = best(ROUNDS, lambda: clean(spark, directory, options=BATCH_LEVEL))
+        found = len(list(directory.rglob("*.log")))
+        spark_data.remove(directory)
+        return stored / took / 1e9, found
+
+    quarter, fewer = rate("quarter", SIZE // 4, 8)
+    cut, more = rate("cut", SIZE // 4, 500)
+    whole, _ = rate("whole", SIZE, 32)
+    peer = f"a quarter of it, {fewer} segments"
+    claim("2 GiB verified at batch level", whole, "GB/s", peer=peer, theirs=quarter)
+    what = "a quarter of it in short segments"
+    claim(what, cut, "GB/s", peer=peer, theirs=quarter, note=f"{more} segments")

@@ -50,10 +50,10 @@ class Peer:
         self.name, self.port, self.pid = name, port, pid
         self.address = f"127.0.0.1:{port}"
 
-    def create_topic(self, topic: str, partitions: int = 1) -> None:
+    def create_topic(self, topic: str, partitions: int = 1, replicas: int = 1) -> None:
         kind = wire.CreateTopicsRequest
         with RawClient(self.port) as client:
-            asked = kind((kind.CreatableTopic(topic, partitions, 1),), 30_000)
+            asked = kind((kind.CreatableTopic(topic, partitions, replicas),), 30_000)
             answer = client.ask(ApiKey.CREATE_TOPICS, CREATE_VERSION, asked)
             assert not answer.topics[0].error_code, answer
             client.await_leader(topic)
@@ -112,6 +112,15 @@ def kafka(directory: Path) -> Iterator[Peer]:
         directory, overrides=limits, heap="1g", jvm_options=KAFKA_JVM
     ) as running:
         yield Peer("Kafka", int(running.bootstrap.rpartition(":")[2]), running.pid)
+
+
+@contextlib.contextmanager
+def three_kafkas(directory: Path) -> Iterator[Peer]:
+    """Three real brokers of one cluster; the first of them is the controller and stands for all."""
+    import kafka_cluster  # of tests/interop
+
+    with kafka_cluster._running(directory) as nodes:
+        yield Peer("Kafka", int(nodes[0].bootstrap.rpartition(":")[2]), nodes[0].pid)
 
 
 class RawClient:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from logstore import AppendOrigin, LogConfig
 from logstore.format.batch import encode_batch
 from logstore.log import ReplicaLog
+
+QUICK = "BENCH_QUICK" in os.environ
+"""Whether each size is small: for a look at whether the benchmarks work."""
 
 KEY, VALUE = bytes(range(16)), bytes(range(100))
 START_MS = 1_700_000_000_000
@@ -21,6 +24,11 @@ CONFIG = LogConfig(segment_bytes=2**31 - 1, segment_ms=2**62, message_timestamp_
 START_CONFIG = CONFIG.with_properties(
     {"segment.bytes": 4000, "index.interval.bytes": 512, "segment.index.bytes": 4096}
 )
+
+
+def scaled(amount: int, least: int = 1) -> int:
+    """The amount, or in a quick look a small part of it."""
+    return max(least, amount // 64) if QUICK else amount
 
 
 def ready_batch(records: int, timestamp: int = START_MS) -> bytes:
@@ -58,19 +66,26 @@ def make_log(
     return log
 
 
-def in_turns(benchmark: Any, rounds: int, **runs: Callable[[], float]) -> dict[str, float]:
+def seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def best(rounds: int, work: Callable[[], object]) -> float:
+    """Seconds of the fastest round; one before them is not counted."""
+    work()
+    return min(seconds(work) for _ in range(rounds))
+
+
+def in_turns(rounds: int, **runs: Callable[[], float]) -> dict[str, float]:
     """The best of each run, which returns seconds for a unit of its work.
 
-    They take turns, so that a slow minute of the machine is one for all of them.
+    They take turns, so that a slow minute of the machine is one for all of them. The first turn is
+    not counted.
     """
-    best = dict.fromkeys(runs, float("inf"))
-
-    def turn() -> None:
-        for name, run in runs.items():
-            best[name] = min(best[name], run())
-
-    benchmark.pedantic(turn, rounds=rounds, warmup_rounds=1)
-    return best
+    turns = [{name: run() for name, run in runs.items()} for _ in range(1 + rounds)]
+    return {name: min(turn[name] for turn in turns[1:]) for name in runs}
 
 
 def resident_bytes() -> int:

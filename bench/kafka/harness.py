@@ -4,17 +4,13 @@ The record of every workload has a key of 16 bytes and a value of 100, uncompres
 ``batch_records`` of them make a batch. Results are dicts as printed: ``engine``, ``java``,
 ``workload``, sizes, and ``best_…`` and ``median_mb_per_s`` (1 MB is 1,000,000 bytes) or ``p50_ms``.
 Nothing is fsynced except where Kafka itself does, and files are warm in the page cache.
-
-Run ``python bench/kafka/harness.py --help`` for the same from a shell.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -236,61 +232,3 @@ def compact(
         runs=runs,
         warmups=warmups,
     )
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Print one JSON line a result."""
-    parser = argparse.ArgumentParser(description="Time Apache Kafka's own storage classes.")
-    parser.add_argument("--scratch", type=Path, help="directory on the disk to measure")
-    commands = parser.add_subparsers(dest="workload", required=True)
-    for workload in ("append", "append-leader", "rawwrite"):
-        command = commands.add_parser(workload)
-        command.add_argument("batch_records", type=int)
-        command.add_argument("bytes", type=int, nargs="?", default=SEGMENT_BYTES)
-    command = commands.add_parser("generate")
-    command.add_argument("batch_records", type=int)
-    command.add_argument("bytes", type=int)
-    command.add_argument("path", type=Path)
-    command = commands.add_parser("recover")
-    command.add_argument("path", type=Path)
-    command = commands.add_parser("truncate")
-    command.add_argument("batch_records", type=int, nargs="?", default=100)
-    command.add_argument("--equal-timestamps", action="store_true")
-    commands.add_parser("checkpoint")
-    command = commands.add_parser("load")
-    command.add_argument("log_dir", type=Path)
-    command.add_argument("--threads", type=int, default=2)
-    commands.add_parser("offset-map")
-    command = commands.add_parser("compact")
-    command.add_argument("directory", type=Path)
-    command.add_argument("segment_bytes", type=int)
-    args = parser.parse_args(argv)
-    scratch = args.scratch
-    match args.workload:
-        case "append":
-            result = append(args.batch_records, args.bytes, scratch=scratch)
-        case "append-leader":
-            result = append_leader(args.batch_records, args.bytes, scratch=scratch)
-        case "rawwrite":
-            result = rawwrite(args.batch_records, args.bytes, scratch=scratch)
-        case "generate":
-            result = generate(args.path, args.batch_records, args.bytes)
-        case "recover":
-            result = recover(args.path, scratch=scratch)
-        case "truncate":
-            result = truncate(
-                args.batch_records, equal_timestamps=args.equal_timestamps, scratch=scratch
-            )
-        case "checkpoint":
-            result = checkpoint(scratch=scratch)
-        case "offset-map":
-            result = offset_map(scratch=scratch)
-        case "compact":
-            result = compact(args.directory, segment_bytes=args.segment_bytes, scratch=scratch)
-        case "load":
-            result = load(args.log_dir, threads=args.threads, scratch=scratch)
-    print(json.dumps(result))
-
-
-if __name__ == "__main__":
-    main()

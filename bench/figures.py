@@ -1,0 +1,354 @@
+"""``python bench/figures.py``: measures everything, and writes every figure that the pages show.
+
+    python bench/figures.py                      all lanes, one after the other; about 45 minutes
+    python bench/figures.py --lane log           one of them; --lane may be given again
+    python bench/figures.py --quick --lane log   small sizes: does it work? Nothing to publish
+    python bench/figures.py --tables             only the pages, from the files that there are
+
+A lane is some benchmarks, run alone. It leaves ``results/LANE.json``: its claims, and the commit,
+the machine, its load and the time. ``RESULTS.md`` is made of these files and of
+``results/LANE.md``, which says what is missed and why; so is README's table. A lane that fails
+leaves its file as it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+BENCH = Path(__file__).resolve().parent
+ROOT = BENCH.parent
+RESULTS, README = BENCH / "RESULTS.md", ROOT / "README.md"
+MOST_BUSY = 0.5
+BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->"
+MADE = ("bench/results", "bench/RESULTS.md", "README.md")
+"""What a run itself writes, so that it tells nothing of what was measured."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Benchmarks that run together, and the code whose speed they tell."""
+
+    title: str
+    benchmarks: tuple[str, ...]
+    measures: tuple[str, ...]
+
+
+_LOG = ("checkpoints", "logstore/log", "logstore/segments", "logstore/format", "logstore/kernels")
+LANES = {
+    "log": Lane(
+        "The log",
+        ("append", "records", "beside", "control"),
+        (*_LOG, "logstore/manager", "logstore/storage"),
+    ),
+    "recovery": Lane(
+        "Recovery", ("recovery", "crash_recovery"), (*_LOG, "logstore/manager", "logstore/recovery")
+    ),
+    "verify": Lane(
+        "Verification", ("verify",), ("logstore/verify", "logstore/format", "logstore/kernels")
+    ),
+    "compaction": Lane("Compaction", ("compaction",), ("logstore/cleaner", "logstore/kernels")),
+    "kernels": Lane("Kernels", ("kernels",), ("logstore/kernels",)),
+    "protocol": Lane(
+        "Protocol and waiting requests",
+        ("protocol", "purgatory"),
+        ("replication/protocol", "replication/purgatory", "replication/kernels"),
+    ),
+    "replication": Lane(
+        "Replication",
+        ("replication",),
+        (
+            *(f"replication/{room}" for room in ("broker", "client", "controller", "coordination")),
+            *(f"replication/{room}" for room in ("embedded", "fetcher", "partition", "purgatory")),
+            "replication/replica_manager",
+            "logstore/log",
+        ),
+    ),
+    "server": Lane(
+        "Server",
+        ("server",),
+        tuple(
+            f"replication/{room}"
+            for room in ("apis", "coordinators", "network", "protocol", "replica_manager", "server")
+        ),
+    ),
+    "simulator": Lane("Simulator", ("simulator",), ("replication/simulator",)),
+    "spark": Lane("Spark", ("spark_read", "spark_verify"), ("logstore/spark", "logstore/verify")),
+}
+
+CHOSEN = [
+    ("recovery", "recovery of a 1 GiB segment, 1 record a batch"),
+    ("recovery", "recovery of a 1 GiB segment, 100 records a batch"),
+    ("recovery", "killed with 1,024 MiB unflushed in 1,000 partitions, until served"),
+    ("log", "append, one batch a call, 100 records a batch"),
+    ("log", "Python keys and values in batches of 1,000, columns, against LMDB"),
+    ("log", "full scan to Python tuples, CRC checked"),
+    ("log", "full scan to Arrow columns, CRC checked"),
+    ("log", "truncate_to 10 MB off a 256 MB segment, rising timestamps, beside Kafka"),
+    ("log", "durable checkpoint of 1,000 partitions, beside Kafka"),
+    ("compaction", "compaction of 512 MiB, 90 % superseded, batches of 100, none"),
+    ("replication", "acks=all, three replicas in one process, 64 KiB batches"),
+    ("replication", "acks=all round trip, one record"),
+    ("replication", "leader dead, its death known, until the first acks=all success"),
+    ("replication", "1,000 partitions of three replicas created"),
+    ("replication", "role change of 1,000 partitions to leader"),
+    ("server", "produce, librdkafka, 100-byte values, acks=1"),
+    ("server", "consume, fetches of 1 MiB from the page cache"),
+    ("server", "produce of one record, acks=1, end to end"),
+    ("spark", "verification on Spark, batch level, beside Kafka"),
+    ("spark", "three replicas verified and compared, batch level"),
+    ("spark", '`count()` by `format("logstore")`'),
+]
+"""The lines of README's table: lane and claim."""
+
+
+# -- measuring ------------------------------------------------------------------------------------
+
+
+def merge(what: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """One claim out of its runs: all of the median run, and the ranges."""
+    runs = sorted(runs, key=lambda run: float(run["ratio"]))
+    middle = runs[len(runs) // 2]
+    ranges = {
+        f"{name}_range": [shortened(edge(run[name] for run in runs)) for edge in (min, max)]
+        for name in ("ours", "ratio")
+    }
+    figures = {name: shortened(middle[name]) for name in ("ours", "against", "ratio")}
+    met = None if middle["goal"] is None else middle["ratio"] >= middle["goal"]
+    return {"what": what, **middle, **figures, **ranges, "met": met, "runs": len(runs)}
+
+
+def shortened(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def busy_cores(seconds: float = 2.0) -> float:
+    """How many cores have been busy in the next seconds. The load average would tell of the lane
+    before as well."""
+
+    def used() -> int:
+        fields = [int(n) for n in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+        return sum(fields) - fields[3] - fields[4] - sum(fields[8:])  # idle, waiting, guests
+
+    before, started = used(), time.monotonic()
+    time.sleep(seconds)
+    ticks = os.sysconf("SC_CLK_TCK")
+    return round((used() - before) / ticks / (time.monotonic() - started), 2)
+
+
+def git(*args: str) -> str:
+    return subprocess.run(
+        ["git", *args], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def machine() -> dict[str, Any]:
+    models = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    return {
+        "cpu": models[0] if models else platform.machine(),
+        "cores": os.cpu_count(),
+        "memory_gb": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
+
+
+def measure(name: str, quick: bool, loaded: bool) -> bool:
+    """Run a lane and write its file; whether that went well."""
+    busy = busy_cores()
+    if busy > MOST_BUSY and not loaded:
+        print(f"{name}: something else keeps {busy} cores busy; --loaded measures nevertheless")
+        return False
+    facts = {
+        "lane": name,
+        "quick": quick,
+        "commit": git("rev-parse", "HEAD"),
+        "dirty": bool(git("status", "--porcelain", "--", ".", *(f":!{path}" for path in MADE))),
+        "date": date.today().isoformat(),
+        "command": f"python bench/figures.py --lane {name}" + " --quick" * quick,
+        "machine": machine(),
+        "busy_cores_before": busy,
+        "load_before": [round(load, 2) for load in os.getloadavg()],
+    }
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    if quick:
+        environment["BENCH_QUICK"] = "1"
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as directory:
+        claims = Path(directory) / "claims.json"
+        command = [sys.executable, "-m", "pytest", "-v", "--claims", str(claims)]
+        command += [f"bench/bench_{benchmark}.py" for benchmark in LANES[name].benchmarks]
+        if subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode:
+            print(f"{name}: failed; its figures stay as they were")
+            return False
+        facts |= {
+            "seconds": round(time.monotonic() - started),
+            "load_after": [round(load, 2) for load in os.getloadavg()],
+            "claims": json.loads(claims.read_text()),
+        }
+    path = BENCH / "results" / f"{name}.json"
+    path.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+    return True
+
+
+# -- the pages ------------------------------------------------------------------------------------
+
+
+def measured() -> dict[str, dict[str, Any]]:
+    """The lanes that have been measured, in their order."""
+    paths = {name: BENCH / "results" / f"{name}.json" for name in LANES}
+    return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+
+
+def number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def ranged(claim: dict[str, Any], name: str, unit: str) -> str:
+    low, high = (number(edge) for edge in claim[f"{name}_range"])
+    return f"{number(claim[name])}{unit}" + (f" ({low} to {high})" if low != high else "")
+
+
+def cells(claim: dict[str, Any]) -> list[str]:
+    """What, ours, the peer's, the ratio and the goal."""
+    against = f"{number(claim['against'])} {claim['unit']}"
+    if not claim["peer"]:
+        goal = f"at {'most' if claim['less'] else 'least'} {against}"
+    else:
+        goal = "" if claim["goal"] is None else f"at least {number(claim['goal'])}x"
+    return [
+        claim["what"],
+        ranged(claim, "ours", f" {claim['unit']}"),
+        f"{claim['peer']}: {against}" if claim["peer"] else "",
+        ranged(claim, "ratio", "x"),
+        goal,
+    ]
+
+
+def row(values: list[str]) -> str:
+    return "| " + " | ".join(values) + " |"
+
+
+def table(head: str, rows: list[list[str]]) -> str:
+    titles = head.split(", ")
+    return "\n".join([row(titles), row(["---"] * len(titles)), *map(row, rows)])
+
+
+def provenance(lane: dict[str, Any]) -> str:
+    m = lane["machine"]
+    small = "**A small run: every size was shrunk, so no figure counts.** " if lane["quick"] else ""
+    return (
+        f"{small}`{lane['command']}` at {lane['commit'][:10]}"
+        f"{', changed since' if lane['dirty'] else ''}, {lane['date']}, {lane['seconds']} s; "
+        f"{m['cpu']}, {m['cores']} cores, {m['memory_gb']} GB, Linux {m['kernel']}, "
+        f"Python {m['python']}; {lane['busy_cores_before']} cores busy before, load "
+        f"{lane['load_before'][0]} before and {lane['load_after'][0]} after."
+    )
+
+
+def section(name: str, lane: dict[str, Any]) -> str:
+    met = {True: "yes", False: "**no**", None: ""}
+    rows = [[*cells(c), met[c["met"]], str(c["runs"]), c["note"]] for c in lane["claims"]]
+    return "\n\n".join(
+        [
+            f"## {LANES[name].title}",
+            prose(name),
+            provenance(lane),
+            table("what, logstore, peer, ratio, goal, met, runs, note", rows),
+        ]
+    )
+
+
+def prose(name: str) -> str:
+    return (BENCH / "results" / f"{name}.md").read_text().strip()
+
+
+def results_page() -> str:
+    lanes = measured()
+    goals = {name: [c["met"] for c in lane["claims"]] for name, lane in lanes.items()}
+    overview = [
+        [
+            LANES[name].title,
+            str(len(goals[name])),
+            f"{goals[name].count(True)} of {len(goals[name]) - goals[name].count(None)}",
+            f"{lane['seconds']} s",
+        ]
+        for name, lane in lanes.items()
+    ]
+    return (
+        "\n\n".join(
+            [
+                "<!-- made by bench/figures.py from bench/results; do not edit -->",
+                prose("index"),
+                table("lane, lines, goals met, time", overview),
+                *(section(name, lane) for name, lane in lanes.items()),
+                "",
+            ]
+        ).rstrip("\n")
+        + "\n"
+    )
+
+
+def readme_page(text: str) -> str:
+    """README with the table that the files give."""
+    before, _, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    lanes = measured()
+    claims = {(name, c["what"]): c for name, lane in lanes.items() for c in lane["claims"]}
+    rows = [cells(claims[line])[:4] for line in CHOSEN if line in claims]
+    small = "Small sizes, so no figure counts. " if any(e["quick"] for e in lanes.values()) else ""
+    made = (
+        f"{small}Made by `make figures`; [bench/RESULTS.md](bench/RESULTS.md) has the commit, the "
+        "machine and\nall lines, with what is missed. Above 1x is better than the peer."
+    )
+    inside = f"{made}\n\n{table('what, logstore, peer in the same run, ratio', rows)}\n"
+    return f"{before}{BEGIN}{inside}{end}{after}"
+
+
+def write_pages() -> None:
+    RESULTS.write_text(results_page())
+    README.write_text(readme_page(README.read_text()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--lane", action="append", choices=LANES, default=[])
+    parser.add_argument("--quick", action="store_true", help="small sizes, one run of each")
+    parser.add_argument("--loaded", action="store_true", help="even if the machine is busy")
+    parser.add_argument("--tables", action="store_true", help="measure nothing")
+    args = parser.parse_args()
+    names = [] if args.tables else args.lane or list(LANES)
+    before = measured()
+    for name in names:
+        took = f"{before[name]['seconds']} s last time" if name in before else "never run"
+        print(f"  {name:12} {took}")
+    failed = []
+    for at, name in enumerate(names, 1):
+        print(f"\n{at} of {len(names)}: {name}", flush=True)
+        if not measure(name, args.quick, args.loaded):
+            failed.append(name)
+        write_pages()
+    write_pages()
+    if failed:
+        sys.exit(f"not measured: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()
