@@ -21,7 +21,7 @@ KERNEL_TESTS := tests/contract/test_kernels.py tests/contract/test_arrow_kernels
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-all crash fuzz sanitize check lint types imports bench docs build clean need-compiler need-sanitizers need-jdk
+.PHONY: help demo quick test test-all crash fuzz sanitize check lint types imports figures docs build clean need-compiler need-sanitizers need-jdk
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,9 +68,8 @@ types: $(VENV)/.dev ## mypy, strict
 imports: $(VENV)/.dev ## checkpoints <- logstore <- replication
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.bench ## speed, against other libraries in the same run
-	@mkdir -p bench/results
-	$(PYTEST) bench --benchmark-only --benchmark-json=bench/results/run.json $(ARGS)
+figures: need-jdk $(VENV)/.bench ## measures everything, alone; writes all figures of the pages
+	$(BIN)/python bench/figures.py $(ARGS)
 
 docs: $(VENV)/.docs ## all pages and the reference of the API in build/docs; a warning is an error
 	$(BIN)/python -m sphinx -q -W --keep-going -c docs . build/docs
