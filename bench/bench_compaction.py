@@ -25,7 +25,7 @@ VERSIONS = 10
 """Of each key, on average: the newest one stays, 90 % are superseded."""
 
 BESIDE = scaled(256 << 20)
-KEYS = scaled(2_000_000)
+KEYS = scaled(20_000) * RECORDS_PER_BATCH
 KEY_BYTES = 16
 SLOT_BYTES = 24
 LOAD_FACTOR = 0.9

@@ -86,18 +86,18 @@ def test_compare_three_replicas(claim: Any, spark: Any, disk: Path, level: str) 
 def test_growth(claim: Any, spark: Any, disk: Path) -> None:
     """Four times the bytes, and the same bytes in more segments."""
 
-    def rate(name: str, size: int, segments: int) -> tuple[float, int]:
+    def rate(name: str, size: int, segment_bytes: int) -> tuple[float, int]:
         directory = disk / name
-        spark_data.make_directory(directory, size, segment_bytes=size // segments)
+        spark_data.make_directory(directory, size, segment_bytes=segment_bytes)
         stored = spark_data.warm(directory)
         took = best(ROUNDS, lambda: clean(spark, directory, options=BATCH_LEVEL))
         found = len(list(directory.rglob("*.log")))
         spark_data.remove(directory)
         return stored / took / 1e9, found
 
-    quarter, fewer = rate("quarter", SIZE // 4, 8)
-    cut, more = rate("cut", SIZE // 4, 500)
-    whole, _ = rate("whole", SIZE, 32)
+    quarter, fewer = rate("quarter", SIZE // 4, SIZE // 32)
+    cut, more = rate("cut", SIZE // 4, 1_100_000)
+    whole, _ = rate("whole", SIZE, SIZE // 32)
     peer = f"a quarter of it, {fewer} segments"
     claim("2 GiB verified at batch level", whole, "GB/s", peer=peer, theirs=quarter)
     what = "a quarter of it in short segments"

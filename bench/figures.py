@@ -250,11 +250,11 @@ def table(head: str, rows: list[list[str]]) -> str:
 
 
 def provenance(lane: dict[str, Any]) -> str:
-    m = lane["machine"]
+    m, changed = lane["machine"], ", with uncommitted changes" if lane["dirty"] else ""
     small = "**A small run: every size was shrunk, so no figure counts.** " if lane["quick"] else ""
     return (
-        f"{small}`{lane['command']}` at {lane['commit'][:10]}"
-        f"{', changed since' if lane['dirty'] else ''}, {lane['date']}, {lane['seconds']} s; "
+        f"{small}`{lane['command']}` at {lane['commit'][:10]}{changed}, {lane['date']}, "
+        f"{lane['seconds']} s; "
         f"{m['cpu']}, {m['cores']} cores, {m['memory_gb']} GB, Linux {m['kernel']}, "
         f"Python {m['python']}; {lane['busy_cores_before']} cores busy before, load "
         f"{lane['load_before'][0]} before and {lane['load_after'][0]} after."
