@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import random
 import shutil
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench_beside import claim_waits
-from workloads import START_MS, best, scaled
+from workloads import START_MS, in_turns, rates, scaled
 
 from logstore import BrokerConfig, LogConfig, LogManager, TopicPartition
 from logstore.format.batch import encode_batch_lists
@@ -66,7 +64,7 @@ def write_input(root: Path, codec: Compression, size: int) -> None:
         log.append([(b"last", b"")])  # the active segment is never cleaned
 
 
-def test_offset_map(claim: Callable[..., None], kafka: Any, disk: Path) -> None:
+def test_offset_map(benchmark: Any, claim: Any, kafka: Any, disk: Path) -> None:
     """Ours walks batches and takes the keys from their records; Kafka's is handed each key."""
     rng = random.Random(1)
     keys = [rng.randbytes(KEY_BYTES) for _ in range(KEYS)]
@@ -88,12 +86,12 @@ def test_offset_map(claim: Callable[..., None], kafka: Any, disk: Path) -> None:
             assert position > before
 
     peer = kafka.offset_map(keys=KEYS, runs=3, warmups=2, scratch=disk)
-    took = best(5, fill)
+    took = in_turns(benchmark, fill, rounds=5)["ours"]
     assert len(offsets) == KEYS
     assert offsets.get(keys[KEYS // 2]) == KEYS // 2
     claim(
         "offset map: 2 million keys of 16 bytes out of batches of 100",
-        KEYS / took / 1e6,
+        rates(KEYS / 1e6, took),
         "M keys/s",
         peer="Kafka's map alone",
         theirs=peer["put_m_keys_per_s"],
@@ -103,30 +101,31 @@ def test_offset_map(claim: Callable[..., None], kafka: Any, disk: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", GOAL, ids=lambda codec: codec.name.lower())
-def test_compaction(claim: Callable[..., None], kafka: Any, disk: Path, codec: Compression) -> None:
+def test_compaction(benchmark: Any, claim: Any, kafka: Any, disk: Path, codec: Compression) -> None:
     given = disk / "given"
     write_input(given, codec, SIZE[codec])
     before = sum(path.stat().st_size for path in given.glob("*/*.log"))
     peer = kafka.compact(given / str(WHERE), segment_bytes=SEGMENT, runs=1, warmups=1, scratch=disk)
-    after = 0
+    after, root = 0, disk / "ours"
 
-    def compact(root: Path) -> float:
-        nonlocal after
+    def copy() -> tuple[tuple[LogManager], dict[str, object]]:
         shutil.rmtree(root, ignore_errors=True)
         shutil.copytree(given, root)
-        with manager(root) as managed:
-            started = time.perf_counter()
-            done = managed.cleaner.clean_by_hand(WHERE)
-            took = time.perf_counter() - started
-            assert not done.stats.map_full
-            after = managed.get(*WHERE).size
-        return took
+        return (manager(root),), {}
 
-    took = min(compact(disk / "ours") for _ in range(2))
+    def compact(managed: LogManager) -> None:
+        assert not managed.cleaner.clean_by_hand(WHERE).stats.map_full
+
+    def close(managed: LogManager) -> None:
+        nonlocal after
+        after = managed.get(*WHERE).size
+        managed.close()
+
+    took = in_turns(benchmark, compact, setup=copy, teardown=close)["ours"]
     name, half = codec.name.lower(), codec is Compression.ZSTD
     claim(
         f"compaction of {'256' if half else '512'} MiB, 90 % superseded, batches of 100, {name}",
-        before / took / 1e6,
+        rates(before / 1e6, took),
         "MB/s",
         peer="Kafka",
         theirs=peer["best_mb_per_s"],
@@ -136,11 +135,12 @@ def test_compaction(claim: Callable[..., None], kafka: Any, disk: Path, codec: C
     )
 
 
-def test_beside_compaction(claim: Callable[..., None], disk: Path) -> None:
+def test_beside_compaction(benchmark: Any, claim: Any, disk: Path) -> None:
     write_input(disk, Compression.NONE, BESIDE)
     with manager(disk) as managed:
         log = managed.get_or_create(*WHERE)
         claim_waits(
+            benchmark,
             claim,
             "a compaction of 256 MiB",
             lambda: managed.cleaner.clean_by_hand(WHERE),
@@ -149,4 +149,5 @@ def test_beside_compaction(claim: Callable[..., None], disk: Path) -> None:
                 "a read at the end": lambda: log.read(log.log_end_offset - 1, 4096),
                 "a read of what is compacted": lambda: log.read(0, 4096),
             },
+            rounds=1,
         )

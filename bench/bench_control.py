@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from workloads import START_CONFIG, make_log, ready_batch, resident_bytes, scaled, seconds
+from workloads import ROUNDS, START_CONFIG, make_log, ready_batch, resident_bytes, scaled, timed
 
 from checkpoints.offset_checkpoint import RECOVERY_POINT, OffsetCheckpoint
 from logstore import AppendOrigin, LogManager, TopicPartition
@@ -21,7 +21,7 @@ SEGMENT, CUT = scaled(256_000_000, 12_000_000), 10_000_000
 
 
 @pytest.mark.parametrize("equal", [False, True], ids=["rising", "equal"])
-def test_truncate_to(claim: Any, kafka: Any, disk: Path, equal: bool) -> None:
+def test_truncate_to(benchmark: Any, claim: Any, kafka: Any, disk: Path, equal: bool) -> None:
     # Nothing is flushed, as in the peer: freeing blocks that the disk has given out already is
     # another thing, ten times as long, and the same for both.
     log = make_log(disk / "bench-0", 100, SEGMENT, equal_timestamps=equal)
@@ -29,11 +29,13 @@ def test_truncate_to(claim: Any, kafka: Any, disk: Path, equal: bool) -> None:
     per_round = CUT // len(batch)
     block = batch * per_round
 
-    def cut() -> float:
+    def grow() -> tuple[tuple[int], dict[str, object]]:
+        end = log.log_end_offset
         log.append_as_leader(block, 0, AppendOrigin.COORDINATOR)
-        return seconds(lambda: log.truncate_to(log.log_end_offset - 100 * per_round))
+        return (end,), {}
 
-    p50 = statistics.median([cut() for _ in range(scaled(55, 7))][5:]) * 1e3
+    benchmark.pedantic(log.truncate_to, setup=grow, rounds=scaled(50, 2), warmup_rounds=5)
+    p50 = benchmark.stats.stats.median * 1e3
     log.crash()
     kafkas = kafka.truncate(equal_timestamps=equal, scratch=disk)["p50_ms"]
     what = f"truncate_to 10 MB off a 256 MB segment, {'equal' if equal else 'rising'} timestamps"
@@ -42,12 +44,12 @@ def test_truncate_to(claim: Any, kafka: Any, disk: Path, equal: bool) -> None:
     claim(f"{what}, beside Kafka", p50, "ms p50", peer="Kafka", theirs=kafkas, less=True)
 
 
-def test_checkpoint_of_1000_partitions(claim: Any, kafka: Any, disk: Path) -> None:
+def test_checkpoint_of_1000_partitions(benchmark: Any, claim: Any, kafka: Any, disk: Path) -> None:
     checkpoint = OffsetCheckpoint(str(disk / RECOVERY_POINT), LocalStorage())
     offsets = {TopicPartition("orders", p): 1_000_000 + p for p in range(1000)}
     data = b"".join(b"orders %d %d\n" % (tp.partition, o) for tp, o in offsets.items())
-    times = [seconds(lambda: checkpoint.write(offsets)) for _ in range(scaled(350, 60))]
-    p50 = statistics.median(times[50:]) * 1e3
+    benchmark.pedantic(checkpoint.write, (offsets,), rounds=scaled(300, 10), warmup_rounds=50)
+    p50 = benchmark.stats.stats.median * 1e3
     bare = statistics.median(bare_replace(disk, data) for _ in range(scaled(300, 10))) * 1e3
     kafkas = kafka.checkpoint(scratch=disk)["p50_ms"]
     what, unit = "durable checkpoint of 1,000 partitions", "ms p50"
@@ -81,7 +83,7 @@ def growth_of_a_fresh_process(directory: Path) -> int:
 
 
 @pytest.mark.parametrize("partitions", [500, 2000])
-def test_clean_start(claim: Any, kafka: Any, disk: Path, partitions: int) -> None:
+def test_clean_start(benchmark: Any, claim: Any, kafka: Any, disk: Path, partitions: int) -> None:
     count = scaled(partitions, 20)
     batch = ready_batch(10)
     with LogManager([disk / "data"], START_CONFIG) as manager:
@@ -89,25 +91,27 @@ def test_clean_start(claim: Any, kafka: Any, disk: Path, partitions: int) -> Non
             while len(log.segments) < 5 or log.active_segment.size == 0:
                 log.append_as_leader(batch, 0)
 
-    def start() -> float:
-        begun = time.perf_counter()
-        manager = LogManager([disk / "data"], START_CONFIG)
-        took = time.perf_counter() - begun
+    managers: list[LogManager] = []
+
+    def start() -> None:
+        managers.append(LogManager([disk / "data"], START_CONFIG))
+
+    def close() -> None:
+        manager = managers.pop()
         assert all(report.clean for report in manager.recovery_reports)
         assert not any(report.bytes_scanned for report in manager.recovery_reports)
         manager.close()
-        return took / count * 1e3
 
-    ours = min(start() for _ in range(3))
+    benchmark.pedantic(start, teardown=close, rounds=ROUNDS)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         growth = pool.apply(growth_of_a_fresh_process, (disk / "data",))
     kafkas = kafka.load(disk / "data", clean=True, runs=3, warmups=1, scratch=disk)
     claim(
         f"clean start of {partitions:,} partitions of 5 segments",
-        ours,
+        [each / count * 1e3 for each in timed(benchmark)],
         "ms a partition",
         peer="Kafka, two threads",
-        theirs=min(kafkas["seconds"]) / count * 1e3,
+        theirs=statistics.median(kafkas["seconds"]) / count * 1e3,
         goal=5,
         less=True,
     )

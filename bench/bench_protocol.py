@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
-import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
 import pytest
-from workloads import in_turns, scaled
+from workloads import in_turns, scaled, seconds
 
 from replication.protocol import compiler, schema
 from replication.protocol import messages as wire
@@ -53,16 +52,14 @@ MESSAGES = {
 }
 
 
-def _timed(run: Callable[[], object]) -> float:
-    started = time.perf_counter()
+def _calls(run: Callable[[], object]) -> None:
     for _ in range(CALLS):
         run()
-    return (time.perf_counter() - started) / CALLS
 
 
 @pytest.mark.parametrize("what", MESSAGES)
 @pytest.mark.parametrize("way", ["read", "written"])
-def test_a_message(claim: Any, what: str, way: str) -> None:
+def test_a_message(benchmark: Any, claim: Any, what: str, way: str) -> None:
     kio = import_module("kio.serial")
     package, name, version, message = MESSAGES[what]
     kind = "request" if name.endswith("Request") else "response"
@@ -78,17 +75,22 @@ def test_a_message(claim: Any, what: str, way: str) -> None:
         return stream.getvalue()
 
     assert write_theirs() == body
-    runs: dict[str, Callable[[], object]] = {
-        "read": {"ours": lambda: decode(view, 0), "kio": lambda: read(body, 0)},
-        "written": {"ours": lambda: encode(message), "kio": write_theirs},
+    ours, kios = {
+        "read": (lambda: decode(view, 0), lambda: read(body, 0)),
+        "written": (lambda: encode(message), write_theirs),
     }[way]
-    took = in_turns(ROUNDS, **{who: lambda run=run: _timed(run) for who, run in runs.items()})
+    took = in_turns(
+        benchmark,
+        lambda: _calls(ours),
+        rounds=ROUNDS,
+        kio=lambda: seconds(lambda: _calls(kios)),
+    )
     claim(
         f"{what}, {way}",
-        took["ours"] * 1e6,
+        [each / CALLS * 1e6 for each in took["ours"]],
         "µs",
         peer="kio, native" if way == "read" else "kio",
-        theirs=took["kio"] * 1e6,
+        theirs=[each / CALLS * 1e6 for each in took["kio"]],
         goal=0.25 if way == "read" else 4,
         less=True,
     )
@@ -103,26 +105,22 @@ def _every_codec() -> Iterator[Callable[[], object]]:
             yield lambda m=message, v=version, s=structures: compile_encoder(m, v, s)
 
 
-def test_compiling_every_codec(claim: Any) -> None:
+def test_compiling_every_codec(benchmark: Any, claim: Any) -> None:
     codecs = list(_every_codec())
 
-    def compile_all() -> float:
-        compiler._code.cache_clear()
-        started = time.perf_counter()
+    def compile_all() -> None:
         for each in codecs:
             each()
-        return (time.perf_counter() - started) / len(codecs) * 1e3
 
-    took = in_turns(ROUNDS, ours=compile_all)["ours"]
-    claim("a codec compiled, mean of all", took, "ms", limit=0.4, less=True, note=f"{len(codecs)}")
+    took = in_turns(benchmark, compile_all, setup=compiler._code.cache_clear, rounds=ROUNDS)
+    each_ms = [each / len(codecs) * 1e3 for each in took["ours"]]
+    claim(
+        "a codec compiled, mean of all", each_ms, "ms", limit=0.4, less=True, note=f"{len(codecs)}"
+    )
 
 
-def test_the_table_at_start(claim: Any) -> None:
-    def read_heads() -> float:
-        started = time.perf_counter()
-        apis = dict(schema._heads())
-        assert len(apis) == len(schema.APIS)
-        return (time.perf_counter() - started) * 1e3
-
-    took = in_turns(20, ours=read_heads)["ours"]
-    claim("the schema table read at start", took, "ms", limit=5, less=True)
+def test_the_table_at_start(benchmark: Any, claim: Any) -> None:
+    took = in_turns(benchmark, lambda: dict(schema._heads()), rounds=20)["ours"]
+    assert len(dict(schema._heads())) == len(schema.APIS)
+    took_ms = [each * 1e3 for each in took]
+    claim("the schema table read at start", took_ms, "ms", limit=5, less=True)

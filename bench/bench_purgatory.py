@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from workloads import resident_bytes, scaled
+from workloads import ROUNDS, in_turns, rates, resident_bytes, scaled, timed
 
 from replication.purgatory.purgatory import DelayedOperation, Purgatory
 from replication.purgatory.timer import Timer
@@ -16,7 +16,6 @@ KEYS = [("orders", partition) for partition in range(1000)]
 TIMEOUT_MS = 30_000
 LIMIT = 300_000
 UNIT = "operations/s"
-ROUNDS = 3
 WAITING = [10_000, 1_000_000]
 
 
@@ -58,58 +57,59 @@ def register(purgatory: Purgatory[Wait], offset: Offset, count: int, per_ms: int
 
 @pytest.mark.parametrize("collector", ["", ", Python's collector off"])
 @pytest.mark.parametrize("waiting", WAITING)
-def test_registered_and_completed(claim: Any, waiting: int, collector: str) -> None:
+def test_registered_and_completed(benchmark: Any, claim: Any, waiting: int, collector: str) -> None:
     """All wait at once, 1,000 keys, 30 s; then each key is checked.
 
     Python's collector walks over all that waits about as often as a quarter of it is new; without
     it, the cost is ours alone.
     """
     count = scaled(waiting, 1000)
-    growth = left = 0
+    before = growth = left = 0
 
-    def run() -> float:
-        nonlocal growth, left
+    def setup() -> None:
+        nonlocal before
         gc.collect()
         before = resident_bytes()
+
+    def run() -> None:
+        nonlocal growth, left
         purgatory: Purgatory[Wait] = Purgatory("Produce", Timer(0))
         offset = Offset()
-        started = time.perf_counter()
         register(purgatory, offset, count, per_ms=300)
-        registered = time.perf_counter()
         growth = resident_bytes() - before
         offset.value = 1
-        resumed = time.perf_counter()
         completed = sum(purgatory.check_and_complete(key) for key in KEYS)
-        ended = time.perf_counter()
         assert completed == count
         assert (purgatory.watched, purgatory.delayed) == (0, 0)
         left = resident_bytes() - before
-        return registered - started + ended - resumed
 
     if collector:
         gc.disable()
     try:
-        took = min(run() for _ in range(ROUNDS))
+        benchmark.pedantic(run, setup=setup, rounds=ROUNDS)
     finally:
         gc.enable()
     note = f"{growth / count:.0f} bytes each while waiting; {left / 1e6:.1f} MB kept afterwards"
     what = f"{waiting:,} delayed operations, registered and completed{collector}"
-    claim(what, count / took, UNIT, limit=LIMIT, note=note)
+    claim(what, rates(count, timed(benchmark)), UNIT, limit=LIMIT, note=note)
 
 
 @pytest.mark.parametrize("waiting", WAITING)
-def test_expired(claim: Any, waiting: int) -> None:
+def test_expired(benchmark: Any, claim: Any, waiting: int) -> None:
     """Registered 300 a ms; then the clock goes from deadline to deadline, as its owner's does."""
     count = scaled(waiting, 1000)
     longest = 0.0
 
-    def run() -> float:
-        nonlocal longest
+    def setup() -> tuple[tuple[Purgatory[Wait]], dict[str, object]]:
         gc.collect()
         purgatory: Purgatory[Wait] = Purgatory("Produce", Timer(0))
         register(purgatory, Offset(), count, per_ms=300)
+        return (purgatory,), {}
+
+    def run(purgatory: Purgatory[Wait]) -> None:
+        nonlocal longest
         end_ms = count // 300 + TIMEOUT_MS
-        started = last = time.perf_counter()
+        last = time.perf_counter()
         longest = 0.0
         while (now_ms := purgatory.timer.next_deadline_ms()) is not None:
             assert now_ms <= end_ms
@@ -117,33 +117,30 @@ def test_expired(claim: Any, waiting: int) -> None:
             this = time.perf_counter()
             longest, last = max(longest, this - last), this
         assert purgatory.expirations == count
-        return last - started
 
-    took = min(run() for _ in range(ROUNDS))
+    benchmark.pedantic(run, setup=setup, rounds=ROUNDS)
     claim(
         f"{waiting:,} delayed operations, expired",
-        count / took,
+        rates(count, timed(benchmark)),
         UNIT,
         limit=LIMIT,
         note=f"the longest advance of the last round took {longest * 1e3:.1f} ms",
     )
 
 
-def test_watched_one_at_a_time(claim: Any) -> None:
+def test_watched_one_at_a_time(benchmark: Any, claim: Any) -> None:
     """A key that nobody else watches: its list is made and dropped each time."""
     count = scaled(100_000)
     purgatory: Purgatory[Wait] = Purgatory("Produce", Timer(0))
 
-    def run() -> float:
-        started = time.perf_counter()
+    def run() -> None:
         for number in range(count):
             offset = Offset()
             key = KEYS[number % 1000]
             purgatory.try_complete_else_watch(Wait(offset, 1), (key,))
             offset.value = 1
             assert purgatory.check_and_complete(key) == 1
-        return time.perf_counter() - started
 
-    took = min(run() for _ in range(ROUNDS))
+    took = in_turns(benchmark, run)["ours"]
     what = "a delayed operation alone on its key, registered and completed"
-    claim(what, count / took, UNIT, limit=LIMIT)
+    claim(what, rates(count, took), UNIT, limit=LIMIT)

@@ -9,12 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from workloads import CONFIG, RECORDS_PER_BATCH, best, make_log, resident_bytes, scaled
+from workloads import (
+    CONFIG,
+    RECORDS_PER_BATCH,
+    in_turns,
+    make_log,
+    rates,
+    resident_bytes,
+    scaled,
+    seconds,
+)
 
 from logstore.log import ReplicaLog
 
 SIZE = scaled(1 << 30)
-ROUNDS = 3
 GOAL = {1: 40, 10: 10, 100: 3, 1000: 1.5}
 
 
@@ -43,19 +51,21 @@ def resident_growth(directory: Path) -> int:
 
 
 @pytest.mark.parametrize("records", RECORDS_PER_BATCH)
-def test_recover_one_segment(claim: Any, kafka: Any, disk: Path, records: int) -> None:
+def test_recover_one_segment(
+    benchmark: Any, claim: Any, kafka: Any, disk: Path, records: int
+) -> None:
     directory = disk / "bench-0"
     make_log(directory, records, SIZE).crash()
     path = directory / f"{0:020d}.log"
     size = path.stat().st_size
     recover(directory)
     growth = resident_growth(directory)
-    kafkas = kafka.recover(path, runs=2, warmups=1, scratch=disk)["best_mb_per_s"]
-    took = best(ROUNDS, lambda: recover(directory))
+    kafkas = kafka.recover(path, runs=3, warmups=1, scratch=disk)["median_mb_per_s"]
+    took = in_turns(benchmark, lambda: recover(directory))["ours"]
     batches = f"{records} record{'s' * (records > 1)} a batch"
     claim(
         f"recovery of a 1 GiB segment, {batches}",
-        size / took / 1e9,
+        rates(size / 1e9, took),
         "GB/s",
         peer="Kafka",
         theirs=kafkas / 1e3,
@@ -64,18 +74,21 @@ def test_recover_one_segment(claim: Any, kafka: Any, disk: Path, records: int) -
     claim(f"memory of that recovery, {batches}", growth / 1e6, "MB", limit=64, less=True)
 
 
-def test_recover_on_two_threads(claim: Any, disk: Path) -> None:
+def test_recover_on_two_threads(benchmark: Any, claim: Any, disk: Path) -> None:
     make_log(disk / "bench-0", 100, SIZE).crash()
     shutil.copytree(disk / "bench-0", disk / "bench-1")
     both = [disk / "bench-0", disk / "bench-1"]
-    one = best(ROUNDS, lambda: [recover(each) for each in both])
     with ThreadPoolExecutor(2) as pool:
-        two = best(ROUNDS, lambda: list(pool.map(recover, both)))
+        took = in_turns(
+            benchmark,
+            lambda: list(pool.map(recover, both)),
+            one=lambda: seconds(lambda: [recover(each) for each in both]),
+        )
     claim(
         "recovery of two segments of 1 GiB on two threads, 100 records a batch",
-        2 * SIZE / two / 1e9,
+        rates(2 * SIZE / 1e9, took["ours"]),
         "GB/s",
         peer="one thread",
-        theirs=2 * SIZE / one / 1e9,
+        theirs=rates(2 * SIZE / 1e9, took["one"]),
         goal=1.7,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import statistics
 import threading
@@ -13,11 +14,11 @@ from typing import Any
 
 import pytest
 from server_peers import three_kafkas
-from workloads import CONFIG, scaled, seconds
+from workloads import CONFIG, in_turns, rates, scaled, seconds, timed
 
 from checkpoints.types import TopicPartition
 from logstore.format.batch import encode_batch
-from logstore.log import PartitionLog, ReplicaLog
+from logstore.log import PartitionLog
 from logstore.manager import LogManager
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode
@@ -76,17 +77,14 @@ class Pipeline:
         self.acknowledged += 1
         self._room.release()
 
-    def run(self, count: int) -> float:
+    def run(self, count: int) -> None:
         request = ProduceRequest(-1, 30_000, (ProducePartition(self._tp, BATCH),))
-        started = time.perf_counter()
         for _ in range(count):
             self._room.acquire()
             self._handle(request, self._on_reply)
         for _ in range(IN_FLIGHT):
             self._room.acquire()
-        seconds = time.perf_counter() - started
         self._room.release(IN_FLIGHT)
-        return seconds
 
 
 class BareCopies:
@@ -99,46 +97,42 @@ class BareCopies:
         self._files = [os.open(directory / str(n), flags) for n in range(3)]
         self._at = 0
 
-    def run(self, count: int) -> float:
+    def run(self, count: int) -> None:
         first, size = self._files[0], len(BATCH)
-        started = time.perf_counter()
         for _ in range(count):
             for file in self._files:
                 os.write(file, BATCH)
             for _ in range(2):
                 os.pread(first, size, self._at)
             self._at += size
-        return time.perf_counter() - started
 
     def close(self) -> None:
         for file in self._files:
             os.close(file)
 
 
-def test_acks_all_throughput(claim: Any, make: Any, disk: Path) -> None:
+def test_acks_all_throughput(benchmark: Any, claim: Any, make: Any, disk: Path) -> None:
     """One leader, two followers, 64 KiB batches; in turns with the bare copies."""
     cluster = make()
     (tp,) = cluster.create_topic("bench", assignment=[[0, 1, 2]], config=TWO)
     pipeline, bare = Pipeline(cluster, tp), BareCopies(disk / "bare")
     count = THROUGHPUT_BYTES // len(BATCH) // TURNS
-    pipeline.run(count)
-    bare.run(count)
-    ours: list[float] = []
-    peer: list[float] = []
-    for _ in range(TURNS):
-        peer.append(bare.run(count))
-        ours.append(pipeline.run(count))
+    took = in_turns(
+        benchmark,
+        lambda: pipeline.run(count),
+        rounds=TURNS,
+        bare=lambda: seconds(lambda: bare.run(count)),
+    )
     bare.close()
     size = count * len(BATCH) / 1e6
     claim(
         "acks=all, three replicas in one process, 64 KiB batches",
-        size / statistics.median(ours),
+        rates(size, took["ours"]),
         "MB/s",
         peer="written three times and read twice by bare system calls on one thread",
-        theirs=size / statistics.median(peer),
+        theirs=rates(size, took["bare"]),
         goal=0.6,
-        note=f"medians of {TURNS} turns; {IN_FLIGHT} batches in flight; best against best "
-        f"{min(peer) / min(ours):.2f}x",
+        note=f"{IN_FLIGHT} batches in flight",
     )
 
 
@@ -171,26 +165,32 @@ class BareRoundTrip:
             log.close()
 
 
-def test_acks_all_round_trip(claim: Any, make: Any, disk: Path) -> None:
+def test_acks_all_round_trip(benchmark: Any, claim: Any, make: Any, disk: Path) -> None:
     """One record, idle cluster; in turns with the bare round trip."""
     cluster = make()
     (tp,) = cluster.create_topic("bench", assignment=[[0, 1, 2]], config=TWO)
     producer, bare = cluster.producer(), BareRoundTrip(disk)
-    ours: list[float] = []
-    peer: list[float] = []
-    for _ in range(1 + TURNS):
-        peer += [seconds(bare.run) * 1e3 for _ in range(100)]
-        ours += [seconds(lambda: producer.send_encoded(tp, ONE)) * 1e3 for _ in range(100)]
+    ours: list[list[float]] = []
+
+    def hundred(trip: Callable[[], object]) -> list[float]:
+        return [seconds(trip) * 1e3 for _ in range(100)]
+
+    peer = in_turns(
+        benchmark,
+        lambda: ours.append(hundred(lambda: producer.send_encoded(tp, ONE))),
+        rounds=TURNS,
+        bare=lambda: statistics.median(hundred(bare.run)),
+    )
     bare.close()
-    what, note = "acks=all round trip, one record", f"p99 {p99(ours[100:]):.2f} ms"
-    mine, theirs = (statistics.median(times[100:]) for times in (ours, peer))
+    what, mine = "acks=all round trip, one record", [statistics.median(trips) for trips in ours[1:]]
+    note = f"p99 {p99([*itertools.chain(*ours[1:])]):.2f} ms"
     claim(what, mine, "ms p50", limit=1, less=True, note=note)
     claim(
         f"{what}, beside its bare parts",
         mine,
         "ms p50",
         peer="four hops between threads and three appends",
-        theirs=theirs,
+        theirs=peer["bare"],
         goal=1 / 1.5,
         less=True,
     )
@@ -200,13 +200,14 @@ def p99(times: list[float]) -> float:
     return sorted(times)[len(times) * 99 // 100]
 
 
-def test_acks_all_synced(claim: Any, make: Any, disk: Path) -> None:
+def test_acks_all_synced(benchmark: Any, claim: Any, make: Any, disk: Path) -> None:
     """Each replica syncs before it counts."""
     cluster = make()
     config = {**TWO, "flush.messages": 1}
     (tp,) = cluster.create_topic("bench", assignment=[[0, 1, 2]], config=config)
     producer = cluster.producer()
-    send = [seconds(lambda: producer.send_encoded(tp, ONE)) * 1e3 for _ in range(550)][50:]
+    benchmark.pedantic(producer.send_encoded, (tp, ONE), rounds=500, warmup_rounds=50)
+    send = [each * 1e3 for each in timed(benchmark)]
     claim(
         "acks=all round trip, one record, fsync before the answer",
         statistics.median(send),
@@ -217,23 +218,25 @@ def test_acks_all_synced(claim: Any, make: Any, disk: Path) -> None:
     )
 
 
-def test_producer_over_bare_requests(claim: Any, make: Any) -> None:
+def test_producer_over_bare_requests(benchmark: Any, claim: Any, make: Any) -> None:
     """What the producer adds to a request: its state, its retries, its wait."""
     cluster = make()
     (tp,) = cluster.create_topic("bench", assignment=[[0]])
     producer, client = cluster.producer(acks=1), cluster.client
     request = ProduceRequest(1, 10_000, (ProducePartition(tp, ONE),))
-    bare: list[float] = []
-    ours: list[float] = []
-    for _ in range(scaled(5000, 200)):
-        bare.append(seconds(lambda: client.call(0, request, 10.0)) * 1e6)
-        ours.append(seconds(lambda: producer.send_encoded(tp, ONE)) * 1e6)
+    took = in_turns(
+        benchmark,
+        lambda: producer.send_encoded(tp, ONE),
+        rounds=scaled(5000, 200),
+        bare=lambda: seconds(lambda: client.call(0, request, 10.0)),
+    )
+    ours, bare = (statistics.median(times[100:]) * 1e6 for times in took.values())
     claim(
         "acks=1 round trip through the producer",
-        statistics.median(ours[100:]),
+        ours,
         "µs p50",
         peer="a bare request on the same transport",
-        theirs=statistics.median(bare[100:]),
+        theirs=bare,
         goal=1 / 1.5,
         less=True,
     )
@@ -245,19 +248,26 @@ def _fsync_ms(disk: Path) -> float:
     return statistics.median(times) * 1e3
 
 
-def test_failover(claim: Any, make: Any) -> None:
+def test_failover(benchmark: Any, claim: Any, make: Any) -> None:
     """From the moment the death of the leader is known to the first success on the new one."""
     cluster = make(config=ReplicationConfig(replica_fetch_backoff_ms=50))
     (tp,) = cluster.create_topic("bench", assignment=[[0, 1, 2]], config=TWO)
     producer = cluster.producer()
-    times: list[float] = []
-    for _ in range(FAILOVERS):
+
+    def kill() -> tuple[tuple[int], dict[str, object]]:
         leader = cluster.wait_for_leader(tp)
         cluster.wait_for_isr(tp, (0, 1, 2))
         producer.send_encoded(tp, ONE)
         cluster.crash(leader)
-        times.append(seconds(lambda: producer.send_encoded(tp, ONE)) * 1e3)
-        cluster.start(leader)
+        return (leader,), {}
+
+    benchmark.pedantic(
+        lambda leader: producer.send_encoded(tp, ONE),
+        setup=kill,
+        teardown=cluster.start,
+        rounds=FAILOVERS,
+    )
+    times = [each * 1e3 for each in timed(benchmark)]
     claim(
         "leader dead, its death known, until the first acks=all success",
         p99(times),
@@ -279,9 +289,9 @@ def create(cluster: Cluster) -> list[TopicPartition]:
     ]
 
 
-def test_created(claim: Any, make: Any, kafka: Any, disk: Path) -> None:
+def test_created(benchmark: Any, claim: Any, make: Any, kafka: Any, disk: Path) -> None:
     """Five topics of 200 partitions, each until all are led and every broker knows it."""
-    ours = seconds(lambda: create(make()))
+    benchmark.pedantic(lambda: create(make()))
     with three_kafkas(disk / "kafkas") as peer:
 
         def create_theirs() -> None:
@@ -292,7 +302,7 @@ def test_created(claim: Any, make: Any, kafka: Any, disk: Path) -> None:
         theirs = seconds(create_theirs)
     claim(
         "1,000 partitions of three replicas created",
-        ours,
+        timed(benchmark),
         "s",
         peer="three Kafka brokers",
         theirs=theirs,
@@ -302,7 +312,7 @@ def test_created(claim: Any, make: Any, kafka: Any, disk: Path) -> None:
     )
 
 
-def test_idle_and_role_change(claim: Any, make: Any) -> None:
+def test_idle_and_role_change(benchmark: Any, claim: Any, make: Any) -> None:
     """1,000 partitions that nobody writes to: the processor time of the whole process. Then one
     request turns every partition of a broker from follower to leader."""
 
@@ -341,13 +351,14 @@ def test_idle_and_role_change(claim: Any, make: Any) -> None:
         response = broker.replica_manager.leader_and_isr(request)
         assert all(code is ErrorCode.NONE for _, code in response.partitions), response
 
-    times = []
-    for epoch in (20, 40, 60):
-        change(2, epoch)
-        times.append(seconds(lambda epoch=epoch: change(1, epoch + 10)))
+    epochs = itertools.count(20, 10)
+    benchmark.pedantic(
+        lambda: change(1, next(epochs)), setup=lambda: change(2, next(epochs)), rounds=3
+    )
+    times = timed(benchmark)
     claim(
         "role change of 1,000 partitions to leader",
-        statistics.median(times),
+        times,
         "s",
         limit=1,
         less=True,
@@ -359,7 +370,7 @@ def test_idle_and_role_change(claim: Any, make: Any) -> None:
 CUTS = scaled(1000, 100)
 
 
-def test_mass_truncation(claim: Any, disk: Path) -> None:
+def test_mass_truncation(benchmark: Any, claim: Any, disk: Path) -> None:
     """What a fail-over makes a follower do: a tail to cut from each log, and checkpoints that say
     no more than is left, durable. The peer is one cut with its own checkpoint, ten times: one for
     each 100."""
@@ -378,15 +389,13 @@ def test_mass_truncation(claim: Any, disk: Path) -> None:
         manager.checkpoint_recovery_points()
         manager.checkpoint_high_watermarks()
 
-    def cut(some: list[ReplicaLog]) -> float:
-        started = time.perf_counter()
-        for log in some:
+    def cut() -> None:
+        for log in logs:
             log.truncate_to(log.log_end_offset - 1)
-        manager.checkpoint_cuts([log.topic_partition for log in some])
-        return time.perf_counter() - started
+        manager.checkpoint_cuts([log.topic_partition for log in logs])
 
-    grow()
-    cut(logs)  # the first snapshot of producers is not like the others
+    # The first round is not counted: its snapshots of producers are not like the others.
+    times = in_turns(benchmark, cut, setup=grow)["ours"]
     singles = []
     grow()
     for log in logs[:20]:
@@ -395,13 +404,9 @@ def test_mass_truncation(claim: Any, disk: Path) -> None:
             seconds(lambda log=log, end=end: manager.truncate_to({log.topic_partition: end}))
         )
     one = statistics.median(singles)
-    times = []
-    for _ in range(3):
-        grow()
-        times.append(cut(logs))
     claim(
         "1,000 cuts of a fail-over, durable",
-        statistics.median(times),
+        times,
         "s",
         peer="one cut for each 100 of them",
         theirs=one * CUTS / 100,

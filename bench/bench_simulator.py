@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from workloads import scaled
+import pytest
+from workloads import ROUNDS, rates, scaled, timed
 
 from replication.simulator.search.search import run_seeds
 from replication.simulator.world.plan import SearchOptions
@@ -14,16 +15,17 @@ SCHEDULES = scaled(40, 4)
 GOAL_SCHEDULES, GOAL_EVENTS = 50, 200
 
 
-def test_schedules_on_one_core(claim: Any) -> None:
-    run_seeds(0, 1, SearchOptions())
-    begun = time.process_time()
-    results = run_seeds(0, SCHEDULES, SearchOptions())
-    took = time.process_time() - begun
+@pytest.mark.benchmark(timer=time.process_time)
+def test_schedules_on_one_core(benchmark: Any, claim: Any) -> None:
+    results = benchmark.pedantic(
+        run_seeds, (0, SCHEDULES, SearchOptions()), rounds=ROUNDS, warmup_rounds=1
+    )
+    took = timed(benchmark)
     assert not any(result.failed for result in results)
     events = sorted(result.events for result in results)
     claim(
         "simulated schedules, all invariants on, one core",
-        SCHEDULES / took,
+        rates(SCHEDULES, took),
         "a CPU second",
         limit=GOAL_SCHEDULES,
         note=f"{events[0]} to {events[-1]} events each, {sum(events) / SCHEDULES:.0f} on average; "
@@ -31,7 +33,7 @@ def test_schedules_on_one_core(claim: Any) -> None:
     )
     claim(
         "simulated events, all invariants on, one core",
-        sum(events) / took,
+        rates(sum(events), took),
         "a CPU second",
         limit=GOAL_SCHEDULES * GOAL_EVENTS,
     )

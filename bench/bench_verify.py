@@ -13,7 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from workloads import CONFIG, KEY, RECORDS_PER_BATCH, START_MS, best, make_log, scaled
+from workloads import (
+    CONFIG,
+    KEY,
+    RECORDS_PER_BATCH,
+    START_MS,
+    in_turns,
+    make_log,
+    rates,
+    scaled,
+    seconds,
+)
 
 from logstore import AppendOrigin, PartitionLog
 from logstore.format.batch import encode_batch
@@ -24,10 +34,14 @@ from logstore.verify.common.ranges import CompareSpec
 
 SIZE = scaled(256 << 20)
 PACKED_SIZE = scaled(16 << 20)
-ROUNDS = 3
 RANGES = CompareSpec(0, 2**62, 65_536)
 GOAL = {1: 0.5, 10: 1.25, 100: 1.25, 1000: 1.25}
 DEEP_GOAL = 0.5
+LEVELS = {
+    "batch level": {},
+    "batch level with ranges": {"ranges": True},
+    "deep": {"deep": True},
+}
 
 Check = Callable[[], SegmentResult]
 
@@ -47,31 +61,30 @@ def check_of(directory: Path, *, deep: bool = False, ranges: bool = False) -> Ch
     return check
 
 
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("records", RECORDS_PER_BATCH)
-def test_verify_one_segment(claim: Any, disk: Path, records: int) -> None:
+def test_verify_one_segment(
+    benchmark: Any, claim: Any, disk: Path, records: int, level: str
+) -> None:
     directory = disk / "bench-0"
     make_log(directory, records, SIZE).close()
-    what = "verification on one thread, {}, " + f"{records} record{'s' * (records > 1)} a batch"
-
-    def rate(**options: bool) -> float:
-        check = check_of(directory, **options)
-        return check().size / best(ROUNDS, check) / 1e9
-
-    plain = rate()
-    claim(what.format("batch level"), plain, "GB/s", limit=GOAL[records])
-    claim(
-        what.format("batch level with ranges"),
-        rate(ranges=True),
-        "GB/s",
-        peer="without ranges",
-        theirs=plain,
-    )
-    claim(what.format("deep"), rate(deep=True), "GB/s", limit=DEEP_GOAL)
+    check, plain = check_of(directory, **LEVELS[level]), check_of(directory)
+    size = plain().size / 1e9
+    what = f"verification on one thread, {level}, {records} record{'s' * (records > 1)} a batch"
+    if level == "batch level with ranges":
+        took = in_turns(benchmark, check, plain=lambda: seconds(plain))
+        ours, theirs = rates(size, took["ours"]), rates(size, took["plain"])
+        claim(what, ours, "GB/s", peer="without ranges", theirs=theirs)
+    else:
+        ours = rates(size, in_turns(benchmark, check)["ours"])
+        claim(what, ours, "GB/s", limit=DEEP_GOAL if level == "deep" else GOAL[records])
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("records", [100, 1000])
-def test_verify_compressed(claim: Any, disk: Path, codec: str, records: int) -> None:
+def test_verify_compressed(
+    benchmark: Any, claim: Any, disk: Path, codec: str, records: int
+) -> None:
     """Text of few words: it shrinks three- to fourfold."""
     rng = random.Random(1)
     words = [rng.randbytes(rng.randint(1, 5)).hex() for _ in range(200)]
@@ -85,10 +98,10 @@ def test_verify_compressed(claim: Any, disk: Path, codec: str, records: int) -> 
         packed = encode_batch(rows, compression=Compression.of(codec))
         log.append_as_leader(packed, 0, AppendOrigin.COORDINATOR)
     log.close()
-    took = best(ROUNDS, check_of(directory, deep=True))
+    took = in_turns(benchmark, check_of(directory, deep=True))
     claim(
         f"verification on one thread, deep, {codec}, {records:,} records a batch",
-        unpacked / took / 1e9,
+        rates(unpacked / 1e9, took["ours"]),
         "GB/s unpacked",
         limit=DEEP_GOAL,
         note=f"{unpacked / PACKED_SIZE:.1f} times smaller on disk",

@@ -1,6 +1,6 @@
 """``python bench/figures.py``: measures everything, and writes every figure that the pages show.
 
-    python bench/figures.py                      all lanes, one after the other; about 45 minutes
+    python bench/figures.py                      all lanes, one after the other; about half an hour
     python bench/figures.py --lane log           one of them; --lane may be given again
     python bench/figures.py --quick --lane log   small sizes: does it work? Nothing to publish
     python bench/figures.py --tables             only the pages, from the files that there are
@@ -17,10 +17,12 @@ import argparse
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -33,6 +35,8 @@ MOST_BUSY = 0.5
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->"
 MADE = ("bench/results", "bench/RESULTS.md", "README.md")
 """What a run itself writes, so that it tells nothing of what was measured."""
+
+Figure = float | Sequence[float]
 
 
 @dataclass(frozen=True)
@@ -115,17 +119,55 @@ CHOSEN = [
 # -- measuring ------------------------------------------------------------------------------------
 
 
-def merge(what: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """One claim out of its runs: all of the median run, and the ranges."""
-    runs = sorted(runs, key=lambda run: float(run["ratio"]))
-    middle = runs[len(runs) // 2]
-    ranges = {
-        f"{name}_range": [shortened(edge(run[name] for run in runs)) for edge in (min, max)]
-        for name in ("ours", "ratio")
+def claimed(
+    what: str,
+    ours: Figure,
+    unit: str,
+    *,
+    peer: str = "",
+    theirs: Figure | None = None,
+    limit: float | None = None,
+    goal: float | None = None,
+    less: bool = False,
+    note: str = "",
+) -> dict[str, Any]:
+    """A line: the median and the range of ours, and of how many times as good it is as the peer's
+    figure, or as a fixed limit.
+
+    What has rounds is a sequence; the rounds of two sequences took turns and are compared one by
+    one. ``goal`` is the least ratio wanted. ``less`` is for times and memory, of which less is
+    better.
+    """
+    against = theirs if limit is None else limit
+    assert against is not None, "a claim needs a peer or a limit"
+    assert (limit is None) == bool(peer)
+    mine = [ours] if isinstance(ours, int | float) else ours
+    beside = [against] * len(mine) if isinstance(against, int | float) else against
+    ratios = [
+        times_as_good(b, m) if less else times_as_good(m, b)
+        for m, b in zip(mine, beside, strict=True)
+    ]
+    goal, ratio = (goal if limit is None else 1), statistics.median(ratios)
+    return {
+        "what": what,
+        "ours": shortened(statistics.median(mine)),
+        "unit": unit,
+        "peer": peer,
+        "against": shortened(statistics.median(beside)),
+        "less": less,
+        "ratio": shortened(ratio),
+        "goal": goal,
+        "note": note,
+        "ours_range": [shortened(edge(mine)) for edge in (min, max)],
+        "ratio_range": [shortened(edge(ratios)) for edge in (min, max)],
+        "met": None if goal is None else ratio >= goal,
+        "runs": len(mine),
     }
-    figures = {name: shortened(middle[name]) for name in ("ours", "against", "ratio")}
-    met = None if middle["goal"] is None else middle["ratio"] >= middle["goal"]
-    return {"what": what, **middle, **figures, **ranges, "met": met, "runs": len(runs)}
+
+
+def times_as_good(more: float, less: float) -> float:
+    """The ratio; nothing at all, as the CPU of a short run, is a millionth, or equal to nothing."""
+    return more / max(less, more / 1e6) if more else float(not less)
 
 
 def shortened(value: float) -> float:
@@ -177,6 +219,7 @@ def measure(name: str, quick: bool, loaded: bool) -> bool:
         "lane": name,
         "quick": quick,
         "commit": git("rev-parse", "HEAD"),
+        "committed": git("log", "-1", "--format=%cI"),
         "dirty": bool(git("status", "--porcelain", "--", ".", *(f":!{path}" for path in MADE))),
         "date": date.today().isoformat(),
         "command": f"python bench/figures.py --lane {name}" + " --quick" * quick,
@@ -190,8 +233,9 @@ def measure(name: str, quick: bool, loaded: bool) -> bool:
         environment["BENCH_QUICK"] = "1"
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
-        claims = Path(directory) / "claims.json"
-        command = [sys.executable, "-m", "pytest", "-v", "--claims", str(claims)]
+        told = Path(directory) / "benchmarks.json"
+        command = [sys.executable, "-m", "pytest", "-v", f"--benchmark-json={told}"]
+        command += ["--benchmark-columns=median,min,max,rounds"]
         command += [f"bench/bench_{benchmark}.py" for benchmark in LANES[name].benchmarks]
         if subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode:
             print(f"{name}: failed; its figures stay as they were")
@@ -199,7 +243,11 @@ def measure(name: str, quick: bool, loaded: bool) -> bool:
         facts |= {
             "seconds": round(time.monotonic() - started),
             "load_after": [round(load, 2) for load in os.getloadavg()],
-            "claims": json.loads(claims.read_text()),
+            "claims": [
+                claim
+                for benchmark in json.loads(told.read_text())["benchmarks"]
+                for claim in benchmark["extra_info"]["claims"]
+            ],
         }
     path = BENCH / "results" / f"{name}.json"
     path.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")

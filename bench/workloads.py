@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from logstore import AppendOrigin, LogConfig
 from logstore.format.batch import encode_batch
@@ -13,6 +14,8 @@ from logstore.log import ReplicaLog
 
 QUICK = "BENCH_QUICK" in os.environ
 """Whether each size is small: for a look at whether the benchmarks work."""
+
+ROUNDS = 1 if QUICK else 3
 
 KEY, VALUE = bytes(range(16)), bytes(range(100))
 START_MS = 1_700_000_000_000
@@ -72,20 +75,38 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def best(rounds: int, work: Callable[[], object]) -> float:
-    """Seconds of the fastest round; one before them is not counted."""
-    work()
-    return min(seconds(work) for _ in range(rounds))
-
-
-def in_turns(rounds: int, **runs: Callable[[], float]) -> dict[str, float]:
-    """The best of each run, which returns seconds for a unit of its work.
+def in_turns(
+    benchmark: Any,
+    ours: Callable[..., object],
+    *,
+    rounds: int = ROUNDS,
+    setup: Callable[[], Any] | None = None,
+    teardown: Callable[..., None] | None = None,
+    **peers: Callable[[], float],
+) -> dict[str, list[float]]:
+    """The seconds of each round of ours, and what each peer gave in its turn before that round.
 
     They take turns, so that a slow minute of the machine is one for all of them. The first turn is
     not counted.
     """
-    turns = [{name: run() for name, run in runs.items()} for _ in range(1 + rounds)]
-    return {name: min(turn[name] for turn in turns[1:]) for name in runs}
+    found: dict[str, list[float]] = {name: [] for name in peers}
+
+    def turn() -> Any:
+        for name, peer in peers.items():
+            found[name].append(peer())
+        return setup() if setup else None
+
+    benchmark.pedantic(ours, setup=turn, teardown=teardown, rounds=rounds, warmup_rounds=1)
+    return {"ours": timed(benchmark), **{name: each[1:] for name, each in found.items()}}
+
+
+def timed(benchmark: Any) -> list[float]:
+    """The seconds of each round that the fixture has timed."""
+    return list(benchmark.stats.stats.data)
+
+
+def rates(amount: float, times: Iterable[float]) -> list[float]:
+    return [amount / each for each in times]
 
 
 def resident_bytes() -> int:
