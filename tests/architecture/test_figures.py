@@ -72,36 +72,68 @@ def _git(*args: str) -> str | None:
     return found.stdout.strip()
 
 
-@pytest.mark.parametrize("lane", figures.LANES)
-def test_a_lane_is_not_older_than_what_it_measures(lane: str) -> None:
+def _skip_without_history() -> None:
     if (_git("rev-parse", "--show-prefix"), _git("rev-parse", "--is-shallow-repository")) != (
         "",
         "false",
     ):
         pytest.skip("no git history here that could tell how old the figures are")
-    commit = figures.measured()[lane]["commit"]
-    changed = _git("log", "-1", "--format=%H", "--", *figures.LANES[lane].measures)
+
+
+@pytest.mark.parametrize("lane", figures.LANES)
+def test_a_lane_is_not_older_than_what_it_measures(lane: str) -> None:
+    _skip_without_history()
+    facts, paths = figures.measured()[lane], figures.LANES[lane].measures
+    commits = _commits_since(facts["commit"], facts["committed"], paths)
+    assert commits <= MOST_COMMITS, f"python bench/figures.py --lane {lane}"
+
+
+def _commits_since(commit: str, committed: str, paths: tuple[str, ...]) -> int:
+    """How many commits there are from ``commit`` to the last one that changed one of the paths.
+
+    A rebase makes commits anew, and a clone does not have the old ones: then, those that changed
+    the paths after its date.
+    """
+    changed = _git("log", "-1", "--format=%H", "--", *paths)
     commits = _git("rev-list", "--count", f"{commit}..{changed}")
-    assert commits is not None, f"{commit}, where {lane} was measured, is not in this history"
-    assert int(commits) <= MOST_COMMITS, f"python bench/figures.py --lane {lane}"
+    if commits is None:
+        commits = _git("rev-list", "--count", f"--since={committed}", "HEAD", "--", *paths)
+    assert commits is not None, f"git counts no commits since {committed}"
+    return int(commits)
 
 
-def test_a_claim_is_that_of_its_median_run() -> None:
-    facts = {"unit": "s", "peer": "Kafka", "against": 6.0, "less": True, "note": "", "goal": 2}
-    runs = [{**facts, "ours": ours, "ratio": 6 / ours} for ours in (4.0, 2.0, 3.0)]
-    claim = figures.merge("a start", runs)
+def test_commits_are_counted_by_date_where_the_one_measured_is_gone() -> None:
+    _skip_without_history()
+    paths = ("logstore",)
+    date = str(_git("log", "-1", "--skip=30", "--format=%cI", "--", *paths))
+    gone = "0" * 40
+    assert _commits_since(gone, date, paths) >= 30
+    assert _commits_since(gone, "2090-01-01T00:00:00+00:00", paths) == 0
+
+
+def test_a_claim_has_the_median_and_the_range_of_its_rounds() -> None:
+    ours, theirs = [4.0, 2.0, 3.0], [6.0, 6.0, 3.0]
+    claim = figures.claimed("a start", ours, "s", peer="Kafka", theirs=theirs, goal=2, less=True)
     assert figures.cells(claim) == [
         "a start",
         "3 s (2 to 4)",
         "Kafka: 6 s",
-        "2x (1.5 to 3)",
+        "1.5x (1 to 3)",
         "at least 2x",
     ]
-    assert (claim["met"], claim["runs"]) == (True, 3)
+    assert (claim["met"], claim["runs"]) == (False, 3)
+
+
+def test_a_figure_of_one_round_is_compared_with_each_of_the_others() -> None:
+    claim = figures.claimed("appends", [2.0, 4.0, 8.0], "MB/s", peer="Kafka", theirs=4.0)
+    assert figures.cells(claim)[1:] == ["4 MB/s (2 to 8)", "Kafka: 4 MB/s", "1x (0.5 to 2)", ""]
+    assert claim["met"] is None
 
 
 def test_a_limit_is_a_goal() -> None:
-    facts = {"unit": "ms", "peer": "", "against": 5.0, "less": True, "note": "", "goal": 1}
-    claim = figures.merge("a read", [{**facts, "ours": 6.0, "ratio": 5 / 6}])
+    claim = figures.claimed("a read", 6.0, "ms", limit=5.0, less=True)
     assert figures.cells(claim)[3:] == ["0.833x", "at most 5 ms"]
     assert claim["met"] is False
+    assert figures.claimed("nothing", 0.0, "MB", limit=5.0, less=True)["ratio"] == 1e6
+    nothing = figures.claimed("CPU", [0.0, 0.0], "s", peer="Kafka", theirs=[0.0, 1.0], less=True)
+    assert nothing["ratio_range"] == [1, 1e6]
