@@ -49,6 +49,7 @@ def files() -> list[str]:
     return sorted(str(path) for path in found if path.parts[0] not in SEARCHES)
 
 
+@pytest.mark.slow
 def test_no_test_watches_the_clock() -> None:
     found = {name: list(clocks_in(ast.parse((TESTS / name).read_text()))) for name in files()}
     assert {name for name in WATCHERS if not found.pop(name)} == set()

@@ -273,6 +273,7 @@ class TestLogCleaner:
         machine.log.flush()
         return machine
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("segment_bytes", [200, 10**6])
     def test_recovery_after_crash(self, segment_bytes: int) -> None:
         """testRecoveryAfterCrash, at every change of the disk in a pass and in every mode: each
@@ -562,6 +563,7 @@ class TestLogCleanerManager:
 
 
 class TestThreads:
+    @pytest.mark.slow
     def test_the_manager_cleans_in_the_background(self, tmp_path: Path) -> None:
         """Beside somebody who appends and somebody who reads; both see one log all the time."""
         config = LogConfig(

@@ -26,6 +26,7 @@ def test_an_original_is_the_same_each_time() -> None:
     assert first.batches == again.batches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(0, originals.COUNT, 5))
 def test_an_original_has_no_failure(number: int) -> None:
     with scratch_directory() as scratch:

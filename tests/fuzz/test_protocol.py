@@ -12,6 +12,7 @@ from tests.fuzz.protocol import MEMORY_CONSTANT, MEMORY_OF_A_BYTE, case, header_
 CASES = 2_500
 
 
+@pytest.mark.slow
 def test_changed_messages_are_judged_as_by_a_plain_decoder():
     outcomes = [case(number) for number in range(CASES)]
     assert [outcome for outcome in outcomes if outcome.wrong] == []

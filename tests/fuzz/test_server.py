@@ -16,6 +16,7 @@ from tests.fuzz.server import fuzzed, run
 CASES = 1_200
 
 
+@pytest.mark.slow
 def test_hostile_requests_are_answered_or_the_connection_closed():
     with fuzzed() as (kafka, unforeseen):
         asked, wrong = run(kafka, unforeseen, iter(range(CASES)))

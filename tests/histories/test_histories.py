@@ -54,6 +54,7 @@ def test_nothing_is_wrong_with_a_log_that_lives(first: int) -> None:
     assert min(done.values()) > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cleaner", "groups", "lives", "rescue", "transactions", "verify"])
 def test_a_seed_repeats_its_run(name: str) -> None:
     one, two = run_one(name, 7), run_one(name, 7)

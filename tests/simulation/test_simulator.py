@@ -376,6 +376,7 @@ class TestShrinking:
 class TestRegressions:
     """Plans that once broke the protocol (``violation``)."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("path", REGRESSIONS, ids=lambda path: path.stem)
     def test_it_holds_now(self, path: Path) -> None:
         plan = SchedulePlan.from_json(path.read_text())

@@ -37,6 +37,7 @@ def test_an_answer_is_lost_in_its_moment(kind: str, moment: str) -> None:
     assert result.counters[kind] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("amount", [0.0, 1.0, 2.0], ids=["before", "after", "in the write"])
 @pytest.mark.parametrize("moment", [STANDS, REGISTERS, WRITTEN])
 def test_the_coordinator_crashes_in_a_call(moment: str, amount: float) -> None:

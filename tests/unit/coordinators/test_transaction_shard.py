@@ -477,6 +477,7 @@ class TestTime:
         desk.wait(8 * DAY_MS)
         assert len(desk.log) == 1
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("length", "batches"), [(3, 2), (30_000, 65)])
     def test_many_are_removed_in_batches_that_the_topic_takes(
         self, length: int, batches: int

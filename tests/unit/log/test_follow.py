@@ -220,6 +220,7 @@ def test_nobody_is_kept_waiting_or_remembered(log: ReplicaLog) -> None:
     assert log._core.news.waiting == ()
 
 
+@pytest.mark.slow
 def test_writers_truncation_and_followers_at_once(log: ReplicaLog) -> None:
     """What a follower gives is always a part of one history."""
     done = threading.Event()

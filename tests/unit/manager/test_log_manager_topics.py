@@ -129,6 +129,7 @@ class TestCreation:
         assert len(manager.create_topic("t", 3)) == 3
         manager.close()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("mode", ["all_kept", "all_lost"])
     def test_a_crash_at_any_step_leaves_all_or_nothing(
         self, mode: Any, caplog: pytest.LogCaptureFixture
@@ -285,6 +286,7 @@ class TestDeletion:
         with machine.start() as manager:
             assert manager.get("t", 0).config == machine.config
 
+    @pytest.mark.slow
     def test_a_directory_that_cannot_be_removed_yet_is_removed_later(self) -> None:
         machine = Machine(file_delete_delay_ms=0)
         manager = machine.start()

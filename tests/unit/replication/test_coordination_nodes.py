@@ -274,6 +274,7 @@ VALID = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", VALID)
 @given(data=st.data())
 def test_any_value_in_any_field_is_a_value_or_a_typed_error(path: str, data: st.DataObject) -> None:

@@ -291,6 +291,7 @@ class TestNews:
         self.cause(host, event)
         assert [cached.part.tp for cached in only_session(host).active] == [A]
 
+    @pytest.mark.slow
     @for_each("replica", [-1, 2])
     @for_each("event", EVENTS)
     def test_is_told_as_without_a_session(self, event: str, replica: int) -> None:

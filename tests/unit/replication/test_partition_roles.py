@@ -204,6 +204,7 @@ def test_what_was_fetched_in_an_epoch_that_ended_is_not_appended(
     assert story.log.high_watermark == 1
 
 
+@pytest.mark.slow
 def test_threads_append_while_the_role_changes() -> None:
     """Epochs ascend along the log, its offsets are in order (R-28), and what is there of ours is
     what was acknowledged there."""

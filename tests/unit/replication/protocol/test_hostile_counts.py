@@ -89,6 +89,7 @@ def cases() -> Iterator[tuple[ApiKey, int, Path]]:
                 yield key, version, path
 
 
+@pytest.mark.slow
 def test_no_array_makes_more_of_a_request_than_is_bounded() -> None:
     """The same for each array of each request, extrapolated from fewer elements."""
     found = {}
