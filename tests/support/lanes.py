@@ -102,10 +102,10 @@ def _sample(items: list[pytest.Item], seed: str) -> Iterator[pytest.Item]:
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("every"):
             cases[_function(item)].append(item)
-    drawn = {random.Random(f"{seed} {function}").choice(those) for function, those in cases.items()}
-    for item in items:
-        if item in drawn or _function(item) not in cases:
-            yield item
+    for function, those in cases.items():
+        those.remove(random.Random(f"{seed} {function}").choice(those))
+    left_out = {item for those in cases.values() for item in those}
+    return (item for item in items if item not in left_out)
 
 
 def _function(item: pytest.Item) -> str:
