@@ -37,7 +37,7 @@ quick: $(VENV)/.quick ## what needs nothing but Python, of slow tests a sample: 
 test: need-jdk $(VENV)/.test ## quick, then what matters of Spark, a real Kafka, ZooKeeper
 	$(BIN)/python -m tests test $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-# Go, Cargo, make, Node and kcat where they are; a suite without its tools says so and fails the run.
+# Suites of others take Go, Cargo, make, Node and kcat where they are, or are skipped with the reason.
 test-all: need-jdk $(VENV)/.all ## every test, lane by lane; goes on where it ended: ARGS='--lane kafka'
 	$(BIN)/python -m tests all $(ARGS)
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from selenium import webdriver
@@ -15,8 +14,8 @@ from selenium.common.exceptions import WebDriverException
 
 from logstore.verify import VerifyReport
 from logstore.verify.html import write_report
+from tests.support.lanes import missing
 
-REQUIRED_BY = ("CI", "LOGSTORE_REQUIRE_BROWSER")
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _ARGUMENTS = (
     "--headless=new",
@@ -75,7 +74,7 @@ def chrome() -> Iterator[webdriver.Chrome]:
     binary = next(filter(None, map(shutil.which, _BROWSERS)), None)
     program = shutil.which("chromedriver")
     if binary is None or program is None:
-        _unavailable("chromium and chromedriver are not installed")
+        missing("chromium and chromedriver are not installed")
     options = webdriver.ChromeOptions()
     options.binary_location = binary
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
@@ -84,15 +83,9 @@ def chrome() -> Iterator[webdriver.Chrome]:
     try:
         driver = webdriver.Chrome(options, webdriver.ChromeService(program))
     except WebDriverException as error:
-        _unavailable(f"chromium does not start: {error.msg}")
+        missing(f"chromium does not start: {error.msg}")
     yield driver
     driver.quit()
-
-
-def _unavailable(reason: str) -> NoReturn:
-    if any(os.environ.get(name) for name in REQUIRED_BY):
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 @pytest.fixture

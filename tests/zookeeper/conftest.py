@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.zookeeper.server import REQUIRED_BY, ZooKeeperServer, ZooKeeperUnavailable
+from tests.support.lanes import missing
+from tests.zookeeper.server import ZooKeeperServer, ZooKeeperUnavailable
 
 CHROOTS = itertools.count()
 
@@ -21,9 +21,7 @@ def running(directory: Path) -> Iterator[ZooKeeperServer]:
         with ZooKeeperServer(directory) as started:
             yield started
     except ZooKeeperUnavailable as error:
-        if any(os.environ.get(name) for name in REQUIRED_BY):
-            pytest.fail(f"no ZooKeeper: {error}")
-        pytest.skip(f"no ZooKeeper: {error}")
+        missing(f"no ZooKeeper: {error}")
 
 
 @pytest.fixture(scope="session")

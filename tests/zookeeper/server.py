@@ -26,7 +26,6 @@ MAVEN_COORDINATES = (
 )
 MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "zookeeper"
-REQUIRED_BY = ("CI", "LOGSTORE_REQUIRE_KAFKA")
 TICK_MS = 100  # sessions of 200 ms and more, where the usual tick has 4 s
 START_ATTEMPTS = 3  # each on another port: somebody may take one before the server listens
 
