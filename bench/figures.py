@@ -107,7 +107,7 @@ CHOSEN = [
     ("replication", "1,000 partitions of three replicas created"),
     ("replication", "role change of 1,000 partitions to leader"),
     ("server", "produce, librdkafka, 100-byte values, acks=1"),
-    ("server", "consume, fetches of 1 MiB from the page cache"),
+    ("server", "consume, fetches of 1 MiB from the page cache: CPU of the broker for 1,000 MB"),
     ("server", "produce of one record, acks=1, end to end"),
     ("spark", "verification on Spark, batch level, beside Kafka"),
     ("spark", "three replicas verified and compared, batch level"),
