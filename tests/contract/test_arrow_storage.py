@@ -1,6 +1,6 @@
 """The reading half of ``Storage`` over every kind of ``pyarrow.fs`` file system that runs here.
 
-S3 is the real protocol: Arrow's client against moto's server on loopback.
+``tests/spark/test_s3_storage.py`` runs the same over S3.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from logstore.storage import File, FileKind, Storage
 from logstore.storage.arrow_fs import ArrowFile, ArrowStorage
 from logstore.storage.local import LocalStorage
 from logstore.storage.uri import join_uri, open_storage, shown
-from tests.spark.object_store import ObjectStore, object_store
 
 MIB = 1 << 20
 
@@ -71,20 +70,9 @@ def content() -> bytes:
     return random.Random(2).randbytes(39 * MIB)
 
 
-@pytest.fixture(scope="module")
-def store() -> Iterator[ObjectStore]:
-    with object_store() as store:
-        yield store
-
-
-@pytest.fixture(params=[*WORLDS, pytest.param("s3", marks=pytest.mark.slow)])
+@pytest.fixture(params=WORLDS)
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
-    if request.param in WORLDS:
-        return WORLDS[request.param](tmp_path)
-    store: ObjectStore = request.getfixturevalue("store")
-    uri = join_uri(store.uri("bucket"), tmp_path.name)
-    storage, path = open_storage(uri)
-    return World(storage, path, store.files, path.removeprefix("s3://"), uri)
+    return WORLDS[request.param](tmp_path)
 
 
 @pytest.fixture
@@ -347,60 +335,6 @@ def test_a_forked_child_reads_ahead_with_threads_of_its_own(content: bytes) -> N
         child.kill()
         child.join()
     file.close()
-
-
-# --- S3
-
-
-@pytest.fixture
-def s3(store: ObjectStore, tmp_path: Path) -> World:
-    storage, path = open_storage(join_uri(store.uri("bucket"), tmp_path.name))
-    return World(storage, path, store.files, path.removeprefix("s3://"))
-
-
-@pytest.mark.slow
-def test_an_object_deleted_meanwhile(s3: World) -> None:
-    path = s3.put("x", b"x" * 10 * MIB)
-    file = s3.storage.open(path, writable=False)
-    with file.view(0, 4 * MIB):
-        s3.delete("x")
-    for call in (lambda: file.read_at(0, 3), lambda: file.view(8 * MIB, MIB).__enter__()):
-        with pytest.raises(FileNotFoundError) as error:
-            call()
-        assert error.value.filename == path
-    file.close()
-
-
-@pytest.mark.slow
-def test_a_bucket_that_is_not_there(store: ObjectStore) -> None:
-    storage, path = open_storage(store.uri("no-such-bucket"))
-    assert storage.info(path) is None
-    with pytest.raises(FileNotFoundError):
-        storage.scan_dir(path)
-
-
-@pytest.mark.slow
-def test_access_denied(store: ObjectStore, s3: World) -> None:
-    path = s3.put("x", b"abc")
-    with store.denying():
-        for call in (
-            lambda: s3.storage.scan_dir(s3.root),
-            lambda: s3.storage.info(path),
-            lambda: s3.storage.open(path, writable=False),
-        ):
-            with pytest.raises(PermissionError) as error:
-                call()
-            assert error.value.filename in (path, s3.root)
-
-
-@pytest.mark.slow
-def test_a_directory_with_a_marker_object(s3: World, store: ObjectStore) -> None:
-    """Consoles make an empty object ``dir/`` for a directory; it is no entry of it."""
-    key = s3.inner.removeprefix("bucket/")
-    store.client.put_object(Bucket="bucket", Key=f"{key}/dir/", Body=b"")
-    s3.put("dir/x", b"1")
-    assert [e.name for e in s3.storage.scan_dir(f"{s3.root}/dir")] == ["x"]
-    assert [(e.name, e.is_dir) for e in s3.storage.scan_dir(s3.root)] == [("dir", True)]
 
 
 # --- URIs
