@@ -97,6 +97,7 @@ def run(steps: Sequence[Step], seed: int, more: Sequence[str]) -> list[Result]:
         print(
             f"{number}/{len(steps)} {step.name}: needs {LANES[step.lane].needs}{last}", flush=True
         )
+    print(f"seed of the sample: {seed}; SEED={seed} repeats it", flush=True)
     results = []
     for number, step in enumerate(steps, 1):
         print(f"\n== {number}/{len(steps)} {step.name}", flush=True)
@@ -106,7 +107,7 @@ def run(steps: Sequence[Step], seed: int, more: Sequence[str]) -> list[Result]:
         results.append(Result(step, status, time.monotonic() - started))
         if status not in (0, NO_TESTS, 1):
             break  # a signal, or a call that pytest does not take
-        if status == 0 and step.whole and code and code == state():
+        if status == 0 and step.whole and not more and code and code == state():
             DONE.parent.mkdir(exist_ok=True)
             passed = sorted(passed_before(code) | {step.name})
             DONE.write_text(json.dumps({"commit": code, "passed": passed}) + "\n")
@@ -152,6 +153,8 @@ def main() -> int:
     if options.plan == "table":
         table()
         return 0
+    if options.lane and options.lane not in PLANS[options.plan]:
+        parser.error(f"{options.plan} has no lane {options.lane}")
     steps = [
         Step(name, options.plan == "all")
         for name in PLANS[options.plan]
@@ -166,7 +169,8 @@ def main() -> int:
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(10**6)
     results = run(steps, seed, more)
     summary(results)
-    return max((result.status for result in results), default=0)
+    whole = len(results) == len(steps) and all(result.status == 0 for result in results)
+    return 0 if whole else 1
 
 
 if __name__ == "__main__":

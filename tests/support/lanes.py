@@ -79,11 +79,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", mark)
 
 
-def pytest_report_header(config: pytest.Config) -> str | None:
-    seed = config.option.sample
-    return seed and f"sample of the slow tests: seed {seed}; again with SEED={seed}"
-
-
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Nothing of another lane is even imported: that alone would take seconds and packages."""
     lane = config.option.lane

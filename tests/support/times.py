@@ -77,9 +77,10 @@ class LaneTimes:
         self.failures: list[str] = []
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        self.cases[report.nodeid] += report.cpu_s
-        if report.when == "call" and report.cpu_s > FAST_S and not report.is_slow:
-            self.overdue[report.nodeid] = report.cpu_s
+        seconds = getattr(report, "cpu_s", 0.0)  # a worker that crashed measures nothing
+        self.cases[report.nodeid] += seconds
+        if report.when == "call" and seconds > FAST_S and not report.is_slow:
+            self.overdue[report.nodeid] = seconds
 
     def pytest_testnodedown(self, node: Any) -> None:
         self.workers_s += getattr(node, "workeroutput", {}).get("cpu_s", 0.0)
@@ -128,6 +129,7 @@ class LaneTimes:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(PhaseTimes())
-    if config.option.lane and not hasattr(config, "workerinput"):
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.keyword
+    if config.option.lane and whole and not hasattr(config, "workerinput"):
         sampled = config.option.sample is not None or config.option.markexpr == "essential"
         config.pluginmanager.register(LaneTimes(config.option.lane, sampled=sampled))

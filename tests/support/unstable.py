@@ -16,7 +16,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
     mark = item.get_closest_marker("unstable")
     if mark is not None:
         report.unstable = "since {since}: {reason}".format(**mark.kwargs)
-        if report.failed:
+        if report.failed and report.when == "call":
             report.outcome, report.wasxfail = "skipped", f"unstable {report.unstable}"
     return report
 
