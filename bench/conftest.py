@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / p) for p in ("bench", "bench/kafka", "tests/interop")]
+sys.path[:0] = [str(ROOT / p) for p in (".", "bench", "bench/kafka", "tests/interop")]
 
 from figures import claimed  # noqa: E402
 

@@ -1,5 +1,5 @@
 """Kafka's LogCleanerTest, LogCleanerManagerTest and their like, under their names: each rule of a
-pass by itself, where tests/cleaner searches histories for what breaks a compacted log."""
+pass by itself, where tests/histories searches histories for what breaks a compacted log."""
 
 from __future__ import annotations
 

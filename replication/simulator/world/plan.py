@@ -185,6 +185,8 @@ class SchedulePlan:
             )
             data["operations"] = tuple(Operation(**step) for step in data["operations"])
             data["idempotent"] = tuple(data["idempotent"])
+            if data.get("mutant", "") is None:
+                del data["mutant"]  # of plans that were saved when there was such a field
             plan = cls(**data)
             _check(plan)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
