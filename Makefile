@@ -4,7 +4,6 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/python -m pytest
 KERNELS := setup.py $(wildcard */kernels/*.pyx logstore/kernels/*.pxd logstore/kernels/*.c logstore/kernels/*.h logstore/spark/java/logstore/*.java)
 KERNEL_SOURCES := $(filter-out logstore/kernels/_%.c,$(KERNELS))
 SANITIZED := build/sanitize
