@@ -46,6 +46,20 @@ def clean_end(last: Segment, recovery_point: int | None) -> CleanEnd:
     return CleanEnd(end)
 
 
+def ends_beyond(segments: list[Segment], recovery_point: int) -> bool:
+    """Whether the last segment is only a name beyond the end that a clean stop wrote.
+
+    The segments before it end there.
+    """
+    last = segments[-1]
+    return (
+        last.size == 0
+        and last.base_offset > recovery_point
+        and len(segments) > 1
+        and not clean_end(segments[-2], recovery_point).doubt
+    )
+
+
 def _doubt(span: BatchSpan, segment_base: int, previous: int) -> str:
     if span.magic > 2:
         return f"is a batch of magic {span.magic}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -25,8 +26,9 @@ from logstore.common.errors import CorruptBatchError
 from logstore.common.types import TopicPartition
 from logstore.format import filenames
 from logstore.kernels import SCAN_COLUMNS
-from logstore.recovery.clean_start import clean_end
+from logstore.recovery.clean_start import clean_end, ends_beyond
 from logstore.recovery.crash_recovery import CrashRecovery
+from logstore.recovery.hollow import hollow_segments
 from logstore.recovery.log_files import LogFiles
 from logstore.recovery.replacements import Replacements
 from logstore.recovery.report import RecoveryOptions, RecoveryReport
@@ -172,10 +174,14 @@ class _Loader:
         self.producers = ProducerStateManager(self.storage, self.directory, expiration_ms)
         self.producers.set_snapshots(files.snapshots)
         topic_id = self._read_topic_id()
-        segments = files.open_segments()
+        segments = self._without_hollow(files.open_segments(), 2**63)
         leo = 0
         if clean and not deleting:
             leo, clean = self._believe_clean_stop(segments, replacements, point_on_file)
+        trusted = clean or deleting
+        suspect = min((recovery_point, scanned_from, *replacements.damaged))
+        if not trusted:
+            segments = self._without_hollow(segments, _floor(segments, suspect))
         recovery = CrashRecovery(
             files,
             segments,
@@ -185,13 +191,11 @@ class _Loader:
             self.options,
             flushed,
         )
-        trusted = clean or deleting
         if clean and not deleting:
             recovery.split_wide_segments()
         segments = recovery.segments
         first_suspect = len(segments)
         if not trusted:
-            suspect = min((recovery_point, scanned_from, *replacements.damaged))
             first_suspect = _before_overlap(segments, _floor(segments, suspect))
         for segment in segments[:first_suspect]:  # recovery rebuilds the rest in any case
             recovery.check_indexes(segment)
@@ -255,6 +259,24 @@ class _Loader:
             topic_id,
             report,
         )
+
+    def _without_hollow(self, segments: list[Segment], first: int) -> list[Segment]:
+        """Remove segments that are only a name inside another one, and return the rest.
+
+        From index ``first`` on the files are read for that.
+        """
+        files, gone = self.files, set[Segment]()
+        rolled = [files.open_rolled(base, filenames.SWAP_SUFFIX) for base in files.rolled]
+        for segment, around in list(hollow_segments([*segments, *rolled], first)):
+            self._remove_hollow(segment, f"begins inside {os.path.basename(around.log_path)}")
+            gone.add(segment)
+        files.rolled = deque(s.base_offset for s in rolled if s not in gone)
+        return [segment for segment in segments if segment not in gone]
+
+    def _remove_hollow(self, segment: Segment, where: str) -> None:
+        name, why = os.path.basename(segment.log_path), f"it holds no batch, and {where}"
+        self.report.warnings.append(f"{name} was removed: {why}")
+        self.remover.remove(segment, why, flushed=True)
 
     # -- epochs, topic id ----------------------------------------------------------------------
 
@@ -336,6 +358,8 @@ class _Loader:
         elif replacements.damaged:
             doubt = "a replacement is damaged"
         elif segments:
+            while point_on_file is not None and ends_beyond(segments, point_on_file):
+                self._remove_hollow(segments.pop(), f"lies beyond the log end {point_on_file}")
             end, doubt = clean_end(segments[-1], point_on_file)
             if doubt.startswith("at byte"):
                 doubt = f"{os.path.basename(segments[-1].log_path)} {doubt}"

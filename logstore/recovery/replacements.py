@@ -200,18 +200,25 @@ class Replacements:
         }
         cleaned = [p.offset for p in parsed.values() if p.transition == CLEANED_SUFFIX]
         smallest = min(cleaned, default=2**63)
+        originals = sorted(p.offset for p in parsed.values() if _is_log(p, ""))
+        alone = {
+            p.offset
+            for p in parsed.values()
+            if _is_log(p, SWAP_SUFFIX)
+            and p.offset >= smallest
+            and self._has_no_original(p.offset, originals)
+        }
         unfinished: dict[str, SegmentFile] = {}
         kept: dict[str, SegmentFile] = {}
         for name, p in parsed.items():
             if p.transition == filenames.DELETED_SUFFIX:
                 self._remove(name, "deletion was under way")
             elif p.transition == CLEANED_SUFFIX or (
-                p.transition == SWAP_SUFFIX and p.offset >= smallest
+                p.transition == SWAP_SUFFIX and p.offset >= smallest and p.offset not in alone
             ):
                 unfinished[name] = p
             else:
                 kept[name] = p
-        originals = sorted(p.offset for p in kept.values() if _is_log(p, ""))
         # While the lowest .cleaned exists, a load removes all of them (F-238).
         for transition in (SWAP_SUFFIX, CLEANED_SUFFIX):
             self._drop_unfinished(
@@ -247,6 +254,18 @@ class Replacements:
         if files:
             self._storage.sync_dir(self._directory)
 
+    def _has_no_original(self, base: int, originals: list[int]) -> bool:
+        """Whether nothing else can have the records of a replacement.
+
+        Originals go only after the last ``.cleaned`` has another name. So a ``.cleaned`` beside
+        such a replacement comes from elsewhere, and is no word against it.
+        """
+        below = originals[: bisect_right(originals, base)]
+        before = next((b for b in reversed(below) if self._end(b, "") > b), None)
+        return before is None or (
+            self._end(before, "") <= base and self._sound_end(before) == 2**63
+        )
+
     def _is_covered(self, p: SegmentFile, originals: list[int]) -> bool:
         """Whether originals span the offsets of an unfinished ``.log``, and are sound up to there.
 
@@ -260,7 +279,13 @@ class Replacements:
         if not spans or end > max(self._end(originals[-1], ""), p.offset):
             return False
         sources = originals[floor : bisect_left(originals, end)]
+        if end > p.offset and self._are_hollow(sources):
+            return False
         return all(self._sound_end(base) >= end for base in sources)
+
+    def _are_hollow(self, originals: Iterable[int]) -> bool:
+        """Whether these originals have no batch: then they are no word against one that has."""
+        return all(self._end(base, "") == base for base in originals)
 
     def _unbelievable(self, files: dict[str, SegmentFile], originals: list[int]) -> dict[int, str]:
         """Replacements that must not take the place of their originals, and why not.
@@ -292,7 +317,10 @@ class Replacements:
             piece_limit = min(self._end(base, ""), *originals[at + 1 : at + 2], 2**63)
             last = max(bisect_left(bases, piece_limit), first + 1)
             group, end = bases[first:last], max(ends[first:last])
-            replaced = originals[max(bisect_left(originals, end) - 1, at)]
+            behind = max(bisect_left(originals, end), at + 1)
+            if self._are_hollow(originals[at:behind]):
+                continue
+            replaced = originals[behind - 1]
             original_end = self._end(replaced, "")
             if damaged.intersection(group):
                 refused.update(dict.fromkeys(group, "it is damaged, and the original is there"))

@@ -57,14 +57,14 @@ class Remover:
         segment.log.sync()  # otherwise the next append may reach the disk without the cut
         segment.file_size = position
 
-    def remove(self, segment: Segment, why: str) -> None:
+    def remove(self, segment: Segment, why: str, *, flushed: bool = False) -> None:
         """Remove a whole segment, whatever the name of its ``.log``.
 
-        The caller makes it durable.
+        The caller makes it durable. ``flushed`` as in ``cut``.
         """
         self._report.actions.append(f"removed segment {segment.base_offset}: {why}")
         self._report.bytes_cut += segment.size
-        self._take_out(segment, f"segment {segment.base_offset}", why)
+        self._take_out(segment, f"segment {segment.base_offset}", why, flushed=flushed)
         for renamed in segment.mark_deleted():
             self._storage.remove(renamed)
 
@@ -76,14 +76,15 @@ class Remover:
             segment.close()
             self._storage.remove(segment.log_path)
 
-    def _take_out(self, segment: Segment, what: str, why: str) -> bool:
+    def _take_out(self, segment: Segment, what: str, why: str, *, flushed: bool = False) -> bool:
         """Warn about valid batches in a ``.log``, and rename it if it is to be kept."""
         valid = may_hold_batch(segment)
+        kept = valid or (flushed and segment.size > 0 and not take_stock(segment, 0).blank)
         if valid:
             self._report.warnings.append(
                 f"{what}, {segment.size} bytes with whole batches, was removed: {why}"
             )
-        if not self._keeps(valid):
+        if not self._keeps(kept):
             return False
         segment.log.sync()
         segment.close()

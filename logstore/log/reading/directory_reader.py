@@ -264,7 +264,7 @@ class _DirectorySource:
             if not bases:
                 return 0
             try:
-                return self._end_of(bases[-1])
+                return self._end_of_all(bases)
             except FileNotFoundError:
                 continue
             except (OSError, MemoryError) as error:
@@ -418,20 +418,35 @@ class _DirectorySource:
             if place is None:
                 raise self._truncated(offset)
             return place
-        base = bases[bisect_right(bases, offset) - 1]
+        at = bisect_right(bases, offset) - 1
+        place, end = self._reach(bases[at], offset)
+        for base in reversed(bases[:at]):
+            if end > bases[at]:
+                break
+            # A segment without a batch hides none that the one before it has.
+            before, end = self._reach(base, offset)
+            if end > offset:
+                return before
+            if end > base:
+                break
+        end = max(end, bases[at])
+        if offset > end and at == len(bases) - 1:
+            raise OffsetOutOfRangeError(self._reader.name, offset, bases[0], end)
+        return place
+
+    def _reach(self, base: int, offset: int) -> tuple[_BatchPlace, int]:
+        """The first batch of a segment that reaches ``offset``, and its end; or the end of all."""
         file = self._reader.open(base)
         try:
             position, end = self._index_floor(base, offset), base
             while (scan := _scan(file, position)).rows:
                 for at, last_offset in scan.rows:
                     if last_offset >= offset:
-                        return _BatchPlace(base, at)
+                        return _BatchPlace(base, at), last_offset + 1
                 position, end = scan.end, scan.rows[-1][1] + 1
         finally:
             file.close()
-        if offset > end and base == bases[-1]:
-            raise OffsetOutOfRangeError(self._reader.name, offset, bases[0], end)
-        return _BatchPlace(base, position)
+        return _BatchPlace(base, position), end
 
     def _behind(self, known: _Known, bases: list[int]) -> _BatchPlace | None:
         """The place after a batch; None if the batch is no longer in the log."""
@@ -448,6 +463,14 @@ class _DirectorySource:
         finally:
             file.close()
         return None
+
+    def _end_of_all(self, bases: list[int]) -> int:
+        """The log end: that of the last segment with a batch, or the base of a later one."""
+        for base in reversed(bases):
+            end = self._end_of(base)
+            if end > base:
+                return max(end, bases[-1])
+        return bases[-1]
 
     def _end_of(self, base: int) -> int:
         """Offset after the last whole batch of a segment."""

@@ -141,6 +141,7 @@ class OffsetOrder:
 
     segment_base: int
     next_base: int = UNKNOWN
+    next_is_empty: bool = False
     expected: int = UNKNOWN
     gap_count: int = 0
     gaps: list[tuple[int, int, int]] = field(default_factory=list)
@@ -189,12 +190,14 @@ class OffsetOrder:
 
         An overlap has many of them.
         """
-        base, position = row.base_offset, row.position
+        base, position, tell = row.base_offset, row.position, error
         relative = row.last_offset - self.segment_base
         if base < self.segment_base:
             message = f"below the base {self.segment_base} of its segment"
         elif 0 <= self.next_base <= row.last_offset:
             message = f"the segment reaches into the next one, which begins at {self.next_base}"
+            if self.next_is_empty:
+                tell, message = warning, f"{message} and is empty: the next start removes that one"
         elif relative > MAX_RELATIVE_OFFSET:
             yield error(
                 "log-offset-span", position, base, f"{relative} offsets above the segment base"
@@ -204,7 +207,7 @@ class OffsetOrder:
             return
         self.out_of_range += 1
         if self.out_of_range == 1:
-            yield error("log-offset-order", position, base, message)
+            yield tell("log-offset-order", position, base, message)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,9 +77,9 @@ def check_rolls(
         is_late = result.base > max(facts.log_start, 0) and result.base != end
         if result.base in rolled and is_late and is_known:
             message = f"begins at {result.base}, what is before it ends at {end}: "
-            message += "the next start sets it aside"
+            message += "the next start " + ("sets it aside" if result.size else "removes it")
             yield result.base, warning("leftover", UNKNOWN, end, message)
-        end = max(result.base, result.end_offset)
+        end = max(result.base, result.end_offset, end if result.size == 0 else -1)
         is_known = filenames.LOG_SUFFIX not in result.vanished
 
 

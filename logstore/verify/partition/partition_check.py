@@ -160,6 +160,7 @@ class PartitionCheck:
                 wanted=_inside(wanted, base - 1, end),
                 floor=self._floor,
                 is_roll=base in self._rolled,
+                next_is_empty=end >= 0 and not segments[end][filenames.LOG_SUFFIX].size,
             )
             self.jobs.append(job)
             self.sizes.append(segments[base][filenames.LOG_SUFFIX].size)
@@ -447,7 +448,9 @@ class PartitionCheck:
             report.fingerprint = fingerprint.hex()
         if results:
             report.log_start_offset = max(results[0].base, facts.log_start)
-            report.log_end_offset = max(results[-1].base, results[-1].end_offset)
+            # An empty segment that begins inside another one is not the end.
+            ends = (r.end_offset for r in results if results[-1].size == 0)
+            report.log_end_offset = max(results[-1].base, results[-1].end_offset, *ends)
         times = [r for r in results if r.min_timestamp >= 0]
         report.min_timestamp = min((r.min_timestamp for r in times), default=UNKNOWN)
         report.max_timestamp = max((r.max_timestamp for r in times), default=UNKNOWN)

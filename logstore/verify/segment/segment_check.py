@@ -37,6 +37,7 @@ class VerifyOptions:
 @dataclass(frozen=True, slots=True)
 class SegmentJob:
     """A segment to check. ``next_base`` is −1 for the active one, the last of its partition.
+    ``next_is_empty``: the next one is no word against offsets of this one, having no batch.
 
     ``snapshots``: offsets where the state of producers is wanted. ``files``: the suffixes present.
     ``wanted``: offsets whose batch is wanted, as base offset and checksum; sorted.
@@ -58,6 +59,7 @@ class SegmentJob:
     wanted: tuple[int, ...] = ()
     floor: int = 0
     is_roll: bool = False
+    next_is_empty: bool = False
 
     def path(self, suffix: str) -> str:
         return os.path.join(self.directory, file_name(self.base, suffix, is_roll=self.is_roll))
