@@ -6,6 +6,7 @@ order in which the locks of a log are taken.
 """
 
 __all__ = [
+    "bounds",
     "clock",
     "config",
     "errors",

@@ -20,7 +20,7 @@
     │   ├── CorruptMessageError       its checksum or structure is wrong
     │   ├── InvalidRecordError        a record or header field breaks a rule of the format
     │   ├── InvalidTimestampError     outside ``message.timestamp.{before,after}.max.ms``
-    │   ├── RecordTooLargeError       a batch above ``max.message.bytes``
+    │   ├── RecordTooLargeError       a batch above ``max.message.bytes``, or unpacked 256 MiB
     │   ├── RecordListTooLargeError   one append above ``segment.bytes``
     │   ├── UnsupportedCompressionTypeError, UnsupportedForMessageFormatError
     │   ├── OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTxnStateError,

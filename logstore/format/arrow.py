@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from logstore.common.bounds import UNPACKED_MAX
 from logstore.common.errors import CorruptBatchError, ResultTooLargeError
 from logstore.common.extras import Extra, load
 from logstore.common.types import Buffer
-from logstore.format.codecs.compression import MAX_DECOMPRESSED_BATCH_SIZE
 from logstore.format.reader import MAX_OFFSET, ReadOptions, fill_columns
 from logstore.kernels import DECODE_FULL, ColumnBuilder
 
@@ -75,7 +75,7 @@ def read_columns(
     headers: bool = False,
     check_crc: bool = True,
     include_control: bool = False,
-    decompressed_limit: int = MAX_DECOMPRESSED_BATCH_SIZE,
+    decompressed_limit: int = UNPACKED_MAX,
     aborted: Sequence[tuple[int, int, int]] = (),
     path: str = "",
     base_position: int = 0,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias, TypedDict, Unpack
 
-from logstore.common.errors import InvalidRecordError
+from logstore.common.bounds import UNPACKED_MAX
+from logstore.common.errors import InvalidRecordError, RecordTooLargeError
 from logstore.common.types import (
     NO_EPOCH,
     NO_PRODUCER_EPOCH,
@@ -226,6 +227,15 @@ def _finish(
 
 
 def _compressed(buffer: bytearray, compression: Compression, level: int | None) -> bytearray:
+    """
+    Raises:
+        RecordTooLargeError: no reader would unpack so much.
+    """
+    size = len(buffer) - HEADER_SIZE
+    if size > UNPACKED_MAX:
+        raise RecordTooLargeError(
+            f"{size} bytes of records in a compressed batch, at most {UNPACKED_MAX} are possible"
+        )
     with memoryview(buffer) as view:
         return bytearray(HEADER_SIZE) + compress(compression, view[HEADER_SIZE:], level)
 

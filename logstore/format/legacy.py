@@ -9,11 +9,12 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from logstore.common.bounds import UNPACKED_MAX
 from logstore.common.errors import CorruptBatchError
 from logstore.common.types import NO_EPOCH, NO_TIMESTAMP, Buffer, Record
 from logstore.format import attributes as bits
 from logstore.format.attributes import TimestampType
-from logstore.format.codecs.compression import MAX_DECOMPRESSED_BATCH_SIZE, Compression, decompress
+from logstore.format.codecs.compression import Compression, decompress
 from logstore.kernels import crc32
 
 _ENTRY = struct.Struct(">qiIbB")
@@ -123,7 +124,7 @@ def legacy_records(
     batch: LegacyBatch,
     *,
     check_crc: bool = True,
-    limit: int = MAX_DECOMPRESSED_BATCH_SIZE,
+    limit: int = UNPACKED_MAX,
 ) -> list[Record]:
     """The messages of one entry with absolute offsets; a wrapper is unpacked.
 

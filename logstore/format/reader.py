@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from logstore.common.bounds import UNPACKED_MAX
 from logstore.common.errors import CorruptBatchError
 from logstore.common.types import Buffer, Record
 from logstore.format.batch import encode_section
-from logstore.format.codecs.compression import MAX_DECOMPRESSED_BATCH_SIZE, Compression, decompress
+from logstore.format.codecs.compression import Compression, decompress
 from logstore.format.header import PREFIX_SIZE, BatchHeader, check_batch_crc, parse_header
 from logstore.format.legacy import MIN_SIZE, LegacyBatch, legacy_records, parse_legacy
 from logstore.kernels import (
@@ -74,7 +75,7 @@ def batch_records(
     *,
     check_crc: bool = True,
     from_offset: int = 0,
-    decompressed_limit: int = MAX_DECOMPRESSED_BATCH_SIZE,
+    decompressed_limit: int = UNPACKED_MAX,
 ) -> list[Record]:
     """The records of one batch of ``data`` from ``from_offset`` on, control records too.
 
@@ -132,7 +133,7 @@ class ReadOptions:
     end_offset: int = MAX_OFFSET
     check_crc: bool = True
     include_control: bool = False
-    decompressed_limit: int = MAX_DECOMPRESSED_BATCH_SIZE
+    decompressed_limit: int = UNPACKED_MAX
     aborted: Sequence[tuple[int, int, int]] = ()
 
     def skips(self, batch: Batch) -> bool:
@@ -158,7 +159,7 @@ def read_records(
     max_records: int = 2**31 - 1,
     check_crc: bool = True,
     include_control: bool = False,
-    decompressed_limit: int = MAX_DECOMPRESSED_BATCH_SIZE,
+    decompressed_limit: int = UNPACKED_MAX,
     aborted: Sequence[tuple[int, int, int]] = (),
     path: str = "",
     base_position: int = 0,

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
+from logstore.common.bounds import BATCH_MAX
 from logstore.common.errors import CorruptBatchError, InvalidRecordError
 
 HEADER_SIZE: Final = 61
@@ -18,7 +19,7 @@ HEADER_SIZE: Final = 61
 RECORD_SIZE_MIN: Final = 7
 """One byte for each field of an empty record (F-71): what bounds a claimed record count."""
 
-RECORDS_SIZE_MAX: Final = 2**31 - 1 - HEADER_SIZE
+RECORDS_SIZE_MAX: Final = BATCH_MAX - HEADER_SIZE
 
 SCAN_COLUMNS: Final = (
     "position",

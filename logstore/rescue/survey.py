@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from itertools import pairwise
 from typing import cast
 
+from logstore.common.bounds import UNPACKED_MAX, WHOLE_BATCH_MAX
 from logstore.common.errors import CorruptBatchError
 from logstore.format.header import HEADER_SIZE
 from logstore.format.legacy import legacy_records, parse_legacy
@@ -26,7 +27,7 @@ from logstore.kernels import (
 )
 from logstore.rescue.patchy import PatchyFile
 from logstore.rescue.ranges import Damage, RescuedRange
-from logstore.segments.batch_search import PREFIX, WHOLE_BATCH_MAX, BatchSearch
+from logstore.segments.batch_search import PREFIX, BatchSearch
 from logstore.storage.base import File
 from logstore.verify.common.batch_rules import MAGIC, check_header
 from logstore.verify.common.header_table import (
@@ -45,8 +46,6 @@ from logstore.verify.segment.records import check_content
 
 CRC = SCAN_COLUMNS.index("crc")
 WINDOW = 4 << 20
-UNPACKED_MAX = 64 << 20
-"""How many bytes a compressed batch may unpack to. For a larger one the checksum is enough."""
 
 _CODEC = 7
 Found = RescuedRange | Damage

@@ -18,8 +18,6 @@ from logstore.storage.base import File
 
 PREFIX = 12
 """How many bytes lie before those that the length field of a batch counts."""
-WHOLE_BATCH_MAX = 16 << 20
-"""The largest batch in bytes that is read in one piece. Larger ones are only hashed, in pieces."""
 
 FIRST_WINDOW = 16 << 10
 """How many bytes a search reads first wherever it goes on.

@@ -5,12 +5,10 @@ No checksum covers the length, and a file may be sparse, so one wrong byte could
 
 from __future__ import annotations
 
+from logstore.common.bounds import TRUSTED_BATCH_MAX
 from logstore.format.header import CRC_POSITION
 from logstore.kernels import crc32c
 from logstore.storage.base import File
-
-LARGE = 64 << 20
-"""Up to this size in bytes a batch is read without a check."""
 
 _CONTENT = CRC_POSITION + 4
 _PIECE = 4 << 20
@@ -26,7 +24,7 @@ def content_crc(file: File, position: int, size: int) -> int:
 
 def worth_reading(file: File, position: int, size: int) -> bool:
     """Whether to read a batch of ``size`` bytes whole, because it is not large or is intact."""
-    if size <= LARGE:
+    if size <= TRUSTED_BATCH_MAX:
         return True
     head = file.read_at(position, _CONTENT)
     whole = size <= file.size() - position and len(head) == _CONTENT and head[16] == 2
@@ -34,4 +32,4 @@ def worth_reading(file: File, position: int, size: int) -> bool:
     return whole and content_crc(file, position, size) == stored
 
 
-__all__ = ["LARGE", "content_crc", "worth_reading"]
+__all__ = ["content_crc", "worth_reading"]

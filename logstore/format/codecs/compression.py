@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from logstore.common.bounds import UNPACKED_MAX
 from logstore.common.errors import CorruptBatchError
 from logstore.common.types import Buffer
 from logstore.format.codecs import gzip as codec_gzip
 from logstore.format.codecs import lz4 as codec_lz4
 from logstore.format.codecs import snappy as codec_snappy
 from logstore.format.codecs import zstd as codec_zstd
-from logstore.format.codecs.errors import CodecError
-
-MAX_DECOMPRESSED_BATCH_SIZE = 256 << 20
-"""How many bytes one batch may unpack to by default.
-
-That allows a batch of 1 MiB with a ratio of 255, the best of LZ4; text and JSON have 5 to 30. Kafka
-has no bound. Content above 16 MiB is measured in constant memory before a buffer is made, so a
-refused batch costs little (W-233); see ``scratch.EAGER_BYTES``.
-"""
+from logstore.format.codecs.errors import ABOVE_LIMIT, CodecError
 
 
 class Compression(IntEnum):
@@ -76,7 +69,7 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> Buff
 
 
 def decompress(
-    codec: Compression, data: Buffer, limit: int = MAX_DECOMPRESSED_BATCH_SIZE, magic: int = 2
+    codec: Compression, data: Buffer, limit: int = UNPACKED_MAX, magic: int = 2
 ) -> Buffer:
     """The content of one or several concatenated streams; ``NONE`` gives ``data`` itself.
 
@@ -101,3 +94,8 @@ def decompress(
         return data
     except CodecError as error:
         raise CorruptBatchError("", 0, str(error)) from None
+
+
+def is_above_limit(error: CorruptBatchError) -> bool:
+    """Whether content was refused for its size alone."""
+    return ABOVE_LIMIT in error.reason

@@ -7,11 +7,14 @@ class CodecError(ValueError):
     """The compressed bytes are malformed."""
 
 
+ABOVE_LIMIT = "above limit"
+
+
 class TooLargeError(CodecError):
     """The content is larger than the caller allows; nothing near that size was allocated."""
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"decompressed size above limit of {limit} bytes")
+        super().__init__(f"decompressed size {ABOVE_LIMIT} of {limit} bytes")
 
 
 BLOCKS_FREE, BLOCK_BYTES = 1 << 16, 7

@@ -25,7 +25,7 @@ from logstore.common.errors import (
 from logstore.common.types import NO_TIMESTAMP, Buffer, Record
 from logstore.format.attributes import TimestampType
 from logstore.format.batch import encode_batch
-from logstore.format.codecs.compression import Compression, decompress
+from logstore.format.codecs.compression import Compression, decompress, is_above_limit
 from logstore.format.control import parse_end_transaction_marker
 from logstore.format.header import BatchHeader, batch_crc, parse_header, set_log_append_time
 from logstore.format.reader import read_records
@@ -196,7 +196,8 @@ def _records_of(batch: memoryview, header: BatchHeader) -> list[Record]:
             payload = decompress(header.compression, payload)
         records = decode_records(payload, 0, header.base_timestamp, header.record_count, None, 0)
     except CorruptBatchError as error:
-        raise InvalidRecordError(error.reason) from None
+        kind = RecordTooLargeError if is_above_limit(error) else InvalidRecordError
+        raise kind(error.reason) from None
     if [record.offset for record in records] != list(range(header.record_count)):
         raise InvalidRecordError("offset deltas of the records are not 0, 1, 2, …")
     return records
@@ -250,7 +251,8 @@ def _convert_legacy(data: Buffer) -> bytes:
     try:
         records = read_records(data)
     except CorruptBatchError as error:
-        raise CorruptMessageError(error.reason) from None
+        kind = RecordTooLargeError if is_above_limit(error) else CorruptMessageError
+        raise kind(error.reason) from None
     if not records:
         raise InvalidRecordError("an append without records")
     first = parse_legacy_codec(data)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from checkpoints.loggers import get_logger
+from logstore.common.bounds import BATCH_MAX, SPARK_BATCH_MAX
 from logstore.common.errors import ConfigError, UnknownTopicOrPartitionError
 from logstore.spark.common.columns import choose
 from logstore.spark.common.splits import ReadSettings
@@ -248,7 +249,7 @@ class SourceOptions:
             split_bytes=options.size("splitBytes", "128m", 1 << 10, 1 << 50),
             min_partitions=options.integer("minPartitions", 0, 1),
             max_records_per_partition=options.integer("maxRecordsPerPartition", 0, 1),
-            max_batch_bytes=options.size("maxBatchBytes", "64m", 1 << 10, 1 << 30),
+            max_batch_bytes=options.size("maxBatchBytes", str(SPARK_BATCH_MAX), 1 << 10, BATCH_MAX),
             granularity=granularity,
             columns=columns,
             broker=options.text("broker"),

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from pyspark.sql.datasource import InputPartition
 
+from logstore.common.bounds import SPARK_BATCH_MAX
 from logstore.format.filenames import LOG_SUFFIX, segment_file_name
 from logstore.format.reader import MAX_OFFSET
 from logstore.spark.common.proof import FileProof
@@ -65,7 +66,7 @@ class ReadSettings:
     end_timestamp: int | None = None
     include_control: bool = False
     check_crcs: bool = True
-    max_batch_bytes: int = 64 << 20
+    max_batch_bytes: int = SPARK_BATCH_MAX
     fail_on_data_loss: bool = True
     drop_malformed: bool = False
     read_committed: bool = False

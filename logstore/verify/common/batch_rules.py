@@ -141,12 +141,12 @@ class OffsetOrder:
 
     segment_base: int
     next_base: int = UNKNOWN
-    next_is_empty: bool = False
     expected: int = UNKNOWN
     gap_count: int = 0
     gaps: list[tuple[int, int, int]] = field(default_factory=list)
     out_of_range: int = 0
     gaps_kept: int = 100
+    next_is_empty: bool = False
 
     def advance(self, end: int, gap_count: int, gaps: Iterable[tuple[int, int, int]]) -> None:
         """Pass batches that ascend inside the segment, up to the offset ``end``."""

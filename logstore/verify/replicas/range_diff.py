@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import mmh3
 
+from logstore.common.bounds import WHOLE_BATCH_MAX
 from logstore.common.errors import CorruptBatchError
 from logstore.common.types import Record
 from logstore.format.header import CRC_FROM, MAGIC, PREFIX_SIZE
 from logstore.format.reader import batch_records, parse_batch
 from logstore.kernels import SCAN_COLUMNS, SCAN_INCOMPLETE, SCAN_TAIL, scan_batches
-from logstore.segments.batch_search import WHOLE_BATCH_MAX
 from logstore.storage.base import File, Storage
 from logstore.verify.segment.diagnosis import diagnose
 from logstore.verify.segment.segment_check import open_log

@@ -69,7 +69,7 @@ class SegmentChecks:
         result: SegmentResult,
     ) -> None:
         self.job, self.options, self.result = job, options, result
-        self.order = OffsetOrder(job.base, job.next_base, job.next_is_empty, job.base)
+        self.order = OffsetOrder(job.base, job.next_base, job.base, next_is_empty=job.next_is_empty)
         self.skipped = Skipped([])
         self._following = following
         self._offset_index, self._time_index = offset_index, time_index

@@ -7,7 +7,7 @@ from threading import Lock
 
 from logstore.common.errors import CorruptBatchError
 from logstore.format import attributes as bits
-from logstore.format.codecs.compression import Compression, decompress
+from logstore.format.codecs.compression import Compression, decompress, is_above_limit
 from logstore.format.control import parse_control_key, parse_marker
 from logstore.format.header import HEADER_SIZE, parse_header
 from logstore.format.legacy import legacy_records, parse_legacy
@@ -21,7 +21,6 @@ _ROWS_MAX = 65_536
 _ALL = 2**63 - 1
 _SMALL_BYTES = 4 << 20
 _UNPACKED_SMALL = 16 << 20
-_TOO_LARGE = "above limit"
 _big_batch = Lock()
 """Held while a batch is unpacked that is large or becomes large, so that threads share one bound on
 memory.
@@ -80,7 +79,7 @@ def _check_special(
         else:
             yield from _check_compressed(batch, table, number, row, limit)
     except CorruptBatchError as failure:
-        if _TOO_LARGE in failure.reason:
+        if is_above_limit(failure):
             yield warning("unpacks-too-much", *at, f"not decoded: {failure.reason}")
         else:
             rule = (
@@ -102,7 +101,7 @@ def _check_compressed(
             yield from _check_unpacked(batch, table, number, row, small)
             return
         except CorruptBatchError as failure:
-            if small == limit or _TOO_LARGE not in failure.reason:
+            if small == limit or not is_above_limit(failure):
                 raise
     with _big_batch:
         problems = list(_check_unpacked(batch, table, number, row, limit))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from logstore.common.bounds import WHOLE_BATCH_MAX
 from logstore.format import filenames
 from logstore.format.index_entry import OFFSET_ENTRY, TIME_ENTRY
 from logstore.kernels import (
@@ -19,7 +20,6 @@ from logstore.kernels import (
     SCAN_TAIL,
     crc32c,
 )
-from logstore.segments.batch_search import WHOLE_BATCH_MAX
 from logstore.segments.second_opinion import confirm_bad_checksum
 from logstore.storage.base import File, Storage
 from logstore.verify.common.batch_rules import MAGIC

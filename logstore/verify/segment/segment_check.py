@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from logstore.common.bounds import UNPACKED_MAX
 from logstore.format import filenames
 from logstore.storage.base import File, Storage
 from logstore.verify.common.batch_rules import EpochRun
@@ -29,7 +30,7 @@ class VerifyOptions:
     deep: bool = True
     fingerprint: bool = False
     compare: bool = True
-    unpacked_max: int = 64 << 20
+    unpacked_max: int = UNPACKED_MAX
     findings_max: int = 1000
     threads: int = 0
 

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh32_intdigest
 
+from logstore.common.bounds import UNPACKED_MAX
 from logstore.common.errors import CorruptBatchError, InvalidRecordError
 from logstore.format.batch import encode_batch
 from logstore.format.codecs.compression import (
     DEFAULT_LEVEL,
     LEVELS,
-    MAX_DECOMPRESSED_BATCH_SIZE,
     Compression,
     compress,
     decompress,
@@ -305,7 +305,7 @@ def test_large_content_is_measured_first(codec: Compression) -> None:
 
 
 def test_the_default_limit_is_above_what_a_default_batch_in_lz4_can_hold() -> None:
-    assert MAX_DECOMPRESSED_BATCH_SIZE >= 255 * 1_048_588 // 1.05
+    assert UNPACKED_MAX >= 255 * 1_048_588 // 1.05
 
 
 # --- garbage -------------------------------------------------------------------------------------
