@@ -23,6 +23,7 @@ class Rank(IntEnum):
     CREATION = 1  # creation and deletion of the log of one partition
     PRODUCERS = 5  # making an idempotent producer of a log
     PRODUCER = 6  # an append by such a producer
+    CURSOR = 7  # the file of one cursor of a log
     STRUCTURE = 10  # removal of segments from a log: truncation, retention, close
     FLUSH = 20  # a sync of the files of a log
     CHECKPOINT = 25  # writing the checkpoint files of a log directory

@@ -423,9 +423,15 @@ class ProducerStateManager:
                 self.remove_snapshot(offset)
 
     def truncate_and_reload(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> None:
-        """Drop snapshots outside the log; reload the newest if the end moved (F-201, step 2)."""
-        for offset in list(self.snapshots):
-            if offset > log_end_offset or offset <= log_start_offset:
+        """Drop snapshots outside the log; reload the newest if the end moved (F-201, step 2).
+
+        If none lies above the log start, the newest at or below it stays. A producer is known until
+        it expires, also if all its records are deleted.
+        """
+        for offset in [each for each in self.snapshots if each > log_end_offset]:
+            self.remove_snapshot(offset)
+        for offset in self.snapshots[:-1]:
+            if offset <= log_start_offset:
                 self.remove_snapshot(offset)
         if self.map_end_offset != log_end_offset:
             self.clear()

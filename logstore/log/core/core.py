@@ -18,6 +18,7 @@ from logstore.common.errors import (
     ResourceBusyError,
     StorageFailedError,
 )
+from logstore.common.locks import Lock
 from logstore.kernels import LogSnapshot
 from logstore.log.core.news import News
 from logstore.storage.base import Storage
@@ -67,6 +68,7 @@ class LogCore:
         self.snapshot: LogSnapshot  # from the writer's start on
         self.failure: LogstoreError | None = None
         self.news = News()
+        self.cursor_locks: dict[str, Lock] = {}  # by name; any number of cursors may share one
         self._on_failure = on_failure
 
     def check(self) -> None:

@@ -5,7 +5,9 @@ is deleted with the log. It holds one line in the frame of the checkpoint files:
 
     position  topic id  base offset and crc of the batch before the position
 
-with ``-`` for what is not known. The last two show whether the log was cut since.
+with ``-`` for what is not known. The last two show whether the log was cut since: another batch at
+that place tells, unless a compaction has been there, which leaves a gap, a batch with fewer records
+than offsets, or one with a delete horizon.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from logstore.common.errors import (
     LogTruncatedError,
     OffsetOutOfRangeError,
 )
+from logstore.common.locks import Rank, make_lock
 from logstore.common.types import Record
 from logstore.format.header import parse_header
 from logstore.log.core.core import LogCore, medium_error
@@ -99,7 +102,7 @@ def parse_commit(path: str, data: bytes) -> Commit:
 
 
 def mark_before(log: LogView, position: int) -> CursorMark | None:
-    """The batch of the record before ``position``, if it exists."""
+    """The batch of the record before ``position``; None if it is gone, or was compacted."""
     if not log.snapshot.log_start_offset < position <= log.snapshot.log_end_offset:
         return None
     segment = log[log.floor(position - 1)]
@@ -107,7 +110,8 @@ def mark_before(log: LogView, position: int) -> CursorMark | None:
     if span is None or span.base_offset >= position or span.magic < 2:
         return None
     header = parse_header(segment.read_at(span.position, span.size))
-    return CursorMark(header.base_offset, header.crc)
+    compacted = header.record_count <= header.last_offset_delta or header.delete_horizon is not None
+    return None if compacted else CursorMark(header.base_offset, header.crc)
 
 
 class Cursor:
@@ -135,6 +139,7 @@ class Cursor:
         self.name = name
         self.path = os.path.join(core.directory, name + CURSOR_SUFFIX)
         self._core = core
+        self._lock = core.cursor_locks.setdefault(name, make_lock(Rank.CURSOR))
         self._readers = readers
         self._log_name = log_name
         self._topic_id = topic_id
@@ -216,10 +221,8 @@ class Cursor:
         # A position must not survive the records before it.
         self._flush(place)
         mark = self._readers.run(lambda log: mark_before(log, place))
-        if self._core.config.compact:
-            mark = None  # compaction rewrites batches
         data = Commit(place, self._life(), mark).encode()
-        with self._core.doing("commit a cursor"):
+        with self._lock, self._core.doing("commit a cursor"):
             store_file(self._core.storage, self.path, data)
         self.committed = place
 
@@ -250,9 +253,9 @@ class Cursor:
         if stored.position > end:
             return LogTruncatedError(self._log_name, stored.position, start, end)
         mark = stored.mark
-        if mark is None or stored.position <= start or self._core.config.compact:
+        if mark is None or stored.position <= start:
             return None
-        if self._readers.run(lambda log: mark_before(log, stored.position)) == mark:
+        if self._readers.run(lambda log: mark_before(log, stored.position)) in (None, mark):
             return None
         return LogTruncatedError(self._log_name, stored.position, start, mark.base_offset)
 

@@ -83,9 +83,9 @@ class LogProducer:
 
     @property
     def next_sequence(self) -> int:
-        """The number of records in the log since the epoch began, modulo 2³¹.
+        """The number of records appended since the epoch began, modulo 2³¹.
 
-        It is the sequence of the next record. After a restart a producer that was not fenced
+        Those that retention has deleted count too. It is the sequence of the next record. After a restart a producer that was not fenced
         continues where the log ends.
         """
         with self._writer.lock:

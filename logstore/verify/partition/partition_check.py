@@ -185,6 +185,19 @@ class PartitionCheck:
         stop = self.own.clean_stop if self.own else None
         return max(self.facts.log_start, stop.log_start_offset if stop else 0, 0)
 
+    def is_compacted(self, results: Iterable[SegmentResult]) -> bool:
+        """Whether gaps are normal here, by any of the signs that a compaction leaves.
+
+        A kill may have left it before it wrote its checkpoint.
+        """
+        properties = self.own.properties if self.own else None
+        policy = properties.values.get("cleanup.policy", "") if properties else ""
+        return (
+            self.facts.cleaner_offset >= 0
+            or "compact" in policy.split(",")
+            or any(result.holes for result in results)
+        )
+
     # -- looking again -------------------------------------------------------------------------
 
     @property
@@ -399,7 +412,7 @@ class PartitionCheck:
             self.suppressed += result.suppressed
             report.unreadable += result.unreadable
             report.unreadable += self._tell(result, active=result.base >= self._last_settled)
-        compacted = self.facts.cleaner_offset >= 0 or any(r.holes for r in results)
+        compacted = self.is_compacted(results)
         self._join(results, compacted)
         ends = not results or filenames.LOG_SUFFIX not in results[-1].vanished
         end_offset = report.log_end_offset if ends else _NO_END

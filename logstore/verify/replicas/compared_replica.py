@@ -72,7 +72,7 @@ class Side:
 
     @property
     def compacted(self) -> bool:
-        return self.check.facts.cleaner_offset >= 0 or any(r.holes for r in self.results)
+        return self.check.is_compacted(self.results)
 
     @property
     def compacted_end(self) -> int:

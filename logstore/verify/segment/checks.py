@@ -358,7 +358,8 @@ class SegmentChecks:
         while self._wanted and self._wanted[0] <= lasts[-1]:
             offset = self._wanted.pop(0)
             at = bisect_left(lasts, offset)
-            if bases[at] <= offset and table.column(MAGIC_COLUMN)[at] == MAGIC:
+            row = table.row(at)
+            if bases[at] <= offset and row.magic == MAGIC and not row.has_hole:
                 crc = table.column(POSITION)[at] + CRC_POSITION
                 stored = int.from_bytes(view[crc : crc + 4], "big")
                 self.result.batches_at[offset] = bases[at], stored

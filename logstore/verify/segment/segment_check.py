@@ -146,7 +146,7 @@ class SegmentResult:
     grew: bool = False
     vanished: tuple[str, ...] = ()
     batches_at: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Wanted offset → base offset and stored checksum of its batch."""
+    """Wanted offset → base offset and stored checksum of its batch, unless that was compacted."""
 
     def problems_of(self, suffix: str) -> list[Problem]:
         """The problems of one file, as a list to add to."""

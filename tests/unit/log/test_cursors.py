@@ -20,9 +20,11 @@ from logstore.common.errors import (
     OffsetOutOfRangeError,
     StorageFailedError,
 )
+from logstore.common.locks import Rank, replace_factory
 from logstore.log import EARLIEST, LATEST, PartitionLog
 from logstore.manager import LogManager
-from logstore.testing import SimulatedCrash
+from logstore.testing import FaultyStorage, SimulatedCrash
+from logstore.verify import verify
 from tests.support.builders import Disk
 from tests.support.until import patience
 
@@ -264,3 +266,111 @@ def test_kill_9(tmp_path: Path) -> None:
         position = log.cursor("billing").position
         assert told[-1] <= position <= told[-1] + 1
         assert next(log.cursor("billing")).value == b"%d" % position
+
+
+def test_two_of_one_name_in_two_threads() -> None:
+    """They share a temporary file, so one commit waits for the other."""
+    waiting = threading.Semaphore(0)
+    writing, found = 0, []
+
+    class Watched:
+        """Tells who waits for it."""
+
+        def __init__(self, rank: Rank) -> None:
+            self._lock, self._rank = threading.Lock(), rank
+
+        def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+            if self._rank is Rank.CURSOR and self._lock.locked():
+                waiting.release()
+            return self._lock.acquire(blocking, timeout)
+
+        def release(self) -> None:
+            self._lock.release()
+
+        def locked(self) -> bool:
+            return self._lock.locked()
+
+        def __enter__(self) -> bool:
+            return self.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self.release()
+
+    class Slow(FaultyStorage):
+        def write_file(self, path: str, data: bytes) -> None:
+            nonlocal writing
+            if path.endswith(".cursor.tmp"):
+                writing += 1
+                found.append(writing)
+                if len(found) == 1:
+                    other.start()
+                else:
+                    waiting.release()
+                assert waiting.acquire(timeout=patience())
+                super().write_file(path, data)
+                writing -= 1
+            else:
+                super().write_file(path, data)
+
+    with replace_factory(Watched):
+        log = PartitionLog.open("/d/t-0", storage=Slow())
+        fill(log, 10)
+        cursors = [log.cursor("billing"), log.cursor("billing")]
+        other = threading.Thread(target=cursors[1].commit, args=(7,))
+        cursors[0].commit(3)
+        waiting.release()
+        other.join(patience())
+        assert found == [1, 1]
+        assert log.cursor("billing").committed == 7
+        log.append([(None, b"v")])
+        log.close()
+
+
+POLICIES = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+
+
+def compacted(manager: LogManager, rows: list[tuple[bytes, bytes | None]]) -> PartitionLog:
+    log = manager.create_topic("t", 1, {"segment.bytes": "800"})[0]
+    for row in rows:
+        log.append([row, (b"other", b"x")])
+    return log
+
+
+@pytest.mark.parametrize("first", ["delete", "compact"])
+@pytest.mark.parametrize("value", [b"v", None])
+@pytest.mark.parametrize("place", [40, 75, 79])
+def test_a_compaction_is_no_truncation(
+    tmp_path: Path, place: int, value: bytes | None, first: str
+) -> None:
+    with LogManager([tmp_path], background=False) as manager:
+        log = compacted(manager, [(b"k%d" % (n % 5), value) for n in range(40)])
+        if first == "compact":
+            manager.alter_topic("t", POLICIES)
+        log.cursor("billing").commit(place)
+        manager.alter_topic("t", POLICIES)
+        log.roll()
+        assert manager.cleaner.clean_filthiest() is not None
+        manager.alter_topic("t", {"cleanup.policy": "delete"})
+        assert manager.get("t", 0).cursor("billing").poll(1)
+        findings = verify([str(tmp_path)]).findings
+    assert not [finding for finding in findings if finding.rule == "cursor"]
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_a_cut_of_a_compacted_log_is_noticed(tmp_path: Path, policy: str) -> None:
+    """Whatever a compaction leaves as it was tells two lives of a log apart."""
+    with LogManager([tmp_path], background=False) as manager:
+        log = compacted(manager, [(b"k%d" % (n % 5), b"v") for n in range(40)])
+        manager.alter_topic("t", POLICIES)
+        manager.cleaner.clean_filthiest()
+        manager.alter_topic("t", {"cleanup.policy": policy})
+        end = log.log_end_offset
+        log.cursor("billing").commit(end)
+        log.truncate_to(end - 4)
+        for _ in range(2):
+            log.append([(b"k", b"anew"), (b"k", b"other")])
+        assert log.log_end_offset == end
+        with pytest.raises(LogTruncatedError):
+            log.cursor("billing").poll(1)
+        rules = [finding.rule for finding in verify([str(tmp_path)]).findings]
+    assert "cursor" in rules

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from compacting import Swap, bases_of, compacted
@@ -12,8 +13,10 @@ from verify_logs import CODECS, LOG_DIR, PARTITION, SMALL, check, copy, log_dir,
 
 from checkpoints.offset_checkpoint import CLEANER, OffsetCheckpoint
 from checkpoints.types import TopicPartition
+from logstore.manager import LogManager
 from logstore.storage.base import File, FileInfo
 from logstore.storage.memory import MemoryStorage
+from logstore.verify import verify
 from logstore.verify.replicas import replicas
 from tests.support.cases import for_each
 
@@ -154,3 +157,19 @@ def test_without_a_second_look_it_would_be_called_faulty(monkeypatch: pytest.Mon
         storage.watched = True
         told += short(check(storage))
     assert told
+
+
+def test_a_kill_before_the_checkpoint_of_a_pass(tmp_path: Path) -> None:
+    """Whole batches and segments are gone, and topic.properties alone says why."""
+    config = {"segment.bytes": "800", "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+    with LogManager([tmp_path], background=False) as manager:
+        log = manager.create_topic("t", 1, config)[0]
+        for number in range(40):
+            log.append([(b"one key", b"%d" % number + b"x" * 60)])
+        assert manager.cleaner.clean_filthiest() is not None
+    (tmp_path / CLEANER).unlink()
+    found = verify([str(tmp_path)]).findings
+    assert {finding.rule for finding in found} == {"log-compacted-gap"}
+    (tmp_path / "t-0" / "topic.properties").unlink()
+    told = {finding.rule for finding in verify([str(tmp_path)]).findings}
+    assert "log-offset-order" in told
