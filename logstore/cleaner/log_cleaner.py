@@ -20,6 +20,7 @@ from logstore.cleaner.cleanable import LogToClean, log_to_clean
 from logstore.cleaner.cleaner import Cleaner, PassStats
 from logstore.common.clock import Clock
 from logstore.common.config import BrokerConfig
+from logstore.common.disk_errors import is_busy
 from logstore.common.errors import (
     ConfigError,
     LogCleaningAbortedError,
@@ -32,7 +33,6 @@ from logstore.common.locks import Rank, make_lock
 from logstore.common.types import TopicPartition
 from logstore.kernels import OffsetMap
 from logstore.log import ReplicaLog
-from logstore.log.core.core import is_busy
 from logstore.log.core.snapshot import LogView
 
 logger = get_logger(__name__)

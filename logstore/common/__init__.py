@@ -9,6 +9,7 @@ __all__ = [
     "bounds",
     "clock",
     "config",
+    "disk_errors",
     "errors",
     "extras",
     "interrupts",

@@ -77,6 +77,15 @@ def validate_topic(topic: str) -> None:
         raise InvalidTopicError(f"topic name {topic!r} has characters outside [a-zA-Z0-9._-]")
 
 
+def check_dir_name(name: str) -> None:
+    """Raise ``InvalidTopicError`` if no file system takes a directory of that name."""
+    if len(name) > MAX_DIR_NAME:
+        raise InvalidTopicError(
+            f"a directory name of {len(name)} characters, at most {MAX_DIR_NAME} are possible: "
+            f"{name!r}"
+        )
+
+
 def topics_collide(one: str, other: str) -> bool:
     """Whether two names differ at most by ``.`` versus ``_`` (F-2)."""
     return one.replace(".", "_") == other.replace(".", "_")
@@ -115,6 +124,7 @@ def parse_partition_dir(name: str) -> PartitionDir:
     Raises:
         InvalidTopicError: no log has such a name (F-6).
     """
+    check_dir_name(name)
     plain, suffix, unique_id = name, "", ""
     if name.endswith(DIR_SUFFIXES):
         match = _SUFFIXED.fullmatch(name)

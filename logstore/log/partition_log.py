@@ -19,6 +19,7 @@ from checkpoints.files import UnusableFileError
 from checkpoints.partition_metadata import PartitionMetadata, PartitionMetadataFile
 from logstore.common.clock import Clock, SystemClock
 from logstore.common.config import MAX_LONG, LogConfig
+from logstore.common.disk_errors import is_busy
 from logstore.common.errors import (
     InconsistentTopicIdError,
     InvalidRecordError,
@@ -33,7 +34,7 @@ from logstore.format import filenames
 from logstore.format.batch import encode_batch, encode_batch_lists
 from logstore.format.codecs.compression import Compression
 from logstore.kernels import AppendInfo
-from logstore.log.core.core import is_busy, medium_error, unusable
+from logstore.log.core.core import medium_error, unusable
 from logstore.log.core.holding import hold_partition
 from logstore.log.reading.cursors import Cursor, OnOutOfRange
 from logstore.log.reading.reading import (
@@ -119,8 +120,9 @@ class PartitionLog(LogReads):
             replicated: the caller moves the high watermark; otherwise it follows the log end. Use
                 `ReplicaLog`, which has the methods for it.
             background: runs tasks that may happen later, such as the flush of a rolled segment.
-            on_failure: called once when the disk fails. The lock of appends may be held, so it must
-                return at once.
+            on_failure: called once when the log goes offline. The cause of the error says whether
+                the disk may have failed, or only a file (`disk_errors`). The lock of appends may be
+                held, so it must return at once.
             on_cut: called when a truncation is durable, before the first new record. On return the
                 offsets that the owner stores for the log must durably not exceed its end.
             on_restart: called when a truncation has dropped all records, before the first new one.

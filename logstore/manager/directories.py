@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from checkpoints.loggers import get_logger
+from logstore.common.disk_errors import Concern, concern_of
 from logstore.common.errors import (
     ConfigError,
     LogClosedError,
@@ -30,16 +31,19 @@ class Directories:
     Args:
         later: runs tasks that may wait for a disk.
         on_failure: called once for each directory that goes offline, after its logs refuse work.
+        on_log_failure: called once for each log that goes offline alone.
     """
 
     def __init__(
         self,
         later: Callable[[Callable[[], None]], object],
         on_failure: OnFailure | None,
+        on_log_failure: OnFailure | None = None,
     ) -> None:
         self._lock = make_lock(Rank.MANAGER)
         self._later = later
         self._on_failure = on_failure
+        self._on_log_failure = on_log_failure
         self._live: dict[str, LogDir] = {}
         self._failed: list[LogDir] = []  # their files stay open until the end
         self._offline: dict[str, LogstoreError] = {}
@@ -82,6 +86,13 @@ class Directories:
         logger.error("log directory %s is offline: %s", path, failure)
         if self._on_failure is not None:
             self._on_failure(path, failure)
+
+    def on_log_failure(self, path: str, failure: LogstoreError) -> None:
+        """A log of the directory ``path`` went offline: alone, unless the medium may fail."""
+        if concern_of(failure.__cause__) is Concern.DIRECTORY:
+            self.fail(path, failure)
+        elif self._on_log_failure is not None:
+            self._on_log_failure(path, failure)
 
     @contextmanager
     def room_for_one(self, *, is_new: bool = True) -> Iterator[LogDir]:

@@ -10,9 +10,9 @@ from checkpoints.errors import CheckpointError
 from checkpoints.loggers import get_logger
 from logstore.common.clock import Clock
 from logstore.common.config import MAX_LONG, BrokerConfig
+from logstore.common.disk_errors import is_busy
 from logstore.common.errors import LogstoreError, ResourceBusyError, StorageFailedError
 from logstore.common.types import TopicPartition
-from logstore.log.core.core import is_busy
 from logstore.manager.directories import Directories
 from logstore.manager.log_dir import LogDir
 from logstore.manager.offsets import HIGH_WATERMARK, LOG_START, high_watermark, moved_start

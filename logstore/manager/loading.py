@@ -14,7 +14,13 @@ from checkpoints.errors import CheckpointError, MalformedCheckpointError
 from checkpoints.meta_properties import META_PROPERTIES, MetaProperties, MetaPropertiesFile
 from checkpoints.partition_metadata import topic_id_to_text
 from checkpoints.printable import printable
-from logstore.common.errors import ConfigError, CorruptDataError, StorageFailedError
+from logstore.common.disk_errors import Concern, concern_of, is_busy
+from logstore.common.errors import (
+    ConfigError,
+    CorruptDataError,
+    ResourceBusyError,
+    StorageFailedError,
+)
 from logstore.common.random_id import new_uuid
 from logstore.common.types import TopicPartition
 from logstore.log import ReplicaLog
@@ -216,6 +222,8 @@ class Loader:
                     self._directories.set_unavailable(log_dir, tp, str(error))
                 except ConfigError as twice:
                     fatal = fatal or twice
+            elif is_busy(error):
+                fatal = fatal or ResourceBusyError(log_dir.path, f"load {tp}", str(error))
             elif isinstance(error, StorageFailedError | CheckpointError):
                 failure = failure or StorageFailedError(log_dir.path, f"load {tp}", str(error))
             else:
@@ -270,9 +278,11 @@ class Loader:
 
 
 def _concerns_one_log(error: BaseException | None) -> bool:
-    """Whether an error is damage, or a file that vanished between the listing and its use."""
-    if isinstance(error, StorageFailedError):
-        return isinstance(error.__cause__, FileNotFoundError)
+    """Whether an error is damage, or of the files of this log alone."""
+    if isinstance(error, StorageFailedError | CheckpointError) and not isinstance(
+        error, MalformedCheckpointError
+    ):
+        return concern_of(error) in (Concern.PARTITION, Concern.CALLER)
     return isinstance(error, CorruptDataError | MalformedCheckpointError)
 
 

@@ -67,6 +67,7 @@ class LogManager:
         background: bool = True,
         run_later: Background | None = None,
         on_directory_failure: Callable[[str, LogstoreError], None] | None = None,
+        on_log_failure: Callable[[str, LogstoreError], None] | None = None,
         random_id: RandomId = random_id,
     ) -> None:
         """Lock and load the directories, which are created when missing.
@@ -86,6 +87,8 @@ class LogManager:
                 and the reason, after its logs refuse work; at the start too, before this returns.
                 It runs on the thread that met the failure, which may hold the lock of a log, so it
                 must return at once.
+            on_log_failure: the same for each log that goes offline alone, because its own files
+                refuse; with the path of its directory.
             random_id: returns 32 new hex digits, for ids, names of deleted logs and jitter.
         Raises:
             LogDirLockedError: a directory is open elsewhere.
@@ -103,7 +106,7 @@ class LogManager:
         self._threads = self.broker_config.num_recovery_threads_per_data_dir if threaded else 1
         later = self._flusher.submit if self._flusher is not None else run_later
         assert later is not None
-        self._directories = Directories(later, on_directory_failure)
+        self._directories = Directories(later, on_directory_failure, on_log_failure)
         self._pending = PendingDeletes(self._storage)
         self._configs = TopicConfigs(
             self.config, topic_configs or {}, self._storage, storing=not replicated

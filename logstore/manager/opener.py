@@ -92,7 +92,7 @@ class LogOpener:
             producer_id_expiration_ms=self.producer_id_expiration_ms,
             background=partial(self._in_background, log_dir, tp, opened),
             replicated=self.replicated,
-            on_failure=partial(self.directories.fail, log_dir.path),
+            on_failure=partial(self.directories.on_log_failure, log_dir.path),
             # For this log alone: a fail-over truncates thousands, and each comes here.
             on_cut=lambda: log_dir.offsets.settle(
                 log_dir.items, lambda: [(tp, log) for log in opened]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import posixpath
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -22,6 +22,7 @@ from checkpoints.partition_metadata import (
     PartitionMetadataFile,
 )
 from checkpoints.topic_properties import TopicProperties
+from logstore.common.disk_errors import Concern, concern_of, is_busy
 from logstore.common.errors import (
     ConfigError,
     InvalidTopicError,
@@ -36,7 +37,6 @@ from logstore.common.random_id import new_uuid
 from logstore.common.types import TopicPartition
 from logstore.format import filenames
 from logstore.log import ReplicaLog
-from logstore.log.core.core import is_busy
 from logstore.manager.claims import Claims
 from logstore.manager.creations import Creation
 from logstore.manager.directories import Directories
@@ -157,11 +157,13 @@ class Topics:
             self._leave_nothing(log_dir, tp)
             if is_busy(error):
                 raise ResourceBusyError(directory, "create", str(error)) from error
+            failure = error
             if isinstance(error, OSError | CheckpointError):
-                error = StorageFailedError(directory, "create", str(error))
-            if isinstance(error, StorageFailedError):
-                self._directories.fail(log_dir.path, error)  # as Kafka: there would be no retry
-            raise error
+                failure = StorageFailedError(directory, "create", str(error))
+            is_medium = concern_of(error) is Concern.DIRECTORY
+            if isinstance(failure, StorageFailedError) and is_medium:
+                self._directories.fail(log_dir.path, failure)  # as Kafka: there would be no retry
+            raise failure from error.__cause__ if failure is error else error
 
     def _unborn(self, log_dir: LogDir, tp: TopicPartition, topic_id: uuid.UUID | None) -> str:
         """The path of a directory that waits for its name. It is removed if it never gets it."""
@@ -416,7 +418,8 @@ class Topics:
         Args:
             others: logs that could not be opened.
         Raises:
-            StorageFailedError: a directory went offline. Logs in other directories are deleted.
+            StorageFailedError, ResourceBusyError: some logs are not deleted, and are unavailable
+                until they are. Logs in other directories are deleted.
         """
         failure: LogstoreError | None = None
         delays: dict[LogDir, dict[TopicPartition, int]] = {}
@@ -432,10 +435,18 @@ class Topics:
                 self._guarded(log_dir, self._rename_deleted, log_dir, own)
             except LogstoreError as error:
                 failure = failure or error
-                if isinstance(error, ResourceBusyError):  # partly gone, in an unknown state
-                    self._directories.fail(log_dir.path, error)
+                if log_dir.failure is None:
+                    self._keep_undeleted(log_dir, own, str(error))
         if failure is not None:
             raise failure
+
+    def _keep_undeleted(self, log_dir: LogDir, tps: Iterable[TopicPartition], reason: str) -> None:
+        """Nobody uses these logs any more. Those that are still there wait for another deletion."""
+        for tp in tps:
+            with suppress(OSError):
+                if self._storage.info(log_dir.directory_of(tp)) is None:
+                    continue
+            self._directories.set_unavailable(log_dir, tp, reason)
 
     def _rename_deleted(self, log_dir: LogDir, delays: Mapping[TopicPartition, int]) -> None:
         """``delays`` in ms until the files may be removed."""
@@ -517,10 +528,10 @@ class Topics:
     def _guarded(
         self, log_dir: LogDir, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run a call. If the disk fails, the directory goes offline.
+        """Run a call. If the medium fails, the directory goes offline.
 
         Raises:
-            StorageFailedError: the disk failed.
+            StorageFailedError: the disk refused.
             ResourceBusyError: descriptors or memory are short.
         """
         try:
@@ -529,7 +540,8 @@ class Topics:
             if is_busy(error):
                 raise ResourceBusyError(log_dir.path, "change its logs", str(error)) from error
             failure = StorageFailedError(log_dir.path, "change its logs", str(error))
-            self._directories.fail(log_dir.path, failure)
+            if concern_of(error) is Concern.DIRECTORY:
+                self._directories.fail(log_dir.path, failure)
             raise failure from error
 
 
@@ -542,6 +554,7 @@ def _check_name(topic: str, partition: int) -> None:
     is_number = isinstance(partition, int) and not isinstance(partition, bool)
     if not is_number or not 0 <= partition <= MAX_PARTITIONS:
         raise InvalidTopicError(f"partition {partition!r} of {topic!r} is not an i32 >= 0")
+    filenames.check_dir_name(filenames.partition_dir_name(TopicPartition(topic, partition)))
 
 
 def _check_count(topic: str, partitions: int) -> None:
@@ -549,3 +562,4 @@ def _check_count(topic: str, partitions: int) -> None:
     is_number = isinstance(partitions, int) and not isinstance(partitions, bool)
     if not is_number or not 1 <= partitions <= MAX_PARTITIONS:
         raise InvalidTopicError(f"topic {topic!r} cannot have {partitions!r} partitions")
+    _check_name(topic, partitions - 1)

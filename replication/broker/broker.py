@@ -187,6 +187,7 @@ class Broker:
             background=False,  # the replica manager does the periodic work
             run_later=run_later,
             on_directory_failure=self._on_directory_failure,
+            on_log_failure=self._on_directory_failure,  # its leadership must go, too
             random_id=random_id,
         )
         self._epochs = self.log_manager.broker_epochs  # nothing was lost since these, ascending

@@ -422,6 +422,30 @@ class TestDisks:
             [r.value for r in records] == [b"before", b"after"] for records in found.values()
         )
 
+    @pytest.mark.parametrize("number", [errno.EACCES, errno.ENOENT, errno.EPERM])
+    def test_one_log_of_a_directory_fails(self, make: Make, number: int) -> None:
+        """It is led elsewhere, and the only directory of its broker goes on."""
+        disk = FaultyStorage()
+        cluster = make(storages={0: disk})
+        tps = cluster.create_topic("orders", assignment=[[0, 1, 2]] * 2, config=TWO)
+        for tp in tps:
+            cluster.produce("orders", b"before", partition=tp.partition)
+            cluster.wait_for_isr(tp, (0, 1, 2))
+        lost, kept = tps
+        disk.fail("write", f"*/{lost}/*", error=number, times=1 << 30)
+        for tp in tps:
+            cluster.produce("orders", b"after", partition=tp.partition)
+        assert cluster.wait_for_leader(lost, 0) in (1, 2)
+        assert cluster.leader(kept) == 0
+        check_replicas(cluster, [kept])
+        disk.heal()
+        cluster.restart(0)
+        check_replicas(cluster, tps)
+        found = cluster.read_all("orders")
+        assert all(
+            [r.value for r in records] == [b"before", b"after"] for records in found.values()
+        )
+
 
 class TestUncleanElection:
     def test_allowed_it_is_made_and_reported(self, make: Make) -> None:

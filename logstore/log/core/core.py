@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -11,6 +10,7 @@ from checkpoints.files import UnusableFileError
 from checkpoints.loggers import get_logger
 from logstore.common.clock import Clock
 from logstore.common.config import LogConfig
+from logstore.common.disk_errors import Concern, concern_of, is_busy
 from logstore.common.errors import (
     CorruptDataError,
     LogClosedError,
@@ -24,17 +24,6 @@ from logstore.log.core.news import News
 from logstore.storage.base import Storage
 
 logger = get_logger("logstore.log")
-
-_BUSY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-
-
-def is_busy(error: BaseException | None) -> bool:
-    """Whether descriptors or memory are short, while the disk works."""
-    while error is not None:
-        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _BUSY):
-            return True
-        error = error.__cause__
-    return False
 
 
 def unusable(error: UnusableFileError) -> CorruptDataError:
@@ -90,13 +79,16 @@ class LogCore:
         self.refuse(LogClosedError(f"{self.directory} is closed"))
 
     def fail(self, operation: str, error: BaseException) -> LogstoreError:
-        """After a disk error, refuse all work until the log is opened again (F-224, F-315)."""
+        """After a disk error, refuse all work until the log is opened again (F-224, F-315).
+
+        The owner decides by the cause whether others are concerned (``disk_errors``).
+        """
         failure = StorageFailedError(self.directory, operation, str(error))
         if self.failure is None:
             self.refuse(failure)
             logger.error("%s", failure)
-            # An unusable file is damage of this log only; the disk and other logs work.
-            if self._on_failure is not None and not isinstance(error, UnusableFileError):
+            failure.__cause__ = error  # says whether it may be the medium
+            if self._on_failure is not None:
                 self._on_failure(failure)
         return failure
 
@@ -104,17 +96,18 @@ class LogCore:
     def doing(self, operation: str, *, whole: bool = True) -> Iterator[None]:
         """Translate disk errors.
 
-        ``whole``: if a resource is short nothing was changed, so the caller may try again.
+        ``whole``: if a resource is short or a name too long, nothing was changed. So the log goes
+        on, and the caller may try again.
 
         Raises:
-            StorageFailedError: the disk refused; the log is offline.
+            StorageFailedError: the disk refused; the log is offline, unless the caller is at fault.
             ResourceBusyError: descriptors or memory are short.
         """
         try:
             yield
         except (OSError, CheckpointError, MemoryError) as error:
-            if whole and is_busy(error):
-                raise ResourceBusyError(self.directory, operation, str(error)) from error
+            if whole and concern_of(error) in (Concern.MACHINE, Concern.CALLER):
+                raise medium_error(self.directory, operation, error) from error
             if self.closed:  # released beside this call
                 assert self.failure is not None
                 raise self.failure from error

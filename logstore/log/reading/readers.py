@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from checkpoints.files import UnusableFileError
+from logstore.common.disk_errors import is_busy
 from logstore.common.errors import (
     CorruptDataError,
     OffsetOutOfRangeError,
@@ -15,7 +16,7 @@ from logstore.common.errors import (
     StorageFailedError,
 )
 from logstore.kernels import LogSnapshot
-from logstore.log.core.core import LogCore, is_busy, unusable
+from logstore.log.core.core import LogCore, unusable
 from logstore.log.core.snapshot import LogView
 from logstore.log.reading.reading import (
     FetchData,

@@ -85,8 +85,8 @@ class LogProducer:
     def next_sequence(self) -> int:
         """The number of records appended since the epoch began, modulo 2³¹.
 
-        Those that retention has deleted count too. It is the sequence of the next record. After a restart a producer that was not fenced
-        continues where the log ends.
+        Those that retention has deleted count too. It is the sequence of the next record. After a
+        restart a producer that was not fenced continues where the log ends.
         """
         with self._writer.lock:
             known = self._writer.producers.producers.get(self.producer_id)

@@ -13,6 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from logstore.common.config import MAX_INT, MAX_LONG, LogConfig
+from logstore.common.disk_errors import is_busy
 from logstore.common.errors import (
     CorruptBatchError,
     InvalidRecordError,
@@ -27,7 +28,7 @@ from logstore.common.types import Buffer
 from logstore.format import filenames
 from logstore.format.codecs.compression import Compression
 from logstore.kernels import AppendInfo, BatchAnalysis, analyse_batches
-from logstore.log.core.core import LogCore, is_busy
+from logstore.log.core.core import LogCore
 from logstore.log.writing.producer_checks import ProducerUpdates, check_producers
 from logstore.log.writing.recent import RecentAppends
 from logstore.log.writing.validation import (
