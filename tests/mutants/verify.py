@@ -6,7 +6,7 @@ from logstore.verify.segment import producers
 from tests.mutants import MonkeyPatch, mutant
 
 
-@mutant(verify=62)
+@mutant(verify=478)
 def a_replay_forgets_nothing(patch: MonkeyPatch) -> None:
     """A log that begins inside its first segment has forgotten what lies before: without that rule
     sound directories are called faulty."""
