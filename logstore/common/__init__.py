@@ -10,6 +10,7 @@ __all__ = [
     "config",
     "errors",
     "extras",
+    "forks",
     "interrupts",
     "json_fields",
     "locks",

@@ -196,7 +196,8 @@ class PartitionLog(LogReads):
     def close(self) -> None:
         """Flush, snapshot the producers, trim the active segment and release all files.
 
-        After this a start may be clean. A log that has failed is only released.
+        After this a start may be clean. A log that has failed is only released, and so is that of
+        a parent in a forked child.
         """
         try:
             self._maintenance.close(self._leave_start_point)
@@ -279,6 +280,7 @@ class PartitionLog(LogReads):
                 before are appended (with ``sync`` durably), and it says how many.
             ConfigError: a limit is below 1.
         """
+        self._core.check_owner()  # before a record is taken
 
         def append(batch: list[Any]) -> AppendInfo:
             return self.append(batch, leader_epoch=leader_epoch, compression=compression)

@@ -31,7 +31,9 @@ from logstore.testing import ManualClock
 TOPIC = "orders"
 RECORDS = tuple(b"%d" % number for number in range(10))
 """The values that are durable before the call, one at each offset; two in each segment."""
-CONFIG = LogConfig(file_delete_delay_ms=0, message_timestamp_after_max_ms=2**63 - 1)
+CONFIG = LogConfig(
+    file_delete_delay_ms=0, message_timestamp_after_max_ms=2**63 - 1, segment_index_bytes=4096
+)
 NEW_ID = uuid.UUID(int=7)
 
 

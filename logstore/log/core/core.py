@@ -13,6 +13,7 @@ from logstore.common.clock import Clock
 from logstore.common.config import LogConfig
 from logstore.common.errors import (
     CorruptDataError,
+    ForkedError,
     LogClosedError,
     LogstoreError,
     ResourceBusyError,
@@ -66,6 +67,7 @@ class LogCore:
         self.clock = clock
         self.snapshot: LogSnapshot  # from the writer's start on
         self.failure: LogstoreError | None = None
+        self.inherited: ForkedError | None = None  # then it may be read, and is never changed
         self.news = News()
         self._on_failure = on_failure
 
@@ -73,6 +75,27 @@ class LogCore:
         """Raise the reason if the log refuses further work."""
         if self.failure is not None:
             raise self.failure
+
+    def check_owner(self) -> None:
+        """
+        Raises:
+            ForkedError: another process opened the log.
+        """
+        if self.inherited is not None:
+            raise self.inherited
+
+    @property
+    def unreadable(self) -> LogstoreError | None:
+        """Why the log can no longer be read, if it cannot."""
+        return None if self.failure is self.inherited else self.failure
+
+    def disown(self, pid: int) -> None:
+        """In a forked child, refuse all that changes a file. See `forks.Inherited`."""
+        self.news.forget()
+        if self.inherited is None:
+            self.inherited = ForkedError(self.directory, pid)
+        if self.failure is None:
+            self.failure = self.inherited
 
     @property
     def closed(self) -> bool:
@@ -85,6 +108,8 @@ class LogCore:
         self.news.wake_all()
 
     def mark_closed(self) -> None:
+        if self.failure is self.inherited:  # a child closes what it may not change
+            self.failure = None
         self.refuse(LogClosedError(f"{self.directory} is closed"))
 
     def fail(self, operation: str, error: BaseException) -> LogstoreError:

@@ -21,6 +21,7 @@ from logstore.common.errors import (
     LeadershipEndedError,
     RecordListTooLargeError,
 )
+from logstore.common.forks import register
 from logstore.common.locks import Rank, make_lock
 from logstore.common.random_id import RandomId
 from logstore.common.types import Buffer
@@ -113,6 +114,13 @@ class LogWriter:
         self.replace_segments_locked(list(loaded.segments))
         self.replace_producers_locked(loaded.producers)
         self.publish_locked()
+        register(self)
+
+    def disown(self, pid: int) -> None:
+        """See `forks.Inherited`."""
+        self.core.disown(pid)
+        for segment in self.segments:
+            segment.disown()
 
     def configure_locked(self, config: LogConfig) -> None:
         self.core.config = config
