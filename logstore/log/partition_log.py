@@ -54,6 +54,7 @@ from logstore.recovery import RecoveryOptions, load_log
 from logstore.segments.producer_state import AppendOrigin, TransactionCheck
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
+from logstore.storage.paths import absolute_path
 
 T = TypeVar("T", bound="PartitionLog")
 
@@ -104,7 +105,8 @@ class PartitionLog(LogReads):
 
         It locks the log directory around it, as Kafka and ``LogManager`` do; other partitions of
         the same directory may be open in this process. After ``close`` the next start is a clean
-        one. After a crash it recovers; no record is lost that was acknowledged as durable.
+        one. After a crash it recovers; no record is lost that was acknowledged as durable. A
+        relative path is that of the present working directory, also after the process leaves it.
 
         Args:
             managed: the caller holds the lock and keeps what a start needs. Nothing is locked or
@@ -133,8 +135,8 @@ class PartitionLog(LogReads):
             CorruptDataError: damage that recovery may not cut.
             InvalidTopicError: the directory's name is not ``topic-partition``.
         """
-        path = os.fspath(directory)
         storage = storage or LocalStorage()
+        path = absolute_path(storage, directory)
         clock = clock or SystemClock()
         config = config or LogConfig()
         given = (clean_shutdown, recovery_point, log_start_offset)

@@ -28,6 +28,7 @@ from logstore.storage import local
 from logstore.testing import FaultyStorage
 from tests.support.cases import for_each
 from tests.support.forked import Child, in_child
+from tests.support.until import until
 
 
 @contextmanager
@@ -95,36 +96,53 @@ def test_a_child_may_open_what_its_dead_parent_had(tmp_path: Path) -> None:
     def parent() -> None:
         log = PartitionLog.open(tmp_path / "orders-0")
         log.append([(None, b"durable")], sync=True)
-        alive, is_alive = os.pipe()
         if os.fork():
             os._exit(0)  # without an answer, and without a close
-        os.close(is_alive)
-        assert os.read(alive, 1) == b""  # the parent is gone
         log.close()
-        with PartitionLog.open(tmp_path / "orders-0") as own:
+        with until(opened, "the parent is gone") as own:
             own.append([(None, b"mine")], sync=True)
 
-    Child(parent).outcome()
+    def opened() -> PartitionLog | None:
+        try:
+            return PartitionLog.open(tmp_path / "orders-0")
+        except LogDirLockedError:
+            return None
+
+    assert Child(parent).outcome().error is None
     with PartitionLog.open(tmp_path / "orders-0") as log:
         assert values(log) == [b"durable", b"mine"]
 
 
 def test_a_grandchild_is_told_of_the_process_that_opened_the_log(tmp_path: Path) -> None:
-    def grandchild() -> int:
-        log.close()
-        with pytest.raises(LogClosedError):
-            log.append([(None, b"?")])
-        return refused(lambda: cursor.commit())
+    def append(to: PartitionLog) -> int:
+        return refused(lambda: to.append([(None, b"?")]))
 
-    def child() -> tuple[int, int]:
-        own = refused(lambda: log.append([(None, b"?")]))
-        return own, in_child(lambda: refused(lambda: log.append([(None, b"?")]))).get()
+    def grandchild(own: PartitionLog) -> tuple[int, int, int]:
+        return append(log), append(own), len(values(log))
 
+    def child() -> bool:
+        assert append(log) == origin
+        with PartitionLog.open(tmp_path / "own/orders-0") as own:
+            found = in_child(lambda: grandchild(own)).get()
+        return bool(found == (origin, os.getpid(), 10))
+
+    origin = os.getpid()
     with orders(tmp_path) as log:
-        cursor = log.cursor("reader")
-        assert in_child(child).get() == (os.getpid(), os.getpid())
-        with pytest.raises(LogClosedError):
-            in_child(grandchild).get()
+        assert in_child(child).get()
+
+
+def test_the_close_of_a_child_wakes_nobody(tmp_path: Path) -> None:
+    woken: list[int] = []
+    with ReplicaLog.open(tmp_path / "orders-0") as log:
+        log.news.add(lambda: woken.append(os.getpid()))  # of a thread that waits
+
+        def close() -> list[int]:
+            log.close()
+            return woken
+
+        assert in_child(close).get() == []
+        log.append([(None, b"0")])
+        assert woken == [os.getpid()]
 
 
 def test_a_log_that_was_over_before_the_fork_says_so(tmp_path: Path) -> None:
@@ -210,12 +228,16 @@ def test_a_managers_locks_are_free(tmp_path: Path) -> None:
 
     with LogManager([tmp_path]) as manager:
         manager.create_topic("orders", 1)
+        assert manager._housekeeping is not None
+        assert manager._flusher is not None
         (home,) = manager._directories.live()
         with (
             manager._closing,
             manager._topics.claims.of("orders"),
             home.offsets._lock,
             manager._directories._lock,
+            manager._housekeeping._wake._cond,
+            manager._flusher._pool._shutdown_lock,
         ):
             child = Child(work)
         in_order = child.outcome()
@@ -419,7 +441,7 @@ def test_a_child_maps_nothing_that_its_parent_may_cut(
         assert in_child(work).get() == (10, [])
 
 
-@for_each("cut", ["to nothing", "deleted", "closed"])
+@for_each("cut", ["shortened", "made anew", "deleted", "closed"])
 def test_what_a_parent_cuts_is_an_error_of_the_child_and_never_its_end(
     cut: str, tmp_path: Path
 ) -> None:
@@ -434,7 +456,10 @@ def test_what_a_parent_cuts_is_an_error_of_the_child_and_never_its_end(
         for number in range(2000):
             log.append([(None, b"%d" % number)])
         child = Child(work)
-        if cut == "to nothing":
+        if cut == "shortened":
+            log.truncate_to(1)
+            log.roll()
+        elif cut == "made anew":
             log.truncate_fully_and_start_at(0)
             log.append([(None, b"x")])
             log.roll()
