@@ -64,11 +64,10 @@ def raise_limit() -> None:
     """Raise the descriptor limit as far as the system allows, as a JVM does at its start."""
     global _IDLE_MAX, _ACTIVE_MAX, _SLICES_MAX
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == hard:
-        return
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        _IDLE_MAX, _ACTIVE_MAX, _SLICES_MAX = _shares()
+    if soft != hard:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    _IDLE_MAX, _ACTIVE_MAX, _SLICES_MAX = _shares()
 
 
 def opened_for_appends(log: Rests) -> None:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,25 @@ def refused(call: Callable[[], object]) -> int:
     with pytest.raises(ForkedError) as caught:
         call()
     return caught.value.pid
+
+
+@contextmanager
+def held_by_another_thread(lock: Any) -> Iterator[None]:
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 class Gate:
@@ -163,7 +183,7 @@ def test_a_log_that_was_over_before_the_fork_says_so(tmp_path: Path) -> None:
 def test_a_log_in_memory_is_the_parents_too() -> None:
     with PartitionLog.open("/logs/orders-0", storage=FaultyStorage()) as log:
         log.append([(None, b"0")])
-        with log.active_segment._storage.guard:  # another thread's
+        with held_by_another_thread(log.active_segment._storage.guard):
             assert in_child(lambda: values(log)).get() == [b"0"]
         assert in_child(lambda: refused(lambda: log.append([(None, b"?")]))).get() == os.getpid()
 
