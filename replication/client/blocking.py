@@ -309,7 +309,7 @@ class Producer:
         self._partitioner = (
             partitioner(partitioner_name) if isinstance(partitioner_name, str) else partitioner_name
         )
-        self._partitioner_lock = free_in_child(threading.Lock())
+        self._partitioner_lock = threading.Lock()
         self._limit_s = delivery_timeout_s + (request_timeout_ms + ANSWER_GRACE_MS) / 1000
 
     def partition_for(self, topic: str, key: bytes | None) -> int:

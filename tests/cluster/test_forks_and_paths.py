@@ -23,7 +23,7 @@ from replication.coordination.embedded import CoordinatorStore
 from replication.server.http.http_server import HttpServer
 from replication.server.serving import HttpListener
 from tests.support.certificates import make_certificates, needs_openssl
-from tests.support.forked import Child, in_child
+from tests.support.forked import Child, held_by_another_thread, in_child
 
 TP = TopicPartition("orders", 0)
 
@@ -69,10 +69,10 @@ def test_a_cluster_is_the_parents(tmp_path: Path) -> None:
         producer, consumer = cluster.producer(), cluster.consumer(TP)
         producer.send("orders", b"0")
         with (
-            producer._partitioner_lock,
             consumer._lock,
             cluster._starting,
-            cluster._runtime._changed,
+            cluster.client.runtime._lock,
+            held_by_another_thread(cluster._runtime._changed),
             cluster.coordinator._lock,  # type: ignore[attr-defined]
         ):
             child = Child(work)
@@ -109,6 +109,7 @@ def test_a_child_that_unwinds_leaves_the_cluster_to_its_parent() -> None:
 @pytest.mark.slow
 def test_a_child_neither_serves_nor_keeps_an_address(tmp_path: Path) -> None:
     def wait() -> None:
+        os.close(writing)  # so that the end of the parent ends the child, too
         kafka.close()
         assert os.read(reading, 1) == b"!"
 
@@ -170,7 +171,7 @@ def test_an_embedded_coordinator_is_the_parents(tmp_path: Path) -> None:
 def test_threads_that_a_fork_loses_are_not_waited_for() -> None:
     runtime = ThreadRuntime()
     runtime.actor("one").post(lambda: None)
-    with runtime._changed:
+    with held_by_another_thread(runtime._changed):
         child = Child(runtime.close)
     assert child.outcome().error is None
     runtime.close()

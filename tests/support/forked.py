@@ -7,7 +7,9 @@ import pickle
 import select
 import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn
 
 from tests.support.until import patience
@@ -70,6 +72,26 @@ def in_child(call: Callable[[], Any]) -> Outcome:
     return Child(call).outcome()
 
 
+@contextmanager
+def held_by_another_thread(lock: Any) -> Iterator[None]:
+    """Inside the block a thread that a fork does not copy holds ``lock``."""
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
 def _answer(call: Callable[[], Any], writing: int) -> NoReturn:
     try:
         try:
@@ -87,4 +109,4 @@ def _answer(call: Callable[[], Any], writing: int) -> NoReturn:
         os._exit(0)  # nothing of pytest runs twice
 
 
-__all__ = ["Child", "Outcome", "in_child"]
+__all__ = ["Child", "Outcome", "held_by_another_thread", "in_child"]

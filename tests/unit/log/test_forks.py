@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,7 +27,7 @@ from logstore.segments import open_files
 from logstore.storage import local
 from logstore.testing import FaultyStorage
 from tests.support.cases import for_each
-from tests.support.forked import Child, in_child
+from tests.support.forked import Child, held_by_another_thread, in_child
 from tests.support.until import until
 
 
@@ -53,25 +52,6 @@ def refused(call: Callable[[], object]) -> int:
     return caught.value.pid
 
 
-@contextmanager
-def held_by_another_thread(lock: Any) -> Iterator[None]:
-    held, done = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with lock:
-            held.set()
-            done.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-
-
 class Gate:
     """Lets a child wait for its parent."""
 
@@ -84,6 +64,7 @@ class Gate:
         os.close(self._writing)
 
     def wait(self) -> None:
+        os.close(self._writing)  # so that the end of the parent ends the child, too
         assert os.read(self._reading, 1) == b"!"
 
 
