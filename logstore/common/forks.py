@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
@@ -84,7 +85,8 @@ def _after_fork() -> None:
     for action in _actions:
         action()
     for opened in _open:
-        opened.disown(parent)
+        with suppress(OSError):  # of a close: the others must learn of it all the same
+            opened.disown(parent)
 
 
 os.register_at_fork(after_in_child=_after_fork)

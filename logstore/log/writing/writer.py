@@ -43,7 +43,7 @@ from logstore.log.writing.validation import (
 )
 from logstore.recovery import LoadedLog
 from logstore.segments.leader_epochs import LeaderEpochCache
-from logstore.segments.open_files import close_idle, opened_for_appends
+from logstore.segments.open_files import close_idle, closed_for_appends, opened_for_appends
 from logstore.segments.producer_state import (
     AppendOrigin,
     ProducerStateManager,
@@ -119,6 +119,7 @@ class LogWriter:
     def disown(self, pid: int) -> None:
         """See `forks.Inherited`."""
         self.core.disown(pid)
+        closed_for_appends(self)
         for segment in self.segments:
             segment.disown()
 

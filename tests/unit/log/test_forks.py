@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,31 @@ def test_a_grandchild_is_told_of_the_process_that_opened_the_log(tmp_path: Path)
     origin = os.getpid()
     with orders(tmp_path) as log:
         assert in_child(child).get()
+
+
+def test_what_a_child_cannot_let_go_of_is_refused_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: object) -> None:
+        raise OSError(5, "the server is gone")
+
+    more = [(None, b"?")]
+    with orders(tmp_path / "a") as log, orders(tmp_path / "b") as other:
+        with monkeypatch.context() as patch:
+            patch.setattr(local.LocalFile, "close", full)
+            child = Child(lambda: [refused(partial(each.append, more)) for each in (log, other)])
+        assert child.outcome().get() == [os.getpid()] * 2
+
+
+def test_an_inherited_log_takes_no_room_from_the_childs_own(tmp_path: Path) -> None:
+    def work() -> int:
+        before = len(open_files._active)
+        with orders(tmp_path / "own"):
+            return len(open_files._active) - before
+
+    with orders(tmp_path / "a"), orders(tmp_path / "b"):
+        assert len(open_files._active) >= 2
+        assert in_child(lambda: (len(open_files._active), work())).get() == (0, 1)
 
 
 def test_the_close_of_a_child_wakes_nobody(tmp_path: Path) -> None:
