@@ -80,7 +80,7 @@ class Ownership:
 def _after_fork() -> None:
     global _pid
     parent, _pid = _pid, os.getpid()
-    for lock in _locks:
+    for lock in _locks:  # made anew as the standard library makes its own
         lock._at_fork_reinit()
     for action in _actions:
         action()

@@ -22,6 +22,7 @@ from typing import Any
 from logstore.common.config import LogConfig
 from logstore.format.batch import encode_batch
 from logstore.log import EARLIEST, PartitionLog, ReplicaLog
+from logstore.log.partition_log import run_inline
 from logstore.log.reading.cursors import Cursor
 from logstore.log.writing.producing import LogProducer
 from logstore.manager import LogManager
@@ -136,7 +137,14 @@ def open_again(
     path, clock = os.fspath(directory), ManualClock()
     manager = None
     if owner is Owner.MANAGER:
-        manager = LogManager([path], CONFIG, storage=storage, clock=clock, background=False)
+        manager = LogManager(
+            [path],
+            CONFIG,
+            storage=storage,
+            clock=clock,
+            background=False,
+            run_later=run_inline,  # so that nothing happens by itself
+        )
         log: PartitionLog = manager.get_or_create(TOPIC, 0)
     else:
         log = PartitionLog.open(f"{path}/{TOPIC}-0", CONFIG, storage=storage, clock=clock)
