@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,12 @@ from replication.common.runtime import ThreadRuntime
 from replication.coordination import open_coordinator
 from replication.coordination.base import ANY_VERSION
 from replication.coordination.embedded import CoordinatorStore
-from replication.server.http.http_server import HttpServer
+from replication.protocol import ApiKey
+from replication.protocol import messages as wire
 from replication.server.serving import HttpListener
 from tests.support.certificates import make_certificates, needs_openssl
 from tests.support.forked import Child, held_by_another_thread, in_child
+from tests.support.served import connect
 
 TP = TopicPartition("orders", 0)
 
@@ -113,24 +116,31 @@ def test_a_child_neither_serves_nor_keeps_an_address(tmp_path: Path) -> None:
         kafka.close()
         assert os.read(reading, 1) == b"!"
 
+    asked = wire.ApiVersionsRequest(client_software_name="test", client_software_version="1")
     reading, writing = os.pipe()
     with serve(tmp_path, http=HttpListener()) as kafka:
-        assert isinstance(kafka.http, HttpServer)
+        assert kafka.http is not None
+        kafka.create_topic("orders")
         host, _, port = kafka.bootstrap_servers.partition(":")
         addresses = [(host, int(port)), kafka.http.address]
-        connections = [socket.create_connection(address) for address in addresses]
-        kafka.create_topic("orders")  # a round of the network threads
+        client, page = connect(kafka), HTTPConnection(*kafka.http.address)
+
+        def ask() -> None:
+            assert client.ask(ApiKey.API_VERSIONS, 3, asked).error_code == 0
+            page.request("GET", "/health")
+            assert page.getresponse().read()
+
+        ask()
         child = Child(wait)
-        for address, connection in zip(addresses, connections, strict=True):
-            connection.setblocking(False)
-            with pytest.raises(BlockingIOError):  # neither an end nor a byte
-                connection.recv(1)
+        for address in addresses:
             socket.create_connection(address).close()
+        ask()  # over the same connections
         assert kafka.produce("orders", b"0").base_offset == 0
-    for address, connection in zip(addresses, connections, strict=True):
-        connection.setblocking(True)
-        with connection:
-            assert connection.recv(1) == b""
+    assert client.is_closed()
+    assert page.sock.recv(1) == b""
+    client.close()
+    page.close()
+    for address in addresses:
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(address)
     os.write(writing, b"!")
