@@ -21,7 +21,6 @@ from logstore.format import filenames
 from logstore.recovery.replacements import roll_marks
 from logstore.storage.base import FileInfo, Storage
 from logstore.storage.broker_directories import broker_directories
-from logstore.storage.paths import absolute_path
 from logstore.storage.uri import open_storage
 from logstore.verify.common.report import UNKNOWN, Finding, Severity, VerifyReport
 from logstore.verify.partition.directory import CHECKPOINTS, LogDirCheck
@@ -57,7 +56,6 @@ class VerifyPlan:
         """
         try:
             storage, path = (storage, uri) if storage else open_storage(uri)
-            path = absolute_path(storage, path)
         except ConfigError as failure:
             self.report.unusable.append(str(failure))
             return

@@ -17,8 +17,6 @@ from logstore.storage.memory import MemoryStorage
 from logstore.storage.overlay import OverlayStorage
 from logstore.storage.paths import absolute_path
 from logstore.testing import FaultyStorage
-from logstore.verify.plan import VerifyPlan
-from logstore.verify.segment.segment_check import VerifyOptions
 from tests.support.cases import for_each
 from tests.support.public_calls import (
     CALLS,
@@ -138,23 +136,6 @@ def test_a_working_directory_that_is_gone(tmp_path: Path) -> None:
             log.append([(None, b"0")])
     finally:
         os.chdir(before)
-
-
-def test_a_verification_checks_what_was_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "there").mkdir()
-    with LogManager([tmp_path / "logs"], background=False) as manager:
-        manager.create_topic("orders", 1)[0].append([(None, b"0")])
-    monkeypatch.chdir(tmp_path)
-    plan = VerifyPlan(VerifyOptions())
-    plan.add("logs")
-    monkeypatch.chdir(tmp_path / "there")
-    (replicas,) = plan.replica_sets()
-    replicas.prepare(plan.report)
-    (job,) = replicas.checks[0].jobs
-    assert job.path(".log") == f"{tmp_path}/logs/orders-0/{0:020d}.log"
-    assert plan.report.unusable == []
 
 
 def test_tasks_of_spark_are_told_absolute_paths(
