@@ -29,6 +29,7 @@ from logstore.common.errors import (
     ResourceBusyError,
     StorageFailedError,
 )
+from logstore.common.forks import Ownership
 from logstore.common.locks import Rank, make_lock
 from logstore.common.types import TopicPartition
 from logstore.kernels import OffsetMap
@@ -108,6 +109,7 @@ class LogCleaner:
         self._logs = logs
         self._config = config
         self._clock = clock
+        self._ownership = Ownership("the cleaner of a log manager")
         self._lock = make_lock(Rank.MANAGER)
         self._in_progress: set[TopicPartition] = set()
         self._uncleanable: dict[TopicPartition, tuple[weakref.ref[ReplicaLog], Uncleanable]] = {}
@@ -169,7 +171,11 @@ class LogCleaner:
         """Run one pass over the log that needs it most. None if nothing was cleaned.
 
         A problem with a log appears in ``uncleanable``, and never as an exception.
+
+        Raises:
+            ForkedError: another process opened the manager.
         """
+        self._ownership.check()
         now_ms = self._clock.wall_ms()
         chosen = self._choose(now_ms)
         if chosen is None:
@@ -203,7 +209,9 @@ class LogCleaner:
         Raises:
             LogCleaningAbortedError: the log changed during the pass, or is being cleaned.
             CorruptBatchError, OSError, StorageFailedError: see ``Cleaner.clean``.
+            ForkedError: another process opened the manager.
         """
+        self._ownership.check()
         log = self._logs.logs()[tp]
         now_ms = self._clock.wall_ms()
         view = LogView(log.snapshot)

@@ -12,6 +12,7 @@ __all__ = [
     "disk_errors",
     "errors",
     "extras",
+    "forks",
     "interrupts",
     "json_fields",
     "locks",

@@ -11,6 +11,7 @@
     ├── LogClosedError                the log is closed or deleted; nothing was done
     ├── LogCleaningAbortedError       the log changed under a pass of the cleaner; nothing was done
     ├── LogDirLockedError             another process, or this one, has the directory open
+    ├── ForkedError                   the process that this one was forked from opened it
     ├── OffsetOutOfRangeError         the requested offset is outside the log
     │   └── LogTruncatedError         records that a reader has read were cut off
     ├── PartialAppendError            ``extend`` stopped in the middle; has what was appended
@@ -37,6 +38,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Self
 
 from checkpoints.printable import PrintableError, printable
@@ -138,6 +140,24 @@ class LogDirLockedError(LogstoreError):
     def _text(self) -> str:
         path = printable(self.path)
         return f"{path} is locked by {self.holder}; a log directory has one owner at a time"
+
+
+class ForkedError(LogstoreError):
+    """Process ``pid`` opened ``name``, and this process was forked from it. Nothing was done.
+
+    What the parent opened stays the parent's: a child may read and close it. To write, let the
+    parent close it, and open it in the child.
+    """
+
+    def __init__(self, name: str, pid: int) -> None:
+        super().__init__(name, pid)
+        self.name, self.pid = name, pid
+
+    def _text(self) -> str:
+        return (
+            f"{printable(self.name)} was opened by process {self.pid}, and this is process "
+            f"{os.getpid()}, which was forked from it: what it is to change it must open itself"
+        )
 
 
 class OffsetOutOfRangeError(LogstoreError):

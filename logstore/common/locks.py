@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any, Protocol
 
+from logstore.common.forks import free_in_child
+
 
 class Rank(IntEnum):
     """What a lock protects, the outermost first."""
@@ -46,7 +48,9 @@ LockFactory = Callable[[Rank], Lock]
 
 
 def _plain(rank: Rank) -> Lock:
-    return threading.Lock()
+    lock = threading.Lock()
+    # Code of a caller, which may fork, runs under CREATION. In the child that thread releases it.
+    return lock if rank is Rank.CREATION else free_in_child(lock)
 
 
 _factory: LockFactory = _plain

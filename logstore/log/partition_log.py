@@ -55,6 +55,7 @@ from logstore.recovery import RecoveryOptions, load_log
 from logstore.segments.producer_state import AppendOrigin, TransactionCheck
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
+from logstore.storage.paths import absolute_path
 
 T = TypeVar("T", bound="PartitionLog")
 
@@ -105,7 +106,8 @@ class PartitionLog(LogReads):
 
         It locks the log directory around it, as Kafka and ``LogManager`` do; other partitions of
         the same directory may be open in this process. After ``close`` the next start is a clean
-        one. After a crash it recovers; no record is lost that was acknowledged as durable.
+        one. After a crash it recovers; no record is lost that was acknowledged as durable. A
+        relative path is that of the present working directory, also after the process leaves it.
 
         Args:
             managed: the caller holds the lock and keeps what a start needs. Nothing is locked or
@@ -135,8 +137,8 @@ class PartitionLog(LogReads):
             CorruptDataError: damage that recovery may not cut.
             InvalidTopicError: the directory's name is not ``topic-partition``.
         """
-        path = os.fspath(directory)
         storage = storage or LocalStorage()
+        path = absolute_path(storage, directory)
         clock = clock or SystemClock()
         config = config or LogConfig()
         given = (clean_shutdown, recovery_point, log_start_offset)
@@ -198,7 +200,8 @@ class PartitionLog(LogReads):
     def close(self) -> None:
         """Flush, snapshot the producers, trim the active segment and release all files.
 
-        After this a start may be clean. A log that has failed is only released.
+        After this a start may be clean. A log that has failed is only released, and so is that of
+        a parent in a forked child.
         """
         try:
             self._maintenance.close(self._leave_start_point)
@@ -281,6 +284,7 @@ class PartitionLog(LogReads):
                 before are appended (with ``sync`` durably), and it says how many.
             ConfigError: a limit is below 1.
         """
+        self._core.check_owner()  # before a record is taken
 
         def append(batch: list[Any]) -> AppendInfo:
             return self.append(batch, leader_epoch=leader_epoch, compression=compression)

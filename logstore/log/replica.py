@@ -143,7 +143,7 @@ class ReplicaLog(PartitionLog):
         limit = min(up_to, seen.log_end_offset)
         found = recent.read(start_offset, limit, max_bytes, whole=whole)
         # As in any read, it counts only if nothing was removed during it.
-        if core.snapshot.version != seen.version or core.failure is not None:
+        if core.snapshot.version != seen.version or core.unreadable is not None:
             return None
         return found if start_offset >= seen.log_start_offset else None
 
@@ -238,6 +238,7 @@ class ReplicaLog(PartitionLog):
         """
         writer = self._writer
         with writer.lock, self._core.doing("remove snapshot"):
+            self._core.check_owner()
             if self.failed:
                 return  # the files there may belong to another log by now
             bases = [b for b in writer.segments.bases if b <= recovery_point][-2:]

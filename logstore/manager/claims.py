@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from logstore.common.errors import LogClosedError
+from logstore.common.forks import Ownership
 from logstore.common.locks import Lock, Rank, make_lock
 
 
@@ -26,7 +27,8 @@ class _Claim:
 class Claims:
     """Different partitions may be claimed at the same time. A whole topic is claimed alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, ownership: Ownership) -> None:
+        self._ownership = ownership
         self._lock = make_lock(Rank.MANAGER)
         self._held: list[_Claim] = []
         self._closed = False
@@ -38,7 +40,9 @@ class Claims:
 
         Raises:
             LogClosedError: ``close`` was called.
+            ForkedError: another process opened the manager.
         """
+        self._ownership.check()
         while True:
             claim = _Claim(topic, partition)
             claim.lock.acquire()

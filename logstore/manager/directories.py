@@ -14,6 +14,7 @@ from logstore.common.errors import (
     LogUnavailableError,
     StorageFailedError,
 )
+from logstore.common.forks import Ownership
 from logstore.common.locks import Rank, make_lock
 from logstore.common.types import TopicPartition
 from logstore.log import ReplicaLog
@@ -40,6 +41,7 @@ class Directories:
         on_failure: OnFailure | None,
         on_log_failure: OnFailure | None = None,
     ) -> None:
+        self.ownership = Ownership("a log manager")
         self._lock = make_lock(Rank.MANAGER)
         self._later = later
         self._on_failure = on_failure

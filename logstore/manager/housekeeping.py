@@ -27,12 +27,16 @@ SHORTEST_WAIT_MS = 10
 
 
 class Housekeeper:
-    """The periodic work. Call it from any thread that holds no lock of a log."""
+    """The periodic work. Call it from any thread that holds no lock of a log.
+
+    In a forked child all of it raises ``ForkedError``.
+    """
 
     def __init__(self, directories: Directories, pending: PendingDeletes, clock: Clock) -> None:
         self._directories = directories
         self._pending = pending
         self._clock = clock
+        self._ownership = directories.ownership
 
     # -- checkpoints ---------------------------------------------------------------------------
 
@@ -45,6 +49,7 @@ class Housekeeper:
         Raises:
             ResourceBusyError: descriptors or memory are short; the rest was left out.
         """
+        self._ownership.check()
         for log_dir in self._directories.live():
             if only is not None and log_dir.path not in only:
                 continue
@@ -67,6 +72,7 @@ class Housekeeper:
         Raises:
             ResourceBusyError: descriptors or memory are short; the rest was left out.
         """
+        self._ownership.check()
         concerned = set(tps)
         for log_dir in self._directories.live():
             cut = [(tp, log) for tp in concerned if (log := log_dir.logs.get(tp)) is not None]
@@ -77,6 +83,7 @@ class Housekeeper:
 
     def checkpoint_log_start_offsets(self) -> None:
         """Write the starts of logs that start inside their first segment (F-12)."""
+        self._ownership.check()
         for log_dir in self._directories.live():
             try:
                 log_dir.offsets.write(LOG_START, log_dir.items, moved_start)
@@ -85,6 +92,7 @@ class Housekeeper:
 
     def checkpoint_high_watermarks(self) -> None:
         """Write the high watermark of every log (F-13)."""
+        self._ownership.check()
         for log_dir in self._directories.live():
             try:
                 log_dir.offsets.write(HIGH_WATERMARK, log_dir.items, high_watermark)
@@ -104,6 +112,7 @@ class Housekeeper:
 
         Returns their number.
         """
+        self._ownership.check()
         flushed = 0
         for log in self._directories.logs().values():
             waited = self._clock.wall_ms() - log.last_flush_ms
@@ -129,6 +138,7 @@ class Housekeeper:
 
     def clean_up(self) -> int:
         """Apply retention to all logs (F-225). Returns the number of deleted segments."""
+        self._ownership.check()
         deleted = 0
         for log in self._directories.logs().values():
             try:
@@ -138,11 +148,13 @@ class Housekeeper:
         return deleted
 
     def remove_expired_producers(self) -> int:
+        self._ownership.check()
         logs = self._directories.logs().values()
         return sum(log.remove_expired_producers() for log in logs if not log.failed)
 
     def purge_deleted(self, *, at_once: bool = False) -> int:
         """Remove ``-delete`` directories and ``.deleted`` files that are due (F-229)."""
+        self._ownership.check()
         now = MAX_LONG if at_once else self._clock.wall_ms()
         logs = self._directories.logs().values()
         return self._pending.purge(now) + sum(

@@ -33,6 +33,7 @@ from logstore.manager.topic_configs import TopicConfigs
 from logstore.recovery import RecoveryReport
 from logstore.recovery.set_aside import CUT_SUFFIX
 from logstore.storage.aside import ASIDE_SUFFIX
+from logstore.storage.paths import absolute_path
 
 Progress = Callable[["LoadProgress"], None]
 
@@ -79,12 +80,13 @@ class Loader:
         self._directories = opener.directories
 
     def distinct(self, directories: Iterable[str | os.PathLike[str]]) -> list[str]:
-        """The paths, without a slash at the end.
+        """The absolute paths, without a slash at the end.
 
         Raises:
             ConfigError: no path was given, or one was given twice.
         """
-        paths = [os.fspath(d).rstrip("/") or "/" for d in directories]
+        absolute = (absolute_path(self._storage, d) for d in directories)
+        paths = [path.rstrip("/") or "/" for path in absolute]
         if not paths:
             raise ConfigError("at least one log directory is needed")
         seen: dict[str, str] = {}

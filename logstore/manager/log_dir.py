@@ -103,7 +103,7 @@ class LogDir:
             if storage.info(path) is None:
                 storage.make_dir(path)
             if storage.info(posixpath.join(path, META_PROPERTIES)) is None:  # not yet used
-                storage.sync_dir(os.path.dirname(os.path.abspath(path)) or ".")
+                storage.sync_dir(os.path.dirname(os.path.normpath(path)) or ".")
             lock = storage.lock(posixpath.join(path, LOCK))
         except LogDirLockedError:
             raise

@@ -137,6 +137,7 @@ class LogManager:
         self._closed = False
         loader = Loader(self._opener, self._configs, self._pending, self._threads, progress)
         paths = loader.distinct(directories)
+        self._directories.ownership.name = ", ".join(paths)
         try:
             loader.open_all(paths)
             self.cluster_id, self.node_id = loader.check_meta(cluster_id, node_id)
@@ -429,6 +430,7 @@ class LogManager:
 
     def start(self) -> None:
         """Start the thread of the periodic work, if the manager was opened without. Idempotent."""
+        self._directories.ownership.check()
         if self._housekeeping is None and not self._closed:
             schedule = Schedule(self._keeper, self.broker_config, self._clock)
             self._housekeeping = HousekeepingThread(schedule)
@@ -460,7 +462,8 @@ class LogManager:
         """Stop, flush and close all logs, write the checkpoints, then the clean marker (F-48).
 
         A directory in which a log could not be closed gets no marker: its next start recovers.
-        Later appends and reads raise ``LogClosedError``. A second call waits for the first.
+        Later appends and reads raise ``LogClosedError``. A second call waits for the first. In a
+        forked child only its descriptors are closed.
 
         Args:
             broker_epoch: the epoch that ends here, for ``previous_broker_epoch`` (KIP-966). It is
@@ -468,6 +471,9 @@ class LogManager:
                 out.
             earlier_broker_epochs: the epochs before it, for ``broker_epochs``.
         """
+        if self._directories.ownership.lost is not None:
+            self.crash()
+            return
         self._topics.claims.close()  # running creations and deletions end, and no others begin
         with self._closing:
             if self._closed:
@@ -491,9 +497,10 @@ class LogManager:
         self._release()
 
     def _release(self) -> None:
-        self._stop_threads(wait=False)
-        if self._flusher is not None:
-            self._flusher.close(cancel=True)
+        if self._directories.ownership.lost is None:  # otherwise the threads are the parent's
+            self._stop_threads(wait=False)
+            if self._flusher is not None:
+                self._flusher.close(cancel=True)
         self._directories.release()
 
 

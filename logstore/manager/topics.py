@@ -73,7 +73,7 @@ class Topics:
         threads: int,
         on_change: Callable[[], None],
     ) -> None:
-        self.claims = Claims()
+        self.claims = Claims(directories.ownership)
         self._directories = directories
         self._opener = opener
         self._configs = configs
@@ -210,10 +210,10 @@ class Topics:
         self, topic: str, partitions: int, config: TopicConfig | None, fill: FillLogs | None = None
     ) -> list[ReplicaLog]:
         _check_count(topic, partitions)
-        if fill is not None and len(self._directories.live()) != 1:
-            raise ConfigError("a topic is created with its records in a single directory only")
         wanted = None if config is None else self._configs.resolve(config)
         with self.claims.of(topic):
+            if fill is not None and len(self._directories.live()) != 1:
+                raise ConfigError("a topic is created with its records in a single directory only")
             self._refuse_unavailable(topic)
             for tp in (*self._directories.logs(), *self._directories.unavailable()):
                 if filenames.topics_collide(tp.topic, topic):
@@ -298,8 +298,11 @@ class Topics:
     def _undo(self, creation: Creation, dirs: Iterable[LogDir], made: Iterable[Made]) -> None:
         """Undo a creation.
 
-        What fails now, the next start undoes, because the file is still there.
+        What fails now, the next start undoes, because the file is still there. A child that was
+        forked while the topic was filled leaves it to its parent.
         """
+        if self._directories.ownership.lost is not None:
+            return
         try:
             self._retire(made)
             for log_dir in dirs:

@@ -22,6 +22,7 @@ from typing import Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from logstore.common.errors import ResourceBusyError
+from logstore.common.forks import free_in_child
 from logstore.format.filenames import SWAP_SUFFIX
 from logstore.storage.base import File, Storage
 from logstore.storage.file_slice import FileSlice, live_slices
@@ -31,7 +32,7 @@ T = TypeVar("T")
 _OF_ACTIVE = 5  # descriptors of an active segment: its .log, and two for each mapped index
 
 # No file is opened or closed under this lock, so it is held only for a moment.
-_lock = threading.Lock()
+_lock = free_in_child(threading.Lock())
 _idle: OrderedDict[LogFile, None] = OrderedDict()  # open and not held, longest first
 _active: WeakKeyDictionary[Rests, None] = WeakKeyDictionary()  # open for appends, longest first
 
@@ -63,11 +64,10 @@ def raise_limit() -> None:
     """Raise the descriptor limit as far as the system allows, as a JVM does at its start."""
     global _IDLE_MAX, _ACTIVE_MAX, _SLICES_MAX
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == hard:
-        return
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        _IDLE_MAX, _ACTIVE_MAX, _SLICES_MAX = _shares()
+    if soft != hard:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    _IDLE_MAX, _ACTIVE_MAX, _SLICES_MAX = _shares()
 
 
 def opened_for_appends(log: Rests) -> None:
@@ -232,6 +232,10 @@ class LogFile:
                 return FileSlice(file.path, descriptor, position, size)
             except OSError:
                 return None
+
+    def bar(self) -> None:
+        """Give out neither windows nor slices any more: another process may cut the file."""
+        self._barred = True
 
     @contextmanager
     def cutting(self, size: int) -> Iterator[bool]:

@@ -202,6 +202,11 @@ class Segment:
             self.time_index.close()
             self.let_go()
 
+    def disown(self) -> None:
+        """In a forked child, map nothing that its parent may cut."""
+        self.rest()
+        self.file.bar()
+
     def seal(self) -> SegmentView:
         """Write the last time-index entry and trim the files (F-135, F-137, F-139).
 

@@ -59,5 +59,6 @@ __all__ = [
     "naming",
     "open_storage",
     "overlay",
+    "paths",
     "uri",
 ]

@@ -25,6 +25,7 @@ from pyarrow import fs
 from pyarrow.lib import ArrowException
 
 from checkpoints.files import UnusableFileError, check_size, irregular
+from logstore.common.forks import in_child
 from logstore.common.types import Buffer
 from logstore.storage.base import DirLock, File, FileInfo, FileKind, Mapping
 
@@ -44,7 +45,7 @@ def _readers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_READERS, thread_name_prefix="logstore-read-ahead")
 
 
-os.register_at_fork(after_in_child=_readers.cache_clear)  # threads are not copied
+in_child(_readers.cache_clear)  # threads are not copied
 
 
 def _refuse(path: str) -> NoReturn:

@@ -170,5 +170,9 @@ class Storage(Files, Protocol):
         ...
 
     def real_path(self, path: str) -> str:
-        """The path without symbolic links and ``..``: equal for equal directories."""
+        """The path without symbolic links and ``..``: equal for equal directories.
+
+        Of ``.`` it is the working directory if relative paths begin there. Then they are made
+        absolute when a log is opened.
+        """
         ...

@@ -18,6 +18,7 @@ from typing import Any
 from checkpoints.files import OsFiles, open_regular
 from checkpoints.printable import printable
 from logstore.common.errors import LogDirLockedError
+from logstore.common.forks import free_in_child, in_child
 from logstore.common.types import Buffer
 from logstore.storage.base import DirLock, File, FileInfo, FileKind, Mapping
 
@@ -376,20 +377,16 @@ class LocalLock:
 
 
 _registry: dict[str, LocalLock] = {}
-_registry_guard = threading.Lock()
+_registry_guard = free_in_child(threading.Lock())
 
 
-def _forget_locks_after_fork() -> None:
+@in_child
+def _forget_locks() -> None:
     """A child owns none of its parent's locks, and must not keep them alive when the parent dies:
     an flock lives as long as any descriptor that a fork copied."""
-    global _registry_guard
-    _registry_guard = threading.Lock()  # the copy may be held by a thread that was not copied
     for lock in _registry.values():
         lock.abandon()
     _registry.clear()
-
-
-os.register_at_fork(after_in_child=_forget_locks_after_fork)
 
 
 def _acquire(path: str) -> LocalLock:

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from checkpoints.files import check_size, irregular
 from logstore.common.errors import LogDirLockedError
+from logstore.common.forks import free_in_child
 from logstore.common.types import Buffer
 from logstore.storage.base import DirLock, File, FileInfo, FileKind, Mapping
 
@@ -254,7 +255,7 @@ class MemoryStorage:
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self.guard = threading.RLock()
+        self.guard = free_in_child(threading.RLock())
         self.generation = 0  # counts crashes: handles and locks of an older one are void
         self.locks: dict[str, MemoryLock] = {}
         self.root = self.new_dir()

@@ -12,6 +12,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 from checkpoints.types import TopicPartition
 from logstore.common.clock import Clock, SystemClock
 from logstore.common.errors import ConfigError, InvalidRecordError
+from logstore.common.forks import Ownership, free_in_child
 from logstore.common.partitioner import Partitioner, partitioner
 from logstore.common.types import Buffer, Record
 from logstore.format.codecs.compression import Compression
@@ -101,7 +102,8 @@ class Client:
     """Sends requests and waits for answers, and caches metadata. Thread-safe.
 
     ``close``, or the end of a ``with`` block, ends every waiting call, here and in every
-    ``Producer`` and ``Consumer`` of the client, with BrokerUnavailableError. So do later calls.
+    ``Producer`` and ``Consumer`` of the client, with BrokerUnavailableError. So do later calls. In
+    a forked child every call is a ForkedError.
     """
 
     def __init__(
@@ -126,6 +128,7 @@ class Client:
         self.metadata = Metadata(self.runtime, transport, brokers, max_age_ms)
         self._waiting: set[_Answer[Any]] = set()
         self._closed = False
+        self._ownership = Ownership("a client")
 
     def __enter__(self) -> Self:
         return self
@@ -136,6 +139,8 @@ class Client:
     def close(self) -> None:
         """Close the client. Requests that were sent may still be carried out. Idempotent."""
         self._closed = True
+        if self._ownership.lost is not None:  # what waits, and the timers, are the parent's
+            return
         for answer in list(self._waiting):
             answer.wake()
         self.runtime.close()
@@ -145,7 +150,9 @@ class Client:
 
         Raises:
             BrokerUnavailableError: no value in time, or the client was closed.
+            ForkedError: another process opened the client.
         """
+        self._ownership.check()
         answer: _Answer[T] = _Answer()
         self._waiting.add(answer)
         try:
@@ -193,6 +200,7 @@ class Client:
         Raises:
             UnknownPartitionError: the topic does not exist.
         """
+        self._ownership.check()
         self.metadata.keep_fresh()
         for attempt in (0, 1):
             found = sorted(tp for tp in self.metadata.view.partitions if tp.topic == topic)
@@ -207,6 +215,7 @@ class Client:
         Raises:
             LeaderNotAvailableError, UnknownPartitionError
         """
+        self._ownership.check()
         found = self.metadata.leader(tp)
         if isinstance(found, UnknownPartitionError):
             self.refresh()
@@ -422,7 +431,7 @@ class Consumer:
             client.runtime, client.transport, client.metadata, partitions, self._config
         )
         self._timeout_s = timeout_s
-        self._lock = threading.Lock()
+        self._lock = free_in_child(threading.Lock())
 
     @property
     def positions(self) -> Mapping[TopicPartition, int | None]:

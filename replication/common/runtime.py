@@ -16,6 +16,7 @@ from typing import Protocol
 
 from checkpoints.loggers import get_logger
 from logstore.common.clock import Clock, SystemClock
+from logstore.common.forks import Ownership
 
 logger = get_logger(__name__)
 
@@ -163,6 +164,7 @@ class ThreadRuntime:
         self._heap: list[tuple[float, int, _ScheduledTask]] = []
         self._number = itertools.count()
         self._changed = threading.Condition()
+        self._ownership = Ownership(f"the threads of {name}")
         self._closed = False
         self._actors: list[ThreadActor] = []
         self._thread = threading.Thread(target=self._watch, name=f"{name}-timer", daemon=True)
@@ -213,6 +215,8 @@ class ThreadRuntime:
                 self._add(entry.interval_ms, entry)
 
     def close(self) -> None:
+        if self._ownership.lost is not None:  # a fork copies no thread that could end
+            return
         with self._changed:
             self._closed = True
             self._heap.clear()

@@ -14,7 +14,9 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from logstore.common.clock import Clock
+from logstore.common.forks import Ownership, free_in_child
 from logstore.storage.base import Storage
+from logstore.storage.paths import absolute_path
 from replication.coordination.base import (
     ANY_VERSION,
     Create,
@@ -64,10 +66,11 @@ class CoordinatorStore:
         session_timeout_ms: int = 18_000,
         deliver: Deliver | None = None,
     ) -> None:
-        self.directory = directory
+        self.directory = directory = absolute_path(storage, directory)
         self.session_timeout_ms = session_timeout_ms
+        self._ownership = Ownership(directory)
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = free_in_child(threading.Lock())
         self._told = Notifications(self._lock, deliver)
         self._down = ""  # the reason why calls fail
         self._sessions: dict[int, EmbeddedCoordinator] = {}
@@ -87,7 +90,9 @@ class CoordinatorStore:
 
         Raises:
             CoordinatorUnavailableError: the store is closed or its disk failed.
+            ForkedError: another process opened it; as every change does.
         """
+        self._ownership.check()
         with self._lock:
             self._check_up()
             self._tree.zxid += 1
@@ -124,6 +129,9 @@ class CoordinatorStore:
 
     def close(self) -> None:
         """Release the directory, and suspend remaining sessions. Idempotent."""
+        if self._ownership.lost is not None:
+            self._journal.close()
+            return
         with self._changing():
             self._stop("the store was closed")
 
@@ -176,6 +184,8 @@ class CoordinatorStore:
             self._watches.setdefault(path, []).append((session, listener))
 
     def _close(self, session: EmbeddedCoordinator) -> None:
+        if self._ownership.lost is not None:  # the session is the parent's
+            return
         with self._changing():
             if session.closed:
                 return
@@ -295,6 +305,7 @@ class CoordinatorStore:
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """Hold the lock, and send notifications after it is released."""
+        self._ownership.check()
         try:
             with self._lock:
                 yield

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from checkpoints.loggers import get_logger
 from logstore.common.extras import Extra, load
+from logstore.common.forks import Ownership
 from replication.coordination.base import (
     ANY_VERSION,
     Check,
@@ -116,6 +117,7 @@ class ZooKeeperCoordinator:
         deliver: Deliver | None,
     ) -> None:
         self._kazoo = kazoo_client
+        self._ownership = Ownership(f"the session with {options['hosts']}")
         self._timeout_s = request_timeout_ms / 1000
         self._lock = threading.Lock()
         self._state = SessionState.SUSPENDED
@@ -260,6 +262,8 @@ class ZooKeeperCoordinator:
         self._end(self._kazoo.OneSessionClient.abandon)
 
     def _end(self, how: Callable[[OneSessionClient], None]) -> None:
+        if self._ownership.lost is not None:  # its socket is the parent's
+            return
         with self._lock:
             if self._closed:
                 return
@@ -277,6 +281,7 @@ class ZooKeeperCoordinator:
 
     def _check(self) -> None:
         """Refuse a request without a connection: it would wait, and run at an unknown time."""
+        self._ownership.check()
         if self._state is SessionState.EXPIRED:
             raise SessionExpiredError(f"session {self._id_or_0():#x} is over")
         if self._state is SessionState.SUSPENDED:

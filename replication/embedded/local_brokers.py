@@ -18,9 +18,11 @@ from checkpoints.meta_properties import META_PROPERTIES, MetaPropertiesFile
 from checkpoints.partition_metadata import topic_id_to_text
 from logstore.common.config import BrokerConfig, LogConfig
 from logstore.common.errors import ConfigError, LogstoreError
+from logstore.common.forks import Ownership
 from logstore.common.random_id import new_uuid, random_id
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
+from logstore.storage.paths import absolute_path
 from replication.broker.broker import Broker, BrokerState
 from replication.client import Client
 from replication.common.config import ReplicationConfig
@@ -91,10 +93,14 @@ class LocalBrokers:
         self.broker_ids = list(range(brokers)) if isinstance(brokers, int) else list(brokers)
         if not self.broker_ids or len(set(self.broker_ids)) < len(self.broker_ids):
             raise ConfigError(f"brokers = {brokers!r}: one at least, and each id once")
-        self._temporary = directory is None
-        self.directory = os.fspath(directory or tempfile.mkdtemp(prefix="logstore-cluster-"))
-        self.network = LocalNetwork()
         self._storage = storage or LocalStorage()
+        self._temporary = directory is None
+        # Once, for all lives of the brokers, wherever the process goes.
+        self.directory = absolute_path(
+            self._storage, directory or tempfile.mkdtemp(prefix="logstore-cluster-")
+        )
+        self._ownership = Ownership(self.directory)
+        self.network = LocalNetwork()
         self._storages = dict(storages or {})
         self._log_config = log_config
         self._broker_config = broker_config
@@ -202,7 +208,9 @@ class LocalBrokers:
         """
         Raises:
             BrokerUnavailableError: it is not running.
+            ForkedError: another process opened the cluster.
         """
+        self._ownership.check()
         broker = self._brokers.get(broker_id)
         if broker is None or broker.state is BrokerState.STOPPED:
             raise BrokerUnavailableError(f"broker {broker_id} is not running")
@@ -214,6 +222,7 @@ class LocalBrokers:
         Raises:
             BrokerUnavailableError: it has none.
         """
+        self._ownership.check()
         session = self._sessions.get(broker_id)
         if session is None:
             raise BrokerUnavailableError(f"broker {broker_id} has no session")
@@ -288,6 +297,7 @@ class LocalBrokers:
             DuplicateBrokerRegistrationError: another process has its id.
             TimeoutError: the coordinator does not answer, or no controller reaches the broker.
         """
+        self._ownership.check()
         broker = self._brokers.get(broker_id)
         if broker is not None and broker.state in (BrokerState.STOPPING, BrokerState.CLOSING):
             stops = broker
@@ -369,6 +379,7 @@ class LocalBrokers:
 
     def cut_off(self, broker_id: int, *, coordinator: bool = True) -> None:
         """Cut a broker's links to all others, and to the coordinator; clients still reach it."""
+        self._ownership.check()
         for other in self.broker_ids:
             if other != broker_id:
                 self.network.cut(broker_id, other)
@@ -379,6 +390,7 @@ class LocalBrokers:
 
     def heal(self) -> None:
         """Undo every ``cut_off``."""
+        self._ownership.check()
         self.network.heal()
         for session in list(self._sessions.values()):
             resume: Callable[[], None] | None = getattr(session, "resume", None)
@@ -388,9 +400,15 @@ class LocalBrokers:
     def close(self) -> None:
         """Stop all brokers cleanly, one after the other, without moving leaderships.
 
-        Waiting calls of ``client`` end.
+        Waiting calls of ``client`` end. In a forked child only its descriptors are closed.
         """
         self.client.close()
+        if self._ownership.lost is not None:
+            self._closed = True
+            for broker in self._brokers.values():
+                broker.log_manager.close()
+            self.coordinator.close()
+            return
         with self._starting:
             if self._closed:
                 return
@@ -421,6 +439,7 @@ class LocalBrokers:
             TimeoutError: it did not happen in time; the text names ``what``.
             BrokerUnavailableError: the cluster was closed.
         """
+        self._ownership.check()
         deadline = self._runtime.now_ms() + timeout_s * 1000
         pause = threading.Event().wait
         while not condition():

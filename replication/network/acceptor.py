@@ -61,6 +61,14 @@ class Acceptor:
         self._wakeup.close()
         self._epoll.close()
 
+    def disown(self) -> None:
+        """In a forked child, close the copies of the descriptors. The parent's epoll watches the
+        same sockets, so nothing is taken out of it."""
+        for listening, _ in self._sockets.values():
+            listening.close()
+        self._wakeup.close()
+        self._epoll.close()
+
     def _run(self) -> None:
         watched = False
         pause_s = 0.0

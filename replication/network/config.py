@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from logstore.common.config import MAX_INT, MAX_LONG, Properties, kafka_key
 from logstore.common.errors import ConfigError
+from logstore.storage.local import LocalStorage
+from logstore.storage.paths import absolute_path
 
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
@@ -75,6 +77,18 @@ class NetworkConfig(Properties):
     )
     # Of TLS 1.2, by their OpenSSL names; empty for OpenSSL's choice.
     ssl_cipher_suites: tuple[str, ...] = kafka_key("ssl.cipher.suites", ())
+
+    def with_absolute_paths(self) -> NetworkConfig:
+        """The same, for listeners that are opened again wherever the process is by then."""
+
+        def absolute(path: str) -> str:
+            return path and absolute_path(LocalStorage(), path)
+
+        return replace(
+            self,
+            ssl_keystore_location=absolute(self.ssl_keystore_location),
+            ssl_truststore_location=absolute(self.ssl_truststore_location),
+        )
 
     def __post_init__(self) -> None:
         self._check()

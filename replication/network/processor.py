@@ -155,6 +155,13 @@ class Processor:
         self._wakeup.close()
         self._epoll.close()
 
+    def disown(self) -> None:
+        """In a forked child, close the copies of the descriptors. A shutdown, or an entry that is
+        taken out of epoll, would end what the parent serves."""
+        for channel in self._channels.values():
+            channel.transport.socket.close()
+        self.discard()
+
     def join(self, timeout_s: float | None = None) -> bool:
         """Wait for the thread. Returns whether it has ended."""
         self._thread.join(timeout_s)

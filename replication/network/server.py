@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from logstore.common.clock import Clock, SystemClock
 from logstore.common.errors import ConfigError
+from logstore.common.forks import register
 from replication.network.acceptor import Acceptor
 from replication.network.config import NetworkConfig
 from replication.network.connection import Connection, Rules
@@ -117,6 +118,16 @@ class NetworkServer:
         self._next_processor = itertools.cycle(self._processors)
         self._started = False
         self._is_closed = False
+        register(self)
+
+    def disown(self, pid: int) -> None:
+        """See `forks.Inherited`. Otherwise the addresses stay taken, and clients without an end of
+        their connections, as long as a child lives."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._acceptor.disown()
+            for processor in self._processors:
+                processor.disown()
 
     @property
     def bound_addresses(self) -> dict[str, tuple[str, int]]:

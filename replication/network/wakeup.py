@@ -6,6 +6,8 @@ import os
 import select
 import threading
 
+from logstore.common.forks import free_in_child
+
 
 class Wakeup:
     """A descriptor that becomes readable when any thread says so.
@@ -16,7 +18,7 @@ class Wakeup:
     def __init__(self, epoll: select.epoll) -> None:
         self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         epoll.register(self.descriptor, select.EPOLLIN)
-        self._lock = threading.Lock()
+        self._lock = free_in_child(threading.Lock())
         self._is_open = True
 
     def set(self) -> None:

@@ -173,7 +173,8 @@ class FrontDoors:
     ) -> None:
         self.faults = RequestFaults()
         self.opened: dict[int, KafkaServer] = {}
-        self._config = config.of_cluster(len(broker_ids))
+        config = config.of_cluster(len(broker_ids))
+        self._config = config._replace(network=config.network.with_absolute_paths())
         self._exposure = exposure
         self._listeners = {
             broker_id: [

@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logstore.common.errors import ConfigError
+from logstore.storage.local import LocalStorage
+from logstore.storage.paths import absolute_path
 from replication.broker.broker import Broker
 from replication.broker.metrics import Histogram, Sample
 from replication.embedded.cluster import Cluster
@@ -163,6 +165,8 @@ async def serve_async(
     """
     import asyncio  # 40 ms, which only code on an event loop has paid already
 
+    if directory is not None:  # before the thread begins
+        directory = absolute_path(options.get("storage") or LocalStorage(), directory)
     abandoned = threading.Event()
 
     def start() -> ServedCluster:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -45,6 +46,7 @@ from tests.mutants import (  # noqa: F401
     log,
     manager,
     mutated,
+    processes,
     replication,
     rescue,
     threads,
@@ -54,6 +56,7 @@ from tests.mutants import (  # noqa: F401
 )
 from tests.mutants.scenarios import SCENARIOS
 from tests.support.until import patience
+from tests.unit.log import test_chdir, test_forks
 from tests.unit.replication import test_controller_states, test_controller_topics
 from tests.unit.replication import test_partition_roles as roles
 
@@ -275,6 +278,26 @@ ROLES: list[tuple[str, Test]] = [
 ]
 
 
+def _in_folder(test: Callable[..., None]) -> Test:
+    def run() -> None:
+        with TemporaryDirectory() as folder, MonkeyPatch.context() as patcher:
+            given = {"tmp_path": Path(folder), "monkeypatch": patcher}
+            wanted = inspect.signature(test).parameters
+            test(**{name: given[name] for name in wanted if name in given})
+
+    return run
+
+
+PROCESSES: list[tuple[str, Test]] = [
+    ("a-fork-is-not-noticed", _in_folder(test_forks.test_a_child_that_unwinds_changes_nothing)),
+    ("a-fork-is-not-noticed", _in_folder(test_forks.test_a_fork_in_a_thread)),
+    (
+        "relative-paths-follow-the-process",
+        _in_folder(test_chdir.test_a_log_of_the_same_name_elsewhere_is_left_alone),
+    ),
+]
+
+
 # -- the exhaustive check, and commands on damaged directories ------------------------------------
 
 Breaks = tuple[Property, int, TruncationRule, Bounds]
@@ -338,6 +361,7 @@ SEARCHES = {
         _drawn,
     ),
     "roles": Search(_in_test, ROLES),
+    "processes": Search(_in_test, PROCESSES, tested=True),
     "scenarios": Search(
         _in_test,
         [(name, test) for _, names, test in SCENARIOS for name in names.split()],

@@ -13,6 +13,7 @@ from logstore.common.config import LogConfig
 from logstore.common.disk_errors import Concern, concern_of, is_busy
 from logstore.common.errors import (
     CorruptDataError,
+    ForkedError,
     LogClosedError,
     LogstoreError,
     ResourceBusyError,
@@ -56,6 +57,7 @@ class LogCore:
         self.clock = clock
         self.snapshot: LogSnapshot  # from the writer's start on
         self.failure: LogstoreError | None = None
+        self.inherited: ForkedError | None = None  # then it may be read, and is never changed
         self.news = News()
         self.cursor_locks: dict[str, Lock] = {}  # by name; any number of cursors may share one
         self._on_failure = on_failure
@@ -64,6 +66,27 @@ class LogCore:
         """Raise the reason if the log refuses further work."""
         if self.failure is not None:
             raise self.failure
+
+    def check_owner(self) -> None:
+        """
+        Raises:
+            ForkedError: another process opened the log.
+        """
+        if self.inherited is not None:
+            raise self.inherited
+
+    @property
+    def unreadable(self) -> LogstoreError | None:
+        """Why the log can no longer be read, if it cannot."""
+        return None if self.failure is self.inherited else self.failure
+
+    def disown(self, pid: int) -> None:
+        """In a forked child, refuse all that changes a file. See `forks.Inherited`."""
+        self.news.forget()
+        if self.inherited is None:
+            self.inherited = ForkedError(self.directory, pid)
+        if self.failure is None:
+            self.failure = self.inherited
 
     @property
     def closed(self) -> bool:
@@ -76,6 +99,8 @@ class LogCore:
         self.news.wake_all()
 
     def mark_closed(self) -> None:
+        if self.failure is self.inherited:  # a child closes what it may not change
+            self.failure = None
         self.refuse(LogClosedError(f"{self.directory} is closed"))
 
     def fail(self, operation: str, error: BaseException) -> LogstoreError:

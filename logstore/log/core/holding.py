@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from logstore.common.errors import LogDirLockedError
+from logstore.common.forks import in_child
 from logstore.common.locks import Rank, make_lock
 from logstore.log.core.core import medium_error
 from logstore.storage.base import DirLock, Storage
@@ -35,15 +36,11 @@ _guard = make_lock(Rank.MANAGER)
 _shared: dict[_Key, _Shared] = {}
 
 
-def _after_fork() -> None:
-    """Forget the locks in a child, which owns none of its parent's (``logstore.storage.local``)."""
-    global _guard
-    _guard = make_lock(Rank.MANAGER)
+@in_child
+def _forget_locks() -> None:
+    """A child owns none of its parent's locks (``logstore.storage.local``)."""
     _shared.clear()
     _dropped.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 @contextmanager

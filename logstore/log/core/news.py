@@ -45,6 +45,10 @@ class News:
         for wake in waiting:
             wake()
 
+    def forget(self) -> None:
+        """Wake nobody: the threads that waited are not in this process."""
+        self.waiting = ()
+
     def new_watch(self) -> TruncationWatch:
         watch = TruncationWatch()
         with self._lock:

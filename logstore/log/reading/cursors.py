@@ -145,7 +145,7 @@ class Cursor:
         self._topic_id = topic_id
         self._flush = flush
         self._on_out_of_range = on_out_of_range
-        core.check()
+        readers.current()
         stored = self._load()
         self.committed: int | None = None if stored is None else stored.position
         source = LogSource(core, readers, log_name, committed)

@@ -49,6 +49,7 @@ from logstore.log.reading.following import FETCH_BYTES, FetchedRecords, Follower
 from logstore.segments.large_batch import worth_reading
 from logstore.storage.base import File, Storage
 from logstore.storage.local import LocalStorage
+from logstore.storage.paths import absolute_path
 
 POLL_SECONDS = 0.05
 _ATTEMPTS = 5  # how often one read follows a directory that keeps changing
@@ -107,8 +108,8 @@ class DirectoryReader:
             UnknownTopicOrPartitionError: the directory does not exist.
             InvalidTopicError: its name is not ``topic-partition``.
         """
-        self.directory = os.fspath(directory)
         self.storage = storage or LocalStorage()
+        self.directory = absolute_path(self.storage, directory)
         self.clock = clock or SystemClock()
         name = os.path.basename(os.path.normpath(self.directory))
         self.topic_partition: TopicPartition = filenames.parse_partition_dir(name).topic_partition

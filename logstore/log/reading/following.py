@@ -251,11 +251,20 @@ class LogSource:
 
     def _has_news(self, offset: int) -> bool:
         core = self._core
-        if core.failure is not None or core.snapshot.version != self._version:
+        if core.unreadable is not None or core.snapshot.version != self._version:
             return True
         return offset < self._limit()
 
+    def _check_wait(self, timeout: float | None) -> None:
+        """
+        Raises:
+            ForkedError: no other process wakes the readers of this one.
+        """
+        if timeout != 0.0:
+            self._core.check_owner()
+
     def wait(self, offset: int, timeout: float | None) -> bool:
+        self._check_wait(timeout)
         event = threading.Event()
         wake = event.set
         self._core.news.add(wake)
@@ -267,6 +276,7 @@ class LogSource:
     async def wait_async(self, offset: int, timeout: float | None) -> bool:
         import asyncio
 
+        self._check_wait(timeout)
         loop, event = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:

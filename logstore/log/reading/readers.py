@@ -43,7 +43,9 @@ class LogReaders:
 
     def current(self) -> LogSnapshot:
         """The present snapshot. Raises the reason if the log can no longer be read."""
-        self._core.check()
+        failure = self._core.unreadable
+        if failure is not None:
+            raise failure
         return self._core.snapshot
 
     def run(self, read: Callable[[LogView], T]) -> T:
@@ -71,7 +73,7 @@ class LogReaders:
         was taken.
         """
         core = self._core
-        return core.snapshot.version != log.snapshot.version or core.failure is not None
+        return core.snapshot.version != log.snapshot.version or core.unreadable is not None
 
     def judge(self, error: Exception, log: LogView) -> None:
         """Raise the error for a failed read, or return if the log has changed and the failure means
@@ -81,6 +83,8 @@ class LogReaders:
             return
         if is_busy(error):
             raise ResourceBusyError(self._core.directory, "read", str(error)) from error
+        if self._core.inherited is not None:  # its owner has changed the files since the fork
+            raise self._core.inherited from error
         if isinstance(error, UnusableFileError):
             raise unusable(error) from error
         if isinstance(error, OSError):

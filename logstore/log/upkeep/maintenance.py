@@ -298,8 +298,10 @@ class LogMaintenance:
     def purge_deleted(self, now_ms: int) -> int:
         """Unlink ``.deleted`` files that are due; how many."""
         with self.structure_lock:
-            # After a close the paths may belong to another log.
-            return 0 if self._core.closed else self._purge_structure_locked(now_ms)
+            if self._core.closed:  # the paths may belong to another log
+                return 0
+            self._core.check_owner()
+            return self._purge_structure_locked(now_ms)
 
     def _purge_structure_locked(self, now_ms: int) -> int:
         due = [entry for entry in self._deleted if entry[0] <= now_ms]

@@ -98,6 +98,7 @@ class LogFlusher:
         Raises:
             StorageFailedError, ResourceBusyError: the records are in the log, and not durable.
         """
+        self._core.check_owner()
         end = self._core.snapshot.log_end_offset
         if end > self._writer.flush_at:
             with_idle_closed(partial(self.flush, end))

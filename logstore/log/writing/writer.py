@@ -22,6 +22,7 @@ from logstore.common.errors import (
     LeadershipEndedError,
     RecordListTooLargeError,
 )
+from logstore.common.forks import register
 from logstore.common.locks import Rank, make_lock
 from logstore.common.random_id import RandomId
 from logstore.common.types import Buffer
@@ -43,7 +44,7 @@ from logstore.log.writing.validation import (
 )
 from logstore.recovery import LoadedLog
 from logstore.segments.leader_epochs import LeaderEpochCache
-from logstore.segments.open_files import close_idle, opened_for_appends
+from logstore.segments.open_files import close_idle, closed_for_appends, opened_for_appends
 from logstore.segments.producer_state import (
     AppendOrigin,
     ProducerStateManager,
@@ -114,6 +115,14 @@ class LogWriter:
         self.replace_segments_locked(list(loaded.segments))
         self.replace_producers_locked(loaded.producers)
         self.publish_locked()
+        register(self)
+
+    def disown(self, pid: int) -> None:
+        """See `forks.Inherited`."""
+        self.core.disown(pid)
+        closed_for_appends(self)
+        for segment in self.segments:
+            segment.disown()
 
     def configure_locked(self, config: LogConfig) -> None:
         self.core.config = config

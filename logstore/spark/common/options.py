@@ -14,6 +14,8 @@ from logstore.common.bounds import BATCH_MAX, SPARK_BATCH_MAX
 from logstore.common.errors import ConfigError, UnknownTopicOrPartitionError
 from logstore.spark.common.columns import choose
 from logstore.spark.common.splits import ReadSettings
+from logstore.storage.local import LocalStorage
+from logstore.storage.paths import absolute_path
 from logstore.storage.uri import shown
 
 EARLIEST = -2
@@ -252,7 +254,7 @@ class SourceOptions:
             max_batch_bytes=options.size("maxBatchBytes", str(SPARK_BATCH_MAX), 1 << 10, BATCH_MAX),
             granularity=granularity,
             columns=columns,
-            broker=options.text("broker"),
+            broker=_broker(options),
             replicas=options.choice("replicas", ("one", "all")) == "all",
             ascending_timestamps=options.flag("ascendingTimestamps", False),
             push_filters=options.flag("pushFilters", False),
@@ -305,7 +307,18 @@ def _paths(options: Options) -> tuple[str, ...]:
     paths = (*many, one) if one else many
     if not paths:
         raise ConfigError('no path: load("/var/lib/kafka/data"), or the option path')
-    return paths
+    return tuple(map(_absolute, paths))
+
+
+def _absolute(path: str) -> str:
+    """For tasks, whose processes have working directories of their own."""
+    return absolute_path(LocalStorage(), path)
+
+
+def _broker(options: Options) -> str:
+    """The id of a broker, or the path of its log directory."""
+    broker = options.text("broker")
+    return _absolute(broker) if broker and not broker.isdigit() else broker
 
 
 def _strings(value: Any) -> tuple[str, ...]:

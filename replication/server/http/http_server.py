@@ -20,6 +20,7 @@ from typing import Any, Self
 from checkpoints.loggers import get_logger
 from logstore.common.errors import ConfigError
 from logstore.common.extras import Extra, load
+from logstore.common.forks import register
 from replication.broker.broker import Broker, BrokerState
 from replication.broker.metrics import MoreSamples, collector, no_more
 from replication.server.http.state import GroupSnapshot, cluster_state
@@ -80,6 +81,13 @@ class HttpServer:
             target=self._server.serve_forever, args=(0.1,), name="http-server", daemon=True
         )
         self._thread.start()
+        self._is_inherited = False
+        register(self)
+
+    def disown(self, pid: int) -> None:
+        """See `forks.Inherited`."""
+        self._is_inherited = True
+        self._server.disown()
 
     @property
     def address(self) -> tuple[str, int]:
@@ -95,6 +103,8 @@ class HttpServer:
 
     def close(self) -> None:
         """Take no more connections, and end those that there are. Idempotent."""
+        if self._is_inherited:
+            return
         self._server.shutdown()
         self._server.server_close()
         self._server.end_connections()
@@ -185,6 +195,11 @@ class _Server(ThreadingHTTPServer):
         finally:
             with self._lock:
                 self._open.discard(request)
+
+    def disown(self) -> None:
+        """In a forked child, close the copies of the descriptors."""
+        for each in (self.socket, *self._open):
+            each.close()
 
     def end_connections(self) -> None:
         """Close all connections, even while an answer is being sent."""

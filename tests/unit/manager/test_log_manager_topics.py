@@ -19,6 +19,7 @@ from logstore.common.errors import (
     TopicExistsError,
     UnknownTopicOrPartitionError,
 )
+from logstore.common.forks import Ownership
 from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 from logstore.manager.claims import Claims
@@ -433,7 +434,7 @@ class TestConfiguration:
 
 class TestClaims:
     def test_partitions_at_once_a_topic_alone(self) -> None:
-        claims = Claims()
+        claims = Claims(Ownership("a manager"))
         order: list[str] = []
 
         def whole() -> None:
@@ -463,7 +464,7 @@ class TestClaims:
         assert order == ["whole"]
 
     def test_after_the_end_there_is_none(self) -> None:
-        claims = Claims()
+        claims = Claims(Ownership("a manager"))
         claims.close()
         with pytest.raises(LogstoreError), claims.of("t"):
             pass

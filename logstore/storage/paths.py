@@ -1,0 +1,33 @@
+"""Paths that mean the same wherever the process goes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import PurePosixPath
+
+from logstore.common.errors import ConfigError
+from logstore.storage.base import Storage
+
+
+def absolute_path(storage: Storage, path: str | os.PathLike[str]) -> str:
+    """``path`` as it is meant now, whatever the working directory is later.
+
+    Where it leads over links and ``..`` is left to each use. A storage that does not begin at the
+    working directory, such as one in memory, keeps its own paths.
+
+    Raises:
+        ConfigError: the working directory was removed.
+    """
+    path = os.fspath(path)
+    if path.startswith("/") or "://" in path:
+        return path
+    try:
+        here = os.getcwd()
+        if storage.real_path(".") != os.path.realpath(here):
+            return path
+    except OSError as error:
+        raise ConfigError(f"{path}: there is no working directory: {error}") from error
+    return str(PurePosixPath(here, path))
+
+
+__all__ = ["absolute_path"]
