@@ -15,6 +15,7 @@ __all__ = [
     "locks",
     "partitioner",
     "random_id",
+    "shield",
     "siblings",
     "types",
     "version",
