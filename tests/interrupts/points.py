@@ -8,6 +8,8 @@ as a handler's exception would. So each place can be tried, one after the other.
 from __future__ import annotations
 
 import sys
+import threading
+import traceback
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -26,6 +28,12 @@ def _in_finalizer(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def _of_a_condition(error: Exception) -> bool:
+    """An interrupt between the release of its lock and its wait is raised as another error."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, RuntimeError) and frames[-1].filename == threading.__file__
 
 
 def interrupted(
@@ -49,7 +57,8 @@ def interrupted(
     try:
         call()
     except Exception as raised:
-        if not isinstance(raised, error) and not isinstance(raised.__cause__, error):
+        wrapped = isinstance(raised, error) or isinstance(raised.__cause__, error)
+        if not wrapped and not _of_a_condition(raised):
             raise
         return True, passed
     except error:
