@@ -31,6 +31,7 @@ from logstore.common.errors import (
 )
 from logstore.common.forks import Ownership
 from logstore.common.locks import Rank, make_lock
+from logstore.common.shield import shielded
 from logstore.common.types import TopicPartition
 from logstore.kernels import OffsetMap
 from logstore.log import ReplicaLog
@@ -167,6 +168,7 @@ class LogCleaner:
 
     # -- choosing ------------------------------------------------------------------------------
 
+    @shielded
     def clean_filthiest(self) -> Cleaned | None:
         """Run one pass over the log that needs it most. None if nothing was cleaned.
 
@@ -203,6 +205,7 @@ class LogCleaner:
             self._let_go(tp)
         return None
 
+    @shielded
     def clean_by_hand(self, tp: TopicPartition) -> Cleaned:
         """Run one pass over one log, whatever its dirty ratio. Nothing is read if all is clean.
 

@@ -18,6 +18,7 @@ __all__ = [
     "locks",
     "partitioner",
     "random_id",
+    "shield",
     "siblings",
     "types",
     "version",

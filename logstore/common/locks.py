@@ -84,6 +84,7 @@ class CheckedLock:
     def __init__(self, rank: Rank) -> None:
         self.rank = rank
         self._lock = threading.Lock()
+        self._holder: list[CheckedLock] = []  # all that the thread holds that took it
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         held: list[CheckedLock] = self._held.__dict__.setdefault("locks", [])
@@ -96,10 +97,11 @@ class CheckedLock:
         if not self._lock.acquire(blocking, timeout):
             return False
         held.append(self)
+        self._holder = held
         return True
 
-    def release(self) -> None:
-        self._held.locks.remove(self)
+    def release(self) -> None:  # by any thread
+        self._holder.remove(self)
         self._lock.release()
 
     def locked(self) -> bool:

@@ -29,6 +29,7 @@ from logstore.common.errors import (
     StorageFailedError,
 )
 from logstore.common.random_id import RandomId, random_id
+from logstore.common.shield import shielded
 from logstore.common.types import Buffer
 from logstore.format import filenames
 from logstore.format.batch import encode_batch, encode_batch_lists
@@ -197,6 +198,7 @@ class PartitionLog(LogReads):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    @shielded
     def close(self) -> None:
         """Flush, snapshot the producers, trim the active segment and release all files.
 
@@ -208,6 +210,7 @@ class PartitionLog(LogReads):
         finally:
             self._let_go()
 
+    @shielded
     def assign_topic_id(self, topic_id: uuid.UUID) -> None:
         """Write ``partition.metadata``, which must precede the first record (F-37).
 
@@ -326,6 +329,7 @@ class PartitionLog(LogReads):
         self._flusher.after_append(info.last_offset, sync=sync)
         return info
 
+    @shielded
     def producer(self, producer: int | str) -> LogProducer:
         """An idempotent producer, by its id or by a name from which the id is made.
 
@@ -427,6 +431,7 @@ class PartitionLog(LogReads):
         writer.publish_locked()
         return True
 
+    @shielded
     def delete_records(self, before_offset: int) -> int:
         """Delete all records below ``before_offset`` (−1: the high watermark).
 

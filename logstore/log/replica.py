@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from logstore.common.config import MAX_LONG, LogConfig
 from logstore.common.errors import InvariantError, LogstoreError
+from logstore.common.shield import shielded
 from logstore.common.types import Buffer
 from logstore.kernels import AppendInfo
 from logstore.log.core.news import News
@@ -81,6 +82,7 @@ class ReplicaLog(PartitionLog):
         with self._writer.lock:
             return self._writer.epochs.epoch_for_offset(offset)
 
+    @shielded
     def assign_epoch(self, epoch: int, start_offset: int | None = None) -> None:
         """Record a new leadership, before its first record; durable on return (F-219)."""
         writer = self._writer
@@ -200,6 +202,7 @@ class ReplicaLog(PartitionLog):
             writer.set_high_watermark_locked(offset)
             return old
 
+    @shielded
     def maybe_increment_log_start_offset(self, offset: int) -> bool:
         """Raise the log start. The next retention pass removes segments below it (F-286).
 
@@ -220,6 +223,7 @@ class ReplicaLog(PartitionLog):
             raise ValueError(f"cannot start at offset {offset} with log start {start}")
         self._maintenance.truncate_fully_and_start_at(offset, start)
 
+    @shielded
     def take_producer_snapshot(self) -> None:
         """Write the state of the producers at the log end, durably."""
         writer = self._writer
@@ -232,6 +236,7 @@ class ReplicaLog(PartitionLog):
                 writer.producers.sync_snapshot(offset)
                 self._core.storage.sync_dir(self.directory)
 
+    @shielded
     def drop_old_snapshots(self, recovery_point: int) -> None:
         """Drop snapshots that no recovery needs: those below the segment before that of the
         recovery point.

@@ -12,6 +12,7 @@ from logstore.common.clock import Clock
 from logstore.common.config import MAX_LONG, BrokerConfig
 from logstore.common.disk_errors import is_busy
 from logstore.common.errors import LogstoreError, ResourceBusyError, StorageFailedError
+from logstore.common.shield import shielded
 from logstore.common.types import TopicPartition
 from logstore.manager.directories import Directories
 from logstore.manager.log_dir import LogDir
@@ -40,6 +41,7 @@ class Housekeeper:
 
     # -- checkpoints ---------------------------------------------------------------------------
 
+    @shielded
     def checkpoint_recovery_points(self, only: Collection[str] | None = None) -> None:
         """Write recovery points and log starts (F-11, F-227); a directory that refuses goes
         offline.
@@ -66,6 +68,7 @@ class Housekeeper:
                 except LogstoreError as error:
                     logger.error("old snapshots of %s: %s", log.name, error)
 
+    @shielded
     def checkpoint_cuts(self, tps: Iterable[TopicPartition]) -> None:
         """Lower the entries of truncated logs that are above the end of the log.
 
@@ -81,6 +84,7 @@ class Housekeeper:
             except CheckpointError as error:
                 self._fail(log_dir, error)
 
+    @shielded
     def checkpoint_log_start_offsets(self) -> None:
         """Write the starts of logs that start inside their first segment (F-12)."""
         self._ownership.check()
@@ -90,6 +94,7 @@ class Housekeeper:
             except CheckpointError as error:
                 self._fail(log_dir, error)
 
+    @shielded
     def checkpoint_high_watermarks(self) -> None:
         """Write the high watermark of every log (F-13)."""
         self._ownership.check()
@@ -152,6 +157,7 @@ class Housekeeper:
         logs = self._directories.logs().values()
         return sum(log.remove_expired_producers() for log in logs if not log.failed)
 
+    @shielded
     def purge_deleted(self, *, at_once: bool = False) -> int:
         """Remove ``-delete`` directories and ``.deleted`` files that are due (F-229)."""
         self._ownership.check()

@@ -78,6 +78,11 @@ class Loader:
         self._progress = progress
         self._storage = opener.storage
         self._directories = opener.directories
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Load no further log: the start ends with a ``KeyboardInterrupt``."""
+        self._stopped = True
 
     def distinct(self, directories: Iterable[str | os.PathLike[str]]) -> list[str]:
         """The absolute paths, without a slash at the end.
@@ -188,6 +193,8 @@ class Loader:
 
         def load(tp: TopicPartition) -> ReplicaLog:
             nonlocal done
+            if self._stopped:
+                raise KeyboardInterrupt
             config = self._configs.load(tp.topic, log_dir.directory_of(tp))
             log = self._opener.load(log_dir, tp, config)
             with count_lock:

@@ -11,6 +11,7 @@ import os
 import posixpath
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from checkpoints import clean_shutdown
@@ -20,6 +21,7 @@ from logstore.common.config import BrokerConfig, LogConfig
 from logstore.common.errors import LogstoreError, LogUnavailableError, UnknownTopicOrPartitionError
 from logstore.common.locks import Rank, make_lock
 from logstore.common.random_id import RandomId, random_id
+from logstore.common.shield import run_shielded, shielded
 from logstore.common.types import TopicPartition
 from logstore.log import Background, ReplicaLog
 from logstore.manager.directories import Directories
@@ -138,18 +140,29 @@ class LogManager:
         loader = Loader(self._opener, self._configs, self._pending, self._threads, progress)
         paths = loader.distinct(directories)
         self._directories.ownership.name = ", ".join(paths)
+        begin = partial(self._begin, loader, paths, cluster_id, node_id, threaded and background)
         try:
-            loader.open_all(paths)
-            self.cluster_id, self.node_id = loader.check_meta(cluster_id, node_id)
-            unfinished = loader.load_all()
-            self._broker_epochs = loader.broker_epochs(paths)
-            # First, because an interrupted creation may have left files under any name.
-            self._topics.finish_creations(unfinished)
-            self._topics.settle_configs()
+            run_shielded(begin, loader.stop)
         except BaseException:
             self._release()
             raise
-        if threaded and background:
+
+    def _begin(
+        self,
+        loader: Loader,
+        paths: list[str],
+        cluster_id: str | None,
+        node_id: int | None,
+        background: bool,
+    ) -> None:
+        loader.open_all(paths)
+        self.cluster_id, self.node_id = loader.check_meta(cluster_id, node_id)
+        unfinished = loader.load_all()
+        self._broker_epochs = loader.broker_epochs(paths)
+        # First, because an interrupted creation may have left files under any name.
+        self._topics.finish_creations(unfinished)
+        self._topics.settle_configs()
+        if background:
             self.start()
 
     def __enter__(self) -> LogManager:
@@ -283,8 +296,11 @@ class LogManager:
             InvalidTopicError: the name or the number of partitions is invalid.
             StorageFailedError: the disk refused.
         """
-        return self._topics.create(topic, partitions, config, fill)
+        create = partial(self._topics.create, topic, partitions, config, fill)
+        # What the caller fills in may take long, and an interrupt ends it.
+        return run_shielded(create) if fill is None else create()
 
+    @shielded
     def create_partitions(self, topic: str, total: int) -> list[ReplicaLog]:
         """Raise the number of partitions of a topic to ``total``, all or none.
 
@@ -299,6 +315,7 @@ class LogManager:
         """
         return self._topics.add_partitions(topic, total)
 
+    @shielded
     def alter_topic(self, topic: str, config: TopicConfig) -> None:
         """Change the configuration of a topic, durably, for all its partitions.
 
@@ -312,6 +329,7 @@ class LogManager:
         """
         self._topics.alter(topic, config)
 
+    @shielded
     def delete(self, topic: str, partition: int) -> None:
         """Rename the directory to ``…-delete`` now; remove it after ``file.delete.delay.ms``.
 
@@ -324,6 +342,7 @@ class LogManager:
         """
         self._topics.delete_partition(TopicPartition(topic, partition))
 
+    @shielded
     def delete_topic(self, topic: str) -> None:
         """Delete all partitions in live directories, as ``delete``. A crash may leave some of them.
 
@@ -333,6 +352,7 @@ class LogManager:
         """
         self._topics.delete_topic(topic)
 
+    @shielded
     def set_aside(self, topic: str, partitions: Iterable[int]) -> None:
         """Close logs that no longer belong here, and rename their directories to ``…-stray`` (F-3).
 
@@ -355,6 +375,7 @@ class LogManager:
         """
         return run_all(tasks, 1 if self._flusher is None else SYNC_THREADS, "logstore-sync")
 
+    @shielded
     def truncate_to(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Truncate logs, then write the recovery points that make a crash repeat it (F-231), once
         for each directory concerned.
@@ -428,6 +449,7 @@ class LogManager:
         """
         return self._keeper.purge_deleted(at_once=at_once)
 
+    @shielded
     def start(self) -> None:
         """Start the thread of the periodic work, if the manager was opened without. Idempotent."""
         self._directories.ownership.check()
@@ -454,6 +476,7 @@ class LogManager:
 
     # -- closing -------------------------------------------------------------------------------
 
+    @shielded
     def close(
         self,
         broker_epoch: int = clean_shutdown.UNKNOWN_BROKER_EPOCH,
@@ -491,11 +514,13 @@ class LogManager:
             finally:
                 self._release()
 
+    @shielded
     def crash(self) -> None:
         """Release everything without flushing, as the end of the process would. For tests."""
         self._closed = True
         self._release()
 
+    @shielded
     def _release(self) -> None:
         if self._directories.ownership.lost is None:  # otherwise the threads are the parent's
             self._stop_threads(wait=False)

@@ -34,6 +34,7 @@ from logstore.common.errors import (
     UnknownTopicOrPartitionError,
 )
 from logstore.common.random_id import new_uuid
+from logstore.common.shield import run_shielded, shielded
 from logstore.common.types import TopicPartition
 from logstore.format import filenames
 from logstore.log import ReplicaLog
@@ -93,14 +94,23 @@ class Topics:
     ) -> ReplicaLog:
         log = self._directories.find(tp)
         if log is None:
-            _check_name(tp.topic, tp.partition)
-            with self.claims.of(tp.topic, tp.partition):
-                log = self._directories.find(tp)
-                if log is None:
-                    log = self._create_one(tp, topic_id, config, is_new)
+            log = self._found_or_created(tp, topic_id, config, is_new)
         if config is not None and not self._opener.replicated:
             self.alter(tp.topic, config)
         return log
+
+    @shielded
+    def _found_or_created(
+        self,
+        tp: TopicPartition,
+        topic_id: uuid.UUID | None,
+        config: TopicConfig | None,
+        is_new: bool,
+    ) -> ReplicaLog:
+        _check_name(tp.topic, tp.partition)
+        with self.claims.of(tp.topic, tp.partition):
+            log = self._directories.find(tp)
+            return log or self._create_one(tp, topic_id, config, is_new)
 
     def _create_one(
         self,
@@ -272,11 +282,8 @@ class Topics:
             try:
                 for log_dir in concerned:
                     self._guarded(log_dir, log_dir.creations.begin, creation)
-                outcomes = run_all(
-                    [partial(make, *item) for item in zip(dirs, tps, strict=True)],
-                    self._threads,
-                    "logstore-create",
-                )
+                tasks = [partial(make, *item) for item in zip(dirs, tps, strict=True)]
+                outcomes = run_shielded(partial(run_all, tasks, self._threads, "logstore-create"))
                 for _, error in outcomes:
                     if error is not None:
                         raise error
@@ -295,6 +302,7 @@ class Topics:
         logs = {log.topic_partition: log for _, log in made}
         return [logs[tp] for tp in tps]
 
+    @shielded
     def _undo(self, creation: Creation, dirs: Iterable[LogDir], made: Iterable[Made]) -> None:
         """Undo a creation.
 
@@ -466,6 +474,7 @@ class Topics:
 
     # -- configuration -------------------------------------------------------------------------
 
+    @shielded
     def alter(self, topic: str, config: TopicConfig) -> None:
         wanted = self._configs.resolve(config)
         with self.claims.of(topic):

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
+from weakref import WeakValueDictionary
 
 from checkpoints.files import OsFiles, open_regular
 from checkpoints.printable import printable
@@ -344,9 +345,10 @@ class LocalStorage(OsFiles):
 
 
 class LocalLock:
-    """A held lock file. Release it once; a second release does nothing."""
+    """A held lock file. Release it once; a second release does nothing. One that nobody refers to
+    any more is released."""
 
-    __slots__ = ("_descriptor", "identity", "path", "real_path")
+    __slots__ = ("__weakref__", "_descriptor", "identity", "path", "real_path")
 
     def __init__(self, path: str, real_path: str, identity: tuple[int, int], fd: int) -> None:
         self.path, self.real_path, self.identity = path, real_path, identity
@@ -375,8 +377,11 @@ class LocalLock:
         if descriptor >= 0:
             os.close(descriptor)
 
+    def __del__(self) -> None:
+        self.abandon()
 
-_registry: dict[str, LocalLock] = {}
+
+_registry: WeakValueDictionary[str, LocalLock] = WeakValueDictionary()
 _registry_guard = free_in_child(threading.Lock())
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Protocol
 
 from checkpoints.loggers import get_logger
+from logstore.common.shield import run_shielded
 from replication.common.messages import Request, Response
 from replication.common.runtime import Cancellable, Runtime
 
@@ -140,6 +142,14 @@ class _Call:
             self.on_reply(response if passes else None)
 
 
+def _serve(broker_id: int, handler: Handler, request: Request, call: _Call) -> None:
+    try:
+        handler(request, call.reply)
+    except Exception:  # an error of the receiver, which is not the sender's
+        logger.exception("broker %s failed over a request", broker_id)
+        call.reply(None)
+
+
 def _fail(calls: Iterable[_Call]) -> None:
     """Fail calls. An exception of one callback does not stop the others."""
     for call in calls:
@@ -176,11 +186,8 @@ class LocalTransport:
         # After the call was opened, so that a timer that fires now finds it.
         if self._timer is None or deadline_ms < self._timer_ms:
             self._arm(deadline_ms)
-        try:
-            handler(request, call.reply)
-        except Exception:  # an error of the receiver, which is not the sender's
-            logger.exception("broker %s failed over a request", broker_id)
-            call.reply(None)
+        # An interrupt of a client's main thread does not end a broker's work in its middle.
+        run_shielded(partial(_serve, broker_id, handler, request, call))
 
     def _arm(self, deadline_ms: int) -> None:
         """Set one timer for all open calls, at the first deadline.

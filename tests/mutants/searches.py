@@ -37,12 +37,15 @@ from tests.histories.history import run_one
 from tests.interleavings.exhaustive import PAIRS, explore
 from tests.interleavings.program import draw
 from tests.interleavings.run import execute_drawn
+from tests.interrupts.searching import ALL as ALL_INTERRUPTED
+from tests.interrupts.searching import search as interrupt
 from tests.mutants import (  # noqa: F401
     MUTANTS,
     MonkeyPatch,
     cleaner,
     commands,
     coordinators,
+    interrupts,
     log,
     manager,
     mutated,
@@ -116,6 +119,12 @@ def _in_threads(place: int | str) -> str:
         outcome = explore(PAIRS[place], 1, limit=2_000)
         return f"{outcome.found} in schedule {outcome.schedules}" if outcome.found else ""
     return str(execute_drawn(*draw(place)).found or "")
+
+
+def _interrupted(name: str) -> str:
+    """A place is the name of a call."""
+    call = next(call for call in ALL_INTERRUPTED if call.name == name)
+    return next((finding.error for finding in interrupt(call, 40)), "")
 
 
 # -- whole clusters: plans ------------------------------------------------------------------------
@@ -346,6 +355,7 @@ SEARCHES = {
     "crash": history("crash"),
     "recovery": Search(_in_test, RECOVERY, tested=True),
     "interleavings": Search(_in_threads, seen("interleavings")),
+    "interrupts": Search(_interrupted, seen("interrupts"), tested=True),
     "commands": Search(_by_commands, seen("commands")),
     "exhaustive": Search(_in_the_model, seen("exhaustive"), tested=True),
     "simulator": Search(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any
 
@@ -267,6 +267,12 @@ LOG_CALLS = (
         lambda o: o.log.append([(b"k", b"10")]),
         **_TEN,
         prepare=lambda o: o.log.roll(),
+    ),
+    _log(
+        "append, that rolls",  # a smaller one does not
+        lambda o: o.log.append([(b"k" * 200, b"10")]),
+        **_TEN,
+        prepare=lambda o: o.log.reconfigure(replace(CONFIG, segment_bytes=300)),
     ),
     _log("append, sync", lambda o: o.log.append([(b"k", b"10")], sync=True), **_TEN),
     _log("append_columns", lambda o: o.log.append_columns([b"10"], [b"k"]), **_TEN),
@@ -558,7 +564,7 @@ MANAGER_CALLS = (
         prepare=lambda o: o.managed.alter_topic(
             TOPIC, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
         ),
-        removes=range(8),
+        removes=range(7),
     ),
     _manager(
         "close",

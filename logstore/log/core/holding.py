@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from logstore.common.errors import LogDirLockedError
 from logstore.common.forks import in_child
 from logstore.common.locks import Rank, make_lock
+from logstore.common.shield import shielded
 from logstore.log.core.core import medium_error
 from logstore.storage.base import DirLock, Storage
 from logstore.storage.local import LocalStorage
@@ -88,6 +89,7 @@ def _release(key: _Key, partition: str, shared: _Shared) -> None:
         shared.lock.release()
 
 
+@shielded
 def hold_partition(storage: Storage, directory: str) -> PartitionHold:
     """Take the partition in ``directory``; its log directory is created when missing.
 

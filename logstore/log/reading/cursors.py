@@ -35,6 +35,7 @@ from logstore.common.errors import (
     OffsetOutOfRangeError,
 )
 from logstore.common.locks import Rank, make_lock
+from logstore.common.shield import shielded
 from logstore.common.types import Record
 from logstore.format.header import parse_header
 from logstore.log.core.core import LogCore, medium_error
@@ -204,6 +205,7 @@ class Cursor:
             self.seek(error.start if earliest else self._readers.current().high_watermark)
             return self._follower.poll(max_records, timeout)
 
+    @shielded
     def commit(self, position: int | None = None) -> None:
         """Make ``position`` durable (default: after the last returned record), and the records
         before it.

@@ -18,6 +18,7 @@ from checkpoints.errors import CheckpointError
 from logstore.common.config import LogConfig
 from logstore.common.errors import CorruptIndexError, LogstoreError
 from logstore.common.locks import Rank, make_lock
+from logstore.common.shield import shielded
 from logstore.log.core.core import LogCore, logger
 from logstore.log.core.snapshot import LogView
 from logstore.log.upkeep.retention import deletable_segments
@@ -72,6 +73,7 @@ class LogMaintenance:
 
     # -- truncate ------------------------------------------------------------------------------
 
+    @shielded
     def truncate_to(self, offset: int) -> bool:
         """Truncate as `PartitionLog.truncate_to`."""
         core, writer = self._core, self._writer
@@ -184,6 +186,7 @@ class LogMaintenance:
                 self._flusher.cut_is_durable_locked()
             writer.publish_removal_locked()  # the file may have been replaced
 
+    @shielded
     def truncate_fully_and_start_at(self, offset: int, log_start_offset: int) -> None:
         """Drop all records, as `ReplicaLog.truncate_fully_and_start_at`."""
         with self.structure_lock:
@@ -225,6 +228,7 @@ class LogMaintenance:
 
     # -- retention -----------------------------------------------------------------------------
 
+    @shielded
     def delete_old_segments(self) -> int:
         """Delete what retention allows (F-282 … F-285); the number of segments deleted."""
         core, writer = self._core, self._writer
@@ -295,6 +299,7 @@ class LogMaintenance:
             self._mark_deleted(segment)
             self._core.storage.sync_dir(self._core.directory)
 
+    @shielded
     def purge_deleted(self, now_ms: int) -> int:
         """Unlink ``.deleted`` files that are due; how many."""
         with self.structure_lock:
@@ -318,11 +323,13 @@ class LogMaintenance:
 
     # -- other changes in place ----------------------------------------------------------------
 
+    @shielded
     def reconfigure(self, config: LogConfig) -> None:
         with self._writer.lock:
             self._core.check()
             self._writer.configure_locked(config)
 
+    @shielded
     def repair_indexes(self, suspects: list[SegmentView]) -> None:
         """Rebuild indexes that readers found misleading, if their segments are still in the log."""
         with self.structure_lock, self._flusher.flush_lock:
@@ -360,6 +367,7 @@ class LogMaintenance:
             with writer.lock:
                 failed = core.failure is not None
                 if not failed:
+                    writer.publish_locked()  # what an interrupted append left out
                     core.mark_closed()  # no append from here on
             try:
                 if not failed:
@@ -385,6 +393,7 @@ class LogMaintenance:
             core.failure = None
             raise core.fail("close", error) from error
 
+    @shielded
     def release(self) -> None:
         """Release all files as they are, as the end of the process does."""
         with self.structure_lock, self._flusher.flush_lock:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from logstore.common.errors import LogCleaningAbortedError
+from logstore.common.shield import shielded
 from logstore.format import filenames
 from logstore.format.filenames import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX
 from logstore.log.core.core import LogCore
@@ -54,6 +55,7 @@ class LogReplacing:
         sealed = {id(view) for view in self._core.snapshot.sealed}
         return self._core.failure is None and all(id(view) in sealed for view in views)
 
+    @shielded
     def replace(
         self,
         sources: Sequence[SegmentView],

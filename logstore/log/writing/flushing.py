@@ -11,6 +11,7 @@ from functools import partial
 
 from logstore.common.errors import InvariantError, ResourceBusyError
 from logstore.common.locks import Rank, make_lock
+from logstore.common.shield import shielded
 from logstore.log.core.core import LogCore, logger
 from logstore.log.writing.writer import Cut, LogWriter
 from logstore.segments.open_files import with_idle_closed
@@ -71,6 +72,7 @@ class LogFlusher:
             return True
         return False
 
+    @shielded
     def flush(self, offset: int | None = None) -> None:
         """Make all records below ``offset`` (default: the log end) durable.
 
@@ -89,6 +91,7 @@ class LogFlusher:
                 if not self._covered(target):
                     self.flush_flush_locked()
 
+    @shielded
     def flush_what_is_due(self) -> None:
         """Sync what ``flush.messages`` does not allow to be unsynced, without an append.
 
@@ -149,6 +152,7 @@ class LogFlusher:
             with writer.lock:
                 epochs.mark_saved(entries)
 
+    @shielded
     def save_epochs(self) -> None:
         with self.flush_lock:
             self._core.check()
@@ -157,6 +161,7 @@ class LogFlusher:
 
     # -- rolls and cuts that are not durable ---------------------------------------------------
 
+    @shielded
     def upkeep(self) -> None:
         """Make every sealed segment durable, give its successor the final name, and write the
         epochs. Does nothing if the log is closed.
@@ -195,6 +200,7 @@ class LogFlusher:
             writer.note_synced_locked(min(rolls[-1].segment.base_offset, writer.log_end_offset))
         self.last_flush_ms = self._core.clock.wall_ms()
 
+    @shielded
     def settle_cut(self) -> None:
         """Make a truncation durable, including names, before anything is written after it."""
         with self.flush_lock:
@@ -222,6 +228,7 @@ class LogFlusher:
         self._writer.cut = Cut.NONE
         self._writer.segments.active.state.cut_pending = False
 
+    @shielded
     def roll(self) -> None:
         """Roll as `PartitionLog.roll`."""
         writer = self._writer

@@ -24,6 +24,11 @@ class ProducerUpdates(NamedTuple):
     completed: list[CompletedTxn]
     aborted: list[AbortedTxn]
 
+    @property
+    def idempotent(self) -> bool:
+        """Whether they may be applied twice, which no transaction may."""
+        return not self.completed and not any(append.started for append in self.appends)
+
 
 def check_producers(
     producers: ProducerStateManager,

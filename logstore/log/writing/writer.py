@@ -25,6 +25,7 @@ from logstore.common.errors import (
 from logstore.common.forks import register
 from logstore.common.locks import Rank, make_lock
 from logstore.common.random_id import RandomId
+from logstore.common.shield import run_shielded, shield_needed, shielded
 from logstore.common.types import Buffer
 from logstore.format import filenames
 from logstore.format.codecs.compression import Compression
@@ -292,25 +293,8 @@ class LogWriter:
             analysis: BatchAnalysis
             try:
                 if self._plain_topic and 0 <= leader_epoch == self.epochs.latest_epoch:
-                    found = self.segments.active.state.append_plain(
-                        data,
-                        deep,
-                        leader_epoch,
-                        config.max_message_bytes,
-                        self._timestamp_limit,
-                        self.log_start_offset,
-                    )
+                    found = self._append_plain_locked(data, deep, leader_epoch)
                     if type(found) is AppendInfo:
-                        if self.recent is not None:
-                            self.recent.add(
-                                data,
-                                found.size,
-                                found.first_offset,
-                                found.last_offset + 1,
-                                leader_epoch,
-                                self.segments.active.base_offset,
-                            )
-                        self.publish_locked()
                         return found
                     analysis = found
                 else:
@@ -327,6 +311,29 @@ class LogWriter:
             self._timestamp_limit = min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG)
             prepared = prepare_leader(data, analysis, config, origin, now_ms)
             return self._append_locked(prepared, leader_epoch, origin, check)
+
+    def _append_plain_locked(
+        self, data: bytes, deep: bool, leader_epoch: int
+    ) -> AppendInfo | BatchAnalysis:
+        """Check and write in one call, if no more is needed; else the result of the checks."""
+        try:
+            found = self.segments.active.state.append_plain(
+                data,
+                deep,
+                leader_epoch,
+                self.core.config.max_message_bytes,
+                self._timestamp_limit,
+                self.log_start_offset,
+            )
+            if type(found) is AppendInfo:
+                self._keep_recent_locked(
+                    data, found.size, found.first_offset, found.last_offset, leader_epoch
+                )
+                self.publish_locked()
+        except BaseException:
+            self._finish_locked(None)
+            raise
+        return found
 
     def append_as_follower(self, leader_epoch: int | None, data: Buffer) -> AppendInfo:
         """Append as `ReplicaLog.append_as_follower`."""
@@ -366,6 +373,7 @@ class LogWriter:
             self._without_lock(self.await_cut)
             self.core.check()
 
+    @shielded  # otherwise the lock might be free where its holder goes on
     def _without_lock(self, wait: Callable[[], None]) -> None:
         self.lock.release()
         try:
@@ -394,7 +402,7 @@ class LogWriter:
 
         ``leader_epoch`` None keeps offsets and epochs.
         """
-        data, analysis, append_time = prepared
+        data, analysis = prepared.data, prepared.analysis
         size, leo = analysis.size, self.log_end_offset
         # A follower accepts what its leader has, whose segments may date from larger limits.
         most = MAX_INT if leader_epoch is None else self.core.config.segment_bytes
@@ -418,6 +426,40 @@ class LogWriter:
             if isinstance(checked, AppendInfo):
                 return checked
             updates = checked
+        if shield_needed() and not self._repeats_locked(prepared, last, leader_epoch, updates):
+            return run_shielded(
+                partial(self._place_locked, prepared, first, last, leader_epoch, updates)
+            )
+        return self._place_locked(prepared, first, last, leader_epoch, updates)
+
+    def _repeats_locked(
+        self,
+        prepared: Prepared,
+        last: int,
+        leader_epoch: int | None,
+        updates: ProducerUpdates | None,
+    ) -> bool:
+        """Whether an append is one write, and what follows it may be done twice."""
+        state, analysis = self.segments.active.state, prepared.analysis
+        return (
+            leader_epoch == self.epochs.latest_epoch
+            and state.attached
+            and state.rolling_timestamp >= 0
+            and not state.must_roll(analysis.size, last, analysis.max_timestamp, 0)
+            and (updates is None or updates.idempotent)
+        )
+
+    def _place_locked(
+        self,
+        prepared: Prepared,
+        first: int,
+        last: int,
+        leader_epoch: int | None,
+        updates: ProducerUpdates | None,
+    ) -> AppendInfo:
+        """Write a checked append, and take over what it changes."""
+        data, analysis, append_time = prepared
+        size, leo = analysis.size, self.log_end_offset
         with self.core.doing("append"):
             segment = self._segment_for_locked(size, first, last, analysis.max_timestamp)
         if updates is not None and updates.aborted:
@@ -425,16 +467,17 @@ class LogWriter:
             with self.core.doing("append to the transaction index"):
                 segment.txn_index.append(*updates.aborted)
         self._assign_epochs_locked(data, analysis, leader_epoch, leo)
-        with self.core.doing("append", whole=False):
-            if leader_epoch is None:
-                segment.append(data, size, -1, -1)
-            else:
-                segment.append(data, size, leo, leader_epoch)
-                if self.recent is not None:
-                    self.recent.add(data, size, first, last + 1, leader_epoch, segment.base_offset)
-        if updates is not None:
-            self._update_producers_locked(updates)
-        self.publish_locked()
+        try:
+            with self.core.doing("append", whole=False):
+                if leader_epoch is None:
+                    segment.append(data, size, -1, -1)
+                else:
+                    segment.append(data, size, leo, leader_epoch)
+                    self._keep_recent_locked(data, size, first, last, leader_epoch)
+            self._take_over_locked(updates)
+        except BaseException:
+            self._finish_locked(updates)
+            raise
         return AppendInfo(
             first,
             last,
@@ -444,6 +487,27 @@ class LogWriter:
             analysis.record_count,
             size,
         )
+
+    def _keep_recent_locked(
+        self, data: Buffer, size: int, first: int, last: int, leader_epoch: int
+    ) -> None:
+        if self.recent is not None:
+            base = self.segments.active.base_offset
+            self.recent.add(data, size, first, last + 1, leader_epoch, base)
+
+    def _take_over_locked(self, updates: ProducerUpdates | None) -> None:
+        """Let producers and readers know of what was written. May be done twice."""
+        if updates is not None:
+            self._update_producers_locked(updates)
+        self.publish_locked()
+
+    def _finish_locked(self, updates: ProducerUpdates | None) -> None:
+        """After an interrupt behind the write, take over what was written."""
+        if self.log_end_offset == self.core.snapshot.log_end_offset:
+            return  # nothing was, or all is done
+        if self.recent is not None:
+            run_shielded(self.recent.clear)
+        run_shielded(partial(self._take_over_locked, updates))
 
     def _segment_for_locked(self, size: int, first: int, last: int, max_timestamp: int) -> Segment:
         """The active segment, rolled if the append needs a new one."""

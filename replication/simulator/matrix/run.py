@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from checkpoints.loggers import package_loggers
+from logstore.common.shield import unshielded
 from replication.simulator.matrix.cluster import ScriptError
 from replication.simulator.matrix.findings import Findings, Observer
 from replication.simulator.matrix.rules import COLUMNS, DEFAULT, RuleColumn
@@ -41,7 +42,7 @@ def run_cell(scenario: Scenario, column: RuleColumn, seed: int = 0) -> Cell:
 
     The seed varies small delays of messages, and the draws of ``coordinated_power_loss``.
     """
-    with _quiet():
+    with _quiet(), unshielded():
         stage = Stage(
             column,
             flush=scenario.flush,

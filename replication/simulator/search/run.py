@@ -8,6 +8,7 @@ import random
 from collections import Counter
 
 from checkpoints.types import TopicPartition
+from logstore.common.shield import unshielded
 from logstore.segments.open_files import close_idle
 from replication.broker.broker import BrokerState
 from replication.common.messages import CreateTopicRequest, Request, Response, TopicResponse
@@ -109,6 +110,7 @@ class _Run:
             oracle.after_event(node)
         return bool(oracle.violations or self.world.history.violations)
 
+    @unshielded()  # the world is thrown away with whatever interrupts it
     def run(self) -> Result:
         watch = LogWatch(self.plan, self.scheduler, self.oracle.counters, self.errors)
         with heard_by(watch):

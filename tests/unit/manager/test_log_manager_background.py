@@ -98,6 +98,7 @@ class TestByDefault:
             del manager
             gc.collect()
             assert gone() is None
+        LogManager([tmp_path], background=False).close()  # it has not kept the lock
 
 
 class TestSchedule:

@@ -1,0 +1,142 @@
+"""Lets a call that changes something end, although a signal handler raises.
+
+Python runs signal handlers on the main thread between any two bytecodes, and what they raise
+(Ctrl-C in a notebook, the time limit of a job) leaves a call in its middle. A shielded call of the
+main thread runs on a thread of its own, where no handler can raise. The main thread waits for its
+end, and what a handler raises there comes after it: the call has either not begun or ended.
+
+It costs some 60 µs on the main thread, and nothing on any other. Within ``unshielded``, as in a
+simulation whose world is thrown away after an interrupt, it costs nothing.
+"""
+
+from __future__ import annotations
+
+import _thread
+import functools
+import signal
+import threading
+
+# That of ``signal`` makes an enum of each signal, which takes longer than the thread.
+from _signal import pthread_sigmask  # type: ignore[import-not-found]
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ParamSpec, TypeVar, cast
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# What is sent to the process, and not caused by an instruction of the thread that gets it.
+_SENT = signal.valid_signals() - {
+    signal.SIGABRT,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGSEGV,
+    signal.SIGSYS,
+    signal.SIGTRAP,
+}
+
+_on = True
+
+
+def shield_needed() -> bool:
+    """Whether a signal handler may raise in the caller."""
+    return _on and threading.get_ident() == threading.main_thread().ident
+
+
+@contextmanager
+def unshielded() -> Iterator[None]:
+    """Inside the block every call runs on its caller's thread. For the whole process."""
+    global _on
+    before, _on = _on, False
+    try:
+        yield
+    finally:
+        _on = before
+
+
+class _Call:
+    """One call for another thread. Whoever has its claim decides whether it begins."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._claim = threading.Lock()
+        self._running = threading.Lock()
+        self._running.acquire()
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        if not self._claim.acquire(blocking=False):
+            return  # the caller has given it up
+        try:
+            self.result = self._call()
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._running.release()
+
+    def wait(self) -> None:
+        with self._running:  # and released again: an interrupted wait is repeated
+            pass
+
+    def give_up(self) -> None:
+        """Let it not begin, or wait for its end, which an interrupt of the wait does not hurry."""
+        if not self._claim.acquire(blocking=False):
+            self.wait()
+
+
+def _begin(task: _Call) -> None:
+    """Begin a task on a thread; on this one if none can be had, as at the interpreter's end."""
+    before = pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        # The new thread inherits it, and receives no signal: the interpreter may overlook for a
+        # while what another thread than the main one receives.
+        pthread_sigmask(signal.SIG_BLOCK, _SENT)
+        try:
+            # One call of C, with nothing to be interrupted in its middle, unlike ``Thread.start``.
+            _thread.start_new_thread(task.run, ())
+        except RuntimeError:
+            task.run()
+    finally:
+        pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def run_shielded(call: Callable[[], T], cancel: Callable[[], object] | None = None) -> T:
+    """Run ``call`` as the module says.
+
+    ``cancel`` is called after an interrupt: a call that may take long then ends early.
+    """
+    if not shield_needed():
+        return call()
+    task = _Call(call)
+    try:
+        _begin(task)
+        task.wait()
+    except BaseException:
+        if cancel is not None:
+            cancel()
+        task.give_up()
+        raise
+    error = task.error
+    if error is not None:
+        try:
+            raise error
+        finally:
+            del error, task  # the traceback refers to this frame
+    return cast(T, task.result)
+
+
+def shielded(method: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function that is to be run shielded."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        if not shield_needed():
+            return method(*args, **kwargs)
+        return run_shielded(functools.partial(method, *args, **kwargs))
+
+    return call
+
+
+__all__ = ["run_shielded", "shield_needed", "shielded", "unshielded"]

@@ -1,0 +1,131 @@
+"""A shielded call has not begun or has ended, whatever a signal handler raises meanwhile."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from logstore.common.shield import run_shielded, shield_needed, shielded, unshielded
+from tests.interrupts.points import Interruption, interrupted, places
+from tests.support.until import patience, until
+
+
+@pytest.fixture
+def handler() -> Iterator[Callable[[Callable[[], None]], None]]:
+    """Sets what SIGUSR1 does."""
+    before = signal.getsignal(signal.SIGUSR1)
+    yield lambda action: signal.signal(signal.SIGUSR1, lambda *_: action()) and None
+    signal.signal(signal.SIGUSR1, before)
+
+
+def raises() -> None:
+    raise Interruption
+
+
+def test_it_returns_the_result_and_raises_the_error() -> None:
+    assert run_shielded(lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        run_shielded(lambda: 1 // 0)
+
+
+def test_it_runs_on_another_thread_than_the_main_one() -> None:
+    assert run_shielded(threading.get_ident) != threading.get_ident()
+
+
+def test_another_thread_runs_it_itself() -> None:
+    seen = []
+    thread = threading.Thread(
+        target=lambda: seen.append(run_shielded(threading.get_ident) == threading.get_ident())
+    )
+    thread.start()
+    thread.join(patience())
+    assert seen == [True]
+
+
+def test_a_call_in_a_shielded_call_stays_on_its_thread() -> None:
+    inner = shielded(threading.get_ident)
+    assert run_shielded(lambda: inner() == threading.get_ident())
+
+
+def test_unshielded_is_for_worlds_that_are_thrown_away() -> None:
+    with unshielded():
+        assert not shield_needed()
+        assert run_shielded(threading.get_ident) == threading.get_ident()
+    assert shield_needed()
+
+
+def test_an_interrupt_waits_for_the_end(handler: Callable[[Callable[[], None]], None]) -> None:
+    handler(raises)
+    done = []
+
+    def work() -> None:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        done.append("half")
+        done.append("whole")
+
+    with pytest.raises(Interruption):
+        run_shielded(work)
+    assert done == ["half", "whole"]
+
+
+def test_a_long_call_is_told(handler: Callable[[Callable[[], None]], None]) -> None:
+    handler(raises)
+    told = threading.Event()
+
+    def work() -> None:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert told.wait(patience())
+
+    with pytest.raises(Interruption):
+        run_shielded(work, told.set)
+    assert told.is_set()
+
+
+def test_a_second_interrupt_ends_the_wait_and_not_the_call(
+    handler: Callable[[Callable[[], None]], None],
+) -> None:
+    handler(raises)
+    go_on, done = threading.Event(), []
+
+    def work() -> None:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert go_on.wait(patience())
+        done.append(True)
+
+    def second() -> None:
+        threading.Timer(0, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+
+    with pytest.raises(Interruption):
+        run_shielded(work, second)
+    assert done == []
+    go_on.set()
+    until(lambda: done == [True], "the call ends")
+
+
+@pytest.mark.parametrize("error", [Interruption, KeyboardInterrupt, RuntimeError])
+def test_it_is_done_once_or_never(error: type[BaseException]) -> None:
+    """Whatever a handler raises, ``RuntimeError`` too, which also means that no thread begins."""
+
+    def work() -> None:
+        done.append(True)
+
+    done: list[bool] = []
+    for place in range(places(lambda: run_shielded(work))):
+        done.clear()
+        raised, _ = interrupted(lambda: run_shielded(work), place, error)
+        assert len(done) <= 1
+        assert raised or (done and error is RuntimeError)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
+
+
+def test_where_no_thread_can_be_had_the_caller_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
+    assert run_shielded(threading.get_ident) == threading.get_ident()
