@@ -49,7 +49,7 @@ from replication.controller.channels import (
 from replication.controller.context import Changes, ControllerContext, ControllerStats
 from replication.controller.outbox import Outbox
 from replication.controller.partitions import PartitionDecisions
-from replication.controller.store import ControllerStore, DeposedError
+from replication.controller.store import ConflictError, ControllerStore, DeposedError
 from replication.controller.topics import (
     Reassignment,
     altered_config,
@@ -58,6 +58,7 @@ from replication.controller.topics import (
     new_topic,
 )
 from replication.controller.writer import TermWriter
+from replication.coordination import nodes
 
 OpenChannel = Callable[[LiveBroker, ControllerContext, OnResponse], BrokerChannel]
 Reassigned = Callable[[Mapping[TopicPartition, ErrorCode]], None]
@@ -67,14 +68,15 @@ class ControllerTerm:
     """One term. All methods raise as those of `ControllerStore`.
 
     Args:
-        later: queues another event, which runs after this one, repeatedly if needed.
+        later: queues another event, which runs after this one, repeatedly if needed. With a name it
+            is queued once, however often it is due.
     """
 
     def __init__(
         self,
         store: ControllerStore,
         open_channel: OpenChannel,
-        later: Callable[[Task], None],
+        later: Callable[..., None],
         config: ReplicationConfig,
         rng: Random,
         stats: ControllerStats,
@@ -100,6 +102,7 @@ class ControllerTerm:
         Brokers are informed when it is complete.
         """
         self._store.read(self.context)
+        self._store.outrank(known.controller_epoch for known in self.context.partitions.values())
         self._store.read_deletions(self.context)
         self.on_brokers()
         self._commit(self._decisions.complete_reassignments())
@@ -127,6 +130,7 @@ class ControllerTerm:
         """
         if self._store.is_deposed():
             raise DeposedError("another controller was elected, or this one was removed")
+        self._store.sign()
 
     # -- brokers ---------------------------------------------------------------------------------
 
@@ -152,7 +156,14 @@ class ControllerTerm:
         gone = [broker for broker in context.on_broker if broker not in context.live]
         if context.live != before:
             self._outbox.announce()
+        self._distrust_where_they_were_left_out()
         self._commit(self._decisions.fence(gone, unclean))
+        if unclean and context.unreadable:
+            more = {each: context.distrusted.get(each, frozenset()) for each in context.unreadable}
+            self._store.distrust(
+                context,
+                {**context.distrusted, **{each: had.union(unclean) for each, had in more.items()}},
+            )
         if news:
             self._store.remember(news)
             remembered.update(news)
@@ -160,6 +171,16 @@ class ControllerTerm:
             self._outbox.announce()
         self._commit(self._decisions.first_states())
         self._commit(self._decisions.elect_leaderless())
+
+    def _distrust_where_they_were_left_out(self) -> None:
+        """Process unclean restarts that were missed by what was left out meanwhile (R-70)."""
+        context = self.context
+        if not context.distrusted:
+            return
+        self._commit(self._decisions.distrust(context.doubtful_replicas()))
+        still = context.still_distrusted()
+        if still != context.distrusted:
+            self._store.distrust(context, still)
 
     def controlled_shutdown(self, request: ControlledShutdownRequest, reply: OnReply) -> None:
         """Move the broker's leaderships away, and answer when it may stop (R-65)."""
@@ -175,10 +196,12 @@ class ControllerTerm:
 
     def on_log_dir_events(self) -> None:
         """Ask brokers which replicas are lost with a log directory (R-66)."""
-        paths, brokers = self._store.log_dir_events()
-        for broker in dict.fromkeys(brokers):
+        notes = self._store.log_dir_events()
+        for broker in dict.fromkeys(notes.found):
             self._outbox.all_roles_to(broker)
-        self._store.remove(paths)
+        self._store.remove(notes.paths)
+        if notes.more:
+            self._later(self.on_log_dir_events, nodes.LOG_DIR_EVENTS)
 
     def _is_current(self, broker: int, broker_epoch: int) -> bool:
         known = self.context.live.get(broker)
@@ -240,8 +263,30 @@ class ControllerTerm:
         """Periodically elect leaders for partitions without one (R-59), and finish requested
         elections.
         """
+        left_out = self.context.left_out_topics()
+        if left_out:
+            self._later(self.look_again_task(*left_out))
         self._commit(self._decisions.first_states())
         self._commit(self._decisions.elect_leaderless())
+
+    def look_again_task(self, *names: str) -> Task:
+        """Make an event that reads, once, what is left out of topics, because a node has changed.
+
+        What can be read again has missed what happened to brokers meanwhile.
+        """
+        unread = [*names]
+
+        def look() -> None:
+            while unread:
+                self.context.read_left_out(unread.pop())
+            self._writer.settle()
+            self.on_brokers()
+
+        return look
+
+    def leave_out(self, conflict: ConflictError) -> bool:
+        """Go on without the partition or the topic that is in conflict again and again."""
+        return self._store.leave_out(self.context, conflict)
 
     def rebalance(self) -> None:
         """Periodically elect preferred replicas that do not lead (R-61)."""
@@ -292,10 +337,12 @@ class ControllerTerm:
 
     def on_isr_changes(self) -> None:
         """Read registrations that brokers have changed in the tree themselves."""
-        paths, changed = self._store.isr_changes()
-        self._writer.doubt(filter(self.context.is_active, dict.fromkeys(changed)))
+        notes = self._store.isr_changes()
+        self._writer.doubt(filter(self.context.is_active, dict.fromkeys(notes.found)))
         self._writer.settle()
-        self._store.remove(paths)
+        self._store.remove(notes.paths)
+        if notes.more:
+            self._later(self.on_isr_changes, nodes.ISR_CHANGES)
 
     # -- topics ----------------------------------------------------------------------------------
 

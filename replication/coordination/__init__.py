@@ -36,6 +36,7 @@ from replication.coordination.errors import (
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
+    NotPermittedError,
     SessionExpiredError,
 )
 
@@ -111,6 +112,7 @@ __all__ = [
     "Node",
     "NodeExistsError",
     "NotEmptyError",
+    "NotPermittedError",
     "Op",
     "SessionExpiredError",
     "SessionState",

@@ -3,6 +3,7 @@
 CoordinationError
 ├── NoNodeError, NodeExistsError, BadVersionError, NotEmptyError   nothing was changed
 ├── NoChildrenForEphemeralsError                                   nothing was changed
+├── NotPermittedError              a node's access list keeps this session out
 ├── SessionExpiredError            the session is over: connect again, with a new object
 ├── CoordinatorUnavailableError    no answer; whether a write was carried out is unknown
 ├── CorruptNodeError               the bytes of a node are not what its path promises
@@ -54,6 +55,12 @@ class NotEmptyError(_PathError):
 
 class NoChildrenForEphemeralsError(_PathError):
     reason = "its parent is ephemeral and has no children"
+
+
+class NotPermittedError(_PathError):
+    """The access list of a node keeps this session out; nothing was changed."""
+
+    reason = "is not for this session"
 
 
 class SessionExpiredError(CoordinationError):

@@ -30,6 +30,7 @@ _REFUSALS: dict[type[Exception], Callable[[str], errors.CoordinationError]] = {
     zk.BadVersionError: errors.BadVersionError,
     zk.NotEmptyError: errors.NotEmptyError,
     zk.NoChildrenForEphemeralsError: errors.NoChildrenForEphemeralsError,
+    zk.NoAuthError: errors.NotPermittedError,
 }
 _NO_ANSWER = (
     KazooTimeoutError,

@@ -184,7 +184,9 @@ class ZooKeeperCoordinator:
         except NoNodeError:
             return None
         # A node of another client may have no data at all.
-        return Node(bytes(data or b""), stat.version, stat.czxid, stat.ephemeralOwner)
+        # The version of the children counts each that came and each that went.
+        removed = (stat.cversion - stat.numChildren) // 2
+        return Node(bytes(data or b""), stat.version, stat.czxid, stat.ephemeralOwner, removed)
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
         check_path(path)

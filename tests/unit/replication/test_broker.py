@@ -57,7 +57,7 @@ class Stage:
         self.storage = FaultyStorage()
         self.store = CoordinatorStore("/coordinator", MemoryStorage(), self.runtime.clock)
         self.admin = self.store.connect()
-        self.admin.create(nodes.CONTROLLER, nodes.encode_controller(7, 0))
+        self.admin.create(nodes.CONTROLLER, nodes.encode_controller(7, 0), ephemeral=True)
         self.sessions: list[EmbeddedCoordinator] = []
         self.fatal: list[LogstoreError] = []
         self.stopped: list[str] = []

@@ -435,7 +435,7 @@ def test_a_take_over_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture)
     b.settle(5 * PAUSE_MS)
     assert b.controllers[2].active
     assert b.partition().leader == 2
-    assert caplog.text.count("an event failed") == 3
+    assert (failures, caplog.text.count("an event failed")) == ([], 1)
 
 
 def test_who_did_not_hear_of_a_deletion_hears_it_from_the_next_controller() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from random import Random
+from uuid import UUID
 
 import pytest
 
@@ -17,7 +18,7 @@ from replication.common.messages import (
     StopReplicaRequest,
     TopicResponse,
 )
-from replication.common.state import NO_LEADER, TopicPartition
+from replication.common.state import NO_LEADER, TopicAssignment, TopicPartition
 from replication.controller.topics import spread
 from replication.coordination import nodes
 from tests.support.cases import for_each
@@ -116,27 +117,31 @@ class TestCreation:
         assert b.brokers[3].told[T0] == now
 
     def test_a_topic_made_by_another_hand_is_begun_at_the_next_term(self) -> None:
-        """Also one whose creation stopped between two transactions."""
+        """Also one whose creation stopped between two steps, of Kafka's or of ours."""
         b = Brokers()
-        b.create(assignment=((2, 3), (3, 2)))
+        _make_topic(b, ((2, 3), (3, 2)))
         second = TopicPartition("t", 1)
-        b.admin.delete(nodes.partition_state_path(second))
-        b.admin.delete(nodes.partition_path(second))
+        b.admin.create(nodes.partition_path(T0), parents=True)
         b.kill(1)
+        assert b.partition()[:5] == ((2, 3), (2, 3), 2, 0, 0)
         assert b.partition(second)[:5] == ((3, 2), (3, 2), 3, 0, 0)
         assert b.brokers[2].told[second] == b.partition(second)
 
     def test_partitions_wait_for_the_first_live_replica(self) -> None:
         b = Brokers()
-        b.create(assignment=((3,), (2,)))
-        b.admin.delete(nodes.partition_state_path(T0))
-        b.admin.delete(nodes.partition_path(T0))
+        _make_topic(b, ((3,), (2,)))
         b.kill(3)
         b.kill(1)
         assert b.controller.stats.offline_partitions_count == 1
         b.start(3)
         assert b.partition().leader == 3
         assert b.controller.stats.offline_partitions_count == 0
+
+
+def _make_topic(b: Brokers, replicas: tuple[tuple[int, ...], ...]) -> None:
+    """The first step of a creation, by another hand."""
+    topic = TopicAssignment(UUID(int=7), dict(enumerate(replicas)), {})
+    b.admin.create(nodes.topic_path("t"), nodes.encode_topic(topic))
 
 
 class TestSpread:
