@@ -7,8 +7,13 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
+from checkpoints.loggers import get_logger
 from logstore.common.clock import Clock, SystemClock
 
+LEFT_OUT = get_logger("replication.left_out")
+"""Where lines that were left out go, at the level DEBUG: who wants all of them looks here."""
+
+COUNT = " (%d such lines were left out)"
 PAUSE_NS = 60 * 1_000_000_000
 MOST = 10  # things that one message is about in a pause
 
@@ -62,9 +67,10 @@ class LimitedLogger:
     ) -> None:
         left_out = self._left_out_before(message, about)
         if left_out is None:
+            LEFT_OUT.debug(message, *args, stacklevel=3, **options)
             return
         if left_out:
-            message, args = f"{message} (%d such lines were left out)", (*args, left_out)
+            message, args = message + COUNT, (*args, left_out)
         self._logger.log(level, message, *args, stacklevel=3, **options)
 
     def _left_out_before(self, message: str, about: object) -> int | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from checkpoints.loggers import get_logger
+from replication.common.limited_log import LimitedLogger
 from replication.common.messages import Request, Response
 from replication.common.runtime import Cancellable, Runtime
 
@@ -156,6 +157,7 @@ class LocalTransport:
         self._network = network
         self._from = broker_id
         self._runtime = runtime
+        self._log = LimitedLogger(logger, runtime.clock)
         self._timer: Cancellable | None = None
         self._timer_ms = 0
         self._lock = threading.Lock()
@@ -179,7 +181,7 @@ class LocalTransport:
         try:
             handler(request, call.reply)
         except Exception:  # an error of the receiver, which is not the sender's
-            logger.exception("broker %s failed over a request", broker_id)
+            self._log.exception("broker %s failed over a request", broker_id, about=broker_id)
             call.reply(None)
 
     def _arm(self, deadline_ms: int) -> None:

@@ -63,7 +63,7 @@ class ControllerContext:
 
     def __init__(self, defaults: LogConfig | None = None, log: LimitedLogger | None = None) -> None:
         self._defaults = defaults or LogConfig()
-        self._log = log or LimitedLogger(logger)
+        self.log = log or LimitedLogger(logger)
         self.live: dict[int, LiveBroker] = {}
         self.remembered: dict[int, int] = {}  # the last epoch of each broker that was processed
         self.shutting_down: dict[int, None] = {}
@@ -112,7 +112,7 @@ class ControllerContext:
         try:
             return self._defaults.with_properties(properties)
         except ConfigError as error:
-            self._log.error("topic %s: its configuration is ignored: %s", name, error, about=name)
+            self.log.error("topic %s: its configuration is ignored: %s", name, error, about=name)
             return self._defaults
 
     def put(self, tp: TopicPartition, registration: PartitionRegistration) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from checkpoints.loggers import get_logger
 from logstore.common.extras import Extra, load
+from replication.common.limited_log import LimitedLogger
 from replication.coordination.base import (
     ANY_VERSION,
     Check,
@@ -117,6 +118,7 @@ class ZooKeeperCoordinator:
     ) -> None:
         self._kazoo = kazoo_client
         self._timeout_s = request_timeout_ms / 1000
+        self._log = LimitedLogger(logger)
         self._lock = threading.Lock()
         self._state = SessionState.SUSPENDED
         self._closed = False
@@ -329,10 +331,11 @@ class ZooKeeperCoordinator:
             # After a lost connection the next one restores the watch. On a live one nothing else
             # would, and changes would be missed for as long as it lives.
             if not self._kazoo.is_connection_lost(error):
-                logger.warning(
+                self._log.warning(
                     "the watch of %s is refused, and asked for again: %s",
                     path,
                     self._kazoo.translated(error, path),
+                    about=path,
                 )
                 again = partial(self._watch_again, path, failures + 1)
                 self._client.after(WATCH_BACKOFF_S[min(failures, len(WATCH_BACKOFF_S) - 1)], again)

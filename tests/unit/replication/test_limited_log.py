@@ -8,7 +8,7 @@ import pytest
 
 from checkpoints.loggers import get_logger
 from logstore.testing import ManualClock
-from replication.common.limited_log import MOST, PAUSE_NS, LimitedLogger
+from replication.common.limited_log import LEFT_OUT, MOST, PAUSE_NS, LimitedLogger
 
 PAUSE_MS = PAUSE_NS // 1_000_000
 logger = get_logger("replication.tests.limited")
@@ -31,11 +31,15 @@ def test_ten_thousand_provocations_are_two_lines(
         limited.warning("%s says %d", "peer", number)
     clock.advance(PAUSE_MS - 1)
     limited.warning("%s says %d", "peer", 10_000)
+    with caplog.at_level(logging.DEBUG, LEFT_OUT.name):  # all of them are there to be had
+        limited.warning("%s says %d", "peer", 10_001)
+    assert caplog.record_tuples.pop() == (LEFT_OUT.name, logging.DEBUG, "peer says 10001")
+    caplog.records.pop()
     assert caplog.messages == ["peer says 0"]
     clock.advance(1)
-    limited.warning("%s says %d", "peer", 10_001)
     limited.warning("%s says %d", "peer", 10_002)
-    assert caplog.messages[1:] == ["peer says 10001 (10000 such lines were left out)"]
+    limited.warning("%s says %d", "peer", 10_003)
+    assert caplog.messages[1:] == ["peer says 10002 (10001 such lines were left out)"]
 
 
 def test_a_message_about_ten_thousand_things_is_said_about_some(
