@@ -421,20 +421,9 @@ class Controller:
         self._term.take_over()
         self._happens(Happened.TOOK_OVER)
 
-    def _later(self, task: Task, name: str = "") -> None:
-        """Queue an event that another event or an answer of a broker causes. One with a name is the
-        rest of much work: what has come meanwhile is before it.
-        """
-        term, event = self._term, _Event(task, name)
-
-        def add() -> None:
-            if self._term is term:
-                self._add(event)
-
-        if name:
-            self._actor.post(add)
-        else:
-            self._add(event)
+    def _later(self, task: Task) -> None:
+        """Queue an event that another event or an answer of a broker causes."""
+        self._add(_Event(task))
 
     def _begin_timers(self) -> None:
         term, config = self._term, self._config

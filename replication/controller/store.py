@@ -72,11 +72,10 @@ class Term(NamedTuple):
 
 
 class Notes(NamedTuple, Generic[T]):
-    """Notifications: paths of their nodes, what they say, and whether more are left."""
+    """Notifications: paths of their nodes, and what they say."""
 
     paths: list[str]
     found: list[T]
-    more: bool
 
 
 class ControllerStore:
@@ -297,7 +296,7 @@ class ControllerStore:
             return False
         above = nodes.partition_path(tp), _partitions_path(tp.topic), nodes.topic_path(tp.topic)
         found = map(self._coordinator.get, above)
-        was_there = tp in context.partitions
+        was_there = tp in context.partitions or tp in context.unreadable
         if was_there or any(node is not None and node.removed_children for node in found):
             raise CorruptNodeError(nodes.partition_state_path(tp), "was removed")
         return True
@@ -511,9 +510,9 @@ class ControllerStore:
         )
 
     def _notes(self, parent: str, decode: Callable[[str, bytes], list[T]]) -> Notes[T]:
-        names = self._coordinator.children(parent)
-        notes = Notes[T]([], [], len(names) > NOTES)
-        for name in names[:NOTES]:
+        """The first ones. Their removal is a change, which brings the controller back."""
+        notes = Notes[T]([], [])
+        for name in self._coordinator.children(parent)[:NOTES]:
             path = f"{parent}/{name}"
             node = self._coordinator.get(path)
             if node is None:
@@ -532,7 +531,10 @@ class ControllerStore:
                 self._transact([Delete(path) for path in paths])
         except ConflictError:  # one is gone, or has nodes below it
             for path in paths:
-                self._remove_all(path)
+                try:
+                    self._remove_all(path)
+                except ConflictError as error:
+                    self._log.error("%s stays: %s", path, error)
 
     def _transact(self, ops: Sequence[Op]) -> None:
         try:

@@ -58,7 +58,6 @@ from replication.controller.topics import (
     new_topic,
 )
 from replication.controller.writer import TermWriter
-from replication.coordination import nodes
 
 OpenChannel = Callable[[LiveBroker, ControllerContext, OnResponse], BrokerChannel]
 Reassigned = Callable[[Mapping[TopicPartition, ErrorCode]], None]
@@ -68,15 +67,14 @@ class ControllerTerm:
     """One term. All methods raise as those of `ControllerStore`.
 
     Args:
-        later: queues another event, which runs after this one, repeatedly if needed. With a name it
-            is queued once, however often it is due.
+        later: queues another event, which runs after this one, repeatedly if needed.
     """
 
     def __init__(
         self,
         store: ControllerStore,
         open_channel: OpenChannel,
-        later: Callable[..., None],
+        later: Callable[[Task], None],
         config: ReplicationConfig,
         rng: Random,
         stats: ControllerStats,
@@ -200,8 +198,6 @@ class ControllerTerm:
         for broker in dict.fromkeys(notes.found):
             self._outbox.all_roles_to(broker)
         self._store.remove(notes.paths)
-        if notes.more:
-            self._later(self.on_log_dir_events, nodes.LOG_DIR_EVENTS)
 
     def _is_current(self, broker: int, broker_epoch: int) -> bool:
         known = self.context.live.get(broker)
@@ -341,8 +337,6 @@ class ControllerTerm:
         self._writer.doubt(filter(self.context.is_active, dict.fromkeys(notes.found)))
         self._writer.settle()
         self._store.remove(notes.paths)
-        if notes.more:
-            self._later(self.on_isr_changes, nodes.ISR_CHANGES)
 
     # -- topics ----------------------------------------------------------------------------------
 
@@ -464,7 +458,10 @@ class ControllerTerm:
     def _on_stopped(
         self, broker: int, request: StopReplicaRequest, response: StopReplicaResponse
     ) -> None:
-        codes = dict(response.partitions)
+        codes: dict[TopicPartition, ErrorCode] = {}
+        for tp, code in response.partitions:
+            if STOP_REACTIONS[codes.get(tp, ErrorCode.NONE)] is Reaction.DONE:
+                codes[tp] = code  # of two topics of a name, the one that is not gone counts
         for stop in request.partitions:
             topic = self.context.topics.get(stop.tp.topic)
             if topic is None or topic.assignment.topic_id != stop.topic_id:

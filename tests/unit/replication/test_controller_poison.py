@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from uuid import UUID
 
 import pytest
 
 from replication.common.error_codes import ErrorCode
 from replication.common.limited_log import MOST
 from replication.common.messages import CreateTopicRequest, Response, TopicResponse
-from replication.common.state import TopicPartition
+from replication.common.state import TopicAssignment, TopicPartition
 from replication.controller.store import NOTES
 from replication.coordination import (
     Check,
@@ -24,7 +25,7 @@ from replication.coordination import (
     Op,
     nodes,
 )
-from replication.coordination.base import MAX_DATA_BYTES
+from replication.coordination.base import MAX_DATA_BYTES, WatchListener
 from tests.support.cases import for_each
 from tests.support.controllers import PAUSE_MS, T0, Brokers
 
@@ -228,6 +229,59 @@ def test_a_state_that_was_removed_is_not_made_up() -> None:
     assert (leader(b, T0), b.brokers[3].told[T0].isr) == (3, (3,))
 
 
+def test_a_topic_that_somebody_made_anew_under_its_id_gets_no_state() -> None:
+    b = brokers()
+    topic = b.admin.get(TOPIC)
+    assert topic is not None
+    remove(b, TOPIC)
+    b.admin.create(TOPIC, topic.data)
+    b.kill(3)
+    b.settle(10 * PAUSE_MS)
+    assert b.admin.get(STATE) is None
+    assert b.partition(OTHER).isr == (1, 2)
+
+
+def test_an_interrupted_deletion_is_no_damage(caplog: pytest.LogCaptureFixture) -> None:
+    b = brokers()
+    b.admin.create(nodes.delete_topic_path("t"))
+    remove(b, nodes.partition_path(T0))
+    next_controller(b)
+    b.start(1)
+    b.settle(PAUSE_MS)
+    assert sorted(b.admin.children(nodes.TOPICS)) == ["other", "third"]
+    assert "left out" not in caplog.text
+
+
+def test_the_deletion_of_what_was_left_out_goes_on() -> None:
+    """Under the same controller, as soon as it can be read."""
+    b = brokers()
+    topic = b.admin.get(TOPIC)
+    assert topic is not None
+    b.admin.set(TOPIC, b"{")
+    b.admin.create(nodes.delete_topic_path("t"))
+    next_controller(b)
+    b.start(1)
+    b.admin.set(TOPIC, topic.data)
+    b.settle(PAUSE_MS)
+    assert sorted(b.admin.children(nodes.TOPICS)) == ["other", "third"]
+
+
+def test_what_is_mended_before_anybody_watches_is_seen() -> None:
+    b = brokers()
+    topic, watch = b.admin.get(TOPIC), b.sessions[2].watch
+    assert topic is not None
+
+    def late(path: str, listener: WatchListener) -> None:
+        if path == TOPIC:
+            b.admin.set(TOPIC, topic.data)
+        watch(path, listener)
+
+    b.sessions[2].watch = late  # type: ignore[method-assign]
+    b.admin.set(TOPIC, b"{")
+    next_controller(b)
+    assert leader(b, T0) == 2
+
+
 def test_a_term_above_the_epochs_that_states_name() -> None:
     """As after the removal of the epoch's node: brokers refuse what they take for an old term."""
     b = brokers()
@@ -278,11 +332,10 @@ def test_of_two_topics_with_one_id_the_younger_is_left_out(
 )
 def test_foreign_names(path: str) -> None:
     b = brokers()
-    topic = b.admin.get(TOPIC)
-    assert topic is not None
-    put(b, path, topic.data)
+    put(b, path, nodes.encode_topic(TopicAssignment(UUID(int=7), {0: (2, 3)}, {})))
     next_controller(b)
     assert leader(b, T0) == 2
+    assert {tp.topic for tp in b.brokers[2].told} == {"t", "other", "third"}
 
 
 def test_an_office_without_an_owner_is_nobodys() -> None:
@@ -375,6 +428,14 @@ def test_a_conflict_that_lasts_concerns_one_thing(
     b.check()
 
 
+def test_a_state_that_nobody_may_write_concerns_one_partition() -> None:
+    b = brokers()
+    for broker in b.ids:
+        refuse(b, broker, STATE)
+    next_controller(b)
+    assert (leader(b, T0), leader(b, T1)) == (1, 3)
+
+
 def test_a_node_that_may_not_be_read_concerns_one_topic() -> None:
     b = brokers()
     get = b.sessions[2].get
@@ -387,6 +448,21 @@ def test_a_node_that_may_not_be_read_concerns_one_topic() -> None:
     b.sessions[2].get = refusing  # type: ignore[method-assign]
     next_controller(b)
     assert leader(b, T0) == 1
+    del b.sessions[2].get  # no node changes, so nothing tells of it
+    b.settle(b.config.unclean_election_interval_ms)
+    assert leader(b, T0) == 2
+
+
+def test_a_notification_that_may_not_be_removed_holds_up_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    b = brokers()
+    b.admin.create(NOTE, b"{", parents=True)
+    for broker in b.ids:
+        refuse(b, broker, NOTE)
+    next_controller(b)
+    assert f"{NOTE} stays" in caplog.text
+    assert "again, later" not in caplog.text
 
 
 # -- many -----------------------------------------------------------------------------------------

@@ -14,11 +14,14 @@ from replication.common.messages import (
     EPOCH_DURING_DELETE,
     LEADER_DURING_DELETE,
     CreateTopicRequest,
+    Request,
     StopReplicaPartition,
     StopReplicaRequest,
+    StopReplicaResponse,
     TopicResponse,
 )
 from replication.common.state import NO_LEADER, TopicAssignment, TopicPartition
+from replication.common.transport import OnReply
 from replication.controller.topics import spread
 from replication.coordination import nodes
 from tests.support.cases import for_each
@@ -183,6 +186,9 @@ class TestSpread:
         assert caught.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
 
 
+OLD_GONE, NEW_STAYS = ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR
+
+
 class TestDeletion:
     def test_replicas_go_first_then_the_nodes(self) -> None:
         b = Brokers()
@@ -294,6 +300,60 @@ class TestDeletion:
         b.settle(20 * PAUSE_MS)
         assert b.admin.children(nodes.TOPICS) == []
         assert b.brokers[3].logs == {}
+
+    def test_a_late_stop_of_an_earlier_topic_confirms_nothing(self) -> None:
+        """The next topic of the name waits for its own replica, which is still there."""
+        b = Brokers()
+        b.create(assignment=((2, 3),))
+        held: list[OnReply] = []
+        send = b.send
+
+        def slow(broker: int, request: Request, on_reply: OnReply, timeout_ms: int = 0) -> None:
+            if broker == 3 and isinstance(request, StopReplicaRequest):
+                held.append(on_reply)
+            else:
+                send(broker, request, on_reply, timeout_ms)
+
+        b.send = slow  # type: ignore[method-assign]
+        b.reassign((2,))
+        b.delete()  # nobody waits for 3, which is on its way to stop
+        b.create(assignment=((2, 3),))
+        new = b.topic().topic_id
+        assert b.delete() is ErrorCode.NONE
+        for count in (1, 2):
+            assert (len(held), b.topic().topic_id) == (count, new)
+            held[-1](StopReplicaResponse(ErrorCode.NONE, ((T0, ErrorCode.NONE),)))
+            b.settle()
+        assert b.admin.children(nodes.TOPICS) == []
+
+    @for_each("codes", [(OLD_GONE, NEW_STAYS), (NEW_STAYS, OLD_GONE)])
+    def test_one_answer_for_two_topics_of_the_name(self, codes: tuple[ErrorCode, ...]) -> None:
+        """It names the partition only, so both are gone only if it says so twice."""
+        b = Brokers()
+        b.create(assignment=((2, 3),))
+        b.brokers[3].deaf = True
+        b.reassign((2,))
+        b.delete()
+        b.create(assignment=((2, 3),))
+        new = b.topic().topic_id
+        assert b.delete() is ErrorCode.NONE
+        send = b.send
+
+        def both(broker: int, request: Request, on_reply: OnReply, timeout_ms: int = 0) -> None:
+            if broker == 3 and isinstance(request, StopReplicaRequest) and stays:
+                said = tuple((T0, code) for code in codes[: len(request.partitions)])
+                on_reply(StopReplicaResponse(ErrorCode.NONE, said))
+            else:
+                send(broker, request, on_reply, timeout_ms)
+
+        stays = True
+        b.send = both  # type: ignore[method-assign]
+        b.brokers[3].deaf = False
+        b.settle(PAUSE_MS)
+        assert b.topic().topic_id == new
+        stays = False
+        b.settle(20 * PAUSE_MS)
+        assert b.admin.children(nodes.TOPICS) == []
 
     def test_many_partitions_take_several_transactions(self) -> None:
         b = Brokers(1)
