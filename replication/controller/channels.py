@@ -162,6 +162,11 @@ class BrokerChannel:
             find_controller=on_stale,
         )
 
+    @property
+    def failures(self) -> int:
+        """How many tries in a row have failed."""
+        return self._call.failures
+
     def close(self) -> None:
         self._closed = True
         self._call.cancel()

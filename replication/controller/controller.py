@@ -58,6 +58,7 @@ BACKOFF = Backoff(100, 1000)  # pauses after no answer of the coordinator
 # Immediate retries. Then what is in conflict is left out; or the event waits like one without an
 # answer, if there is not one such thing.
 MAX_CONFLICTS = 10
+LASTING_REFUSALS = 5  # as a rule one overtaken request is refused once
 
 Fail = Callable[[ErrorCode], None]
 Serve: TypeAlias = Callable[[ControllerTerm, Any, OnReply], Task]
@@ -458,9 +459,10 @@ class Controller:
     ) -> BrokerChannel:
         def check() -> None:
             if self._term is not None and self.active:
-                self._add(_Event(self._term.check, nodes.CONTROLLER))
+                look = partial(self._check_refused, self._term, channel, broker)
+                self._add(_Event(look, nodes.CONTROLLER))
 
-        return BrokerChannel(
+        channel = BrokerChannel(
             broker,
             self._actor,
             self._runtime,
@@ -472,6 +474,22 @@ class Controller:
             check,
             self._config.controller_socket_timeout_ms,
         )
+        return channel
+
+    def _check_refused(
+        self, term: ControllerTerm, channel: BrokerChannel, broker: LiveBroker
+    ) -> None:
+        """Look whether a broker is right that this term is over."""
+        term.check()
+        if channel.failures >= LASTING_REFUSALS:
+            self._log.error(
+                "broker %s obeys a later controller than this one of epoch %s, which the "
+                "coordinator has forgotten: an older state was put back there. Restart that broker "
+                "to go on with that state",
+                broker.registration.broker_id,
+                self.epoch,
+                about=broker.broker_epoch,
+            )
 
     def _count(self) -> None:
         context = ControllerContext() if self._term is None else self._term.context

@@ -237,9 +237,21 @@ class ControllerTerm:
         changes, results = self._decisions.alter(request.broker_id, request.partitions)
         self._commit(changes)
         answers = results()
-        if any(answer.error_code is ErrorCode.NOT_CONTROLLER for answer in answers):
-            self._later(self.check)  # it knows epochs that this controller does not
+        ahead = [each.tp for each in answers if each.error_code is ErrorCode.NOT_CONTROLLER]
+        if ahead:  # it knows epochs that this controller does not
+            self._later(partial(self._check_ahead, ahead))
         reply(AlterPartitionResponse(ErrorCode.NONE, answers))
+
+    def _check_ahead(self, ahead: list[TopicPartition]) -> None:
+        """Look whether there is another controller, which has elected these leaders."""
+        self.check()
+        for tp in ahead:
+            self.context.log.error(
+                "the leader of %s was elected later than the coordinator knows: an older state was "
+                "put back there",
+                tp,
+                about=tp,
+            )
 
     def election_task(self, request: ElectLeadersRequest, reply: OnReply) -> Task:
         """Make an event that remembers what it has tried to elect (R-60)."""

@@ -6,6 +6,7 @@ CoordinationError
 ├── NotPermittedError              a node's access list keeps this session out
 ├── SessionExpiredError            the session is over: connect again, with a new object
 ├── CoordinatorUnavailableError    no answer; whether a write was carried out is unknown
+├── CoordinatorWentBackError       as before, because the store is at an older state than it was
 ├── CorruptNodeError               the bytes of a node are not what its path promises
 └── CorruptStoreError              the embedded store's file is damaged before its end
 """
@@ -69,6 +70,14 @@ class SessionExpiredError(CoordinationError):
 
 class CoordinatorUnavailableError(CoordinationError):
     """No answer. May be retried; whether a write was carried out is unknown."""
+
+
+class CoordinatorWentBackError(CoordinatorUnavailableError):
+    """The store is at an older state than this process has seen, as after a restore.
+
+    What was decided since is not in it, so an election by it could lose committed records. If that
+    state is all there is, the next start of the process goes by it.
+    """
 
 
 class CorruptNodeError(_PathError):
