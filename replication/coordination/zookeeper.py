@@ -153,6 +153,7 @@ class ZooKeeperCoordinator:
         self._lock = threading.Lock()
         self._state = SessionState.SUSPENDED
         self._closed = False
+        self._looking = False  # one look after the other, while the session is suspended
         self._watches: dict[str, list[WatchListener]] = {}
         self._state_listeners: list[StateListener] = []
         self._client: OneSessionClient = kazoo_client.OneSessionClient(self._on_event, **options)
@@ -348,7 +349,8 @@ class ZooKeeperCoordinator:
             watched = list(self._watches) if state is SessionState.CONNECTED else []
         for listener in list(self._state_listeners):
             self._deliver(partial(listener, state))
-        if state is SessionState.SUSPENDED:
+        if state is SessionState.SUSPENDED and not self._looking:
+            self._looking = True
             self._client.after(self._timeout_s, self._look_at_history)
         for path in watched:  # the server forgot them with the connection
             self._watch_again(path, 0)
@@ -357,7 +359,9 @@ class ZooKeeperCoordinator:
         """End the session if no server can have it: one that went back refuses a client that has
         seen more, and never says why.
         """
-        if self._state is not SessionState.SUSPENDED:
+        with self._lock:
+            self._looking = self._state is SessionState.SUSPENDED
+        if not self._looking:
             return
         probe = self._kazoo.OneSessionClient(lambda kind, path: None, **self._options)
         try:

@@ -114,13 +114,16 @@ def test_a_server_at_an_older_state_is_noticed(
 ) -> None:
     """It refuses sessions that have seen more, without a word. So they end here, and no other one
     begins in this process."""
-    service = open_coordinator(f"zookeeper://{server.hosts}", session_timeout_ms=400)
+    service = open_coordinator(
+        f"zookeeper://{server.hosts}", session_timeout_ms=10_000, request_timeout_ms=1500
+    )
     service.connect().close()
     server.stop()
     shutil.copytree(server.data, tmp_path / "older")
     server.start()
     session = service.connect()
-    session.create("/later")
+    for number in range(50):  # more than the attempts to connect make
+        session.create(f"/later-{number}")
     events = heard(session)
     server.put_back(tmp_path / "older")
     states = [SessionState.SUSPENDED, SessionState.EXPIRED]
@@ -130,7 +133,7 @@ def test_a_server_at_an_older_state_is_noticed(
             service.connect()
     session.close()
     other = connected(server)  # another process, which has seen nothing
-    assert other.get("/later") is None
+    assert other.get("/later-0") is None
     other.close()
 
 
