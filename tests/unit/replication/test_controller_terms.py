@@ -407,6 +407,17 @@ def test_who_obeys_a_later_controller_than_the_tree_has_is_named(
     assert b.controllers[1].active
 
 
+def test_one_request_that_was_overtaken_names_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    b = Brokers()
+    b.create()
+    b.brokers[3].controller_epoch = 99
+    b.kill(2)
+    b.brokers[3].controller_epoch = 0
+    b.settle(10 * PAUSE_MS)
+    assert [each for each in caplog.records if each.levelname == "ERROR"] == []
+    assert b.brokers[3].told[T0] == b.partition()
+
+
 def test_a_leader_that_was_elected_later_than_the_tree_knows_is_named(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
