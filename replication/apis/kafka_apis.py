@@ -10,6 +10,7 @@ from replication.apis.api_versions import ApiVersionsApi
 from replication.apis.common.handlers import Handler, Handlers
 from replication.apis.common.refusals import refusal
 from replication.common.error_codes import ErrorCode, error_code_of
+from replication.common.limited_log import LimitedLogger
 from replication.network import (
     CLOSE,
     NO_RESPONSE,
@@ -35,6 +36,7 @@ from replication.protocol import messages as wire
 from replication.protocol.buffers import size_of
 
 logger = get_logger(__name__)
+limited = LimitedLogger(logger)
 
 _DIRECTIONS = {ApiKey.PRODUCE: Direction.PRODUCE, ApiKey.FETCH: Direction.FETCH}
 
@@ -106,7 +108,7 @@ class KafkaApis:
         except Exception as error:
             what = "%s %s of %s failed: %s", route.api_key.name, version, received.client_id, error
             if error_code_of(error) is ErrorCode.UNKNOWN_SERVER_ERROR:
-                logger.exception(*what)
+                limited.exception(*what, about=route.api_key)
             else:  # not logged as a fault, because a client can ask for it at will
                 logger.info(*what)
             reply.fail(request, error)
@@ -182,7 +184,7 @@ class _OneReply:
         if self._take():
             self._send(message)
         else:
-            logger.error("a second answer to API %s was dropped", self._route.api_key)
+            limited.error("a second answer to API %s was dropped", self._route.api_key)
 
     def fail(self, request: Any, error: Exception) -> None:
         """Answer with the error's code where the schema has a place for it, else close (W-235)."""
@@ -209,7 +211,7 @@ class _OneReply:
         try:
             body = route.encode(message)
         except Exception:
-            logger.exception("an answer to API %s has no encoding", route.api_key)
+            limited.exception("an answer to API %s has no encoding", route.api_key)
             respond(CLOSE)
             return
         header = response_header(route.api_key, route.version, self._correlation_id)

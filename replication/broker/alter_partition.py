@@ -11,6 +11,7 @@ from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
 from replication.broker.controller_channel import REACTIONS, ControllerChannel
 from replication.common.error_codes import ErrorCode
+from replication.common.limited_log import LimitedLogger
 from replication.common.messages import (
     AlterPartitionItem,
     AlterPartitionRequest,
@@ -46,6 +47,7 @@ class AlterPartitionManager:
         broker_epoch: Callable[[], int],
     ) -> None:
         self._broker_id = broker_id
+        self._log = LimitedLogger(logger, runtime.clock)
         self._broker_epoch = broker_epoch
         self._actor = runtime.actor(f"alter-partition-{broker_id}")
         self._waiting: dict[TopicPartition, _Pending] = {}
@@ -86,7 +88,8 @@ class AlterPartitionManager:
         if not isinstance(response, AlterPartitionResponse):
             return Reaction.AGAIN
         if response.error_code is not ErrorCode.NONE:
-            logger.warning("broker %s: ISR changes: %s", self._broker_id, response.error_code.name)
+            code = response.error_code
+            self._log.warning("broker %s: ISR changes: %s", self._broker_id, code.name, about=code)
             reaction = REACTIONS[response.error_code]
             # None of them was judged, and the leaders wait for a verdict.
             return Reaction.AGAIN if reaction.ends else reaction
@@ -107,16 +110,17 @@ class AlterPartitionManager:
                 for tp, item in self._sent.items()
             )
         for pending, result in judged:
-            _tell(pending, result)
+            self._tell(pending, result)
         return Reaction.AGAIN if unjudged and again is Reaction.DONE else again
 
-
-def _tell(pending: _Pending, result: AlterPartitionResult) -> None:
-    """Deliver a verdict. An exception of one callback does not stop the others."""
-    try:
-        pending.on_result(result)
-    except Exception:
-        logger.exception("%s: the verdict on its ISR was not taken over", result.tp)
+    def _tell(self, pending: _Pending, result: AlterPartitionResult) -> None:
+        """Deliver a verdict. An exception of one callback does not stop the others."""
+        try:
+            pending.on_result(result)
+        except Exception:
+            self._log.exception(
+                "%s: the verdict on its ISR was not taken over", result.tp, about=result.tp
+            )
 
 
 def _origin(item: AlterPartitionItem) -> tuple[object, ...]:

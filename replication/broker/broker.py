@@ -12,6 +12,7 @@ import random
 import threading
 from collections.abc import Callable, Iterable
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from checkpoints.loggers import get_logger
@@ -28,7 +29,6 @@ from replication.broker.membership import Membership
 from replication.broker.producer_ids import ProducerIdManager, reserve_producer_ids
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode
-from replication.common.errors import DuplicateBrokerRegistrationError
 from replication.common.messages import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -61,7 +61,12 @@ from replication.common.runtime import Runtime
 from replication.common.state import UNKNOWN_EPOCH, BrokerRegistration, Endpoint
 from replication.common.transport import OnReply, Transport
 from replication.controller import Controller
-from replication.coordination import Coordinator, CoordinatorFactory, CorruptNodeError
+from replication.coordination import (
+    Coordinator,
+    CoordinatorFactory,
+    CoordinatorWentBackError,
+    CorruptNodeError,
+)
 from replication.replica_manager.metadata_cache import MetadataCache
 from replication.replica_manager.replica_manager import ReplicaManager
 
@@ -195,7 +200,7 @@ class Broker:
         self.membership = Membership(
             broker_id,
             runtime,
-            connect,
+            partial(self._begin_session, connect),
             self._registration,
             self,
             self.config.initial_broker_registration_timeout_ms,
@@ -344,6 +349,13 @@ class Broker:
             self._on_directory_failure(path, error)
         self.membership.start()
 
+    def _begin_session(self, connect: CoordinatorFactory) -> Coordinator:
+        try:
+            return connect()
+        except CoordinatorWentBackError as error:
+            self.on_refused(error)
+            raise
+
     def _registration(self) -> BrokerRegistration:
         """The registration, with the epochs since which nothing was lost: that of the last clean
         stop (KIP-966), those before it, and those of this process.
@@ -369,6 +381,10 @@ class Broker:
             logger.error("broker %s: no producer ids are reserved: %s", self.broker_id, error)
 
     def on_joined(self, session: Coordinator, broker_epoch: int) -> None:
+        if broker_epoch <= self.broker_epoch:
+            error = f"broker epoch {broker_epoch} comes after {self.broker_epoch}"
+            self.on_refused(CoordinatorWentBackError(f"{error}: an older state was put back"))
+            return
         with self._lock:
             after = next_state(self.state, BrokerEvent.JOINED)
             if after is None:
@@ -390,10 +406,12 @@ class Broker:
             self.alter_partition.hurry()
             self._actor.post(self._departure.hurry)
 
-    def on_refused(self, error: DuplicateBrokerRegistrationError) -> None:
+    def on_refused(self, error: LogstoreError) -> None:
         self._actor.post(lambda: self._refused(error))
 
-    def _refused(self, error: DuplicateBrokerRegistrationError) -> None:
+    def _refused(self, error: LogstoreError) -> None:
+        if self.fatal_error is not None:
+            return
         logger.error("broker %s stops: %s", self.broker_id, error)
         self.fatal_error = error
         self._advance(BrokerEvent.STOP)

@@ -12,6 +12,7 @@ from functools import partial
 
 from checkpoints.loggers import get_logger
 from replication.common.error_codes import ErrorCode
+from replication.common.limited_log import LimitedLogger
 from replication.common.messages import InitProducerIdRequest, InitProducerIdResponse, Response
 from replication.common.runtime import Runtime
 from replication.coordination import (
@@ -45,6 +46,7 @@ class ProducerIdManager:
     ) -> None:
         self._broker_id = broker_id
         self._runtime = runtime
+        self._log = LimitedLogger(logger, runtime.clock)
         self._session = session
         self._actor = runtime.actor(f"producer-ids-{broker_id}", may_hang=True)
         self._free = range(0)
@@ -67,9 +69,9 @@ class ProducerIdManager:
         try:
             reserve_producer_ids(self._living(), self._through)
         except CorruptNodeError as error:  # because of which no id is assigned either
-            logger.error("broker %s: no producer ids are reserved: %s", self._broker_id, error)
+            self._log.error("broker %s: no producer ids are reserved: %s", self._broker_id, error)
         except CoordinationError as error:
-            logger.warning("broker %s: ids are not reserved yet: %s", self._broker_id, error)
+            self._log.warning("broker %s: ids are not reserved yet: %s", self._broker_id, error)
             self._retries = True
             self._runtime.call_later(RETRY_MS, lambda: self._actor.post(self._reserve_again))
 
@@ -86,7 +88,7 @@ class ProducerIdManager:
                 session, last
             )
         except CoordinationError as error:
-            logger.warning("broker %s: no producer ids: %s", self._broker_id, error)
+            self._log.warning("broker %s: no producer ids: %s", self._broker_id, error)
             code = ErrorCode.BROKER_NOT_AVAILABLE
             reply(InitProducerIdResponse(code, error_message=str(error)))
             return

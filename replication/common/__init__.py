@@ -10,6 +10,7 @@ __all__ = [
     "error_codes",
     "errors",
     "internal_topics",
+    "limited_log",
     "messages",
     "quota",
     "retrying",

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from checkpoints.loggers import get_logger
 from logstore.common.shield import run_shielded
+from replication.common.limited_log import LimitedLogger
 from replication.common.messages import Request, Response
 from replication.common.runtime import Cancellable, Runtime
 
@@ -142,14 +143,6 @@ class _Call:
             self.on_reply(response if passes else None)
 
 
-def _serve(broker_id: int, handler: Handler, request: Request, call: _Call) -> None:
-    try:
-        handler(request, call.reply)
-    except Exception:  # an error of the receiver, which is not the sender's
-        logger.exception("broker %s failed over a request", broker_id)
-        call.reply(None)
-
-
 def _fail(calls: Iterable[_Call]) -> None:
     """Fail calls. An exception of one callback does not stop the others."""
     for call in calls:
@@ -166,6 +159,7 @@ class LocalTransport:
         self._network = network
         self._from = broker_id
         self._runtime = runtime
+        self._log = LimitedLogger(logger, runtime.clock)
         self._timer: Cancellable | None = None
         self._timer_ms = 0
         self._lock = threading.Lock()
@@ -187,7 +181,14 @@ class LocalTransport:
         if self._timer is None or deadline_ms < self._timer_ms:
             self._arm(deadline_ms)
         # An interrupt of a client's main thread does not end a broker's work in its middle.
-        run_shielded(partial(_serve, broker_id, handler, request, call))
+        run_shielded(partial(self._serve, broker_id, handler, request, call))
+
+    def _serve(self, broker_id: int, handler: Handler, request: Request, call: _Call) -> None:
+        try:
+            handler(request, call.reply)
+        except Exception:  # an error of the receiver, which is not the sender's
+            self._log.exception("broker %s failed over a request", broker_id, about=broker_id)
+            call.reply(None)
 
     def _arm(self, deadline_ms: int) -> None:
         """Set one timer for all open calls, at the first deadline.

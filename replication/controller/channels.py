@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
-from checkpoints.loggers import get_logger
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import (
     ControlRequest,
@@ -29,8 +28,6 @@ from replication.common.runtime import Actor, Runtime
 from replication.common.state import LiveBroker, TopicPartition
 from replication.common.transport import Transport
 from replication.controller.context import ControllerContext
-
-logger = get_logger(__name__)
 
 BACKOFF = Backoff(100, 1000)
 REFUSED_BACKOFF = Backoff(100, 10_000)  # for single partitions, while the others go on
@@ -165,6 +162,11 @@ class BrokerChannel:
             find_controller=on_stale,
         )
 
+    @property
+    def failures(self) -> int:
+        """How many tries in a row have failed."""
+        return self._call.failures
+
     def close(self) -> None:
         self._closed = True
         self._call.cancel()
@@ -293,7 +295,9 @@ class BrokerChannel:
         assert isinstance(response, ControlResponse)
         code = response.error_code
         if code not in (_E.NONE, _E.STALE_BROKER_EPOCH):
-            logger.warning("broker %s answers %s", self._broker_id, code.name)
+            self._context.log.warning(
+                "broker %s answers %s", self._broker_id, code.name, about=(self._broker_id, code)
+            )
         return REQUEST_REACTIONS[code]
 
     def _on_answer(self) -> None:
@@ -313,7 +317,13 @@ class BrokerChannel:
         table = ROLE_REACTIONS if isinstance(request, LeaderAndIsrRequest) else STOP_REACTIONS
         refused = {tp: code for tp, code in response.partitions if table[code] is Reaction.AGAIN}
         for tp, code in refused.items():
-            logger.warning("broker %s answers %s for %s", self._broker_id, code.name, tp)
+            self._context.log.warning(
+                "broker %s answers %s for %s",
+                self._broker_id,
+                code.name,
+                tp,
+                about=(self._broker_id, code),
+            )
         if isinstance(request, StopReplicaRequest):
             for stop in request.partitions:
                 if stop.tp in refused and not _is_of(self._roles, stop):

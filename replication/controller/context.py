@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
+from uuid import UUID
 
 from checkpoints.loggers import get_logger
 from logstore.common.config import LogConfig
 from logstore.common.errors import ConfigError
+from replication.common.limited_log import LimitedLogger
 from replication.common.messages import PartitionChange
 from replication.common.state import (
     NO_LEADER,
@@ -28,6 +30,7 @@ logger = get_logger(__name__)
 # Sets in order of insertion, because requests must not depend on hashes.
 Partitions: TypeAlias = dict[TopicPartition, None]
 Changes: TypeAlias = dict[TopicPartition, PartitionRegistration]
+LeftOut: TypeAlias = str | TopicPartition  # a topic, or one partition
 
 
 @dataclass(slots=True)
@@ -58,14 +61,16 @@ class ControllerContext:
     ``defaults`` is the configuration of a topic without its own: this broker's, as in Kafka.
     """
 
-    def __init__(self, defaults: LogConfig | None = None) -> None:
+    def __init__(self, defaults: LogConfig | None = None, log: LimitedLogger | None = None) -> None:
         self._defaults = defaults or LogConfig()
+        self.log = log or LimitedLogger(logger)
         self.live: dict[int, LiveBroker] = {}
         self.remembered: dict[int, int] = {}  # the last epoch of each broker that was processed
         self.shutting_down: dict[int, None] = {}
         self.offline: dict[int, Partitions] = {}  # in failed log directories of live brokers (R-66)
         self.topics: dict[str, Topic] = {}
         self.names: dict[str, str] = {}  # topic names, by the form in which they collide (F-2)
+        self.topic_ids: dict[UUID, str] = {}
         self.partitions: Changes = {}
         self.on_broker: dict[int, Partitions] = {}  # replicas, also of partitions without a state
         self.leaderless: Partitions = {}
@@ -76,7 +81,9 @@ class ControllerContext:
         self.unread_topics: dict[str, None] = {}
         self.unread: Partitions = {}
         self.unread_deletions = False  # a topic may be marked although no answer confirmed it
-        self.unreadable: dict[str | TopicPartition, None] = {}  # ignored, and not sent to brokers
+        self.unreadable: dict[LeftOut, None] = {}  # left out, and not sent to brokers
+        # The brokers that came back uncleanly while it was left out, and may lack records.
+        self.distrusted: dict[LeftOut, frozenset[int]] = {}
 
     # -- topics and partitions -------------------------------------------------------------------
 
@@ -85,6 +92,9 @@ class ControllerContext:
         before = self.topics.get(name)
         self.unreadable.pop(name, None)
         self.names[name.replace(".", "_")] = name
+        if before is not None:
+            self.topic_ids.pop(before.assignment.topic_id, None)
+        self.topic_ids[assignment.topic_id] = name
         self.topics[name] = Topic(assignment, version, self.resolve(name, assignment.config))
         for number, replicas in assignment.partitions.items():
             tp = TopicPartition(name, number)
@@ -102,7 +112,7 @@ class ControllerContext:
         try:
             return self._defaults.with_properties(properties)
         except ConfigError as error:
-            logger.error("topic %s: its configuration is ignored: %s", name, error)
+            self.log.error("topic %s: its configuration is ignored: %s", name, error, about=name)
             return self._defaults
 
     def put(self, tp: TopicPartition, registration: PartitionRegistration) -> None:
@@ -114,10 +124,66 @@ class ControllerContext:
             _mark(self.leaderless, tp, leader == NO_LEADER)
             _mark(self.imbalanced, tp, (leader,) != registration.replicas[:1])
 
+    def expect(self, tp: TopicPartition) -> None:
+        """Note that a partition never had a state, and waits for a live replica."""
+        self.unreadable.pop(tp, None)
+        if tp.topic not in self.deleting:
+            self.uninitialised[tp] = None
+
     def leave_out(self, tp: TopicPartition) -> None:
         """Leave a partition out of all decisions. Its state is unreadable or has vanished."""
         self._forget(tp)
+        self.unread.pop(tp, None)
         self.unreadable[tp] = None
+
+    def leave_out_topic(self, name: str) -> None:
+        """Leave out a topic with all its partitions."""
+        if name in self.topics:
+            for number in self.topics[name].assignment.partitions:
+                self.unread.pop(TopicPartition(name, number), None)
+            self.remove_topic(name)
+        self.unread_topics.pop(name, None)
+        self.unreadable[name] = None
+
+    def left_out_topics(self) -> list[str]:
+        """Topics that are left out, in whole or in part."""
+        names = (each if isinstance(each, str) else each.topic for each in self.unreadable)
+        return list(dict.fromkeys(names))
+
+    def read_left_out(self, name: str) -> None:
+        """Have everything of a topic that is left out read again."""
+        left_out = [e for e in self.unreadable if name == (e if isinstance(e, str) else e.topic)]
+        for each in left_out:
+            self.unread_topics[name] = None
+            self.unread_deletions = True
+            if not isinstance(each, str):
+                self.unread[each] = None
+
+    def doubtful_replicas(self) -> dict[TopicPartition, frozenset[int]]:
+        """Partitions that are no longer left out, and whom to distrust there."""
+        doubtful: dict[TopicPartition, frozenset[int]] = {}
+        for each, brokers in self.distrusted.items():
+            for tp in self._partitions_of(each):
+                if self.is_active(tp):
+                    doubtful[tp] = doubtful.get(tp, frozenset()) | brokers
+        return doubtful
+
+    def still_distrusted(self) -> dict[LeftOut, frozenset[int]]:
+        """What remains of ``distrusted`` once those replicas have left their ISRs."""
+        still: dict[LeftOut, frozenset[int]] = {}
+        for each, brokers in self.distrusted.items():
+            left = [each, *self._partitions_of(each)]
+            for remaining in filter(self.unreadable.__contains__, left):
+                still[remaining] = still.get(remaining, frozenset()) | brokers
+        return still
+
+    def _partitions_of(self, each: LeftOut) -> list[TopicPartition]:
+        if not isinstance(each, str):
+            return [each]
+        topic = self.topics.get(each)
+        return (
+            [] if topic is None else [TopicPartition(each, n) for n in topic.assignment.partitions]
+        )
 
     def _forget(self, tp: TopicPartition) -> None:
         self.partitions.pop(tp, None)
@@ -152,6 +218,8 @@ class ControllerContext:
     def remove_topic(self, name: str) -> None:
         topic = self.topics.pop(name)
         self.names.pop(name.replace(".", "_"), None)
+        if self.topic_ids.get(topic.assignment.topic_id) == name:
+            del self.topic_ids[topic.assignment.topic_id]
         for number, replicas in topic.assignment.partitions.items():
             tp = TopicPartition(name, number)
             self._forget(tp)

@@ -14,6 +14,7 @@ from checkpoints.loggers import get_logger
 from logstore.common.config import LogConfig
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode, error_code_of
+from replication.common.limited_log import LimitedLogger
 from replication.common.messages import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -54,7 +55,10 @@ from replication.coordination import (
 logger = get_logger(__name__)
 
 BACKOFF = Backoff(100, 1000)  # pauses after no answer of the coordinator
-MAX_CONFLICTS = 10  # immediate retries; then the event waits like one without an answer
+# Immediate retries. Then what is in conflict is left out; or the event waits like one without an
+# answer, if there is not one such thing.
+MAX_CONFLICTS = 10
+LASTING_REFUSALS = 5  # as a rule one overtaken request is refused once
 
 Fail = Callable[[ErrorCode], None]
 Serve: TypeAlias = Callable[[ControllerTerm, Any, OnReply], Task]
@@ -109,12 +113,14 @@ class Controller:
         self._transport = transport
         self._config = config
         self._rng = rng
-        self._defaults = defaults  # the number of topics
+        self._defaults = defaults
+        self._log = LimitedLogger(logger, runtime.clock)
         self._actor = runtime.actor(f"controller-{broker_id}", may_hang=True)
         self._numbers = Numbers()
         self._signalled: set[tuple[int, str]] = set()
         self._session: Coordinator | None = None
         self._unwatched: list[str] = []
+        self._looked_after: set[str] = set()  # left-out topics that this session watches
         self._store: ControllerStore | None = None
         self._term: ControllerTerm | None = None
         self._timers: list[Cancellable] = []
@@ -180,6 +186,7 @@ class Controller:
     def _start(self, session: Coordinator, broker_epoch: int) -> None:
         logger.debug("broker %s, epoch %s, stands for controller", self._broker_id, broker_epoch)
         self._session = session
+        self._looked_after = set()
         self._happens(Happened.SESSION_BEGAN)
         self._work()
 
@@ -238,7 +245,7 @@ class Controller:
                 self._work()
             case ControllerState.ACTIVE:
                 assert self._term is not None
-                self._add(_Event(partial(_SIGNALS[path], self._term), path))
+                self._add(_Event(_event_of(self._term, path), path))
             case _:
                 pass
 
@@ -294,7 +301,12 @@ class Controller:
                 self._happens(Happened.DEPOSED)
                 _refuse(event, ErrorCode.NOT_CONTROLLER)
             case ConflictError() | CoordinatorUnavailableError():
-                logger.warning("controller %s: again, later: %s", self._broker_id, error)
+                self._log.warning(
+                    "controller %s: again, later: %s",
+                    self._broker_id,
+                    error,
+                    about=getattr(error, "path", None),
+                )
                 if self._runtime.now_ms() < event.deadline_ms:
                     again(event)
                 else:
@@ -303,35 +315,64 @@ class Controller:
             case _ if event.fail is not None:
                 event.fail(error_code_of(error))
             case _:
-                logger.warning("controller %s reads everything again: %s", self._broker_id, error)
+                self._log.warning(
+                    "controller %s reads everything again: %s",
+                    self._broker_id,
+                    error,
+                    about=type(error),
+                )
                 self._happens(Happened.FAILED)
                 self._wait()
         if self._term is not None and self.active:
             self._term.flush()
+            self._look_after_what_is_left_out(self._term)
         self._count()
 
     def _outcome(self, task: Task) -> Exception | None:
         """Run a task. Returns its exception or None.
 
-        After a conflict it runs again at once, on fresh reads.
+        After a conflict it runs again at once, on fresh reads; after the tenth at the same node,
+        without what that belongs to.
         """
-        outcome: Exception | None = None
-        for _ in range(MAX_CONFLICTS):
+        conflicts: list[str] = []
+        left_out: set[str] = set()
+        while True:
             try:
                 if self._term is not None:
                     self._term.settle()
                 task()
             except ConflictError as conflict:
-                logger.warning("controller %s: again: %s", self._broker_id, conflict)
-                outcome = conflict
+                path = conflict.path
+                self._log.warning("controller %s: again: %s", self._broker_id, conflict, about=path)
+                conflicts.append(path)
+                if len(conflicts) < MAX_CONFLICTS:
+                    continue
+                is_lasting = conflicts.count(path) == MAX_CONFLICTS and path not in left_out
+                if not (is_lasting and self._term is not None and self._term.leave_out(conflict)):
+                    return conflict
+                left_out.add(path)
+                conflicts.clear()
             except (CoordinationError, DeposedError) as error:
                 return error
             except Exception as error:
-                logger.exception("controller %s: an event failed", self._broker_id)
+                self._log.exception("controller %s: an event failed", self._broker_id)
                 return error
             else:
                 return None
-        return outcome
+
+    def _look_after_what_is_left_out(self, term: ControllerTerm) -> None:
+        for name in term.context.left_out_topics():
+            if name not in self._looked_after:
+                self._add(_Event(partial(self._look_after, term, name), f"look after {name}"))
+
+    def _look_after(self, term: ControllerTerm, name: str) -> None:
+        """Have each change of a topic's nodes looked at, and those that came before the watches."""
+        session = self._session
+        assert session is not None
+        for path in (nodes.topic_path(name), nodes.topic_config_path(name)):
+            session.watch(path, partial(self._signal, session, path))
+        self._looked_after.add(name)
+        self._later(term.look_again_task(name))
 
     def _wait(self) -> None:
         self._failures += 1
@@ -363,7 +404,7 @@ class Controller:
 
     def _stand(self) -> None:
         assert self._session is not None
-        store = ControllerStore(self._session, self._defaults)
+        store = ControllerStore(self._session, self._defaults, self._log)
         if not store.try_become_controller(self._broker_id, self._runtime.clock.wall_ms()):
             self._happens(Happened.OTHER_ELECTED)
             return
@@ -418,9 +459,10 @@ class Controller:
     ) -> BrokerChannel:
         def check() -> None:
             if self._term is not None and self.active:
-                self._add(_Event(self._term.check, nodes.CONTROLLER))
+                look = partial(self._check_refused, self._term, channel, broker)
+                self._add(_Event(look, nodes.CONTROLLER))
 
-        return BrokerChannel(
+        channel = BrokerChannel(
             broker,
             self._actor,
             self._runtime,
@@ -432,6 +474,22 @@ class Controller:
             check,
             self._config.controller_socket_timeout_ms,
         )
+        return channel
+
+    def _check_refused(
+        self, term: ControllerTerm, channel: BrokerChannel, broker: LiveBroker
+    ) -> None:
+        """Look whether a broker is right that this term is over."""
+        term.check()
+        if channel.failures >= LASTING_REFUSALS:
+            self._log.error(
+                "broker %s obeys a later controller than this one of epoch %s, which the "
+                "coordinator has forgotten: an older state was put back there. Restart that broker "
+                "to go on with that state",
+                broker.registration.broker_id,
+                self.epoch,
+                about=broker.broker_epoch,
+            )
 
     def _count(self) -> None:
         context = ControllerContext() if self._term is None else self._term.context
@@ -451,6 +509,14 @@ _SIGNALS: dict[str, Callable[[ControllerTerm], None]] = {
     nodes.ISR_CHANGES: ControllerTerm.on_isr_changes,
     nodes.LOG_DIR_EVENTS: ControllerTerm.on_log_dir_events,
 }
+
+
+def _event_of(term: ControllerTerm, path: str) -> Task:
+    """What a change at or below a watched path causes."""
+    read = _SIGNALS.get(path)
+    if read is not None:
+        return partial(read, term)
+    return term.look_again_task(path.rpartition("/")[2])
 
 
 def _at_once(method: Callable[[ControllerTerm, Any, OnReply], None]) -> Serve:

@@ -7,7 +7,7 @@ rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import AlterPartitionItem, AlterPartitionResult, ElectionType
@@ -168,6 +168,15 @@ class PartitionDecisions:
             return self.decide(tp, mode=Mode.ONLINE, isr=isr, unclean=unclean)
 
         return self._changes(self._on(gone), after)
+
+    def distrust(self, doubtful: Mapping[TopicPartition, Collection[int]]) -> Changes:
+        """Remove replicas that came back uncleanly while nobody could decide on their partition."""
+
+        def after(tp: TopicPartition) -> PartitionRegistration:
+            isr = [r for r in self._context.partitions[tp].isr if r not in doubtful[tp]]
+            return self.decide(tp, mode=Mode.ONLINE, isr=isr, unclean=doubtful[tp])
+
+        return self._changes(doubtful, after)
 
     def elect_leaderless(self) -> Changes:
         """Elect leaders where there is none, after a broker came up and periodically (R-59)."""

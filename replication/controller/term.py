@@ -49,7 +49,7 @@ from replication.controller.channels import (
 from replication.controller.context import Changes, ControllerContext, ControllerStats
 from replication.controller.outbox import Outbox
 from replication.controller.partitions import PartitionDecisions
-from replication.controller.store import ControllerStore, DeposedError
+from replication.controller.store import ConflictError, ControllerStore, DeposedError
 from replication.controller.topics import (
     Reassignment,
     altered_config,
@@ -100,6 +100,7 @@ class ControllerTerm:
         Brokers are informed when it is complete.
         """
         self._store.read(self.context)
+        self._store.outrank(known.controller_epoch for known in self.context.partitions.values())
         self._store.read_deletions(self.context)
         self.on_brokers()
         self._commit(self._decisions.complete_reassignments())
@@ -127,6 +128,7 @@ class ControllerTerm:
         """
         if self._store.is_deposed():
             raise DeposedError("another controller was elected, or this one was removed")
+        self._store.sign()
 
     # -- brokers ---------------------------------------------------------------------------------
 
@@ -152,7 +154,14 @@ class ControllerTerm:
         gone = [broker for broker in context.on_broker if broker not in context.live]
         if context.live != before:
             self._outbox.announce()
+        self._distrust_where_they_were_left_out()
         self._commit(self._decisions.fence(gone, unclean))
+        if unclean and context.unreadable:
+            more = {each: context.distrusted.get(each, frozenset()) for each in context.unreadable}
+            self._store.distrust(
+                context,
+                {**context.distrusted, **{each: had.union(unclean) for each, had in more.items()}},
+            )
         if news:
             self._store.remember(news)
             remembered.update(news)
@@ -160,6 +169,16 @@ class ControllerTerm:
             self._outbox.announce()
         self._commit(self._decisions.first_states())
         self._commit(self._decisions.elect_leaderless())
+
+    def _distrust_where_they_were_left_out(self) -> None:
+        """Process unclean restarts that were missed by what was left out meanwhile (R-70)."""
+        context = self.context
+        if not context.distrusted:
+            return
+        self._commit(self._decisions.distrust(context.doubtful_replicas()))
+        still = context.still_distrusted()
+        if still != context.distrusted:
+            self._store.distrust(context, still)
 
     def controlled_shutdown(self, request: ControlledShutdownRequest, reply: OnReply) -> None:
         """Move the broker's leaderships away, and answer when it may stop (R-65)."""
@@ -175,10 +194,10 @@ class ControllerTerm:
 
     def on_log_dir_events(self) -> None:
         """Ask brokers which replicas are lost with a log directory (R-66)."""
-        paths, brokers = self._store.log_dir_events()
-        for broker in dict.fromkeys(brokers):
+        notes = self._store.log_dir_events()
+        for broker in dict.fromkeys(notes.found):
             self._outbox.all_roles_to(broker)
-        self._store.remove(paths)
+        self._store.remove(notes.paths)
 
     def _is_current(self, broker: int, broker_epoch: int) -> bool:
         known = self.context.live.get(broker)
@@ -218,9 +237,21 @@ class ControllerTerm:
         changes, results = self._decisions.alter(request.broker_id, request.partitions)
         self._commit(changes)
         answers = results()
-        if any(answer.error_code is ErrorCode.NOT_CONTROLLER for answer in answers):
-            self._later(self.check)  # it knows epochs that this controller does not
+        ahead = [each.tp for each in answers if each.error_code is ErrorCode.NOT_CONTROLLER]
+        if ahead:  # it knows epochs that this controller does not
+            self._later(partial(self._check_ahead, ahead))
         reply(AlterPartitionResponse(ErrorCode.NONE, answers))
+
+    def _check_ahead(self, ahead: list[TopicPartition]) -> None:
+        """Look whether there is another controller, which has elected these leaders."""
+        self.check()
+        for tp in ahead:
+            self.context.log.error(
+                "the leader of %s was elected later than the coordinator knows: an older state was "
+                "put back there",
+                tp,
+                about=tp,
+            )
 
     def election_task(self, request: ElectLeadersRequest, reply: OnReply) -> Task:
         """Make an event that remembers what it has tried to elect (R-60)."""
@@ -240,8 +271,30 @@ class ControllerTerm:
         """Periodically elect leaders for partitions without one (R-59), and finish requested
         elections.
         """
+        left_out = self.context.left_out_topics()
+        if left_out:
+            self._later(self.look_again_task(*left_out))
         self._commit(self._decisions.first_states())
         self._commit(self._decisions.elect_leaderless())
+
+    def look_again_task(self, *names: str) -> Task:
+        """Make an event that reads, once, what is left out of topics, because a node has changed.
+
+        What can be read again has missed what happened to brokers meanwhile.
+        """
+        unread = [*names]
+
+        def look() -> None:
+            while unread:
+                self.context.read_left_out(unread.pop())
+            self._writer.settle()
+            self.on_brokers()
+
+        return look
+
+    def leave_out(self, conflict: ConflictError) -> bool:
+        """Go on without the partition or the topic that is in conflict again and again."""
+        return self._store.leave_out(self.context, conflict)
 
     def rebalance(self) -> None:
         """Periodically elect preferred replicas that do not lead (R-61)."""
@@ -292,10 +345,10 @@ class ControllerTerm:
 
     def on_isr_changes(self) -> None:
         """Read registrations that brokers have changed in the tree themselves."""
-        paths, changed = self._store.isr_changes()
-        self._writer.doubt(filter(self.context.is_active, dict.fromkeys(changed)))
+        notes = self._store.isr_changes()
+        self._writer.doubt(filter(self.context.is_active, dict.fromkeys(notes.found)))
         self._writer.settle()
-        self._store.remove(paths)
+        self._store.remove(notes.paths)
 
     # -- topics ----------------------------------------------------------------------------------
 
@@ -417,7 +470,10 @@ class ControllerTerm:
     def _on_stopped(
         self, broker: int, request: StopReplicaRequest, response: StopReplicaResponse
     ) -> None:
-        codes = dict(response.partitions)
+        codes: dict[TopicPartition, ErrorCode] = {}
+        for tp, code in response.partitions:
+            if STOP_REACTIONS[codes.get(tp, ErrorCode.NONE)] is Reaction.DONE:
+                codes[tp] = code  # of two topics of a name, the one that is not gone counts
         for stop in request.partitions:
             topic = self.context.topics.get(stop.tp.topic)
             if topic is None or topic.assignment.topic_id != stop.topic_id:

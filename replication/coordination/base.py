@@ -20,12 +20,19 @@ MAX_PATH_BYTES = 4096
 
 
 class Node(NamedTuple):
-    """A node as ``get`` returns it. ``ephemeral_owner`` is a session id, or 0."""
+    """A node as ``get`` returns it.
+
+    Attributes:
+        ephemeral_owner: a session id, or 0.
+        removed_children: how many children it has lost. A node that has none, and lost none, never
+            had any.
+    """
 
     data: bytes
     version: int
     czxid: int
     ephemeral_owner: int
+    removed_children: int = 0
 
 
 class Create(NamedTuple):

@@ -3,8 +3,10 @@
 CoordinationError
 ├── NoNodeError, NodeExistsError, BadVersionError, NotEmptyError   nothing was changed
 ├── NoChildrenForEphemeralsError                                   nothing was changed
+├── NotPermittedError              a node's access list keeps this session out
 ├── SessionExpiredError            the session is over: connect again, with a new object
 ├── CoordinatorUnavailableError    no answer; whether a write was carried out is unknown
+├── CoordinatorWentBackError       as before, because the store is at an older state than it was
 ├── CorruptNodeError               the bytes of a node are not what its path promises
 └── CorruptStoreError              the embedded store's file is damaged before its end
 """
@@ -56,12 +58,26 @@ class NoChildrenForEphemeralsError(_PathError):
     reason = "its parent is ephemeral and has no children"
 
 
+class NotPermittedError(_PathError):
+    """The access list of a node keeps this session out; nothing was changed."""
+
+    reason = "is not for this session"
+
+
 class SessionExpiredError(CoordinationError):
     """The session ended, by ``close`` or by its timeout, and its ephemeral nodes with it."""
 
 
 class CoordinatorUnavailableError(CoordinationError):
     """No answer. May be retried; whether a write was carried out is unknown."""
+
+
+class CoordinatorWentBackError(CoordinatorUnavailableError):
+    """The store is at an older state than this process has seen, as after a restore.
+
+    What was decided since is not in it, so an election by it could lose committed records. If that
+    state is all there is, the next start of the process goes by it.
+    """
 
 
 class CorruptNodeError(_PathError):

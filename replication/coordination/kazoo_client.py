@@ -7,6 +7,7 @@ expiry. Only this module imports kazoo and uses its internals.
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ _REFUSALS: dict[type[Exception], Callable[[str], errors.CoordinationError]] = {
     zk.BadVersionError: errors.BadVersionError,
     zk.NotEmptyError: errors.NotEmptyError,
     zk.NoChildrenForEphemeralsError: errors.NoChildrenForEphemeralsError,
+    zk.NoAuthError: errors.NotPermittedError,
 }
 _NO_ANSWER = (
     KazooTimeoutError,
@@ -74,6 +76,7 @@ class OneSessionClient(KazooClient):  # type: ignore[misc]
         logger = get_logger(__name__)
         super().__init__(connection_retry=dict(_RECONNECT), logger=logger, **options)
         self._on_event = on_event
+        self._ended = threading.Event()
         self._connection._read_watch_event = self._read_watch_event
         self._handshake = self._connection._invoke
         self._connection._invoke = self._bounded_handshake
@@ -84,6 +87,18 @@ class OneSessionClient(KazooClient):  # type: ignore[misc]
         if chroot:
             answer(self.ensure_path_async(chroot), timeout_s, chroot)
         self.chroot = chroot
+
+    def begin(self, timeout_s: float) -> bool:
+        """Begin a session. False if no server answers in time."""
+        return bool(self.start_async().wait(timeout_s))
+
+    def latest_zxid(self, timeout_s: float) -> int:
+        """The last transaction of the ensemble, of which this client's server may lack some.
+
+        Raises as ``answer``.
+        """
+        answer(self.sync_async("/"), timeout_s, "/")
+        return int(self.last_zxid)
 
     def add_watch_async(self, path: str) -> Any:
         """Request all events at and below ``path``, until the connection is lost."""
@@ -97,11 +112,11 @@ class OneSessionClient(KazooClient):  # type: ignore[misc]
         self.handler.dispatch_callback(Callback("watch", task, ()))
 
     def after(self, delay_s: float, task: Callable[[], None]) -> None:
-        """Run ``task`` later, in one of kazoo's threads."""
+        """Run ``task`` later, in one of kazoo's threads, unless this client has ended by then."""
 
         def wait() -> None:
-            self.handler.sleep_func(delay_s)
-            task()
+            if not self._ended.wait(delay_s):
+                task()
 
         self.handler.spawn(wait)
 
@@ -110,6 +125,7 @@ class OneSessionClient(KazooClient):  # type: ignore[misc]
 
         Waits for kazoo's threads, so it must not be called from one.
         """
+        self._ended.set()
         if self._stopped.is_set():
             self._safe_close()
         else:
@@ -118,6 +134,7 @@ class OneSessionClient(KazooClient):  # type: ignore[misc]
 
     def abandon(self) -> None:
         """Release threads and sockets without informing the servers. Waits as ``end``."""
+        self._ended.set()
         self._stopped.set()
         self._queue.append((_CONNECTION_DROP, None))
         with suppress(OSError, AttributeError):  # already stopped by an expiry

@@ -2,8 +2,9 @@
 
 They are those of Kafka 3.x in ZooKeeper mode, with additions: ``previous_broker_epoch`` and
 ``earlier_epochs`` in a broker's registration, ``elr`` and ``last_known_leader`` in a partition's
-state (KIP-966), below ``/logstore/broker_epochs`` the last processed epoch of each broker, and in
-``/logstore/reserved_producer_ids`` the largest producer id that was found in a log.
+state (KIP-966), and below ``/logstore``: ``broker_epochs``, the last processed epoch of each
+broker; ``left_out``, the brokers that came back uncleanly while a partition could not be read; and
+``reserved_producer_ids``, the largest producer id that was found in a log.
 Decoding is strict in the keys that we use, and ignores keys that a later Kafka may add.
 """
 
@@ -38,6 +39,7 @@ DELETE_TOPICS = "/admin/delete_topics"
 TOPIC_CONFIGS = "/config/topics"
 PRODUCER_IDS = "/latest_producer_id_block"
 BROKER_EPOCHS = "/logstore/broker_epochs"
+LEFT_OUT = "/logstore/left_out"
 RESERVED_PRODUCER_IDS = "/logstore/reserved_producer_ids"
 
 PERSISTENT_PATHS = (
@@ -48,11 +50,13 @@ PERSISTENT_PATHS = (
     DELETE_TOPICS,
     TOPIC_CONFIGS,
     BROKER_EPOCHS,
+    LEFT_OUT,
 )
 """Paths that a controller creates, with parents, in an empty tree."""
 
 LOG_DIR_FAILURE = 1
 _I32_MAX, _I64_MAX = 2**31 - 1, 2**63 - 1
+_EPOCH_MAX = 2**30  # no cluster gets there, and the next epoch has to fit into 32 bits
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 _ENDPOINT = re.compile(
     r"(?P<listener>[A-Za-z0-9_.-]+)://(?P<host>\[[^\[\]]*\]|[^\[\]:/]*):(?P<port>-1|[0-9]{1,5})"
@@ -65,6 +69,22 @@ _T = TypeVar("_T")
 
 def broker_path(broker_id: int) -> str:
     return f"{BROKER_IDS}/{broker_id}"
+
+
+def broker_of(name: str) -> int | None:
+    """The broker whose id is the name of a node."""
+    is_number = _PARTITION.fullmatch(name) is not None and int(name) <= _I32_MAX
+    return int(name) if is_number else None
+
+
+def topic_of(path: str) -> tuple[str, int | None] | None:
+    """The topic and the partition to which a node belongs. None if it belongs to no topic."""
+    for parent in (TOPICS, TOPIC_CONFIGS):
+        if path.startswith(f"{parent}/"):
+            name, *below = path.removeprefix(f"{parent}/").split("/")
+            is_partition = len(below) > 1 and _PARTITION.fullmatch(below[1]) is not None
+            return name, int(below[1]) if is_partition else None
+    return None
 
 
 def broker_epoch_path(broker_id: int) -> str:
@@ -81,6 +101,18 @@ def partition_path(partition: TopicPartition) -> str:
 
 def partition_state_path(partition: TopicPartition) -> str:
     return f"{partition_path(partition)}/state"
+
+
+def left_out_path(topic: str, partition: int | None = None) -> str:
+    """For a partition, or for a whole topic."""
+    return f"{LEFT_OUT}/{topic}" if partition is None else f"{LEFT_OUT}/{topic}:{partition}"
+
+
+def left_out_of(name: str) -> tuple[str, int | None]:
+    """The topic and the partition of a node's name; every name has them."""
+    topic, colon, number = name.rpartition(":")
+    is_partition = bool(colon) and _PARTITION.fullmatch(number) is not None
+    return (topic, int(number)) if is_partition else (name, None)
 
 
 def topic_config_path(topic: str) -> str:
@@ -166,7 +198,7 @@ def encode_controller_epoch(epoch: int) -> bytes:
 
 
 def decode_controller_epoch(data: bytes) -> int:
-    return _plain_number(CONTROLLER_EPOCH, data, _I32_MAX)
+    return _plain_number(CONTROLLER_EPOCH, data, _EPOCH_MAX)
 
 
 def encode_broker_epoch(epoch: int) -> bytes:
@@ -199,6 +231,8 @@ def decode_topic(
     fields = _Fields(topic_path(topic), data)
     fields.version(3, 3)  # version 3 added topic ids, which are required here
     partitions = fields.replicas("partitions")
+    if not partitions:
+        fields.fail("partitions", "are none")
     if sorted(partitions) != list(range(len(partitions))):
         fields.fail("partitions", "are not numbered from 0 on")
     adding, removing = fields.replicas("adding_replicas"), fields.replicas("removing_replicas")
@@ -230,21 +264,41 @@ def encode_partition(state: PartitionRegistration) -> bytes:
 def decode_partition(
     partition: TopicPartition, data: bytes, node_version: int, replicas: tuple[int, ...]
 ) -> PartitionRegistration:
+    """``replicas`` are those of the topic's node. Nobody else can lead or be in the ISR."""
     fields = _Fields(partition_state_path(partition), data)
     fields.version(1, 1)
-    return PartitionRegistration(
+    state = PartitionRegistration(
         replicas=replicas,
         isr=fields.brokers("isr"),
         leader=fields.number("leader", NO_LEADER, _I32_MAX),
-        leader_epoch=fields.number("leader_epoch", 0, _I32_MAX),
+        leader_epoch=fields.number("leader_epoch", 0, _EPOCH_MAX),
         partition_epoch=node_version,
         recovery_state=RecoveryState(fields.number("leader_recovery_state", 0, 1, default=0)),
         elr=fields.brokers("elr") if fields.has("elr") else (),
         last_known_leader=fields.number(
             "last_known_leader", NO_LEADER, _I32_MAX, default=NO_LEADER
         ),
-        controller_epoch=fields.number("controller_epoch", 0, _I32_MAX),
+        controller_epoch=fields.number("controller_epoch", 0, _EPOCH_MAX),
     )
+    named = {"leader": {state.leader} - {NO_LEADER}, "isr": {*state.isr}, "elr": {*state.elr}}
+    for key, brokers in named.items():
+        if not brokers <= {*replicas}:
+            others = sorted(brokers - {*replicas})
+            fields.fail(key, f"has {others}, not among the replicas {list(replicas)}")
+    if not replicas:
+        fields.fail("replicas", "are none in the topic's node")
+    return state
+
+
+def encode_left_out(unclean: Iterable[int]) -> bytes:
+    return _encode({"version": 1, "unclean": sorted(unclean)})
+
+
+def decode_left_out(path: str, data: bytes) -> tuple[int, ...]:
+    """The brokers that came back uncleanly meanwhile."""
+    fields = _Fields(path, data)
+    fields.version(1, 1)
+    return fields.brokers("unclean")
 
 
 def encode_topic_config(config: Mapping[str, str]) -> bytes:

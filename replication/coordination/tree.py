@@ -67,7 +67,10 @@ class Tree:
 
     def get(self, path: str) -> Node | None:
         entry = self.entries.get(path)
-        return None if entry is None else entry.node
+        if entry is None:
+            return None
+        removed = entry.created - len(self._children.get(path, ()))
+        return entry.node._replace(removed_children=removed) if removed else entry.node
 
     def children(self, path: str) -> list[str]:
         return sorted(self._children.get(path, ()))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from checkpoints.loggers import get_logger
 from logstore.common.extras import Extra, load
 from logstore.common.forks import Ownership
+from replication.common.limited_log import LimitedLogger
 from replication.coordination.base import (
     ANY_VERSION,
     Check,
@@ -40,6 +41,7 @@ from replication.coordination.base import (
 from replication.coordination.errors import (
     CoordinationError,
     CoordinatorUnavailableError,
+    CoordinatorWentBackError,
     NoNodeError,
     SessionExpiredError,
 )
@@ -57,6 +59,31 @@ _STATES = {
     "LOST": SessionState.EXPIRED,
 }
 _KINDS = {1: EventKind.CREATED, 2: EventKind.DELETED, 3: EventKind.CHANGED}
+
+
+class _History:
+    """The last transaction that any session of this process has seen."""
+
+    def __init__(self) -> None:
+        self._zxid = 0
+        self._went_back = ""  # why no session begins any more
+
+    def seen(self, zxid: int) -> None:
+        self._zxid = max(self._zxid, zxid)
+
+    def check(self, latest_zxid: int, hosts: str) -> None:
+        """
+        Raises:
+            CoordinatorWentBackError: the ensemble has lost transactions.
+        """
+        if latest_zxid < self._zxid:
+            self._went_back = (
+                f"ZooKeeper at {hosts} is at transaction {latest_zxid:#x}, and was at "
+                f"{self._zxid:#x}: it was put back to an older state"
+            )
+        if self._went_back:  # for good, because new transactions take the numbers of lost ones
+            raise CoordinatorWentBackError(self._went_back)
+        self.seen(latest_zxid)
 
 
 class ZooKeeper:
@@ -91,6 +118,7 @@ class ZooKeeper:
         self._connect_timeout_ms = connect_timeout_ms
         self._deliver = deliver
         self._options = dict(options or {})
+        self._history = _History()
 
     def connect(self) -> ZooKeeperCoordinator:
         return ZooKeeperCoordinator(
@@ -99,6 +127,7 @@ class ZooKeeper:
             self._connect_timeout_ms,
             self._request_timeout_ms,
             self._deliver,
+            self._history,
         )
 
     def close(self) -> None:
@@ -115,27 +144,32 @@ class ZooKeeperCoordinator:
         connect_timeout_ms: int,
         request_timeout_ms: int,
         deliver: Deliver | None,
+        history: _History,
     ) -> None:
         self._kazoo = kazoo_client
         self._ownership = Ownership(f"the session with {options['hosts']}")
+        self._options = options
+        self._history = history
         self._timeout_s = request_timeout_ms / 1000
+        self._log = LimitedLogger(logger)
         self._lock = threading.Lock()
         self._state = SessionState.SUSPENDED
         self._closed = False
+        self._looking = False  # one look after the other, while the session is suspended
         self._watches: dict[str, list[WatchListener]] = {}
         self._state_listeners: list[StateListener] = []
         self._client: OneSessionClient = kazoo_client.OneSessionClient(self._on_event, **options)
         self._deliver_to = deliver or self._client.in_callback_thread
         self._client.add_listener(self._on_kazoo_state)
         try:
-            live = self._client.start_async()
-            if not live.wait(connect_timeout_ms / 1000):
+            if not self._client.begin(connect_timeout_ms / 1000):
                 raise CoordinatorUnavailableError(f"{options['hosts']} does not answer")
             identity = self._client.client_id
             if identity is None:
                 raise CoordinatorUnavailableError(f"{options['hosts']}: connection lost")
             self._session_id: int = identity[0]
             self._client.create_chroot(self._timeout_s)
+            history.check(self._client.latest_zxid(self._timeout_s), options["hosts"])
         except BaseException:
             self.close()
             raise
@@ -186,7 +220,9 @@ class ZooKeeperCoordinator:
         except NoNodeError:
             return None
         # A node of another client may have no data at all.
-        return Node(bytes(data or b""), stat.version, stat.czxid, stat.ephemeralOwner)
+        # The version of the children counts each that came and each that went.
+        removed = (stat.cversion - stat.numChildren) // 2
+        return Node(bytes(data or b""), stat.version, stat.czxid, stat.ephemeralOwner, removed)
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
         check_path(path)
@@ -314,11 +350,38 @@ class ZooKeeperCoordinator:
             if self._closed or self._state in (state, SessionState.EXPIRED):
                 return
             self._state = state
+            self._history.seen(self._client.last_zxid)
             watched = list(self._watches) if state is SessionState.CONNECTED else []
         for listener in list(self._state_listeners):
             self._deliver(partial(listener, state))
+        if state is SessionState.SUSPENDED and not self._looking:
+            self._looking = True
+            self._client.after(self._timeout_s, self._look_at_history)
         for path in watched:  # the server forgot them with the connection
             self._watch_again(path, 0)
+
+    def _look_at_history(self) -> None:
+        """End the session if no server can have it: one that went back refuses a client that has
+        seen more, and never says why.
+        """
+        with self._lock:
+            self._looking = self._state is SessionState.SUSPENDED
+        if not self._looking:
+            return
+        probe = self._kazoo.OneSessionClient(lambda kind, path: None, **self._options)
+        try:
+            if probe.begin(self._timeout_s):
+                latest = probe.latest_zxid(self._timeout_s)
+                self._history.check(latest, self._options["hosts"])
+        except CoordinatorWentBackError as error:
+            logger.error("session %#x is over: %s", self._id_or_0(), error)
+            self._on_kazoo_state("LOST")
+            return
+        except CoordinationError as error:
+            logger.debug("session %#x stays suspended: %s", self._id_or_0(), error)
+        finally:
+            probe.end()
+        self._client.after(self._timeout_s, self._look_at_history)
 
     def _watch_again(self, path: str, failures: int) -> None:
         if self._state is SessionState.CONNECTED:
@@ -332,10 +395,11 @@ class ZooKeeperCoordinator:
             # After a lost connection the next one restores the watch. On a live one nothing else
             # would, and changes would be missed for as long as it lives.
             if not self._kazoo.is_connection_lost(error):
-                logger.warning(
+                self._log.warning(
                     "the watch of %s is refused, and asked for again: %s",
                     path,
                     self._kazoo.translated(error, path),
+                    about=path,
                 )
                 again = partial(self._watch_again, path, failures + 1)
                 self._client.after(WATCH_BACKOFF_S[min(failures, len(WATCH_BACKOFF_S) - 1)], again)

@@ -12,6 +12,7 @@ from checkpoints.types import TopicPartition
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
 from replication.common.internal_topics import partition_for
+from replication.common.limited_log import LimitedLogger
 from replication.common.messages import CreateTopicRequest, Response, TopicResponse
 from replication.common.runtime import Cancellable
 from replication.common.state import NO_LEADER
@@ -59,6 +60,7 @@ class InternalTopic:
     ) -> None:
         self.name = name
         self._broker = broker
+        self._log = LimitedLogger(logger, broker.runtime.clock)
         self._partitions = partitions
         self._replication_factor = replication_factor
         self._config = config
@@ -152,4 +154,4 @@ class InternalTopic:
         code = response.error_code if isinstance(response, TopicResponse) else None
         if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             said = "no controller answers" if code is None else code.name
-            logger.warning("topic %s is not created: %s", self.name, said)
+            self._log.warning("topic %s is not created: %s", self.name, said)

@@ -32,6 +32,7 @@ from logstore.format.header import BatchHeader
 from logstore.format.reader import batch_records, iter_batches
 from logstore.segments.producer_state import AppendOrigin, TransactionCheck
 from replication.common.error_codes import ErrorCode, error_code_of
+from replication.common.limited_log import LimitedLogger
 from replication.common.messages import (
     ProducePartition,
     ProduceRequest,
@@ -216,6 +217,7 @@ class CoordinatorRuntime:
     ) -> None:
         self.topic = topic
         self._runtime = runtime
+        self._log = LimitedLogger(logger, runtime.clock)
         self._replica_manager = replica_manager
         self._make_shard = make_shard
         self._carry_out = carry_out
@@ -342,7 +344,7 @@ class CoordinatorRuntime:
         """Load the shard again, because its state may not be what the log says."""
         if hosted.state is ShardState.ENDED:
             return
-        logger.warning("%s is loaded again: %s", hosted.tp, why)
+        self._log.warning("%s is loaded again: %s", hosted.tp, why, about=hosted.tp)
         self._end(hosted)
         self._look(hosted.tp)
 
@@ -385,9 +387,9 @@ class CoordinatorRuntime:
             offset = max(offset, hosted.leading.log.log_start_offset)
         except Exception as error:
             if isinstance(error, LogstoreError):
-                logger.error("%s cannot be loaded: %s", hosted.tp, error)
+                self._log.error("%s cannot be loaded: %s", hosted.tp, error, about=hosted.tp)
             else:
-                logger.exception("%s cannot be loaded", hosted.tp)
+                self._log.exception("%s cannot be loaded", hosted.tp, about=hosted.tp)
             self._submit(partial(self._not_loaded, hosted, isinstance(error, CorruptDataError)))
             return
         if offset < end_offset:
@@ -423,7 +425,13 @@ class CoordinatorRuntime:
                     hosted.shard.replay(record.key, record.value, producer_id=producer_id)
                 except LogstoreError as error:
                     hosted.unreadable_records += 1
-                    logger.error("%s, offset %s is skipped: %s", hosted.tp, record.offset, error)
+                    self._log.error(
+                        "%s, offset %s is skipped: %s",
+                        hosted.tp,
+                        record.offset,
+                        error,
+                        about=hosted.tp,
+                    )
         if next_offset <= offset:
             raise CorruptBatchError("", 0, f"no whole batch at offset {offset}")
         return next_offset
@@ -585,7 +593,7 @@ class CoordinatorRuntime:
             for effect in call(self._runtime.clock.wall_ms()):
                 self._carry(hosted, effect)
         except Exception:
-            logger.exception("%s: its coordinator failed", hosted.tp)
+            self._log.exception("%s: its coordinator failed", hosted.tp, about=hosted.tp)
             return False
         return True
 

@@ -20,6 +20,7 @@ from logstore.common.errors import (
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import NotLeaderOrFollowerError, error_for
+from replication.common.limited_log import LimitedLogger
 from replication.common.quota import ReplicationQuota
 from replication.common.runtime import Runtime
 from replication.common.transport import Transport
@@ -61,6 +62,7 @@ class Troubles:
         self, name: str, env: FetcherContext, states: FetchStates, session: FetchSessionHandler
     ) -> None:
         self._name = name
+        self._log = LimitedLogger(logger, env.runtime.clock)
         self._env = env
         self._states = states
         self._session = session
@@ -74,11 +76,13 @@ class Troubles:
             yield
             return
         except (CorruptMessageError, InvalidRecordError) as error:  # fetched again
-            logger.warning("%s: fetched what is not valid, again later: %s", state.tp, error)
+            self._log.warning(
+                "%s: fetched what is not valid, again later: %s", state.tp, error, about=state.tp
+            )
             state.resume()  # the log already began inside a batch
             self.delay([state])
         except ResourceBusyError as error:  # nothing was done, or it is only not durable
-            logger.warning("%s: again later: %s", state.tp, error)
+            self._log.warning("%s: again later: %s", state.tp, error, about=state.tp)
             state.resume()
             self.delay([state])
         except NotLeaderOrFollowerError:
@@ -123,8 +127,13 @@ class Troubles:
         if isinstance(error, LogClosedError):  # the broker ends, and its logs are closed first
             logger.info("%s: %s is not fetched any more: %s", self._name, tp, error)
         else:
-            logger.error(
-                "%s: %s is not fetched any more: %s", self._name, tp, error, exc_info=error
+            self._log.error(
+                "%s: %s is not fetched any more: %s",
+                self._name,
+                tp,
+                error,
+                about=tp,
+                exc_info=error,
             )
         self._states.pop(tp)
         self._env.failed[tp] = error

@@ -9,11 +9,13 @@ import threading
 from collections.abc import Callable
 
 from checkpoints.loggers import get_logger
+from replication.common.limited_log import LimitedLogger
 from replication.network.limits.connection_quotas import ConnectionQuotas
 from replication.network.listeners import Listener
 from replication.network.wakeup import Wakeup
 
 logger = get_logger(__name__)
+limited = LimitedLogger(logger)
 
 # The machine is short of descriptors or memory; the connection waits in the backlog.
 _SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -98,7 +100,7 @@ class Acceptor:
             return True
         except OSError as error:
             if error.errno in _SHORTAGES:
-                logger.error("listener %s cannot accept for now: %s", listener.name, error)
+                limited.error("listener %s cannot accept for now: %s", listener.name, error)
                 return False
             logger.info("a connection to listener %s came to nothing: %s", listener.name, error)
             return True
@@ -115,7 +117,7 @@ class Acceptor:
             connected.close()
             self._quotas.remove(host)
         except Exception:
-            logger.exception("a connection to listener %s was not set up", listener.name)
+            limited.exception("a connection to listener %s was not set up", listener.name)
             connected.close()
             self._quotas.remove(host)
         return True

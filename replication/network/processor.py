@@ -16,6 +16,7 @@ from collections.abc import Callable
 from checkpoints.loggers import get_logger
 from logstore.common.clock import Clock
 from logstore.common.errors import LogstoreError
+from replication.common.limited_log import LimitedLogger
 from replication.network.connection import (
     CLOSED,
     DELAYED,
@@ -40,6 +41,7 @@ from replication.network.transport_layer import MAX_TURN_BYTES, TransportLayer
 from replication.network.wakeup import Wakeup
 
 logger = get_logger(__name__)
+limited = LimitedLogger(logger)
 
 _READ = select.EPOLLIN
 _WRITE = select.EPOLLOUT
@@ -245,7 +247,7 @@ class Processor:
             logger.info("closing connection %d from %s: %s", info.id, info.peer_host, error)
             self._close(channel, CloseReason.REFUSED)
         except Exception:
-            logger.exception("closing connection %d", channel.connection.info.id)
+            limited.exception("closing connection %d", channel.connection.info.id)
             self._close(channel, CloseReason.FAILURE)
 
     # --------------------------------------------------------------------------- one connection
@@ -321,7 +323,7 @@ class Processor:
         now_ns = self._now_ns()
         if not connection.answer(answer, exchange.number, now_ns // 1_000_000):
             if connection.state is not CLOSED:
-                logger.error("a request of connection %d was answered twice", connection.info.id)
+                limited.error("a request of connection %d was answered twice", connection.info.id)
             return
         exchange.taken_ns, exchange.answer, channel.exchange = now_ns, answer, exchange
         state = connection.state

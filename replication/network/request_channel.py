@@ -10,10 +10,12 @@ from typing import Protocol
 from checkpoints.loggers import get_logger
 from logstore.common.clock import Clock
 from logstore.common.errors import LogstoreError
+from replication.common.limited_log import LimitedLogger
 from replication.network.limits.memory_pool import MemoryPool
 from replication.network.requests import CLOSE, Answer, ReceivedRequest, RequestHandler
 
 logger = get_logger(__name__)
+limited = LimitedLogger(logger)
 
 
 class AnswerSink(Protocol):
@@ -85,8 +87,11 @@ class Exchange:
             logger.info("a request of %s is refused: %s", request.connection.peer_host, error)
             self(CLOSE)
         except Exception:
-            logger.exception(
-                "the handler of API %d, version %d, failed", request.api_key, request.api_version
+            limited.exception(
+                "the handler of API %d, version %d, failed",
+                request.api_key,
+                request.api_version,
+                about=request.api_key,
             )
             self(CLOSE)
         finally:

@@ -10,6 +10,7 @@ from checkpoints.types import TopicPartition
 from logstore.log import ReplicaLog
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode, error_code_of
+from replication.common.limited_log import LimitedLogger
 from replication.common.messages import (
     CONSUMER,
     UNRESOLVED,
@@ -25,6 +26,7 @@ from replication.replica_manager.hosted_partitions import HostedPartitions
 from replication.replica_manager.metadata_cache import MetadataCache
 
 logger = get_logger(__name__)
+limited = LimitedLogger(logger)
 
 
 class PartitionRead:
@@ -257,5 +259,5 @@ def answer_code(tp: TopicPartition, error: Exception) -> ErrorCode:
     """The error code for the requester. An unexpected error is logged."""
     code = error_code_of(error)
     if code is ErrorCode.UNKNOWN_SERVER_ERROR:
-        logger.error("%s: a request failed: %s", tp, error, exc_info=error)
+        limited.error("%s: a request failed: %s", tp, error, about=tp, exc_info=error)
     return code

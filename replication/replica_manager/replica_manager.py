@@ -35,6 +35,7 @@ from replication.common.errors import (
     UnknownPartitionError,
     error_for,
 )
+from replication.common.limited_log import LimitedLogger
 from replication.common.messages import (
     DeleteRecordsPartitionResponse,
     DeleteRecordsRequest,
@@ -144,6 +145,7 @@ class ReplicaManager:
             TransactionCheck.VERIFIED if config.verify_transactions else TransactionCheck.NONE
         )
         self._wall_ms = runtime.clock.wall_ms
+        self._log = LimitedLogger(logger, runtime.clock)
         self._expiration = runtime.actor(f"expiration-{broker_id}")
         self._background = BackgroundTasks(runtime, runtime.actor(f"background-{broker_id}"))
         self._isr_expiration = BackgroundTasks(runtime, self._expiration)
@@ -345,7 +347,7 @@ class ReplicaManager:
             try:
                 quota.throttle(topic, parse_throttled_replicas(value, self.broker_id))
             except ConfigError as error:
-                logger.warning("topic %s is not throttled: %s", topic, error)
+                self._log.warning("topic %s is not throttled: %s", topic, error, about=topic)
 
     def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
         """Stop following or leading partitions, and delete their logs if the request says so."""

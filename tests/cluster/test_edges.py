@@ -561,3 +561,24 @@ def test_another_minimum_while_writes_wait(faulty: tuple[Faulty, Cluster]) -> No
     cluster.produce("t", b"3")
     cluster.alter_topic("t", {"min.insync.replicas": None})
     assert cluster.replica(tp, controller).min_isr == 1
+
+
+def test_a_state_that_was_removed_stops_one_partition(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another controller takes over, says what is wrong, and serves everything else."""
+    other = TopicPartition("other", 0)
+    with Cluster(3, tmp_path / "brokers", session_timeout_ms=2000) as cluster:
+        cluster.create_topic("t", 1, 3)
+        cluster.create_topic("other", 1, 3)
+        first = cluster.controller_id
+        assert first is not None
+        state = nodes.partition_state_path(TopicPartition("t", 0))
+        cluster.session(first).delete(state)
+        cluster.crash(first)
+        until(lambda: cluster.controller_id not in (None, first))
+        cluster.create_topic("third", 1, 2)
+        cluster.produce("other", b"1")
+        assert [record.value for record in cluster.read_all("other")[0]] == [b"1"]
+        assert cluster.leader(other) != first
+    assert f"t-0 is left out, and offline: {state}: was removed" in caplog.text

@@ -7,9 +7,11 @@ import pytest
 
 from replication.common.error_codes import ErrorCode
 from replication.common.state import RecoveryState
+from tests.support.cases import for_each
 from tests.support.replica_managers import Host, part
 
 ALL = (1, 2, 3)
+REFUSALS = (ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED)
 
 
 class TestPartition:
@@ -91,17 +93,21 @@ class TestPartition:
         assert host.isr_channel.items[0].recovery_state is RecoveryState.RECOVERED
 
 
+def proposing() -> Host:
+    """It leads with 2 in the ISR and has proposed that 3 joins, which counts at once (R-33)."""
+    host = Host()
+    host.lead(epoch=1, replicas=ALL, isr=(1, 2))
+    host.append(2)
+    for offset in (0, 2):
+        host.replicate(offset, replica=3)
+    assert host.partition().isr.maximal == ALL
+    return host
+
+
 class TestProposals:
     @pytest.fixture
     def host(self) -> Host:
-        """It leads with 2 in the ISR and has proposed that 3 joins, which counts at once (R-33)."""
-        host = Host()
-        host.lead(epoch=1, replicas=ALL, isr=(1, 2))
-        host.append(2)
-        for offset in (0, 2):
-            host.replicate(offset, replica=3)
-        assert host.partition().isr.maximal == ALL
-        return host
+        return proposing()
 
     def test_new_metadata_overtakes_the_answer(self, host: Host) -> None:
         """R-35: the answer to a proposal of an earlier state is dropped."""
@@ -109,9 +115,21 @@ class TestProposals:
         host.isr_channel.commit()
         assert host.partition().isr.committed == (1,)
 
+    @for_each("code", [ErrorCode.NONE, *REFUSALS])
+    @for_each("newer", [{"epoch": 2}, {"epoch": 1, "partition_epoch": 5}])
+    def test_a_late_verdict_changes_nothing_of_newer_metadata(
+        self, code: ErrorCode, newer: dict[str, int]
+    ) -> None:
+        """R-35: a refusal would bring back the ISR from before, and its high watermark."""
+        host = proposing()
+        host.lead(replicas=ALL, isr=(1,), **newer)
+        host.isr_channel.answer(code)
+        assert host.partition().isr.committed == (1,)
+        assert not host.partition().isr.in_flight
+
     def test_a_refused_one_is_taken_back(self, host: Host) -> None:
         """R-38."""
-        for code in (ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED):
+        for code in REFUSALS:
             assert host.partition().isr.maximal == ALL
             host.isr_channel.answer(code)
             assert host.partition().isr.maximal == (1, 2)

@@ -27,6 +27,7 @@ from replication.coordination import (
     Delete,
     EventKind,
     NoChildrenForEphemeralsError,
+    Node,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
@@ -98,14 +99,14 @@ def test_create_get_set_delete(session: Coordinator) -> None:
     assert session.get("/a") is None
     path, czxid = session.create("/a", b"one")
     assert path == "/a"
-    assert session.get("/a") == (b"one", 0, czxid, 0)
+    assert session.get("/a") == Node(b"one", 0, czxid, 0)
     assert session.set("/a", b"two") == 1
     assert session.set("/a", b"three", 1) == 2
-    assert session.get("/a") == (b"three", 2, czxid, 0)
+    assert session.get("/a") == Node(b"three", 2, czxid, 0)
     session.delete("/a", 2)
     assert session.get("/a") is None
     _, later = session.create("/a")
-    assert session.get("/a") == (b"", 0, later, 0)
+    assert session.get("/a") == Node(b"", 0, later, 0)
     assert later > czxid
 
 
@@ -332,7 +333,7 @@ def test_ephemeral_nodes_end_with_their_session(service) -> None:
     first.create("/ids")
     _, czxid = first.create("/ids/1", b"one", ephemeral=True)
     second.create("/ids/2", b"two", ephemeral=True)
-    assert second.get("/ids/1") == (b"one", 0, czxid, first.session_id)
+    assert second.get("/ids/1") == Node(b"one", 0, czxid, first.session_id)
     assert first.get("/ids/2").ephemeral_owner == second.session_id
     first.close()
     first.close()
@@ -413,6 +414,28 @@ def test_no_answer_is_an_error_within_bounds_and_no_end(service) -> None:
     assert node[:2] in ((b"0", 0), (b"1", 1))  # of a write without an answer nobody knows
     assert session.set("/a", b"2", node.version) == node.version + 1
     assert session.get("/mine").ephemeral_owner == session.session_id
+
+
+def test_a_node_counts_the_children_that_it_lost(session: Coordinator) -> None:
+    """One without children that lost none never had any."""
+
+    def removed() -> int:
+        node = session.get("/a")
+        assert node is not None
+        return node.removed_children
+
+    session.create("/a")
+    assert removed() == 0
+    for name in ("x", "y", "z"):
+        session.create(f"/a/{name}/below", parents=True)
+    session.set("/a", b"data")
+    session.set("/a/x", b"data")
+    session.delete("/a/x/below")
+    assert removed() == 0
+    session.delete("/a/x")
+    session.transact([Delete("/a/y/below"), Delete("/a/y"), Create("/a/x")])
+    assert removed() == 2
+    assert session.children("/a") == ["x", "z"]
 
 
 # --- order

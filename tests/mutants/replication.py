@@ -16,18 +16,22 @@ from weakref import WeakKeyDictionary
 from logstore.log import ReplicaLog
 from logstore.log.writing.writer import LogWriter
 from replication.broker.controller_channel import ControllerChannel
+from replication.broker.membership import BACKOFF, Membership
 from replication.common.error_codes import ErrorCode
+from replication.common.retrying import RetryingCall
 from replication.controller import partitions as decisions_module
 from replication.controller.channels import Numbers
 from replication.controller.context import ControllerContext
 from replication.controller.controller import Controller
 from replication.controller.partitions import PartitionDecisions
 from replication.controller.store import ConflictError, ControllerStore
+from replication.controller.term import ControllerTerm
 from replication.coordination import (
     BadVersionError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
+    SessionState,
 )
 from replication.coordination.embedded import CoordinatorStore
 from replication.decisions import election as election_module
@@ -701,3 +705,99 @@ def same_leader_new_epoch_missed(patch: MonkeyPatch) -> None:
         return make_follower(self, change) and not same
 
     patch.setattr(Partition, "make_follower", mutant)
+
+
+# -- answers that come late, and looks that are not taken ----------------------------------------
+
+
+@mutant()
+def verdict_of_an_overtaken_proposal(patch: MonkeyPatch) -> None:
+    """A late verdict on an ISR proposal is applied after newer metadata (R-35)."""
+    on_result = Partition._on_result
+
+    def mutant(self: Partition, item: Any, pending: Any, result: Any) -> None:
+        leading = self.role
+        assert isinstance(leading, Leadership)
+        self._become(replace(leading, isr=pending))
+        on_result(self, item, pending, result)
+        if isinstance(self.role, Leadership) and self.role.isr is pending:
+            self._become(leading)
+
+    patch.setattr(Partition, "_on_result", mutant)
+
+
+@mutant()
+def epoch_remembered_before_the_isr_is_left(patch: MonkeyPatch) -> None:
+    """A controller notes that it has processed a broker, and processes it then."""
+    brokers = ControllerStore.brokers
+
+    def mutant(self: ControllerStore) -> Any:
+        seen = brokers(self)
+        self.remember({broker: live.broker_epoch for broker, live in seen.items()})
+        return seen
+
+    patch.setattr(ControllerStore, "brokers", mutant)
+
+
+@mutant()
+def stop_of_any_topic_of_the_name(patch: MonkeyPatch) -> None:
+    """The stop of an earlier topic confirms the deletion of the next one of its name."""
+    on_stopped = ControllerTerm._on_stopped
+
+    def mutant(self: ControllerTerm, broker: int, request: Any, response: Any) -> None:
+        topics = self.context.topics
+        stops = tuple(
+            stop._replace(topic_id=topics[stop.tp.topic].assignment.topic_id)
+            for stop in request.partitions
+            if stop.tp.topic in topics
+        )
+        on_stopped(self, broker, request._replace(partitions=stops), response)
+
+    patch.setattr(ControllerTerm, "_on_stopped", mutant)
+
+
+@mutant()
+def changes_during_a_look_are_not_looked_at(patch: MonkeyPatch) -> None:
+    """A controller counts changes as read that come while it reads."""
+    changed = Controller._changed
+
+    def mutant(self: Controller, path: str) -> None:
+        assert self._session is not None
+        self._signalled.add((self._session.session_id, path))
+        changed(self, path)
+        self._signalled.discard((self._session.session_id, path))
+
+    patch.setattr(Controller, "_changed", mutant)
+
+
+@mutant()
+def no_look_for_the_controller_after_a_reconnect(patch: MonkeyPatch) -> None:
+    """A broker that is connected again waits for a change of the controller."""
+    on_state = Membership._on_state
+
+    def mutant(self: Membership, session: Any, state: SessionState) -> None:
+        search = self._search
+        if state is SessionState.CONNECTED:
+            self._search = RetryingCall(self._runtime, self._actor, BACKOFF, lambda settle: None)
+        on_state(self, session, state)
+        self._search = search
+
+    patch.setattr(Membership, "_on_state", mutant)
+
+
+@mutant()
+def a_lasting_conflict_is_tried_for_ever(patch: MonkeyPatch) -> None:
+    """A controller does not go on without what is refused again and again."""
+    patch.setattr(ControllerTerm, "leave_out", lambda self, conflict: False)
+
+
+@mutant()
+def a_removed_state_is_made_up(patch: MonkeyPatch) -> None:
+    """A partition whose state was removed begins anew, with whichever replica is there first."""
+    patch.setattr(ControllerStore, "_is_first", lambda self, context, tp: True)
+
+
+@mutant()
+def unclean_restarts_are_forgotten_meanwhile(patch: MonkeyPatch) -> None:
+    """What can be read again trusts brokers that came back uncleanly in the meantime (R-70)."""
+    patch.setattr(ControllerContext, "doubtful_replicas", lambda self: {})

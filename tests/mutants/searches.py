@@ -26,6 +26,7 @@ from replication.simulator.search.plan_generator import draw_plan
 from replication.simulator.search.run import run_plan
 from replication.simulator.search.shrink import number_of, shrink
 from replication.simulator.world.plan import SchedulePlan, SearchOptions
+from tests.conformance import test_partition
 from tests.crash import test_enumerated_damage as damage
 from tests.crash import test_enumerated_replacements as replacements
 from tests.fuzz.children import LIMITS, preload
@@ -60,7 +61,13 @@ from tests.mutants import (  # noqa: F401
 from tests.mutants.scenarios import SCENARIOS
 from tests.support.until import patience
 from tests.unit.log import test_chdir, test_forks
-from tests.unit.replication import test_controller_states, test_controller_topics
+from tests.unit.replication import (
+    test_controller_brokers,
+    test_controller_states,
+    test_controller_topics,
+    test_membership,
+)
+from tests.unit.replication import test_controller_poison as poison
 from tests.unit.replication import test_partition_roles as roles
 
 Test = Callable[[], None]
@@ -285,6 +292,41 @@ ROLES: list[tuple[str, Test]] = [
         test_controller_topics.TestDeletion().test_a_change_of_the_isr_is_of_the_topic_whose_id_it_names,
     ),
 ]
+# What one reordered answer shows, of thousands that a schedule has; and trees that were damaged.
+CONTROLLERS: list[tuple[str, Test]] = [
+    (
+        "verdict-of-an-overtaken-proposal",
+        test_partition.TestProposals().test_a_late_verdict_changes_nothing_of_newer_metadata,
+    ),
+    (
+        "epoch-remembered-before-the-isr-is-left",
+        test_controller_brokers.test_a_controller_that_dies_in_between_leaves_an_unclean_stop_to_the_next,
+    ),
+    (
+        "stop-of-any-topic-of-the-name",
+        test_controller_topics.TestDeletion().test_a_late_stop_of_an_earlier_topic_confirms_nothing,
+    ),
+    (
+        "changes-during-a-look-are-not-looked-at",
+        test_controller_brokers.test_a_notification_that_comes_while_others_are_read_is_read_too,
+    ),
+    (
+        "no-look-for-the-controller-after-a-reconnect",
+        test_membership.test_back_it_looks_before_its_watches_are_back,
+    ),
+    (
+        "a-lasting-conflict-is-tried-for-ever",
+        poison.test_a_state_that_nobody_may_write_concerns_one_partition,
+    ),
+    (
+        "a-removed-state-is-made-up",
+        poison.test_a_state_that_was_removed_is_not_made_up,
+    ),
+    (
+        "unclean-restarts-are-forgotten-meanwhile",
+        partial(poison.test_who_came_back_uncleanly_meanwhile_does_not_lead, poison.TOPIC, False),
+    ),
+]
 
 
 def _in_folder(test: Callable[..., None]) -> Test:
@@ -372,6 +414,7 @@ SEARCHES = {
     ),
     "roles": Search(_in_test, ROLES),
     "processes": Search(_in_test, PROCESSES, tested=True),
+    "controllers": Search(_in_test, CONTROLLERS, tested=True),
     "scenarios": Search(
         _in_test,
         [(name, test) for _, names, test in SCENARIOS for name in names.split()],

@@ -98,6 +98,7 @@ class ZooKeeperServer:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.log_file = directory / "zookeeper.log"
+        self.data = directory / "data"
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -146,6 +147,13 @@ class ZooKeeperServer:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
+    def put_back(self, copy: Path) -> None:
+        """Restart with another copy of the data, as an operator who restores a backup."""
+        self.kill()
+        shutil.rmtree(self.data)
+        shutil.copytree(copy, self.data)
+        self.start()
+
     def expire(self, session_id: int, password: bytes) -> None:
         """ZooKeeper's own way to test it: another client takes the session over and closes it."""
         thief = KazooClient(self.hosts, client_id=(session_id, password))
@@ -159,7 +167,7 @@ class ZooKeeperServer:
         settings = {
             "tickTime": TICK_MS,
             "maxSessionTimeout": 60_000,
-            "dataDir": self.directory / "data",
+            "dataDir": self.data,
             "clientPort": port,
             "clientPortAddress": "127.0.0.1",
             "admin.enableServer": "false",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import shutil
 import socket
 import subprocess
 import sys
@@ -19,7 +20,9 @@ from replication.common.state import PartitionRegistration
 from replication.coordination import (
     Coordinator,
     CoordinatorUnavailableError,
+    CoordinatorWentBackError,
     EventKind,
+    Node,
     SessionExpiredError,
     SessionState,
     WatchEvent,
@@ -62,7 +65,7 @@ def test_a_session_survives_the_restart_of_its_server(server: zookeeper.ZooKeepe
         server.start()
         assert events.get(timeout=patience()) is SessionState.CONNECTED
         assert events.get(timeout=patience()) == WatchEvent(EventKind.MISSED, "/")
-        assert session.get("/ids") == (b"", 0, epoch, session.session_id)
+        assert session.get("/ids") == Node(b"", 0, epoch, session.session_id)
         assert session.get("/late") is None  # a refused write is not carried out later
         # The watch is back, and tells everything once.
         path, later = session.create("/n-", sequential=True)
@@ -104,6 +107,34 @@ def test_a_session_expires_while_its_server_is_away(server: zookeeper.ZooKeeperS
         again.close()
         other.close()
     assert events.empty()
+
+
+def test_a_server_at_an_older_state_is_noticed(
+    server: zookeeper.ZooKeeperServer, tmp_path: Path
+) -> None:
+    """It refuses sessions that have seen more, without a word. So they end here, and no other one
+    begins in this process."""
+    service = open_coordinator(
+        f"zookeeper://{server.hosts}", session_timeout_ms=10_000, request_timeout_ms=1500
+    )
+    service.connect().close()
+    server.stop()
+    shutil.copytree(server.data, tmp_path / "older")
+    server.start()
+    session = service.connect()
+    for number in range(50):  # more than the attempts to connect make
+        session.create(f"/later-{number}")
+    events = heard(session)
+    server.put_back(tmp_path / "older")
+    states = [SessionState.SUSPENDED, SessionState.EXPIRED]
+    assert [events.get(timeout=patience()) for _ in states] == states
+    for _ in range(3):  # each attempt has transactions of its own
+        with nothing_left(), pytest.raises(CoordinatorWentBackError, match="put back to an older"):
+            service.connect()
+    session.close()
+    other = connected(server)  # another process, which has seen nothing
+    assert other.get("/later-0") is None
+    other.close()
 
 
 @pytest.mark.essential

@@ -15,6 +15,7 @@ from enum import Enum
 from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
 from replication.common.error_codes import ErrorCode
+from replication.common.limited_log import LimitedLogger
 from replication.common.messages import (
     Response,
     TxnMarker,
@@ -150,6 +151,7 @@ class TransactionMarkerChannelManager:
         deleted_after_ms: int = DELETED_AFTER_MS,
     ) -> None:
         self._runtime = runtime
+        self._log = LimitedLogger(logger, runtime.clock)
         self._transport = transport
         self._metadata = metadata
         self._timeout_ms = request_timeout_ms
@@ -255,7 +257,7 @@ class TransactionMarkerChannelManager:
         try:
             self._transport.send(broker, request, call.on_reply, self._timeout_ms)
         except Exception:
-            logger.exception("markers cannot be sent to broker %d", broker)
+            self._log.exception("markers cannot be sent to broker %d", broker, about=broker)
             call.on_reply(None)
         call.on_sent()
 
@@ -293,7 +295,7 @@ class TransactionMarkerChannelManager:
                 case MarkerReaction.AGAIN:
                     self._later.setdefault(ending, {})[tp] = None
                 case MarkerReaction.FENCED:
-                    logger.warning("%s refused a marker: %s", tp, code.name)
+                    self._log.warning("%s refused a marker: %s", tp, code.name, about=tp)
                     ending.missing.clear()
                     return code
         return None if ending.missing else ErrorCode.NONE

@@ -23,9 +23,11 @@ from logstore.common.extras import Extra, load
 from logstore.common.forks import register
 from replication.broker.broker import Broker, BrokerState
 from replication.broker.metrics import MoreSamples, collector, no_more
+from replication.common.limited_log import LimitedLogger
 from replication.server.http.state import GroupSnapshot, cluster_state
 
 logger = get_logger(__name__)
+limited = LimitedLogger(logger)
 
 MAX_CONNECTIONS = 64
 IDLE_S = 15.0
@@ -238,7 +240,7 @@ def _handler(
                 try:
                     status, kind, body = answer(path)
                 except Exception:
-                    logger.exception("GET %s failed", path)
+                    limited.exception("GET %s failed", path)
                     status, kind, body = _json(
                         HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "see the log"}
                     )

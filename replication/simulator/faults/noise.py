@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from logstore.common.errors import CorruptDataError, ResourceBusyError, StorageFailedError
 from replication.common.errors import FencedLeaderEpochError, KafkaStorageError
+from replication.common.limited_log import COUNT
 from replication.common.messages import Request
 from replication.simulator.oracle.excuses import Excuse, Excuses
 from replication.simulator.oracle.unclean import ELECTIONS
@@ -67,7 +68,7 @@ class LogWatch(logging.Handler):
     def __init__(
         self, plan: SchedulePlan, scheduler: Scheduler, counters: Counter[str], found: list[str]
     ) -> None:
-        super().__init__(logging.WARNING)
+        super().__init__(logging.DEBUG)  # of lines that were left out; of others, warnings
         self._scheduler = scheduler
         self._counters = counters
         self._excuses = Excuses(counters)
@@ -83,7 +84,7 @@ class LogWatch(logging.Handler):
         if error is not None:
             self._exception(record, error)
             return
-        kind = str(record.msg)
+        kind = str(record.msg).removesuffix(COUNT)
         self._counters[WARNED + kind] += 1
         reason = REASONS.get(kind, ANY_PLAN)
         # Under the older rules a follower may hold records that contradict its leader's.

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from logstore.testing import ManualClock
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import CreateTopicRequest
 from replication.coordinators.internal_topic import FIND_WAIT_MS, InternalTopic
@@ -30,7 +31,7 @@ class StartingBroker:
             is_complete=True,
             live_brokers=self.live,
         )
-        self.runtime = SimpleNamespace(call_later=self._call_later)
+        self.runtime = SimpleNamespace(call_later=self._call_later, clock=ManualClock())
 
     def _call_later(self, delay_ms: int, task: Callable[[], None]) -> Any:
         self.timers.append((delay_ms, task))

@@ -25,7 +25,7 @@ from replication.common.messages import (
     UpdateMetadataRequest,
 )
 from replication.common.state import BrokerRegistration, LiveBroker, PartitionRegistration
-from replication.coordination import nodes
+from replication.coordination import CoordinatorWentBackError, nodes
 from replication.coordination.embedded import CoordinatorStore, EmbeddedCoordinator
 from tests.support.cases import for_each
 from tests.support.replication import ManualActor, ManualRuntime, RecordingTransport, Sent
@@ -57,7 +57,7 @@ class Stage:
         self.storage = FaultyStorage()
         self.store = CoordinatorStore("/coordinator", MemoryStorage(), self.runtime.clock)
         self.admin = self.store.connect()
-        self.admin.create(nodes.CONTROLLER, nodes.encode_controller(7, 0))
+        self.admin.create(nodes.CONTROLLER, nodes.encode_controller(7, 0), ephemeral=True)
         self.sessions: list[EmbeddedCoordinator] = []
         self.fatal: list[LogstoreError] = []
         self.stopped: list[str] = []
@@ -384,3 +384,37 @@ def test_a_leader_is_known_when_clients_can_be_sent_to_it(
     assert not stage.broker.knows_leader(tp)
     stage.broker.metadata.update(UpdateMetadataRequest(7, 1, 101, changes, brokers))
     assert stage.broker.knows_leader(tp) is known
+
+
+def test_a_coordinator_at_an_older_state_ends_the_broker_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """R-63: epochs only rise. The next life of the broker goes by the state that there is."""
+    stage = Stage()
+    first = stage.broker.broker_epoch
+    before, stage.store = (
+        stage.store,
+        CoordinatorStore("/older", MemoryStorage(), stage.runtime.clock),
+    )
+    before.expire(stage.sessions[-1])
+    stage.runtime.advance(10_000)
+    (error,) = stage.fatal
+    assert isinstance(error, CoordinatorWentBackError)
+    assert stage.broker.state is S.STOPPED
+    assert f"comes after {first}: an older state was put back" in caplog.text
+    assert stage.store.connect().get(nodes.broker_path(1)) is None
+    assert stage.again().state is S.RUNNING
+
+
+def test_a_coordinator_that_says_that_it_went_back_ends_the_broker() -> None:
+    stage = Stage()
+    error = CoordinatorWentBackError("at transaction 0x3, and was at 0x4")
+
+    def refusing() -> EmbeddedCoordinator:
+        raise error
+
+    stage.store.connect = refusing  # type: ignore[method-assign]
+    stage.store.expire(stage.sessions[-1])
+    stage.runtime.advance(10_000)
+    assert stage.fatal == [error]
+    assert stage.broker.state is S.STOPPED

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from replication.common.error_codes import ErrorCode
@@ -13,7 +15,7 @@ from replication.common.messages import (
     UpdateMetadataRequest,
 )
 from replication.common.state import NO_LEADER, RecoveryState, TopicPartition
-from replication.coordination import nodes
+from replication.coordination import CoordinatorUnavailableError, Op, nodes
 from tests.support.controllers import T0, Brokers
 
 
@@ -196,6 +198,25 @@ def test_the_epoch_is_remembered_after_the_isr_was_left() -> None:
         assert nodes.decode_broker_epoch(broker, node.data) == b.brokers[broker].broker_epoch
 
 
+def test_a_controller_that_dies_in_between_leaves_an_unclean_stop_to_the_next() -> None:
+    """Only an epoch that was processed is remembered (R-63, R-70)."""
+    b = Brokers()
+    b.create(assignment=((2, 3),))
+    session = b.sessions[1]
+    transact = session.transact
+
+    def silent_about_states(ops: Sequence[Op]) -> object:
+        if any(op.path == nodes.partition_state_path(T0) for op in ops):
+            raise CoordinatorUnavailableError("no answer")
+        return transact(ops)
+
+    session.transact = silent_about_states  # type: ignore[method-assign, assignment]
+    b.bounce(3, clean=False)
+    assert b.partition().isr == (2, 3)
+    b.kill(1)
+    assert (b.partition().isr, b.partition().elr) == ((2,), ())
+
+
 def test_controlled_shutdown_moves_leaderships() -> None:
     """R-65: out of ISRs, no leaderships, no way back into an ISR; told to all."""
     b = Brokers()
@@ -330,6 +351,25 @@ def test_no_rebalance_when_it_is_switched_off() -> None:
     b.alter((1, 2))
     b.settle(900_000)
     assert b.partition().leader == 1
+
+
+def test_a_notification_that_comes_while_others_are_read_is_read_too() -> None:
+    """Nothing else would bring the controller to look again."""
+    b = Brokers()
+    session = b.sessions[1]
+    children, later = session.children, [nodes.encode_isr_changes([])]
+
+    def slow(path: str) -> list[str]:
+        found = children(path)
+        if path == nodes.ISR_CHANGES and later:
+            b.admin.create(nodes.isr_change_path(), later.pop(), sequential=True)
+        return found
+
+    session.children = slow  # type: ignore[method-assign]
+    b.admin.create(nodes.isr_change_path(), nodes.encode_isr_changes([]), sequential=True)
+    b.settle()
+    assert later == []
+    assert b.admin.children(nodes.ISR_CHANGES) == []
 
 
 def test_brokers_that_change_a_state_themselves_are_heard() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from random import Random
+from uuid import UUID
 
 import pytest
 
@@ -13,11 +14,14 @@ from replication.common.messages import (
     EPOCH_DURING_DELETE,
     LEADER_DURING_DELETE,
     CreateTopicRequest,
+    Request,
     StopReplicaPartition,
     StopReplicaRequest,
+    StopReplicaResponse,
     TopicResponse,
 )
-from replication.common.state import NO_LEADER, TopicPartition
+from replication.common.state import NO_LEADER, TopicAssignment, TopicPartition
+from replication.common.transport import OnReply
 from replication.controller.topics import spread
 from replication.coordination import nodes
 from tests.support.cases import for_each
@@ -116,27 +120,31 @@ class TestCreation:
         assert b.brokers[3].told[T0] == now
 
     def test_a_topic_made_by_another_hand_is_begun_at_the_next_term(self) -> None:
-        """Also one whose creation stopped between two transactions."""
+        """Also one whose creation stopped between two steps, of Kafka's or of ours."""
         b = Brokers()
-        b.create(assignment=((2, 3), (3, 2)))
+        _make_topic(b, ((2, 3), (3, 2)))
         second = TopicPartition("t", 1)
-        b.admin.delete(nodes.partition_state_path(second))
-        b.admin.delete(nodes.partition_path(second))
+        b.admin.create(nodes.partition_path(T0), parents=True)
         b.kill(1)
+        assert b.partition()[:5] == ((2, 3), (2, 3), 2, 0, 0)
         assert b.partition(second)[:5] == ((3, 2), (3, 2), 3, 0, 0)
         assert b.brokers[2].told[second] == b.partition(second)
 
     def test_partitions_wait_for_the_first_live_replica(self) -> None:
         b = Brokers()
-        b.create(assignment=((3,), (2,)))
-        b.admin.delete(nodes.partition_state_path(T0))
-        b.admin.delete(nodes.partition_path(T0))
+        _make_topic(b, ((3,), (2,)))
         b.kill(3)
         b.kill(1)
         assert b.controller.stats.offline_partitions_count == 1
         b.start(3)
         assert b.partition().leader == 3
         assert b.controller.stats.offline_partitions_count == 0
+
+
+def _make_topic(b: Brokers, replicas: tuple[tuple[int, ...], ...]) -> None:
+    """The first step of a creation, by another hand."""
+    topic = TopicAssignment(UUID(int=7), dict(enumerate(replicas)), {})
+    b.admin.create(nodes.topic_path("t"), nodes.encode_topic(topic))
 
 
 class TestSpread:
@@ -176,6 +184,9 @@ class TestSpread:
         with pytest.raises(ResponseError) as caught:
             spread(1, 1, [], Random(0))
         assert caught.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+OLD_GONE, NEW_STAYS = ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class TestDeletion:
@@ -289,6 +300,60 @@ class TestDeletion:
         b.settle(20 * PAUSE_MS)
         assert b.admin.children(nodes.TOPICS) == []
         assert b.brokers[3].logs == {}
+
+    def test_a_late_stop_of_an_earlier_topic_confirms_nothing(self) -> None:
+        """The next topic of the name waits for its own replica, which is still there."""
+        b = Brokers()
+        b.create(assignment=((2, 3),))
+        held: list[OnReply] = []
+        send = b.send
+
+        def slow(broker: int, request: Request, on_reply: OnReply, timeout_ms: int = 0) -> None:
+            if broker == 3 and isinstance(request, StopReplicaRequest):
+                held.append(on_reply)
+            else:
+                send(broker, request, on_reply, timeout_ms)
+
+        b.send = slow  # type: ignore[method-assign]
+        b.reassign((2,))
+        b.delete()  # nobody waits for 3, which is on its way to stop
+        b.create(assignment=((2, 3),))
+        new = b.topic().topic_id
+        assert b.delete() is ErrorCode.NONE
+        for count in (1, 2):
+            assert (len(held), b.topic().topic_id) == (count, new)
+            held[-1](StopReplicaResponse(ErrorCode.NONE, ((T0, ErrorCode.NONE),)))
+            b.settle()
+        assert b.admin.children(nodes.TOPICS) == []
+
+    @for_each("codes", [(OLD_GONE, NEW_STAYS), (NEW_STAYS, OLD_GONE)])
+    def test_one_answer_for_two_topics_of_the_name(self, codes: tuple[ErrorCode, ...]) -> None:
+        """It names the partition only, so both are gone only if it says so twice."""
+        b = Brokers()
+        b.create(assignment=((2, 3),))
+        b.brokers[3].deaf = True
+        b.reassign((2,))
+        b.delete()
+        b.create(assignment=((2, 3),))
+        new = b.topic().topic_id
+        assert b.delete() is ErrorCode.NONE
+        send = b.send
+
+        def both(broker: int, request: Request, on_reply: OnReply, timeout_ms: int = 0) -> None:
+            if broker == 3 and isinstance(request, StopReplicaRequest) and stays:
+                said = tuple((T0, code) for code in codes[: len(request.partitions)])
+                on_reply(StopReplicaResponse(ErrorCode.NONE, said))
+            else:
+                send(broker, request, on_reply, timeout_ms)
+
+        stays = True
+        b.send = both  # type: ignore[method-assign]
+        b.brokers[3].deaf = False
+        b.settle(PAUSE_MS)
+        assert b.topic().topic_id == new
+        stays = False
+        b.settle(20 * PAUSE_MS)
+        assert b.admin.children(nodes.TOPICS) == []
 
     def test_many_partitions_take_several_transactions(self) -> None:
         b = Brokers(1)

@@ -46,6 +46,8 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
 
 i32 = st.integers(0, 2**31 - 1)
 brokers = st.lists(i32, unique=True, max_size=5).map(tuple)
+replicas = st.lists(st.integers(0, 7), unique=True, max_size=5).map(tuple)
+epochs = st.integers(0, 2**30)
 names = st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True)
 
 
@@ -93,15 +95,15 @@ def test_topics(topic: TopicAssignment) -> None:
 @given(
     st.builds(
         PartitionRegistration,
-        replicas=brokers,
-        isr=brokers,
-        leader=st.integers(-1, 2**31 - 1),
-        leader_epoch=i32,
+        replicas=st.just((*range(8),)),
+        isr=replicas,
+        leader=st.integers(-1, 7),
+        leader_epoch=epochs,
         partition_epoch=i32,
         recovery_state=st.sampled_from(RecoveryState),
-        elr=brokers,
+        elr=replicas,
         last_known_leader=st.integers(-1, 2**31 - 1),
-        controller_epoch=i32,
+        controller_epoch=epochs,
     )
 )
 def test_partitions(state: PartitionRegistration) -> None:
@@ -111,10 +113,15 @@ def test_partitions(state: PartitionRegistration) -> None:
     assert type(decoded.recovery_state) is RecoveryState
 
 
-@given(i32, st.integers(0, 2**53), st.lists(st.builds(TopicPartition, names, i32), max_size=4))
-def test_small_nodes(number: int, epoch: int, partitions: list[TopicPartition]) -> None:
+@given(
+    i32,
+    epochs,
+    st.integers(0, 2**53),
+    st.lists(st.builds(TopicPartition, names, i32), max_size=4),
+)
+def test_small_nodes(number: int, term: int, epoch: int, partitions: list[TopicPartition]) -> None:
     assert nodes.decode_controller(nodes.encode_controller(number, epoch)) == number
-    assert nodes.decode_controller_epoch(nodes.encode_controller_epoch(number)) == number
+    assert nodes.decode_controller_epoch(nodes.encode_controller_epoch(term)) == term
     assert nodes.decode_broker_epoch(1, nodes.encode_broker_epoch(epoch)) == epoch
     assert nodes.decode_isr_changes("/x", nodes.encode_isr_changes(partitions)) == partitions
     assert nodes.decode_log_dir_event("/x", nodes.encode_log_dir_event(number)) == number

@@ -246,6 +246,19 @@ def test_suspended_and_back_it_looks_again() -> None:
     assert stage.told == ["joined"]
 
 
+def test_back_it_looks_before_its_watches_are_back() -> None:
+    """ZooKeeper may refuse them for as long as it likes."""
+    stage = Stage()
+    stage.start()
+    session = stage.membership.session._session  # type: ignore[union-attr]
+    session.suspend()
+    stage.admin.create(nodes.CONTROLLER, nodes.encode_controller(4, 0))
+    stage.store._watches.clear()
+    session.resume()
+    stage.runtime.advance(1000)
+    assert stage.membership.controller_id == 4
+
+
 @for_each("number", range(1, 12))
 def test_its_session_may_end_before_any_call(number: int) -> None:
     """Whoever joined is told that it is lost before it is told that it joined again."""

@@ -181,6 +181,23 @@ def test_without_a_session_nobody_waits() -> None:
     assert answers[0].error_code is ErrorCode.BROKER_NOT_AVAILABLE
 
 
+def test_clients_that_ask_ten_thousand_times_are_two_lines(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    runtime = ManualRuntime()
+    answers: list[Any] = []
+    manager = ProducerIdManager(1, runtime, lambda: None)
+    for _ in range(10_000):
+        manager.handle(InitProducerIdRequest(), answers.append)
+    runtime.run_until_idle()
+    assert len(answers) == 10_000
+    runtime.advance(60_000)
+    manager.handle(InitProducerIdRequest(), answers.append)
+    runtime.run_until_idle()
+    said = "broker 1: no producer ids: no session with the coordinator"
+    assert caplog.messages == [said, f"{said} (9999 such lines were left out)"]
+
+
 @pytest.mark.parametrize(
     "data",
     [
