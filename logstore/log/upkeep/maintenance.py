@@ -60,7 +60,7 @@ class LogMaintenance:
         core: LogCore,
         writer: LogWriter,
         flusher: LogFlusher,
-        on_restart: Callable[[], None] | None,
+        on_restart: Callable[[int | None], None] | None,
     ) -> None:
         self._core = core
         self._writer = writer
@@ -109,7 +109,8 @@ class LogMaintenance:
         they store about the log, which describes the old records.
         """
         if self._on_restart is not None:
-            self._on_restart()
+            start, base = self._writer.log_start_offset, self._writer.segments[0].base_offset
+            self._on_restart(start if start > base else None)  # else what was deleted comes back
         self.restarting = False
 
     def _batch_at(self, offset: int) -> _CutPoint:
