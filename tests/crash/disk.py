@@ -101,8 +101,8 @@ class Disk(FaultyStorage):
         self._images.append(Image(place, root, self._change_number))
 
     @classmethod
-    def of(cls, image: Image) -> Disk:
-        disk = cls()
+    def of(cls, image: Image, clock: Callable[[], float] = lambda: 0.0) -> Disk:
+        disk = cls(clock=clock)
         disk.root, disk._change_number = pickle.loads(image.root), image.changes
         return disk
 
@@ -114,8 +114,10 @@ class Image(NamedTuple):
     root: bytes
     changes: int
 
-    def crashed(self, mode: CrashMode, seed: int = 0) -> Disk:
-        disk = Disk.of(self)
+    def crashed(
+        self, mode: CrashMode, seed: int, *, clock: Callable[[], float] = lambda: 0.0
+    ) -> Disk:
+        disk = Disk.of(self, clock)
         disk.crash(random.Random(seed), mode)
         return disk
 

@@ -14,6 +14,7 @@ from traceback import format_exception
 HISTORIES = {
     "cleaner": "tests.histories.cleaner:run",
     "crash": "tests.crash.simulated:run",
+    "cuts": "tests.crash.cuts:run",
     "groups": "tests.histories.groups:run",
     "lives": "tests.histories.lives:run",
     "rescue": "tests.histories.rescue:run",

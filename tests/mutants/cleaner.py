@@ -9,6 +9,7 @@ from logstore.cleaner import cleaner as passes
 from logstore.cleaner.log_cleaner import LogCleaner
 from logstore.cleaner.transactions import PassTransactions
 from logstore.kernels import OffsetMap, RecordSieve
+from logstore.log import ReplicaLog
 from logstore.log.upkeep.replacing import LogReplacing
 from logstore.manager.offsets import OffsetCheckpoints
 from logstore.testing import FaultyStorage
@@ -76,6 +77,12 @@ def the_names_are_not_synced(patch: MonkeyPatch) -> None:
             return swap(self, *args)
 
     patch.setattr(LogReplacing, "_swap_structure_locked", mutant)
+
+
+@mutant(cleaner=0, cuts=48)
+def the_last_sequence_of_a_producer_goes(patch: MonkeyPatch) -> None:
+    """With the last of its records: no empty batch stays in their place."""
+    patch.setattr(ReplicaLog, "last_producer_batches", lambda self: ([], {}))
 
 
 @mutant(cleaner=762)

@@ -7,6 +7,7 @@ from typing import Any
 
 from checkpoints.topic_properties import TopicPropertiesFile
 from logstore.common.types import TopicPartition
+from logstore.log.upkeep.maintenance import LogMaintenance
 from logstore.manager.creations import Creation, CreationFiles
 from logstore.manager.offsets import (
     CHECKPOINTS,
@@ -68,7 +69,16 @@ def entries_without_a_directory_believed(patch: MonkeyPatch) -> None:
 
 @mutant(lives=10)
 def entries_kept_when_a_log_begins_anew(patch: MonkeyPatch) -> None:
-    patch.setattr(OffsetCheckpoints, "begin_anew", lambda self, tp: None)
+    patch.setattr(OffsetCheckpoints, "begin_anew", lambda self, tp, start: None)
+
+
+@mutant(cuts=24)
+def deleted_records_come_back_with_a_cut(patch: MonkeyPatch) -> None:
+    """A log that is cut below its start loses the start, and has records below it."""
+    begin_anew = OffsetCheckpoints.begin_anew
+    patch.setattr(
+        OffsetCheckpoints, "begin_anew", lambda self, tp, start: begin_anew(self, tp, None)
+    )
 
 
 @mutant(lives=8)
@@ -89,7 +99,7 @@ def high_watermarks_kept_after_a_cut(patch: MonkeyPatch) -> None:
     patch.setattr(OffsetCheckpoints, "_lower_locked", mutant)
 
 
-@mutant(lives=35)
+@mutant(lives=202)
 def recovery_points_before_log_starts(patch: MonkeyPatch) -> None:
     def mutant(self: OffsetCheckpoints, logs: Any) -> Any:
         with self._lock:
@@ -126,6 +136,31 @@ def deletion_not_durable(patch: MonkeyPatch) -> None:
             FaultyStorage.sync_dir = sync  # type: ignore[method-assign]
 
     patch.setattr(Topics, "_rename_deleted", mutant)
+
+
+@mutant(cuts=36)
+def entries_dropped_before_the_rename_is_durable(patch: MonkeyPatch) -> None:
+    """A crash in between brings the log back without its log start."""
+    rename = Topics._rename_deleted
+
+    def mutant(self: Topics, log_dir: Any, delays: Any) -> None:
+        log_dir.offsets.drop(delays.keys())
+        rename(self, log_dir, delays)
+
+    patch.setattr(Topics, "_rename_deleted", mutant)
+
+
+@mutant(cuts=21)
+def entries_dropped_before_a_log_is_emptied(patch: MonkeyPatch) -> None:
+    """A crash in between brings the records back without their log start."""
+    restart = LogMaintenance._restart_structure_locked
+
+    def mutant(self: LogMaintenance, *offsets: int) -> None:
+        assert self._on_restart is not None
+        self._on_restart(None)
+        restart(self, *offsets)
+
+    patch.setattr(LogMaintenance, "_restart_structure_locked", mutant)
 
 
 @mutant(lives=1)
