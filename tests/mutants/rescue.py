@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from logstore.rescue import merging, partition, placing, replica, survey
 from logstore.rescue.choosing import Candidate
@@ -34,6 +35,17 @@ def epochs_are_believed(patch: MonkeyPatch) -> None:
         "believed_epoch",
         lambda piece, before, after, on_file, vouched: (piece.epoch, True),
     )
+
+
+@mutant()
+def old_formats_get_an_epoch(patch: MonkeyPatch) -> None:
+    """Batches of magic 0 and 1 are judged like others."""
+    believed = placing.believed_epoch
+
+    def mutant(piece: RescuedRange, *args: Any) -> tuple[int, bool]:
+        return believed(piece._replace(magic=2), *args)
+
+    patch.setattr(placing, "believed_epoch", mutant)
 
 
 @mutant(rescue=103)

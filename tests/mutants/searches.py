@@ -57,6 +57,7 @@ from tests.mutants.scenarios import SCENARIOS
 from tests.support.until import patience
 from tests.unit.replication import test_controller_states, test_controller_topics
 from tests.unit.replication import test_partition_roles as roles
+from tests.unit.rescue import test_rescue_rules
 
 Test = Callable[[], None]
 BLUNDERS = (AttributeError, NameError, TypeError)  # of a mutant that does not fit the product
@@ -266,6 +267,7 @@ RECOVERY: list[tuple[str, Test]] = [
     ("rebuilt-transactions-not-synced", partial(_rebuilt, "both", "clean")),
     ("rebuilt-transactions-not-synced", partial(_rebuilt, ".txnindex", "scan_all")),
     ("rebuilt-transactions-not-announced", partial(_rebuilt, ".txnindex", "clean")),
+    ("old-formats-get-an-epoch", test_rescue_rules.test_a_batch_of_an_old_format_gets_no_epoch),
     (
         "no-word-of-what-is-lost",
         partial(damage.test_a_log_shorter_than_its_recovery_point_says_what_is_lost, False),
