@@ -118,12 +118,13 @@ class CrashRecovery:
         """Producer state as it was at the segment's base, for replay only (F-234).
 
         It comes from the newest readable snapshot and a replay of the batches from there to the
-        base.
+        base. A snapshot may know producers whose batches are deleted, so a replay up to its offset
+        does not replace it.
         """
         snapshots = [offset for offset in self._producers.snapshots if offset <= base_offset]
         scratch = self._scratch
         newest = max(snapshots, default=0)
-        if scratch is None or not newest <= scratch.map_end_offset <= base_offset:
+        if scratch is None or not newest < scratch.map_end_offset <= base_offset:
             scratch = self._scratch = ProducerStateManager(
                 self._files.storage, self._files.directory, self._producers.expiration_ms
             )

@@ -246,11 +246,16 @@ def copies(pieces: Iterable[RescuedRange]) -> set[RescuedRange]:
     return {p for p in known if p.mended and p.batches == 1 and edges[p.first_crc] > 1}
 
 
-def housed(homeless: Iterable[RescuedRange], pieces: Iterable[RescuedRange]) -> set[RescuedRange]:
-    """The homeless batches whose claims point into holes between the pieces of their replica: a
-    batch, or a copy of it, away from its place.
+def housed(
+    homeless: Iterable[RescuedRange], pieces: Iterable[RescuedRange], end: int
+) -> set[RescuedRange]:
+    """The homeless batches whose claims point into holes between the pieces of their replica, or
+    behind them below ``end``, up to where it was flushed: a batch, or a copy of it, away from its
+    place.
     """
     taken = sorted((p.first, p.next) for p in pieces)
+    if taken and taken[-1][1] < end:
+        taken.append((end, end))
     found: set[RescuedRange] = set()
     for piece in homeless:
         at = bisect_right(taken, (piece.first, 2**63))

@@ -58,7 +58,7 @@ def the_copy_is_not_synced(patch: MonkeyPatch) -> None:
     patch.setattr(passes.CleanedSegment, "flush", lambda self, indexes: None)
 
 
-@mutant(cleaner=2)
+@mutant(cleaner=6)
 def nothing_is_flushed_before(patch: MonkeyPatch) -> None:
     patch.setattr("logstore.log.writing.flushing.LogFlusher.flush", _only_if_due)
 
@@ -90,7 +90,7 @@ def the_log_start_may_move_back(patch: MonkeyPatch) -> None:
     patch.setattr(LogCleaner, "_keep_log_start", lambda self, tp, view: None)
 
 
-@mutant(cleaner=7)
+@mutant(cleaner=0)
 def the_oldest_record_stays(patch: MonkeyPatch) -> None:
     """In place of the newest one."""
     mapped = passes._Pass._map_keys

@@ -22,12 +22,12 @@ from logstore.testing import FaultyStorage
 from tests.mutants import MonkeyPatch, mutant
 
 
-@mutant(lives=5)
+@mutant(lives=6)
 def entries_kept_on_delete(patch: MonkeyPatch) -> None:
     patch.setattr(OffsetCheckpoints, "drop", lambda self, gone: None)
 
 
-@mutant(lives=5)
+@mutant(lives=6)
 def entries_dropped_in_memory_only(patch: MonkeyPatch) -> None:
     def mutant(self: OffsetCheckpoints, gone: Collection[TopicPartition]) -> None:
         for name in CHECKPOINTS:
@@ -37,7 +37,7 @@ def entries_dropped_in_memory_only(patch: MonkeyPatch) -> None:
     patch.setattr(OffsetCheckpoints, "drop", mutant)
 
 
-@mutant(lives=5)
+@mutant(lives=6)
 def entries_dropped_after_the_name_is_free(patch: MonkeyPatch) -> None:
     """With the next checkpoint: in between the name stands for another log."""
     drop, write = OffsetCheckpoints.drop, OffsetCheckpoints.write_recovery_points
@@ -86,7 +86,7 @@ def entries_above_the_log_kept_at_a_load(patch: MonkeyPatch) -> None:
     patch.setattr(OffsetCheckpoints, "settle", lambda self, logs, concerned=None: None)
 
 
-@mutant(lives=5)
+@mutant(lives=8)
 def high_watermarks_kept_after_a_cut(patch: MonkeyPatch) -> None:
     lower = OffsetCheckpoints._lower_locked
 
@@ -111,19 +111,19 @@ def recovery_points_before_log_starts(patch: MonkeyPatch) -> None:
     patch.setattr(OffsetCheckpoints, "write_recovery_points", mutant)
 
 
-@mutant(lives=6)
+@mutant(lives=80)
 def log_starts_never_dropped(patch: MonkeyPatch) -> None:
     keep = OffsetCheckpoints._keep_locked
 
-    def mutant(self: OffsetCheckpoints, belongs: Any) -> None:
+    def mutant(self: OffsetCheckpoints, *args: Any) -> None:
         stored = self._stored.pop(LOG_START, {})
-        keep(self, belongs)
+        keep(self, *args)
         self._stored[LOG_START] = stored
 
     patch.setattr(OffsetCheckpoints, "_keep_locked", mutant)
 
 
-@mutant(lives=2)
+@mutant(lives=5)
 def deletion_not_durable(patch: MonkeyPatch) -> None:
     rename = Topics._rename_deleted
 
@@ -192,7 +192,7 @@ def configuration_not_stored(patch: MonkeyPatch) -> None:
     patch.setattr(TopicPropertiesFile, "write", lambda self, properties: None)
 
 
-@mutant(lives=3)
+@mutant(lives=86)
 def half_a_change_of_a_configuration_kept(patch: MonkeyPatch) -> None:
     patch.setattr(Topics, "settle_configs", lambda self: None)
 
