@@ -55,6 +55,7 @@ SCRIPTS = (
     f"append_of_producer append roll {_KEPT} delete_first",
     f"append_of_producer roll {_KEPT} compact append close open",
     "append_of_producer end_transaction roll append_of_producer flush commit alter",
+    "append append flush commit retain append flush",
 )
 """Steps that follow one another."""
 STEPS = {
@@ -288,11 +289,12 @@ class Cuts:
         if before is None or after is None:
             return found
         old, new = before.model, after.model
-        if len(new.appended) < len(old.appended) or new.leo < old.leo:
+        if is_cut(old, new):
             found[1] = before._replace(model=being_cut(old, new), cut=True)
         if new.compacted and new.batches != old.batches and new.leo == old.leo:
             found += [before._replace(model=old.copy(batches=mix)) for mix in mixed(old, new)]
-        found += [before._replace(model=ghost, cut=True) for ghost in self.ghosts.get(name, [])]
+        ghosts = [being_cut(ghost, new) for ghost in self.ghosts.get(name, [])]
+        found += [before._replace(model=ghost, cut=True) for ghost in ghosts]
         if before.mark != after.mark:
             found += [before._replace(mark=after.mark)]
         return found
@@ -301,8 +303,9 @@ class Cuts:
         same = before is not None and after is not None and before.topic_id == after.topic_id
         if not same or after.model.ghost is None:
             self.ghosts.pop(name, None)
-        elif before.model.ghost is None:
-            self.ghosts[name] = [being_cut(before.model, after.model)]
+        elif is_cut(before.model, after.model):
+            known = [before.model, *self.ghosts.get(name, [])]
+            self.ghosts[name] = [being_cut(each, after.model) for each in known]
 
     # -- the cuts ------------------------------------------------------------------------------
 
@@ -534,6 +537,10 @@ class Cuts:
         for name, topic in self.topics.items():
             topic.attach(self.manager, self.manager.get(name, 0))
         return "opened"
+
+
+def is_cut(old: Model, new: Model) -> bool:
+    return len(new.appended) < len(old.appended) or new.leo < old.leo
 
 
 def being_cut(old: Model, new: Model) -> Model:

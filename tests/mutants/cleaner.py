@@ -79,7 +79,7 @@ def the_names_are_not_synced(patch: MonkeyPatch) -> None:
     patch.setattr(LogReplacing, "_swap_structure_locked", mutant)
 
 
-@mutant(cleaner=0, cuts=48)
+@mutant(cleaner=0, cuts=54)
 def the_last_sequence_of_a_producer_goes(patch: MonkeyPatch) -> None:
     """With the last of its records: no empty batch stays in their place."""
     patch.setattr(ReplicaLog, "last_producer_batches", lambda self: ([], {}))

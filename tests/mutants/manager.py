@@ -72,7 +72,7 @@ def entries_kept_when_a_log_begins_anew(patch: MonkeyPatch) -> None:
     patch.setattr(OffsetCheckpoints, "begin_anew", lambda self, tp, start: None)
 
 
-@mutant(cuts=24)
+@mutant(cuts=48)
 def deleted_records_come_back_with_a_cut(patch: MonkeyPatch) -> None:
     """A log that is cut below its start loses the start, and has records below it."""
     begin_anew = OffsetCheckpoints.begin_anew
@@ -138,7 +138,7 @@ def deletion_not_durable(patch: MonkeyPatch) -> None:
     patch.setattr(Topics, "_rename_deleted", mutant)
 
 
-@mutant(cuts=36)
+@mutant(cuts=21)
 def entries_dropped_before_the_rename_is_durable(patch: MonkeyPatch) -> None:
     """A crash in between brings the log back without its log start."""
     rename = Topics._rename_deleted
@@ -150,7 +150,7 @@ def entries_dropped_before_the_rename_is_durable(patch: MonkeyPatch) -> None:
     patch.setattr(Topics, "_rename_deleted", mutant)
 
 
-@mutant(cuts=21)
+@mutant(cuts=24)
 def entries_dropped_before_a_log_is_emptied(patch: MonkeyPatch) -> None:
     """A crash in between brings the records back without their log start."""
     restart = LogMaintenance._restart_structure_locked

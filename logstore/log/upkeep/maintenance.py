@@ -271,6 +271,8 @@ class LogMaintenance:
                 writer.raise_log_start_locked(max(writer.log_start_offset, rest[0].base_offset))
                 writer.replace_segments_locked(rest)
                 writer.publish_removal_locked()
+            if not rest[0].name_durable:  # alone, a roll would not tell where the log ended
+                self._flusher.sync_names_flush_locked((rest[0],))
         return doomed
 
     def _mark_deleted(self, segment: Segment) -> None:
