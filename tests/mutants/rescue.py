@@ -53,7 +53,7 @@ def epoch_files_are_not_read(patch: MonkeyPatch) -> None:
     patch.setattr(replica, "agreeing_entries", lambda entries, runs: ())
 
 
-@mutant(rescue=3398)
+@mutant()
 def the_first_candidate_is_taken(patch: MonkeyPatch) -> None:
     def mutant(candidates: Sequence[Candidate]) -> Candidate:
         return candidates[0]

@@ -57,7 +57,7 @@ from tests.mutants.scenarios import SCENARIOS
 from tests.support.until import patience
 from tests.unit.replication import test_controller_states, test_controller_topics
 from tests.unit.replication import test_partition_roles as roles
-from tests.unit.rescue import test_rescue_rules
+from tests.unit.rescue import test_rescue_faults, test_rescue_rules
 
 Test = Callable[[], None]
 BLUNDERS = (AttributeError, NameError, TypeError)  # of a mutant that does not fit the product
@@ -267,6 +267,10 @@ RECOVERY: list[tuple[str, Test]] = [
     ("rebuilt-transactions-not-synced", partial(_rebuilt, "both", "clean")),
     ("rebuilt-transactions-not-synced", partial(_rebuilt, ".txnindex", "scan_all")),
     ("rebuilt-transactions-not-announced", partial(_rebuilt, ".txnindex", "clean")),
+    (
+        "the-first-candidate-is-taken",
+        test_rescue_faults.test_what_most_have_wins_over_what_comes_first,
+    ),
     ("old-formats-get-an-epoch", test_rescue_rules.test_a_batch_of_an_old_format_gets_no_epoch),
     (
         "no-word-of-what-is-lost",
