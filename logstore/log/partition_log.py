@@ -100,7 +100,7 @@ class PartitionLog(LogReads):
         replicated: bool = False,
         on_failure: Callable[[StorageFailedError], None] | None = None,
         on_cut: Callable[[], None] | None = None,
-        on_restart: Callable[[], None] | None = None,
+        on_restart: Callable[[int | None], None] | None = None,
         random_id: RandomId = random_id,
     ) -> Self:
         """Open or create the log in ``directory`` (named ``topic-partition``, F-1).
@@ -129,7 +129,8 @@ class PartitionLog(LogReads):
             on_cut: called when a truncation is durable, before the first new record. On return the
                 offsets that the owner stores for the log must durably not exceed its end.
             on_restart: called when a truncation has dropped all records, before the first new one.
-                On return everything that the owner stores for the log must be durably gone.
+                On return everything that the owner stores for the log must be durably gone, except
+                the log start that is given, if records below it are left in the files.
             random_id: returns 32 new hex digits, for ``segment.jitter.ms``.
         Raises:
             LogDirLockedError: the partition is open already, or its log directory is in use.

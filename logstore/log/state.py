@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from functools import partial
 from weakref import WeakValueDictionary
 
 from checkpoints.errors import CheckpointError
@@ -54,7 +53,7 @@ class LogState:
         replicated: bool = False,
         on_failure: Callable[[StorageFailedError], None] | None = None,
         on_cut: Callable[[], None] | None = None,
-        on_restart: Callable[[], None] | None = None,
+        on_restart: Callable[[int | None], None] | None = None,
         random_id: RandomId = random_id,
         hold: PartitionHold | None = None,
     ) -> None:
@@ -66,7 +65,7 @@ class LogState:
         self._core = LogCore(directory, config, storage, clock, on_failure)
         self._writer = LogWriter(self._core, loaded, replicated=replicated, random_id=random_id)
         if hold is not None and on_restart is None:
-            on_restart = partial(self._keep_log_start, None)
+            on_restart = self._keep_log_start
         self._flusher = LogFlusher(self._core, self._writer, background, on_cut)
         self._maintenance = LogMaintenance(self._core, self._writer, self._flusher, on_restart)
         self._replacing = LogReplacing(self._core, self._writer, self._maintenance)

@@ -164,19 +164,28 @@ class OffsetCheckpoints:
         if lowered:
             self._write_locked(CLEANER, {**stored, **lowered})
 
-    def begin_anew(self, tp: TopicPartition) -> None:
-        """Drop the entries of ``tp``, whose log has durably lost all its records."""
-        with self._lock:
-            self._keep_locked(lambda other: other != tp)
+    def begin_anew(self, tp: TopicPartition, start: int | None) -> None:
+        """Drop the entries of ``tp``, whose log has durably lost all its records.
 
-    def _keep_locked(self, belongs: Callable[[TopicPartition], bool]) -> None:
+        Args:
+            start: its log start, if deleted records are left below.
+        """
+        with self._lock:
+            starts = None if start is None else {tp: start}
+            self._keep_locked(lambda other: other != tp, starts)
+
+    def _keep_locked(
+        self, belongs: Callable[[TopicPartition], bool], starts: Offsets | None = None
+    ) -> None:
         for name in CHECKPOINTS:
             if name not in self._stored:
                 continue
             stored = self._stored[name]
             before = self._kept[name] if stored is None else stored
             kept = {tp: offset for tp, offset in before.items() if belongs(tp)}
-            if stored is None or len(kept) < len(stored):
+            if name == LOG_START:
+                kept |= starts or {}
+            if stored is None or kept != stored:
                 self._write_locked(name, kept)
 
     def write(self, name: str, logs: ListLogs, offset_of: OffsetOf) -> None:

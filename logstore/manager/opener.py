@@ -104,13 +104,13 @@ class LogOpener:
         opened.append(log)
         return log
 
-    def _begin_anew(self, log_dir: LogDir, tp: TopicPartition) -> None:
+    def _begin_anew(self, log_dir: LogDir, tp: TopicPartition, start: int | None) -> None:
         """
         Raises:
             StorageFailedError: the entries of the log are still on file, so it must stay as it is.
         """
         try:
-            log_dir.offsets.begin_anew(tp)
+            log_dir.offsets.begin_anew(tp, start)
         except CheckpointError as error:
             failure = StorageFailedError(log_dir.path, f"forget {tp}", str(error))
             self.directories.fail(log_dir.path, failure)

@@ -1,7 +1,8 @@
 """Where a log ends after a clean stop, from headers alone, and whether to trust that.
 
 No checksum covers base offset, length, leader epoch and magic of a batch, and nothing else is read
-here. So the end counts only if every file that mentions it agrees (docs/recovery.md).
+here. So the end counts only if every file that mentions it agrees (docs/recovery.md). If there is
+none, the last batch is read whole.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ def clean_end(last: Segment, recovery_point: int | None) -> CleanEnd:
     """
     base = last.base_offset
     view = last.live()
-    position, previous = view.floor_before_last(), base - 1
+    position, previous, at = view.floor_before_last(), base - 1, -1
     try:
         for span in view.walk(position):
             doubt = _doubt(span, base, previous)
             if doubt:
                 return CleanEnd(previous + 1, f"at byte {span.position} {doubt}")
-            previous, position = span.last_offset, span.position + span.size
+            at, previous, position = span.position, span.last_offset, span.position + span.size
     except CorruptBatchError as error:
         return CleanEnd(previous + 1, f"at byte {error.position} {error.reason}")
     end = previous + 1
@@ -43,6 +44,8 @@ def clean_end(last: Segment, recovery_point: int | None) -> CleanEnd:
         return CleanEnd(end, f"{last.size - position} bytes follow the last whole batch")
     if recovery_point is not None and recovery_point != end:
         return CleanEnd(end, f"the log ends at {end}, the recovery point is {recovery_point}")
+    if recovery_point is None and at >= 0 and not any(view.scan(at, check_crc=True)):
+        return CleanEnd(end, f"at byte {at} is a batch whose checksum does not match")
     return CleanEnd(end)
 
 

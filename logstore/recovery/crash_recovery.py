@@ -86,9 +86,12 @@ class CrashRecovery:
 
         The transaction index also needs the producer snapshot before the segment.
         """
+        self._announce_rebuild(segment)
         scratch = self._scratch_producers(segment.base_offset)
         segment.txn_index.reset()
         scan = scan_segment(segment, producers=scratch)
+        segment.txn_index.sync()
+        self._files.storage.sync_dir(self._files.directory)
         scratch.map_end_offset = max(scan.next_offset, segment.base_offset)
         segment.install_indexes(scan.offset_index, scan.time_index + scan.final_time_entry())
         if scan.valid_bytes < segment.size:
@@ -100,16 +103,28 @@ class CrashRecovery:
                 f"{reason}; it is left as it is"
             )
 
+    def _announce_rebuild(self, segment: Segment) -> None:
+        """Let the next start rebuild the indexes of a segment that it will not scan, if this one is
+        cut short.
+
+        Nothing else shows that a transaction index is half written. So the offset index goes first,
+        and comes back last.
+        """
+        if self._files.segments[segment.base_offset].pop(filenames.INDEX_SUFFIX, None) is not None:
+            self._files.storage.remove(segment.path(filenames.INDEX_SUFFIX))
+            self._files.storage.sync_dir(self._files.directory)
+
     def _scratch_producers(self, base_offset: int) -> ProducerStateManager:
         """Producer state as it was at the segment's base, for replay only (F-234).
 
         It comes from the newest readable snapshot and a replay of the batches from there to the
-        base.
+        base. A snapshot may know producers whose batches are deleted, so a replay up to its offset
+        does not replace it.
         """
         snapshots = [offset for offset in self._producers.snapshots if offset <= base_offset]
         scratch = self._scratch
         newest = max(snapshots, default=0)
-        if scratch is None or not newest <= scratch.map_end_offset <= base_offset:
+        if scratch is None or not newest < scratch.map_end_offset <= base_offset:
             scratch = self._scratch = ProducerStateManager(
                 self._files.storage, self._files.directory, self._producers.expiration_ms
             )
@@ -185,6 +200,8 @@ class CrashRecovery:
         while pending or self._settle_roll(done, pending, log_start_offset):
             segment = pending.popleft()
             following = pending[0].base_offset if pending else next(iter(self._files.rolled), 2**63)
+            if following <= self._flushed:
+                self._announce_rebuild(segment)
             scan = self._scan(segment, producers)
             split = self._split(segment, scan, following, pending)
             if len(split) > 1:
@@ -252,7 +269,8 @@ class CrashRecovery:
         """Look at every batch, and replay producers and transactions (F-232)."""
         producers.map_end_offset = segment.base_offset
         producers.snapshots = self._producers.snapshots
-        producers.take_snapshot(sync=False)  # due after a gap, or if one was unreadable
+        if producers.take_snapshot(sync=True) is None:  # due after a gap, or if one was unreadable
+            producers.sync_snapshot(segment.base_offset)  # a process that died may not have
         segment.txn_index.reset()
         scan = scan_segment(
             segment,
@@ -263,6 +281,8 @@ class CrashRecovery:
         )
         # A recovery point above the segment stays, and no later start reads here again.
         segment.txn_index.sync()
+        if filenames.INDEX_SUFFIX not in self._files.segments[segment.base_offset]:
+            self._files.storage.sync_dir(self._files.directory)
         return scan
 
     def _recover_segment(
@@ -303,7 +323,7 @@ class CrashRecovery:
         segment.install_indexes(scan.offset_index, scan.time_index + scan.final_time_entry())
         self._write_again(segment)
         producers.map_end_offset = state.next_offset
-        producers.take_snapshot(sync=False)
+        producers.take_snapshot(sync=True)
         return cut
 
     def _write_again(self, segment: Segment) -> None:

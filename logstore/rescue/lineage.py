@@ -177,12 +177,21 @@ def _without_later(
 def _begun_earlier(
     runs: Iterable[LineageRun], entries: Sequence[tuple[int, int]]
 ) -> Iterator[LineageRun]:
-    """Runs, extended to where epoch files say that they began, if their first batches are lost."""
-    behind = 0
+    """Runs, extended to where epoch files say that they began, if their first batches are lost.
+
+    Behind that there is nothing of an earlier epoch: what lies there is of another history, like a
+    batch that came from another replica.
+    """
+    before: LineageRun | None = None
     for run in runs:
+        behind = 0 if before is None else before.first + 1
         known = [s for epoch, s in entries if epoch == run.epoch and behind <= s < run.first]
-        yield run._replace(first=min(known, default=run.first))
-        behind = run.next
+        run = run._replace(first=min(known, default=run.first))
+        if before is not None:
+            yield before._replace(next=min(before.next, run.first))
+        before = run
+    if before is not None:
+        yield before
 
 
 def _filled(runs: list[LineageRun], others: Iterable[LineageRun]) -> list[LineageRun]:

@@ -8,7 +8,6 @@ by the hole that its neighbours or the names of the segments leave for it. All h
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -240,17 +239,29 @@ def is_flip(claim: int, right: int) -> bool:
 
 
 def copies(pieces: Iterable[RescuedRange]) -> set[RescuedRange]:
-    """Mended batches that also lie at the edge of another piece: misplaced copies."""
+    """Mended batches that also lie at the edge of another piece: misplaced copies. Of several that
+    are all mended the first one in the file is the original."""
     known = list(pieces)
-    edges = Counter(crc for p in known for crc in {p.first_crc, p.last_crc})
-    return {p for p in known if p.mended and p.batches == 1 and edges[p.first_crc] > 1}
+    single = {p for p in known if p.mended and p.batches == 1}
+    seen = {crc for p in known if p not in single for crc in (p.first_crc, p.last_crc)}
+    found: set[RescuedRange] = set()
+    for piece in (p for p in known if p in single):
+        if piece.first_crc in seen:
+            found.add(piece)
+        seen.add(piece.first_crc)
+    return found
 
 
-def housed(homeless: Iterable[RescuedRange], pieces: Iterable[RescuedRange]) -> set[RescuedRange]:
-    """The homeless batches whose claims point into holes between the pieces of their replica: a
-    batch, or a copy of it, away from its place.
+def housed(
+    homeless: Iterable[RescuedRange], pieces: Iterable[RescuedRange], end: int
+) -> set[RescuedRange]:
+    """The homeless batches whose claims point into holes between the pieces of their replica, or
+    behind them below ``end``, up to where it was flushed: a batch, or a copy of it, away from its
+    place.
     """
     taken = sorted((p.first, p.next) for p in pieces)
+    if taken and taken[-1][1] < end:
+        taken.append((end, end))
     found: set[RescuedRange] = set()
     for piece in homeless:
         at = bisect_right(taken, (piece.first, 2**63))

@@ -127,8 +127,12 @@ class _Walk:
     def result(self) -> Surveyed:
         doubled = copies(self.pieces)
         placed = [p for p in self.pieces if not p.homeless and p not in doubled]
-        found = housed((p for p in self.pieces if p.homeless), placed)
-        homeless = [p for p in self.pieces if p in doubled or (p.homeless and p not in found)]
+        found = housed((p for p in self.pieces if p.homeless), placed, self.replica.recovery_point)
+        homeless = [
+            p._replace(homeless=True)
+            for p in self.pieces
+            if p in doubled or (p.homeless and p not in found)
+        ]
         pieces = placed + [p._replace(homeless=False, alone=True, behind=-1) for p in found]
         pieces.sort(key=lambda p: p.first)
         runs = runs_of(pieces)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 from logstore.common.config import LogConfig
 from logstore.log import ReplicaLog
 from logstore.recovery.recovery import RecoveryOptions
 from logstore.storage.base import Storage
-from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
+from logstore.testing import FaultyStorage, ManualClock
 from logstore.testing.faulty import CrashMode
 from tests.crash.model import Batch, data_batch, segment_files
 
@@ -70,9 +73,65 @@ def tree(storage: Storage, path: str = "/") -> Iterator[tuple[str, bytes]]:
             yield inner, storage.read_file(inner)
 
 
-def disk_with(files: Files) -> FaultyStorage:
+class Disk(FaultyStorage):
+    """A disk that can keep what it was before each change, cache and all."""
+
+    def __init__(self, *, clock: Callable[[], float] = lambda: 0.0) -> None:
+        super().__init__(clock=clock)
+        self._images: list[Image] | None = None
+
+    @contextmanager
+    def recording(self) -> Iterator[list[Image]]:
+        """Yields the list of the images, which gets one more at the end."""
+        images = self._images = []
+        try:
+            yield images
+            self._keep("after the whole")
+        finally:
+            self._images = None
+
+    def change(self, operation: str, path: str) -> None:
+        if self._images is not None:
+            self._keep(f"at {operation} of {path}")
+        super().change(operation, path)
+
+    def _keep(self, place: str) -> None:
+        assert self._images is not None
+        root = pickle.dumps(self.root, pickle.HIGHEST_PROTOCOL)
+        self._images.append(Image(place, root, self._change_number))
+
+    @classmethod
+    def of(cls, image: Image, clock: Callable[[], float] = lambda: 0.0) -> Disk:
+        disk = cls(clock=clock)
+        disk.root, disk._change_number = pickle.loads(image.root), image.changes
+        return disk
+
+
+class Image(NamedTuple):
+    """A disk at some moment; ``changes`` numbers its last change of a name."""
+
+    place: str
+    root: bytes
+    changes: int
+
+    def crashed(
+        self, mode: CrashMode, seed: int, *, clock: Callable[[], float] = lambda: 0.0
+    ) -> Disk:
+        disk = Disk.of(self, clock)
+        disk.crash(random.Random(seed), mode)
+        return disk
+
+
+Content = frozenset[tuple[str, bytes]]
+
+
+def content_of(storage: Storage) -> Content:
+    return frozenset(tree(storage))
+
+
+def disk_with(files: Files) -> Disk:
     """A disk on which ``files`` are durable."""
-    storage = FaultyStorage()
+    storage = Disk()
     for path, data in files.items():
         storage.make_dir(path.rpartition("/")[0])
         storage.write_file(path, data)
@@ -121,32 +180,25 @@ def segment_path(base: int, suffix: str = ".log") -> str:
 
 
 def crashes(
-    prepare: Callable[[], FaultyStorage], act: Callable[[FaultyStorage], object]
+    prepare: Callable[[], Disk], act: Callable[[Disk], object]
 ) -> Iterator[tuple[FaultyStorage, str]]:
     """The disk after a crash at each change that ``act`` makes to it, with its place in words, and
     after the whole. Many places and modes leave the same files; what was seen is left out."""
-    seen: set[frozenset[tuple[str, bytes]]] = set()
-    count, whole = 0, False
-    while not whole:
-        count += 1
+    seen: set[Content] = set()
+    storage = prepare()
+    with storage.recording() as images:
+        act(storage)
+    for image in images:
         for mode, seed in MODES:
-            storage = prepare()
-            storage.crash_after(count)
-            place = "after the whole"
-            try:
-                act(storage)
-                whole = True
-            except SimulatedCrash as crash:
-                place = str(crash)
-            storage.crash(random.Random(seed), mode)
-            content = frozenset(tree(storage))
+            crashed = image.crashed(mode, seed)
+            content = content_of(crashed)
             if content not in seen:
                 seen.add(content)
-                yield storage, f"{mode} {seed}, {place}"
+                yield crashed, f"{mode} {seed}, {image.place}"
 
 
 def opening_crashes(
-    prepare: Callable[[], FaultyStorage], open_it: Callable[[FaultyStorage], ReplicaLog]
+    prepare: Callable[[], Disk], open_it: Callable[[Disk], ReplicaLog]
 ) -> Iterator[tuple[FaultyStorage, str]]:
     return crashes(prepare, lambda storage: open_it(storage).crash())
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from logstore.format.batch import encode_batch, end_transaction_marker
 from logstore.format.codecs.compression import Compression
 from logstore.format.control import ControlType
+from logstore.format.reader import batch_records, iter_batches
+from logstore.log import ReplicaLog
 from logstore.storage.base import Storage
 
 _PREFIX = struct.Struct(">qi")
@@ -30,10 +32,14 @@ class Batch(NamedTuple):
     sequence: int = -1
     transactional: bool = False
     commit: bool | None = None
+    deltas: tuple[int, ...] | None = None
+    """Of the records that a compaction left; None: all are there."""
 
     @property
-    def max_timestamp(self) -> int:
-        return max(self.stamps)
+    def rows(self) -> list[tuple[int, int]]:
+        """Timestamp and offset of each record."""
+        deltas = range(len(self.stamps)) if self.deltas is None else self.deltas
+        return [(stamp, self.base + at) for stamp, at in zip(self.stamps, deltas, strict=True)]
 
     @property
     def last_sequence(self) -> int:
@@ -159,6 +165,8 @@ class Model:
     start: int = 0
     leo: int = 0
     flushed: int = 0
+    reached: int = 0
+    """How far a flush before a cut that is under way may have come."""
     epoch: int = 0
     durable_start: int = 0
     """The log start in the last checkpoint that was written: a crash never goes below it."""
@@ -168,10 +176,25 @@ class Model:
     """The highest log start so far: of what lies below, producer state may be gone for good."""
     history: dict[bytes, Batch] = field(default_factory=dict)
     """Every batch that was ever in the log: what lies below the log start may come back."""
+    appended: list[Batch] = field(default_factory=list)
+    """The same log before any compaction, and with what was deleted from its beginning."""
+    snapshots: list[int] = field(default_factory=list)
+    """Where the state of the producers is durable."""
+    compacted: bool = False
+    cut: bool = False
+    """A cursor may be ahead of it."""
+    cursor: int | None = None
+    """The committed position of a reader."""
+
+    def copy(self, **changes: object) -> Model:
+        return replace(self, **changes)  # type: ignore[arg-type]
 
     def add(self, batches: Iterable[Batch]) -> None:
+        self.batches = list(self.batches)  # a copy has the same
+        self.appended = list(self.appended)
         for batch in batches:
             self.batches.append(batch)
+            self.appended.append(batch)
             self.history[batch.data] = batch
             self.leo = batch.last + 1
             self.epoch = max(self.epoch, batch.epoch)
@@ -183,9 +206,23 @@ class Model:
     def live(self) -> list[Batch]:
         return [batch for batch in self.batches if batch.last >= self.start]
 
+    def remembers(self, log: ReplicaLog) -> bool:
+        """Whether a snapshot tells what was deleted below the log start, and recovery does not
+        begin before it."""
+        scanned_from = min(log.recovery_point, log.segments[-1].base_offset)
+        return any(log.log_start_offset < at <= scanned_from for at in self.snapshots)
+
+    def begin_anew(self, offset: int) -> None:
+        self.batches, self.appended, self.snapshots, self.ghost = [], [], [], None
+        self.leo = self.start = self.durable_start = offset
+        self.compacted, self.cut = False, True
+
     def truncate(self, offset: int) -> None:
+        self.cut = True
         self.ghost = self.ghost or self.batches
         self.batches = self.below(offset)
+        self.appended = [batch for batch in self.appended if batch.last < offset]
+        self.snapshots = [at for at in self.snapshots if at <= offset]
         self.leo = min(self.leo, offset)
         self.flushed = min(self.flushed, offset)
         self.start = min(self.start, offset)
@@ -232,3 +269,31 @@ def stored_batches(storage: Storage, directory: str) -> list[bytes]:
             assert base <= base_of(batch) <= last_of(batch) < end, f"{path} holds {base_of(batch)}"
         found += batches
     return found
+
+
+def read_batches(storage: Storage, directory: str, known: Mapping[bytes, Batch]) -> list[Batch]:
+    """All batches of a directory; those that are not ``known`` come from a compaction."""
+    return [known.get(data) or _parsed(data) for data in stored_batches(storage, directory)]
+
+
+def _parsed(data: bytes) -> Batch:
+    header = next(iter_batches(data))
+    records = list(batch_records(data, header))
+    commit = None
+    if header.is_control and records:
+        key = records[0].key
+        assert key is not None
+        commit = int.from_bytes(key[2:4], "big") == ControlType.COMMIT
+    return Batch(
+        data,
+        header.base_offset,
+        header.last_offset,
+        header.leader_epoch,
+        tuple(record.timestamp for record in records),
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.is_transactional,
+        commit,
+        tuple(record.offset - header.base_offset for record in records),
+    )

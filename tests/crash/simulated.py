@@ -20,14 +20,7 @@ from logstore.manager import LogManager
 from logstore.storage.base import Storage
 from logstore.testing import Fault, FaultyStorage, ManualClock, SimulatedCrash
 from logstore.testing.faulty import CrashMode
-from tests.crash.checks import (
-    check_content,
-    check_end,
-    check_lookups,
-    check_once,
-    check_producers,
-    check_state,
-)
+from tests.crash.checks import check_lookups, check_recovered
 from tests.crash.model import Batch, Model, segment_files, stored_batches
 from tests.crash.workload import Work, expect_refusal
 from tests.histories.history import Run, history
@@ -254,15 +247,10 @@ class _Search:
                 candidates.append(model.ghost)
             model.history.update((batch.data, batch) for batch in work.pending or ())
             flushed, model.flushed = model.flushed, max(model.flushed, self.floor(work))
-            batches = check_content(self.storage, log, model, candidates)
-            model.flushed = flushed
-            start = log.log_start_offset
-            assert start <= max(model.start, work.pending_start), f"the log starts at {start}"
-            assert start >= min(model.durable_start, log.log_end_offset), (
-                f"the log starts at {start}, below its checkpoint {model.durable_start}"
+            batches = check_recovered(
+                self.storage, log, model, candidates, self.rng, work.pending_start
             )
-            assert log.recovery_point <= max(log.log_end_offset, start)
-            check_end(log, [b for b in batches if b.last >= start], candidates, model.leo)
+            model.flushed = flushed
             self.settle(work, log, batches)
 
     def floor(self, work: Work) -> int:
@@ -273,12 +261,8 @@ class _Search:
     def settle(self, work: Work, log: ReplicaLog, batches: list[Batch]) -> None:
         model = work.model
         model.forgotten = max(model.forgotten, model.start, log.log_start_offset)
-        check_state(log, batches, whole=False)  # a cut inside a batch leaves its epoch (F-272)
-        known = [batch for batch in batches if batch.base >= model.forgotten]
-        check_producers(log, known, whole=not model.forgotten)
-        check_once(known)
-        check_lookups(log, batches, self.rng, model.forgotten)
         before = model.ghost or model.batches
+        model.appended = [batch for batch in batches if batch.base >= model.forgotten]
         model.batches = [batch for batch in batches if batch.last >= log.log_start_offset]
         if self.powered_off:
             model.ghost = None

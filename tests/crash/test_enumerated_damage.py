@@ -117,6 +117,17 @@ def test_s53_duplicate_or_overlapping_segments(shape: str, clean: bool) -> None:
         assert log.read(offset, 1).records()[0].offset == offset
 
 
+def test_s53_one_record_that_reaches_into_the_next_segment() -> None:
+    """The segment before the recovery point is scanned too, and ends where the next one begins."""
+    files = {segment_path(0): joined(BATCHES[:4]), segment_path(11): joined(batches_of(2, base=11))}
+    storage = disk_with(files)
+    log = open_log(storage, recovery_point=17)
+    assert log_bytes(storage) == joined(BATCHES[:3])
+    assert log.log_end_offset == 9
+    assert_nothing_gone(storage, [*BATCHES[:4], *batches_of(2, base=11)])
+    assert log.recovery_report.offsets_lost == (9, 17)
+
+
 def test_s53_a_name_that_is_not_canonical_is_ignored() -> None:
     files = FILES | {f"{DIRECTORY}/36.log": joined(BATCHES[:2])}
     log = open_log(disk_with(files))
@@ -238,6 +249,16 @@ def test_the_tail_cut_on_a_clean_start_is_kept_where_it_is_valid() -> None:
     report = log.recovery_report
     assert (report.bytes_valid_behind_cut, report.bytes_set_aside) == (SIZE, len(torn) - len(WHOLE))
     assert report.warnings
+
+
+def test_what_a_doubtful_clean_stop_loses_is_kept_though_it_is_no_batch() -> None:
+    """A clean stop flushed it, although no recovery point is on file."""
+    torn = WHOLE + BATCHES[6].data[:-7]
+    storage = disk_with(written(BATCHES[:6]) | {segment_path(0): torn})
+    log = open_log(storage, clean=True)
+    assert (log.log_end_offset, log.size) == (18, len(WHOLE))
+    assert log.recovery_report.clean_doubt
+    assert kept_files(storage) == {f"{0:020}.log.{len(WHOLE)}.cut": torn[len(WHOLE) :]}
 
 
 @pytest.mark.parametrize("clean", [True, False])

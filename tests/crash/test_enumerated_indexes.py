@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from functools import partial
 from itertools import product
 
 import pytest
@@ -11,17 +12,20 @@ import pytest
 from logstore.common.config import LogConfig
 from logstore.format import filenames
 from logstore.log import ReplicaLog
+from logstore.recovery import RecoveryOptions
 from tests.crash.checks import check_lookups, check_state, end_of
 from tests.crash.disk import (
     CONFIG,
     DIRECTORY,
     T0,
+    Disk,
     Files,
     batches_of,
     disk_with,
     joined,
     log_bytes,
     open_log,
+    opening_crashes,
     written,
 )
 from tests.crash.model import Batch, data_batch, marker_batch
@@ -213,6 +217,31 @@ def test_s34_transaction_index_clean(damage: str) -> None:
         log = open_log(disk_with(files), clean=True)
         check_lookups(log, TXN_BATCHES, random.Random(1))
         assert committed(log) == WANTED
+
+
+TXN_END = TXN_BATCHES[-1].last + 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["clean", "unclean", "scan_all"])
+@pytest.mark.parametrize("gone", [".index", ".txnindex", "both"])
+def test_s34_no_crash_takes_a_transaction_index_that_was_rebuilt(gone: str, way: str) -> None:
+    """Below the recovery point no later start looks for what it lacks."""
+    options = RecoveryOptions(scan_all=way == "scan_all")
+    for path in TXN_INDEXES:
+        files = damaged(TXN_FILES, path, "zeros") if gone == ".txnindex" else TXN_FILES
+        if gone != ".txnindex":
+            files = damaged(files, path.replace(".txnindex", ".index"), "missing")
+        if gone == "both":
+            files = damaged(files, path, "missing")
+
+        def opened(disk: Disk) -> ReplicaLog:
+            return open_log(disk, clean=way == "clean", recovery_point=TXN_END, options=options)
+
+        for storage, place in opening_crashes(partial(disk_with, files), opened):
+            log = open_log(storage, recovery_point=TXN_END)
+            assert committed(log) == WANTED, place
+            log.crash()
 
 
 POINTS = (0, 45, 96, 120, 5000, -1)

@@ -11,12 +11,12 @@ import pytest
 from logstore.log import ReplicaLog
 from logstore.recovery.replacements import roll_marks
 from logstore.storage.base import Storage
-from logstore.testing import FaultyStorage
 from tests.crash.checks import check_lookups, check_producers, check_state
 from tests.crash.disk import (
     CONFIG,
     DIRECTORY,
     T0,
+    Disk,
     Files,
     assert_nothing_gone,
     batches_of,
@@ -220,7 +220,7 @@ def test_no_crash_loses_a_roll_or_leaves_a_hole(shape: str) -> None:
 def test_a_roll_is_settled_only_once_what_lies_before_it_is_on_the_disk() -> None:
     """The end of the segment before is in the page cache only: killed, started, no power."""
 
-    def killed() -> FaultyStorage:
+    def killed() -> Disk:
         files = rolled(24, 36, files=without(FILES, 48))
         files[segment_path(12)] = files[segment_path(12)][: 2 * SIZE]
         whole = files[segment_path(24, ".log.swap")]
@@ -451,7 +451,7 @@ def test_no_crash_loses_anything_of_a_split(shape: str) -> None:
         log.crash()
 
 
-Opening = Callable[[FaultyStorage], ReplicaLog]
+Opening = Callable[[Disk], ReplicaLog]
 
 
 @pytest.mark.slow

@@ -29,6 +29,7 @@ class Work:
     ) -> None:
         self.partition = partition
         self.model = model
+        self.keys: tuple[bytes | None, ...] = KEYS
         self.pending: list[Batch] | None = None
         self.pending_start = 0
         self.doing = ""
@@ -143,7 +144,8 @@ class Work:
 
     def retry(self) -> str:
         """A retry of a producer's last batch gives its old offsets and appends nothing."""
-        last = {b.producer: b for b in self.model.live() if b.sequence >= 0}
+        whole = (batch for batch in self.model.live() if batch.deltas is None)
+        last = {b.producer: b for b in whole if b.sequence >= 0}
         known = replay(self.model.batches).producers
         candidates = [b for p, b in last.items() if known[p].last_offset == b.last]
         if not candidates:
@@ -174,7 +176,7 @@ class Work:
         size = min(rng.choice((0, 10, 10, 40, 200, 900)), self.log.config.segment_bytes // 10)
         records = [
             (
-                rng.choice(KEYS),
+                rng.choice(self.keys),
                 bytes([65 + rng.randrange(26)]) * size,
                 now + rng.choice((0, 0, 0, 1, 50, -20, -3000)),
             )
@@ -233,7 +235,7 @@ class Work:
         self.log.truncate_fully_and_start_at(offset)
         self.manager.checkpoint_recovery_points()
         self.manager.checkpoint_log_start_offsets()
-        model.batches, model.leo, model.start, model.ghost = [], offset, offset, None
+        model.begin_anew(offset)
         model.epoch += 1
         return f"truncate fully, start at {offset}"
 

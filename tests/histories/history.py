@@ -16,6 +16,7 @@ from logstore.common.shield import unshielded
 HISTORIES = {
     "cleaner": "tests.histories.cleaner:run",
     "crash": "tests.crash.simulated:run",
+    "cuts": "tests.crash.cuts:run",
     "groups": "tests.histories.groups:run",
     "lives": "tests.histories.lives:run",
     "rescue": "tests.histories.rescue:run",

@@ -64,10 +64,23 @@ def test_a_seed_repeats_its_run(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "seed"), [("cleaner", 762), ("cleaner", 50250), ("groups", 80), ("groups", 192)]
+    ("name", "seed"),
+    [
+        ("cleaner", 762),
+        ("cleaner", 50250),
+        ("groups", 80),
+        ("groups", 192),
+        ("rescue", 109),
+        ("rescue", 1075),
+        ("rescue", 1758),
+        ("rescue", 1944),
+    ],
 )
 def test_a_history_that_once_failed(name: str, seed: int) -> None:
     """762: a crash moved the log start back, behind a pass that had gone by it. 50250: recovery
     wrote a transaction index anew, below the recovery point, and did not sync it. 80, 192: a static
-    member whose return was not written kept the address of whoever came back."""
+    member whose return was not written kept the address of whoever came back. 109, 1075: a batch
+    from another replica moved the beginning of an epoch that an epoch file knows. 1758: a batch out
+    of place behind the last good one was not taken back. 1944: a copy became a batch that was
+    missing."""
     hold(name, [seed])

@@ -9,6 +9,7 @@ from logstore.cleaner import cleaner as passes
 from logstore.cleaner.log_cleaner import LogCleaner
 from logstore.cleaner.transactions import PassTransactions
 from logstore.kernels import OffsetMap, RecordSieve
+from logstore.log import ReplicaLog
 from logstore.log.upkeep.replacing import LogReplacing
 from logstore.manager.offsets import OffsetCheckpoints
 from logstore.testing import FaultyStorage
@@ -57,7 +58,7 @@ def the_copy_is_not_synced(patch: MonkeyPatch) -> None:
     patch.setattr(passes.CleanedSegment, "flush", lambda self, indexes: None)
 
 
-@mutant(cleaner=2)
+@mutant(cleaner=6)
 def nothing_is_flushed_before(patch: MonkeyPatch) -> None:
     patch.setattr("logstore.log.writing.flushing.LogFlusher.flush", _only_if_due)
 
@@ -78,12 +79,18 @@ def the_names_are_not_synced(patch: MonkeyPatch) -> None:
     patch.setattr(LogReplacing, "_swap_structure_locked", mutant)
 
 
+@mutant(cleaner=0, cuts=54)
+def the_last_sequence_of_a_producer_goes(patch: MonkeyPatch) -> None:
+    """With the last of its records: no empty batch stays in their place."""
+    patch.setattr(ReplicaLog, "last_producer_batches", lambda self: ([], {}))
+
+
 @mutant(cleaner=762)
 def the_log_start_may_move_back(patch: MonkeyPatch) -> None:
     patch.setattr(LogCleaner, "_keep_log_start", lambda self, tp, view: None)
 
 
-@mutant(cleaner=7)
+@mutant(cleaner=0)
 def the_oldest_record_stays(patch: MonkeyPatch) -> None:
     """In place of the newest one."""
     mapped = passes._Pass._map_keys

@@ -21,6 +21,7 @@ from logstore.recovery.clean_start import CleanEnd
 from logstore.recovery.replacements import Replacements, SplitPiece
 from logstore.recovery.set_aside import Remover, Stock
 from logstore.segments import rebuild as replay
+from logstore.segments.index import TransactionIndex
 from logstore.segments.leader_epochs import LeaderEpochCache
 from logstore.segments.producer_state import ProducerStateManager
 from logstore.segments.segment import Segment
@@ -99,7 +100,7 @@ def clean_marker_kept(patch: MonkeyPatch) -> None:
     patch.setattr(recovery, "clean_end", end)
 
 
-@mutant(crash=2)
+@mutant(crash=0)
 def torn_tail_not_cut(patch: MonkeyPatch) -> None:
     """Recovery finds the end of the good batches, and leaves the rest in the file."""
     patch.setattr(set_aside.Remover, "cut", lambda self, segment, position, reason, **_: None)
@@ -144,6 +145,29 @@ def recovery_point_without_sync(patch: MonkeyPatch) -> None:
     patch.setattr(LogFlusher, "flush_flush_locked", mutant)
 
 
+@mutant(cuts=9)
+def snapshot_of_a_roll_not_synced(patch: MonkeyPatch) -> None:
+    """It has its name, and the segment before it may be deleted."""
+    patch.setattr(ProducerStateManager, "sync_snapshot", lambda self, offset: None)
+
+
+@mutant(cuts=123)
+def the_name_behind_what_retention_deletes_is_not_synced(patch: MonkeyPatch) -> None:
+    """All segments go, and what is left of the roll after them does not tell where they ended."""
+    sync, release = LogFlusher.sync_names_flush_locked, LogMaintenance._release_structure_locked
+
+    def all_but_active(self: LogFlusher, segments: tuple[Segment, ...]) -> None:
+        if segments != (self._writer.segments.active,):
+            sync(self, segments)
+
+    def mutant(self: LogMaintenance, now_ms: int) -> Any:
+        with MonkeyPatch.context() as inner:
+            inner.setattr(LogFlusher, "sync_names_flush_locked", all_but_active)
+            return release(self, now_ms)
+
+    patch.setattr(LogMaintenance, "_release_structure_locked", mutant)
+
+
 @mutant(crash=2)
 def no_directory_sync(patch: MonkeyPatch) -> None:
     """Names are never made durable."""
@@ -163,7 +187,7 @@ def roll_without_sync(patch: MonkeyPatch) -> None:
     patch.setattr(Segment, "create", create)
 
 
-@mutant(crash=2)
+@mutant(crash=6)
 def no_crc_in_recovery(patch: MonkeyPatch) -> None:
     """Recovery believes every batch whose header looks right."""
 
@@ -230,6 +254,49 @@ def indexes_not_rebuilt(patch: MonkeyPatch) -> None:
     """Recovery leaves the indexes as the crash left them, and lookups believe them."""
     patch.setattr(Segment, "install_indexes", lambda self, offsets, times: None)
     patch.setattr(SegmentView, "_leads_to_batch", lambda self, entry: True)
+
+
+@mutant()
+def rebuilt_transactions_not_synced(patch: MonkeyPatch) -> None:
+    """Recovery writes a transaction index below the recovery point, and nothing syncs it."""
+    patch.setattr(TransactionIndex, "sync", lambda self: None)
+
+
+@mutant()
+def rebuilt_transactions_not_announced(patch: MonkeyPatch) -> None:
+    """A transaction index that is half written looks like any other."""
+    patch.setattr(crash_recovery.CrashRecovery, "_announce_rebuild", lambda self, segment: None)
+
+
+@mutant()
+def what_a_doubtful_stop_loses_is_not_kept(patch: MonkeyPatch) -> None:
+    """Behind a clean marker all was flushed, whatever the recovery point says."""
+    cut = Remover.cut
+
+    def mutant(
+        self: Remover, segment: Segment, position: int, reason: str, *, flushed: bool
+    ) -> None:
+        cut(self, segment, position, reason, flushed=flushed and not self._report.clean_doubt)
+
+    patch.setattr(Remover, "cut", mutant)
+
+
+@mutant()
+def one_offset_may_be_there_twice(patch: MonkeyPatch) -> None:
+    """The last record of a segment may have the offset at which the next one begins."""
+    read = Segment.read_next_offset
+
+    def mutant(self: Segment) -> tuple[int, int]:
+        end, timestamp = read(self)
+        return end - 1, timestamp
+
+    def before_overlap(segments: list[Segment], first: int) -> int:
+        with MonkeyPatch.context() as inner:
+            inner.setattr(Segment, "read_next_offset", mutant)
+            return original(segments, first)
+
+    original = recovery._before_overlap
+    patch.setattr(recovery, "_before_overlap", before_overlap)
 
 
 # -- recovery --------------------------------------------------------------------------------------

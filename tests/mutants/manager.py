@@ -7,6 +7,7 @@ from typing import Any
 
 from checkpoints.topic_properties import TopicPropertiesFile
 from logstore.common.types import TopicPartition
+from logstore.log.upkeep.maintenance import LogMaintenance
 from logstore.manager.creations import Creation, CreationFiles
 from logstore.manager.offsets import (
     CHECKPOINTS,
@@ -21,12 +22,12 @@ from logstore.testing import FaultyStorage
 from tests.mutants import MonkeyPatch, mutant
 
 
-@mutant(lives=5)
+@mutant(lives=6)
 def entries_kept_on_delete(patch: MonkeyPatch) -> None:
     patch.setattr(OffsetCheckpoints, "drop", lambda self, gone: None)
 
 
-@mutant(lives=5)
+@mutant(lives=6)
 def entries_dropped_in_memory_only(patch: MonkeyPatch) -> None:
     def mutant(self: OffsetCheckpoints, gone: Collection[TopicPartition]) -> None:
         for name in CHECKPOINTS:
@@ -36,7 +37,7 @@ def entries_dropped_in_memory_only(patch: MonkeyPatch) -> None:
     patch.setattr(OffsetCheckpoints, "drop", mutant)
 
 
-@mutant(lives=5)
+@mutant(lives=6)
 def entries_dropped_after_the_name_is_free(patch: MonkeyPatch) -> None:
     """With the next checkpoint: in between the name stands for another log."""
     drop, write = OffsetCheckpoints.drop, OffsetCheckpoints.write_recovery_points
@@ -68,7 +69,16 @@ def entries_without_a_directory_believed(patch: MonkeyPatch) -> None:
 
 @mutant(lives=10)
 def entries_kept_when_a_log_begins_anew(patch: MonkeyPatch) -> None:
-    patch.setattr(OffsetCheckpoints, "begin_anew", lambda self, tp: None)
+    patch.setattr(OffsetCheckpoints, "begin_anew", lambda self, tp, start: None)
+
+
+@mutant(cuts=48)
+def deleted_records_come_back_with_a_cut(patch: MonkeyPatch) -> None:
+    """A log that is cut below its start loses the start, and has records below it."""
+    begin_anew = OffsetCheckpoints.begin_anew
+    patch.setattr(
+        OffsetCheckpoints, "begin_anew", lambda self, tp, start: begin_anew(self, tp, None)
+    )
 
 
 @mutant(lives=8)
@@ -76,7 +86,7 @@ def entries_above_the_log_kept_at_a_load(patch: MonkeyPatch) -> None:
     patch.setattr(OffsetCheckpoints, "settle", lambda self, logs, concerned=None: None)
 
 
-@mutant(lives=5)
+@mutant(lives=8)
 def high_watermarks_kept_after_a_cut(patch: MonkeyPatch) -> None:
     lower = OffsetCheckpoints._lower_locked
 
@@ -89,7 +99,7 @@ def high_watermarks_kept_after_a_cut(patch: MonkeyPatch) -> None:
     patch.setattr(OffsetCheckpoints, "_lower_locked", mutant)
 
 
-@mutant(lives=35)
+@mutant(lives=202)
 def recovery_points_before_log_starts(patch: MonkeyPatch) -> None:
     def mutant(self: OffsetCheckpoints, logs: Any) -> Any:
         with self._lock:
@@ -101,19 +111,19 @@ def recovery_points_before_log_starts(patch: MonkeyPatch) -> None:
     patch.setattr(OffsetCheckpoints, "write_recovery_points", mutant)
 
 
-@mutant(lives=6)
+@mutant(lives=80)
 def log_starts_never_dropped(patch: MonkeyPatch) -> None:
     keep = OffsetCheckpoints._keep_locked
 
-    def mutant(self: OffsetCheckpoints, belongs: Any) -> None:
+    def mutant(self: OffsetCheckpoints, *args: Any) -> None:
         stored = self._stored.pop(LOG_START, {})
-        keep(self, belongs)
+        keep(self, *args)
         self._stored[LOG_START] = stored
 
     patch.setattr(OffsetCheckpoints, "_keep_locked", mutant)
 
 
-@mutant(lives=2)
+@mutant(lives=5)
 def deletion_not_durable(patch: MonkeyPatch) -> None:
     rename = Topics._rename_deleted
 
@@ -126,6 +136,31 @@ def deletion_not_durable(patch: MonkeyPatch) -> None:
             FaultyStorage.sync_dir = sync  # type: ignore[method-assign]
 
     patch.setattr(Topics, "_rename_deleted", mutant)
+
+
+@mutant(cuts=21)
+def entries_dropped_before_the_rename_is_durable(patch: MonkeyPatch) -> None:
+    """A crash in between brings the log back without its log start."""
+    rename = Topics._rename_deleted
+
+    def mutant(self: Topics, log_dir: Any, delays: Any) -> None:
+        log_dir.offsets.drop(delays.keys())
+        rename(self, log_dir, delays)
+
+    patch.setattr(Topics, "_rename_deleted", mutant)
+
+
+@mutant(cuts=24)
+def entries_dropped_before_a_log_is_emptied(patch: MonkeyPatch) -> None:
+    """A crash in between brings the records back without their log start."""
+    restart = LogMaintenance._restart_structure_locked
+
+    def mutant(self: LogMaintenance, *offsets: int) -> None:
+        assert self._on_restart is not None
+        self._on_restart(None)
+        restart(self, *offsets)
+
+    patch.setattr(LogMaintenance, "_restart_structure_locked", mutant)
 
 
 @mutant(lives=1)
@@ -157,7 +192,7 @@ def configuration_not_stored(patch: MonkeyPatch) -> None:
     patch.setattr(TopicPropertiesFile, "write", lambda self, properties: None)
 
 
-@mutant(lives=3)
+@mutant(lives=86)
 def half_a_change_of_a_configuration_kept(patch: MonkeyPatch) -> None:
     patch.setattr(Topics, "settle_configs", lambda self: None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from logstore.rescue import merging, partition, placing, replica, survey
 from logstore.rescue.choosing import Candidate
@@ -36,12 +37,23 @@ def epochs_are_believed(patch: MonkeyPatch) -> None:
     )
 
 
+@mutant()
+def old_formats_get_an_epoch(patch: MonkeyPatch) -> None:
+    """Batches of magic 0 and 1 are judged like others."""
+    believed = placing.believed_epoch
+
+    def mutant(piece: RescuedRange, *args: Any) -> tuple[int, bool]:
+        return believed(piece._replace(magic=2), *args)
+
+    patch.setattr(placing, "believed_epoch", mutant)
+
+
 @mutant(rescue=103)
 def epoch_files_are_not_read(patch: MonkeyPatch) -> None:
     patch.setattr(replica, "agreeing_entries", lambda entries, runs: ())
 
 
-@mutant(rescue=3398)
+@mutant()
 def the_first_candidate_is_taken(patch: MonkeyPatch) -> None:
     def mutant(candidates: Sequence[Candidate]) -> Candidate:
         return candidates[0]

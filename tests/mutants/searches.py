@@ -28,6 +28,7 @@ from replication.simulator.search.shrink import number_of, shrink
 from replication.simulator.world.plan import SchedulePlan, SearchOptions
 from tests.conformance import test_partition
 from tests.crash import test_enumerated_damage as damage
+from tests.crash import test_enumerated_indexes as indexes
 from tests.crash import test_enumerated_replacements as replacements
 from tests.fuzz.children import LIMITS, preload
 from tests.fuzz.mutations import Mutation
@@ -69,6 +70,7 @@ from tests.unit.replication import (
 )
 from tests.unit.replication import test_controller_poison as poison
 from tests.unit.replication import test_partition_roles as roles
+from tests.unit.rescue import test_rescue_faults, test_rescue_rules
 
 Test = Callable[[], None]
 BLUNDERS = (AttributeError, NameError, TypeError)  # of a mutant that does not fit the product
@@ -242,6 +244,7 @@ _rolled = partial(
     (24,),
     replacements.SIZE,
 )
+_rebuilt = indexes.test_s34_no_crash_takes_a_transaction_index_that_was_rebuilt
 RECOVERY: list[tuple[str, Test]] = [
     ("falling-epochs-end-the-scan", partial(damage.test_batches_of_a_lower_epoch_are_kept, False)),
     (
@@ -272,6 +275,22 @@ RECOVERY: list[tuple[str, Test]] = [
         replacements.test_a_roll_is_settled_only_once_what_lies_before_it_is_on_the_disk,
     ),
     ("rolls-are-compactions", _rolled),
+    (
+        "what-a-doubtful-stop-loses-is-not-kept",
+        damage.test_what_a_doubtful_clean_stop_loses_is_kept_though_it_is_no_batch,
+    ),
+    (
+        "one-offset-may-be-there-twice",
+        damage.test_s53_one_record_that_reaches_into_the_next_segment,
+    ),
+    ("rebuilt-transactions-not-synced", partial(_rebuilt, "both", "clean")),
+    ("rebuilt-transactions-not-synced", partial(_rebuilt, ".txnindex", "scan_all")),
+    ("rebuilt-transactions-not-announced", partial(_rebuilt, ".txnindex", "clean")),
+    (
+        "the-first-candidate-is-taken",
+        test_rescue_faults.test_what_most_have_wins_over_what_comes_first,
+    ),
+    ("old-formats-get-an-epoch", test_rescue_rules.test_a_batch_of_an_old_format_gets_no_epoch),
     (
         "no-word-of-what-is-lost",
         partial(damage.test_a_log_shorter_than_its_recovery_point_says_what_is_lost, False),
@@ -388,6 +407,7 @@ def _by_commands(expected: str) -> str:
 
 
 SEARCHES = {
+    "cuts": history("cuts"),
     "lives": history("lives"),
     "cleaner": history("cleaner"),
     "groups": history("groups"),

@@ -61,7 +61,7 @@ class LogMaintenance:
         core: LogCore,
         writer: LogWriter,
         flusher: LogFlusher,
-        on_restart: Callable[[], None] | None,
+        on_restart: Callable[[int | None], None] | None,
     ) -> None:
         self._core = core
         self._writer = writer
@@ -111,7 +111,8 @@ class LogMaintenance:
         they store about the log, which describes the old records.
         """
         if self._on_restart is not None:
-            self._on_restart()
+            start, base = self._writer.log_start_offset, self._writer.segments[0].base_offset
+            self._on_restart(start if start > base else None)  # else what was deleted comes back
         self.restarting = False
 
     def _batch_at(self, offset: int) -> _CutPoint:
@@ -274,6 +275,8 @@ class LogMaintenance:
                 writer.raise_log_start_locked(max(writer.log_start_offset, rest[0].base_offset))
                 writer.replace_segments_locked(rest)
                 writer.publish_removal_locked()
+            if not rest[0].name_durable:  # alone, a roll would not tell where the log ended
+                self._flusher.sync_names_flush_locked((rest[0],))
         return doomed
 
     def _mark_deleted(self, segment: Segment) -> None:

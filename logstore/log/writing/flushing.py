@@ -128,13 +128,13 @@ class LogFlusher:
             for segment in segments:
                 segment.flush(indexes=everything or segment is not active)
         if any(not segment.name_durable for segment in segments):
-            self._sync_dir(segments)
+            self.sync_names_flush_locked(segments)
         self.save_epochs_flush_locked()
         with writer.lock:
             writer.note_synced_locked(end)
         self.last_flush_ms = self._core.clock.wall_ms()
 
-    def _sync_dir(self, segments: tuple[Segment, ...]) -> None:
+    def sync_names_flush_locked(self, segments: tuple[Segment, ...]) -> None:
         """Make the present names of the segments durable."""
         names = [segment.suffix for segment in segments]
         self._core.storage.sync_dir(self._core.directory)
@@ -190,7 +190,7 @@ class LogFlusher:
         for roll in rolls:
             if roll.snapshot is not None:
                 writer.producers.sync_snapshot(roll.snapshot)
-        self._sync_dir(segments)
+        self.sync_names_flush_locked(segments)
         self.save_epochs_flush_locked()
         for roll in rolls:
             roll.segment.take_final_name()

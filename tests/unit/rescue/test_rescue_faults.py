@@ -12,6 +12,7 @@ import pytest
 
 from checkpoints import PartitionMetadata, PartitionMetadataFile
 from logstore.common.errors import ConfigError, LogDirLockedError
+from logstore.kernels import crc32c
 from logstore.rescue import rescue
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import FaultyStorage, SimulatedCrash
@@ -44,6 +45,21 @@ def first_log(storage: MemoryStorage, directory: str = LOG_DIR) -> str:
 
 def targets(storage: MemoryStorage) -> list[str]:
     return [entry.name for entry in storage.scan_dir("/target")]
+
+
+def test_what_most_have_wins_over_what_comes_first() -> None:
+    """One of three has another batch in a place, with a right checksum."""
+    storage = sources()
+    copy(_original(), LOG_DIR, storage, "/third")
+    path = first_log(storage)
+    whole = storage.read_file(path)
+    size = 12 + int.from_bytes(whole[8:12], "big")
+    other = bytearray(whole[:size])
+    other[-2] ^= 1  # the end of a value; behind it is the count of headers
+    other[17:21] = crc32c(bytes(other[21:])).to_bytes(4, "big")
+    storage.write_file(path, bytes(other) + whole[size:])
+    rescue([LOG_DIR, OTHER, "/third"], TARGET, storage=storage)
+    assert read_log(storage, f"{TARGET}/orders-0")[0].data == whole[:size]
 
 
 def test_a_full_disk_is_told_and_leaves_nothing() -> None:

@@ -138,6 +138,14 @@ def test_the_epoch_file_decides_about_a_single_batch() -> None:
     assert _epochs(pieces((0, 5, 3), (5, 9, 4)), on_file=4)[1] == (4, True)
 
 
+def test_a_batch_of_an_old_format_gets_no_epoch() -> None:
+    """It has no field for one. Neither its neighbours nor a file can say what was there."""
+    old, *new = pieces((0, 5, -1), (5, 9, 3), (9, 12, 3))
+    found = list(mend_epochs([old._replace(magic=1), *new], {0: 3, 5: 3, 9: 3}.get))
+    assert [(piece.epoch, piece.mended) for piece in found] == [(-1, False), (3, False), (3, False)]
+    assert runs_of(found) == (LineageRun(5, 12, 3),)
+
+
 def test_a_new_epoch_that_nothing_vouches_for_is_not_sure() -> None:
     assert _epochs(pieces((0, 5, 3), (5, 9, 4))) == [(3, True), (4, False)]
 

@@ -220,6 +220,15 @@ def segment_twice(storage: MemoryStorage) -> None:
     storage.write_file(f"{PARTITION}/{base:020d}.timeindex", TIME_ENTRY.pack(timestamp, delta))
 
 
+@fault("error", "log-offset-order", "first.log")
+def one_record_of_the_next_segment(storage: MemoryStorage) -> None:
+    """S-53, by a single offset."""
+    path, following = log_of(storage, 0), storage.read_file(log_of(storage, 1))
+    base, epoch = struct.unpack_from(">q4xi", following)
+    more = encode_batch([(b"k", b"v", 1)], base_offset=base, leader_epoch=epoch)
+    storage.write_file(path, storage.read_file(path) + more)
+
+
 @fault("warning", "file-name", "5.log")
 def odd_name(storage: MemoryStorage) -> None:
     storage.write_file(f"{PARTITION}/5.log", b"")
