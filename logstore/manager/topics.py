@@ -240,7 +240,8 @@ class Topics:
                 topic_id = new_uuid(self._opener.random_id)
                 return self._create_all(topic, range(partitions), topic_id, stored, fill)
             except BaseException:
-                self._configs.forget(topic)
+                if not self.partitions(topic):  # else an interrupt came after the creation
+                    self._configs.forget(topic)
                 raise
 
     def add_partitions(self, topic: str, total: int) -> list[ReplicaLog]:
@@ -287,20 +288,26 @@ class Topics:
                 for _, error in outcomes:
                     if error is not None:
                         raise error
+                found = {log.topic_partition: log for _, log in made}
+                logs = [found[tp] for tp in tps]
                 if fill is not None:
-                    logs = {log.topic_partition: log for _, log in made}
-                    fill([logs[tp] for tp in tps])
-                    for log in logs.values():
+                    fill(logs)
+                    for log in logs:
                         log.flush()
-                for log_dir in concerned:
-                    self._guarded(log_dir, log_dir.creations.end, creation)
-                self._directories.register(made)
+                self._give_birth(creation, concerned, made)
             except BaseException:
                 self._undo(creation, concerned, made)
                 raise
         self._on_change()
-        logs = {log.topic_partition: log for _, log in made}
-        return [logs[tp] for tp in tps]
+        return logs
+
+    @shielded
+    def _give_birth(self, creation: Creation, dirs: Iterable[LogDir], made: list[Made]) -> None:
+        """End a creation, so that its logs can be found. Then there is nothing left to undo."""
+        for log_dir in dirs:
+            self._guarded(log_dir, log_dir.creations.end, creation)
+        self._directories.register(made)
+        made.clear()
 
     @shielded
     def _undo(self, creation: Creation, dirs: Iterable[LogDir], made: Iterable[Made]) -> None:
