@@ -7,8 +7,10 @@ background.
 
 from logstore.manager.compaction import DirectoryOutcome, PartitionOutcome, compact_directory
 from logstore.manager.manager import LoadProgress, LogManager
+from logstore.manager.peek import DirectoryContent, peek
 
 __all__ = [
+    "DirectoryContent",
     "DirectoryOutcome",
     "LoadProgress",
     "LogManager",
@@ -16,4 +18,5 @@ __all__ = [
     "compact_directory",
     "log_dir",
     "parallel",
+    "peek",
 ]

@@ -24,11 +24,12 @@ from logstore.storage.base import Storage
 from replication.broker.alter_partition import AlterPartitionManager
 from replication.broker.controller_channel import REACTIONS, ControllerChannel
 from replication.broker.forwarding import Forwarding
+from replication.broker.identity import BrokerHome, check_cluster_id, settle_cluster_id
 from replication.broker.membership import Membership
 from replication.broker.producer_ids import ProducerIdManager, reserve_producer_ids
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode
-from replication.common.errors import DuplicateBrokerRegistrationError
+from replication.common.errors import ReplicationError
 from replication.common.messages import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -175,8 +176,10 @@ class Broker:
             host, port = endpoints[0].host, endpoints[0].port
         self._address = (host, port, rack)
         self.endpoints = endpoints
+        self._directories = [os.fspath(path) for path in directories]
+        self._knows_tree = False
         self.log_manager = LogManager(
-            directories,
+            self._directories,
             log_config,
             broker_config=broker_config,
             storage=storage,
@@ -362,10 +365,25 @@ class Broker:
 
         Once this broker leads, its logs must not meet a new producer that has an id of theirs.
         """
+        self._check_tree(session)
         try:
             reserve_producer_ids(session, self._largest_producer_id())
         except CorruptNodeError as error:  # because of which no id is assigned either
             logger.error("broker %s: no producer ids are reserved: %s", self.broker_id, error)
+
+    def _check_tree(self, session: Coordinator) -> None:
+        """
+        Raises:
+            InconsistentClusterIdError: the tree is that of another cluster.
+        """
+        manager = self.log_manager
+        logs = {tp: log.topic_id for tp, log in manager.logs.items()}
+        home = BrokerHome(self._directories[0], manager.cluster_id, logs)
+        if self._knows_tree:
+            check_cluster_id(session, home)
+        else:
+            settle_cluster_id(session, [home], manager.cluster_id)
+            self._knows_tree = True
 
     def on_joined(self, session: Coordinator, broker_epoch: int) -> None:
         with self._lock:
@@ -389,10 +407,10 @@ class Broker:
             self.alter_partition.hurry()
             self._actor.post(self._departure.hurry)
 
-    def on_refused(self, error: DuplicateBrokerRegistrationError) -> None:
+    def on_refused(self, error: ReplicationError) -> None:
         self._actor.post(lambda: self._refused(error))
 
-    def _refused(self, error: DuplicateBrokerRegistrationError) -> None:
+    def _refused(self, error: ReplicationError) -> None:
         logger.error("broker %s stops: %s", self.broker_id, error)
         self.fatal_error = error
         self._advance(BrokerEvent.STOP)

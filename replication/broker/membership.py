@@ -13,7 +13,11 @@ from enum import Enum
 from typing import Protocol
 
 from checkpoints.loggers import get_logger
-from replication.common.errors import DuplicateBrokerRegistrationError
+from replication.common.errors import (
+    DuplicateBrokerRegistrationError,
+    InconsistentClusterIdError,
+    ReplicationError,
+)
 from replication.common.retrying import Backoff, Reaction, RetryingCall, Settle
 from replication.common.runtime import Runtime
 from replication.common.state import BrokerRegistration
@@ -51,6 +55,7 @@ class Owner(Protocol):
 
         Raises:
             CoordinationError: it is tried again.
+            InconsistentClusterIdError: the broker is not registered, now or later.
         """
         ...
 
@@ -66,8 +71,10 @@ class Owner(Protocol):
         """The controller has changed; None if there is none."""
         ...
 
-    def on_refused(self, error: DuplicateBrokerRegistrationError) -> None:
-        """Another process has this broker's id and keeps it. There are no more tries."""
+    def on_refused(self, error: ReplicationError) -> None:
+        """Another process has this broker's id and keeps it, or the tree is that of another
+        cluster. There are no more tries.
+        """
         ...
 
 
@@ -100,6 +107,7 @@ class Membership:
         self._stage = JoinStage.OUT
         self._session: Coordinator | None = None
         self._refused_since_ms: int | None = None
+        self._refusal: ReplicationError = DuplicateBrokerRegistrationError(broker_id)
         self._leaving = False
         self._connecting = False
         self._lock = threading.Lock()  # guards these two
@@ -152,6 +160,9 @@ class Membership:
             settle(Reaction.AGAIN)
         except NodeExistsError as error:
             settle(self._on_refusal(error))
+        except InconsistentClusterIdError as error:
+            self._refusal = error
+            settle(Reaction.FATAL)
         except CoordinationError as error:
             logger.warning("broker %s: not registered yet: %s", self._broker_id, error)
             self._refused_since_ms = None  # a session could not end while the coordinator is silent
@@ -224,7 +235,7 @@ class Membership:
 
     def _settled(self, reaction: Reaction) -> None:
         if reaction is Reaction.FATAL:
-            self._owner.on_refused(DuplicateBrokerRegistrationError(self._broker_id))
+            self._owner.on_refused(self._refusal)
 
     # -- the life of a session -------------------------------------------------------------------
 

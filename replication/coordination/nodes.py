@@ -2,7 +2,8 @@
 
 They are those of Kafka 3.x in ZooKeeper mode, with additions: ``previous_broker_epoch`` and
 ``earlier_epochs`` in a broker's registration, ``elr`` and ``last_known_leader`` in a partition's
-state (KIP-966), below ``/logstore/broker_epochs`` the last processed epoch of each broker, and in
+state (KIP-966), below ``/logstore/broker_epochs`` the last processed epoch of each broker, in
+``/logstore/deleted_topics`` the ids of the topics that were deleted last, and in
 ``/logstore/reserved_producer_ids`` the largest producer id that was found in a log.
 Decoding is strict in the keys that we use, and ignores keys that a later Kafka may add.
 """
@@ -28,6 +29,7 @@ from replication.common.state import (
 )
 from replication.coordination.errors import CorruptNodeError
 
+CLUSTER_ID = "/cluster/id"
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 BROKER_IDS = "/brokers/ids"
@@ -39,6 +41,7 @@ TOPIC_CONFIGS = "/config/topics"
 PRODUCER_IDS = "/latest_producer_id_block"
 BROKER_EPOCHS = "/logstore/broker_epochs"
 RESERVED_PRODUCER_IDS = "/logstore/reserved_producer_ids"
+DELETED_TOPICS = "/logstore/deleted_topics"
 
 PERSISTENT_PATHS = (
     BROKER_IDS,
@@ -52,6 +55,8 @@ PERSISTENT_PATHS = (
 """Paths that a controller creates, with parents, in an empty tree."""
 
 LOG_DIR_FAILURE = 1
+DELETED_TOPICS_KEPT = 1000
+_CLUSTER_ID_MAX = 200
 _I32_MAX, _I64_MAX = 2**31 - 1, 2**63 - 1
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 _ENDPOINT = re.compile(
@@ -99,6 +104,21 @@ def isr_change_path() -> str:
 def log_dir_event_path() -> str:
     """The path prefix of a sequential node."""
     return f"{LOG_DIR_EVENTS}/log_dir_event_"
+
+
+# --- the cluster
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    return _encode({"version": "1", "id": cluster_id})
+
+
+def decode_cluster_id(data: bytes) -> str:
+    fields = _Fields(CLUSTER_ID, data)
+    cluster_id = fields.text("id")
+    if not cluster_id or len(cluster_id) > _CLUSTER_ID_MAX:
+        fields.fail("id", f"has {len(cluster_id)} characters, not 1 to {_CLUSTER_ID_MAX}")
+    return cluster_id
 
 
 # --- brokers and the controller
@@ -207,6 +227,24 @@ def decode_topic(
             if not set(replicas) <= set(partitions.get(partition, ())):
                 fields.fail(key, f"has brokers that are no replicas of partition {partition}")
     return TopicAssignment(fields.topic_id(), partitions, dict(config or {}), adding, removing)
+
+
+def encode_deleted_topics(topic_ids: Iterable[uuid.UUID]) -> bytes:
+    """The ids of topics whose deletion is complete, the latest ``DELETED_TOPICS_KEPT`` of them."""
+    latest = list(topic_ids)[-DELETED_TOPICS_KEPT:]
+    return _encode({"version": 1, "topic_ids": [topic_id_to_text(each) for each in latest]})
+
+
+def decode_deleted_topics(data: bytes) -> list[uuid.UUID]:
+    fields = _Fields(DELETED_TOPICS, data)
+    fields.version(1, 1)
+    found = []
+    for text in fields.get("topic_ids", list):
+        try:
+            found.append(topic_id_from_text(text))
+        except (ValueError, TypeError, AttributeError):
+            fields.fail("topic_ids", "holds something else than topic ids")
+    return found
 
 
 def encode_partition(state: PartitionRegistration) -> bytes:

@@ -322,6 +322,7 @@ def test_a_broker_whose_id_is_taken_stops_with_a_reason() -> None:
         transport=stage.transport,
         runtime=other,
         storage=FaultyStorage(),
+        cluster_id=stage.broker.log_manager.cluster_id,
         run_later=lambda task: task(),
         on_fatal=fatal.append,
         config=ReplicationConfig(initial_broker_registration_timeout_ms=10_000),
