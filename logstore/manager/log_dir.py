@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ from logstore.manager.offsets import (
     moved_start,
 )
 from logstore.manager.parallel import TaskOutcome, run_all
+from logstore.manager.peek import topic_id_in
 from logstore.storage.aside import move_aside
 from logstore.storage.base import DirLock, FileKind, Storage
 
@@ -75,6 +77,7 @@ class LogDir:
         creating: how many logs are being created.
         loaded: all logs that were found are in ``logs``.
         failure: why the directory is offline.
+        strays: names of logs that were set aside, by the part before the unique id.
     """
 
     def __init__(self, path: str, storage: Storage, lock: DirLock) -> None:
@@ -88,6 +91,7 @@ class LogDir:
         self.creating = 0
         self.loaded = False
         self.failure: LogstoreError | None = None
+        self.strays: dict[str, list[str]] = {}
         self._storage = storage
         self._lock = lock
 
@@ -181,6 +185,8 @@ class LogDir:
                 continue
             if parsed.suffix == filenames.DELETE_DIR_SUFFIX:
                 found.deleted.append(path)
+            elif parsed.suffix == filenames.STRAY_DIR_SUFFIX:
+                self.add_stray(name)
             elif parsed.suffix in ("", filenames.FUTURE_DIR_SUFFIX):
                 found.present.add(parsed.topic_partition)
                 if not parsed.suffix and name not in _NOT_LOGS:
@@ -192,6 +198,18 @@ class LogDir:
         except CheckpointError as error:
             raise StorageFailedError(self.path, "load", str(error)) from error
         return found
+
+    def add_stray(self, name: str) -> None:
+        """Note a log that was set aside."""
+        self.strays.setdefault(name.rpartition(".")[0], []).append(name)
+
+    def stray_of(self, tp: TopicPartition, topic_id: uuid.UUID) -> str | None:
+        """The name of the log of this partition and topic that was set aside, if there is one."""
+        prefix = filenames.stray_dir_name(tp, topic_id.hex).rpartition(".")[0]
+        for name in self.strays.get(prefix, ()):
+            if topic_id_in(posixpath.join(self.path, name), self._storage) == topic_id:
+                return name
+        return None
 
     def _find_link(self, name: str, path: str, found: FoundPartition) -> None:
         """Note a broken link with the name of a log.

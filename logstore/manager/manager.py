@@ -333,8 +333,9 @@ class LogManager:
         """Close logs that no longer belong here, and rename their directories to ``…-stray`` (F-3).
 
         Such a directory is neither found nor removed, its name is free, and an operator may inspect
-        it. A partition that is in no live directory is left out. After a crash or a disk error some
-        logs may be as before, but each is either set aside or not.
+        it. In a replicated manager ``get_or_create`` brings it back for the same topic id. A
+        partition that is in no live directory is left out. After a crash or a disk error some logs
+        may be as before, but each is either set aside or not.
 
         Raises:
             StorageFailedError: a write failed, and the directory is offline.

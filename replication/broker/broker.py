@@ -235,6 +235,7 @@ class Broker:
             self.alter_partition,
             self.config,
             broker_epoch=lambda: self.broker_epoch,
+            on_foreign_tree=self.on_refused,
         )
         self.controller = Controller(
             broker_id,

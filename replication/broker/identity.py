@@ -19,7 +19,7 @@ from replication.coordination import Coordinator, CorruptNodeError, NodeExistsEr
 NAMED = 3  # how many logs an error names
 
 LogTopicIds = Mapping[TopicPartition, uuid.UUID | None]
-"""LogTopicIds and the ids of their topics; None for one that has no id."""
+"""Logs, and the ids of their topics; None for one that has no id."""
 
 
 class BrokerHome(NamedTuple):

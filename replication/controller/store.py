@@ -6,6 +6,7 @@ that was replaced, and has not yet heard of it, changes nothing.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -140,6 +141,7 @@ class ControllerStore:
             except CorruptNodeError as error:
                 logger.error("broker %s counts as stopped uncleanly: %s", broker, error)
                 context.remembered[broker] = LOST_EPOCH
+        context.deleted = self._deleted()[0]
         context.unread_topics = dict.fromkeys(self._coordinator.children(nodes.TOPICS))
         return context
 
@@ -303,8 +305,12 @@ class ControllerStore:
         if self._coordinator.get(path) is None:
             self._transact([Create(path)])
 
-    def delete_topic(self, name: str) -> None:
-        """Delete all nodes of a topic, the mark last. Continues an earlier try."""
+    def delete_topic(self, name: str, topic_id: uuid.UUID) -> list[uuid.UUID]:
+        """Delete all nodes of a topic, the mark last. Continues an earlier try.
+
+        Its id is noted with that step: a log that comes back later has no place any more. Returns
+        all such ids.
+        """
         parent = _partitions_path(name)
         paths: list[str] = []
         for partition in self._coordinator.children(parent):
@@ -320,7 +326,27 @@ class ControllerStore:
             nodes.topic_config_path(name),
             nodes.delete_topic_path(name),
         )
-        self._delete(paths + [path for path in last if self._coordinator.get(path) is not None])
+        paths += [path for path in last if self._coordinator.get(path) is not None]
+        deleted, node = self._deleted()
+        if not paths and topic_id in deleted:
+            return deleted
+        deleted = [*(each for each in deleted if each != topic_id), topic_id]
+        data = nodes.encode_deleted_topics(deleted)
+        note: Op = (
+            Create(nodes.DELETED_TOPICS, data)
+            if node is None
+            else Set(nodes.DELETED_TOPICS, data, node.version)
+        )
+        self._transact([*(Delete(path) for path in paths), note])
+        return deleted
+
+    def _deleted(self) -> tuple[list[uuid.UUID], Node | None]:
+        node = self._coordinator.get(nodes.DELETED_TOPICS)
+        try:
+            return [] if node is None else nodes.decode_deleted_topics(node.data), node
+        except CorruptNodeError as error:
+            logger.error("deleted topics are not known any more: %s", error)
+            return [], node
 
     def _delete(self, paths: Sequence[str]) -> None:
         if paths:

@@ -429,7 +429,8 @@ class ControllerTerm:
 
     def _finish_deletion(self, name: str) -> None:
         if self.context.deleting.get(name) == {}:
-            self._store.delete_topic(name)
+            topic_id = self.context.topics[name].assignment.topic_id
+            self.context.deleted = self._store.delete_topic(name, topic_id)
             self.context.remove_topic(name)
 
 
