@@ -6,12 +6,14 @@ background.
 """
 
 from logstore.manager.compaction import DirectoryOutcome, PartitionOutcome, compact_directory
+from logstore.manager.loading import LastStop
 from logstore.manager.manager import LoadProgress, LogManager
 from logstore.manager.peek import DirectoryContent, peek
 
 __all__ = [
     "DirectoryContent",
     "DirectoryOutcome",
+    "LastStop",
     "LoadProgress",
     "LogManager",
     "PartitionOutcome",

@@ -24,7 +24,12 @@ from logstore.storage.base import Storage
 from replication.broker.alter_partition import AlterPartitionManager
 from replication.broker.controller_channel import REACTIONS, ControllerChannel
 from replication.broker.forwarding import Forwarding
-from replication.broker.identity import BrokerHome, check_cluster_id, settle_cluster_id
+from replication.broker.identity import (
+    BrokerHome,
+    check_cluster_id,
+    read_topics,
+    settle_cluster_id,
+)
 from replication.broker.membership import Membership
 from replication.broker.producer_ids import ProducerIdManager, reserve_producer_ids
 from replication.common.config import ReplicationConfig
@@ -62,13 +67,14 @@ from replication.common.runtime import Runtime
 from replication.common.state import UNKNOWN_EPOCH, BrokerRegistration, Endpoint
 from replication.common.transport import OnReply, Transport
 from replication.controller import Controller
-from replication.coordination import Coordinator, CoordinatorFactory, CorruptNodeError
+from replication.coordination import Coordinator, CoordinatorFactory, CorruptNodeError, nodes
 from replication.replica_manager.metadata_cache import MetadataCache
 from replication.replica_manager.replica_manager import ReplicaManager
 
 logger = get_logger(__name__)
 
 EPOCHS_NAMED = 64  # the most epochs of earlier sessions in a registration
+UNPROVEN_NAMED = 3000  # with the longest names they still fit into a node
 
 
 class BrokerState(Enum):
@@ -192,7 +198,10 @@ class Broker:
             on_directory_failure=self._on_directory_failure,
             random_id=random_id,
         )
-        self._epochs = self.log_manager.broker_epochs  # nothing was lost since these, ascending
+        stop = self.log_manager.last_stop
+        self._epochs = stop.broker_epochs  # nothing was lost since these, ascending
+        self._unproven: frozenset[TopicPartition] | None = stop.unproven  # None: all
+        self._first_epoch = self._doubtful_below = UNKNOWN_EPOCH
         self.metadata = MetadataCache(broker_id)
         self.membership = Membership(
             broker_id,
@@ -352,6 +361,7 @@ class Broker:
         stop (KIP-966), those before it, and those of this process.
         """
         previous = self.log_manager.previous_broker_epoch
+        unproven = frozenset() if self._is_known else self._unproven
         return BrokerRegistration(
             self.broker_id,
             *self._address,
@@ -359,7 +369,18 @@ class Broker:
             self.runtime.clock.wall_ms(),
             tuple(epoch for epoch in self._epochs if epoch != previous),
             self.endpoints,
+            unproven if unproven is None or len(unproven) <= UNPROVEN_NAMED else None,
+            self.log_manager.last_stop.proves_logs,
         )
+
+    @property
+    def _is_known(self) -> bool:
+        """Whether a controller has processed a registration of this process.
+
+        Then it knows ``_unproven``. No other one talks to a broker.
+        """
+        known = self.replica_manager.told_broker_epoch >= self._first_epoch
+        return known and self._first_epoch != UNKNOWN_EPOCH
 
     def on_joining(self, session: Coordinator) -> None:
         """As `membership.Owner` says, like the next four.
@@ -384,16 +405,48 @@ class Broker:
             check_cluster_id(session, home)
         else:
             settle_cluster_id(session, [home], manager.cluster_id)
+            self._find_missing_logs(session)
             self._knows_tree = True
+
+    def _find_missing_logs(self, session: Coordinator) -> None:
+        """Look for replicas of this broker that have no log here, if they may have had one.
+
+        A broker that no controller knows is new, and had none.
+        """
+        manager = self.log_manager
+        unproven = set(manager.last_stop.unproven)
+        known = session.get(nodes.broker_epoch_path(self.broker_id)) is not None
+        if manager.last_stop.may_miss_logs and known:
+            unproven.update(
+                TopicPartition(name, number)
+                for name, topic in read_topics(session).items()
+                for number, replicas in topic.partitions.items()
+                if self.broker_id in replicas
+            )
+            unproven -= manager.logs.keys() - manager.last_stop.unproven
+        self._unproven = frozenset(unproven)
+        if unproven:
+            logger.error(
+                "broker %s: the logs of %s replicas are missing, or are not as its last stop left "
+                "them (%s-%s, …): they do not count as in sync",
+                self.broker_id,
+                len(unproven),
+                *min(unproven),
+            )
 
     def on_joined(self, session: Coordinator, broker_epoch: int) -> None:
         with self._lock:
             after = next_state(self.state, BrokerEvent.JOINED)
             if after is None:
+                self._doubtful_below = broker_epoch
                 return
             self.state = after
             # Also for a broker that stops, because the latest of its epochs proves its clean stop.
             self.broker_epoch = broker_epoch
+            if self._first_epoch == UNKNOWN_EPOCH:
+                self._first_epoch = broker_epoch
+            if self.membership.has_unknown_epoch:
+                self._doubtful_below = broker_epoch
             self._epochs = (*self._epochs, broker_epoch)[-EPOCHS_NAMED:]
             if after is BrokerState.RUNNING:
                 self.controller.start(session, broker_epoch)  # comes before any ``stop``
@@ -485,6 +538,7 @@ class Broker:
         """Close all parts in order, each even if the one before failed."""
         if self._advance(BrokerEvent.CLOSE) is None:
             return
+        self.membership.join_no_more()  # no later epoch than the one that ends here
         self._departure.cancel()
         failure: Exception | None = None
         for part in (
@@ -510,7 +564,12 @@ class Broker:
         """
         *earlier, last = self._epochs or (UNKNOWN_EPOCH,)
         told = self.replica_manager.told_broker_epoch
-        self.log_manager.close(last, [epoch for epoch in earlier if epoch >= told])
+        unproven = frozenset() if self._is_known else self._unproven
+        if self.log_manager.last_stop.may_miss_logs and not self._is_known:
+            unproven = None  # the next start must look, too
+        if self.membership.has_unknown_epoch or told < self._doubtful_below:
+            unproven = None  # a controller may know an epoch that this broker does not
+        self.log_manager.close(last, [epoch for epoch in earlier if epoch >= told], unproven)
 
     def _closed(self) -> None:
         if self._advance(BrokerEvent.CLOSED) is not None:

@@ -111,6 +111,7 @@ class Membership:
         self._leaving = False
         self._connecting = False
         self._lock = threading.Lock()  # guards these two
+        self._unanswered: set[int] = set()  # sessions since the last join that may have registered
         self._join = RetryingCall(runtime, self._actor, BACKOFF, self._try_to_join, self._settled)
         self._search = RetryingCall(runtime, self._actor, BACKOFF, self._look_for_controller)
         self._report = RetryingCall(runtime, self._actor, BACKOFF, self._try_to_report)
@@ -119,6 +120,13 @@ class Membership:
     def session(self) -> Coordinator | None:
         """The present session, registered or not."""
         return self._session
+
+    @property
+    def has_unknown_epoch(self) -> bool:
+        """Whether a session since the last join may have registered without an answer. A controller
+        may know the epoch that it got.
+        """
+        return bool(self._unanswered)
 
     def start(self) -> None:
         """Join the cluster, and join again whenever a session ends."""
@@ -199,6 +207,10 @@ class Membership:
         session = self._living()
         self._owner.on_joining(session)
         path = nodes.broker_path(self._broker_id)
+        with self._lock:
+            if self._leaving:
+                return
+            self._unanswered.add(session.session_id)
         try:
             _, epoch = session.create(
                 path, nodes.encode_broker(self._registration()), ephemeral=True, parents=True
@@ -206,11 +218,15 @@ class Membership:
         except NodeExistsError:
             node = session.get(path)
             if node is None or node.ephemeral_owner != session.session_id:
+                if node is not None:
+                    self._unanswered.discard(session.session_id)
                 raise
             epoch = node.czxid  # created by a try whose answer was lost
         self._refused_since_ms = None
         self._stage = JoinStage.MEMBER
+        self._unanswered.discard(session.session_id)
         self._owner.on_joined(session, epoch)
+        self._unanswered.clear()
         self._search.renew()  # which may find that the session has ended
 
     def _living(self) -> Coordinator:

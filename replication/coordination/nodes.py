@@ -1,8 +1,9 @@
 """Kafka's nodes: the path of each value of the control plane, and its JSON (``kafka.zk.ZkData``).
 
-They are those of Kafka 3.x in ZooKeeper mode, with additions: ``previous_broker_epoch`` and
-``earlier_epochs`` in a broker's registration, ``elr`` and ``last_known_leader`` in a partition's
-state (KIP-966), below ``/logstore/broker_epochs`` the last processed epoch of each broker, in
+They are those of Kafka 3.x in ZooKeeper mode, with additions: ``previous_broker_epoch``,
+``earlier_epochs``, ``proves_logs``, ``unproven`` and ``all_unproven`` in a broker's registration,
+``elr`` and ``last_known_leader`` in a partition's state (KIP-966), below
+``/logstore/broker_epochs`` the last processed epoch of each broker, in
 ``/logstore/deleted_topics`` the ids of the topics that were deleted last, and in
 ``/logstore/reserved_producer_ids`` the largest producer id that was found in a log.
 Decoding is strict in the keys that we use, and ignores keys that a later Kafka may add.
@@ -141,6 +142,12 @@ def encode_broker(broker: BrokerRegistration) -> bytes:
         "previous_broker_epoch": broker.previous_broker_epoch,
         "earlier_epochs": list(broker.earlier_epochs),
     }
+    if broker.proves_logs:
+        fields["proves_logs"] = True
+    if broker.unproven is None:
+        fields["all_unproven"] = True
+    elif broker.unproven:
+        fields["unproven"] = _partitions_by_topic(broker.unproven)
     if broker.rack is not None:
         fields["rack"] = broker.rack
     return _encode(fields)
@@ -167,6 +174,8 @@ def decode_broker(broker_id: int, data: bytes) -> BrokerRegistration:
         timestamp_ms=fields.number_text("timestamp"),
         earlier_epochs=fields.epochs("earlier_epochs") if fields.has("earlier_epochs") else (),
         endpoints=endpoints,
+        unproven=fields.unproven(),
+        proves_logs=fields.flag("proves_logs"),
     )
 
 
@@ -421,6 +430,23 @@ class _Fields:
             self.fail(key, "holds something else than epochs")
         return tuple(values)
 
+    def flag(self, key: str) -> bool:
+        return self.has(key) and self.get(key, bool)
+
+    def unproven(self) -> frozenset[TopicPartition] | None:
+        if self.flag("all_unproven"):
+            return None
+        if not self.has("unproven"):
+            return frozenset()
+        found: set[TopicPartition] = set()
+        for topic, numbers in self.get("unproven", dict).items():
+            if type(numbers) is not list or not topic.isprintable():
+                self.fail("unproven", "holds something else than partitions")
+            if any(type(each) is not int or not 0 <= each <= _I32_MAX for each in numbers):
+                self.fail("unproven", "holds something else than partitions")
+            found.update(TopicPartition(topic, number) for number in numbers)
+        return frozenset(found)
+
     def endpoints(self) -> tuple[Endpoint, ...]:
         protocols = self.get("listener_security_protocol_map", dict)
         found = []
@@ -492,6 +518,13 @@ def _plain_number(path: str, data: bytes, high: int) -> int:
 
 def _by_partition(replicas: Mapping[int, tuple[int, ...]]) -> dict[str, list[int]]:
     return {str(partition): list(brokers) for partition, brokers in sorted(replicas.items())}
+
+
+def _partitions_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for topic, number in sorted(partitions):
+        found.setdefault(topic, []).append(number)
+    return found
 
 
 def _bracketed(host: str) -> str:

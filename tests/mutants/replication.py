@@ -429,8 +429,8 @@ def unclean_restart_keeps_isr(patch: MonkeyPatch) -> None:
     """A broker that restarts without proof of a clean stop stays in ISR and ELR (KIP-966)."""
     fence = PartitionDecisions.fence
 
-    def mutant(self: PartitionDecisions, gone: Any, unclean: Any) -> Any:
-        return fence(self, [b for b in gone if b not in unclean], [])
+    def mutant(self: PartitionDecisions, gone: Any, unclean: Any, lost: Any) -> Any:
+        return fence(self, [b for b in gone if b not in unclean], [], {})
 
     patch.setattr(PartitionDecisions, "fence", mutant)
 
@@ -498,7 +498,7 @@ def unclean_election_before_isr(patch: MonkeyPatch) -> None:
 def unclean_election_of_whoever_is_back_first(patch: MonkeyPatch) -> None:
     """Nobody waits with it until those that are coming back count as candidates."""
 
-    def mutant(self: Any, gone: Any, unclean: Any) -> Any:
+    def mutant(self: Any, gone: Any, unclean: Any, lost: Any) -> Any:
         def after(tp: Any) -> Any:
             isr = [r for r in self._context.partitions[tp].isr if r not in gone]
             return self.decide(tp, isr=isr, unclean=unclean)
