@@ -43,7 +43,7 @@ _FIELDS = 5
 
 
 class ClosedReplica(NamedTuple):
-    """A log as it was closed. ``latest_epoch`` is −1 for a log without any."""
+    """A log as it was closed. ``latest_epoch`` is that of its last record, or −1."""
 
     topic_id: uuid.UUID | None
     log_end_offset: int

@@ -315,5 +315,10 @@ class LogDir:
 
 
 def closed_replica(log: ReplicaLog) -> ClosedReplica:
-    """What proves that a log is as it was closed."""
-    return ClosedReplica(log.topic_id, log.log_end_offset, log.latest_epoch)
+    """What proves that a log is as it was closed.
+
+    An epoch that begins at the log end, without a record, is not kept by a load.
+    """
+    end = log.log_end_offset
+    epochs = (epoch for epoch, start in reversed(log.epoch_entries) if start < end)
+    return ClosedReplica(log.topic_id, end, next(epochs, -1))

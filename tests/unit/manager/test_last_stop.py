@@ -93,6 +93,16 @@ def test_a_log_of_another_time_is_not() -> None:
     assert (stop.broker_epochs, stop.unproven) == ((9,), {T0})
 
 
+def test_an_epoch_without_a_record_is_no_difference() -> None:
+    machine = closed()
+    manager = start(machine)
+    for tp in (T0, TopicPartition("empty", 0)):
+        log = manager.get_or_create(*tp, topic_id=ID)
+        log.assign_epoch(8, log.log_end_offset)
+    manager.close(9, [], ())
+    assert found(machine).unproven == frozenset()
+
+
 def test_a_log_that_was_not_there_is_not() -> None:
     machine = closed()
     copied(machine, "/logs/t-0", "/logs/u-0")
