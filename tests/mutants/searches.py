@@ -42,6 +42,7 @@ from tests.mutants import (  # noqa: F401
     cleaner,
     commands,
     coordinators,
+    identity,
     log,
     manager,
     mutated,
@@ -54,7 +55,12 @@ from tests.mutants import (  # noqa: F401
 )
 from tests.mutants.scenarios import SCENARIOS
 from tests.support.until import patience
-from tests.unit.replication import test_controller_states, test_controller_topics
+from tests.unit.replication import (
+    test_controller_states,
+    test_controller_topics,
+    test_role_strays,
+    test_unproven_replicas,
+)
 from tests.unit.replication import test_partition_roles as roles
 
 Test = Callable[[], None]
@@ -143,6 +149,15 @@ OPTIONS = {
         SearchOptions(faults=("all", "unclean")),
     ),
     "tombstones-dropped-at-once": SearchOptions(faults=("all", "compaction")),
+    **dict.fromkeys(
+        (
+            "a-missing-log-is-trusted",
+            "an-older-directory-is-trusted",
+            "an-older-log-is-trusted",
+            "any-tree-is-joined",
+        ),
+        SearchOptions(faults=("identity",)),
+    ),
     **dict.fromkeys(
         (
             "a-member-that-restarts-gets-the-share-of-another",
@@ -275,6 +290,24 @@ ROLES: list[tuple[str, Test]] = [
 ]
 
 
+_strays = test_role_strays.TestStrays()
+OF_IDENTITY: list[tuple[str, Test]] = [
+    (
+        "a-stop-forgets-what-was-unproven",
+        test_unproven_replicas.test_a_broker_names_what_is_missing_until_a_controller_talks_to_it,
+    ),
+    ("all-logs-go-at-once", partial(_strays.test_never_all_logs_at_once, "elsewhere")),
+    ("all-logs-go-at-once", partial(_strays.test_never_all_logs_at_once, "orders")),
+    ("logs-are-set-aside-on-suspicion", _strays.test_what_the_tree_does_not_know_stays),
+    ("strays-never-come-back", _strays.test_it_comes_back_with_its_topic),
+    (
+        "what-is-lost-may-lead",
+        test_unproven_replicas.test_directories_of_another_time_prove_nothing,
+    ),
+]
+"""In the simulator another replica has the records, and a controller soon talks to a broker."""
+
+
 # -- the exhaustive check, and commands on damaged directories ------------------------------------
 
 Breaks = tuple[Property, int, TruncationRule, Bounds]
@@ -338,6 +371,7 @@ SEARCHES = {
         _drawn,
     ),
     "roles": Search(_in_test, ROLES),
+    "identity": Search(_in_test, OF_IDENTITY),
     "scenarios": Search(
         _in_test,
         [(name, test) for _, names, test in SCENARIOS for name in names.split()],
