@@ -564,12 +564,23 @@ class Broker:
         """
         *earlier, last = self._epochs or (UNKNOWN_EPOCH,)
         told = self.replica_manager.told_broker_epoch
-        unproven = frozenset() if self._is_known else self._unproven
-        if self.log_manager.last_stop.may_miss_logs and not self._is_known:
-            unproven = None  # the next start must look, too
-        if self.membership.has_unknown_epoch or told < self._doubtful_below:
-            unproven = None  # a controller may know an epoch that this broker does not
-        self.log_manager.close(last, [epoch for epoch in earlier if epoch >= told], unproven)
+        self.log_manager.close(last, [epoch for epoch in earlier if epoch >= told], self._doubts())
+
+    def _doubts(self) -> frozenset[TopicPartition] | None:
+        """The replicas whose logs this stop does not prove; None if it proves none.
+
+        It proves none if a controller may know an epoch that the marker does not name: that would
+        look like another time. And none if the last stop left something to be looked for, of which
+        no controller has heard yet.
+        """
+        if self.membership.has_unknown_epoch:
+            return None
+        if self.replica_manager.told_broker_epoch < self._doubtful_below:
+            return None
+        if self._is_known:
+            return frozenset()
+        stop = self.log_manager.last_stop
+        return self._unproven if stop.broker_epochs and not stop.may_miss_logs else None
 
     def _closed(self) -> None:
         if self._advance(BrokerEvent.CLOSED) is not None:

@@ -40,6 +40,15 @@ def records(cluster: Cluster) -> int:
     return len(cluster.read_all("t", timeout_s=20)[0])
 
 
+def elect_uncleanly(cluster: Cluster) -> None:
+    """What Kafka's ``kafka-leader-election --election-type unclean`` asks for."""
+    controller = cluster.controller_id
+    assert controller is not None
+    request = ElectLeadersRequest(ElectionType.UNCLEAN, (TP,))
+    cluster.broker(controller).controller.handle(request, lambda response: None)
+    cluster.wait_for_leader(TP)
+
+
 def partitions(directory: Path) -> set[str]:
     return {path.name for path in directory.glob("broker-*/t-*")}
 
@@ -82,6 +91,18 @@ class TestTrees:
             assert node is not None
             assert cluster.broker(0).log_manager.cluster_id.encode() in node.data
             assert records(cluster) == COUNT
+
+    def test_an_older_tree_elects_nobody(self, filled: Path) -> None:
+        """Who it believes to be in sync may lack what was committed since."""
+        shutil.copytree(filled / "coordinator", filled / "kept")
+        with Cluster(3, filled) as cluster:
+            cluster.produce("t", b"later")
+        shutil.rmtree(filled / "coordinator")
+        shutil.move(filled / "kept", filled / "coordinator")
+        with Cluster(3, filled) as cluster:
+            assert cluster.leader(TP) is None
+            elect_uncleanly(cluster)
+            assert records(cluster) == COUNT + 1
 
     def test_another_id_than_the_trees_is_refused(self, filled: Path) -> None:
         with pytest.raises(InconsistentClusterIdError, match="cluster_id"):
@@ -128,10 +149,7 @@ class TestLogs:
             assert cluster.leader(TP) is None
             with pytest.raises(ReplicationError):
                 cluster.read_all("t", timeout_s=0.2)
-            cluster.broker(0).controller.handle(
-                ElectLeadersRequest(ElectionType.UNCLEAN, (TP,)), lambda response: None
-            )
-            assert cluster.wait_for_leader(TP) == 0
+            elect_uncleanly(cluster)
             assert records(cluster) == (COUNT if how == "an older copy" else 0)
 
     def test_what_was_set_aside_comes_back(self, tmp_path: Path) -> None:
@@ -141,10 +159,7 @@ class TestLogs:
         (home / "t-0").rename(home / f"t-0.{'0' * 32}-stray")
         with Cluster(1, tmp_path) as cluster:
             assert cluster.leader(TP) is None
-            cluster.broker(0).controller.handle(
-                ElectLeadersRequest(ElectionType.UNCLEAN, (TP,)), lambda response: None
-            )
-            cluster.wait_for_leader(TP)
+            elect_uncleanly(cluster)
             assert records(cluster) == COUNT
 
     def test_directories_of_two_brokers_that_changed_places(self, filled: Path) -> None:

@@ -18,7 +18,7 @@ from replication.simulator.world.fault_kinds import IDENTITY
 from replication.simulator.world.plan import PlannedFault
 from replication.simulator.world.scheduler import US_PER_MS, Scheduler
 
-OTHERS_LATER_MS = 600  # the others come back so much later
+OTHERS_LATER_MS = 900  # the others come back so much later
 FOREIGN_MS = 1000  # within which a broker must have refused a foreign tree
 COPIES = 4  # kept of each disk
 SET_ASIDE, REMOVED, OLDER_LOG, OLDER, MIXED, LOST_FILE, FOREIGN_TREE = IDENTITY
@@ -59,9 +59,7 @@ class IdentityFaults:
         if not others:
             go()
         for other in others:
-            cluster.stop(other, None, partial(down, other))
-            later_ms = fault.duration_ms + OTHERS_LATER_MS
-            cluster.start_later(cluster.machines[other], later_ms)
+            cluster.stop(other, fault.duration_ms + OTHERS_LATER_MS, partial(down, other))
 
     def _may(self, fault: PlannedFault) -> bool:
         atlas = self._cluster.atlas

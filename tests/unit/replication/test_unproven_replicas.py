@@ -205,6 +205,20 @@ def test_a_partition_that_was_never_opened_lacks_nothing() -> None:
     assert registered(stage).unproven == frozenset()
 
 
+def test_a_life_after_a_crash_proves_nothing_that_no_controller_knows() -> None:
+    """A controller knows the life before the crash: that of the marker is none of another time."""
+    stage = filled()
+    stage.broker = stage.again()
+    stage.broker.crash()
+    stage.store.expire(stage.sessions[-1])
+    stage.broker = stage.again()
+    assert registered(stage).previous_broker_epoch == -1
+    stage.stop(controlled=False)
+    stage.broker = stage.again()
+    assert registered(stage).previous_broker_epoch > 0
+    assert not registered(stage).proves_logs
+
+
 def test_an_empty_directory_names_all_its_replicas() -> None:
     stage = filled()
     stage.storage.wipe()
