@@ -1,4 +1,4 @@
-"""Whose tree is this? It is asked before a broker registers, and before it changes any log.
+"""Whose tree is this? It is asked before a broker registers or changes a log (R-178).
 
 To a broker that meets an empty tree, or another cluster's, all its logs would seem to be left over.
 So the tree must have the cluster id of the log directories, and must know at least one of the

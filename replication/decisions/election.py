@@ -94,7 +94,8 @@ def change(
         isr: the target ISR, if the event changes it (a member left, a leader's proposal).
         unclean_replicas: restarted without proof of a clean stop, so they leave ISR and ELR (R-70).
         lost_replicas: their logs are missing, or older than they were. They leave as those do, and
-            none of them is remembered as the last leader: only an unclean election can take it.
+            none of them is remembered as the last leader: only an unclean election can take it
+            (R-180).
         replicas: a new assignment (R-62). Replicas that leave it leave ISR and ELR.
     """
     target_replicas = now.replicas if replicas is None else replicas

@@ -1,4 +1,4 @@
-"""Which logs a broker sets aside when a controller names all of its replicas: a pure rule.
+"""Which logs a broker sets aside when a controller names all of its replicas (R-179).
 
 A log goes only if the tree *knows* that its place is elsewhere or nowhere. A tree that does not
 know its topic at all may be an empty one, an older one, or another cluster's. Then the log stays.

@@ -60,11 +60,11 @@ ADMIN = {
 }
 
 IDENTITY = {
-    "log-set-aside": "somebody renames a log of a broker that is down to …-stray",
-    "log-removed": "somebody removes a log of a broker that is down",
-    "older-log": "a log of a broker that is down comes back as it was at an earlier stop",
-    "older-directory": "a broker comes back with its directory as it was at an earlier stop",
-    "mixed-up-directory": "a broker comes back with a copy of another broker's directory",
+    "log-set-aside": "a log of a broker that is down is renamed to …-stray",
+    "log-removed": "a log of a broker that is down is removed",
+    "older-log": "a log comes back as it was at an earlier stop",
+    "older-directory": "a broker comes back as it was at an earlier stop",
+    "mixed-up-directory": "a broker comes back with a copy of another's logs",
     "lost-small-file": "a marker, a checkpoint or meta.properties is gone",
     "foreign-tree": "a broker meets an empty tree in place of its own",
 }

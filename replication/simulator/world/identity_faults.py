@@ -24,7 +24,7 @@ COPIES = 4  # kept of each disk
 SET_ASIDE, REMOVED, OLDER_LOG, OLDER, MIXED, LOST_FILE, FOREIGN_TREE = IDENTITY
 LOSE_NOTHING = (LOST_FILE, FOREIGN_TREE)
 
-Files = dict[str, bytes]
+DiskContent = dict[str, bytes]
 Change = Callable[[Machine, random.Random], bool]
 
 
@@ -33,7 +33,7 @@ class IdentityFaults:
 
     def __init__(self, cluster: SimCluster, scheduler: Scheduler, struck: Counter[str]) -> None:
         self._cluster, self._scheduler, self._struck = cluster, scheduler, struck
-        self._copies: dict[int, list[Files]] = {}
+        self._copies: dict[int, list[DiskContent]] = {}
         self._changes: dict[str, Change] = {
             SET_ASIDE: self._set_aside,
             REMOVED: self._remove,
@@ -145,7 +145,7 @@ class IdentityFaults:
         self._replace(machine, content)
         return True
 
-    def _replace(self, machine: Machine, content: Files) -> None:
+    def _replace(self, machine: Machine, content: DiskContent) -> None:
         machine.disk.remove_tree(_home(machine))
         machine.disk.put_back(content)
 
@@ -185,5 +185,5 @@ def _home(machine: Machine) -> str:
     return f"/b{machine.broker_id}"
 
 
-def _below(copy: Files, path: str) -> Files:
+def _below(copy: DiskContent, path: str) -> DiskContent:
     return {each: data for each, data in copy.items() if each.startswith(f"{path}/")}

@@ -1,4 +1,4 @@
-"""A broker joins only the tree of its own cluster, and looks before it changes anything."""
+"""A broker joins only the tree of its own cluster, and looks before it changes anything (R-178)."""
 
 from __future__ import annotations
 

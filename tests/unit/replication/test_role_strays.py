@@ -1,5 +1,5 @@
-"""A full list of roles sets aside what it does not name; a shortage delays a role; no answer waits
-for a change of roles."""
+"""A full list of roles sets aside what has no place any more (R-179); a shortage delays a role; no
+answer waits for a change of roles."""
 
 from __future__ import annotations
 

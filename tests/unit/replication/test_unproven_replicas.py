@@ -1,4 +1,4 @@
-"""A replica that cannot prove its log leaves ISR and ELR before its broker opens an empty one."""
+"""A replica without proof of its log leaves ISR and ELR before an empty one is opened (R-180)."""
 
 from __future__ import annotations
 
