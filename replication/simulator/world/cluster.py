@@ -247,7 +247,7 @@ class SimCluster:
         elif not damaged and not self._disk_fails:
             self.complaints.append(f"I-19 b{machine.broker_id}: its disk is well, and {error}")
         self._gone(machine, "all_kept")
-        self._repair(machine)
+        self.repair(machine)
         if isinstance(error, CorruptDataError) or machine.starts > 40:
             # Damage in the middle of a log: an operator replaces the disk by an empty one.
             self._replace_disk(machine)
@@ -268,9 +268,9 @@ class SimCluster:
         self._gone(machine, "all_kept")
         if machine.drops_pages:
             machine.disk.drop_clean_pages()
-        self._repair(machine)
+        self.repair(machine)
 
-    def _repair(self, machine: Machine) -> None:
+    def repair(self, machine: Machine) -> None:
         """No fault waits in its disk any more."""
         machine.disk.heal()
         machine.disk.capacity = None
@@ -280,7 +280,7 @@ class SimCluster:
     def _replace_disk(self, machine: Machine) -> None:
         """By an empty one, with no fault in it."""
         machine.disk.wipe()
-        self._repair(machine)
+        self.repair(machine)
         self.atlas.wiped(machine.broker_id)
 
     def start_later(self, machine: Machine, delay_ms: int) -> None:
@@ -369,7 +369,7 @@ class SimCluster:
         self.network.heal()
         self.coordinator.heal()
         for machine in self.machines.values():
-            self._repair(machine)
+            self.repair(machine)
             machine.disk.latency = None
             machine.at_disk_crash = None
             machine.elsewhere = None

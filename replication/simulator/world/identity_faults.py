@@ -12,7 +12,9 @@ from collections.abc import Callable
 from functools import partial
 
 from checkpoints import CLEAN_SHUTDOWN, CLOSED_REPLICAS, META_PROPERTIES, RECOVERY_POINT
+from checkpoints.types import TopicPartition
 from replication.broker.broker import BrokerState
+from replication.coordination import nodes
 from replication.simulator.world.cluster import Machine, SimCluster
 from replication.simulator.world.fault_kinds import IDENTITY
 from replication.simulator.world.plan import PlannedFault
@@ -64,7 +66,26 @@ class IdentityFaults:
     def _may(self, fault: PlannedFault) -> bool:
         atlas = self._cluster.atlas
         loses = fault.kind not in LOSE_NOTHING
-        return (atlas.may_forget if loses else atlas.may_stop)(fault.broker)
+        if not loses:
+            return atlas.may_stop(fault.broker)
+        return atlas.may_forget(fault.broker) and not self._is_alone(fault.broker)
+
+    def _is_alone(self, broker: int) -> bool:
+        """Whether only this broker may lead a partition: one that was made while others were down.
+
+        The budget does not know of it.
+        """
+        tree = self._cluster.coordinator.tree
+        if tree is None:
+            return True
+        for path, entry in tree:
+            if path.startswith(nodes.TOPICS) and path.endswith("/state"):
+                name, number = path.split("/")[3:6:2]
+                tp = TopicPartition(name, int(number))
+                now = nodes.decode_partition(tp, entry.node.data, 0, ())
+                if {*now.isr, *now.elr} == {broker}:
+                    return True
+        return False
 
     def _stop(self, fault: PlannedFault) -> None:
         self._cluster.stop(fault.broker, fault.duration_ms, partial(self._tamper, fault))
@@ -74,6 +95,7 @@ class IdentityFaults:
         copies = self._copies.setdefault(machine.broker_id, [])
         rng = random.Random(int(fault.amount))
         if self._may(fault):
+            self._cluster.repair(machine)  # a fault that waits in the disk is not for us
             if fault.kind == FOREIGN_TREE:
                 struck = self._lead_astray(machine)
             else:
