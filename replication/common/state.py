@@ -72,6 +72,10 @@ class BrokerRegistration(NamedTuple):
         named = (self.previous_broker_epoch, *self.earlier_epochs)
         return broker_epoch > UNKNOWN_EPOCH and broker_epoch in named
 
+    def lacks(self, tp: TopicPartition) -> bool:
+        """Whether the log of a replica is named as missing, or as not what it was."""
+        return self.unproven is None or tp in self.unproven
+
     def is_of_another_time(self, broker_epoch: int) -> bool:
         """Whether the log directories are whole, but not those of the incarnation of that epoch: an
         older copy, or another broker's.

@@ -197,6 +197,10 @@ class ControllerContext:
     def is_online(self, broker: int, tp: TopicPartition) -> bool:
         return broker in self.live and tp not in self.offline.get(broker, ())
 
+    def lacking(self, tp: TopicPartition) -> list[int]:
+        """Live brokers that came back without their log of a partition, or with an older one."""
+        return [broker for broker, live in self.live.items() if live.registration.lacks(tp)]
+
     def is_eligible(self, broker: int, broker_epoch: int) -> bool:
         """Whether a broker may be in the ISR (R-48).
 

@@ -89,6 +89,7 @@ class PartitionDecisions:
                 isr=isr,
                 unclean_replicas=unclean,
                 lost_replicas=lost,
+                last_choice=context.lacking(tp),
                 replicas=replicas,
                 recovery_state=recovery_state,
             )

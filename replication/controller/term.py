@@ -445,7 +445,6 @@ class ControllerTerm:
 
 def _loss(registration: BrokerRegistration, remembered: int | None) -> HasLost:
     """Which logs a new incarnation has lost."""
-    unproven = registration.unproven
     if remembered is not None and registration.is_of_another_time(remembered):
         logger.error(
             "broker %s is back with log directories of another time: they were closed in its "
@@ -454,8 +453,8 @@ def _loss(registration: BrokerRegistration, remembered: int | None) -> HasLost:
             registration.previous_broker_epoch,
             remembered,
         )
-        unproven = None
-    return lambda tp: unproven is None or tp in unproven
+        return lambda tp: True
+    return registration.lacks
 
 
 def _is_there(

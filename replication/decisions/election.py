@@ -42,12 +42,14 @@ def elect(
     last_known_leader: int,
     acceptable: IsAcceptable,
     mode: Mode = Mode.ONLINE,
+    last_choice: Collection[int] = (),
 ) -> Elected:
     """Choose a leader (R-53 … R-57, R-69, R-71).
 
     Args:
         replicas: the assignment, the preferred replica first.
         acceptable: registered, not shutting down, its log directory online.
+        last_choice: of an unclean election, because their logs are missing or older.
     """
 
     def valid(replica: int) -> bool:
@@ -67,7 +69,7 @@ def elect(
     if mode is Mode.UNCLEAN:
         # Prefer a replica with everything, although the ISR is not empty, because none of it can
         # lead.
-        for replica in sorted(replicas, key=lambda replica: replica not in elr):
+        for replica in sorted(replicas, key=lambda r: (r not in elr, r in last_choice)):
             if acceptable(replica):
                 return Elected(replica, unclean=True)
     return Elected(NO_LEADER)
@@ -83,6 +85,7 @@ def change(
     isr: Collection[int] | None = None,
     unclean_replicas: Collection[int] = (),
     lost_replicas: Collection[int] = (),
+    last_choice: Collection[int] = (),
     replicas: tuple[int, ...] | None = None,
     recovery_state: RecoveryState | None = None,
 ) -> PartitionRegistration:
@@ -96,6 +99,7 @@ def change(
         lost_replicas: their logs are missing, or older than they were. They leave as those do, and
             none of them is remembered as the last leader: only an unclean election can take it
             (R-180).
+        last_choice: as of ``elect``.
         replicas: a new assignment (R-62). Replicas that leave it leave ISR and ELR.
     """
     target_replicas = now.replicas if replicas is None else replicas
@@ -122,7 +126,14 @@ def change(
     if last_known in lost_replicas:
         last_known = NO_LEADER
     elected = elect(
-        target_replicas, target_isr, target_elr, now.leader, last_known, acceptable, mode
+        target_replicas,
+        target_isr,
+        target_elr,
+        now.leader,
+        last_known,
+        acceptable,
+        mode,
+        last_choice,
     )
     recovery = now.recovery_state if recovery_state is None else recovery_state
     leader = elected.leader

@@ -484,12 +484,13 @@ def unclean_election_before_isr(patch: MonkeyPatch) -> None:
         last: Any,
         acceptable: Any,
         mode: Mode = Mode.ONLINE,
+        *rest: Any,
     ) -> Any:
         if mode is Mode.UNCLEAN and not acceptable(leader):
             for replica in replicas:
                 if replica not in (*isr, *elr) and acceptable(replica):
                     return election_module.Elected(replica, unclean=True)
-        return elect(replicas, isr, elr, leader, last, acceptable, mode)
+        return elect(replicas, isr, elr, leader, last, acceptable, mode, *rest)
 
     patch.setattr(election_module, "elect", mutant)
 

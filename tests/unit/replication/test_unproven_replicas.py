@@ -114,6 +114,16 @@ def test_directories_of_another_time_prove_nothing() -> None:
     assert b.partition(TopicPartition("other", 0)).leader == 1
 
 
+def test_an_unclean_election_takes_another_one_first() -> None:
+    """The topic allows it: those that were left behind have more than the one without a log."""
+    b = Brokers(3)
+    b.create(unclean_leader_election_enable="true")
+    b.alter((1,))
+    b.kill(1)
+    b.start(1, unproven=frozenset({T0}))
+    assert b.partition().leader == 2
+
+
 def test_a_deletion_is_remembered() -> None:
     b = Brokers(2)
     b.create(assignment=((1, 2),))
