@@ -328,8 +328,6 @@ class ControllerStore:
         )
         paths += [path for path in last if self._coordinator.get(path) is not None]
         deleted, node = self._deleted()
-        if not paths and topic_id in deleted:
-            return deleted
         deleted = [*(each for each in deleted if each != topic_id), topic_id]
         data = nodes.encode_deleted_topics(deleted)
         note: Op = (

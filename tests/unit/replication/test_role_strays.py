@@ -99,7 +99,12 @@ class TestStrays:
         assert host.log_manager.get(*TP).log_end_offset == 3
 
     def test_one_line_says_so_once(self, caplog: pytest.LogCaptureFixture) -> None:
-        self.test_what_the_tree_does_not_know_stays()
+        host = Host()
+        host.lead()
+        host.lead(OTHER, topic_id=NEW_ID)
+        topics = {"known": TopicAssignment(NEW_ID, {1: (1, 2)})}
+        for _ in range(2):
+            host.order(is_full=True, topics=topics)
         said = [line for line in caplog.messages if "knows nothing of the topics of 1 logs" in line]
         assert len(said) == 1
 
@@ -135,6 +140,20 @@ class TestStrays:
         follower = again.follow(epoch=6)
         assert follower.local_log().log_end_offset == 3
         assert not directories(again, "-stray")
+
+    def test_it_is_scanned_as_after_a_crash(self) -> None:
+        """Nobody knows who had it in his hands."""
+        host = Host()
+        host.lead()
+        host.append(3)
+        full(host)
+        host.log_manager.close()
+        (stray,) = directories(host, "-stray")
+        path = f"/logs/{stray}/{0:020d}.log"
+        host.storage.write_file(path, host.storage.read_file(path) + b"torn")
+        again = Host(storage=host.storage)
+        report = again.follow(epoch=6).local_log().recovery_report
+        assert report.bytes_cut == 4
 
     def test_it_does_not_come_back_for_another_topic(self) -> None:
         host = Host()

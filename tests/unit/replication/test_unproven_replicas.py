@@ -7,8 +7,9 @@ import uuid
 import pytest
 
 from checkpoints.types import TopicPartition
-from replication.broker.broker import UNPROVEN_NAMED
+from replication.broker.broker import UNPROVEN_NAMED, BrokerState
 from replication.common.error_codes import ErrorCode
+from replication.common.errors import InconsistentClusterIdError
 from replication.common.messages import ElectionType, LeaderAndIsrRequest, PartitionChange
 from replication.common.state import (
     NO_LEADER,
@@ -277,3 +278,59 @@ def test_a_registration_without_an_answer_leaves_a_stop_unproven() -> None:
     stage.broker = stage.again()
     assert not registered(stage).proves_logs
     assert registered(stage).previous_broker_epoch > 0
+
+
+def test_a_controller_may_know_an_epoch_before_the_last_one_only() -> None:
+    stage = filled()
+    for told in (False, True):
+        stage.broker = stage.again()
+        stage.store.expire(stage.sessions[-1])
+        stage.broker.membership._unanswered.add(7)
+        stage.runtime.advance(1000)
+        assert not stage.broker.membership.has_unknown_epoch
+        if told:
+            tell(stage, 0, 1)
+        stage.stop(controlled=False)
+        found = stage.storage.info("/logs/closed-replicas-checkpoint")
+        assert (found is not None) is told
+
+
+def test_an_epoch_that_comes_too_late_leaves_a_stop_unproven() -> None:
+    stage = filled()
+    stage.broker = stage.again()
+    stage.broker.state = BrokerState.CLOSING
+    stage.broker.on_joined(stage.sessions[-1], stage.broker.broker_epoch + 5)
+    assert stage.broker._doubts() is None
+
+
+def test_a_broker_that_closes_its_logs_joins_no_more() -> None:
+    """The epoch of a later registration would not be in the marker."""
+    stage = filled()
+    stage.broker = stage.again()
+    left: list[bool] = []
+    close = stage.broker.replica_manager.shutdown
+
+    def shutdown() -> None:
+        left.append(stage.broker.membership._leaving)
+        close()
+
+    stage.broker.replica_manager.shutdown = shutdown  # type: ignore[method-assign]
+    stage.stop()
+    stage.asked().reply(None)
+    stage.store.expire(stage.sessions[-1])
+    stage.runtime.advance(60_000)
+    assert left == [True]
+
+
+def test_a_life_that_another_tree_refused_proves_no_more_than_the_one_before() -> None:
+    stage = filled()
+    stage.storage.remove("/logs/closed-replicas-checkpoint")
+    stage.storage.rename("/logs/t-0", "/elsewhere")
+    stage.admin.set(nodes.CLUSTER_ID, nodes.encode_cluster_id("another"))
+    stage.again()
+    (error,) = stage.fatal
+    assert isinstance(error, InconsistentClusterIdError)
+    assert stage.admin.get(nodes.broker_path(1)) is None
+    stage.admin.set(nodes.CLUSTER_ID, nodes.encode_cluster_id("c"))
+    stage.broker = stage.again()
+    assert registered(stage).unproven == {TP}
