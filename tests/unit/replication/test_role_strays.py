@@ -150,10 +150,10 @@ class TestStrays:
         host.log_manager.close()
         (stray,) = directories(host, "-stray")
         path = f"/logs/{stray}/{0:020d}.log"
-        host.storage.write_file(path, host.storage.read_file(path) + b"torn")
+        data = host.storage.read_file(path)
+        host.storage.write_file(path, data[:-1] + bytes([data[-1] ^ 1]))
         again = Host(storage=host.storage)
-        report = again.follow(epoch=6).local_log().recovery_report
-        assert report.bytes_cut == 4
+        assert again.follow(epoch=6).local_log().recovery_report.bytes_cut == len(data)
 
     def test_it_does_not_come_back_for_another_topic(self) -> None:
         host = Host()
