@@ -136,7 +136,9 @@ def test_a_directory_that_is_older_than_the_others_proves_nothing() -> None:
     assert found(machine) == LastStop((9,), frozenset({T0}), True, False)
 
 
-@pytest.mark.parametrize("damage", ["missing", "damaged", "of another stop", "not written"])
+@pytest.mark.parametrize(
+    "damage", ["missing", "damaged", "a directory", "of another stop", "not written"]
+)
 def test_without_the_file_what_is_there_counts_as_before(damage: str) -> None:
     """So do directories of a real Kafka, and of earlier versions."""
     machine = closed(unproven=None if damage == "not written" else ())
@@ -145,6 +147,9 @@ def test_without_the_file_what_is_there_counts_as_before(damage: str) -> None:
             machine.storage.remove(CLOSED)
         case "damaged":
             machine.storage.write_file(CLOSED, b"0\n")
+        case "a directory":
+            machine.storage.remove(CLOSED)
+            machine.storage.make_dir(CLOSED)
         case "of another stop":
             data = machine.storage.read_file(CLOSED)
             start(machine).close(9)
