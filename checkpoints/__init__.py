@@ -12,6 +12,7 @@ cleaner-offset-checkpoint           … first offset not yet compacted    `Offse
 <partition>/topic.properties        configuration (not Kafka's)         `TopicPropertiesFile`
 meta.properties                     cluster, node and directory id      `MetaPropertiesFile`
 .kafka_cleanshutdown                JSON; its existence counts          `clean_shutdown`
+closed-replicas-checkpoint          what that covers (not Kafka's)      `ClosedReplicasFile`
 =================================== =================================== ==========================
 
 Every file is replaced as a whole: write ``<name>.tmp``, fsync, rename, fsync the directory (F-26).
@@ -25,6 +26,12 @@ from __future__ import annotations
 from checkpoints import clean_shutdown
 from checkpoints.checkpoint_file import FileState
 from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
+from checkpoints.closed_replicas import (
+    CLOSED_REPLICAS,
+    ClosedReplica,
+    ClosedReplicas,
+    ClosedReplicasFile,
+)
 from checkpoints.errors import CheckpointError, CheckpointFailedError, MalformedCheckpointError
 from checkpoints.files import Files, OsFiles, UnusableFileError, replace_file
 from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH, LeaderEpochCheckpoint
@@ -51,6 +58,7 @@ from checkpoints.types import TopicPartition
 __all__ = [
     "CLEANER",
     "CLEAN_SHUTDOWN",
+    "CLOSED_REPLICAS",
     "HIGH_WATERMARK",
     "LEADER_EPOCH",
     "LOG_START",
@@ -60,6 +68,9 @@ __all__ = [
     "TOPIC_PROPERTIES",
     "CheckpointError",
     "CheckpointFailedError",
+    "ClosedReplica",
+    "ClosedReplicas",
+    "ClosedReplicasFile",
     "FileState",
     "Files",
     "LeaderEpochCheckpoint",

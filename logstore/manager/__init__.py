@@ -6,14 +6,19 @@ background.
 """
 
 from logstore.manager.compaction import DirectoryOutcome, PartitionOutcome, compact_directory
+from logstore.manager.loading import LastStop
 from logstore.manager.manager import LoadProgress, LogManager
+from logstore.manager.peek import DirectoryContent, peek
 
 __all__ = [
+    "DirectoryContent",
     "DirectoryOutcome",
+    "LastStop",
     "LoadProgress",
     "LogManager",
     "PartitionOutcome",
     "compact_directory",
     "log_dir",
     "parallel",
+    "peek",
 ]

@@ -6,10 +6,11 @@ import gc
 import os
 import posixpath
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from checkpoints.closed_replicas import ClosedReplica
 from checkpoints.errors import CheckpointError, MalformedCheckpointError
 from checkpoints.meta_properties import META_PROPERTIES, MetaProperties, MetaPropertiesFile
 from checkpoints.partition_metadata import topic_id_to_text
@@ -25,7 +26,7 @@ from logstore.common.random_id import new_uuid
 from logstore.common.types import TopicPartition
 from logstore.log import ReplicaLog
 from logstore.manager.creations import Creation
-from logstore.manager.log_dir import FoundPartition, LogDir
+from logstore.manager.log_dir import FoundPartition, LogDir, closed_replica
 from logstore.manager.opener import LogOpener
 from logstore.manager.parallel import TaskOutcome
 from logstore.manager.pending import PendingDeletes
@@ -54,6 +55,25 @@ class Unfinished:
 
     creations: list[tuple[LogDir, Creation]]
     logs: list[tuple[LogDir, ReplicaLog]]
+
+
+@dataclass(frozen=True, slots=True)
+class LastStop:
+    """What the directories prove of the last stop of a broker (KIP-966).
+
+    Attributes:
+        broker_epochs: those since which nothing but ``unproven`` was lost, ascending. None if a
+            directory is offline or has no clean marker, a log is unavailable, or one is not as the
+            stop left it without being among ``unproven``.
+        unproven: replicas whose logs are missing, or surely not as the stop left them.
+        may_miss_logs: further logs may be missing without a trace.
+        proves_logs: each log that is not ``unproven`` is as the stop left it.
+    """
+
+    broker_epochs: tuple[int, ...] = ()
+    unproven: frozenset[TopicPartition] = frozenset()
+    may_miss_logs: bool = False
+    proves_logs: bool = False
 
 
 class Loader:
@@ -262,10 +282,8 @@ class Loader:
             for name, *_ in self._storage.scan_dir(log_dir.directory_of(log.topic_partition))
         )
 
-    def broker_epochs(self, paths: list[str]) -> tuple[int, ...]:
-        """The broker epochs of the last stop, if all directories agree and all logs are as it left
-        them. Otherwise none.
-
+    def last_stop(self, paths: list[str]) -> LastStop:
+        """
         Raises:
             StorageFailedError: no directory is live.
         """
@@ -273,17 +291,50 @@ class Loader:
         if not live:
             first = next(iter(offline.values()))
             raise StorageFailedError(", ".join(paths), "open any log directory", str(first))
-        epochs = {log_dir.broker_epochs for log_dir in live}
-        agreed = len(epochs) == 1 and not offline and not self._directories.unavailable()
+        epochs = max((log_dir.broker_epochs for log_dir in live), key=lambda each: each[-1:])
+        known = all(log_dir.broker_epochs for log_dir in live)
+        agreed = known and not offline and not self._directories.unavailable()
+        proving = [d for d in live if d.closed is not None and d.broker_epochs == epochs]
+        unproven = _unproven(live, epochs, proving)
         intact = all(
-            not log.recovery_report.clean_doubt for log_dir in live for _, log in log_dir.items()
+            tp in unproven or not log.recovery_report.clean_doubt
+            for log_dir in live
+            for tp, log in log_dir.items()
         )
-        return epochs.pop() if agreed and intact else ()
+        return LastStop(
+            epochs if agreed and intact else (),
+            unproven,
+            may_miss_logs=any(d.is_new or (d.broker_epochs and d not in proving) for d in live),
+            proves_logs=len(proving) == len(live) and not offline,
+        )
 
     def _fail(self, log_dir: LogDir, doing: str, error: Exception) -> None:
         if not isinstance(error, StorageFailedError):
             error = StorageFailedError(log_dir.path, doing, str(error))
         self._directories.fail(log_dir.path, error)
+
+
+def _unproven(
+    live: Iterable[LogDir], epochs: tuple[int, ...], proving: Collection[LogDir]
+) -> frozenset[TopicPartition]:
+    """Replicas whose logs are missing, or surely not as the last stop left them."""
+    found: set[TopicPartition] = set()
+    closed: dict[TopicPartition, ClosedReplica] = {}
+    logs: dict[TopicPartition, ReplicaLog] = {}
+    for log_dir in live:
+        found |= log_dir.offsets.gone
+        if log_dir.broker_epochs not in ((), epochs):
+            found.update(log_dir.logs)  # the directory came back older than it was
+        logs |= log_dir.logs
+    for log_dir in proving:
+        assert log_dir.closed is not None
+        closed |= log_dir.closed.logs
+        found.update(log_dir.closed.unproven)
+    found.update(
+        tp for tp, was in closed.items() if tp not in logs or closed_replica(logs[tp]) != was
+    )
+    found.update(tp for log_dir in proving for tp in log_dir.logs if tp not in closed)
+    return frozenset(found)
 
 
 def _concerns_one_log(error: BaseException | None) -> bool:
@@ -295,7 +346,7 @@ def _concerns_one_log(error: BaseException | None) -> bool:
     return isinstance(error, CorruptDataError | MalformedCheckpointError)
 
 
-__all__ = ["LoadProgress", "Loader", "Progress", "Unfinished"]
+__all__ = ["LastStop", "LoadProgress", "Loader", "Progress", "Unfinished"]
 
 
 @contextmanager

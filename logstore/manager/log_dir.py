@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 from checkpoints import clean_shutdown
 from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
-from checkpoints.errors import CheckpointError
+from checkpoints.closed_replicas import (
+    CLOSED_REPLICAS,
+    ClosedReplica,
+    ClosedReplicas,
+    ClosedReplicasFile,
+)
+from checkpoints.errors import CheckpointError, MalformedCheckpointError
 from checkpoints.loggers import get_logger
 from checkpoints.meta_properties import META_PROPERTIES
 from logstore.common.errors import (
@@ -34,15 +41,17 @@ from logstore.manager.offsets import (
     moved_start,
 )
 from logstore.manager.parallel import TaskOutcome, run_all
+from logstore.manager.peek import topic_id_in
 from logstore.storage.aside import move_aside
 from logstore.storage.base import DirLock, FileKind, Storage
 
 logger = get_logger(__name__)
 
 LOCK = ".lock"
+_STOP_FILES = (CLEAN_SHUTDOWN, CLOSED_REPLICAS)
 _NOT_LOGS = (filenames.REMOTE_LOG_INDEX_CACHE, filenames.CLUSTER_METADATA_DIR)
 _REPLACEABLE = [
-    *(f"{name}{end}" for name in (*CHECKPOINTS, CLEAN_SHUTDOWN) for end in ("", ".tmp")),
+    *(f"{name}{end}" for name in (*CHECKPOINTS, *_STOP_FILES) for end in ("", ".tmp")),
     META_PROPERTIES + ".tmp",
 ]
 
@@ -70,11 +79,15 @@ class LogDir:
     Attributes:
         clean: the last stop was a clean one.
         broker_epochs: the epochs in the marker of that stop (``clean_shutdown.read_epochs``).
+        closed: the replicas over which the marker was written, if a file that agrees with it names
+            them.
+        is_new: it has not been used before, or has lost ``meta.properties``.
         logs: changed only under the lock of ``Directories``.
         unavailable: why logs could not be opened; changed under the same lock.
         creating: how many logs are being created.
         loaded: all logs that were found are in ``logs``.
         failure: why the directory is offline.
+        strays: names of logs that were set aside, by the part before the unique id.
     """
 
     def __init__(self, path: str, storage: Storage, lock: DirLock) -> None:
@@ -83,11 +96,14 @@ class LogDir:
         self.creations = CreationFiles(path, storage)
         self.clean = False
         self.broker_epochs: tuple[int, ...] = ()
+        self.closed: ClosedReplicas | None = None
+        self.is_new = False
         self.logs: dict[TopicPartition, ReplicaLog] = {}
         self.unavailable: dict[TopicPartition, LogUnavailableError] = {}
         self.creating = 0
         self.loaded = False
         self.failure: LogstoreError | None = None
+        self.strays: dict[str, list[str]] = {}
         self._storage = storage
         self._lock = lock
 
@@ -102,7 +118,8 @@ class LogDir:
         try:
             if storage.info(path) is None:
                 storage.make_dir(path)
-            if storage.info(posixpath.join(path, META_PROPERTIES)) is None:  # not yet used
+            is_new = storage.info(posixpath.join(path, META_PROPERTIES)) is None
+            if is_new:
                 storage.sync_dir(os.path.dirname(os.path.normpath(path)) or ".")
             lock = storage.lock(posixpath.join(path, LOCK))
         except LogDirLockedError:
@@ -110,6 +127,7 @@ class LogDir:
         except OSError as error:
             raise StorageFailedError(path, "open", str(error)) from error
         log_dir = cls(path, storage, lock)
+        log_dir.is_new = is_new
         try:
             log_dir._clear_irregular()
             log_dir._remove_marker()
@@ -132,9 +150,20 @@ class LogDir:
 
     def _remove_marker(self) -> None:
         self.broker_epochs = clean_shutdown.read_epochs(self._marker, self._storage) or ()
+        try:
+            closed = self._closed_file.read()
+        except MalformedCheckpointError as error:
+            logger.warning("%s; treated as absent", error)
+            closed = None
+        if closed is not None and closed.broker_epochs == self.broker_epochs:
+            self.closed = closed
         # Durably gone before anything is loaded: a crash while loading is unclean (F-47). The same
         # sync makes names durable that a process left when it died.
         self.clean = clean_shutdown.remove(self._marker, self._storage)
+
+    @property
+    def _closed_file(self) -> ClosedReplicasFile:
+        return ClosedReplicasFile(posixpath.join(self.path, CLOSED_REPLICAS), self._storage)
 
     @property
     def _marker(self) -> str:
@@ -181,6 +210,8 @@ class LogDir:
                 continue
             if parsed.suffix == filenames.DELETE_DIR_SUFFIX:
                 found.deleted.append(path)
+            elif parsed.suffix == filenames.STRAY_DIR_SUFFIX:
+                self.add_stray(name)
             elif parsed.suffix in ("", filenames.FUTURE_DIR_SUFFIX):
                 found.present.add(parsed.topic_partition)
                 if not parsed.suffix and name not in _NOT_LOGS:
@@ -192,6 +223,18 @@ class LogDir:
         except CheckpointError as error:
             raise StorageFailedError(self.path, "load", str(error)) from error
         return found
+
+    def add_stray(self, name: str) -> None:
+        """Note a log that was set aside."""
+        self.strays.setdefault(name.rpartition(".")[0], []).append(name)
+
+    def stray_of(self, tp: TopicPartition, topic_id: uuid.UUID) -> str | None:
+        """The name of the log of this partition and topic that was set aside, if there is one."""
+        prefix = filenames.stray_dir_name(tp, topic_id.hex).rpartition(".")[0]
+        for name in self.strays.get(prefix, ()):
+            if topic_id_in(posixpath.join(self.path, name), self._storage) == topic_id:
+                return name
+        return None
 
     def _find_link(self, name: str, path: str, found: FoundPartition) -> None:
         """Note a broken link with the name of a log.
@@ -215,11 +258,19 @@ class LogDir:
 
     # -- closing -------------------------------------------------------------------------------
 
-    def close(self, broker_epochs: Sequence[int], threads: int) -> None:
+    def close(
+        self,
+        broker_epochs: Sequence[int],
+        threads: int,
+        unproven: Collection[TopicPartition] | None,
+    ) -> None:
         """Close the logs, write the checkpoints, then the marker of a clean stop (F-48).
 
         The marker is left out after an error or if a log is unavailable. The next start then
         recovers.
+
+        Args:
+            unproven: replicas whose logs the stop does not prove; None if it proves none.
         """
         failed = any(log.failed for _, log in self.items())
         outcomes = run_all([log.close for _, log in self.items()], threads, "logstore-close")
@@ -235,10 +286,22 @@ class LogDir:
             self.offsets.write(LOG_START, self.items, moved_start)
             self.offsets.write(HIGH_WATERMARK, self.items, high_watermark)
             if not self.unavailable:  # the marker would cover these logs, too
+                self._write_closed(broker_epochs, unproven)
                 *earlier, last = broker_epochs or (clean_shutdown.UNKNOWN_BROKER_EPOCH,)
                 clean_shutdown.write(self._marker, last, self._storage, earlier)
         except (OSError, CheckpointError) as error:
             logger.error("no clean shutdown of %s: %s", self.path, error)
+
+    def _write_closed(
+        self, broker_epochs: Sequence[int], unproven: Collection[TopicPartition] | None
+    ) -> None:
+        """Name the closed logs, before the marker that makes it count."""
+        if not broker_epochs or unproven is None:
+            with suppress(FileNotFoundError):  # that of an earlier stop, perhaps of the same epochs
+                self._storage.remove(posixpath.join(self.path, CLOSED_REPLICAS))
+            return
+        logs = {tp: closed_replica(log) for tp, log in self.items() if tp not in unproven}
+        self._closed_file.write(ClosedReplicas(tuple(broker_epochs), logs, unproven))
 
     def release_lock(self) -> None:
         """Release the lock of the directory for other processes. Idempotent."""
@@ -249,3 +312,13 @@ class LogDir:
         for _, log in self.items():
             log.crash()
         self._lock.release()
+
+
+def closed_replica(log: ReplicaLog) -> ClosedReplica:
+    """What proves that a log is as it was closed.
+
+    An epoch that begins at the log end, without a record, is not kept by a load.
+    """
+    end = log.log_end_offset
+    epochs = (epoch for epoch, start in reversed(log.epoch_entries) if start < end)
+    return ClosedReplica(log.topic_id, end, next(epochs, -1))

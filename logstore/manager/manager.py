@@ -50,6 +50,7 @@ class LogManager:
     Attributes:
         cleaner: compacts the logs that have it in their ``cleanup.policy``; its threads run
             with the periodic work. Without threads, call ``clean_filthiest`` for one pass.
+        last_stop: what the directories prove of the last stop of a broker.
     """
 
     def __init__(
@@ -158,7 +159,7 @@ class LogManager:
         loader.open_all(paths)
         self.cluster_id, self.node_id = loader.check_meta(cluster_id, node_id)
         unfinished = loader.load_all()
-        self._broker_epochs = loader.broker_epochs(paths)
+        self.last_stop = loader.last_stop(paths)
         # First, because an interrupted creation may have left files under any name.
         self._topics.finish_creations(unfinished)
         self._topics.settle_configs()
@@ -200,18 +201,11 @@ class LogManager:
     def previous_broker_epoch(self) -> int:
         """The epoch under which this broker last stopped cleanly, in every directory (KIP-966).
 
-        −1 if a directory is offline, was not closed cleanly or has another epoch, or if a log is
-        unavailable or not as that stop left it.
+        −1 if a directory is offline or was not closed cleanly, or if a log is unavailable or not as
+        that stop left it. ``last_stop`` has more.
         """
-        epochs = self._broker_epochs
+        epochs = self.last_stop.broker_epochs
         return epochs[-1] if epochs else clean_shutdown.UNKNOWN_BROKER_EPOCH
-
-    @property
-    def broker_epochs(self) -> tuple[int, ...]:
-        """``previous_broker_epoch``, and the epochs before it since which nothing was lost,
-        ascending. A controller may know one of them and not the later ones.
-        """
-        return self._broker_epochs
 
     @property
     def logs(self) -> dict[TopicPartition, ReplicaLog]:
@@ -357,8 +351,9 @@ class LogManager:
         """Close logs that no longer belong here, and rename their directories to ``…-stray`` (F-3).
 
         Such a directory is neither found nor removed, its name is free, and an operator may inspect
-        it. A partition that is in no live directory is left out. After a crash or a disk error some
-        logs may be as before, but each is either set aside or not.
+        it. In a replicated manager ``get_or_create`` brings it back for the same topic id. A
+        partition that is in no live directory is left out. After a crash or a disk error some logs
+        may be as before, but each is either set aside or not.
 
         Raises:
             StorageFailedError: a write failed, and the directory is offline.
@@ -481,6 +476,7 @@ class LogManager:
         self,
         broker_epoch: int = clean_shutdown.UNKNOWN_BROKER_EPOCH,
         earlier_broker_epochs: Sequence[int] = (),
+        unproven: Collection[TopicPartition] | None = None,
     ) -> None:
         """Stop, flush and close all logs, write the checkpoints, then the clean marker (F-48).
 
@@ -492,7 +488,9 @@ class LogManager:
             broker_epoch: the epoch that ends here, for ``previous_broker_epoch`` (KIP-966). It is
                 not written if a directory failed, because the next start may leave that directory
                 out.
-            earlier_broker_epochs: the epochs before it, for ``broker_epochs``.
+            earlier_broker_epochs: the epochs before it, for ``last_stop``.
+            unproven: with an epoch, the logs are named with their ends, so that the next start
+                proves each of them but these. None: no log is proven.
         """
         if self._directories.ownership.lost is not None:
             self.crash()
@@ -510,7 +508,7 @@ class LogManager:
             epochs = (*earlier_broker_epochs, broker_epoch) if believed else ()
             try:
                 for log_dir in self._directories.live():
-                    log_dir.close(epochs, self._threads)
+                    log_dir.close(epochs, self._threads, unproven)
             finally:
                 self._release()
 

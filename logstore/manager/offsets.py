@@ -51,6 +51,7 @@ class OffsetCheckpoints:
         # Without the files that are missing. None: damaged, or a write failed.
         self._stored: dict[str, Offsets | None] = {}
         self._unsure: set[str] = set()  # a write failed: the file has the old or the new content
+        self.gone: set[TopicPartition] = set()  # those that had an entry and no log at the load
         # Entries of logs that could not be opened: every write keeps them until the log is
         # repaired.
         self._kept: dict[str, Offsets] = {name: {} for name in CHECKPOINTS}
@@ -76,6 +77,7 @@ class OffsetCheckpoints:
                 self._stored[name] = found
                 kept = {tp: offset for tp, offset in found.items() if tp in present}
                 if len(kept) < len(found):
+                    self.gone |= found.keys() - kept.keys()
                     logger.warning("%s: drops entries of logs that are not here", file.path)
                     self._write_locked(name, kept)
 

@@ -52,9 +52,13 @@ class LogOpener:
         """
         return self._open(log_dir, tp, config, clean_shutdown=True)
 
-    def load(self, log_dir: LogDir, tp: TopicPartition, config: LogConfig) -> ReplicaLog:
-        """Open a log that was found at the start, with its checkpoint entries.
+    def load(
+        self, log_dir: LogDir, tp: TopicPartition, config: LogConfig, *, clean: bool | None = None
+    ) -> ReplicaLog:
+        """Open a log that was found, with its checkpoint entries.
 
+        Args:
+            clean: whether it was closed cleanly; by default as its directory.
         Raises:
             StorageFailedError: the disk refused.
             CorruptDataError: damage that recovery may not cut.
@@ -64,7 +68,7 @@ class LogOpener:
             log_dir,
             tp,
             config,
-            clean_shutdown=log_dir.clean,
+            clean_shutdown=log_dir.clean if clean is None else clean,
             recovery_point=offsets.stored(RECOVERY_POINT).get(tp),
             log_start_offset=offsets.stored(LOG_START).get(tp, 0),
         )

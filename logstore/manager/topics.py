@@ -129,6 +129,10 @@ class Topics:
                 self._configs.set(tp.topic, wanted, self._configs.next(tp.topic, config))
         if others and topic_id is None:
             topic_id = self._topic_id(tp.topic)
+        if self._opener.replicated and topic_id is not None:
+            revived = self._revive(tp, topic_id)
+            if revived is not None:
+                return revived
         with self._directories.room_for_one(is_new=is_new) as log_dir:
             log = self._make(log_dir, tp, topic_id, self._configs.stored(tp.topic))
             try:
@@ -174,6 +178,30 @@ class Topics:
             if isinstance(failure, StorageFailedError) and is_medium:
                 self._directories.fail(log_dir.path, failure)  # as Kafka: there would be no retry
             raise failure from error.__cause__ if failure is error else error
+
+    def _revive(self, tp: TopicPartition, topic_id: uuid.UUID) -> ReplicaLog | None:
+        """Bring a log back that was set aside, since its topic has a place here again.
+
+        It is scanned as after a crash.
+        """
+        for log_dir in self._directories.live():
+            name = log_dir.stray_of(tp, topic_id)
+            if name is None:
+                continue
+            log = self._guarded(log_dir, self._bring_back, log_dir, name, tp)
+            self._directories.register([(log_dir, log)])
+            self._on_change()
+            return log
+        return None
+
+    def _bring_back(self, log_dir: LogDir, name: str, tp: TopicPartition) -> ReplicaLog:
+        aside, directory = posixpath.join(log_dir.path, name), log_dir.directory_of(tp)
+        self._clear_the_way(log_dir, tp)
+        logger.warning("%s has a place here again and becomes %s", aside, directory)
+        self._storage.rename(aside, directory)
+        self._storage.sync_dir(log_dir.path)
+        log_dir.strays[name.rpartition(".")[0]].remove(name)
+        return self._opener.load(log_dir, tp, self._configs.of(tp.topic), clean=False)
 
     def _unborn(self, log_dir: LogDir, tp: TopicPartition, topic_id: uuid.UUID | None) -> str:
         """The path of a directory that waits for its name. It is removed if it never gets it."""
@@ -421,6 +449,7 @@ class Topics:
             name = filenames.stray_dir_name(tp, self._opener.random_id())
             logger.warning("%s has no place here any more and becomes %s", directory, name)
             self._storage.rename(directory, posixpath.join(log_dir.path, name))
+            log_dir.add_stray(name)
         self._storage.sync_dir(log_dir.path)
         log_dir.offsets.drop(tps)
 

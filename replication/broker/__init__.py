@@ -8,4 +8,4 @@ from __future__ import annotations
 
 from replication.broker.broker import Broker, BrokerState
 
-__all__ = ["Broker", "BrokerState", "broker", "controller_channel", "metrics"]
+__all__ = ["Broker", "BrokerState", "broker", "controller_channel", "identity", "metrics"]

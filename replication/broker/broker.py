@@ -25,6 +25,12 @@ from logstore.storage.base import Storage
 from replication.broker.alter_partition import AlterPartitionManager
 from replication.broker.controller_channel import REACTIONS, ControllerChannel
 from replication.broker.forwarding import Forwarding
+from replication.broker.identity import (
+    BrokerHome,
+    check_cluster_id,
+    read_topics,
+    settle_cluster_id,
+)
 from replication.broker.membership import Membership
 from replication.broker.producer_ids import ProducerIdManager, reserve_producer_ids
 from replication.common.config import ReplicationConfig
@@ -66,6 +72,7 @@ from replication.coordination import (
     CoordinatorFactory,
     CoordinatorWentBackError,
     CorruptNodeError,
+    nodes,
 )
 from replication.replica_manager.metadata_cache import MetadataCache
 from replication.replica_manager.replica_manager import ReplicaManager
@@ -73,6 +80,7 @@ from replication.replica_manager.replica_manager import ReplicaManager
 logger = get_logger(__name__)
 
 EPOCHS_NAMED = 64  # the most epochs of earlier sessions in a registration
+UNPROVEN_NAMED = 3000  # with the longest names they still fit into a node
 
 
 class BrokerState(Enum):
@@ -180,8 +188,10 @@ class Broker:
             host, port = endpoints[0].host, endpoints[0].port
         self._address = (host, port, rack)
         self.endpoints = endpoints
+        self._directories = [os.fspath(path) for path in directories]
+        self._knows_tree = False
         self.log_manager = LogManager(
-            directories,
+            self._directories,
             log_config,
             broker_config=broker_config,
             storage=storage,
@@ -195,7 +205,10 @@ class Broker:
             on_log_failure=self._on_directory_failure,  # its leadership must go, too
             random_id=random_id,
         )
-        self._epochs = self.log_manager.broker_epochs  # nothing was lost since these, ascending
+        stop = self.log_manager.last_stop
+        self._epochs = stop.broker_epochs  # nothing was lost since these, ascending
+        self._unproven: frozenset[TopicPartition] | None = stop.unproven  # None: all
+        self._first_epoch = self._doubtful_below = UNKNOWN_EPOCH
         self.metadata = MetadataCache(broker_id)
         self.membership = Membership(
             broker_id,
@@ -238,6 +251,7 @@ class Broker:
             self.alter_partition,
             self.config,
             broker_epoch=lambda: self.broker_epoch,
+            on_foreign_tree=self.on_refused,
         )
         self.controller = Controller(
             broker_id,
@@ -361,6 +375,7 @@ class Broker:
         stop (KIP-966), those before it, and those of this process.
         """
         previous = self.log_manager.previous_broker_epoch
+        unproven = frozenset() if self._is_known else self._unproven
         return BrokerRegistration(
             self.broker_id,
             *self._address,
@@ -368,17 +383,70 @@ class Broker:
             self.runtime.clock.wall_ms(),
             tuple(epoch for epoch in self._epochs if epoch != previous),
             self.endpoints,
+            unproven if unproven is None or len(unproven) <= UNPROVEN_NAMED else None,
+            self.log_manager.last_stop.proves_logs,
         )
+
+    @property
+    def _is_known(self) -> bool:
+        """Whether a controller has processed a registration of this process.
+
+        Then it knows ``_unproven``. No other one talks to a broker.
+        """
+        known = self.replica_manager.told_broker_epoch >= self._first_epoch
+        return known and self._first_epoch != UNKNOWN_EPOCH
 
     def on_joining(self, session: Coordinator) -> None:
         """As `membership.Owner` says, like the next four.
 
         Once this broker leads, its logs must not meet a new producer that has an id of theirs.
         """
+        self._check_tree(session)
         try:
             reserve_producer_ids(session, self._largest_producer_id())
         except CorruptNodeError as error:  # because of which no id is assigned either
             logger.error("broker %s: no producer ids are reserved: %s", self.broker_id, error)
+
+    def _check_tree(self, session: Coordinator) -> None:
+        """
+        Raises:
+            InconsistentClusterIdError: the tree is that of another cluster.
+        """
+        manager = self.log_manager
+        logs = {tp: log.topic_id for tp, log in manager.logs.items()}
+        home = BrokerHome(self._directories[0], manager.cluster_id, logs)
+        if self._knows_tree:
+            check_cluster_id(session, home)
+        else:
+            settle_cluster_id(session, [home], manager.cluster_id)
+            self._find_missing_logs(session)
+            self._knows_tree = True
+
+    def _find_missing_logs(self, session: Coordinator) -> None:
+        """Look for replicas of this broker that have no log here, if they may have had one.
+
+        A broker that no controller knows is new, and had none.
+        """
+        manager = self.log_manager
+        unproven = set(manager.last_stop.unproven)
+        known = session.get(nodes.broker_epoch_path(self.broker_id)) is not None
+        if manager.last_stop.may_miss_logs and known:
+            unproven.update(
+                TopicPartition(name, number)
+                for name, topic in read_topics(session).items()
+                for number, replicas in topic.partitions.items()
+                if self.broker_id in replicas
+            )
+            unproven -= manager.logs.keys() - manager.last_stop.unproven
+        self._unproven = frozenset(unproven)
+        if unproven:
+            logger.error(
+                "broker %s: the logs of %s replicas are missing, or are not as its last stop left "
+                "them (%s-%s, …): they do not count as in sync",
+                self.broker_id,
+                len(unproven),
+                *min(unproven),
+            )
 
     def on_joined(self, session: Coordinator, broker_epoch: int) -> None:
         if broker_epoch <= self.broker_epoch:
@@ -388,10 +456,15 @@ class Broker:
         with self._lock:
             after = next_state(self.state, BrokerEvent.JOINED)
             if after is None:
+                self._doubtful_below = broker_epoch
                 return
             self.state = after
             # Also for a broker that stops, because the latest of its epochs proves its clean stop.
             self.broker_epoch = broker_epoch
+            if self._first_epoch == UNKNOWN_EPOCH:
+                self._first_epoch = broker_epoch
+            if self.membership.has_unknown_epoch:
+                self._doubtful_below = broker_epoch
             self._epochs = (*self._epochs, broker_epoch)[-EPOCHS_NAMED:]
             if after is BrokerState.RUNNING:
                 self.controller.start(session, broker_epoch)  # comes before any ``stop``
@@ -485,6 +558,7 @@ class Broker:
         """Close all parts in order, each even if the one before failed."""
         if self._advance(BrokerEvent.CLOSE) is None:
             return
+        self.membership.join_no_more()  # no later epoch than the one that ends here
         self._departure.cancel()
         failure: Exception | None = None
         for part in (
@@ -510,7 +584,23 @@ class Broker:
         """
         *earlier, last = self._epochs or (UNKNOWN_EPOCH,)
         told = self.replica_manager.told_broker_epoch
-        self.log_manager.close(last, [epoch for epoch in earlier if epoch >= told])
+        self.log_manager.close(last, [epoch for epoch in earlier if epoch >= told], self._doubts())
+
+    def _doubts(self) -> frozenset[TopicPartition] | None:
+        """The replicas whose logs this stop does not prove; None if it proves none.
+
+        It proves none if a controller may know an epoch that the marker does not name: that would
+        look like another time. And none if the last stop left something to be looked for, of which
+        no controller has heard yet.
+        """
+        if self.membership.has_unknown_epoch:
+            return None
+        if self.replica_manager.told_broker_epoch < self._doubtful_below:
+            return None
+        if self._is_known:
+            return frozenset()
+        stop = self.log_manager.last_stop
+        return self._unproven if stop.broker_epochs and not stop.may_miss_logs else None
 
     def _closed(self) -> None:
         if self._advance(BrokerEvent.CLOSED) is not None:

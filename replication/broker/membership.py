@@ -13,7 +13,11 @@ from enum import Enum
 from typing import Protocol
 
 from checkpoints.loggers import get_logger
-from replication.common.errors import DuplicateBrokerRegistrationError
+from replication.common.errors import (
+    DuplicateBrokerRegistrationError,
+    InconsistentClusterIdError,
+    ReplicationError,
+)
 from replication.common.retrying import Backoff, Reaction, RetryingCall, Settle
 from replication.common.runtime import Runtime
 from replication.common.state import BrokerRegistration
@@ -51,6 +55,7 @@ class Owner(Protocol):
 
         Raises:
             CoordinationError: it is tried again.
+            InconsistentClusterIdError: the broker is not registered, now or later.
         """
         ...
 
@@ -66,8 +71,10 @@ class Owner(Protocol):
         """The controller has changed; None if there is none."""
         ...
 
-    def on_refused(self, error: DuplicateBrokerRegistrationError) -> None:
-        """Another process has this broker's id and keeps it. There are no more tries."""
+    def on_refused(self, error: ReplicationError) -> None:
+        """Another process has this broker's id and keeps it, or the tree is that of another
+        cluster. There are no more tries.
+        """
         ...
 
 
@@ -100,9 +107,11 @@ class Membership:
         self._stage = JoinStage.OUT
         self._session: Coordinator | None = None
         self._refused_since_ms: int | None = None
+        self._refusal: ReplicationError = DuplicateBrokerRegistrationError(broker_id)
         self._leaving = False
         self._connecting = False
         self._lock = threading.Lock()  # guards these two
+        self._unanswered: set[int] = set()  # sessions since the last join that may have registered
         self._join = RetryingCall(runtime, self._actor, BACKOFF, self._try_to_join, self._settled)
         self._search = RetryingCall(runtime, self._actor, BACKOFF, self._look_for_controller)
         self._report = RetryingCall(runtime, self._actor, BACKOFF, self._try_to_report)
@@ -111,6 +120,13 @@ class Membership:
     def session(self) -> Coordinator | None:
         """The present session, registered or not."""
         return self._session
+
+    @property
+    def has_unknown_epoch(self) -> bool:
+        """Whether a session since the last join may have registered without an answer. A controller
+        may know the epoch that it got.
+        """
+        return bool(self._unanswered)
 
     def start(self) -> None:
         """Join the cluster, and join again whenever a session ends."""
@@ -152,6 +168,9 @@ class Membership:
             settle(Reaction.AGAIN)
         except NodeExistsError as error:
             settle(self._on_refusal(error))
+        except InconsistentClusterIdError as error:
+            self._refusal = error
+            settle(Reaction.FATAL)
         except CoordinationError as error:
             logger.warning("broker %s: not registered yet: %s", self._broker_id, error)
             self._refused_since_ms = None  # a session could not end while the coordinator is silent
@@ -188,6 +207,10 @@ class Membership:
         session = self._living()
         self._owner.on_joining(session)
         path = nodes.broker_path(self._broker_id)
+        with self._lock:
+            if self._leaving:
+                return
+            self._unanswered.add(session.session_id)
         try:
             _, epoch = session.create(
                 path, nodes.encode_broker(self._registration()), ephemeral=True, parents=True
@@ -195,11 +218,15 @@ class Membership:
         except NodeExistsError:
             node = session.get(path)
             if node is None or node.ephemeral_owner != session.session_id:
+                if node is not None:
+                    self._unanswered.discard(session.session_id)
                 raise
             epoch = node.czxid  # created by a try whose answer was lost
         self._refused_since_ms = None
         self._stage = JoinStage.MEMBER
+        self._unanswered.discard(session.session_id)
         self._owner.on_joined(session, epoch)
+        self._unanswered.clear()
         self._search.renew()  # which may find that the session has ended
 
     def _living(self) -> Coordinator:
@@ -224,7 +251,7 @@ class Membership:
 
     def _settled(self, reaction: Reaction) -> None:
         if reaction is Reaction.FATAL:
-            self._owner.on_refused(DuplicateBrokerRegistrationError(self._broker_id))
+            self._owner.on_refused(self._refusal)
 
     # -- the life of a session -------------------------------------------------------------------
 

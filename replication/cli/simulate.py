@@ -176,7 +176,7 @@ def _kinds() -> Iterator[str]:
     """A list of fault groups and their kinds."""
     from replication.simulator.world.fault_kinds import GROUPS, KINDS
 
-    yield f"{'all':24}every kind but those of unclean and admin"
+    yield f"{'all':24}every kind but those of the last four groups"
     yield f"{'none':24}no faults"
     for group, kinds in GROUPS.items():
         if group not in ("all", "none"):

@@ -8,8 +8,9 @@ from __future__ import annotations
 import uuid
 from typing import ClassVar
 
+from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
-from logstore.common.errors import LogstoreError
+from logstore.common.errors import ConfigError, LogstoreError
 from replication.common.error_codes import ErrorCode
 
 
@@ -100,6 +101,31 @@ class DuplicateBrokerRegistrationError(ReplicationError):
 
     def _text(self) -> str:
         return f"broker {self.broker_id} is registered already, by a process that lives"
+
+
+class InconsistentClusterIdError(ReplicationError, ConfigError):
+    """The coordinator's tree belongs to another cluster than a broker's log directories.
+
+    Nothing was registered or renamed. ``cluster_id`` is that of ``directory`` (or the one that was
+    asked for), ``tree_id`` that of the tree. It is None for a tree without one that knows no topic
+    of the logs in ``directory``: an empty tree, or another cluster's.
+    """
+
+    code = ErrorCode.INCONSISTENT_CLUSTER_ID
+
+    def __init__(
+        self, directory: str, cluster_id: str | None, tree_id: str | None, reason: str
+    ) -> None:
+        super().__init__(directory, cluster_id, tree_id, reason)
+        self.directory, self.cluster_id, self.tree_id = directory, cluster_id, tree_id
+        self.reason = reason
+
+    def _text(self) -> str:
+        return (
+            f"{printable(self.directory)}: {printable(self.reason)}. Nothing was changed: give the "
+            "broker the coordinator (address, chroot or directory) or the log directories that it "
+            "had before"
+        )
 
 
 class InvalidRequestError(ReplicationError):

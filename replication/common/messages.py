@@ -23,6 +23,7 @@ from replication.common.state import (
     LiveBroker,
     PartitionRegistration,
     RecoveryState,
+    TopicAssignment,
 )
 
 CONSUMER = -1  # replica id of a fetch that is not a broker's
@@ -459,8 +460,9 @@ class PartitionChange(NamedTuple):
 class LeaderAndIsrRequest(NamedTuple):
     """Roles of the receiver's replicas.
 
-    ``is_full``: ``partitions`` are all that it should have, by topic and id; a log of anything else
-    was moved away or deleted without the receiver's knowledge (Kafka's type FULL).
+    ``is_full``: ``partitions`` are all roles that it has, by topic and id. A log of anything else
+    may have been moved away, or deleted, without the receiver's knowledge (Kafka's type FULL). What
+    the tree knows of it is in ``topics``, all topics by name, and ``deleted``, ids of earlier ones.
     """
 
     controller_id: int
@@ -470,6 +472,8 @@ class LeaderAndIsrRequest(NamedTuple):
     live_brokers: tuple[LiveBroker, ...]
     sequence: int = 0
     is_full: bool = False
+    topics: Mapping[str, TopicAssignment] = {}
+    deleted: frozenset[uuid.UUID] = frozenset()
 
 
 class LeaderAndIsrResponse(NamedTuple):

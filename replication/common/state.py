@@ -43,6 +43,9 @@ class BrokerRegistration(NamedTuple):
     ``previous_broker_epoch`` proves a clean stop: it is the one in the clean-shutdown markers of
     all its log directories (KIP-966), or −1. ``earlier_epochs`` are those of the same process,
     whose sessions ended: the second may end before a controller has dealt with the first.
+
+    ``unproven`` are replicas whose logs are missing or not as that stop left them, named until a
+    controller knows them; None for all. ``proves_logs``: the others are as that stop left them.
     """
 
     broker_id: int
@@ -53,6 +56,8 @@ class BrokerRegistration(NamedTuple):
     timestamp_ms: int = 0
     earlier_epochs: tuple[int, ...] = ()
     endpoints: tuple[Endpoint, ...] = ()
+    unproven: frozenset[TopicPartition] | None = frozenset()
+    proves_logs: bool = False
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """The endpoint of a listener; None if the broker has no listener of that name."""
@@ -66,6 +71,17 @@ class BrokerRegistration(NamedTuple):
         """
         named = (self.previous_broker_epoch, *self.earlier_epochs)
         return broker_epoch > UNKNOWN_EPOCH and broker_epoch in named
+
+    def lacks(self, tp: TopicPartition) -> bool:
+        """Whether the log of a replica is named as missing, or as not what it was."""
+        return self.unproven is None or tp in self.unproven
+
+    def is_of_another_time(self, broker_epoch: int) -> bool:
+        """Whether the log directories are whole, but not those of the incarnation of that epoch: an
+        older copy, or another broker's.
+        """
+        named = self.previous_broker_epoch > UNKNOWN_EPOCH and broker_epoch > UNKNOWN_EPOCH
+        return named and self.proves_logs and not self.continues(broker_epoch)
 
 
 class LiveBroker(NamedTuple):

@@ -240,13 +240,17 @@ class BrokerChannel:
         if self._roles or self._all_roles:
             is_full = self._all_roles and not self._context.unreadable
             roles, self._roles, self._all_roles = self._roles, {}, False
-            return LeaderAndIsrRequest(
+            request = LeaderAndIsrRequest(
                 *self._header(),
                 tuple(roles.values()),
                 tuple(self._context.live.values()),
                 self._number(),
                 is_full,
             )
+            if not is_full:
+                return request
+            topics = {name: topic.assignment for name, topic in self._context.topics.items()}
+            return request._replace(topics=topics, deleted=frozenset(self._context.deleted))
         if self._metadata_due:
             is_full = self._all_metadata and not self._context.unreadable
             metadata, self._metadata, self._metadata_due = self._metadata, {}, False

@@ -6,6 +6,7 @@ never before.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -77,6 +78,7 @@ class ControllerContext:
         self.imbalanced: Partitions = {}
         self.uninitialised: Partitions = {}  # without a state, because no replica was ever alive
         self.deleting: dict[str, dict[TopicPartition, dict[int, None]]] = {}  # remaining replicas
+        self.deleted: list[uuid.UUID] = []  # topics whose deletion is complete, the latest ones
         # To be read before any decision: not read yet, or perhaps written since.
         self.unread_topics: dict[str, None] = {}
         self.unread: Partitions = {}
@@ -262,6 +264,10 @@ class ControllerContext:
 
     def is_online(self, broker: int, tp: TopicPartition) -> bool:
         return broker in self.live and tp not in self.offline.get(broker, ())
+
+    def lacking(self, tp: TopicPartition) -> list[int]:
+        """Live brokers that came back without their log of a partition, or with an older one."""
+        return [broker for broker, live in self.live.items() if live.registration.lacks(tp)]
 
     def is_eligible(self, broker: int, broker_epoch: int) -> bool:
         """Whether a broker may be in the ISR (R-48).

@@ -28,6 +28,8 @@ from replication.decisions.election import (
     is_already_applied,
 )
 
+HasLost = Callable[[TopicPartition], bool]
+
 MAX_REBALANCES = 1000  # the most elections in one run of the periodic task, as in Kafka (R-61)
 
 
@@ -47,6 +49,7 @@ class PartitionDecisions:
         mode: Mode | None = None,
         isr: Collection[int] | None = None,
         unclean: Collection[int] = (),
+        lost: Collection[int] = (),
         recovery_state: RecoveryState | None = None,
         move: Reassignment | None = None,
         min_isr: int | None = None,
@@ -85,6 +88,8 @@ class PartitionDecisions:
                 mode=mode,
                 isr=isr,
                 unclean_replicas=unclean,
+                lost_replicas=lost,
+                last_choice=context.lacking(tp),
                 replicas=replicas,
                 recovery_state=recovery_state,
             )
@@ -155,17 +160,24 @@ class PartitionDecisions:
             filter(self._context.is_active, listed), lambda tp: self.decide(tp, min_isr=min_isr)
         )
 
-    def fence(self, gone: Collection[int], unclean: Collection[int]) -> Changes:
+    def fence(
+        self,
+        gone: Collection[int],
+        unclean: Collection[int],
+        lost: Mapping[int, HasLost],
+    ) -> Changes:
         """Remove brokers that are down, or whose new incarnation is not processed yet (R-59, R-64).
 
         ``gone`` brokers leave every ISR. Those of ``unclean`` came back without proof of a clean
-        stop and leave every ELR too (R-70). There are no unclean elections yet, because a broker of
+        stop and leave every ELR too (R-70), as those of ``lost`` do for the partitions whose logs
+        they have lost. There are no unclean elections yet, because a broker of
         ``gone`` that is coming back may have everything: ``elect_leaderless`` follows.
         """
 
         def after(tp: TopicPartition) -> PartitionRegistration:
             isr = [r for r in self._context.partitions[tp].isr if r not in gone]
-            return self.decide(tp, mode=Mode.ONLINE, isr=isr, unclean=unclean)
+            lacking = [broker for broker, has_lost in lost.items() if has_lost(tp)]
+            return self.decide(tp, mode=Mode.ONLINE, isr=isr, unclean=unclean, lost=lacking)
 
         return self._changes(self._on(gone), after)
 

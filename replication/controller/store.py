@@ -207,6 +207,7 @@ class ControllerStore:
                 )
                 context.remembered[broker] = LOST_EPOCH
         self._read_distrusted(context)
+        context.deleted = self._deleted()[0]
         context.unread_topics = dict.fromkeys(self._coordinator.children(nodes.TOPICS))
         return context
 
@@ -467,11 +468,32 @@ class ControllerStore:
         if self._coordinator.get(path) is None:
             self._transact([Create(path)])
 
-    def delete_topic(self, name: str) -> None:
-        """Delete all nodes of a topic, the mark last. Continues an earlier try."""
-        self._remove_all(
-            nodes.topic_path(name), nodes.topic_config_path(name), nodes.delete_topic_path(name)
+    def delete_topic(self, name: str, topic_id: UUID) -> list[UUID]:
+        """Delete all nodes of a topic, the mark last. Continues an earlier try.
+
+        Its id is noted with that step: a log that comes back later has no place any more. Returns
+        all such ids.
+        """
+        self._remove_all(nodes.topic_path(name), nodes.topic_config_path(name))
+        deleted, node = self._deleted()
+        deleted = [*(each for each in deleted if each != topic_id), topic_id]
+        data = nodes.encode_deleted_topics(deleted)
+        note: Op = (
+            Create(nodes.DELETED_TOPICS, data)
+            if node is None
+            else Set(nodes.DELETED_TOPICS, data, node.version)
         )
+        mark = self._with_all_below(nodes.delete_topic_path(name))
+        self._transact([*(Delete(path) for path in mark), note])
+        return deleted
+
+    def _deleted(self) -> tuple[list[UUID], Node | None]:
+        node = self._coordinator.get(nodes.DELETED_TOPICS)
+        try:
+            return [] if node is None else nodes.decode_deleted_topics(node.data), node
+        except CorruptNodeError as error:
+            self._log.error("deleted topics are not known any more: %s", error)
+            return [], node
 
     def _remove_all(self, *paths: str) -> None:
         """Remove nodes and all that is below them, whoever put it there."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
 
+from checkpoints.loggers import get_logger
 from logstore.common.errors import LogstoreError
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode, error_code_of
@@ -37,7 +38,12 @@ from replication.common.messages import (
 )
 from replication.common.retrying import Reaction
 from replication.common.runtime import Task
-from replication.common.state import LiveBroker, TopicAssignment, TopicPartition
+from replication.common.state import (
+    BrokerRegistration,
+    LiveBroker,
+    TopicAssignment,
+    TopicPartition,
+)
 from replication.common.transport import OnReply
 from replication.controller.channels import (
     ROLE_REACTIONS,
@@ -46,9 +52,14 @@ from replication.controller.channels import (
     ControlResponse,
     OnResponse,
 )
-from replication.controller.context import Changes, ControllerContext, ControllerStats
+from replication.controller.context import (
+    Changes,
+    ControllerContext,
+    ControllerStats,
+    LeftOut,
+)
 from replication.controller.outbox import Outbox
-from replication.controller.partitions import PartitionDecisions
+from replication.controller.partitions import HasLost, PartitionDecisions
 from replication.controller.store import ConflictError, ControllerStore, DeposedError
 from replication.controller.topics import (
     Reassignment,
@@ -58,6 +69,8 @@ from replication.controller.topics import (
     new_topic,
 )
 from replication.controller.writer import TermWriter
+
+logger = get_logger(__name__)
 
 OpenChannel = Callable[[LiveBroker, ControllerContext, OnResponse], BrokerChannel]
 Reassigned = Callable[[Mapping[TopicPartition, ErrorCode]], None]
@@ -150,18 +163,20 @@ class ControllerTerm:
             for broker in news
             if broker in remembered and not seen[broker].registration.continues(remembered[broker])
         ]
+        lost = {b: _loss(seen[b].registration, remembered.get(b)) for b in news}
         context.set_live({b: live for b, live in seen.items() if b not in news})
         gone = [broker for broker in context.on_broker if broker not in context.live]
         if context.live != before:
             self._outbox.announce()
         self._distrust_where_they_were_left_out()
-        self._commit(self._decisions.fence(gone, unclean))
-        if unclean and context.unreadable:
-            more = {each: context.distrusted.get(each, frozenset()) for each in context.unreadable}
-            self._store.distrust(
-                context,
-                {**context.distrusted, **{each: had.union(unclean) for each, had in more.items()}},
-            )
+        self._commit(self._decisions.fence(gone, unclean, lost))
+        doubted = dict(context.distrusted)
+        for each in context.unreadable:
+            found = {*unclean, *(b for b in news if _lacks(seen[b].registration, each))}
+            if found:
+                doubted[each] = doubted.get(each, frozenset()) | found
+        if doubted != context.distrusted:
+            self._store.distrust(context, doubted)
         if news:
             self._store.remember(news)
             remembered.update(news)
@@ -485,8 +500,31 @@ class ControllerTerm:
 
     def _finish_deletion(self, name: str) -> None:
         if self.context.deleting.get(name) == {}:
-            self._store.delete_topic(name)
+            topic_id = self.context.topics[name].assignment.topic_id
+            self.context.deleted = self._store.delete_topic(name, topic_id)
             self.context.remove_topic(name)
+
+
+def _lacks(registration: BrokerRegistration, each: LeftOut) -> bool:
+    """Whether a log of what is left out is not proven."""
+    if not isinstance(each, str):
+        return registration.lacks(each)
+    unproven = registration.unproven
+    return unproven is None or any(tp.topic == each for tp in unproven)
+
+
+def _loss(registration: BrokerRegistration, remembered: int | None) -> HasLost:
+    """Which logs a new incarnation has lost."""
+    if remembered is not None and registration.is_of_another_time(remembered):
+        logger.error(
+            "broker %s is back with log directories of another time: they were closed in its "
+            "epoch %s, and its last one is %s; none of its replicas counts as in sync",
+            registration.broker_id,
+            registration.previous_broker_epoch,
+            remembered,
+        )
+        return lambda tp: True
+    return registration.lacks
 
 
 def _is_there(

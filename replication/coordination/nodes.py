@@ -1,10 +1,11 @@
 """Kafka's nodes: the path of each value of the control plane, and its JSON (``kafka.zk.ZkData``).
 
-They are those of Kafka 3.x in ZooKeeper mode, with additions: ``previous_broker_epoch`` and
-``earlier_epochs`` in a broker's registration, ``elr`` and ``last_known_leader`` in a partition's
-state (KIP-966), and below ``/logstore``: ``broker_epochs``, the last processed epoch of each
-broker; ``left_out``, the brokers that came back uncleanly while a partition could not be read; and
-``reserved_producer_ids``, the largest producer id that was found in a log.
+They are those of Kafka 3.x in ZooKeeper mode, with additions: ``previous_broker_epoch``,
+``earlier_epochs``, ``proves_logs``, ``unproven`` and ``all_unproven`` in a broker's registration,
+``elr`` and ``last_known_leader`` in a partition's state (KIP-966), and below ``/logstore``:
+``broker_epochs``, the last processed epoch of each broker; ``left_out``, the brokers that came back
+uncleanly while a partition could not be read; ``deleted_topics``, the ids of the topics that were
+deleted last; and ``reserved_producer_ids``, the largest producer id that was found in a log.
 Decoding is strict in the keys that we use, and ignores keys that a later Kafka may add.
 """
 
@@ -29,6 +30,7 @@ from replication.common.state import (
 )
 from replication.coordination.errors import CorruptNodeError
 
+CLUSTER_ID = "/cluster/id"
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 BROKER_IDS = "/brokers/ids"
@@ -41,6 +43,7 @@ PRODUCER_IDS = "/latest_producer_id_block"
 BROKER_EPOCHS = "/logstore/broker_epochs"
 LEFT_OUT = "/logstore/left_out"
 RESERVED_PRODUCER_IDS = "/logstore/reserved_producer_ids"
+DELETED_TOPICS = "/logstore/deleted_topics"
 
 PERSISTENT_PATHS = (
     BROKER_IDS,
@@ -55,6 +58,8 @@ PERSISTENT_PATHS = (
 """Paths that a controller creates, with parents, in an empty tree."""
 
 LOG_DIR_FAILURE = 1
+DELETED_TOPICS_KEPT = 1000
+_CLUSTER_ID_MAX = 200
 _I32_MAX, _I64_MAX = 2**31 - 1, 2**63 - 1
 _EPOCH_MAX = 2**30  # no cluster gets there, and the next epoch has to fit into 32 bits
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -133,6 +138,21 @@ def log_dir_event_path() -> str:
     return f"{LOG_DIR_EVENTS}/log_dir_event_"
 
 
+# --- the cluster
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    return _encode({"version": "1", "id": cluster_id})
+
+
+def decode_cluster_id(data: bytes) -> str:
+    fields = _Fields(CLUSTER_ID, data)
+    cluster_id = fields.text("id")
+    if not cluster_id or len(cluster_id) > _CLUSTER_ID_MAX:
+        fields.fail("id", f"has {len(cluster_id)} characters, not 1 to {_CLUSTER_ID_MAX}")
+    return cluster_id
+
+
 # --- brokers and the controller
 
 
@@ -153,6 +173,12 @@ def encode_broker(broker: BrokerRegistration) -> bytes:
         "previous_broker_epoch": broker.previous_broker_epoch,
         "earlier_epochs": list(broker.earlier_epochs),
     }
+    if broker.proves_logs:
+        fields["proves_logs"] = True
+    if broker.unproven is None:
+        fields["all_unproven"] = True
+    elif broker.unproven:
+        fields["unproven"] = _partitions_by_topic(broker.unproven)
     if broker.rack is not None:
         fields["rack"] = broker.rack
     return _encode(fields)
@@ -179,6 +205,8 @@ def decode_broker(broker_id: int, data: bytes) -> BrokerRegistration:
         timestamp_ms=fields.number_text("timestamp"),
         earlier_epochs=fields.epochs("earlier_epochs") if fields.has("earlier_epochs") else (),
         endpoints=endpoints,
+        unproven=fields.unproven(),
+        proves_logs=fields.flag("proves_logs"),
     )
 
 
@@ -241,6 +269,24 @@ def decode_topic(
             if not set(replicas) <= set(partitions.get(partition, ())):
                 fields.fail(key, f"has brokers that are no replicas of partition {partition}")
     return TopicAssignment(fields.topic_id(), partitions, dict(config or {}), adding, removing)
+
+
+def encode_deleted_topics(topic_ids: Iterable[uuid.UUID]) -> bytes:
+    """The ids of topics whose deletion is complete, the latest ``DELETED_TOPICS_KEPT`` of them."""
+    latest = list(topic_ids)[-DELETED_TOPICS_KEPT:]
+    return _encode({"version": 1, "topic_ids": [topic_id_to_text(each) for each in latest]})
+
+
+def decode_deleted_topics(data: bytes) -> list[uuid.UUID]:
+    fields = _Fields(DELETED_TOPICS, data)
+    fields.version(1, 1)
+    found = []
+    for text in fields.get("topic_ids", list):
+        try:
+            found.append(topic_id_from_text(text))
+        except (ValueError, TypeError, AttributeError):
+            fields.fail("topic_ids", "holds something else than topic ids")
+    return found
 
 
 def encode_partition(state: PartitionRegistration) -> bytes:
@@ -437,6 +483,23 @@ class _Fields:
             self.fail(key, "holds something else than epochs")
         return tuple(values)
 
+    def flag(self, key: str) -> bool:
+        return self.has(key) and self.get(key, bool)
+
+    def unproven(self) -> frozenset[TopicPartition] | None:
+        if self.flag("all_unproven"):
+            return None
+        if not self.has("unproven"):
+            return frozenset()
+        found: set[TopicPartition] = set()
+        for topic, numbers in self.get("unproven", dict).items():
+            if type(numbers) is not list or not topic.isprintable():
+                self.fail("unproven", "holds something else than partitions")
+            if any(type(each) is not int or not 0 <= each <= _I32_MAX for each in numbers):
+                self.fail("unproven", "holds something else than partitions")
+            found.update(TopicPartition(topic, number) for number in numbers)
+        return frozenset(found)
+
     def endpoints(self) -> tuple[Endpoint, ...]:
         protocols = self.get("listener_security_protocol_map", dict)
         found = []
@@ -508,6 +571,13 @@ def _plain_number(path: str, data: bytes, high: int) -> int:
 
 def _by_partition(replicas: Mapping[int, tuple[int, ...]]) -> dict[str, list[int]]:
     return {str(partition): list(brokers) for partition, brokers in sorted(replicas.items())}
+
+
+def _partitions_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for topic, number in sorted(partitions):
+        found.setdefault(topic, []).append(number)
+    return found
 
 
 def _bracketed(host: str) -> str:

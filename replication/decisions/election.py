@@ -42,12 +42,14 @@ def elect(
     last_known_leader: int,
     acceptable: IsAcceptable,
     mode: Mode = Mode.ONLINE,
+    last_choice: Collection[int] = (),
 ) -> Elected:
     """Choose a leader (R-53 … R-57, R-69, R-71).
 
     Args:
         replicas: the assignment, the preferred replica first.
         acceptable: registered, not shutting down, its log directory online.
+        last_choice: of an unclean election, because their logs are missing or older.
     """
 
     def valid(replica: int) -> bool:
@@ -67,7 +69,7 @@ def elect(
     if mode is Mode.UNCLEAN:
         # Prefer a replica with everything, although the ISR is not empty, because none of it can
         # lead.
-        for replica in sorted(replicas, key=lambda replica: replica not in elr):
+        for replica in sorted(replicas, key=lambda r: (r not in elr, r in last_choice)):
             if acceptable(replica):
                 return Elected(replica, unclean=True)
     return Elected(NO_LEADER)
@@ -82,6 +84,8 @@ def change(
     mode: Mode = Mode.ONLINE,
     isr: Collection[int] | None = None,
     unclean_replicas: Collection[int] = (),
+    lost_replicas: Collection[int] = (),
+    last_choice: Collection[int] = (),
     replicas: tuple[int, ...] | None = None,
     recovery_state: RecoveryState | None = None,
 ) -> PartitionRegistration:
@@ -92,9 +96,14 @@ def change(
         min_isr: ``isr.effective_min_isr`` of the topic.
         isr: the target ISR, if the event changes it (a member left, a leader's proposal).
         unclean_replicas: restarted without proof of a clean stop, so they leave ISR and ELR (R-70).
+        lost_replicas: their logs are missing, or older than they were. They leave as those do, and
+            none of them is remembered as the last leader: only an unclean election can take it
+            (R-180).
+        last_choice: as of ``elect``.
         replicas: a new assignment (R-62). Replicas that leave it leave ISR and ELR.
     """
     target_replicas = now.replicas if replicas is None else replicas
+    unclean_replicas = {*unclean_replicas, *lost_replicas}
     wanted = now.isr if isr is None else tuple(isr)
     target_isr = tuple(r for r in wanted if r not in unclean_replicas and r in target_replicas)
     target_elr: tuple[int, ...] = ()
@@ -108,14 +117,23 @@ def change(
             )
     elif not target_isr:
         # The last members stay, so that only they can be elected (R-57).
-        target_isr = tuple(r for r in now.isr if r in target_replicas)
+        target_isr = tuple(r for r in now.isr if r in target_replicas and r not in lost_replicas)
     # Remembered while there is no leader, for the time when no replica surely has everything any
     # more (R-71). That may come after the end of the leadership.
     last_known = now.last_known_leader
     if elr_enabled and now.leader != NO_LEADER:
         last_known = now.leader
+    if last_known in lost_replicas:
+        last_known = NO_LEADER
     elected = elect(
-        target_replicas, target_isr, target_elr, now.leader, last_known, acceptable, mode
+        target_replicas,
+        target_isr,
+        target_elr,
+        now.leader,
+        last_known,
+        acceptable,
+        mode,
+        last_choice,
     )
     recovery = now.recovery_state if recovery_state is None else recovery_state
     leader = elected.leader

@@ -32,12 +32,14 @@ class Cluster(TopicAdmin):
         storage, storages: the storage of all files; ``storages`` replaces it for single brokers.
         session_timeout_ms: how long a silent broker counts as alive. Only for a coordinator given
             by name or URL.
-        cluster_id: for ``meta.properties`` of all brokers. By default the one that a directory has,
-            or a random one.
+        cluster_id: for ``meta.properties`` of all brokers and for the coordinator's tree. By
+            default the one that the tree has, then that of a directory, or a random one.
         racks: racks by broker id. A consumer may read a replica in its own rack.
         front_door: opens sockets for clients; without it only this process reaches the brokers.
     Raises:
         ConfigError: no broker, or one twice; and as ``LogManager``.
+        InconsistentClusterIdError: the coordinator's tree belongs to another cluster than the log
+            directories, or knows none of the topics in those of a broker. Nothing was changed.
         LogDirLockedError, StorageFailedError: as ``LogManager``.
     """
 

@@ -9,28 +9,37 @@ import os
 import shutil
 import tempfile
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Protocol, Self
 
-from checkpoints.errors import CheckpointError
-from checkpoints.meta_properties import META_PROPERTIES, MetaPropertiesFile
 from checkpoints.partition_metadata import topic_id_to_text
+from checkpoints.types import TopicPartition
 from logstore.common.config import BrokerConfig, LogConfig
 from logstore.common.errors import ConfigError, LogstoreError
 from logstore.common.forks import Ownership
 from logstore.common.random_id import new_uuid, random_id
+from logstore.manager import peek
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
 from logstore.storage.paths import absolute_path
 from replication.broker.broker import Broker, BrokerState
+from replication.broker.identity import BrokerHome, settle_cluster_id
 from replication.client import Client
 from replication.common.config import ReplicationConfig
 from replication.common.errors import BrokerUnavailableError
 from replication.common.runtime import ThreadRuntime
 from replication.common.state import Endpoint
 from replication.common.transport import LocalNetwork, LocalTransport
-from replication.coordination import Coordinator, CoordinatorService, open_coordinator
+from replication.coordination import (
+    CoordinationError,
+    Coordinator,
+    CoordinatorService,
+    CoordinatorUnavailableError,
+    SessionExpiredError,
+    open_coordinator,
+)
 
 POLL_S = 0.002
 CLOSE_GRACE_MS = 5000  # time for answers under way to clients
@@ -120,24 +129,53 @@ class LocalBrokers:
         self._front_doors: dict[int, FrontDoor] = {}
         self._closed = False
         self._starting = threading.Lock()  # one start at a time, and none after the end
-        self._cluster_id = cluster_id or self._found_cluster_id() or _new_cluster_id()
         self.client = Client(
             LocalTransport(self.network, CLIENT, self._runtime),
             lambda: self.network.bound,
             timers=self._runtime,
         )
+        try:
+            self._cluster_id = self._settle_cluster_id(cluster_id)
+        except BaseException:
+            self.close()
+            raise
         self._start_all()
 
-    def _found_cluster_id(self) -> str | None:
+    def _settle_cluster_id(self, given: str | None) -> str:
+        """The id of the tree, before any broker is started.
+
+        Raises:
+            InconsistentClusterIdError: it is not that of all directories, or not ``given``.
+            TimeoutError: the coordinator does not answer.
+        """
+        homes = [BrokerHome("cluster_id", given, {})] if given is not None else []
         for broker_id in self.broker_ids:
             storage = self._storages.get(broker_id, self._storage)
+            logs: dict[TopicPartition, uuid.UUID | None] = {}
             for log_dir in self.log_dirs(broker_id):
-                path = os.path.join(log_dir, META_PROPERTIES)
-                with suppress(CheckpointError):  # its broker will report that
-                    meta = MetaPropertiesFile(path, storage).read()
-                    if meta is not None and meta.cluster_id is not None:
-                        return meta.cluster_id
-        return None
+                content = peek(log_dir, storage)
+                meta = content.meta
+                homes.append(BrokerHome(log_dir, None if meta is None else meta.cluster_id, {}))
+                logs |= content.logs
+            homes.append(BrokerHome(self._directory_of(broker_id), None, logs))
+        found: list[str] = []
+
+        def ask() -> bool:
+            try:
+                session = self.coordinator.connect()
+            except CoordinatorUnavailableError:
+                return False
+            try:
+                found.append(settle_cluster_id(session, homes, given or _new_cluster_id()))
+            except (CoordinatorUnavailableError, SessionExpiredError):
+                return False
+            finally:
+                with suppress(CoordinationError):
+                    session.close()
+            return True
+
+        self.wait_until(ask, "the coordinator answers")
+        return found[0]
 
     def _open_coordinator(
         self, coordinator: str | CoordinatorService, session_timeout_ms: int
@@ -199,10 +237,13 @@ class LocalBrokers:
 
     def log_dirs(self, broker_id: int) -> list[str]:
         """The log directories of a broker."""
-        base = os.path.join(self.directory, f"broker-{broker_id}")
+        base = self._directory_of(broker_id)
         if self._log_dirs == 1:
             return [base]
         return [os.path.join(base, f"logs-{n}") for n in range(self._log_dirs)]
+
+    def _directory_of(self, broker_id: int) -> str:
+        return os.path.join(self.directory, f"broker-{broker_id}")
 
     def broker(self, broker_id: int) -> Broker:
         """

@@ -32,6 +32,7 @@ from replication.common.error_codes import ErrorCode
 from replication.common.errors import (
     InvalidRequiredAcksError,
     KafkaStorageError,
+    ReplicationError,
     UnknownPartitionError,
     error_for,
 )
@@ -117,6 +118,7 @@ class ReplicaManager:
         log_manager: opened with ``replicated`` and without ``background``, because its periodic
             work is done here.
         broker_epoch: returns this broker's present epoch.
+        on_foreign_tree: as of `RoleChanges`.
     Attributes:
         role_listeners: each is called, without a lock, with the partitions that have a new
             leadership or leader, are gone or offline. It must be short. Add to it before the start.
@@ -133,6 +135,7 @@ class ReplicaManager:
         config: ReplicationConfig,
         *,
         broker_epoch: Callable[[], int],
+        on_foreign_tree: Callable[[ReplicationError], None] = lambda error: None,
     ) -> None:
         self.broker_id = broker_id
         self.log_manager = log_manager
@@ -196,6 +199,7 @@ class ReplicaManager:
             rule,
             broker_epoch,
             self._on_roles_changed,
+            on_foreign_tree,
         )
 
     def partition(self, tp: TopicPartition) -> Partition:

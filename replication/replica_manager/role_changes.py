@@ -5,7 +5,8 @@ failed log directory offline (R-151 … R-155).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from checkpoints.loggers import get_logger
@@ -18,7 +19,11 @@ from logstore.common.errors import (
 )
 from logstore.manager import LogManager
 from replication.common.error_codes import ErrorCode
-from replication.common.errors import KafkaStorageError
+from replication.common.errors import (
+    InconsistentClusterIdError,
+    KafkaStorageError,
+    ReplicationError,
+)
 from replication.common.messages import (
     EPOCH_DURING_DELETE,
     ControlRequest,
@@ -32,6 +37,7 @@ from replication.common.messages import (
     UpdateMetadataResponse,
 )
 from replication.common.state import NO_LEADER, UNKNOWN_EPOCH
+from replication.decisions.strays import GONE, Belonging, belonging
 from replication.decisions.truncation import TruncationRule
 from replication.fetcher.fetcher_manager import FetcherManager
 from replication.fetcher.fetcher_state import InitialFetchState
@@ -51,6 +57,7 @@ class RoleChanges:
     Args:
         on_changed: called after the lock is released, with partitions that have a new leadership or
             are gone or offline, because requests may wait there.
+        on_foreign_tree: called if the tree seems to be another cluster's. The broker must stop.
     Attributes:
         controller_epoch: the epoch of the latest known controller. Older ones are refused.
         shutting_down: whether the broker is about to stop. It then follows only what it must
@@ -67,6 +74,7 @@ class RoleChanges:
         rule: TruncationRule,
         broker_epoch: Callable[[], int],
         on_changed: Callable[[Sequence[TopicPartition]], None],
+        on_foreign_tree: Callable[[ReplicationError], None],
     ) -> None:
         self.controller_epoch = 0
         self.shutting_down = False
@@ -79,6 +87,8 @@ class RoleChanges:
         self._rule = rule
         self._broker_epoch = broker_epoch
         self._on_changed = on_changed
+        self._on_foreign_tree = on_foreign_tree
+        self._unknown: list[TopicPartition] = []  # logs of which the tree knows nothing
         self._lock = threading.RLock()
 
     @property
@@ -129,9 +139,13 @@ class RoleChanges:
             if refused is not ErrorCode.NONE:
                 codes = tuple((change.tp, refused) for change in request.partitions)
                 return LeaderAndIsrResponse(refused, codes)
+            if request.is_full:
+                places = self._belonging_of_logs(request)
+                if self._is_foreign(places):
+                    return LeaderAndIsrResponse(ErrorCode.INCONSISTENT_CLUSTER_ID)
             self._metadata.update(request)
             if request.is_full:
-                ended += self._set_strays_aside(request)
+                ended += self._set_strays_aside(places)
             found = {change.tp: self._check(change) for change in request.partitions}
             accepted = [c for c in request.partitions if found[c.tp] is ErrorCode.NONE]
             leading = [c for c in accepted if c.registration.leader == self._broker_id]
@@ -142,20 +156,51 @@ class RoleChanges:
         self._on_changed(ended)
         return LeaderAndIsrResponse(ErrorCode.NONE, tuple(found.items()))
 
-    def _set_strays_aside(self, request: LeaderAndIsrRequest) -> list[TopicPartition]:
-        """Set aside logs that ``request``, which names all that should be here, does not name:
-        their replica was moved or their topic deleted while this broker was away.
+    def _belonging_of_logs(self, request: LeaderAndIsrRequest) -> dict[TopicPartition, Belonging]:
+        """What the tree knows of each log here."""
+        found: dict[TopicPartition, uuid.UUID | None] = dict.fromkeys(
+            self._log_manager.unavailable_logs
+        )
+        found |= {tp: log.topic_id for tp, log in self._log_manager.logs.items()}
+        return {
+            tp: belonging(tp, topic_id, self._broker_id, request.topics, request.deleted)
+            for tp, topic_id in found.items()
+        }
+
+    def _is_foreign(self, places: Mapping[TopicPartition, Belonging]) -> bool:
+        """Whether the tree seems to be another cluster's, since it knows none of the logs here.
+
+        All of them would go. Then this broker stops.
         """
-        named = {change.tp: change.topic_id for change in request.partitions}
-        strays = [
-            tp
-            for tp, log in self._log_manager.logs.items()
-            if tp not in named
-            or (None not in (log.topic_id, named[tp]) and log.topic_id != named[tp])
-        ]
-        strays += [tp for tp in self._log_manager.unavailable_logs if tp not in named]
-        self._fetchers.remove_fetchers(strays)
-        for tp in strays:
+        known = {Belonging.HERE, Belonging.MOVED, Belonging.DELETED}
+        if not places or known.intersection(places.values()):
+            return False
+        manager = self._log_manager
+        reason = f"the coordinator's tree knows none of its {len(places)} logs any more"
+        error = InconsistentClusterIdError(
+            manager.live_directories[0], manager.cluster_id, None, reason
+        )
+        self._on_foreign_tree(error)
+        return True
+
+    def _set_strays_aside(self, places: Mapping[TopicPartition, Belonging]) -> list[TopicPartition]:
+        """Set aside logs that have no place here any more: their replica was moved, or their topic
+        deleted, while this broker was away. Logs of which nothing is known stay, and are not
+        served.
+        """
+        strays = [tp for tp, place in places.items() if place in GONE]
+        unknown = [tp for tp, place in places.items() if place is Belonging.UNKNOWN]
+        if unknown and unknown != self._unknown:
+            logger.warning(
+                "broker %s: the controller knows nothing of the topics of %s logs here (%s, …); "
+                "they stay as they are, and are not served",
+                self._broker_id,
+                len(unknown),
+                unknown[0],
+            )
+        self._unknown = unknown
+        self._fetchers.remove_fetchers([*strays, *unknown])
+        for tp in (*strays, *unknown):
             self._partitions.remove(tp)
         for topic in dict.fromkeys(tp.topic for tp in strays):
             partitions = [tp.partition for tp in strays if tp.topic == topic]
@@ -163,7 +208,7 @@ class RoleChanges:
                 self._log_manager.set_aside(topic, partitions)
             except LogstoreError as error:
                 logger.warning("strays of topic %s are not set aside: %s", topic, error)
-        return strays
+        return [*strays, *unknown]
 
     def _check(self, change: PartitionChange) -> ErrorCode:
         new, partition = change.registration, self._partitions.get(change.tp)

@@ -433,8 +433,8 @@ def unclean_restart_keeps_isr(patch: MonkeyPatch) -> None:
     """A broker that restarts without proof of a clean stop stays in ISR and ELR (KIP-966)."""
     fence = PartitionDecisions.fence
 
-    def mutant(self: PartitionDecisions, gone: Any, unclean: Any) -> Any:
-        return fence(self, [b for b in gone if b not in unclean], [])
+    def mutant(self: PartitionDecisions, gone: Any, unclean: Any, lost: Any) -> Any:
+        return fence(self, [b for b in gone if b not in unclean], [], {})
 
     patch.setattr(PartitionDecisions, "fence", mutant)
 
@@ -488,12 +488,13 @@ def unclean_election_before_isr(patch: MonkeyPatch) -> None:
         last: Any,
         acceptable: Any,
         mode: Mode = Mode.ONLINE,
+        *rest: Any,
     ) -> Any:
         if mode is Mode.UNCLEAN and not acceptable(leader):
             for replica in replicas:
                 if replica not in (*isr, *elr) and acceptable(replica):
                     return election_module.Elected(replica, unclean=True)
-        return elect(replicas, isr, elr, leader, last, acceptable, mode)
+        return elect(replicas, isr, elr, leader, last, acceptable, mode, *rest)
 
     patch.setattr(election_module, "elect", mutant)
 
@@ -502,7 +503,7 @@ def unclean_election_before_isr(patch: MonkeyPatch) -> None:
 def unclean_election_of_whoever_is_back_first(patch: MonkeyPatch) -> None:
     """Nobody waits with it until those that are coming back count as candidates."""
 
-    def mutant(self: Any, gone: Any, unclean: Any) -> Any:
+    def mutant(self: Any, gone: Any, unclean: Any, lost: Any) -> Any:
         def after(tp: Any) -> Any:
             isr = [r for r in self._context.partitions[tp].isr if r not in gone]
             return self.decide(tp, isr=isr, unclean=unclean)

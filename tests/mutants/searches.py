@@ -47,6 +47,7 @@ from tests.mutants import (  # noqa: F401
     cleaner,
     commands,
     coordinators,
+    identity,
     interrupts,
     log,
     manager,
@@ -67,6 +68,8 @@ from tests.unit.replication import (
     test_controller_states,
     test_controller_topics,
     test_membership,
+    test_role_strays,
+    test_unproven_replicas,
 )
 from tests.unit.replication import test_controller_poison as poison
 from tests.unit.replication import test_partition_roles as roles
@@ -164,6 +167,15 @@ OPTIONS = {
         SearchOptions(faults=("all", "unclean")),
     ),
     "tombstones-dropped-at-once": SearchOptions(faults=("all", "compaction")),
+    **dict.fromkeys(
+        (
+            "a-missing-log-is-trusted",
+            "an-older-directory-is-trusted",
+            "an-older-log-is-trusted",
+            "any-tree-is-joined",
+        ),
+        SearchOptions(faults=("identity",)),
+    ),
     **dict.fromkeys(
         (
             "a-member-that-restarts-gets-the-share-of-another",
@@ -368,6 +380,24 @@ PROCESSES: list[tuple[str, Test]] = [
 ]
 
 
+_strays = test_role_strays.TestStrays()
+OF_IDENTITY: list[tuple[str, Test]] = [
+    (
+        "a-stop-forgets-what-was-unproven",
+        test_unproven_replicas.test_a_broker_names_what_is_missing_until_a_controller_talks_to_it,
+    ),
+    ("all-logs-go-at-once", partial(_strays.test_never_all_logs_at_once, "elsewhere")),
+    ("all-logs-go-at-once", partial(_strays.test_never_all_logs_at_once, "orders")),
+    ("logs-are-set-aside-on-suspicion", _strays.test_what_the_tree_does_not_know_stays),
+    ("strays-never-come-back", _strays.test_it_comes_back_with_its_topic),
+    (
+        "what-is-lost-may-lead",
+        test_unproven_replicas.test_directories_of_another_time_prove_nothing,
+    ),
+]
+"""In the simulator another replica has the records, and a controller soon talks to a broker."""
+
+
 # -- the exhaustive check, and commands on damaged directories ------------------------------------
 
 Breaks = tuple[Property, int, TruncationRule, Bounds]
@@ -435,6 +465,7 @@ SEARCHES = {
     "roles": Search(_in_test, ROLES),
     "processes": Search(_in_test, PROCESSES, tested=True),
     "controllers": Search(_in_test, CONTROLLERS, tested=True),
+    "identity": Search(_in_test, OF_IDENTITY),
     "scenarios": Search(
         _in_test,
         [(name, test) for _, names, test in SCENARIOS for name in names.split()],

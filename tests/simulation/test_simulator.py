@@ -33,6 +33,7 @@ from replication.simulator.world.fault_kinds import (
     COMPACTION,
     GIVEN_UP,
     GROUPS,
+    IDENTITY,
     KINDS,
     UNCLEAN_ELECTION,
     expand,
@@ -225,15 +226,16 @@ class TestPlans:
             SchedulePlan.from_json(json.dumps(data))
 
     def test_kinds_and_groups(self) -> None:
-        assert len(KINDS) == 43
+        assert len(KINDS) == 50
         beside = {
             UNCLEAN_ELECTION,
             ANOTHER_MINIMUM,
             GIVEN_UP,
             COMPACTION,
+            *IDENTITY,
         }  # the first allows losses
         assert {*KINDS} - {*expand(["all"])} == beside
-        assert beside == {*expand(["unclean", "admin", "compaction"])}
+        assert beside == {*expand(["unclean", "admin", "compaction", "identity"])}
         assert expand(["power-loss", "clock"]) == (
             "power-loss",
             "pause",
@@ -312,6 +314,12 @@ def run_block(first: int, *faults: str) -> Summary:
 
 @pytest.mark.slow
 class TestProtocol:
+    @pytest.mark.parametrize("first", range(70_000, 70_060, 20))
+    def test_directories_that_were_mixed_up_lose_nothing(self, first: int) -> None:
+        """Also where brokers crash, and links are cut."""
+        counters = run_block(first, "all", "identity").counters
+        assert sum(counters[kind] for kind in IDENTITY) >= 15
+
     @pytest.mark.parametrize("first", range(50_000, 50_600, 20))
     def test_schedules_hold_and_reach_what_matters(self, first: int) -> None:
         counters = run_block(first, "all").counters
@@ -329,7 +337,7 @@ class TestProtocol:
         assert counters["elections"] >= 10
 
     @pytest.mark.parametrize(
-        "group", ["net", "crash", "disk", "clock", "controller", "coordinator"]
+        "group", ["net", "crash", "disk", "clock", "controller", "coordinator", "identity"]
     )
     def test_every_fault_of_a_group_strikes(self, group: str) -> None:
         left = {*expand([group])}

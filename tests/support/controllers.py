@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from random import Random
+from typing import Any
 from uuid import UUID
 
 from logstore.testing import ManualClock, MemoryStorage
@@ -180,13 +181,15 @@ class Brokers:
 
     # -- life of brokers
 
-    def start(self, broker: int, *, clean: bool = True, settle: bool = True) -> int:
-        """Register a new incarnation; ``clean``: with the epoch of the one before."""
+    def start(self, broker: int, *, clean: bool = True, settle: bool = True, **proof: Any) -> int:
+        """Register a new incarnation; ``clean``: with the epoch of the one before; ``proof``: other
+        fields of its registration.
+        """
         noted = self.brokers[broker]
         session = self.sessions[broker] = self.tree.connect()
         registration = BrokerRegistration(
             broker, previous_broker_epoch=noted.broker_epoch if clean else -1
-        )
+        )._replace(**proof)
         _, epoch = session.create(
             nodes.broker_path(broker),
             nodes.encode_broker(registration),

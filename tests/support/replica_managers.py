@@ -4,7 +4,7 @@ test."""
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from checkpoints.types import TopicPartition
@@ -13,6 +13,7 @@ from logstore.manager import LogManager
 from logstore.testing import FaultyStorage
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode
+from replication.common.errors import ReplicationError
 from replication.common.messages import (
     CONSUMER,
     AlterPartitionItem,
@@ -35,7 +36,12 @@ from replication.common.messages import (
     StopReplicaResponse,
     UpdateMetadataRequest,
 )
-from replication.common.state import BrokerRegistration, LiveBroker, PartitionRegistration
+from replication.common.state import (
+    BrokerRegistration,
+    LiveBroker,
+    PartitionRegistration,
+    TopicAssignment,
+)
 from replication.partition import Partition
 from replication.replica_manager.metadata_cache import MetadataCache
 from replication.replica_manager.replica_manager import ReplicaManager
@@ -114,6 +120,7 @@ class Host:
         self.metadata = MetadataCache(BROKER)
         self.isr_channel = RecordingIsrChannel()
         self.failed_directories: list[tuple[str, Exception]] = []
+        self.refusals: list[ReplicationError] = []
         self.brokers = live(1, 2, 3, racks=racks)
         self.controller_epoch = 1
         self.log_manager = LogManager(
@@ -136,6 +143,7 @@ class Host:
             self.isr_channel,
             ReplicationConfig(**{"verify_transactions": False, **config}),
             broker_epoch=lambda: EPOCH + BROKER,
+            on_foreign_tree=self.refusals.append,
         )
         self.manager.startup()
 
@@ -171,10 +179,20 @@ class Host:
         broker_epoch: int = EPOCH + BROKER,
         is_full: bool = False,
         sequence: int = 0,
+        topics: Mapping[str, TopicAssignment] | None = None,
+        deleted: Collection[uuid.UUID] = (),
     ) -> LeaderAndIsrResponse:
         return self.manager.leader_and_isr(
             LeaderAndIsrRequest(
-                9, self.controller_epoch, broker_epoch, changes, self.brokers, sequence, is_full
+                9,
+                self.controller_epoch,
+                broker_epoch,
+                changes,
+                self.brokers,
+                sequence,
+                is_full,
+                topics or {},
+                frozenset(deleted),
             )
         )
 

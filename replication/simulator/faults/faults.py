@@ -29,8 +29,10 @@ from replication.simulator.world.fault_kinds import (
     ANOTHER_MINIMUM,
     COMPACTION,
     GIVEN_UP,
+    IDENTITY,
     UNCLEAN_ELECTION,
 )
+from replication.simulator.world.identity_faults import IdentityFaults
 from replication.simulator.world.network import Link
 from replication.simulator.world.plan import PlannedFault
 from replication.simulator.world.scheduler import US_PER_MS, Scheduler
@@ -99,6 +101,7 @@ class Injector:
             UNCLEAN_ELECTION: admin.elect_uncleanly,
             ANOTHER_MINIMUM: admin.change_minimum,
             GIVEN_UP: admin.move_and_give_up,
+            **dict.fromkeys(IDENTITY, IdentityFaults(cluster, scheduler, struck).strike),
             COMPACTION: lambda fault: self.clean(fault, struck),
             "crash-in-recovery": self._crash_in_recovery,
             **dict.fromkeys((NOT_CARRIED_OUT, CARRIED_OUT), self._lose_answers),

@@ -18,13 +18,15 @@ from replication.common.messages import Request
 from replication.simulator.oracle.excuses import Excuse, Excuses
 from replication.simulator.oracle.unclean import ELECTIONS
 from replication.simulator.world.cluster import DISK_FAILS
+from replication.simulator.world.fault_kinds import IDENTITY
 from replication.simulator.world.plan import SchedulePlan
 from replication.simulator.world.scheduler import US_PER_MS, Process, Scheduler
 
 WARNED = "warned: "
 
 DAMAGES = frozenset({"bit-rot", "flipped-read", "misdirected-write", "epoch-flip"})
-FORGETS = frozenset({"bit-rot", "misdirected-write", "wiped-disk"})
+FORGETS = frozenset({"bit-rot", "misdirected-write", "wiped-disk", *IDENTITY})
+FOREIGN_TREE = frozenset({"foreign-tree"})
 FORGETS_UNSYNCED = frozenset(
     {"power-loss", "partial-power-loss", "sync-error"}
 )  # only with flush=os
@@ -52,6 +54,7 @@ REASONS = {
     "%s failed (%s); offline: %s": Reason(DISK_FAILS | DAMAGES),
     "broker %s: no log directory is left": Reason(DISK_FAILS | DAMAGES),
     "background flush: %s": Reason(DISK_FAILS),
+    "broker %s stops: %s": Reason(FOREIGN_TREE),
 }
 """Reasons by the message format. Every other kind may occur in any plan, up to the bound."""
 

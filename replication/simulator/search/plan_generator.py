@@ -10,13 +10,14 @@ import random
 from collections.abc import Callable
 
 from replication.simulator.faults.fault_templates import STORIES, tell, unclean_election
-from replication.simulator.faults.triggers import GROWS, SHRINKS
+from replication.simulator.faults.triggers import GROWS, LEADER, SHRINKS
 from replication.simulator.workload.groups import MEMBERS
 from replication.simulator.workload.transfers import WRITERS
 from replication.simulator.workload.workload import CONSUMERS
 from replication.simulator.world.fault_kinds import (
     COMPACTION,
     GROUPS,
+    IDENTITY,
     PART_OF,
     UNCLEAN_ELECTION,
     expand,
@@ -33,7 +34,8 @@ MS_PER_EVENT = 6  # events of the safety phase with the load below
 STORY_RATE = 0.9  # the share of schedules with a story
 UNCLEAN_RATE = 0.7  # the share of stories with unclean elections, if these are requested
 ADMIN = GROUPS["admin"]
-BESIDE = (*ADMIN, COMPACTION)  # requested in addition to the others
+BESIDE = (*ADMIN, COMPACTION, *IDENTITY)  # requested in addition to the others
+AS_MANY_BESIDE = 0.3  # the share of the others beside those of identity, which take their time
 
 Draw = Callable[[random.Random, int, int], PlannedFault]
 
@@ -69,6 +71,11 @@ def draw_plan(seed: int, options: SearchOptions) -> SchedulePlan:
         # A marker may be lost alone, so its transaction never ends; or a coordinator has to agree.
         operations = [o for o in operations if o.kind != "transaction"]
     faults += _of_an_admin(random.Random(f"admin {seed}"), allowed, brokers, duration)
+    if any(kind in allowed for kind in IDENTITY):
+        by_hand = random.Random(f"identity {seed}")
+        faults = [fault for fault in faults if by_hand.random() < AS_MANY_BESIDE]
+        duration = max(duration, by_hand.choice((2500, 4000)))
+        faults += _of_identity(by_hand, allowed, brokers, duration)
     if COMPACTION in allowed:
         of_topic = random.Random(f"compaction {seed}")
         faults += _compactions(of_topic, brokers, duration)
@@ -271,6 +278,25 @@ def _of_an_admin(
         for kind in ADMIN
         if kind in allowed
         for _ in range(rng.choice((0, 1, 2, 3)))
+    ]
+
+
+def _of_identity(
+    rng: random.Random, allowed: tuple[str, ...], brokers: int, duration: int
+) -> list[PlannedFault]:
+    """A few of these, mostly of the leader, and mostly while the others are down, too."""
+    kinds = [kind for kind in IDENTITY if kind in allowed]
+    count = rng.randint(2, 4)
+    return [
+        PlannedFault(
+            duration * number // count + rng.randrange(300),
+            rng.choice(kinds),
+            rng.choice((LEADER, LEADER, rng.randrange(brokers))),
+            rng.choice((1, 50, 300)),
+            float(rng.randrange(1, 1 << 20)),
+            tuple(range(brokers)) if rng.random() < 0.6 else (),
+        )
+        for number in range(count)
     ]
 
 

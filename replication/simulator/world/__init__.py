@@ -11,6 +11,7 @@ __all__ = [
     "disk",
     "events",
     "fault_kinds",
+    "identity_faults",
     "network",
     "plan",
     "scheduler",

@@ -60,6 +60,7 @@ class Machine:
         self.process: Process | None = None
         self.broker: Broker | None = None
         self.session: SimSession | None = None
+        self.elsewhere: SimCoordinator | None = None  # the coordinator that it meets by mistake
         self.cut_off = False  # from the coordinator
         self.starts = 0
         self.at_disk_crash: Callable[[], None] | None = None  # for a planned ``SimulatedCrash``
@@ -97,9 +98,7 @@ class SimCluster:
         self.on_end = on_end
         self._events_us = 0
         self._disk_fails = any(fault.kind in DISK_FAILS for fault in plan.faults)
-        self.coordinator = SimCoordinator(
-            scheduler, struck, SESSION_TIMEOUT_MS, self._deliver, self._break_connection
-        )
+        self.coordinator = self.another_coordinator()
         self.log_config = LogConfig(
             segment_bytes=plan.segment_bytes,
             segment_index_bytes=64,
@@ -133,6 +132,12 @@ class SimCluster:
         scheduler.after(HEARTBEAT_MS * US_PER_MS, None, "", self._heartbeats)
 
     # -- coordinator ---------------------------------------------------------------------------
+
+    def another_coordinator(self) -> SimCoordinator:
+        """A coordinator with an empty tree."""
+        return SimCoordinator(
+            self.scheduler, self.struck, SESSION_TIMEOUT_MS, self._deliver, self._break_connection
+        )
 
     def _deliver(self, notify: Callable[[], None]) -> None:
         """Deliver notifications in order, as the connection of a session does."""
@@ -198,7 +203,7 @@ class SimCluster:
         def connect() -> Coordinator:
             if machine.cut_off:
                 raise CoordinatorUnavailableError("cut off")
-            machine.session = self.coordinator.connect(broker_id)
+            machine.session = (machine.elsewhere or self.coordinator).connect(broker_id)
             return machine.session
 
         source = random.Random(scheduler.below(1 << 30))
@@ -242,7 +247,7 @@ class SimCluster:
         elif not damaged and not self._disk_fails:
             self.complaints.append(f"I-19 b{machine.broker_id}: its disk is well, and {error}")
         self._gone(machine, "all_kept")
-        self._repair(machine)
+        self.repair(machine)
         if isinstance(error, CorruptDataError) or machine.starts > 40:
             # Damage in the middle of a log: an operator replaces the disk by an empty one.
             self._replace_disk(machine)
@@ -252,6 +257,7 @@ class SimCluster:
     def _on_fatal(self, machine: Machine, process: Process) -> None:
         """End and restart a process without any log directory left."""
         if machine.process is process:
+            machine.elsewhere = None
             self.counters["fatal"] += 1
             self._refused(machine)
             self.start_later(machine, START_AGAIN_MS)
@@ -262,9 +268,9 @@ class SimCluster:
         self._gone(machine, "all_kept")
         if machine.drops_pages:
             machine.disk.drop_clean_pages()
-        self._repair(machine)
+        self.repair(machine)
 
-    def _repair(self, machine: Machine) -> None:
+    def repair(self, machine: Machine) -> None:
         """No fault waits in its disk any more."""
         machine.disk.heal()
         machine.disk.capacity = None
@@ -274,7 +280,7 @@ class SimCluster:
     def _replace_disk(self, machine: Machine) -> None:
         """By an empty one, with no fault in it."""
         machine.disk.wipe()
-        self._repair(machine)
+        self.repair(machine)
         self.atlas.wiped(machine.broker_id)
 
     def start_later(self, machine: Machine, delay_ms: int) -> None:
@@ -321,9 +327,16 @@ class SimCluster:
             raise AssertionError(f"an unplanned crash of b{machine.broker_id}")
         planned()
 
-    def stop(self, broker_id: int, restart_ms: int | None) -> None:
+    def stop(
+        self,
+        broker_id: int,
+        restart_ms: int | None,
+        then: Callable[[Machine], None] = lambda machine: None,
+    ) -> None:
         """Stop a broker cleanly, if the disk allows, and start it again unless ``restart_ms`` is
         None.
+
+        ``then`` is called after a clean stop, with the machine that is down.
         """
         machine = self.machines[broker_id]
         broker, process = machine.broker, machine.process
@@ -345,6 +358,7 @@ class SimCluster:
                     self.counters["power lost after a clean stop"] += 1
                     machine.disk.crash(self.scheduler.random, "all_lost")
                 machine.process = machine.broker = machine.session = None
+                then(machine)
             if restart_ms is not None:
                 self.start_later(machine, restart_ms)
 
@@ -355,9 +369,10 @@ class SimCluster:
         self.network.heal()
         self.coordinator.heal()
         for machine in self.machines.values():
-            self._repair(machine)
+            self.repair(machine)
             machine.disk.latency = None
             machine.at_disk_crash = None
+            machine.elsewhere = None
             if machine.process is not None:
                 machine.process.busy_until_us = 0
             if machine.cut_off:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from logstore.format.header import HEADER_SIZE
 from logstore.storage.memory import DirNode, FileNode, MemoryFile
@@ -19,6 +19,7 @@ class SimDisk(FaultyStorage):
     def __init__(self) -> None:
         super().__init__()
         self._wrong_reads: list[random.Random] = []
+        self.changed_by_hand = 0  # how often somebody changed it while nobody used it
 
     @property
     def used(self) -> int:
@@ -48,10 +49,35 @@ class SimDisk(FaultyStorage):
             node = node.entries.get(name)
         return node if isinstance(node, FileNode) else None
 
+    def files(self, path: str) -> dict[str, bytes]:
+        """The content of all files below a directory, by path."""
+        found: dict[str, bytes] = {}
+        for entry in self.scan_dir(path):
+            inner = f"{path}/{entry.name}"
+            found |= self.files(inner) if entry.is_dir else {inner: self.read_file(inner)}
+        return found
+
+    def put_back(self, content: Mapping[str, bytes]) -> None:
+        """Write such files, with their directories."""
+        for path, data in content.items():
+            parts = path.split("/")
+            for end in range(2, len(parts)):
+                above = "/".join(parts[:end])
+                if self.info(above) is None:
+                    self.make_dir(above)
+            self.write_file(path, data)
+
+    def sync_names(self, path: str) -> None:
+        """Make all names at and below a directory durable."""
+        self.sync_dir(path)
+        for entry in self.scan_dir(path):
+            if entry.is_dir:
+                self.sync_names(f"{path}/{entry.name}")
+
     @property
     def wipes(self) -> int:
-        """How often the disk was replaced by an empty one."""
-        return self.struck["wipe"]
+        """How often the disk was replaced by another one, or changed by hand."""
+        return self.struck["wipe"] + self.changed_by_hand
 
     @property
     def is_well(self) -> bool:

@@ -59,6 +59,16 @@ ADMIN = {
     "abandoned-move": "somebody moves a partition, and gives the move up",
 }
 
+IDENTITY = {
+    "log-set-aside": "a log of a broker that is down is renamed to …-stray",
+    "log-removed": "a log of a broker that is down is removed",
+    "older-log": "a log comes back as it was at an earlier stop",
+    "older-directory": "a broker comes back as it was at an earlier stop",
+    "mixed-up-directory": "a broker comes back with a copy of another's logs",
+    "lost-small-file": "a marker, a checkpoint or meta.properties is gone",
+    "foreign-tree": "a broker meets an empty tree in place of its own",
+}
+
 # Their order must not change: it is part of the meaning of a seed.
 KINDS: dict[str, str] = {
     **NET,
@@ -73,16 +83,19 @@ KINDS: dict[str, str] = {
     "unclean-election": "somebody elects a replica that may lack records",
     **ADMIN,
     "compaction": "a broker compacts its log of a compacted topic",
+    **IDENTITY,
 }
 """What each kind does."""
 
 UNCLEAN_ELECTION = "unclean-election"
 ANOTHER_MINIMUM, GIVEN_UP = ADMIN
 COMPACTION = "compaction"
+BESIDE = frozenset((UNCLEAN_ELECTION, *ADMIN, COMPACTION, *IDENTITY))
+"""Kinds that are not among ``all``."""
 
 GROUPS: dict[str, tuple[str, ...]] = {
     # no acknowledged record may be lost after these
-    "all": tuple(kind for kind in KINDS if kind not in {UNCLEAN_ELECTION, *ADMIN, COMPACTION}),
+    "all": tuple(kind for kind in KINDS if kind not in BESIDE),
     "net": (*NET, "epoch-flip"),
     "crash": (*CRASH, "crash-in-recovery"),
     "disk": tuple(DISK),
@@ -92,6 +105,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "unclean": (UNCLEAN_ELECTION,),
     "admin": tuple(ADMIN),
     "compaction": (COMPACTION,),
+    "identity": tuple(IDENTITY),
     "none": (),
 }
 # Kinds that are not requested but happen inside others.

@@ -45,6 +45,17 @@ def test_the_directory_of_another_broker_is_refused(tmp_path: Path) -> None:
     assert "[0, 7]" in told
 
 
+def test_a_directory_without_its_coordinator_is_refused(tmp_path: Path) -> None:
+    """Its logs would seem to be left over from topics that are gone."""
+    home = tmp_path / "data" / "broker-0"
+    with LogManager([home], node_id=0, background=False) as manager:
+        manager.create_topic("orders", 1)
+    before = sorted(path.name for path in home.iterdir())
+    told = refused(tmp_path, "--listen", "127.0.0.1:0")
+    assert "knows none of the topics whose logs are there (orders-0)" in told
+    assert sorted(path.name for path in home.iterdir()) == before
+
+
 @for_each(
     "arguments, reason",
     [

@@ -73,6 +73,7 @@ class Stage:
             transport=self.transport,
             runtime=self.runtime,
             storage=self.storage,
+            cluster_id="c",
             config=ReplicationConfig(initial_broker_registration_timeout_ms=10_000),
             run_later=lambda task: task(),
             on_fatal=self.fatal.append,
@@ -280,7 +281,7 @@ def test_a_life_that_never_joined_keeps_the_proof() -> None:
     stage.stop(controlled=False)
     stage.runtime.advance(5000)
     again = LogManager(["/logs"], storage=stage.storage)
-    assert again.broker_epochs == (first,)
+    assert again.last_stop.broker_epochs == (first,)
     again.close()
 
 
@@ -322,6 +323,7 @@ def test_a_broker_whose_id_is_taken_stops_with_a_reason() -> None:
         transport=stage.transport,
         runtime=other,
         storage=FaultyStorage(),
+        cluster_id=stage.broker.log_manager.cluster_id,
         run_later=lambda task: task(),
         on_fatal=fatal.append,
         config=ReplicationConfig(initial_broker_registration_timeout_ms=10_000),

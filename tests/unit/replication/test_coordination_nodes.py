@@ -77,6 +77,9 @@ def topics(draw: st.DrawFn) -> TopicAssignment:
         timestamp_ms=st.integers(0, 2**53),
         earlier_epochs=st.lists(st.integers(0, 2**63 - 1), max_size=3).map(tuple),
         endpoints=st.just(()),
+        unproven=st.none()
+        | st.frozensets(st.builds(TopicPartition, st.sampled_from(["t", "a.b"]), i32), max_size=3),
+        proves_logs=st.booleans(),
     )
 )
 def test_brokers(broker: BrokerRegistration) -> None:
@@ -200,6 +203,33 @@ def test_endpoints_that_nobody_could_use_are_refused(endpoints: object, protocol
     fields |= {"endpoints": endpoints, "listener_security_protocol_map": protocols}
     with pytest.raises(CorruptNodeError, match="/brokers/ids/7"):
         nodes.decode_broker(7, json.dumps(fields).encode())
+
+
+@for_each(
+    "fields",
+    [
+        {"unproven": []},
+        {"unproven": {"t": 0}},
+        {"unproven": {"t": [-1]}},
+        {"unproven": {"t": [True]}},
+        {"unproven": {"t\n": [0]}},
+        {"all_unproven": 1},
+        {"proves_logs": "yes"},
+    ],
+)
+def test_proofs_that_nobody_writes_are_refused(fields: dict[str, object]) -> None:
+    known = json.loads(nodes.encode_broker(BrokerRegistration(7)))
+    with pytest.raises(CorruptNodeError, match="/brokers/ids/7"):
+        nodes.decode_broker(7, json.dumps({**known, **fields}).encode())
+
+
+def test_deleted_topics() -> None:
+    """Only the latest ones are kept."""
+    ids = [uuid.UUID(int=(number + 1) << 64) for number in range(nodes.DELETED_TOPICS_KEPT + 5)]
+    assert nodes.decode_deleted_topics(nodes.encode_deleted_topics(ids)) == ids[5:]
+    for data in (b"", b"{}", b'{"version":1,"topic_ids":[1]}', b'{"version":1,"topic_ids":["x"]}'):
+        with pytest.raises(CorruptNodeError, match="/logstore/deleted_topics"):
+            nodes.decode_deleted_topics(data)
 
 
 def test_what_kafka_reads_is_written() -> None:

@@ -158,6 +158,25 @@ def test_who_is_to_join_no_more_does_not() -> None:
     assert left == [True]
 
 
+def test_a_registration_without_an_answer_may_have_an_epoch() -> None:
+    """Until the next one is known. One that another session refuses has none."""
+    silent = True
+    creates = ("create", nodes.broker_path(1))
+    stage = Stage(lambda *call: "after" if silent and call == creates else None)
+    stage.membership.start()
+    stage.runtime.run_until_idle()
+    assert stage.membership.has_unknown_epoch
+    stage.store.expire(stage.membership.session._session)  # type: ignore[union-attr]
+    silent = False
+    stage.runtime.advance(10_000)
+    assert stage.told == ["joined"]
+    assert not stage.membership.has_unknown_epoch
+    other = stage.member()
+    other.start()
+    stage.runtime.run_until_idle()
+    assert not other.has_unknown_epoch
+
+
 @for_each("how", ["before", "after"])
 @for_each("number", range(16))
 def test_each_lost_answer_is_made_good(number: int, how: str) -> None:

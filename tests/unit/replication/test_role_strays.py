@@ -1,11 +1,13 @@
-"""A full list of roles sets aside what it does not name; a shortage delays a role; no answer waits
-for a change of roles."""
+"""A full list of roles sets aside what has no place any more (R-179); a shortage delays a role; no
+answer waits for a change of roles."""
 
 from __future__ import annotations
 
 import errno
 import threading
 import uuid
+from collections.abc import Collection
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,10 @@ from checkpoints.types import TopicPartition
 from logstore.manager import LogManager
 from logstore.testing import SimulatedCrash
 from replication.common.error_codes import ErrorCode
+from replication.common.errors import InconsistentClusterIdError
 from replication.common.messages import ProducePartition, ProduceRequest, ProduceResponse
+from replication.common.state import TopicAssignment
+from replication.decisions.strays import Belonging, belonging
 from tests.support.builders import batch
 from tests.support.replica_managers import TOPIC_ID, TP, Host
 from tests.support.replication import ManualRuntime
@@ -29,9 +34,14 @@ def directories(host: Host, suffix: str = "") -> list[str]:
     return sorted(name for name in names if name.endswith(suffix))
 
 
-def full(host: Host, *tps: TopicPartition, **change: object) -> ErrorCode:
-    changes = [host.change(tp, epoch=5, **change) for tp in tps]  # type: ignore[arg-type]
-    response = host.order(*changes, is_full=True)
+def full(
+    host: Host, *tps: TopicPartition, deleted: Collection[uuid.UUID] = (), **change: Any
+) -> ErrorCode:
+    """The controller names all replicas here; other partitions of the topic are on broker 2."""
+    changes = [host.change(tp, epoch=5, **change) for tp in tps]
+    places = {number: (1, 2) if (TP.topic, number) in tps else (2,) for number in range(2)}
+    topics = {TP.topic: TopicAssignment(change.get("topic_id") or TOPIC_ID, places)}
+    response = host.order(*changes, is_full=True, topics=topics, deleted=deleted)
     assert all(code is ErrorCode.NONE for _, code in response.partitions)
     return response.error_code
 
@@ -69,11 +79,89 @@ class TestStrays:
         host = Host()
         host.lead()
         host.append(3)
-        assert full(host, TP, topic_id=NEW_ID) is ErrorCode.NONE
+        assert full(host, TP, topic_id=NEW_ID, deleted=[TOPIC_ID]) is ErrorCode.NONE
         assert len(directories(host, "-stray")) == 1
         log = host.partition().local_log()
         assert (log.topic_id, log.log_end_offset) == (NEW_ID, 0)
         assert host.partition().is_leader
+
+    def test_what_the_tree_does_not_know_stays(self) -> None:
+        """It is not served, and everything else goes its way."""
+        host = Host()
+        host.lead()
+        host.lead(OTHER, topic_id=NEW_ID)
+        host.append(3)
+        topics = {"elsewhere": TopicAssignment(uuid.UUID(int=5), {0: (1, 2)})}
+        for _ in range(2):
+            host.order(is_full=True, topics=topics, deleted=[NEW_ID])
+        assert not host.manager.partitions
+        assert len(directories(host, "-stray")) == 1
+        assert host.log_manager.get(*TP).log_end_offset == 3
+
+    def test_one_line_says_so_once(self, caplog: pytest.LogCaptureFixture) -> None:
+        host = Host()
+        host.lead()
+        host.lead(OTHER, topic_id=NEW_ID)
+        topics = {"known": TopicAssignment(NEW_ID, {1: (1, 2)})}
+        for _ in range(2):
+            host.order(is_full=True, topics=topics)
+        said = [line for line in caplog.messages if "knows nothing of the topics of 1 logs" in line]
+        assert len(said) == 1
+
+    @pytest.mark.parametrize("name", ["orders", "elsewhere"])
+    def test_never_all_logs_at_once(self, name: str) -> None:
+        """Topics of the same names are no proof that these are gone: the broker stops."""
+        host = Host()
+        host.lead()
+        host.append(3)
+        topics = {name: TopicAssignment(NEW_ID, {0: (1, 2)})}
+        response = host.order(is_full=True, topics=topics)
+        assert response.error_code is ErrorCode.INCONSISTENT_CLUSTER_ID
+        (error,) = host.refusals
+        assert isinstance(error, InconsistentClusterIdError)
+        assert "none of its 1 logs" in str(error)
+        assert directories(host) == ["orders-0"]
+        assert host.partition().local_log().log_end_offset == 3
+
+    def test_a_single_log_whose_topic_was_deleted_goes(self) -> None:
+        host = Host()
+        host.lead()
+        host.order(is_full=True, deleted=[TOPIC_ID])
+        assert not host.refusals
+        assert len(directories(host, "-stray")) == 1
+
+    def test_it_comes_back_with_its_topic(self) -> None:
+        host = Host()
+        host.lead()
+        host.append(3)
+        full(host)
+        host.log_manager.close()
+        again = Host(storage=host.storage)
+        follower = again.follow(epoch=6)
+        assert follower.local_log().log_end_offset == 3
+        assert not directories(again, "-stray")
+
+    def test_it_is_scanned_as_after_a_crash(self) -> None:
+        """Nobody knows who had it in his hands."""
+        host = Host()
+        host.lead()
+        host.append(3)
+        full(host)
+        host.log_manager.close()
+        (stray,) = directories(host, "-stray")
+        path = f"/logs/{stray}/{0:020d}.log"
+        data = host.storage.read_file(path)
+        host.storage.write_file(path, data[:-1] + bytes([data[-1] ^ 1]))
+        again = Host(storage=host.storage)
+        assert again.follow(epoch=6).local_log().recovery_report.bytes_cut == len(data)
+
+    def test_it_does_not_come_back_for_another_topic(self) -> None:
+        host = Host()
+        host.lead()
+        host.append(3)
+        full(host, deleted=[TOPIC_ID])
+        assert host.lead(topic_id=NEW_ID).local_log().log_end_offset == 0
+        assert len(directories(host, "-stray")) == 1
 
     @pytest.mark.parametrize("named", [TOPIC_ID, None], ids=["its id", "no id"])
     def test_what_is_named_stays(self, named: uuid.UUID | None) -> None:
@@ -160,7 +248,7 @@ class TestStrays:
             for tp in logs:
                 log = again.log_manager.get(*tp)
                 assert (log.log_end_offset, log.recovery_point) == (3, 3)
-            full(again, TP, topic_id=NEW_ID)
+            full(again, TP, topic_id=NEW_ID, deleted=[TOPIC_ID])
             assert again.partition().local_log().log_end_offset == 0
             again.log_manager.crash()
         assert step > 4
@@ -248,3 +336,26 @@ def test_the_name_is_free_for_a_new_log() -> None:
     assert not manager.logs
     log = manager.get_or_create("orders", 0, topic_id=NEW_ID)
     assert (log.log_end_offset, log.high_watermark, log.recovery_point) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "name", "known_id", "place"),
+    [
+        (TOPIC_ID, "orders", TOPIC_ID, Belonging.HERE),
+        (None, "orders", TOPIC_ID, Belonging.HERE),
+        (TOPIC_ID, "renamed", TOPIC_ID, Belonging.HERE),
+        (TOPIC_ID, "orders", NEW_ID, Belonging.REPLACED),
+        (NEW_ID, "orders", TOPIC_ID, Belonging.REPLACED),
+        (TOPIC_ID, "others", NEW_ID, Belonging.UNKNOWN),
+        (None, "others", NEW_ID, Belonging.UNKNOWN),
+    ],
+)
+def test_what_the_tree_knows(
+    topic_id: uuid.UUID | None, name: str, known_id: uuid.UUID, place: Belonging
+) -> None:
+    topics = {name: TopicAssignment(known_id, {0: (1, 2)})}
+    assert belonging(TP, topic_id, 1, topics, ()) is place
+    moved = Belonging.MOVED if place is Belonging.HERE else place
+    assert belonging(TP, topic_id, 3, topics, ()) is moved
+    if moved is not Belonging.MOVED and topic_id is not None:
+        assert belonging(TP, topic_id, 1, topics, [topic_id]) is Belonging.DELETED

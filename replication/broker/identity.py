@@ -1,0 +1,133 @@
+"""Whose tree is this? It is asked before a broker registers or changes a log (R-178).
+
+To a broker that meets an empty tree, or another cluster's, all its logs would seem to be left over.
+So the tree must have the cluster id of the log directories, and must know at least one of the
+topics whose logs they hold.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from checkpoints.types import TopicPartition
+from replication.common.errors import InconsistentClusterIdError
+from replication.common.state import TopicAssignment
+from replication.coordination import Coordinator, CorruptNodeError, NodeExistsError, nodes
+
+NAMED = 3  # how many logs an error names
+
+LogTopicIds = Mapping[TopicPartition, uuid.UUID | None]
+"""Logs, and the ids of their topics; None for one that has no id."""
+
+
+class BrokerHome(NamedTuple):
+    """The log directories of one broker.
+
+    ``directory`` is named by errors. ``cluster_id`` is that of ``meta.properties``, if it is known.
+    """
+
+    directory: str
+    cluster_id: str | None
+    logs: LogTopicIds
+
+
+def settle_cluster_id(session: Coordinator, homes: Collection[BrokerHome], new_id: str) -> str:
+    """The cluster id of the tree, which becomes that of ``homes`` or ``new_id`` if it has none.
+
+    Nothing is created before all ``homes`` are found to belong to the tree.
+
+    Raises:
+        InconsistentClusterIdError: one does not.
+        CoordinationError: the coordinator does not answer.
+    """
+    known = _read(session, homes)
+    for home in homes:
+        expected = known if known is not None else next(iter(_ids(homes)), None)
+        if None not in (expected, home.cluster_id) and expected != home.cluster_id:
+            raise _inconsistent(home, known, f"another directory to {expected}")
+    for home in homes:
+        if home.logs and not knows_any(session, home.logs):
+            raise _unknown(home, known)
+    if known is not None:
+        return known
+    own = next(iter(_ids(homes)), new_id)
+    try:
+        session.create(nodes.CLUSTER_ID, nodes.encode_cluster_id(own), parents=True)
+    except NodeExistsError:  # another broker was faster
+        return settle_cluster_id(session, homes, new_id)
+    return own
+
+
+def check_cluster_id(session: Coordinator, home: BrokerHome) -> None:
+    """As ``settle_cluster_id``, in a later session: only the ids are compared."""
+    settle_cluster_id(session, [home._replace(logs={})], "")
+
+
+def _ids(homes: Iterable[BrokerHome]) -> Iterable[str]:
+    return (home.cluster_id for home in homes if home.cluster_id is not None)
+
+
+def _read(session: Coordinator, homes: Iterable[BrokerHome]) -> str | None:
+    node = session.get(nodes.CLUSTER_ID)
+    try:
+        return None if node is None else nodes.decode_cluster_id(node.data)
+    except CorruptNodeError as error:
+        directory = next((home.directory for home in homes), "")
+        own = next(iter(_ids(homes)), None)
+        raise InconsistentClusterIdError(directory, own, None, str(error)) from error
+
+
+def _inconsistent(home: BrokerHome, tree_id: str | None, other: str) -> InconsistentClusterIdError:
+    whom = other if tree_id is None else f"the coordinator's tree to {tree_id}"
+    reason = f"its meta.properties belongs to cluster {home.cluster_id}, {whom}"
+    return InconsistentClusterIdError(home.directory, home.cluster_id, tree_id, reason)
+
+
+def _unknown(home: BrokerHome, tree_id: str | None) -> InconsistentClusterIdError:
+    names = [f"{topic}-{partition}" for topic, partition in sorted(home.logs)]
+    more = "" if len(names) <= NAMED else f" and {len(names) - NAMED} more"
+    reason = (
+        f"the coordinator's tree knows none of the topics whose logs are there "
+        f"({', '.join(names[:NAMED])}{more}), so it is empty, or another cluster's"
+    )
+    return InconsistentClusterIdError(home.directory, home.cluster_id, tree_id, reason)
+
+
+# -- what the tree knows --------------------------------------------------------------------------
+
+
+def knows_any(session: Coordinator, logs: LogTopicIds) -> bool:
+    """Whether the tree has, or had, the topic of any of these logs: by its id, under any name."""
+    ids = {topic_id for topic_id in logs.values() if topic_id is not None}
+    for topic in sorted({tp.topic for tp in logs}):
+        found = _topic(session, topic)
+        nameless = any(tp.topic == topic and logs[tp] is None for tp in logs)
+        if found is not None and (nameless or found.topic_id in ids):
+            return True
+    if not ids.isdisjoint(_deleted(session)):
+        return True
+    return any(found.topic_id in ids for found in read_topics(session).values())
+
+
+def read_topics(session: Coordinator) -> dict[str, TopicAssignment]:
+    """All topics of the tree that can be read."""
+    found = {name: _topic(session, name) for name in session.children(nodes.TOPICS)}
+    return {name: topic for name, topic in found.items() if topic is not None}
+
+
+def _topic(session: Coordinator, name: str) -> TopicAssignment | None:
+    node = session.get(nodes.topic_path(name))
+    try:
+        return None if node is None else nodes.decode_topic(name, node.data)
+    except CorruptNodeError:  # the controller says so
+        return None
+
+
+def _deleted(session: Coordinator) -> list[uuid.UUID]:
+    node = session.get(nodes.DELETED_TOPICS)
+    try:
+        return [] if node is None else nodes.decode_deleted_topics(node.data)
+    except CorruptNodeError:
+        return []
