@@ -109,7 +109,8 @@ class IdentityFaults:
                 machine.disk.sync_dir("/")
                 machine.disk.sync_names(_home(machine))
                 machine.disk.changed_by_hand += 1
-        copies.append(machine.disk.files(_home(machine)))
+        if not self._cluster.atlas.is_damaged(machine.broker_id):  # a copy would be, too
+            copies.append(machine.disk.files(_home(machine)))
         del copies[:-COPIES]
 
     # -- the disk ------------------------------------------------------------------------------
