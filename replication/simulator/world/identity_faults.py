@@ -92,6 +92,7 @@ class IdentityFaults:
 
     def _tamper(self, fault: PlannedFault, machine: Machine) -> None:
         """Change the disk of a broker that has stopped cleanly."""
+        machine.disk.read_truly()  # a flip would stay in a copy
         copies = self._copies.setdefault(machine.broker_id, [])
         rng = random.Random(int(fault.amount))
         if self._may(fault):
