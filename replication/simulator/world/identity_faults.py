@@ -92,6 +92,7 @@ class IdentityFaults:
 
     def _tamper(self, fault: PlannedFault, machine: Machine) -> None:
         """Change the disk of a broker that has stopped cleanly."""
+        machine.disk.read_truly()  # a flip would stay in a copy
         copies = self._copies.setdefault(machine.broker_id, [])
         rng = random.Random(int(fault.amount))
         if self._may(fault):
@@ -109,7 +110,8 @@ class IdentityFaults:
                 machine.disk.sync_dir("/")
                 machine.disk.sync_names(_home(machine))
                 machine.disk.changed_by_hand += 1
-        copies.append(machine.disk.files(_home(machine)))
+        if not self._cluster.atlas.is_damaged(machine.broker_id):  # a copy would be, too
+            copies.append(machine.disk.files(_home(machine)))
         del copies[:-COPIES]
 
     # -- the disk ------------------------------------------------------------------------------
