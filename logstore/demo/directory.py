@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
+from checkpoints.closed_replicas import CLOSED_REPLICAS
 from checkpoints.errors import CheckpointError
 from checkpoints.meta_properties import META_PROPERTIES, MetaPropertiesFile
 from checkpoints.offset_checkpoint import CLEANER, HIGH_WATERMARK, LOG_START, RECOVERY_POINT
@@ -19,6 +20,7 @@ _FILES = {
     META_PROPERTIES,
     CLEAN_SHUTDOWN,
     CLEANER,
+    CLOSED_REPLICAS,
     HIGH_WATERMARK,
     LOG_START,
     RECOVERY_POINT,

@@ -253,7 +253,7 @@ class PartitionLog(LogReads):
             RecordRejectedError: a record breaks a rule; nothing was appended.
             StorageFailedError: the disk refused; the log is offline until opened again.
         """
-        codec = self._codec(compression)
+        codec = _codec(compression, self._writer.compression)
         batch = encode_batch(
             records,
             compression=codec,
@@ -315,7 +315,7 @@ class PartitionLog(LogReads):
         compression: Compression | str | None = None,
     ) -> AppendInfo:
         """As ``append``, from parallel sequences; the fastest way in for Python objects."""
-        codec = self._codec(compression)
+        codec = _codec(compression, self._writer.compression)
         batch = encode_batch_lists(
             keys,
             values,
@@ -476,14 +476,15 @@ class PartitionLog(LogReads):
         """Unlink ``.deleted`` files that are due. Returns how many."""
         return self._maintenance.purge_deleted(now_ms)
 
-    def _codec(self, compression: Compression | str | None) -> Compression:
-        if compression is None:
-            return self._writer.compression
-        if isinstance(compression, Compression):
-            return compression
-        if compression not in CODECS:
-            raise InvalidRecordError(f"unknown compression {compression!r}")
-        return CODECS[compression]
+
+def _codec(compression: Compression | str | None, default: Compression) -> Compression:
+    if compression is None:
+        return default
+    if isinstance(compression, Compression):
+        return compression
+    if compression not in CODECS:
+        raise InvalidRecordError(f"unknown compression {compression!r}")
+    return CODECS[compression]
 
 
 __all__ = ["PartitionLog", "run_inline"]

@@ -94,7 +94,9 @@ class Orders:
         self.before = self.state()
 
     def state(self) -> list[object]:
+        """Once every replica knows of the last change of the ISR."""
         replicas = [self.cluster.replica(self.tp, b) for b in self.cluster.broker_ids]
+        self.cluster.wait_until(lambda: len({r.partition_epoch for r in replicas}) == 1)
         return [
             (r.is_leader, r.leader_id, r.leader_epoch, r.partition_epoch, r.log_end_offset)
             for r in replicas

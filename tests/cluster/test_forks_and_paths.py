@@ -114,10 +114,12 @@ def test_a_child_neither_serves_nor_keeps_an_address(tmp_path: Path) -> None:
     def wait() -> None:
         os.close(writing)  # so that the end of the parent ends the child, too
         kafka.close()
+        os.write(closing, b"?")
         assert os.read(reading, 1) == b"!"
 
     asked = wire.ApiVersionsRequest(client_software_name="test", client_software_version="1")
     reading, writing = os.pipe()
+    closed, closing = os.pipe()
     with serve(tmp_path, http=HttpListener()) as kafka:
         assert kafka.http is not None
         kafka.create_topic("orders")
@@ -132,6 +134,7 @@ def test_a_child_neither_serves_nor_keeps_an_address(tmp_path: Path) -> None:
 
         ask()
         child = Child(wait)
+        assert os.read(closed, 1) == b"?"
         for address in addresses:
             socket.create_connection(address).close()
         ask()  # over the same connections

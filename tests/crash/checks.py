@@ -37,7 +37,7 @@ def check_recovered(
     check_state(log, batches, whole=False)  # a cut inside a batch leaves its epoch (F-272)
     known = [batch for batch in batches if batch.base >= forgotten]
     check_producers(log, known, whole=not forgotten and not model.compacted)
-    check_sequences(log, model, forgotten)
+    check_sequences(log, model, batches, forgotten)
     check_once(known)
     check_lookups(log, batches, rng, forgotten)
     return batches
@@ -116,11 +116,14 @@ def check_producers(log: ReplicaLog, batches: Sequence[Batch], *, whole: bool) -
         assert seen == wants, f"producer {producer}: epoch, sequence, transaction {seen}, {wants}"
 
 
-def check_sequences(log: ReplicaLog, model: Model, forgotten: int) -> None:
+def check_sequences(
+    log: ReplicaLog, model: Model, batches: Sequence[Batch], forgotten: int
+) -> None:
     """A snapshot knows what was deleted before it; without one the log knows what it has."""
     end = log.log_end_offset
     known_from = 0 if model.remembers(log) else forgotten
-    due = replay(b for b in model.appended if known_from <= b.base and b.last < end)
+    there = {b.base: b for b in (*model.appended, *batches) if known_from <= b.base}
+    due = replay(there[base] for base in sorted(there) if there[base].last < end)
     known = log.producers.producers
     for producer, wanted in due.producers.items():
         if wanted.last_sequence < 0:

@@ -10,6 +10,7 @@ from functools import partial
 
 from logstore.common.config import LogConfig
 from logstore.common.errors import LogClosedError, LogstoreError
+from logstore.common.shield import unshielded
 from logstore.log import ReplicaLog
 from logstore.testing.faulty import SimulatedCrash
 from tests.interleavings.fine import steps_at_calls
@@ -56,6 +57,7 @@ def execute(
     found: Found | None = None
     try:
         with (
+            unshielded(),  # actors are greenlets of one thread
             explorer_locks(scheduler),
             idle_files(program.idle_files),
             steps_at_calls(scheduler, fine),

@@ -12,8 +12,6 @@ from typing import Protocol
 
 from greenlet import GreenletExit, greenlet
 
-from logstore.common.shield import unshielded
-
 STEP_LIMIT = 60_000
 
 
@@ -93,7 +91,6 @@ class Scheduler:
         self.actors.append(actor)
         return actor
 
-    @unshielded()  # actors are greenlets of one thread
     def run(self) -> None:
         """Let the actors run to their end; raises what one of them raised."""
         for actor in self.actors:

@@ -99,7 +99,7 @@ def high_watermarks_kept_after_a_cut(patch: MonkeyPatch) -> None:
     patch.setattr(OffsetCheckpoints, "_lower_locked", mutant)
 
 
-@mutant(lives=202)
+@mutant(lives=42)
 def recovery_points_before_log_starts(patch: MonkeyPatch) -> None:
     def mutant(self: OffsetCheckpoints, logs: Any) -> Any:
         with self._lock:

@@ -82,7 +82,7 @@ class IdentityFaults:
             if path.startswith(nodes.TOPICS) and path.endswith("/state"):
                 name, number = path.split("/")[3:6:2]
                 tp = TopicPartition(name, int(number))
-                now = nodes.decode_partition(tp, entry.node.data, 0, ())
+                now = nodes.decode_partition(tp, entry.node.data, 0, tuple(self._cluster.machines))
                 if {*now.isr, *now.elr} == {broker}:
                     return True
         return False

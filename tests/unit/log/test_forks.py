@@ -272,6 +272,7 @@ def test_a_managers_locks_are_free(tmp_path: Path) -> None:
         assert manager.get("orders", 0).append([(None, b"0")]).first_offset == 0
 
 
+@pytest.mark.slow
 def test_forks_while_threads_append(tmp_path: Path) -> None:
     stop = threading.Event()
     ends: list[int] = []

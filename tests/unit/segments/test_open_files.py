@@ -279,7 +279,7 @@ def test_logs_rest_under_each_other_s_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two may be open for appends, and four threads work on six: nothing is lost or swapped."""
-    monkeypatch.setattr(open_files, "_ACTIVE_MAX", 2)
+    monkeypatch.setattr(open_files, "_shares", lambda: (16, 2, 16))
     monkeypatch.setattr(open_files, "_active", WeakKeyDictionary())
     config = LogConfig(segment_bytes=4000, index_interval_bytes=200)
     model: list[list[bytes]] = [[] for _ in range(6)]

@@ -211,6 +211,7 @@ def test_a_forked_child_neither_owns_nor_prolongs_the_lock(
     path = str(tmp_path / ".lock")
     lock = storage.lock(path)
     read_end, write_end = os.pipe()
+    tried, told = os.pipe()
     child = os.fork()
     if child == 0:
         code = 1
@@ -220,10 +221,12 @@ def test_a_forked_child_neither_owns_nor_prolongs_the_lock(
         except LogDirLockedError as error:
             code = 0 if "this process" not in error.holder else 2
         finally:
+            os.write(told, b"?")
             os.close(write_end)
             os.read(read_end, 1)  # live on until the parent has finished
             os._exit(code)
     os.close(read_end)
+    assert os.read(tried, 1) == b"?"
     process, answer = start(HOLD_AS_JAVA, path)
     stop(process)
     assert answer == "refused"
