@@ -222,6 +222,7 @@ class Round:
 
     def _read(self, rng: random.Random) -> None:
         log = self.log
+        known = self.witness.tick()  # the position was in range after it
         start, end = log.log_start_offset, log.log_end_offset
         position = rng.randint(start, end)
         limit = rng.choice((NEVER, end, end))
@@ -234,7 +235,7 @@ class Round:
                 position, size, up_to=None if limit == NEVER else limit, committed=committed
             )
         except OffsetOutOfRangeError:
-            self._check_refused(called, position, end)
+            self._check_refused(known, position, end)
             return
         returned = self.witness.tick()
         what = f"read({position}, {size}, up_to={limit}, committed={committed})"
@@ -262,16 +263,16 @@ class Round:
             )
         )
 
-    def _check_refused(self, called: int, position: int, end_before: int) -> None:
+    def _check_refused(self, known: int, position: int, end_before: int) -> None:
         returned = self.witness.tick()
         if self.log.log_start_offset > position or position > end_before:
             return
-        if not self.witness.removed_between(called - 50, returned):
+        if not self.witness.removed_between(known, returned):
             raise Broken(f"{position} out of range, and nothing was removed")
 
     def _iterate(self, rng: random.Random) -> None:
         log = self.log
-        called = self.witness.tick()
+        known = self.witness.tick()
         start, end = log.log_start_offset, log.log_end_offset
         position = rng.choice((start, rng.randint(start, end)))
         arrow = rng.random() < 0.3
@@ -304,9 +305,9 @@ class Round:
                 )
                 if portion is None or self.witness.stop.is_set():
                     return
-                position = records[-1][0] + 1
+                position, known = records[-1][0] + 1, called
         except OffsetOutOfRangeError:
-            self._check_refused(called, position, end)
+            self._check_refused(known, position, end)
 
     def _look_up(self, rng: random.Random) -> None:
         log = self.log
