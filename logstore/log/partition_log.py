@@ -82,6 +82,7 @@ class PartitionLog(LogReads):
         self._flusher.flush_what_is_due()
 
     @classmethod
+    @shielded
     def open(
         cls,
         directory: str | os.PathLike[str],

@@ -72,7 +72,6 @@ class LogFlusher:
             return True
         return False
 
-    @shielded
     def flush(self, offset: int | None = None) -> None:
         """Make all records below ``offset`` (default: the log end) durable.
 
@@ -84,6 +83,12 @@ class LogFlusher:
         core = self._core
         core.check()
         target = core.snapshot.log_end_offset if offset is None else offset
+        if not self._covered(target):
+            self._flush(target)
+
+    @shielded
+    def _flush(self, target: int) -> None:
+        core = self._core
         with self.flush_lock, core.doing("flush"):
             core.check()
             if not self._covered(target):  # otherwise another thread's sync covered it

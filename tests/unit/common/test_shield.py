@@ -129,3 +129,17 @@ def test_where_no_thread_can_be_had_the_caller_does_it(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(_thread, "start_new_thread", refuse)
     assert run_shielded(threading.get_ident) == threading.get_ident()
+
+
+def test_what_begins_within_receives_signals_as_ever() -> None:
+    masks = []
+
+    def work() -> None:
+        thread = threading.Thread(
+            target=lambda: masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        )
+        thread.start()
+        thread.join(patience())
+
+    run_shielded(work)
+    assert masks == [set()]
