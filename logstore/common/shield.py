@@ -20,7 +20,10 @@ import threading
 from _signal import pthread_sigmask  # type: ignore[import-not-found]
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any, ParamSpec, TypeVar, cast
+
+from logstore.common.forks import in_child
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,11 +40,18 @@ _SENT = signal.valid_signals() - {
 }
 
 _on = True
+_main = threading.main_thread().ident
+
+
+@in_child
+def _the_only_thread_is_the_main_one() -> None:
+    global _main
+    _main = get_ident()
 
 
 def shield_needed() -> bool:
     """Whether a signal handler may raise in the caller."""
-    return _on and threading.get_ident() == threading.main_thread().ident
+    return _on and get_ident() == _main
 
 
 @contextmanager

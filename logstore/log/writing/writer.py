@@ -326,9 +326,10 @@ class LogWriter:
                 self.log_start_offset,
             )
             if type(found) is AppendInfo:
-                self._keep_recent_locked(
-                    data, found.size, found.first_offset, found.last_offset, leader_epoch
-                )
+                if self.recent is not None:
+                    self._keep_recent_locked(
+                        data, found.size, found.first_offset, found.last_offset, leader_epoch
+                    )
                 self.publish_locked()
         except BaseException:
             self._finish_locked(None)
@@ -473,8 +474,11 @@ class LogWriter:
                     segment.append(data, size, -1, -1)
                 else:
                     segment.append(data, size, leo, leader_epoch)
-                    self._keep_recent_locked(data, size, first, last, leader_epoch)
-            self._take_over_locked(updates)
+                    if self.recent is not None:
+                        self._keep_recent_locked(data, size, first, last, leader_epoch)
+            if updates is not None:
+                self._update_producers_locked(updates)
+            self.publish_locked()
         except BaseException:
             self._finish_locked(updates)
             raise
@@ -491,23 +495,20 @@ class LogWriter:
     def _keep_recent_locked(
         self, data: Buffer, size: int, first: int, last: int, leader_epoch: int
     ) -> None:
-        if self.recent is not None:
-            base = self.segments.active.base_offset
-            self.recent.add(data, size, first, last + 1, leader_epoch, base)
+        assert self.recent is not None
+        base = self.segments.active.base_offset
+        self.recent.add(data, size, first, last + 1, leader_epoch, base)
 
-    def _take_over_locked(self, updates: ProducerUpdates | None) -> None:
-        """Let producers and readers know of what was written. May be done twice."""
+    @shielded
+    def _finish_locked(self, updates: ProducerUpdates | None) -> None:
+        """After an interrupt behind the write, do what was not done, or not to its end."""
+        if self.log_end_offset == self.core.snapshot.log_end_offset:
+            return  # nothing was written, or all is done
+        if self.recent is not None:
+            self.recent.clear()
         if updates is not None:
             self._update_producers_locked(updates)
         self.publish_locked()
-
-    def _finish_locked(self, updates: ProducerUpdates | None) -> None:
-        """After an interrupt behind the write, take over what was written."""
-        if self.log_end_offset == self.core.snapshot.log_end_offset:
-            return  # nothing was, or all is done
-        if self.recent is not None:
-            run_shielded(self.recent.clear)
-        run_shielded(partial(self._take_over_locked, updates))
 
     def _segment_for_locked(self, size: int, first: int, last: int, max_timestamp: int) -> Segment:
         """The active segment, rolled if the append needs a new one."""
