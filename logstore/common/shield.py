@@ -87,6 +87,7 @@ class _Call:
         except BaseException as error:
             self.error = error
         finally:
+            del self._call
             pthread_sigmask(signal.SIG_BLOCK, _SENT)
             self._running.release()
 
@@ -95,9 +96,15 @@ class _Call:
             pass
 
     def give_up(self) -> None:
-        """Let it not begin, or wait for its end, which an interrupt of the wait does not hurry."""
-        if not self._claim.acquire(blocking=False):
+        """Let it not begin, or wait for its end, which an interrupt of the wait does not hurry.
+
+        Its thread may be late: it refers to nothing of the caller's any more.
+        """
+        if self._claim.acquire(blocking=False):
+            del self._call
+        else:
             self.wait()
+            self.result = None
 
 
 def _begin(task: _Call) -> None:
