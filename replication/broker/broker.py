@@ -431,11 +431,12 @@ class Broker:
         unproven = set(manager.last_stop.unproven)
         known = session.get(nodes.broker_epoch_path(self.broker_id)) is not None
         if manager.last_stop.may_miss_logs and known:
+            deleting = {*session.children(nodes.DELETE_TOPICS)}  # their logs may have gone first
             unproven.update(
                 TopicPartition(name, number)
                 for name, topic in read_topics(session).items()
                 for number, replicas in topic.partitions.items()
-                if self.broker_id in replicas
+                if self.broker_id in replicas and name not in deleting
             )
             unproven -= manager.logs.keys() - manager.last_stop.unproven
         self._unproven = frozenset(unproven)
