@@ -20,9 +20,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
+from replication.common.limited_log import LimitedLogger
 from replication.protocol import (
     SERVED,
     ApiKey,
@@ -180,6 +182,11 @@ class Unforeseen(logging.Handler):
         self.found.append(text)
 
 
+def all_lines() -> AbstractContextManager[object]:
+    """Inside the block no line of a log is left out because one like it was said before."""
+    return patch.object(LimitedLogger, "_left_out_before", return_value=0)
+
+
 @contextmanager
 def fuzzed() -> Iterator[tuple[ServedCluster, Unforeseen]]:
     """A server with two topics, and what it logs."""
@@ -187,7 +194,7 @@ def fuzzed() -> Iterator[tuple[ServedCluster, Unforeseen]]:
     logging.getLogger("replication").addHandler(unforeseen)
     logging.getLogger("logstore").addHandler(unforeseen)
     try:
-        with serve(config={"num.partitions": 2}) as kafka:
+        with all_lines(), serve(config={"num.partitions": 2}) as kafka:
             for topic in TOPICS:
                 kafka.create_topic(topic, 2, 1)
             yield kafka, unforeseen

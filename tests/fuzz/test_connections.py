@@ -8,6 +8,7 @@ import pytest
 
 from replication.server.serving import serve
 from tests.fuzz.connections import crowd, run
+from tests.fuzz.server import all_lines
 from tests.support.leftovers import nothing_left
 
 ROUNDS = 100  # ``python -m tests.fuzz.connections`` runs more, and ``--crowd`` a larger one
@@ -15,7 +16,7 @@ IDLE = ANNOUNCING = 300
 
 
 def test_hostile_clients(caplog: pytest.LogCaptureFixture) -> None:
-    with nothing_left(), serve() as kafka:
+    with all_lines(), nothing_left(), serve() as kafka:
         host, port = kafka.bootstrap_servers.rsplit(":", 1)
         run((host, int(port)), range(1, 1 + ROUNDS))
     of_network = [

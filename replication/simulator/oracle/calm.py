@@ -156,6 +156,7 @@ class Calm:
             or machine.cut_off
             or machine.process.held_until_us > self._cluster.scheduler.now_us
             or not machine.disk.is_well
+            or any(log.failed for log in machine.broker.log_manager.logs.values())
             or self._cluster.atlas.is_damaged(machine.broker_id)
         )
 
