@@ -14,6 +14,7 @@ from __future__ import annotations
 import _thread
 import functools
 import signal
+import sys
 import threading
 
 # That of ``signal`` makes an enum of each signal, which takes longer than the thread.
@@ -127,7 +128,8 @@ def run_shielded(call: Callable[[], T], cancel: Callable[[], object] | None = No
 
     ``cancel`` is called after an interrupt: a call that may take long then ends early.
     """
-    if not shield_needed():
+    # At the interpreter's end a thread begins and never gets its turn, and no handler runs either.
+    if not shield_needed() or sys.is_finalizing():
         return call()
     task = _Call(call, pthread_sigmask(signal.SIG_BLOCK, ()))
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, NamedTuple, TypeVar
@@ -33,7 +34,8 @@ def run_all(tasks: Iterable[Callable[[], T]], threads: int, name: str) -> list[T
     In the caller's thread anything that is not an ``Exception``, such as an interrupt, ends the
     work and the outcomes.
     """
-    if threads > 1:
+    tasks = list(tasks)
+    if threads > 1 and threading.main_thread().is_alive():  # else the interpreter begins no more
         with ThreadPoolExecutor(threads, thread_name_prefix=name) as pool:
             futures = [pool.submit(_outcome, task) for task in tasks]
         return [future.result() for future in futures]

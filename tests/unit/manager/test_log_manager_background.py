@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import logging
+import subprocess
+import sys
 import threading
 import weakref
 from pathlib import Path
@@ -14,6 +16,7 @@ from checkpoints.offset_checkpoint import RECOVERY_POINT, OffsetCheckpoint
 from logstore.common.config import BrokerConfig, LogConfig
 from logstore.common.errors import LogClosedError, StorageFailedError
 from logstore.common.types import TopicPartition
+from logstore.log import PartitionLog
 from logstore.manager import LogManager
 from logstore.manager.housekeeping import (
     LONGEST_WAIT_MS,
@@ -311,3 +314,42 @@ def test_a_removal_that_failed_is_tried_again() -> None:
     machine.storage.heal()
     assert pending.purge(60_004) == 0
     assert pending.purge(60_005) == 1
+
+
+AT_THE_END = """
+import atexit, sys
+from logstore import LogManager, PartitionLog
+
+manager = LogManager([sys.argv[1]])
+logs = manager.create_topic("orders", 3)
+
+
+class Last:
+    def __init__(self, log):
+        self.log = log
+
+    def __del__(self):  # while the interpreter takes its modules apart
+        self.log.flush()
+        self.log.close()
+
+
+last = Last(PartitionLog.open(sys.argv[2]))
+last.log.append([(None, b"last")])
+
+
+@atexit.register
+def close():
+    logs[0].append([(None, b"first")], sync=True)
+    manager.close()
+"""
+
+
+def test_the_end_of_the_interpreter(tmp_path: Path) -> None:
+    """What an exit handler or a finalizer calls neither fails nor hangs."""
+    command = [sys.executable, "-c", AT_THE_END, tmp_path / "all", tmp_path / "one" / "orders-0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patience())
+    assert (done.returncode, done.stderr) == (0, "")
+    with LogManager([tmp_path / "all"], background=False) as manager:
+        assert all(report.clean for report in manager.recovery_reports)
+    with PartitionLog.open(tmp_path / "one" / "orders-0") as log:
+        assert [record.value for record in log.records()] == [b"last"]
