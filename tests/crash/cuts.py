@@ -544,9 +544,16 @@ def is_cut(old: Model, new: Model) -> bool:
 
 
 def being_cut(old: Model, new: Model) -> Model:
-    """What may come back of a log until its cut is durable."""
-    reached = max(old.reached, old.flushed)
-    return old.copy(flushed=min(old.flushed, new.flushed), reached=reached, cut=True)
+    """What may come back of a log until its cut is durable.
+
+    The snapshots above its end go first. What only they tell of producers, the cut forgets anyway.
+    """
+    return old.copy(
+        flushed=min(old.flushed, new.flushed),
+        reached=max(old.reached, old.flushed),
+        snapshots=[at for at in old.snapshots if at <= new.leo],
+        cut=True,
+    )
 
 
 def is_one_file(variants: dict[str, States]) -> bool:
