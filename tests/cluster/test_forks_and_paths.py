@@ -25,7 +25,7 @@ from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 from replication.server.serving import HttpListener
 from tests.support.certificates import make_certificates, needs_openssl
-from tests.support.forked import Child, held_by_another_thread, in_child
+from tests.support.forked import Child, ended_children, held_by_another_thread, in_child
 from tests.support.served import connect
 
 TP = TopicPartition("orders", 0)
@@ -89,24 +89,15 @@ def test_a_cluster_is_the_parents(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_child_that_unwinds_leaves_the_cluster_to_its_parent() -> None:
-    origin = os.getpid()
-    try:
-        with Cluster(1) as cluster:
-            cluster.create_topic("orders")
-            child = os.fork()
-            if not child:
-                sys.exit(7)
-            _, status = os.waitpid(child, 0)
-            assert os.waitstatus_to_exitcode(status) == 7
-            assert Path(cluster.directory).is_dir()
-            assert cluster.produce("orders", b"0").base_offset == 0
-    except SystemExit as leaving:
-        assert os.getpid() != origin
-        os._exit(leaving.code)  # type: ignore[arg-type]
-    except BaseException:
-        if os.getpid() != origin:
-            os._exit(1)
-        raise
+    with ended_children(), Cluster(1) as cluster:
+        cluster.create_topic("orders")
+        child = os.fork()
+        if not child:
+            sys.exit(7)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 7
+        assert Path(cluster.directory).is_dir()
+        assert cluster.produce("orders", b"0").base_offset == 0
 
 
 @pytest.mark.slow

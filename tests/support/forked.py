@@ -73,6 +73,20 @@ def in_child(call: Callable[[], Any]) -> Outcome:
 
 
 @contextmanager
+def ended_children() -> Iterator[None]:
+    """A child that was forked within unwinds to here, as by ``sys.exit``, and ends."""
+    origin = os.getpid()
+    try:
+        yield
+    except BaseException as leaving:
+        if os.getpid() == origin:
+            raise
+        os._exit(leaving.code if isinstance(leaving, SystemExit) else 1)  # type: ignore[arg-type]
+    if os.getpid() != origin:
+        os._exit(1)  # it went on as if it were the parent
+
+
+@contextmanager
 def held_by_another_thread(lock: Any) -> Iterator[None]:
     """Inside the block a thread that a fork does not copy holds ``lock``."""
     held, done = threading.Event(), threading.Event()
@@ -109,4 +123,4 @@ def _answer(call: Callable[[], Any], writing: int) -> NoReturn:
         os._exit(0)  # nothing of pytest runs twice
 
 
-__all__ = ["Child", "Outcome", "held_by_another_thread", "in_child"]
+__all__ = ["Child", "Outcome", "ended_children", "held_by_another_thread", "in_child"]

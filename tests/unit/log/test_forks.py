@@ -28,7 +28,7 @@ from logstore.segments import open_files
 from logstore.storage import local
 from logstore.testing import FaultyStorage
 from tests.support.cases import for_each
-from tests.support.forked import Child, held_by_another_thread, in_child
+from tests.support.forked import Child, ended_children, held_by_another_thread, in_child
 from tests.support.until import until
 
 
@@ -354,8 +354,7 @@ def test_a_child_that_unwinds_changes_nothing(kind: str, tmp_path: Path) -> None
             sys.exit(7)
         gone.append(child)
 
-    origin = os.getpid()
-    try:
+    with ended_children():
         if kind == "log":
             with orders(tmp_path) as log:
                 fork_and_exit()
@@ -372,13 +371,6 @@ def test_a_child_that_unwinds_changes_nothing(kind: str, tmp_path: Path) -> None
                 assert _leaves(gone) == 7
                 assert not (tmp_path / ".kafka_cleanshutdown").exists()
                 manager.get("orders", 0).append([(None, b"more")])
-    except SystemExit as leaving:
-        assert os.getpid() != origin
-        os._exit(leaving.code)  # type: ignore[arg-type]
-    except BaseException:
-        if os.getpid() != origin:
-            os._exit(1)
-        raise
     with LogManager([tmp_path]) as manager:
         assert values(manager.get("orders", 0))[-1] == b"more"
 

@@ -45,14 +45,19 @@ def goes_on(manager: LogManager, topic: str) -> bool:
     return True
 
 
+def refused(concern: Concern) -> pytest.RaisesExc[Exception]:
+    """Expect the error of a call that the storage refuses."""
+    kind = ResourceBusyError if concern is Concern.MACHINE else StorageFailedError
+    return pytest.raises(kind)
+
+
 @EACH
 def test_an_operation_that_changed_nothing(
     storage: FaultyStorage, number: int, concern: Concern
 ) -> None:
     manager = opened(storage)
     storage.fail("open", "*/t-0/*", error=number, times=FOREVER)
-    kind = ResourceBusyError if concern is Concern.MACHINE else StorageFailedError
-    with pytest.raises(kind):
+    with refused(concern):
         manager.get_or_create("t", 0).roll()
     storage.heal()
     assert goes_on(manager, "t") == (concern in (Concern.MACHINE, Concern.CALLER))
@@ -117,8 +122,7 @@ def test_a_log_that_cannot_be_created(
 ) -> None:
     manager = opened(storage)
     storage.fail("open", "*/new-0/*", error=number, times=FOREVER)
-    kind = ResourceBusyError if concern is Concern.MACHINE else StorageFailedError
-    with pytest.raises(kind):
+    with refused(concern):
         manager.get_or_create("new", 0)
     storage.heal()
     assert goes_on(manager, "other") == (concern is not Concern.DIRECTORY)
@@ -150,8 +154,7 @@ def test_a_topic_that_cannot_be_altered(
 ) -> None:
     manager = opened(storage)
     storage.fail("open", "*/t-0*", error=number, times=FOREVER)
-    kind = ResourceBusyError if concern is Concern.MACHINE else StorageFailedError
-    with pytest.raises(kind):
+    with refused(concern):
         manager.alter_topic("t", {"retention.ms": "5"})
     storage.heal()
     assert goes_on(manager, "other") == (concern is not Concern.DIRECTORY)
@@ -165,8 +168,7 @@ def test_a_topic_that_cannot_be_deleted(
     """It waits for another try, and no new one takes its place before."""
     manager = opened(storage)
     storage.fail("rename", "*/t-0*", error=number, times=FOREVER)
-    kind = ResourceBusyError if concern is Concern.MACHINE else StorageFailedError
-    with pytest.raises(kind):
+    with refused(concern):
         manager.delete("t", 0)
     storage.heal()
     assert goes_on(manager, "other") == (concern is not Concern.DIRECTORY)
