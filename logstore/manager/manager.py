@@ -309,7 +309,6 @@ class LogManager:
         """
         return self._topics.add_partitions(topic, total)
 
-    @shielded
     def alter_topic(self, topic: str, config: TopicConfig) -> None:
         """Change the configuration of a topic, durably, for all its partitions.
 
@@ -512,7 +511,6 @@ class LogManager:
             finally:
                 self._release()
 
-    @shielded
     def crash(self) -> None:
         """Release everything without flushing, as the end of the process would. For tests."""
         self._closed = True

@@ -6,7 +6,6 @@ never before.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -78,7 +77,7 @@ class ControllerContext:
         self.imbalanced: Partitions = {}
         self.uninitialised: Partitions = {}  # without a state, because no replica was ever alive
         self.deleting: dict[str, dict[TopicPartition, dict[int, None]]] = {}  # remaining replicas
-        self.deleted: list[uuid.UUID] = []  # topics whose deletion is complete, the latest ones
+        self.deleted: list[UUID] = []  # topics whose deletion is complete, the latest ones
         # To be read before any decision: not read yet, or perhaps written since.
         self.unread_topics: dict[str, None] = {}
         self.unread: Partitions = {}

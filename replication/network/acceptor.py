@@ -100,7 +100,8 @@ class Acceptor:
             return True
         except OSError as error:
             if error.errno in _SHORTAGES:
-                limited.error("listener %s cannot accept for now: %s", listener.name, error)
+                name = listener.name
+                limited.error("listener %s cannot accept for now: %s", name, error, about=name)
                 return False
             logger.info("a connection to listener %s came to nothing: %s", listener.name, error)
             return True
@@ -117,7 +118,8 @@ class Acceptor:
             connected.close()
             self._quotas.remove(host)
         except Exception:
-            limited.exception("a connection to listener %s was not set up", listener.name)
+            name = listener.name
+            limited.exception("a connection to listener %s was not set up", name, about=name)
             connected.close()
             self._quotas.remove(host)
         return True
