@@ -540,7 +540,7 @@ class Cuts:
 
 
 def is_cut(old: Model, new: Model) -> bool:
-    return len(new.appended) < len(old.appended) or new.leo < old.leo
+    return len(new.appended) < len(old.appended) or new.leo < old.leo or new.emptied > old.emptied
 
 
 def being_cut(old: Model, new: Model) -> Model:

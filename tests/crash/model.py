@@ -183,6 +183,8 @@ class Model:
     compacted: bool = False
     cut: bool = False
     """A cursor may be ahead of it."""
+    emptied: int = 0
+    """How often all its records were dropped."""
     cursor: int | None = None
     """The committed position of a reader."""
 
@@ -216,6 +218,7 @@ class Model:
         self.batches, self.appended, self.snapshots, self.ghost = [], [], [], None
         self.leo = self.start = self.durable_start = offset
         self.compacted, self.cut = False, True
+        self.emptied += 1
 
     def truncate(self, offset: int) -> None:
         self.cut = True
