@@ -1,7 +1,8 @@
 """The processor time of every case, by lane and folder: ``build/test-times.json``.
 
-A run of a lane fails if a case that is not marked slow takes more than a second of processor time,
-or if the lane takes more than its share. Wall-clock time decides nothing: it is the machine's.
+A run of a lane fails if a case that is not marked slow takes more than three seconds of processor
+time, or if the lane takes more than its share. Wall-clock time decides nothing: it is the
+machine's.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import pytest
 from tests.support.lanes import LANES
 
 FILE = Path(__file__).resolve().parents[2] / "build" / "test-times.json"
-FAST_S = 1.0
+FAST_S = 3.0  # twelve times what a fast case takes: on a busy machine threads that poll spend more
 SLOWEST = 30
 
 
