@@ -372,6 +372,8 @@ class Replacements:
             compared = _Ranges(
                 (low, high) for low, high in ranges.items() if low in found or low in believed
             )
+            if replaced:  # a killed process may have left the names of the .swap in the cache only
+                self._storage.sync_dir(self._directory)
             for first in (True, False):  # while the first original exists, all the others do
                 group = sorted(n for n, p in replaced.items() if (p.offset in ranges) == first)
                 for name in group:

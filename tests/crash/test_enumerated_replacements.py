@@ -246,6 +246,29 @@ def test_a_roll_is_settled_only_once_what_lies_before_it_is_on_the_disk() -> Non
     assert ends >= {6, 16}, "the power cuts did not tell"
 
 
+@pytest.mark.slow
+def test_a_replacement_is_named_on_the_disk_before_what_it_replaces_goes() -> None:
+    """Its name is in the cache only: killed in a compaction, started, no power."""
+
+    originals = {segment_path(base): FILES[segment_path(base)] for base in (0, 12)}
+    replacement = {".log.cleaned": joined(BATCHES[:8]), ".index.swap": b""}
+
+    def killed() -> Disk:
+        pieces = {segment_path(0, suffix): data for suffix, data in replacement.items()}
+        storage = disk_with(originals | pieces)
+        storage.rename(segment_path(0, ".log.cleaned"), segment_path(0, ".log.swap"))
+        storage.crash(mode="all_kept")
+        return storage
+
+    bases = set()
+    for storage, place in opening_crashes(killed, open_log):
+        log = open_log(storage)
+        assert log_bytes(storage) == joined(BATCHES[:8]), place
+        bases.add(tuple(bases_of(storage)))
+        log.crash()
+    assert bases == {(0, 12), (0,)}, "the power cuts did not tell"
+
+
 # -- splits ----------------------------------------------------------------------------------------
 
 FAR, FARTHER = 2**31 + 7, 2**33
