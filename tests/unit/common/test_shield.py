@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -25,6 +24,13 @@ def handler() -> Iterator[Callable[[Callable[[], None]], None]]:
 
 def raises() -> None:
     raise Interruption
+
+
+def interrupt() -> None:
+    """Of the process, the kernel would choose the thread; the main one might overlook it."""
+    main = threading.main_thread().ident
+    assert main is not None
+    signal.pthread_kill(main, signal.SIGUSR1)
 
 
 def test_it_returns_the_result_and_raises_the_error() -> None:
@@ -64,7 +70,7 @@ def test_an_interrupt_waits_for_the_end(handler: Callable[[Callable[[], None]], 
     done = []
 
     def work() -> None:
-        os.kill(os.getpid(), signal.SIGUSR1)
+        interrupt()
         done.append("half")
         done.append("whole")
 
@@ -78,7 +84,7 @@ def test_a_long_call_is_told(handler: Callable[[Callable[[], None]], None]) -> N
     told = threading.Event()
 
     def work() -> None:
-        os.kill(os.getpid(), signal.SIGUSR1)
+        interrupt()
         assert told.wait(patience())
 
     with pytest.raises(Interruption):
@@ -93,12 +99,12 @@ def test_a_second_interrupt_ends_the_wait_and_not_the_call(
     go_on, done = threading.Event(), []
 
     def work() -> None:
-        os.kill(os.getpid(), signal.SIGUSR1)
+        interrupt()
         assert go_on.wait(patience())
         done.append(True)
 
     def second() -> None:
-        threading.Timer(0, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        threading.Timer(0, interrupt).start()
 
     with pytest.raises(Interruption):
         run_shielded(work, second)
