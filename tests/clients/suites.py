@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.clients.frameworks.suite import FrameworksSuite
 from tests.clients.kafka_python.suite import KafkaPythonSuite
 from tests.clients.kafka_tools.suite import KafkaToolsSuite
 from tests.clients.kgo.suite import KgoChaosSuite, KgoReplicatedSuite, KgoScramSuite, KgoSuite
@@ -11,6 +12,7 @@ from tests.clients.suite import ClientSuite
 SUITES: tuple[type[ClientSuite], ...] = (
     KafkaPythonSuite,
     KafkaToolsSuite,
+    FrameworksSuite,
     KgoSuite,
     KgoChaosSuite,
     KgoReplicatedSuite,
