@@ -106,7 +106,7 @@ class ServedProcess:
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         host, _, port = listen.rpartition(":")
-        listen = f"{host}:{port if port != '0' else _free_run(host, brokers)}"
+        listen = f"{host}:{port if port != '0' else free_run(host, brokers)}"
         # As ``logstore serve``, in a source tree too that was never installed.
         program = "from replication.cli.serve import serve; serve()"
         self._command = [sys.executable, "-c", program, "--dir", str(directory / "data")]
@@ -176,7 +176,7 @@ class ServedProcess:
         self.stop()
 
 
-def _free_run(host: str, count: int) -> int:
+def free_run(host: str, count: int) -> int:
     """The first of so many ports in a row that nobody listens on: brokers keep their addresses."""
     while True:
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError, OverflowError):
