@@ -34,6 +34,7 @@ def running(
     settings: Mapping[str, str | int] | None = None,
     brokers: int = 1,
     has_login: bool = False,
+    port: int = 0,
 ) -> Iterator[str]:
     """Run a broker and give its bootstrap address.
 
@@ -43,17 +44,18 @@ def running(
         settings: broker settings by Kafka's names, over ``DEFAULTS``.
         brokers: of ours.
         has_login: whether ours wants ``USER`` and ``PASSWORD``, over SASL without TLS.
+        port: of the first broker; any by default.
     Raises:
         SuiteUnavailable: this machine cannot run a real Kafka.
     """
     wanted = {**DEFAULTS, **(settings or {})}
     if server == "logstore":
-        with ServedProcess(directory, wanted, brokers, has_login=has_login) as process:
+        with ServedProcess(directory, wanted, brokers, port, has_login=has_login) as process:
             yield process.bootstrap
     elif has_login:
         raise SuiteUnavailable("only a broker of ours is started with a login")
     elif server == "kafka":
-        with _kafka(directory, wanted) as bootstrap:
+        with _kafka(directory, wanted, port) as bootstrap:
             yield bootstrap
     else:
         yield server
@@ -63,17 +65,17 @@ def running_for(
     suite: ClientSuite, server: str, directory: Path
 ) -> contextlib.AbstractContextManager[str]:
     """``running``, as a suite wants it."""
-    return running(server, directory, suite.settings, suite.brokers, suite.has_login)
+    return running(server, directory, suite.settings, suite.brokers, suite.has_login, suite.port)
 
 
 @contextlib.contextmanager
-def _kafka(directory: Path, settings: Mapping[str, str | int]) -> Iterator[str]:
+def _kafka(directory: Path, settings: Mapping[str, str | int], port: int) -> Iterator[str]:
     broker, kafka_jars = interop_module("broker"), interop_module("kafka_jars")
     try:
         kafka_jars.helper_classes()
     except kafka_jars.KafkaUnavailable as error:
         raise SuiteUnavailable(f"no real Kafka: {error}") from None
-    node = broker.KafkaBroker(directory / "kafka", overrides=settings)
+    node = broker.KafkaBroker(directory / "kafka", overrides=settings, port=port)
     try:
         node.format()
         node.start()
@@ -90,8 +92,7 @@ class ServedProcess:
         directory: for its files and ``serve.log``.
         settings: broker settings by Kafka's names.
         has_login: whether it wants ``USER`` and ``PASSWORD``, over SASL without TLS.
-        listen: address of the first broker; port 0 is a free one.
-        advertise: host that clients are told, if it is another one.
+        port: of the first broker, and the next ones follow; by default free ones.
     """
 
     def __init__(
@@ -99,14 +100,12 @@ class ServedProcess:
         directory: Path,
         settings: Mapping[str, str | int],
         brokers: int = 1,
+        port: int = 0,
         *,
         has_login: bool = False,
-        listen: str = "127.0.0.1:0",
-        advertise: str | None = None,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        host, _, port = listen.rpartition(":")
-        listen = f"{host}:{port if port != '0' else free_run(host, brokers)}"
+        listen = f"127.0.0.1:{port or free_run(brokers)}"
         # As ``logstore serve``, in a source tree too that was never installed.
         program = "from replication.cli.serve import serve; serve()"
         self._command = [sys.executable, "-c", program, "--dir", str(directory / "data")]
@@ -117,8 +116,6 @@ class ServedProcess:
             listen = f"SASL_PLAINTEXT://{listen}"
             self._command += ["--users", str(users)]
         self._command += ["--listen", listen]
-        if advertise is not None:
-            self._command += ["--advertise", advertise]
         for name, value in settings.items():
             self._command += ["--config", f"{name}={value}"]
         self._log_file = directory / "serve.log"
@@ -176,13 +173,13 @@ class ServedProcess:
         self.stop()
 
 
-def free_run(host: str, count: int) -> int:
+def free_run(count: int) -> int:
     """The first of so many ports in a row that nobody listens on: brokers keep their addresses."""
     while True:
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError, OverflowError):
             first = 0
             for number in range(count):
                 each = stack.enter_context(socket.socket())
-                each.bind((host, first + number if first else 0))
+                each.bind(("127.0.0.1", first + number if first else 0))
                 first = first or each.getsockname()[1]
             return first

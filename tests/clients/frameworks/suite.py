@@ -38,7 +38,13 @@ JARS = (
     "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4",
 )
 BROKERS = 3
+SETTINGS: Mapping[str, str | int] = {
+    # A transaction whose producer was killed holds readers back until it has timed out.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1000,
+}
+TRANSACTION_MS = 5000
 REPLICATED: Mapping[str, str | int] = {
+    **SETTINGS,
     "default.replication.factor": BROKERS,
     "min.insync.replicas": 2,
     "group.initial.rebalance.delay.ms": 0,
@@ -132,7 +138,7 @@ def _create(
         NewTopic(name, count, replicas, config=dict(config or {}))
         for name, count in partitions.items()
     ]
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = _admin(bootstrap)
     for made in admin.create_topics(topics).values():
         made.result(patience())
 
@@ -174,7 +180,11 @@ def _read(bootstrap: str, topic: str, partitions: int) -> list[ck.Message]:
         until(ended, f"{topic} is read to its ends")
     finally:
         consumer.close()
-    return records
+    return sorted(records, key=lambda message: (message.partition(), message.offset()))
+
+
+def _admin(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
 
 
 # --- Streams --------------------------------------------------------------------------------------
@@ -273,7 +283,7 @@ class Worker(Program):
     """A distributed worker of Connect, whose sources write exactly once."""
 
     def __init__(self, bootstrap: str, directory: Path, replicas: int) -> None:
-        self._url = f"http://127.0.0.1:{servers.free_run('127.0.0.1', 1)}"
+        self._url = f"http://127.0.0.1:{servers.free_run(1)}"
         string = "org.apache.kafka.connect.storage.StringConverter"
         settings: dict[str, object] = {
             "bootstrap.servers": bootstrap,
@@ -287,6 +297,7 @@ class Worker(Program):
             # What was killed is missed after seconds, not after Kafka's 45.
             "session.timeout.ms": 6000,
             "consumer.session.timeout.ms": 6000,
+            "producer.transaction.timeout.ms": TRANSACTION_MS,
             "scheduled.rebalance.max.delay.ms": 0,
             "offset.flush.interval.ms": 1000,
         }
@@ -410,8 +421,10 @@ def _mirror_settings(source: str, target: str) -> dict[str, object]:
         "replication.factor": 1,
         "tasks.max": 2,
         "to.exactly.once.source.support": "enabled",
+        "to.producer.transaction.timeout.ms": TRANSACTION_MS,
+        "plugin.discovery": "service_load",
         "dedicated.mode.enable.internal.rest": "true",
-        "listeners": f"http://127.0.0.1:{servers.free_run('127.0.0.1', 1)}",
+        "listeners": f"http://127.0.0.1:{servers.free_run(1)}",
         # Translated as often as can be; by default once a minute, and for each hundredth record.
         "offset.lag.max": 0,
     }
@@ -443,12 +456,12 @@ class Mirror(Program):
         )
 
     def partitions(self) -> int:
-        topics = AdminClient({"bootstrap.servers": self.target}).list_topics(MIRRORED).topics
-        return len(topics[MIRRORED].partitions)
+        topics = _admin(self.target).list_topics().topics
+        return len(topics[MIRRORED].partitions) if MIRRORED in topics else 0
 
     def retention(self) -> str:
         resource = ConfigResource(ConfigResource.Type.TOPIC, MIRRORED)
-        admin = AdminClient({"bootstrap.servers": self.target})
+        admin = _admin(self.target)
         return str(admin.describe_configs([resource])[resource].result()["retention.ms"].value)
 
 
@@ -485,7 +498,7 @@ def _commit(bootstrap: str, topic: str, offsets: Mapping[int, int]) -> None:
 
 def _go_on(bootstrap: str, topic: str, count: int) -> list[ck.Message]:
     """Read so many records as a member of ``billing``, from its offsets on, in any order."""
-    settings = {"group.id": "billing", "auto.offset.reset": "error"}
+    settings = {"group.id": "billing", "auto.offset.reset": "earliest"}
     consumer = ck.Consumer({"bootstrap.servers": bootstrap, **settings})
     consumer.subscribe([topic])
     found: list[ck.Message] = []
@@ -504,7 +517,7 @@ def _go_on(bootstrap: str, topic: str, count: int) -> list[ck.Message]:
 
 def _translated(bootstrap: str, topic: str, partitions: int) -> dict[int, int]:
     """The offsets of the group ``billing``, once there is one for each partition."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = _admin(bootstrap)
     group = ck.ConsumerGroupTopicPartitions("billing")
     (future,) = admin.list_consumer_group_offsets([group]).values()
     found = future.result(patience()).topic_partitions
@@ -520,13 +533,16 @@ def mirror_maker_whose_process_is_killed(place: Place) -> None:
     """
     source, directory = place.bootstrap, place.below("mirror")
     _create(source, 1, {"retention.ms": RETENTION_MS}, orders=2)
-    admin = AdminClient({"bootstrap.servers": source})
+    admin = _admin(source)
     with (
-        servers.ServedProcess(directory / "target", servers.DEFAULTS) as to,
+        # Without topics that a question makes: MirrorMaker makes them with as many partitions.
+        servers.ServedProcess(
+            directory / "target", {**SETTINGS, "auto.create.topics.enable": "false"}
+        ) as to,
         Mirror(source, to.bootstrap, directory) as mirror,
     ):
         target, sent = to.bootstrap, 0
-        for number in range(3):
+        for number in range(2):
             _produce(source, "orders", _orders(sent, 2))
             until(functools.partial(mirror.mirrored, 2, sent + 1), f"round {number} is mirrored")
             sent += CHUNK
@@ -565,6 +581,7 @@ class FrameworksSuite(ScriptedSuite):
     quick = ()
     most_left_out = 0
     cheap = False
+    settings = SETTINGS
     scripts = _SCRIPTS
     tools = Place
 
