@@ -13,13 +13,17 @@ from typing import ClassVar
 from tests.clients import toolchain
 from tests.clients.suite import CaseResult, ClientSuite, Outcome
 
-_ENDED = re.compile(r"^--- (PASS|FAIL|SKIP): (\w+) \((\d+\.\d+)s\)$")
+_ENDED = re.compile(r"^ *--- (PASS|FAIL|SKIP): (\S+) \((\d+\.\d+)s\)$")
 _FUNCTION = re.compile(r"^func (Test\w+)\(\w+ \*testing\.T\).*?^}", re.S | re.M)
 _OUTCOMES = {"PASS": Outcome.PASSED, "FAIL": Outcome.FAILED, "SKIP": Outcome.SKIPPED}
 
 
 class GoSuite(ClientSuite):
-    """The tests of one package that talk to a broker."""
+    """The tests of one package that talk to a broker.
+
+    A part of a test may be left out by itself, as ``TEST/PART``. It is a case then, and the test
+    runs without it.
+    """
 
     module: ClassVar[str]
     version: ClassVar[str]
@@ -53,7 +57,7 @@ class GoSuite(ClientSuite):
         self._built = toolchain.built(name, self._recipe, build)
 
     def cases(self) -> list[str]:
-        found = []
+        found = [case for case in self.left_out() if "/" in case]
         for source in sorted((self._built / "sources").glob("*_test.go")):
             text = source.read_text()
             for function in _FUNCTION.finditer(text):
@@ -72,7 +76,9 @@ class GoSuite(ClientSuite):
     def run(self, cases: Sequence[str], bootstrap: str, directory: Path) -> Iterator[CaseResult]:
         missing = set(cases)
         words: list[str] = []
-        command = [self._built / "program", f"-test.run=^({'|'.join(cases)})$"]
+        parts = [case for case in self.left_out() if "/" in case and case not in missing]
+        command = [self._built / "program", f"-test.run={_pattern(cases)}"]
+        command += [f"-test.skip={_pattern(parts)}"] if parts else []
         command += ["-test.v", "-test.timeout=15m"]
         with (
             (directory / f"{self.name}.log").open("w") as log,
@@ -100,3 +106,7 @@ class GoSuite(ClientSuite):
                 yield CaseResult(ended.group(2), outcome, float(ended.group(3)), detail)
         for case in sorted(missing):
             yield CaseResult(case, Outcome.FAILED, 0.0, "did not end:\n" + "".join(words))
+
+
+def _pattern(cases: Sequence[str]) -> str:
+    return "|".join("/".join(f"^{part}$" for part in case.split("/")) for case in cases)

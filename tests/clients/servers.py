@@ -12,6 +12,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from replication.network import Listener
+from replication.server.kafka_server import Exposure
+from replication.server.serving import ServedCluster, serve
 from tests.clients.suite import ClientSuite
 from tests.clients.toolchain import SuiteUnavailable, interop_module
 from tests.support.until import patience, until
@@ -34,7 +37,7 @@ def running(
     settings: Mapping[str, str | int] | None = None,
     brokers: int = 1,
     has_login: bool = False,
-    port: int = 0,
+    as_if: str | None = None,
 ) -> Iterator[str]:
     """Run a broker and give its bootstrap address.
 
@@ -44,18 +47,25 @@ def running(
         settings: broker settings by Kafka's names, over ``DEFAULTS``.
         brokers: of ours.
         has_login: whether ours wants ``USER`` and ``PASSWORD``, over SASL without TLS.
-        port: of the first broker; any by default.
+        as_if: address that the only broker must have, with the id 1.
     Raises:
         SuiteUnavailable: this machine cannot run a real Kafka.
     """
     wanted = {**DEFAULTS, **(settings or {})}
-    if server == "logstore":
-        with ServedProcess(directory, wanted, brokers, port, has_login=has_login) as process:
+    if server == "logstore" and as_if is not None:
+        host, _, port = as_if.rpartition(":")
+        where = {"listen": host, "first_port": int(port), "advertise": host}
+        with counted_from_one(directory, wanted, brokers, **where):
+            yield as_if
+    elif server == "logstore":
+        with ServedProcess(directory, wanted, brokers, has_login=has_login) as process:
             yield process.bootstrap
+    elif as_if is not None and server != as_if:
+        raise SuiteUnavailable(f"only a broker of ours is started at {as_if}")
     elif has_login:
         raise SuiteUnavailable("only a broker of ours is started with a login")
     elif server == "kafka":
-        with _kafka(directory, wanted, port) as bootstrap:
+        with _kafka(directory, wanted) as bootstrap:
             yield bootstrap
     else:
         yield server
@@ -65,17 +75,56 @@ def running_for(
     suite: ClientSuite, server: str, directory: Path
 ) -> contextlib.AbstractContextManager[str]:
     """``running``, as a suite wants it."""
-    return running(server, directory, suite.settings, suite.brokers, suite.has_login, suite.port)
+    return running(server, directory, suite.settings, suite.brokers, suite.has_login, suite.as_if)
 
 
 @contextlib.contextmanager
-def _kafka(directory: Path, settings: Mapping[str, str | int], port: int) -> Iterator[str]:
+def counted_from_one(
+    directory: Path,
+    settings: Mapping[str, str | int],
+    brokers: int,
+    *,
+    listen: str,
+    first_port: int,
+    advertise: str,
+    racks: Mapping[int, str] | None = None,
+) -> Iterator[ServedCluster]:
+    """Run brokers of ours in this process whose ids begin at 1, as some suites expect.
+
+    Broker 0 is there too, and stopped.
+
+    Args:
+        listen: host of the listeners.
+        first_port: that of broker 1; the next ones follow.
+        advertise: host that clients are told.
+        racks: by broker id.
+    Raises:
+        SuiteUnavailable: a port is taken.
+    """
+    try:
+        cluster = serve(
+            directory,
+            brokers=1 + brokers,
+            listeners=[Listener("PLAINTEXT", listen, first_port - 1)],
+            config=settings,
+            exposure=Exposure(advertise),
+            racks=racks,
+        )
+    except OSError as error:
+        raise SuiteUnavailable(f"ports from {first_port - 1} on: {error}") from None
+    with cluster:
+        cluster.stop(0)
+        yield cluster
+
+
+@contextlib.contextmanager
+def _kafka(directory: Path, settings: Mapping[str, str | int]) -> Iterator[str]:
     broker, kafka_jars = interop_module("broker"), interop_module("kafka_jars")
     try:
         kafka_jars.helper_classes()
     except kafka_jars.KafkaUnavailable as error:
         raise SuiteUnavailable(f"no real Kafka: {error}") from None
-    node = broker.KafkaBroker(directory / "kafka", overrides=settings, port=port)
+    node = broker.KafkaBroker(directory / "kafka", overrides=settings)
     try:
         node.format()
         node.start()
@@ -92,7 +141,6 @@ class ServedProcess:
         directory: for its files and ``serve.log``.
         settings: broker settings by Kafka's names.
         has_login: whether it wants ``USER`` and ``PASSWORD``, over SASL without TLS.
-        port: of the first broker, and the next ones follow; by default free ones.
     """
 
     def __init__(
@@ -100,12 +148,11 @@ class ServedProcess:
         directory: Path,
         settings: Mapping[str, str | int],
         brokers: int = 1,
-        port: int = 0,
         *,
         has_login: bool = False,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        listen = f"127.0.0.1:{port or free_run(brokers)}"
+        listen = f"127.0.0.1:{free_run(brokers)}"
         # As ``logstore serve``, in a source tree too that was never installed.
         program = "from replication.cli.serve import serve; serve()"
         self._command = [sys.executable, "-c", program, "--dir", str(directory / "data")]

@@ -48,8 +48,8 @@ class ClientSuite(abc.ABC):
     """What the broker must be set to, by Kafka's names."""
     brokers: ClassVar[int] = 1
     """How many brokers the cases expect; a real Kafka is one all the same."""
-    port: ClassVar[int] = 0
-    """Where the cases look for a broker, if they cannot be told."""
+    as_if: ClassVar[str | None] = None
+    """Where the cases look for a broker with the id 1, if they cannot be told."""
     has_login: ClassVar[bool] = False
     """Whether the broker's listener wants ``servers.USER`` and ``servers.PASSWORD`` (SASL)."""
 

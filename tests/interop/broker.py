@@ -49,7 +49,6 @@ class KafkaBroker:
             One directory may be used by several brokers one after the other.
         overrides: broker configs by Kafka's names, over those of ``properties``.
         heap: the JVM's ``-Xmx``.
-        port: for clients; by default one that is free at each start.
         jvm_options: its others; by default those of a process that ends soon.
     """
 
@@ -59,7 +58,6 @@ class KafkaBroker:
         *,
         overrides: Mapping[str, str | int] | None = None,
         heap: str = "512m",
-        port: int = 0,
         jvm_options: Sequence[str] = kafka_jars.SHORT_JVM,
     ) -> None:
         self.directory = directory
@@ -67,8 +65,7 @@ class KafkaBroker:
         self.log_file = directory / "broker.log"
         self._overrides = dict(overrides or {})
         self._jvm_options = (*jvm_options, f"-Xmx{heap}")  # the later -Xmx counts
-        self._port = port
-        self._ports = self._choose_ports()
+        self._ports = _free_ports(2)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -150,11 +147,7 @@ class KafkaBroker:
                 return
             if BIND_FAILURE not in output or attempt == START_ATTEMPTS:
                 raise self._failure("did not start")
-            self._ports = self._choose_ports()
-
-    def _choose_ports(self) -> list[int]:
-        client, controller = _free_ports(2)
-        return [self._port or client, controller]
+            self._ports = _free_ports(2)
 
     def _launch(self) -> str | None:
         """Start once; return ``None`` when ready, or what the broker wrote before it ended."""

@@ -13,16 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
 
-from replication.network import Listener as BrokerListener
-from replication.server.kafka_server import Exposure
-from replication.server.serving import ServedCluster, serve
+from replication.server.serving import ServedCluster
 from tests.clients import servers, toolchain
 from tests.clients.go_suite import GoSuite
 from tests.clients.suite import CaseResult
 from tests.support.until import until
 
 BROKERS = range(1, 6)
-FIRST_PORT = 29090
+FIRST_PORT = 29091
 TOXIPROXY = "github.com/Shopify/toxiproxy/v2@v2.5.0"
 SETTINGS: Mapping[str, str | int] = {
     "default.replication.factor": 2,
@@ -48,7 +46,7 @@ class SaramaSuite(GoSuite):
     tags = "functional"
     pinned = f"sarama {version}, with toxiproxy 2.5.0"
     quick = ()
-    most_left_out = 0
+    most_left_out = 5
 
     def ready(self) -> bool:
         return super().ready() and toolchain.is_built("toxiproxy", TOXIPROXY)
@@ -72,18 +70,20 @@ class SaramaSuite(GoSuite):
 
     def run(self, cases: Sequence[str], bootstrap: str, directory: Path) -> Iterator[CaseResult]:
         """As ``GoSuite.run``, on brokers of the suite's own: ``bootstrap`` is not used."""
-        listener = BrokerListener("PLAINTEXT", "127.0.0.2", FIRST_PORT)
-        cluster = serve(
-            directory / "data",
-            # The tests count brokers from 1 on.
-            brokers=len(BROKERS) + 1,
-            listeners=[listener],
-            config=SETTINGS,
-            exposure=Exposure("127.0.0.1"),
+        cluster = servers.counted_from_one(
+            directory / "brokers",
+            SETTINGS,
+            len(BROKERS),
+            listen="127.0.0.2",
+            first_port=FIRST_PORT,
+            advertise="127.0.0.1",
             racks={broker: str(broker) for broker in BROKERS},
         )
-        with cluster, self._proxies(directory) as proxies, _docker(cluster, directory) as path:
-            cluster.stop(0)
+        with (
+            cluster as brokers,
+            self._proxies(directory) as proxies,
+            _docker(brokers, directory) as path,
+        ):
             self._environment = {
                 "TOXIPROXY_ADDR": proxies,
                 "KAFKA_VERSION": "4.3.1",
@@ -105,11 +105,11 @@ class SaramaSuite(GoSuite):
         try:
             until(lambda: _ask(f"{url}/proxies"), "toxiproxy starts")
             for broker in BROKERS:
-                at = FIRST_PORT + broker
+                at = FIRST_PORT - 1 + broker
                 proxy = {"name": f"kafka{broker}", "enabled": True}
                 proxy |= {"listen": f"127.0.0.1:{at}", "upstream": f"127.0.0.2:{at}"}
                 if not _ask(f"{url}/proxies", proxy):
-                    raise toolchain.SuiteUnavailable(f"port {at} is taken")
+                    raise toolchain.SuiteUnavailable(f"toxiproxy cannot have the port {at}")
             yield url
         finally:
             process.terminate()
