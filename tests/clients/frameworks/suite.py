@@ -578,7 +578,7 @@ class FrameworksSuite(ScriptedSuite):
 
     name = "kafka-frameworks"
     pinned = f"Apache Kafka {VERSION}: kafka-streams, connect-runtime, connect-file, connect-mirror"
-    quick = ()
+    quick = ("streams_while_brokers_crash",)
     most_left_out = 0
     cheap = False
     settings = SETTINGS

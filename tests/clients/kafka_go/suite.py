@@ -20,7 +20,7 @@ class KafkaGoSuite(GoSuite):
         r"localhost:9092|newLocalClient|createTopic|clientCreateTopic|newTestWriter"
     )
     quick = ()
-    most_left_out = 11
+    most_left_out = 13
     as_if = "localhost:9092"
     settings: ClassVar[Mapping[str, str | int]] = {
         "num.partitions": 1,
