@@ -37,7 +37,6 @@ def running(
     settings: Mapping[str, str | int] | None = None,
     brokers: int = 1,
     has_login: bool = False,
-    as_if: str | None = None,
 ) -> Iterator[str]:
     """Run a broker and give its bootstrap address.
 
@@ -47,21 +46,13 @@ def running(
         settings: broker settings by Kafka's names, over ``DEFAULTS``.
         brokers: of ours.
         has_login: whether ours wants ``USER`` and ``PASSWORD``, over SASL without TLS.
-        as_if: address that the only broker must have, with the id 1.
     Raises:
         SuiteUnavailable: this machine cannot run a real Kafka.
     """
     wanted = {**DEFAULTS, **(settings or {})}
-    if server == "logstore" and as_if is not None:
-        host, _, port = as_if.rpartition(":")
-        where = {"listen": host, "first_port": int(port), "advertise": host}
-        with counted_from_one(directory, wanted, brokers, **where):
-            yield as_if
-    elif server == "logstore":
+    if server == "logstore":
         with ServedProcess(directory, wanted, brokers, has_login=has_login) as process:
             yield process.bootstrap
-    elif as_if is not None and server != as_if:
-        raise SuiteUnavailable(f"only a broker of ours is started at {as_if}")
     elif has_login:
         raise SuiteUnavailable("only a broker of ours is started with a login")
     elif server == "kafka":
@@ -74,8 +65,10 @@ def running(
 def running_for(
     suite: ClientSuite, server: str, directory: Path
 ) -> contextlib.AbstractContextManager[str]:
-    """``running``, as a suite wants it."""
-    return running(server, directory, suite.settings, suite.brokers, suite.has_login, suite.as_if)
+    """``running``, as a suite wants it; no address for one that starts brokers of ours itself."""
+    if suite.has_brokers and server == "logstore":
+        return contextlib.nullcontext("")
+    return running(server, directory, suite.settings, suite.brokers, suite.has_login)
 
 
 @contextlib.contextmanager

@@ -47,6 +47,7 @@ class SaramaSuite(GoSuite):
     pinned = f"sarama {version}, with toxiproxy 2.5.0"
     quick = ()
     most_left_out = 5
+    has_brokers = True
 
     def ready(self) -> bool:
         return super().ready() and toolchain.is_built("toxiproxy", TOXIPROXY)
@@ -69,7 +70,8 @@ class SaramaSuite(GoSuite):
         return self._environment
 
     def run(self, cases: Sequence[str], bootstrap: str, directory: Path) -> Iterator[CaseResult]:
-        """As ``GoSuite.run``, on brokers of the suite's own: ``bootstrap`` is not used."""
+        if bootstrap:
+            raise toolchain.SuiteUnavailable("its tests stop and start brokers of ours")
         cluster = servers.counted_from_one(
             directory / "brokers",
             SETTINGS,
