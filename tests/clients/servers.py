@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Self
 
 from replication.network import Listener
 from replication.server.kafka_server import Exposure
@@ -201,7 +202,7 @@ class ServedProcess:
             except subprocess.TimeoutExpired:
                 self.kill()
 
-    def __enter__(self) -> ServedProcess:
+    def __enter__(self) -> Self:
         try:
             self.start()
         except BaseException:

@@ -16,7 +16,7 @@ import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
@@ -110,7 +110,7 @@ class Program:
     def kill(self) -> None:
         self.end(signal.SIGKILL)
 
-    def __enter__(self) -> Program:
+    def __enter__(self) -> Self:
         self.start()
         return self
 

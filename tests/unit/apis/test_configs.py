@@ -133,6 +133,7 @@ class TestDescribe:
 
 class TestIncrementalAlter:
     def test_set_append_subtract_delete(self, kafka: ServedCluster, client: WireClient) -> None:
+        """Each is there as soon as it is answered (W-26)."""
         name = new_name()
         kafka.create_topic(name)
         op = AlterConfigOp
