@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from logstore.common.config import LogConfig, Properties
 from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
 from replication.apis.common.topic_names import is_valid, missing_code
-from replication.apis.common.waits import Gathering
+from replication.apis.common.waits import Gathering, MetadataWaits
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import (
@@ -25,6 +25,8 @@ from replication.common.messages import (
 from replication.common.state import Endpoint
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
+
+ALTERATION_WAIT_MS = 500  # for good only if another client alters the same keys meanwhile
 
 
 class ResourceType(IntEnum):
@@ -173,9 +175,10 @@ class ConfigsApi:
         configs: the broker's own, topics' defaults included.
     """
 
-    def __init__(self, broker: Broker, configs: Sequence[Properties]) -> None:
+    def __init__(self, broker: Broker, waits: MetadataWaits, configs: Sequence[Properties]) -> None:
         self._broker = broker
         self._metadata = broker.metadata
+        self._waits = waits
         self._configs = configs
 
     @property
@@ -289,6 +292,24 @@ class ConfigsApi:
         done: Any,
         kind: Any,
     ) -> None:
+        """Answered when this broker shows the changes, or after a moment.
+
+        A client that describes the topic next finds what it altered, and AlterConfigs, which drops
+        what it does not name, knows what there is to drop.
+        """
+
+        def asked(answers: Sequence[TopicResponse]) -> None:
+            altered = [
+                (resource.resource_name, changes)
+                for (resource, changes), answer in zip(resources, answers, strict=True)
+                if changes and not validate_only and answer.error_code is ErrorCode.NONE
+            ]
+            self._waits.until(
+                lambda: all(self._shows(*each) for each in altered),
+                ALTERATION_WAIT_MS,
+                lambda _: finish(answers),
+            )
+
         def finish(answers: Sequence[TopicResponse]) -> None:
             done(
                 tuple(
@@ -302,7 +323,7 @@ class ConfigsApi:
                 )
             )
 
-        gathering: Gathering[TopicResponse] = Gathering(len(resources), finish)
+        gathering: Gathering[TopicResponse] = Gathering(len(resources), asked)
 
         def take(at: int, answer: Response | None) -> None:
             if not isinstance(answer, TopicResponse):
@@ -325,6 +346,10 @@ class ConfigsApi:
                 partial(take, at),
             )
 
+    def _shows(self, topic: str, changes: Iterable[AlterableConfig]) -> bool:
+        own = self._metadata.topic_config(topic)
+        return own is None or all(_is_made(each, own) for each in changes)
+
     def _refusal(
         self, resource_type: int, name: str, changes: list[AlterableConfig] | None
     ) -> TopicResponse | None:
@@ -341,6 +366,23 @@ class ConfigsApi:
                 )
             case _:
                 return _unknown_type(resource_type)
+
+
+def _is_made(change: AlterableConfig, own: Mapping[str, str]) -> bool:
+    """Whether a topic's own configuration looks as if a change was made."""
+    key, value, operation = change
+    if operation is AlterConfigOp.DELETE:
+        return key not in own
+    if operation is AlterConfigOp.SET:
+        return own.get(key) == value
+    if key not in own:
+        return False
+    parts, present = _parts(value or ""), _parts(own[key])
+    return parts <= present if operation is AlterConfigOp.APPEND else not parts & present
+
+
+def _parts(text: str) -> set[str]:
+    return set(map(str.strip, text.split(","))) - {""}
 
 
 def _unknown_type(resource_type: int) -> TopicResponse:

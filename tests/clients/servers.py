@@ -6,11 +6,16 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Self
 
+from replication.network import Listener
+from replication.server.kafka_server import Exposure
+from replication.server.serving import ServedCluster, serve
 from tests.clients.suite import ClientSuite
 from tests.clients.toolchain import SuiteUnavailable, interop_module
 from tests.support.until import patience, until
@@ -47,8 +52,8 @@ def running(
     """
     wanted = {**DEFAULTS, **(settings or {})}
     if server == "logstore":
-        with _logstore(directory, wanted, brokers, has_login) as bootstrap:
-            yield bootstrap
+        with ServedProcess(directory, wanted, brokers, has_login=has_login) as process:
+            yield process.bootstrap
     elif has_login:
         raise SuiteUnavailable("only a broker of ours is started with a login")
     elif server == "kafka":
@@ -61,8 +66,49 @@ def running(
 def running_for(
     suite: ClientSuite, server: str, directory: Path
 ) -> contextlib.AbstractContextManager[str]:
-    """``running``, as a suite wants it."""
+    """``running``, as a suite wants it; no address for one that starts brokers of ours itself."""
+    if suite.has_brokers and server == "logstore":
+        return contextlib.nullcontext("")
     return running(server, directory, suite.settings, suite.brokers, suite.has_login)
+
+
+@contextlib.contextmanager
+def counted_from_one(
+    directory: Path,
+    settings: Mapping[str, str | int],
+    brokers: int,
+    *,
+    listen: str,
+    first_port: int,
+    advertise: str,
+    racks: Mapping[int, str] | None = None,
+) -> Iterator[ServedCluster]:
+    """Run brokers of ours in this process whose ids begin at 1, as some suites expect.
+
+    Broker 0 is there too, and stopped.
+
+    Args:
+        listen: host of the listeners.
+        first_port: that of broker 1; the next ones follow.
+        advertise: host that clients are told.
+        racks: by broker id.
+    Raises:
+        SuiteUnavailable: a port is taken.
+    """
+    try:
+        cluster = serve(
+            directory,
+            brokers=1 + brokers,
+            listeners=[Listener("PLAINTEXT", listen, first_port - 1)],
+            config=settings,
+            exposure=Exposure(advertise),
+            racks=racks,
+        )
+    except OSError as error:
+        raise SuiteUnavailable(f"ports from {first_port - 1} on: {error}") from None
+    with cluster:
+        cluster.stop(0)
+        yield cluster
 
 
 @contextlib.contextmanager
@@ -81,51 +127,100 @@ def _kafka(directory: Path, settings: Mapping[str, str | int]) -> Iterator[str]:
         node.kill()
 
 
-@contextlib.contextmanager
-def _logstore(
-    directory: Path, settings: Mapping[str, str | int], brokers: int, has_login: bool
-) -> Iterator[str]:
-    directory.mkdir(parents=True, exist_ok=True)
-    # As ``logstore serve``, in a source tree too that was never installed.
-    program = "from replication.cli.serve import serve; serve()"
-    command = [sys.executable, "-c", program, "--dir", str(directory / "data")]
-    command += ["--brokers", str(brokers)]
-    if has_login:
-        users = directory / "users"
-        users.write_text(f"{USER}:{PASSWORD}\n")
-        command += ["--listen", "SASL_PLAINTEXT://127.0.0.1:0", "--users", str(users)]
-    else:
-        command += ["--listen", "127.0.0.1:0"]
-    for name, value in settings.items():
-        command += ["--config", f"{name}={value}"]
-    log_file = directory / "serve.log"
-    with log_file.open("wb") as log:
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
+class ServedProcess:
+    """``logstore serve`` as a process of its own. It may be killed and started again, at the same
+    addresses with the same files.
+
+    Args:
+        directory: for its files and ``serve.log``.
+        settings: broker settings by Kafka's names.
+        has_login: whether it wants ``USER`` and ``PASSWORD``, over SASL without TLS.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: Mapping[str, str | int],
+        brokers: int = 1,
+        *,
+        has_login: bool = False,
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        listen = f"127.0.0.1:{free_run(brokers)}"
+        # As ``logstore serve``, in a source tree too that was never installed.
+        program = "from replication.cli.serve import serve; serve()"
+        self._command = [sys.executable, "-c", program, "--dir", str(directory / "data")]
+        self._command += ["--brokers", str(brokers)]
+        if has_login:
+            users = directory / "users"
+            users.write_text(f"{USER}:{PASSWORD}\n")
+            listen = f"SASL_PLAINTEXT://{listen}"
+            self._command += ["--users", str(users)]
+        self._command += ["--listen", listen]
+        for name, value in settings.items():
+            self._command += ["--config", f"{name}={value}"]
+        self._log_file = directory / "serve.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.bootstrap = ""
+
+    def start(self) -> None:
+        """Start and return when all brokers are ready."""
+        with self._log_file.open("wb") as log:
+            process = self._process = subprocess.Popen(
+                self._command,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+        def written() -> str:
+            return self._log_file.read_text(errors="replace")
+
+        until(
+            lambda: process.poll() is not None or READY.search(written()), "logstore serve starts"
         )
-    try:
-        yield _address(process, log_file)
-    finally:
-        process.send_signal(signal.SIGTERM)
+        if process.poll() is not None:
+            raise RuntimeError(f"logstore serve ended with {process.returncode}:\n{written()}")
+        found = READY.search(written())
+        assert found is not None
+        self.bootstrap = found.group(1)
+
+    def kill(self) -> None:
+        """End it as ``kill -9`` does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> None:
+        """End it as an operator does, or kill it if that takes too long."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(patience())
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def __enter__(self) -> Self:
         try:
-            process.wait(patience())
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.stop()
 
 
-def _address(process: subprocess.Popen[bytes], log_file: Path) -> str:
-    def written() -> str:
-        return log_file.read_text(errors="replace")
-
-    until(lambda: process.poll() is not None or READY.search(written()), "logstore serve starts")
-    if process.poll() is not None:
-        raise RuntimeError(f"logstore serve ended with {process.returncode}:\n{written()}")
-    found = READY.search(written())
-    assert found is not None
-    return found.group(1)
+def free_run(count: int) -> int:
+    """The first of so many ports in a row that nobody listens on: brokers keep their addresses."""
+    while True:
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError, OverflowError):
+            first = 0
+            for number in range(count):
+                each = stack.enter_context(socket.socket())
+                each.bind(("127.0.0.1", first + number if first else 0))
+                first = first or each.getsockname()[1]
+            return first

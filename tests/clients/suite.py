@@ -48,6 +48,8 @@ class ClientSuite(abc.ABC):
     """What the broker must be set to, by Kafka's names."""
     brokers: ClassVar[int] = 1
     """How many brokers the cases expect; a real Kafka is one all the same."""
+    has_brokers: ClassVar[bool] = False
+    """Whether ``run`` starts brokers of ours itself, when it is given no address."""
     has_login: ClassVar[bool] = False
     """Whether the broker's listener wants ``servers.USER`` and ``servers.PASSWORD`` (SASL)."""
 
@@ -90,6 +92,8 @@ class ClientSuite(abc.ABC):
         """Run cases against a broker and give one result for each, in any order.
 
         Args:
-            bootstrap: ``host:port``.
+            bootstrap: ``host:port``; empty if the suite has brokers of its own.
             directory: for the suite's own files and logs, which are kept when a case fails.
+        Raises:
+            SuiteUnavailable: it cannot use this broker, or a port is taken that it needs.
         """

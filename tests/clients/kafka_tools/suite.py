@@ -7,21 +7,15 @@ from __future__ import annotations
 
 import json
 import re
-import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.clients import toolchain
-from tests.clients.suite import CaseResult, ClientSuite, Outcome
+from tests.clients.scripted import ProgramFailed, Script, ScriptedSuite, equal, expect, script
 
 TOOL_TIMEOUT_S = 90
-_CASES: dict[str, Callable[[KafkaTools], None]] = {}
-
-
-class ToolFailed(Exception):
-    """A tool printed something else than it should; the text has both."""
+_CASES: dict[str, Script] = {}
 
 
 class KafkaTools:
@@ -53,7 +47,7 @@ class KafkaTools:
         answer = self.run(
             "TopicCommand", "--create", "--topic", name, "--partitions", partitions, *options
         )
-        _expect(f"Created topic {name}", answer)
+        expect(f"Created topic {name}", answer)
         return name
 
     def produce(self, topic: str, count: int, acks: int = -1) -> None:
@@ -63,7 +57,7 @@ class KafkaTools:
         )
         sent = _events(said, "producer_send_success")
         if len(sent) != count:
-            raise ToolFailed(f"{len(sent)} of {count} acknowledged:\n{said[-1500:]}")
+            raise ProgramFailed(f"{len(sent)} of {count} acknowledged:\n{said[-1500:]}")
 
     def consume(self, topic: str, count: int, *options: str) -> list[str]:
         """Return the values of a topic as the console consumer reads them.
@@ -91,24 +85,9 @@ _CONSUMERS = "org.apache.kafka.tools.consumer"
 _GROUPS = f"{_CONSUMERS}.group.ConsumerGroupCommand"
 _OTHER_OPTION = ("TransactionalMessageCopier",)
 _OPTION_AFTER_COMMAND = ("ClusterTool",)
-_OWN_WORDS = 1500
 
 
-def _case(function: Callable[[KafkaTools], None]) -> Callable[[KafkaTools], None]:
-    _CASES[function.__name__] = function
-    return function
-
-
-def _expect(pattern: str, said: str) -> re.Match[str]:
-    found = re.search(pattern, said, re.M)
-    if found is None:
-        raise ToolFailed(f"not /{pattern}/:\n{said[-_OWN_WORDS:]}")
-    return found
-
-
-def _equal(expected: object, found: object) -> None:
-    if expected != found:
-        raise ToolFailed(f"expected {expected!r:.700}\nfound {found!r:.700}")
+_case = script(_CASES)
 
 
 def _events(said: str, name: str) -> list[dict[str, Any]]:
@@ -124,8 +103,8 @@ def _numbers(count: int) -> list[str]:
 def broker_api_versions(tools: KafkaTools) -> None:
     """The ranges that the broker says it serves."""
     said = tools.run("BrokerApiVersionsCommand")
-    _expect(r"Produce\(0\): 0 to (11|12|13)", said)
-    _expect(r"Fetch\(1\): 4 to 1[2-8]", said)
+    expect(r"Produce\(0\): 0 to (11|12|13)", said)
+    expect(r"Fetch\(1\): 4 to 1[2-8]", said)
 
 
 @_case
@@ -139,11 +118,11 @@ def verifiable_producer_and_consumer(tools: KafkaTools) -> None:
         *("--reset-policy", "earliest"),
     )
     read = sum(event["count"] for event in _events(said, "records_consumed"))
-    _equal(3000, read)
+    equal(3000, read)
     committed = _events(said, "offsets_committed")
-    _equal(True, bool(committed) and all(event["success"] for event in committed))
+    equal(True, bool(committed) and all(event["success"] for event in committed))
     last = {o["partition"]: o["offset"] for event in committed for o in event["offsets"]}
-    _equal(3000, sum(last.values()))
+    equal(3000, sum(last.values()))
 
 
 @_case
@@ -152,7 +131,7 @@ def verifiable_producer_with_each_acks(tools: KafkaTools) -> None:
     for acks in (0, 1, -1):
         topic = tools.topic(f"acks{acks}")
         tools.produce(topic, 500, acks)
-        _equal(_numbers(500), tools.consume(topic, 500))
+        equal(_numbers(500), tools.consume(topic, 500))
 
 
 @_case
@@ -182,8 +161,8 @@ def _copy(tools: KafkaTools, name: str, *options: str) -> None:
         *("--output-topic", target, "--transactional-id", name, "--consumer-group", name),
         *("--transaction-size", 90, *options),
     )
-    _expect('"ShutdownComplete".*"consumed":1000,"remaining":0', said)
-    _equal(_numbers(1000), tools.consume(target, 1000, "--isolation-level", "read_committed"))
+    expect('"ShutdownComplete".*"consumed":1000,"remaining":0', said)
+    equal(_numbers(1000), tools.consume(target, 1000, "--isolation-level", "read_committed"))
 
 
 @_case
@@ -200,7 +179,7 @@ def client_compatibility_test(tools: KafkaTools) -> None:
         *("--describe-acls-supported", str(acls), "--describe-configs-supported", "True"),
         *("--idempotent-producer-supported", "True"),
     )
-    _expect("All client features that were tested passed|SUCCESS", said)
+    expect("All client features that were tested passed|SUCCESS", said)
 
 
 @_case
@@ -211,9 +190,9 @@ def producer_and_consumer_performance(tools: KafkaTools) -> None:
         "ProducerPerformance",
         *("--topic", topic, "--num-records", 20000, "--record-size", 100, "--throughput", -1),
     )
-    _expect("20000 records sent", said)
+    expect("20000 records sent", said)
     said = tools.run("ConsumerPerformance", "--topic", topic, "--num-records", 20000)
-    _equal("20000", said.splitlines()[1].split(", ")[4])
+    equal("20000", said.splitlines()[1].split(", ")[4])
 
 
 @_case
@@ -225,9 +204,9 @@ def producer_performance_in_transactions(tools: KafkaTools) -> None:
         *("--topic", topic, "--num-records", 5000, "--record-size", 100, "--throughput", -1),
         *("--transactional-id", "performance", "--transaction-duration-ms", 100),
     )
-    _expect("5000 records sent", said)
+    expect("5000 records sent", said)
     read = tools.consume(topic, 5000, "--isolation-level", "read_committed")
-    _equal(5000, len(read))
+    equal(5000, len(read))
 
 
 @_case
@@ -239,7 +218,7 @@ def end_to_end_latency(tools: KafkaTools) -> None:
         *("--topic", "latency", "--num-records", 100),
         *("--producer-acks", "all", "--record-size", 20),
     )
-    _expect("Avg latency", said)
+    expect("Avg latency", said)
 
 
 @_case
@@ -250,7 +229,7 @@ def console_producer_and_consumer(tools: KafkaTools) -> None:
     options = "--reader-property=parse.key=true", "--reader-property=parse.headers=true"
     tools.run("ConsoleProducer", "--topic", topic, *options, stdin=lines)
     shown = "--formatter-property=print.key=true", "--formatter-property=print.headers=true"
-    _equal(lines.splitlines(), tools.consume(topic, 20, *shown))
+    equal(lines.splitlines(), tools.consume(topic, 20, *shown))
 
 
 @_case
@@ -260,22 +239,22 @@ def each_codec(tools: KafkaTools) -> None:
         topic = tools.topic(f"codec-{codec}")
         lines = "".join(f"{number} {'x' * 50}\n" for number in range(500))
         tools.run("ConsoleProducer", "--topic", topic, "--compression-codec", codec, stdin=lines)
-        _equal(lines.splitlines(), tools.consume(topic, 500))
+        equal(lines.splitlines(), tools.consume(topic, 500))
 
 
 @_case
 def topics(tools: KafkaTools) -> None:
     """Create, list, describe, widen, delete."""
     tools.topic("topics", 2, retention_ms=123456, cleanup_policy="compact")
-    _expect("^topics$", tools.run("TopicCommand", "--list"))
+    expect("^topics$", tools.run("TopicCommand", "--list"))
     said = tools.run("TopicCommand", "--describe", "--topic", "topics")
-    _expect(r"PartitionCount: 2\s+ReplicationFactor: 1\s+Configs: .*retention.ms=123456", said)
+    expect(r"PartitionCount: 2\s+ReplicationFactor: 1\s+Configs: .*retention.ms=123456", said)
     tools.run("TopicCommand", "--alter", "--topic", "topics", "--partitions", 5)
     said = tools.run("TopicCommand", "--describe", "--topic", "topics")
-    _expect(r"PartitionCount: 5", said)
-    _equal(5, len(re.findall(r"Partition: \d\s+Leader: \d+\s+Replicas: \d+\s+Isr: \d+", said)))
+    expect(r"PartitionCount: 5", said)
+    equal(5, len(re.findall(r"Partition: \d\s+Leader: \d+\s+Replicas: \d+\s+Isr: \d+", said)))
     tools.run("TopicCommand", "--delete", "--topic", "topics")
-    _equal(None, re.search("^topics$", tools.run("TopicCommand", "--list"), re.M))
+    equal(None, re.search("^topics$", tools.run("TopicCommand", "--list"), re.M))
 
 
 @_case
@@ -287,13 +266,13 @@ def topic_configs(tools: KafkaTools) -> None:
     added = "max.message.bytes=2000,cleanup.policy=[compact,delete]"
     tools.run(command, "--alter", *entity, "--add-config", added)
     said = tools.run(command, "--describe", *entity)
-    _expect("max.message.bytes=2000", said)
-    _expect("cleanup.policy=compact,delete", said)
+    expect("max.message.bytes=2000", said)
+    expect("cleanup.policy=compact,delete", said)
     tools.run(command, "--alter", *entity, "--delete-config", "max.message.bytes")
     said = tools.run(command, "--describe", *entity)
-    _equal(None, re.search("max.message.bytes=2000", said))
+    equal(None, re.search("max.message.bytes=2000", said))
     everything = tools.run(command, "--describe", "--all", *entity)
-    _expect("max.message.bytes=1048588 .*DEFAULT_CONFIG:message.max.bytes=1048588", everything)
+    expect("max.message.bytes=1048588 .*DEFAULT_CONFIG:message.max.bytes=1048588", everything)
 
 
 @_case
@@ -304,11 +283,11 @@ def broker_configs(tools: KafkaTools) -> None:
     said = tools.run(
         command, "--describe", "--all", "--entity-type", "brokers", "--entity-name", node
     )
-    _expect("log.retention|num.partitions|log.segment.bytes", said)
+    expect("log.retention|num.partitions|log.segment.bytes", said)
 
 
 def _node_id(tools: KafkaTools) -> str:
-    return _expect(r"\(id: (\d+) ", tools.run("BrokerApiVersionsCommand")).group(1)
+    return expect(r"\(id: (\d+) ", tools.run("BrokerApiVersionsCommand")).group(1)
 
 
 @_case
@@ -317,19 +296,19 @@ def groups(tools: KafkaTools) -> None:
     topic = tools.topic("grouped")
     tools.produce(topic, 200)
     tools.consume(topic, 200, "--group", "grouped-group")
-    _expect("^grouped-group$", tools.run(_GROUPS, "--list"))
+    expect("^grouped-group$", tools.run(_GROUPS, "--list"))
     group = "--group", "grouped-group"
     said = tools.run(_GROUPS, "--describe", *group)
-    _expect(r"grouped-group\s+grouped\s+0\s+(\d+)\s+\1\s+0", said)
+    expect(r"grouped-group\s+grouped\s+0\s+(\d+)\s+\1\s+0", said)
     said = tools.run(_GROUPS, "--describe", *group, "--state")
-    _expect(r"grouped-group\s.*\s(Empty|Stable)\s+\d", said)
+    expect(r"grouped-group\s.*\s(Empty|Stable)\s+\d", said)
     reset = "--reset-offsets", "--to-offset", "3", "--topic", f"{topic}:0", "--execute"
-    _expect(r"grouped-group\s+grouped\s+0\s+3", tools.run(_GROUPS, *group, *reset))
-    _expect(r"grouped-group\s+grouped\s+0\s+3\s", tools.run(_GROUPS, "--describe", *group))
+    expect(r"grouped-group\s+grouped\s+0\s+3", tools.run(_GROUPS, *group, *reset))
+    expect(r"grouped-group\s+grouped\s+0\s+3\s", tools.run(_GROUPS, "--describe", *group))
     said = tools.run(_GROUPS, "--delete-offsets", *group, "--topic", f"{topic}:0")
-    _expect("successful|Successful", said)
-    _expect("was successful", tools.run(_GROUPS, "--delete", *group))
-    _equal(None, re.search("^grouped-group$", tools.run(_GROUPS, "--list"), re.M))
+    expect("successful|Successful", said)
+    expect("was successful", tools.run(_GROUPS, "--delete", *group))
+    equal(None, re.search("^grouped-group$", tools.run(_GROUPS, "--list"), re.M))
 
 
 @_case
@@ -338,7 +317,7 @@ def group_list(tools: KafkaTools) -> None:
     topic = tools.topic("listed")
     tools.produce(topic, 5)
     tools.consume(topic, 5, "--group", "listed-group")
-    _expect(r"^listed-group\s+Classic\s+consumer", tools.run("GroupsCommand", "--list"))
+    expect(r"^listed-group\s+Classic\s+consumer", tools.run("GroupsCommand", "--list"))
 
 
 @_case
@@ -347,16 +326,16 @@ def offsets(tools: KafkaTools) -> None:
     topic = tools.topic("offsets")
     tools.produce(topic, 100)
     which = "--topic", topic, "--time"
-    _expect("^offsets:0:0$", tools.run("GetOffsetShell", *which, "earliest"))
-    _expect("^offsets:0:100$", tools.run("GetOffsetShell", *which, "latest"))
-    _expect("^offsets:0:0$", tools.run("GetOffsetShell", *which, 1000))
-    _expect(r"^offsets:0:\d+$", tools.run("GetOffsetShell", *which, "max-timestamp"))
+    expect("^offsets:0:0$", tools.run("GetOffsetShell", *which, "earliest"))
+    expect("^offsets:0:100$", tools.run("GetOffsetShell", *which, "latest"))
+    expect("^offsets:0:0$", tools.run("GetOffsetShell", *which, 1000))
+    expect(r"^offsets:0:\d+$", tools.run("GetOffsetShell", *which, "max-timestamp"))
     wanted = {"partitions": [{"topic": topic, "partition": 0, "offset": 40}], "version": 1}
     listed = tools.file("deleted.json", json.dumps(wanted))
     said = tools.run("DeleteRecordsCommand", "--offset-json-file", listed)
-    _expect("low_watermark: 40", said)
-    _expect("^offsets:0:40$", tools.run("GetOffsetShell", *which, "earliest"))
-    _equal([str(n) for n in range(40, 100)], tools.consume(topic, 60))
+    expect("low_watermark: 40", said)
+    expect("^offsets:0:40$", tools.run("GetOffsetShell", *which, "earliest"))
+    equal([str(n) for n in range(40, 100)], tools.consume(topic, 60))
 
 
 @_case
@@ -367,8 +346,8 @@ def log_directories(tools: KafkaTools) -> None:
     said = tools.run("LogDirsCommand", "--describe", "--topic-list", topic)
     described = json.loads(said[said.index("{") :].splitlines()[0])
     (partition,) = described["brokers"][0]["logDirs"][0]["partitions"]
-    _equal("sized-0", partition["partition"])
-    _equal(True, partition["size"] > 500)
+    equal("sized-0", partition["partition"])
+    equal(True, partition["size"] > 500)
 
 
 @_case
@@ -379,15 +358,15 @@ def leader_election(tools: KafkaTools) -> None:
         "LeaderElectionCommand",
         *("--election-type", "preferred", "--topic", topic, "--partition", 0),
     )
-    _expect("Valid replica already elected|Successfully completed", said)
+    expect("Valid replica already elected|Successfully completed", said)
 
 
 @_case
 def cluster_id(tools: KafkaTools) -> None:
     """The cluster's id and its endpoints."""
-    _expect(r"Cluster ID: \S+", tools.run("ClusterTool", "cluster-id"))
+    expect(r"Cluster ID: \S+", tools.run("ClusterTool", "cluster-id"))
     said = tools.run("ClusterTool", "list-endpoints")
-    _expect(re.escape(tools.bootstrap.rpartition(":")[2]), said)
+    expect(re.escape(tools.bootstrap.rpartition(":")[2]), said)
 
 
 @_case
@@ -400,16 +379,16 @@ def transactions(tools: KafkaTools) -> None:
         *("--transactional-id", "shown"),
     )
     said = tools.run("TransactionsCommand", "list")
-    _expect(r"^shown\s+\d+\s+\d+\s+CompleteCommit", said)
+    expect(r"^shown\s+\d+\s+\d+\s+CompleteCommit", said)
     said = tools.run("TransactionsCommand", "describe", "--transactional-id", "shown")
-    _expect("CompleteCommit", said)
+    expect("CompleteCommit", said)
     said = tools.run(
         "TransactionsCommand", "describe-producers", "--topic", topic, "--partition", 0
     )
-    _expect(r"^\d+\s+\d+\s+-?\d+\s+-?\d+", said)
+    expect(r"^\d+\s+\d+\s+-?\d+\s+-?\d+", said)
     within = "--topic", topic, "--max-transaction-timeout", 0
     said = tools.run("TransactionsCommand", "find-hanging", *within)
-    _equal(1, len(said.splitlines()))  # the heading
+    equal(1, len(said.splitlines()))  # the heading
     where = "--topic", topic, "--partition", 0, "--start-offset", 0
     tools.run("TransactionsCommand", "abort", *where, statuses=(1,))  # nothing is open there
 
@@ -418,10 +397,10 @@ def transactions(tools: KafkaTools) -> None:
 def acls_are_refused(tools: KafkaTools) -> None:
     """Without an authorizer the tool says so."""
     said = tools.run("AclCommand", "--list", statuses=(0, 1))
-    _expect("SecurityDisabledException|UnsupportedVersionException", said)
+    expect("SecurityDisabledException|UnsupportedVersionException", said)
 
 
-class KafkaToolsSuite(ClientSuite):
+class KafkaToolsSuite(ScriptedSuite):
     """Producers, consumers, copiers and admin tools of the Java distribution."""
 
     name = "kafka-tools"
@@ -429,6 +408,8 @@ class KafkaToolsSuite(ClientSuite):
     quick = ("verifiable_producer_and_consumer",)
     most_left_out = 0
     cheap = True
+    scripts = _CASES
+    tools = KafkaTools
 
     def ready(self) -> bool:
         try:
@@ -443,17 +424,3 @@ class KafkaToolsSuite(ClientSuite):
             jars.helper_classes()
         except jars.KafkaUnavailable as error:
             raise toolchain.SuiteUnavailable(str(error)) from None
-
-    def cases(self) -> list[str]:
-        return list(_CASES)
-
-    def run(self, cases: Sequence[str], bootstrap: str, directory: Path) -> Iterator[CaseResult]:
-        tools = KafkaTools(bootstrap, directory)
-        for case in cases:
-            began = time.monotonic()
-            outcome, detail = Outcome.PASSED, ""
-            try:
-                _CASES[case](tools)
-            except Exception:
-                outcome, detail = Outcome.FAILED, traceback.format_exc()[-3000:]
-            yield CaseResult(case, outcome, time.monotonic() - began, detail)
