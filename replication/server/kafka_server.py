@@ -20,6 +20,7 @@ from replication.network import (
     NetworkServer,
     ReceivedRequest,
     Respond,
+    with_inter_broker,
 )
 from replication.protocol import ApiKey
 from replication.replica_manager.metadata_cache import MetadataCache
@@ -173,9 +174,9 @@ class FrontDoors:
     ) -> None:
         self.faults = RequestFaults()
         self.opened: dict[int, KafkaServer] = {}
-        config = config.of_cluster(len(broker_ids))
         self._config = config._replace(network=config.network.with_absolute_paths())
         self._exposure = exposure
+        listeners = with_inter_broker(listeners, config.network.inter_broker_listener_name)
         self._listeners = {
             broker_id: [
                 listener._replace(port=listener.port and listener.port + at)
