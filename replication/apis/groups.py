@@ -16,7 +16,6 @@ from replication.apis.common.waits import Gathering
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import TransactionSupport
-from replication.common.state import NO_LEADER
 from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.groups.requests import (
     CommitOffsets,
@@ -137,44 +136,32 @@ class GroupApis:
     def find_coordinator(
         self, received: ReceivedRequest, request: wire.FindCoordinatorRequest, reply: Reply
     ) -> None:
-        """Name the coordinators. The first request makes their topic, and waits for leaders."""
+        """Name the coordinators. The first request has their topic made, and does not wait."""
         kind = wire.FindCoordinatorResponse
         several = received.api_version >= COORDINATOR_KEYS
         keys = tuple(dict.fromkeys(request.coordinator_keys)) if several else (request.key,)
 
-        def done(found: Sequence[tuple[ErrorCode, int]]) -> None:
-            coordinators = tuple(
-                self._coordinator(received, key, *each)
-                for key, each in zip(keys, found, strict=True)
-            )
-            if several:
-                reply(kind(coordinators=coordinators))
-                return
-            (only,) = coordinators
-            code, message = only.error_code, only.error_message
-            reply(kind(0, code, message, only.node_id, only.host, only.port))
-
-        gathering: Gathering[tuple[ErrorCode, int]] = Gathering(len(keys), done)
         topic = None
         if request.key_type in list(CoordinatorType):
             topic = self._topics.get(CoordinatorType(request.key_type))
-        for at, key in enumerate(keys):
-            if topic is None:
-                gathering.take(at, (ErrorCode.INVALID_REQUEST, NO_LEADER))
-            else:
-                topic.find(key, lambda code, node, at=at: gathering.take(at, (code, node)))  # type: ignore[misc]
+        coordinators = tuple(self._coordinator(received, key, topic) for key in keys)
+        if several:
+            reply(kind(coordinators=coordinators))
+            return
+        (only,) = coordinators
+        code, message = only.error_code, only.error_message
+        reply(kind(0, code, message, only.node_id, only.host, only.port))
 
     def _coordinator(
-        self, received: ReceivedRequest, key: str, code: ErrorCode, node: int
+        self, received: ReceivedRequest, key: str, topic: InternalTopic | None
     ) -> wire.FindCoordinatorResponse.Coordinator:
         kind = wire.FindCoordinatorResponse.Coordinator
-        endpoint = None
-        if code is ErrorCode.NONE:
-            endpoint = endpoint_of(self._metadata, node, listener_of(received))
-            if endpoint is None:
-                code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if topic is None:
+            return kind(key, -1, "", -1, ErrorCode.INVALID_REQUEST, None)
+        node = topic.find(key)
+        endpoint = endpoint_of(self._metadata, node, listener_of(received))
         if endpoint is None:
-            return kind(key, -1, "", -1, code, None)
+            return kind(key, -1, "", -1, ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
         return kind(key, node, endpoint.host, endpoint.port, ErrorCode.NONE, None)
 
     # -- membership ----------------------------------------------------------------------------

@@ -200,7 +200,6 @@ class CoordinatorRuntime:
         carry_out: begins the effects that are not common to all coordinators.
     Attributes:
         active: the partitions that are served here now; replaced as a whole.
-        on_active: called when there is another one, in the actor's turn; short.
         loads, load_ms: partitions that were loaded so far, and how long that took together.
     """
 
@@ -233,7 +232,6 @@ class CoordinatorRuntime:
         self._shards: dict[int, HostedShard] = {}
         self._number = 0  # of the last request
         self.active: frozenset[int] = frozenset()
-        self.on_active: Callable[[], None] = lambda: None
         self.loads = self.load_ms = 0
 
     # -- life ----------------------------------------------------------------------------------
@@ -457,7 +455,6 @@ class CoordinatorRuntime:
                 self.active |= {hosted.tp.partition}
                 self.loads += 1
                 self.load_ms += self._runtime.now_ms() - hosted.since_ms
-                self.on_active()
             else:
                 self._not_loaded(hosted, is_damaged=False)
 

@@ -15,7 +15,7 @@ from replication.protocol import SERVED, ApiKey
 from replication.protocol import messages as wire
 from replication.server.serving import ServedCluster
 from tests.support.cases import for_each
-from tests.support.served import batch, connect, fetch, new_name, produce, served
+from tests.support.served import batch, connect, fetch, find_coordinator, new_name, produce, served
 from tests.support.wire_client import WireClient
 
 BY_ID = 10  # of OffsetCommit and OffsetFetch
@@ -41,10 +41,7 @@ def topic(kafka: ServedCluster, client: WireClient) -> str:
     """With two partitions; and the group's coordinator is ready."""
     name = new_name()
     kafka.create_topic(name, 2, 1)
-    found = client.ask(
-        ApiKey.FIND_COORDINATOR, 4, wire.FindCoordinatorRequest(coordinator_keys=("g",))
-    )
-    assert [each.error_code for each in found.coordinators] == [ErrorCode.NONE]
+    find_coordinator(client, "g")
     return name
 
 
