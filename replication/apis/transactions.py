@@ -323,7 +323,7 @@ class TransactionApis:
         self, received: ReceivedRequest, request: wire.DescribeTransactionsRequest, reply: Reply
     ) -> None:
         kind = wire.DescribeTransactionsResponse
-        ids = request.transactional_ids
+        ids = tuple(dict.fromkeys(request.transactional_ids))  # each once (W-237)
         gathering: Gathering[wire.DescribeTransactionsResponse.TransactionState] = Gathering(
             len(ids), lambda found: reply(kind(transaction_states=tuple(found)))
         )
@@ -344,11 +344,11 @@ class TransactionApis:
     ) -> None:
         kind = wire.ListTransactionsResponse
         known = {state.kafka_name for state in TransactionState}
+        states, ids = frozenset(request.state_filters), frozenset(request.producer_id_filters)
         unknown = tuple(name for name in request.state_filters if name not in known)
         now_ms = self._broker.runtime.clock.wall_ms()
 
         def wanted(one: TransactionMetadata) -> bool:
-            states, ids = request.state_filters, request.producer_id_filters
             return (
                 (not states or one.state.kafka_name in states)
                 and (not ids or one.producer_id in ids)
