@@ -26,6 +26,9 @@ from replication.common.state import Endpoint
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 
+MAX_DESCRIBED = 10_000
+"""How many resources one answer describes, each in some 8 KB."""
+
 
 class ResourceType(IntEnum):
     TOPIC = 2
@@ -208,13 +211,17 @@ class ConfigsApi:
             wanted = set(resource.configuration_keys or ())
             known = asked.setdefault(place, wanted)
             asked[place] = known | wanted if known and wanted else set()
-        results = []
+        results, described = [], 0
         for (resource_type, name), keys in asked.items():
             entries: tuple[wire.DescribeConfigsResponse.DescribeConfigsResourceResult, ...] = ()
             found = self._entries(resource_type, name)
             if isinstance(found, TopicResponse):
                 code, message = found.error_code, found.error_message
+            elif described == MAX_DESCRIBED:
+                code = ErrorCode.POLICY_VIOLATION
+                message = f"one request has at most {MAX_DESCRIBED} resources described"
             else:
+                described += 1
                 code, message = ErrorCode.NONE, ""
                 entries = tuple(
                     _described(each, request.include_synonyms)

@@ -160,6 +160,8 @@ class FrontDoors:
         listeners: of every broker. Port 0 takes a free port for each broker, which keeps it. Any
             other port is that of the first broker, and the next ones take the ports after it.
         broker_ids: in the order of their ports.
+        config: taken as it is. With Kafka's own defaults there are no coordinators before three
+            brokers are there: ``ServerConfig.from_properties(…, brokers)`` has those of a cluster.
     Attributes:
         faults: what requests to any of the brokers meet; nothing at first.
         opened: the door of each broker in its latest life.
