@@ -234,6 +234,9 @@ class ClassicGroup:
         if not self.members:
             self.protocol_type = protocol_type
         assert self.protocol_type == protocol_type, (self, protocol_type)
+        before = self.members.get(member.member_id)
+        if before is not None:  # a record of the log can name a member twice
+            before.go()
         self.members[member.member_id] = member
         member.enter(self)
         if member.instance_id is not None:

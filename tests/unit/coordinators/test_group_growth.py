@@ -27,7 +27,7 @@ from replication.coordinators.effects import (
 )
 from replication.coordinators.groups.classic import JoinTimer, PendingTimer, SessionTimer, SyncTimer
 from replication.coordinators.groups.config import GroupConfig
-from replication.coordinators.groups.group import ClassicGroup
+from replication.coordinators.groups.group import ClassicGroup, GroupMember
 from replication.coordinators.groups.requests import (
     CommitOffsets,
     ForgetTopics,
@@ -244,6 +244,35 @@ def test_work_for_a_member_does_not_grow(act: Act) -> None:
         found.append(calls[0] / count)
     few, many = found
     assert many <= GROWTH * few, f"{few:.0f} calls each of 20, {many:.0f} of 200"
+
+
+def test_what_is_counted_is_what_members_say() -> None:
+    """Members come, change their minds, and go; one is named twice, as a damaged record may."""
+    group = ClassicGroup(GROUP)
+    one, again, other = (
+        GroupMember(member_id, None, "c", "/h", 9000, 9000, PROTOCOLS[:count])
+        for member_id, count in (("a", 2), ("a", 1), ("b", 2))
+    )
+    one.joining = "first"
+    for member in (one, again, other):
+        group.add(member, "consumer")
+    assert (group.joining_count, group.offers) == (0, {"range": 2, "sticky": 1})
+    assert [group.supports("consumer", [name]) for name in ("range", "sticky", "x")] == [
+        True,
+        False,
+        False,
+    ]
+    other.joining, again.joining = "second", "third"
+    assert group.has_all_joined
+    again.update(again.terms._replace(protocols=PROTOCOLS))
+    other.update(other.terms._replace(protocols=PROTOCOLS[1:] * 2))  # twice by mistake
+    assert (group.joining_count, group.offers) == (2, {"range": 1, "sticky": 2})
+    one.joining = None  # it is no member any more
+    group.remove(other)
+    again.joining = None
+    assert (group.joining_count, group.offers) == (0, {"range": 1, "sticky": 1})
+    group.remove(again)
+    assert (group.joining_count, group.offers) == (0, {})
 
 
 @pytest.mark.long
