@@ -210,6 +210,7 @@ class MetadataApi:
             if not is_all and cursor.topic_name not in named:
                 raise InvalidRequestError("a cursor at a topic that is not asked for")
             names = [name for name in names if name >= cursor.topic_name]
+        names, beyond = self._of_a_page(names, cursor, limit)
         known = self._known(names)
         endpoints = _endpoints(known, listener_of(received))
         by_topic = _by_topic(known)
@@ -243,7 +244,24 @@ class MetadataApi:
             if rest:
                 next_cursor = kind.Cursor(name, rest[0].tp.partition)
                 break
+        if next_cursor is None and beyond is not None:  # a topic went while we looked
+            next_cursor = kind.Cursor(beyond, 0)
         reply(kind(topics=tuple(topics), next_cursor=next_cursor))
+
+    def _of_a_page(
+        self,
+        names: list[str],
+        cursor: wire.DescribeTopicPartitionsRequest.Cursor | None,
+        limit: int,
+    ) -> tuple[list[str], str | None]:
+        """The topics that a page of so many partitions needs, with the one that the next page
+        begins with, and the first of the others. So a page costs what is on it (W-237)."""
+        for at, name in enumerate(names):
+            if limit < 0:
+                return names[:at], name
+            first = cursor.partition_index if cursor and cursor.topic_name == name else 0
+            limit -= max(0, len(self._metadata.partitions_of(name)) - first)
+        return names, None
 
     def _described(
         self, part: TopicPartitionMetadata, endpoints: dict[int, Endpoint]

@@ -9,6 +9,7 @@ import pytest
 
 from checkpoints.types import TopicPartition
 from logstore.testing import ManualClock
+from replication.apis.configs import broker_configs
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import CreateTopicRequest, Response, TopicResponse
 from replication.common.state import NO_LEADER
@@ -121,6 +122,8 @@ def test_how_many_replicas_a_small_cluster_has(
     config = ServerConfig.from_properties(properties, brokers)
     assert config.groups.offsets_topic_replication_factor == replicas
     assert config.transactions.replication_factor == replicas
+    entries = {each.name: each for each in broker_configs(config)}
+    assert [entries[key].value for key in keys] == [str(replicas)] * 2  # and operators see it
 
 
 def test_brokers_that_are_down_do_not_lower_it() -> None:
