@@ -35,7 +35,7 @@ class PartitionRead:
     """The answer of one partition, and the state of the partition just before.
 
     ``partition`` is None if the answer is an error or names another replica. ``is_unknown``: this
-    broker does not know the partition, so that nobody waits for it, nor on its account (R-92).
+    broker does not know the partition, so a consumer does not wait for it (R-92).
     """
 
     __slots__ = (
@@ -80,7 +80,7 @@ class PartitionRead:
 
 class Reads(NamedTuple):
     """The reads of a request. ``is_final``: it must be answered at once (R-92). ``unknown``: how
-    many of them are of partitions that are not known."""
+    many of a consumer's are of partitions that are not known."""
 
     reads: list[PartitionRead]
     size: int
@@ -117,7 +117,7 @@ class FetchReader:
             size = read.size
             total += size
             left = max(0, left - size)
-            if read.is_unknown:
+            if read.is_unknown and request.replica_id < 0:
                 unknown += 1
             elif read.partition is None or read.response.diverging_epoch is not None:
                 is_final = True

@@ -140,6 +140,13 @@ class TestFetch:
         assert [p.error_code for p in soon[0].partitions] == [UNKNOWN, ErrorCode.NONE]
         assert [len(p.records) for p in late[0].partitions] == [SIZE, 0]
 
+    def test_a_follower_hears_at_once_of_what_is_not_known(self) -> None:
+        """R-92."""
+        host = Host()
+        host.lead()
+        (response,) = host.fetch(part(0), part(0, OTHER), replica=2, wait_ms=500)
+        assert [p.error_code for p in response.partitions] == [ErrorCode.NONE, UNKNOWN]
+
     def test_a_deadline_answers_what_is_not_known(self) -> None:
         """R-92."""
         host = Host()
