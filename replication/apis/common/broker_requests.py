@@ -35,7 +35,7 @@ def _commits(version: int, request: wire.WriteTxnMarkersRequest) -> bool:
     return any(marker.transaction_result for marker in request.markers)
 
 
-def _is_late(version: int, request: wire.AddPartitionsToTxnRequest) -> bool:
+def _is_of_later_version(version: int, request: wire.AddPartitionsToTxnRequest) -> bool:
     return version > LAST_OF_CLIENTS[ApiKey.ADD_PARTITIONS_TO_TXN]
 
 
@@ -43,7 +43,7 @@ OF_BROKERS: Mapping[ApiKey, Callable[[int, Any], bool]] = {
     ApiKey.FETCH: _is_of_follower,
     ApiKey.LIST_OFFSETS: _has_replica_id,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: _has_replica_id,
-    ApiKey.ADD_PARTITIONS_TO_TXN: _is_late,
+    ApiKey.ADD_PARTITIONS_TO_TXN: _is_of_later_version,
     ApiKey.WRITE_TXN_MARKERS: _commits,
 }
 """Whether a request, in a version, is one that only a broker may send. Nothing else that is served
