@@ -32,7 +32,8 @@ STRAY_DIR_SUFFIX = "-stray"
 DIR_SUFFIXES = (DELETE_DIR_SUFFIX, FUTURE_DIR_SUFFIX, STRAY_DIR_SUFFIX)
 
 REMOTE_LOG_INDEX_CACHE = "remote-log-index-cache"
-CLUSTER_METADATA_DIR = "__cluster_metadata-0"
+CLUSTER_METADATA = "__cluster_metadata"  # the quorum of KRaft keeps its log here; no topic
+CLUSTER_METADATA_DIR = f"{CLUSTER_METADATA}-0"
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 CLEAN_STOP = "clean-stop"  # our own; Kafka ignores it

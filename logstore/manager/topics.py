@@ -597,7 +597,7 @@ def _check_name(topic: str, partition: int) -> None:
     if not isinstance(topic, str):
         raise InvalidTopicError(f"topic name {topic!r} is not a string")
     filenames.validate_topic(topic)
-    if filenames.CLUSTER_METADATA_DIR.startswith(f"{topic}-"):
+    if topic == filenames.CLUSTER_METADATA:
         raise InvalidTopicError(f"topic {topic!r} is the metadata log of a KRaft broker")
     is_number = isinstance(partition, int) and not isinstance(partition, bool)
     if not is_number or not 0 <= partition <= MAX_PARTITIONS:

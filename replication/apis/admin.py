@@ -226,17 +226,16 @@ class AdminApi:
     def describe_producers(
         self, received: ReceivedRequest, request: wire.DescribeProducersRequest, reply: Reply
     ) -> None:
-        """The active producers of partitions that this broker leads."""
+        """The active producers of partitions that this broker leads, each once (W-237)."""
         kind = wire.DescribeProducersResponse
+        asked: dict[str, dict[int, None]] = {}
+        for topic in request.topics:
+            asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
         topics = tuple(
             kind.TopicResponse(
-                topic.name,
-                tuple(
-                    self._producers(TopicPartition(topic.name, index))
-                    for index in topic.partition_indexes
-                ),
+                name, tuple(self._producers(TopicPartition(name, index)) for index in indexes)
             )
-            for topic in request.topics
+            for name, indexes in asked.items()
         )
         reply(kind(topics=topics))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from replication.apis.common.broker_requests import LAST_OF_CLIENTS
 from replication.apis.common.handlers import ReceivedRequest, Reply
 from replication.common.error_codes import ErrorCode
 from replication.protocol import ADVERTISED, FEATURES, ApiKey, VersionRange
@@ -23,9 +24,15 @@ class ApiVersionsApi:
     """
 
     def __init__(self, keys: Iterable[ApiKey]) -> None:
-        served = sorted(key for key in set(keys) if key in ADVERTISED)
-        self._plain = tuple(map(_version, served))
-        self._sasl = tuple(map(_version, sorted({*served, *_SASL})))
+        served = {key for key in keys if key in ADVERTISED}
+        self._lists = {
+            (has_sasl, is_inter_broker): tuple(
+                _version(key, is_inter_broker)
+                for key in sorted(served.union(_SASL if has_sasl else ()))
+            )
+            for has_sasl in (False, True)
+            for is_inter_broker in (False, True)
+        }
 
     def api_versions(
         self, received: ReceivedRequest, request: wire.ApiVersionsRequest, reply: Reply
@@ -38,8 +45,8 @@ class ApiVersionsApi:
                 reply(wire.ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST))
                 return
             connection.client_software_name, connection.client_software_version = names
-        has_sasl = connection.listener.security_protocol.has_sasl
-        keys = self._sasl if has_sasl else self._plain
+        listener = connection.listener
+        keys = self._lists[listener.security_protocol.has_sasl, listener.is_inter_broker]
         reply(_with_features(wire.ApiVersionsResponse(api_keys=keys), received.api_version))
 
     @staticmethod
@@ -72,6 +79,9 @@ def _with_features(response: wire.ApiVersionsResponse, version: int) -> wire.Api
     )
 
 
-def _version(key: ApiKey) -> wire.ApiVersionsResponse.ApiVersion:
-    versions = ADVERTISED[key]
-    return wire.ApiVersionsResponse.ApiVersion(key, versions.first, versions.last)
+def _version(key: ApiKey, is_inter_broker: bool) -> wire.ApiVersionsResponse.ApiVersion:
+    """Clients are not offered what they would be refused (W-212)."""
+    first, last = ADVERTISED[key]
+    if not is_inter_broker:
+        last = LAST_OF_CLIENTS.get(key, last)
+    return wire.ApiVersionsResponse.ApiVersion(key, first, last)

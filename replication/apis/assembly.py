@@ -73,7 +73,7 @@ def kafka_apis(
         ProduceApi(broker),
         FetchApi(broker, config),
         OffsetsApi(broker),
-        MetadataApi(broker, config, waits),
+        MetadataApi(broker, config),
         TopicsApi(broker, config, waits),
         ConfigsApi(broker, waits, configs),
         AdminApi(broker),

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from enum import IntEnum
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from logstore.common.config import LogConfig, Properties
@@ -27,6 +27,8 @@ from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 
 ALTERATION_WAIT_MS = 500  # for good only if another client alters the same keys meanwhile
+MAX_DESCRIBED = 10_000
+"""How many resources one answer describes, each in some 8 KB."""
 
 
 class ResourceType(IntEnum):
@@ -98,13 +100,21 @@ class ConfigEntry(NamedTuple):
     is_sensitive: bool = False
 
 
-def topic_configs(defaults: LogConfig, own: Mapping[str, str]) -> list[ConfigEntry]:
+def topic_configs(defaults: LogConfig, own: Mapping[str, str]) -> Sequence[ConfigEntry]:
     """Every key of a topic.
 
     Args:
         defaults: the broker's.
         own: what the topic has in place of them.
     """
+    return _topic_configs(defaults, tuple(sorted(own.items())))
+
+
+@lru_cache(64)  # most topics have no configuration of their own, or one of a few
+def _topic_configs(
+    defaults: LogConfig, changes: tuple[tuple[str, str], ...]
+) -> tuple[ConfigEntry, ...]:
+    own = dict(changes)
     present, builtin = defaults.with_properties(own).to_properties(), LogConfig().to_properties()
     of_broker = defaults.to_properties()
     entries = []
@@ -119,7 +129,7 @@ def topic_configs(defaults: LogConfig, own: Mapping[str, str]) -> list[ConfigEnt
             synonyms.append(Synonym(broker_name, builtin[name], ConfigSource.DEFAULT))
         source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
         entries.append(ConfigEntry(name, present[name], kind, source, False, tuple(synonyms)))
-    return entries
+    return tuple(entries)
 
 
 def broker_configs(configs: Iterable[Properties]) -> list[ConfigEntry]:
@@ -194,30 +204,38 @@ class ConfigsApi:
     def describe_configs(
         self, received: ReceivedRequest, request: wire.DescribeConfigsRequest, reply: Reply
     ) -> None:
-        """Every key with its value, or those asked for."""
+        """Every key with its value, or those asked for. A resource that is named twice is answered
+        once, since an answer has some hundred times the bytes of a name (W-237)."""
         kind = wire.DescribeConfigsResponse
-        results = []
+        asked: dict[tuple[int, str], set[str]] = {}  # without any: all keys
         for resource in request.resources:
+            place = resource.resource_type, resource.resource_name
+            wanted = set(resource.configuration_keys or ())
+            known = asked.setdefault(place, wanted)
+            asked[place] = known | wanted if known and wanted else set()
+        results, described = [], 0
+        for (resource_type, name), keys in asked.items():
             entries: tuple[wire.DescribeConfigsResponse.DescribeConfigsResourceResult, ...] = ()
-            found = self._entries(resource.resource_type, resource.resource_name)
+            found = self._entries(resource_type, name)
             if isinstance(found, TopicResponse):
                 code, message = found.error_code, found.error_message
+            elif described == MAX_DESCRIBED:
+                code = ErrorCode.POLICY_VIOLATION
+                message = f"one request has at most {MAX_DESCRIBED} resources described"
             else:
-                wanted = resource.configuration_keys
+                described += 1
                 code, message = ErrorCode.NONE, ""
                 entries = tuple(
                     _described(each, request.include_synonyms)
                     for each in found
-                    if not wanted or each.name in wanted
+                    if not keys or each.name in keys
                 )
             results.append(
-                kind.DescribeConfigsResult(
-                    code, message or None, resource.resource_type, resource.resource_name, entries
-                )
+                kind.DescribeConfigsResult(code, message or None, resource_type, name, entries)
             )
         reply(kind(results=tuple(results)))
 
-    def _entries(self, resource_type: int, name: str) -> list[ConfigEntry] | TopicResponse:
+    def _entries(self, resource_type: int, name: str) -> Sequence[ConfigEntry] | TopicResponse:
         match resource_type:
             case ResourceType.TOPIC:
                 own = self._metadata.topic_config(name)

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from checkpoints.types import TopicPartition
 from replication.apis.common.addresses import endpoint_of, listener_of
@@ -16,7 +16,6 @@ from replication.apis.common.waits import Gathering
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import TransactionSupport
-from replication.common.state import NO_LEADER
 from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.groups.requests import (
     CommitOffsets,
@@ -85,12 +84,20 @@ class CoordinatorType(IntEnum):
     TRANSACTION = 1
 
 
+_Place: TypeAlias = tuple[str, uuid.UUID, int]
+
+
 class _Topic(NamedTuple):
     """One topic of a request, by name or by id, and which of its partitions."""
 
     name: str  # "" where the id is not known
     topic_id: uuid.UUID
     partitions: tuple[int, ...]
+
+    def place(self, index: int) -> _Place:
+        """What stands for one of the partitions in a table. The topic itself would not do: its hash
+        is that of all partitions."""
+        return self.name, self.topic_id, index
 
 
 _Answered: TypeAlias = Sequence[tuple[_Topic, Sequence[tuple[int, ErrorCode]]]]
@@ -137,44 +144,32 @@ class GroupApis:
     def find_coordinator(
         self, received: ReceivedRequest, request: wire.FindCoordinatorRequest, reply: Reply
     ) -> None:
-        """Name the coordinators. The first request makes their topic, and waits for leaders."""
+        """Name the coordinators. The first request has their topic made, and does not wait."""
         kind = wire.FindCoordinatorResponse
         several = received.api_version >= COORDINATOR_KEYS
         keys = tuple(dict.fromkeys(request.coordinator_keys)) if several else (request.key,)
 
-        def done(found: Sequence[tuple[ErrorCode, int]]) -> None:
-            coordinators = tuple(
-                self._coordinator(received, key, *each)
-                for key, each in zip(keys, found, strict=True)
-            )
-            if several:
-                reply(kind(coordinators=coordinators))
-                return
-            (only,) = coordinators
-            code, message = only.error_code, only.error_message
-            reply(kind(0, code, message, only.node_id, only.host, only.port))
-
-        gathering: Gathering[tuple[ErrorCode, int]] = Gathering(len(keys), done)
         topic = None
         if request.key_type in list(CoordinatorType):
             topic = self._topics.get(CoordinatorType(request.key_type))
-        for at, key in enumerate(keys):
-            if topic is None:
-                gathering.take(at, (ErrorCode.INVALID_REQUEST, NO_LEADER))
-            else:
-                topic.find(key, lambda code, node, at=at: gathering.take(at, (code, node)))  # type: ignore[misc]
+        coordinators = tuple(self._coordinator(received, key, topic) for key in keys)
+        if several:
+            reply(kind(coordinators=coordinators))
+            return
+        (only,) = coordinators
+        code, message = only.error_code, only.error_message
+        reply(kind(0, code, message, only.node_id, only.host, only.port))
 
     def _coordinator(
-        self, received: ReceivedRequest, key: str, code: ErrorCode, node: int
+        self, received: ReceivedRequest, key: str, topic: InternalTopic | None
     ) -> wire.FindCoordinatorResponse.Coordinator:
         kind = wire.FindCoordinatorResponse.Coordinator
-        endpoint = None
-        if code is ErrorCode.NONE:
-            endpoint = endpoint_of(self._metadata, node, listener_of(received))
-            if endpoint is None:
-                code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if topic is None:
+            return kind(key, -1, "", -1, ErrorCode.INVALID_REQUEST, None)
+        node = topic.find(key)
+        endpoint = endpoint_of(self._metadata, node, listener_of(received))
         if endpoint is None:
-            return kind(key, -1, "", -1, code, None)
+            return kind(key, -1, "", -1, ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
         return kind(key, node, endpoint.host, endpoint.port, ErrorCode.NONE, None)
 
     # -- membership ----------------------------------------------------------------------------
@@ -410,18 +405,16 @@ class GroupApis:
     def _name_of(self, topic_id: uuid.UUID) -> str:
         return self._metadata.topic_name(topic_id) or ""
 
-    def _refused(
-        self, topics: Iterable[_Topic], *, by_id: bool
-    ) -> dict[tuple[_Topic, int], ErrorCode]:
+    def _refused(self, topics: Iterable[_Topic], *, by_id: bool) -> dict[_Place, ErrorCode]:
         """The answer for a partition that is not known, and so has no offsets."""
-        refused = {}
+        refused: dict[_Place, ErrorCode] = {}
         for topic in topics:
             for index in topic.partitions:
                 tp = TopicPartition(topic.name, index)
                 if by_id and not topic.name:
-                    refused[topic, index] = ErrorCode.UNKNOWN_TOPIC_ID
+                    refused[topic.place(index)] = ErrorCode.UNKNOWN_TOPIC_ID
                 elif self._metadata.registration(tp) is None:
-                    refused[topic, index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    refused[topic.place(index)] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return refused
 
     # -- fetching and deleting offsets ---------------------------------------------------------
@@ -434,7 +427,7 @@ class GroupApis:
             return
         topics = None
         if request.topics is not None:
-            topics = [_Topic(t.name, ZERO_UUID, tuple(t.partition_indexes)) for t in request.topics]
+            topics = _each_once((t.name, ZERO_UUID, t.partition_indexes) for t in request.topics)
 
         def done(result: FetchOffsetsResult) -> None:
             kind = wire.OffsetFetchResponse
@@ -458,22 +451,29 @@ class GroupApis:
         def done(groups: Sequence[wire.OffsetFetchResponse.OffsetFetchResponseGroup]) -> None:
             reply(kind(groups=tuple(groups)))
 
+        asked: dict[str, list[Any] | None] = {}  # each group once; None: all of its topics
+        for group in request.groups:
+            known = asked.setdefault(group.group_id, [])
+            if known is None or group.topics is None:
+                asked[group.group_id] = None
+            else:
+                known.extend(group.topics)
         gathering: Gathering[wire.OffsetFetchResponse.OffsetFetchResponseGroup] = Gathering(
-            len(request.groups), done
+            len(asked), done
         )
-        for at, group in enumerate(request.groups):
+        for at, (group_id, named) in enumerate(asked.items()):
             topics = None
-            if group.topics is not None:
-                topics = [
-                    _Topic(
+            if named is not None:
+                topics = _each_once(
+                    (
                         self._name_of(each.topic_id) if by_id else each.name,
                         each.topic_id,
-                        tuple(each.partition_indexes),
+                        each.partition_indexes,
                     )
-                    for each in group.topics
-                ]
-            fetched = partial(self._fetched_group, gathering, at, group.group_id, topics, by_id)
-            self._fetch(group.group_id, topics, request.require_stable, fetched)
+                    for each in named
+                )
+            fetched = partial(self._fetched_group, gathering, at, group_id, topics, by_id)
+            self._fetch(group_id, topics, request.require_stable, fetched)
 
     def _fetched_group(
         self,
@@ -538,7 +538,7 @@ class GroupApis:
             TopicPartition(topic.name, index)
             for topic in topics
             for index in topic.partitions
-            if (topic, index) not in refused
+            if topic.place(index) not in refused
         )
 
         def answer(result: object) -> None:
@@ -610,6 +610,15 @@ class GroupApis:
             self._groups.request(name, DeleteGroup(name), partial(answer, at, name))
 
 
+def _each_once(asked: Iterable[tuple[str, uuid.UUID, Iterable[int]]]) -> list[_Topic]:
+    """The topics of an OffsetFetch. What is named twice is answered once: with an offset goes text
+    of a client that may be a thousand times as long as the number that asks for it (W-237)."""
+    found: dict[tuple[str, uuid.UUID], dict[int, None]] = {}
+    for name, topic_id, indexes in asked:
+        found.setdefault((name, topic_id), {}).update(dict.fromkeys(indexes))
+    return [_Topic(*topic, tuple(indexes)) for topic, indexes in found.items()]
+
+
 def _code(answer: object) -> ErrorCode:
     assert isinstance(answer, ErrorCode)
     return answer
@@ -640,7 +649,7 @@ Part = (
 def _offsets(
     topics: Sequence[_Topic],
     parts: Iterable[Sequence[Part]],
-    refused: Mapping[tuple[_Topic, int], ErrorCode],
+    refused: Mapping[_Place, ErrorCode],
     topic_id_of: Callable[[str], uuid.UUID | None],
 ) -> dict[TopicPartition, OffsetToCommit]:
     """The offsets to commit, without those that are refused."""
@@ -654,19 +663,19 @@ def _offsets(
         )
         for topic, of_topic in zip(topics, parts, strict=True)
         for part in of_topic
-        if (topic, part.partition_index) not in refused
+        if topic.place(part.partition_index) not in refused
     }
 
 
 def _answered(
     topics: Iterable[_Topic],
-    refused: Mapping[tuple[_Topic, int], ErrorCode],
+    refused: Mapping[_Place, ErrorCode],
     codes: Mapping[TopicPartition, ErrorCode],
 ) -> _Answered:
     """In the order of the request."""
 
     def code(topic: _Topic, index: int) -> ErrorCode:
-        found = refused.get((topic, index))
+        found = refused.get(topic.place(index))
         return codes[TopicPartition(topic.name, index)] if found is None else found
 
     return [

@@ -7,6 +7,7 @@ from typing import Any
 
 from checkpoints.loggers import get_logger
 from replication.apis.api_versions import ApiVersionsApi
+from replication.apis.common.broker_requests import OF_BROKERS
 from replication.apis.common.handlers import Handler, Handlers
 from replication.apis.common.refusals import refusal
 from replication.common.error_codes import ErrorCode, error_code_of
@@ -44,13 +45,14 @@ _DIRECTIONS = {ApiKey.PRODUCE: Direction.PRODUCE, ApiKey.FETCH: Direction.FETCH}
 class _Route:
     """What all requests of one API in one version share."""
 
-    __slots__ = ("api_key", "decode", "encode", "handler", "quota", "version")
+    __slots__ = ("api_key", "decode", "encode", "handler", "is_of_broker", "quota", "version")
 
     def __init__(
         self, api_key: ApiKey, version: int, handler: Handler, quota: ClientQuota | None
     ) -> None:
         self.api_key, self.version = api_key, version
         self.handler, self.quota = handler, quota
+        self.is_of_broker = OF_BROKERS.get(api_key)
         self.decode = request_decoder(api_key, version)
         self.encode = response_encoder(api_key, version)
 
@@ -86,7 +88,8 @@ class KafkaApis:
         """Have a request answered: ``respond`` is called once, now or later, from any thread.
 
         The connection is closed for what cannot be answered in its own schema: an unknown key, a
-        version that is not served, a body that cannot be parsed (W-7).
+        version that is not served, a body that cannot be parsed (W-7). What only a broker may ask
+        is refused on the listeners of clients (W-212).
         """
         key, version = received.api_key, received.api_version
         route = self._routes.get((key, version))
@@ -101,6 +104,13 @@ class KafkaApis:
             respond(CLOSE)
             return
         reply = _OneReply(route, received.correlation_id, respond)
+        if (
+            route.is_of_broker is not None
+            and not received.connection.listener.is_inter_broker
+            and route.is_of_broker(version, request)
+        ):
+            reply.refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+            return
         if route.quota is not None:
             reply.charge = _charge(route.quota, received)
         try:
@@ -111,7 +121,7 @@ class KafkaApis:
                 limited.exception(*what, about=route.api_key)
             else:  # not logged as a fault, because a client can ask for it at will
                 logger.info(*what)
-            reply.fail(request, error)
+            reply.refuse(request, error_code_of(error))
 
     def _new_route(self, received: ReceivedRequest, respond: Respond) -> _Route | None:
         """The route of a request that is the first of its kind; None if it is answered already."""
@@ -186,11 +196,11 @@ class _OneReply:
         else:
             limited.error("a second answer to API %s was dropped", self._route.api_key)
 
-    def fail(self, request: Any, error: Exception) -> None:
-        """Answer with the error's code where the schema has a place for it, else close (W-235)."""
+    def refuse(self, request: Any, code: ErrorCode) -> None:
+        """Answer with the code where the schema has a place for it, else close (W-235)."""
         if self._take():
             route = self._route
-            self._send(refusal(route.api_key, route.version, request, error_code_of(error)))
+            self._send(refusal(route.api_key, route.version, request, code))
 
     def _take(self) -> bool:
         """True for the first caller only, of any thread."""

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 
+from checkpoints.loggers import get_logger
+from logstore.format.filenames import CLUSTER_METADATA
 from replication.apis.common.addresses import listener_of
 from replication.apis.common.config import ApisConfig
 from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
 from replication.apis.common.topic_names import TopicNameOrId, is_valid, missing_code
-from replication.apis.common.waits import Gathering, MetadataWaits
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import InvalidRequestError
 from replication.common.internal_topics import INTERNAL_TOPICS
+from replication.common.limited_log import LimitedLogger
 from replication.common.messages import (
     BROKER_DEFAULT,
     CreateTopicRequest,
@@ -27,24 +31,25 @@ from replication.common.state import NO_LEADER, Endpoint
 from replication.protocol import ZERO_UUID, ApiKey
 from replication.protocol import messages as wire
 
-CREATION_WAIT_MS = 500  # a new topic is often complete at once, and clients come back after 100 ms
+logger = get_logger(__name__)
+
+MAX_CREATIONS = 1000  # that are on their way; a client asks again for the others
 FIRST_WITH_NULL_FOR_ALL = 1
 FIRST_WITH_PERMISSION = 4
 FIRST_WITH_IDS_ALONE = 12
 BROKERS, CONTROLLERS = 1, 2  # endpoint types of DescribeCluster
 
 
-_OnCreated = Callable[[Mapping[str, ErrorCode]], None]
-
-
 class MetadataApi:
     """Says who leads what, and where. Makes missing topics where that is allowed."""
 
-    def __init__(self, broker: Broker, config: ApisConfig, waits: MetadataWaits) -> None:
+    def __init__(self, broker: Broker, config: ApisConfig) -> None:
         self._broker = broker
         self._metadata = broker.metadata
         self._config = config
-        self._waits = waits
+        self._log = LimitedLogger(logger, broker.runtime.clock)
+        self._creating: set[str] = set()  # asked of the controller, not answered yet
+        self._lock = threading.Lock()  # guards the set
 
     @property
     def handlers(self) -> Handlers:
@@ -59,7 +64,8 @@ class MetadataApi:
     def metadata(
         self, received: ReceivedRequest, request: wire.MetadataRequest, reply: Reply
     ) -> None:
-        """Describe all topics or those asked for. A missing one may be made."""
+        """Describe all topics or those asked for. The answer never waits: a missing topic that may
+        be made is UNKNOWN_TOPIC_OR_PARTITION, and there when the client asks again (W-23)."""
         version = received.api_version
         asked: list[TopicNameOrId] | None = None
         if request.topics or (request.topics is not None and version >= FIRST_WITH_NULL_FOR_ALL):
@@ -77,55 +83,8 @@ class MetadataApi:
         may_create = self._config.auto_create_topics_enable and (
             version < FIRST_WITH_PERMISSION or request.allow_auto_topic_creation
         )
-        missing = [] if asked is None or not may_create else self._missing(asked)
-        if not missing:
-            self._answer(received, asked, {}, reply)
-            return
-        self._create(missing, lambda failures: self._answer(received, asked, failures, reply))
-
-    def _missing(self, asked: Iterable[TopicNameOrId]) -> list[str]:
-        """The names asked for that are missing and could be made."""
-        found = []
-        for each in asked:
-            name = each.name
-            if (
-                name is not None
-                and name not in found
-                and name not in INTERNAL_TOPICS  # their coordinators make them
-                and is_valid(name)
-                and self._metadata.topic_id(name) is None
-            ):
-                found.append(name)
-        return found
-
-    def _create(self, names: Sequence[str], done: _OnCreated) -> None:
-        """Make topics with the broker's defaults, and wait a moment until they are led."""
-
-        def created(answers: Sequence[Response | None]) -> None:
-            codes = dict(zip(names, map(_creation_code, answers), strict=True))
-            failures = {name: code for name, code in codes.items() if code is not ErrorCode.NONE}
-            made = [name for name in names if name not in failures]
-            self._waits.until(
-                lambda: all(is_led(self._broker, name) for name in made),
-                CREATION_WAIT_MS,
-                lambda _: done(failures),
-            )
-
-        gathering: Gathering[Response | None] = Gathering(len(names), created)
-        for at, name in enumerate(names):
-            request = CreateTopicRequest(name, BROKER_DEFAULT, BROKER_DEFAULT)
-            self._broker.ask_controller(
-                request,
-                lambda answer, at=at: gathering.take(at, answer),  # type: ignore[misc]
-            )
-
-    def _answer(
-        self,
-        received: ReceivedRequest,
-        asked: Sequence[TopicNameOrId] | None,
-        failures: Mapping[str, ErrorCode],
-        reply: Reply,
-    ) -> None:
+        if asked is not None and may_create:
+            self._create_missing(asked)
         names = None
         if asked is not None:
             names = [each.name or self._metadata.topic_name(each.topic_id) for each in asked]
@@ -139,11 +98,37 @@ class MetadataApi:
         for each, name in zip(asked, names, strict=True):
             parts = None if name is None else by_topic.get(name)
             if name is None or parts is None:
-                topics.append(_unknown(each, failures))
+                topics.append(_unknown(each))
             else:
                 topic_id = known.topic_ids[name] or ZERO_UUID
                 topics.append(_topic(name, topic_id, parts, endpoints))
         reply(self._response(received, known, topics))
+
+    def _create_missing(self, asked: Iterable[TopicNameOrId]) -> None:
+        """Have the controller make topics with its defaults: each once, whoever asks for it and how
+        often."""
+        for name, _ in asked:
+            if (
+                name is None
+                or name in INTERNAL_TOPICS  # their coordinators make them
+                or name == CLUSTER_METADATA
+                or not is_valid(name)
+                or self._metadata.topic_id(name) is not None
+            ):
+                continue
+            with self._lock:
+                if name in self._creating or len(self._creating) >= MAX_CREATIONS:
+                    continue
+                self._creating.add(name)
+            request = CreateTopicRequest(name, BROKER_DEFAULT, BROKER_DEFAULT)
+            self._broker.ask_controller(request, partial(self._created, name))
+
+    def _created(self, name: str, answer: Response | None) -> None:
+        with self._lock:
+            self._creating.discard(name)
+        code = answer.error_code if isinstance(answer, TopicResponse) else ErrorCode.NOT_CONTROLLER
+        if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            self._log.warning("topic %s is not created: %s", name, code.name, about=code)
 
     def _known(self, names: Iterable[str] | None) -> MetadataResponse:
         controller = self._broker.controller_id
@@ -225,6 +210,7 @@ class MetadataApi:
             if not is_all and cursor.topic_name not in named:
                 raise InvalidRequestError("a cursor at a topic that is not asked for")
             names = [name for name in names if name >= cursor.topic_name]
+        names, beyond = self._of_a_page(names, cursor, limit)
         known = self._known(names)
         endpoints = _endpoints(known, listener_of(received))
         by_topic = _by_topic(known)
@@ -258,7 +244,24 @@ class MetadataApi:
             if rest:
                 next_cursor = kind.Cursor(name, rest[0].tp.partition)
                 break
+        if next_cursor is None and beyond is not None:  # a topic went while we looked
+            next_cursor = kind.Cursor(beyond, 0)
         reply(kind(topics=tuple(topics), next_cursor=next_cursor))
+
+    def _of_a_page(
+        self,
+        names: list[str],
+        cursor: wire.DescribeTopicPartitionsRequest.Cursor | None,
+        limit: int,
+    ) -> tuple[list[str], str | None]:
+        """The topics that a page of so many partitions needs, with the one that the next page
+        begins with, and the first of the others. So a page costs what is on it (W-237)."""
+        for at, name in enumerate(names):
+            if limit < 0:
+                return names[:at], name
+            first = cursor.partition_index if cursor and cursor.topic_name == name else 0
+            limit -= max(0, len(self._metadata.partitions_of(name)) - first)
+        return names, None
 
     def _described(
         self, part: TopicPartitionMetadata, endpoints: dict[int, Endpoint]
@@ -294,25 +297,13 @@ def _has_id(asked: TopicNameOrId) -> bool:
     return asked.name is None or asked.topic_id != ZERO_UUID
 
 
-def _creation_code(answer: Response | None) -> ErrorCode:
-    """The error of making a topic; ``NONE`` also if another request has made it first."""
-    if not isinstance(answer, TopicResponse):
-        return ErrorCode.LEADER_NOT_AVAILABLE
-    if answer.error_code is ErrorCode.TOPIC_ALREADY_EXISTS:
-        return ErrorCode.NONE
-    return answer.error_code
-
-
-def _unknown(
-    asked: TopicNameOrId, failures: Mapping[str, ErrorCode]
-) -> wire.MetadataResponse.MetadataResponseTopic:
+def _unknown(asked: TopicNameOrId) -> wire.MetadataResponse.MetadataResponseTopic:
     if asked.name is None:
         return wire.MetadataResponse.MetadataResponseTopic(
             ErrorCode.UNKNOWN_TOPIC_ID, None, asked.topic_id
         )
-    code = failures.get(asked.name, missing_code(asked.name))
     return wire.MetadataResponse.MetadataResponseTopic(
-        code, asked.name, ZERO_UUID, asked.name in INTERNAL_TOPICS
+        missing_code(asked.name), asked.name, ZERO_UUID, asked.name in INTERNAL_TOPICS
     )
 
 

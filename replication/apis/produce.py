@@ -120,13 +120,15 @@ class ProduceApi:
         response: ProduceResponse,
     ) -> wire.ProduceResponse:
         has_leaders = version >= FIRST_WITH_LEADERS
-        parts = [_part(each, has_leaders) for each in response.partitions]
-        for place in refused:  # ascending, so each one is inserted at its own place
-            parts.insert(place, refused[place])
+        appended = iter(response.partitions)
         topics = []
         begin = 0
         for name, topic_id, count in shape:
-            topics.append(TopicProduceResponse(name, topic_id, tuple(parts[begin : begin + count])))
+            parts = [
+                refused.get(place) or _part(next(appended), has_leaders)
+                for place in range(begin, begin + count)
+            ]
+            topics.append(TopicProduceResponse(name, topic_id, tuple(parts)))
             begin += count
         endpoints: tuple[wire.ProduceResponse.NodeEndpoint, ...] = ()
         if has_leaders:

@@ -38,6 +38,9 @@ DELETION_LOOK_MS = 20  # whether the controller is done with it
 FIRST_WITH_IDS = 6
 FIRST_WITH_DISABLED = 3  # of DeleteTopics: TOPIC_DELETION_DISABLED
 
+MAX_DESCRIBED = 1000
+"""How many topics of CreateTopics are answered with their configuration, which has some 4 KB."""
+
 FIXED_PARTITIONS = TopicResponse(
     ErrorCode.INVALID_PARTITIONS,
     "groups and transactional ids have their places in the partitions that there are",
@@ -134,6 +137,7 @@ class TopicsApi:
                 self._created(topics[name], answer, request.validate_only)
                 for name, answer in zip(names, answers, strict=True)
             ]
+            results[MAX_DESCRIBED:] = map(_without_configs, results[MAX_DESCRIBED:])
             reply(wire.CreateTopicsResponse(topics=tuple(results)))
 
         self._ask_all([question(name) for name in names], asked)
@@ -325,6 +329,15 @@ def _carried_out(asked: Iterable[T], answers: Sequence[TopicResponse]) -> list[T
         for each, answer in zip(asked, answers, strict=True)
         if answer.error_code is ErrorCode.NONE
     ]
+
+
+def _without_configs(
+    created: wire.CreateTopicsResponse.CreatableTopicResult,
+) -> wire.CreateTopicsResponse.CreatableTopicResult:
+    """The same, and in place of the configuration why it is not there (W-237)."""
+    if created.configs is None:
+        return created
+    return created._replace(configs=None, topic_config_error_code=ErrorCode.POLICY_VIOLATION)
 
 
 def _creation(

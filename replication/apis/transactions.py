@@ -218,7 +218,7 @@ class TransactionApis:
         if not request.transactional_id:
             answered(ErrorCode.INVALID_REQUEST)
         elif partition is None:
-            self._group_topic.create(patient=False)
+            self._group_topic.create()
             answered(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         else:
             tp = TopicPartition(self._group_topic.name, partition)
@@ -273,8 +273,10 @@ class TransactionApis:
         partition takes the marker as if the coordinator had sent it (W-155).
 
         Each partition has its own answer. A marker is refused if no coordinator can have sent it,
-        or if it is for the coordinators' own topic.
+        if it is for the coordinators' own topic, or if a client gives it a coordinator epoch that
+        would fence the real coordinator (W-212).
         """
+        is_client = not received.connection.listener.is_inter_broker
         answers: list[dict[TopicPartition, ErrorCode]] = []
         wanted: dict[int, TxnMarker] = {}
         for at, marker in enumerate(request.markers):
@@ -284,6 +286,9 @@ class TransactionApis:
                 for index in topic.partition_indexes
             ]
             refused = _refused_markers(marker, tps)
+            for tp in tps if is_client else ():
+                if marker.coordinator_epoch > self._coordinator_epoch(tp, marker.producer_id):
+                    refused.setdefault(tp, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
             answers.append(refused)
             rest = tuple(tp for tp in dict.fromkeys(tps) if tp not in refused)
             if rest:
@@ -304,13 +309,21 @@ class TransactionApis:
 
         self._broker.handle(WriteTxnMarkersRequest(tuple(wanted.values())), answered)
 
+    def _coordinator_epoch(self, tp: TopicPartition, producer_id: int) -> int:
+        """That of the latest marker in a partition, as DescribeProducers shows it to operators;
+        0 without any, which they use then."""
+        partition = self._broker.replica_manager.partitions.get(tp)
+        log = None if partition is None else partition.log
+        known = None if log is None else log.producers.producers.get(producer_id)
+        return 0 if known is None else max(0, known.coordinator_epoch)
+
     # -- for people who look ---------------------------------------------------------------------
 
     def describe_transactions(
         self, received: ReceivedRequest, request: wire.DescribeTransactionsRequest, reply: Reply
     ) -> None:
         kind = wire.DescribeTransactionsResponse
-        ids = request.transactional_ids
+        ids = tuple(dict.fromkeys(request.transactional_ids))  # each once (W-237)
         gathering: Gathering[wire.DescribeTransactionsResponse.TransactionState] = Gathering(
             len(ids), lambda found: reply(kind(transaction_states=tuple(found)))
         )
@@ -331,11 +344,11 @@ class TransactionApis:
     ) -> None:
         kind = wire.ListTransactionsResponse
         known = {state.kafka_name for state in TransactionState}
+        states, ids = frozenset(request.state_filters), frozenset(request.producer_id_filters)
         unknown = tuple(name for name in request.state_filters if name not in known)
         now_ms = self._broker.runtime.clock.wall_ms()
 
         def wanted(one: TransactionMetadata) -> bool:
-            states, ids = request.state_filters, request.producer_id_filters
             return (
                 (not states or one.state.kafka_name in states)
                 and (not ids or one.producer_id in ids)

@@ -115,7 +115,7 @@ def serve(
             directory,
             listeners=_listeners(listen, brokers),
             brokers=brokers,
-            config=ServerConfig.from_properties(parse_pairs(pairs)),
+            config=ServerConfig.from_properties(parse_pairs(pairs), brokers),
             exposure=Exposure(advertise, allow_plaintext, credentials),
             http=page,
         )

@@ -22,6 +22,8 @@ logger = get_logger(__name__)
 
 Task = Callable[[], None]
 
+SPARE_TIMERS = 64  # cancelled ones that may stay until they are due
+
 
 class Cancellable(Protocol):
     def cancel(self) -> None:
@@ -145,14 +147,18 @@ class ThreadActor:
 
 
 class _ScheduledTask:
-    __slots__ = ("cancelled", "interval_ms", "task")
+    """``is_queued``: it is in the heap, and not cancelled."""
 
-    def __init__(self, task: Task, interval_ms: float | None) -> None:
-        self.task, self.interval_ms = task, interval_ms
-        self.cancelled = False
+    __slots__ = ("cancelled", "interval_ms", "is_queued", "runtime", "task")
+
+    def __init__(self, runtime: ThreadRuntime, task: Task, interval_ms: float | None) -> None:
+        self.runtime, self.task, self.interval_ms = runtime, task, interval_ms
+        self.cancelled = self.is_queued = False
 
     def cancel(self) -> None:
         self.cancelled = True
+        if self.is_queued:
+            self.runtime._forget(self)
 
 
 class ThreadRuntime:
@@ -163,6 +169,7 @@ class ThreadRuntime:
         self.random = random.Random()
         self._heap: list[tuple[float, int, _ScheduledTask]] = []
         self._number = itertools.count()
+        self._cancelled = 0  # entries of the heap that will not run
         self._changed = threading.Condition()
         self._ownership = Ownership(f"the threads of {name}")
         self._closed = False
@@ -181,10 +188,10 @@ class ThreadRuntime:
         return actor
 
     def call_later(self, delay_ms: float, task: Task) -> _ScheduledTask:
-        return self._add(delay_ms, _ScheduledTask(task, None))
+        return self._add(delay_ms, _ScheduledTask(self, task, None))
 
     def every(self, interval_ms: float, task: Task) -> _ScheduledTask:
-        return self._add(interval_ms, _ScheduledTask(task, interval_ms))
+        return self._add(interval_ms, _ScheduledTask(self, task, interval_ms))
 
     def _precise_ms(self) -> float:
         return self.clock.monotonic_ns() / 1e6
@@ -193,9 +200,26 @@ class ThreadRuntime:
         with self._changed:
             item = (self._precise_ms() + delay_ms, next(self._number), entry)
             heapq.heappush(self._heap, item)
+            entry.is_queued = True
             if self._heap[0] is item:
                 self._changed.notify()
         return entry
+
+    def _forget(self, entry: _ScheduledTask) -> None:
+        """Let go of a cancelled task, which may be due in half an hour. Once half of the heap is
+        cancelled it is rebuilt, so that each entry costs the same however many there are."""
+        if self._ownership.lost is not None:  # its lock may be held for ever
+            return
+        with self._changed:
+            if not entry.is_queued:
+                return
+            entry.is_queued = False
+            entry.task = _nothing
+            self._cancelled += 1
+            if self._cancelled > max(SPARE_TIMERS, len(self._heap) // 2):
+                self._heap = [item for item in self._heap if item[2].is_queued]
+                heapq.heapify(self._heap)
+                self._cancelled = 0
 
     def _watch(self) -> None:
         while True:
@@ -208,6 +232,10 @@ class ThreadRuntime:
                 if self._closed:
                     return
                 entry = heapq.heappop(self._heap)[2]
+                if not entry.is_queued:
+                    self._cancelled -= 1
+                    continue
+                entry.is_queued = False
             if entry.cancelled:
                 continue
             _run_logged(entry.task, self._thread.name)
@@ -232,6 +260,10 @@ class ThreadRuntime:
             actor.close(wait=True)
         if threading.current_thread() is not self._thread:
             self._thread.join()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _run_logged(task: Task, name: str) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from logstore.common.config import LogConfig
 from logstore.common.errors import ConfigError, InvalidTopicError
 from logstore.common.random_id import new_uuid
-from logstore.format.filenames import validate_topic
+from logstore.format.filenames import CLUSTER_METADATA, validate_topic
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import ResponseError
@@ -40,6 +40,8 @@ def new_topic(
     """
     name = request.topic
     validate_topic(name)
+    if name == CLUSTER_METADATA:
+        raise ResponseError(ErrorCode.INVALID_REQUEST, f"{name} is the log of a KRaft quorum")
     if name in context.topics:
         raise ResponseError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
     other = context.names.get(name.replace(".", "_"))

@@ -142,12 +142,11 @@ class PendingAppend:
         error_code: how it ended; None so far.
     """
 
-    __slots__ = ("due_ms", "error_code", "is_late", "on_done", "token")
+    __slots__ = ("due_ms", "error_code", "on_done", "token")
 
     def __init__(self, token: Hashable, due_ms: int, on_done: Callable[[ErrorCode], None]) -> None:
         self.token, self.due_ms, self.on_done = token, due_ms, on_done
         self.error_code: ErrorCode | None = None
-        self.is_late = False
 
 
 class ShardTimer:
@@ -173,6 +172,7 @@ class HostedShard:
         self.state = ShardState.LOADING
         self.answers: dict[int, OnAnswer] = {}  # requests without an answer, by their number
         self.appends: deque[PendingAppend] = deque()  # in the order of the log
+        self.on_time: deque[PendingAppend] = deque()  # of them, those that are not late
         self.timers: dict[Hashable, ShardTimer] = {}
         self.watch: Cancellable | None = None  # over the oldest append
         self.unreadable_records = 0
@@ -200,7 +200,6 @@ class CoordinatorRuntime:
         carry_out: begins the effects that are not common to all coordinators.
     Attributes:
         active: the partitions that are served here now; replaced as a whole.
-        on_active: called when there is another one, in the actor's turn; short.
         loads, load_ms: partitions that were loaded so far, and how long that took together.
     """
 
@@ -233,7 +232,6 @@ class CoordinatorRuntime:
         self._shards: dict[int, HostedShard] = {}
         self._number = 0  # of the last request
         self.active: frozenset[int] = frozenset()
-        self.on_active: Callable[[], None] = lambda: None
         self.loads = self.load_ms = 0
 
     # -- life ----------------------------------------------------------------------------------
@@ -332,6 +330,7 @@ class CoordinatorRuntime:
         if hosted.watch is not None:
             hosted.watch.cancel()
         hosted.timers.clear()
+        hosted.on_time.clear()
         appends, hosted.appends = hosted.appends, deque()
         answers, hosted.answers = hosted.answers, {}
         for answer in answers.values():
@@ -457,7 +456,6 @@ class CoordinatorRuntime:
                 self.active |= {hosted.tp.partition}
                 self.loads += 1
                 self.load_ms += self._runtime.now_ms() - hosted.since_ms
-                self.on_active()
             else:
                 self._not_loaded(hosted, is_damaged=False)
 
@@ -671,6 +669,7 @@ class CoordinatorRuntime:
         due_ms = self._runtime.now_ms() + self._write_timeout_ms
         append = PendingAppend(token, due_ms, on_done)
         hosted.appends.append(append)
+        hosted.on_time.append(append)
 
         def respond(response: ProduceResponse) -> None:
             code = response.partitions[0].error_code
@@ -705,23 +704,22 @@ class CoordinatorRuntime:
 
     def _watch(self, hosted: HostedShard) -> None:
         """Arm the timer for when the oldest append that is not late yet becomes late."""
-        if hosted.watch is None:
-            on_time = (append for append in hosted.appends if not append.is_late)
-            oldest = next(on_time, None)
-            if oldest is not None:
-                delay_ms = oldest.due_ms - self._runtime.now_ms()
-                hosted.watch = self._later(delay_ms, partial(self._look_at_appends, hosted))
+        on_time = hosted.on_time
+        while on_time and on_time[0].error_code is not None:
+            on_time.popleft()
+        if on_time and hosted.watch is None:
+            delay_ms = on_time[0].due_ms - self._runtime.now_ms()
+            hosted.watch = self._later(delay_ms, partial(self._look_at_appends, hosted))
 
     def _look_at_appends(self, hosted: HostedShard) -> None:
         if hosted.state is not ShardState.ACTIVE:
             return
         hosted.watch = None
-        now_ms = self._runtime.now_ms()
-        for append in list(hosted.appends):
-            if append.due_ms <= now_ms and not append.is_late:
-                append.is_late = True
-                if append.token is not None and append.error_code is None:
-                    self._event(hosted, AppendTimedOut(append.token))
+        now_ms, on_time = self._runtime.now_ms(), hosted.on_time
+        while on_time and on_time[0].due_ms <= now_ms:
+            append = on_time.popleft()
+            if append.token is not None and append.error_code is None:
+                self._event(hosted, AppendTimedOut(append.token))
         self._watch(hosted)
 
     # -- timers --------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from replication.network.listeners import (
     SecurityProtocol,
     parse_listeners,
     parse_protocol_map,
+    with_inter_broker,
 )
 from replication.network.requests import (
     CLOSE,
@@ -51,4 +52,5 @@ __all__ = [
     "parse_listeners",
     "parse_protocol_map",
     "requests",
+    "with_inter_broker",
 ]

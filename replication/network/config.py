@@ -19,6 +19,8 @@ class NetworkConfig(Properties):
     Where a default is not Kafka's, the comment says why.
     """
 
+    # Kafka takes a listener of clients where there is no name; here it is none (W-212).
+    inter_broker_listener_name: str = kafka_key("inter.broker.listener.name", "")
     # Kafka's 3 share a processor; ours would share one interpreter lock.
     num_network_threads: int = kafka_key("num.network.threads", 1, 1, 64)
     num_io_threads: int = kafka_key("num.io.threads", 8, 1, 1024)

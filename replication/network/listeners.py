@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -34,12 +34,14 @@ class Listener(NamedTuple):
         name: as in ``listeners``, such as ``PLAINTEXT`` or ``INTERNAL``.
         host: empty for all addresses.
         port: 0 lets the system choose.
+        is_inter_broker: who comes by it is taken for a broker: it may fetch as a replica.
     """
 
     name: str = "PLAINTEXT"
     host: str = "127.0.0.1"
     port: int = 0
     security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    is_inter_broker: bool = False
 
     @property
     def is_loopback(self) -> bool:
@@ -106,6 +108,18 @@ def _protocol(name: str) -> SecurityProtocol:
     except KeyError:
         known = ", ".join(each.name for each in SecurityProtocol)
         raise ConfigError(f"{name!r} is not one of the security protocols {known}") from None
+
+
+def with_inter_broker(listeners: Sequence[Listener], name: str) -> list[Listener]:
+    """Mark the listener of brokers: Kafka's ``inter.broker.listener.name``, empty for none.
+
+    Raises:
+        ConfigError: no listener has that name.
+    """
+    marked = [each._replace(is_inter_broker=each.name == name) for each in listeners]
+    if name and not any(each.is_inter_broker for each in marked):
+        raise ConfigError(f"inter.broker.listener.name = {name!r} is none of the listeners")
+    return marked
 
 
 def refuse_open_listeners(listeners: Iterable[Listener]) -> None:

@@ -134,6 +134,8 @@ class DelayedFetch(DelayedOperation):
             if read is not None and read.is_current():
                 total += read.size
                 continue
+            if read is not None and read.is_unknown and not self._reader.knows(part):
+                continue
             available = self._reader.available(request, part)
             if available is None:
                 return self.force_complete()

@@ -36,6 +36,11 @@ class FetchContext(Protocol):
         ...
 
     @property
+    def size(self) -> int:
+        """How many partitions it is about, also those of its session that need no read."""
+        ...
+
+    @property
     def is_over(self) -> bool:
         """Whether its session has continued or ended without it, so that it need not wait."""
         ...
@@ -70,6 +75,10 @@ class SessionlessFetch:
     @property
     def keys(self) -> Sequence[Hashable]:
         return [part.tp for part in self._request.partitions]
+
+    @property
+    def size(self) -> int:
+        return len(self._request.partitions)
 
     def take(self) -> list[Look]:
         return [Look(part, None) for part in self._request.partitions]
@@ -117,6 +126,10 @@ class IncrementalFetch:
     @property
     def keys(self) -> Sequence[Hashable]:
         return (self._session,)
+
+    @property
+    def size(self) -> int:
+        return len(self._session.partitions)
 
     @property
     def is_over(self) -> bool:

@@ -25,6 +25,8 @@ from replication.partition import Partition
 from replication.replica_manager.hosted_partitions import HostedPartitions
 from replication.replica_manager.metadata_cache import MetadataCache
 
+_UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+
 logger = get_logger(__name__)
 limited = LimitedLogger(logger)
 
@@ -32,10 +34,20 @@ limited = LimitedLogger(logger)
 class PartitionRead:
     """The answer of one partition, and the state of the partition just before.
 
-    ``partition`` is None if the answer is an error or names another replica.
+    ``partition`` is None if the answer is an error or names another replica. ``is_unknown``: this
+    broker does not know the partition, so a consumer does not wait for it (R-92).
     """
 
-    __slots__ = ("hw_moved", "leader_epoch", "log", "log_end", "partition", "response", "size")
+    __slots__ = (
+        "hw_moved",
+        "is_unknown",
+        "leader_epoch",
+        "log",
+        "log_end",
+        "partition",
+        "response",
+        "size",
+    )
 
     def __init__(
         self,
@@ -49,6 +61,7 @@ class PartitionRead:
         self.response, self.partition, self.log = response, partition, log
         self.leader_epoch, self.log_end, self.hw_moved = leader_epoch, log_end, hw_moved
         self.size = len(response.records)
+        self.is_unknown = partition is None and response.error_code in _UNKNOWN
 
     def is_current(self) -> bool:
         """Whether the partition would still answer the same."""
@@ -66,11 +79,13 @@ class PartitionRead:
 
 
 class Reads(NamedTuple):
-    """The reads of a request. ``is_final``: it must be answered at once (R-92)."""
+    """The reads of a request. ``is_final``: it must be answered at once (R-92). ``unknown``: how
+    many of a consumer's are of partitions that are not known."""
 
     reads: list[PartitionRead]
     size: int
     is_final: bool
+    unknown: int
     hw_moved: tuple[TopicPartition, ...]
 
 
@@ -93,7 +108,7 @@ class FetchReader:
 
     def read(self, request: FetchRequest, parts: Sequence[FetchPartition]) -> Reads:
         """Read in order up to ``max_bytes`` (R-108), and note the progress of a follower."""
-        left, total, is_final = request.max_bytes, 0, False
+        left, total, is_final, unknown = request.max_bytes, 0, False, 0
         reads = []
         moved = []
         for part in parts:
@@ -102,11 +117,13 @@ class FetchReader:
             size = read.size
             total += size
             left = max(0, left - size)
-            if read.partition is None or read.response.diverging_epoch is not None:
+            if read.is_unknown and request.replica_id < 0:
+                unknown += 1
+            elif read.partition is None or read.response.diverging_epoch is not None:
                 is_final = True
             elif read.hw_moved:
                 moved.append(part.tp)
-        return Reads(reads, total, is_final, tuple(moved))
+        return Reads(reads, total, is_final, unknown, tuple(moved))
 
     def read_again(
         self, request: FetchRequest, earlier: Iterable[tuple[FetchPartition, PartitionRead | None]]
@@ -190,6 +207,11 @@ class FetchReader:
         return part._replace(tp=TopicPartition(name, part.tp.partition))
 
     # -- while it waits ------------------------------------------------------------------------
+
+    def knows(self, part: FetchPartition) -> bool:
+        """Whether this broker knows a partition that it did not know before."""
+        tp = self._resolved(part).tp
+        return self._partitions.get(tp) is not None or self._metadata.registration(tp) is not None
 
     def available(self, request: FetchRequest, part: FetchPartition) -> int | None:
         """How many bytes a waiting fetch would get now; None if it must be answered (R-93)."""

@@ -56,7 +56,8 @@ class FetchService:
             respond(response)
 
         enough = found.size >= request.min_bytes
-        if request.max_wait_ms <= 0 or enough or found.is_final or not context.keys:
+        nothing_to_wait_for = found.unknown == context.size
+        if request.max_wait_ms <= 0 or enough or found.is_final or nothing_to_wait_for:
             answer(first, found.reads)
             return
         operation = DelayedFetch(request, context, reader, answer, self._stats)

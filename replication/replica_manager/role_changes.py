@@ -24,6 +24,7 @@ from replication.common.errors import (
     KafkaStorageError,
     ReplicationError,
 )
+from replication.common.limited_log import LimitedLogger
 from replication.common.messages import (
     EPOCH_DURING_DELETE,
     ControlRequest,
@@ -47,6 +48,7 @@ from replication.replica_manager.hosted_partitions import HostedPartitions
 from replication.replica_manager.metadata_cache import MetadataCache
 
 logger = get_logger(__name__)
+limited = LimitedLogger(logger)
 
 Codes = dict[TopicPartition, ErrorCode]
 
@@ -303,7 +305,8 @@ class RoleChanges:
         code = answer_code(partition.tp, error)
         if isinstance(error, ResourceBusyError):
             code = ErrorCode.REPLICA_NOT_AVAILABLE  # the controller retries after a pause
-        logger.warning("%s keeps its role: %s", partition.tp, error)
+        # The controller asks again, once a second, for as long as nothing changes.
+        limited.warning("%s keeps its role: %s", partition.tp, error, about=partition.tp)
         if code is ErrorCode.KAFKA_STORAGE_ERROR:
             partition.mark_offline()
         elif partition.log is None:

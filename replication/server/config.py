@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import NamedTuple
 
 from logstore.common.config import BrokerConfig, LogConfig, Properties
@@ -14,6 +14,11 @@ from replication.common.config import ReplicationConfig
 from replication.coordinators.groups.config import GroupConfig
 from replication.coordinators.transactions.config import TransactionConfig
 from replication.network import NetworkConfig
+
+REPLICAS_OF_COORDINATORS = (
+    "offsets.topic.replication.factor",
+    "transaction.state.log.replication.factor",
+)
 
 
 class ServerConfig(NamedTuple):
@@ -28,14 +33,20 @@ class ServerConfig(NamedTuple):
     transactions: TransactionConfig = TransactionConfig()
 
     @classmethod
-    def from_properties(cls, properties: Mapping[str, object]) -> ServerConfig:
+    def from_properties(
+        cls, properties: Mapping[str, object], brokers: int | None = None
+    ) -> ServerConfig:
         """From Kafka's broker-wide keys, such as ``log.retention.ms`` and ``num.partitions``.
 
+        Args:
+            brokers: how many the cluster will have. Of fewer than three each has a replica of the
+                topics of coordinators, unless ``properties`` say otherwise.
         Raises:
             ConfigError: an unknown key, or a value of the wrong type or outside its bounds.
         """
         parts = cls()
-        left = dict(properties)
+        small = brokers is not None and brokers < GroupConfig().offsets_topic_replication_factor
+        left = {**(dict.fromkeys(REPLICAS_OF_COORDINATORS, brokers) if small else {}), **properties}
         found = []
         for part in parts:
             assert isinstance(part, Properties)
@@ -45,21 +56,6 @@ class ServerConfig(NamedTuple):
         if left:
             raise ConfigError(f"unknown configuration key {min(left)!r}")
         return cls(*found)  # type: ignore[arg-type]
-
-    def of_cluster(self, brokers: int) -> ServerConfig:
-        """The same, with at most ``brokers`` replicas for the topics of coordinators."""
-        groups, transactions = self.groups, self.transactions
-        return self._replace(
-            groups=replace(
-                groups,
-                offsets_topic_replication_factor=min(
-                    groups.offsets_topic_replication_factor, brokers
-                ),
-            ),
-            transactions=replace(
-                transactions, replication_factor=min(transactions.replication_factor, brokers)
-            ),
-        )
 
 
 def _keys(config: Properties) -> list[str]:

@@ -121,8 +121,8 @@ def serve(
         listeners: of the first broker. The next ones take the ports after it, or any free ones
             if the port is 0.
         config: Kafka's broker-wide keys, such as ``{"num.partitions": 4}``. Groups do not wait for
-            more members, and their topic has 4 partitions, unless it says otherwise; a
-            ``ServerConfig`` is taken as it is.
+            more members, their topic has 4 partitions, and of fewer than three brokers each has
+            a replica of it, unless it says otherwise; a ``ServerConfig`` is taken as it is.
         exposure: who may use the listeners, where that is not this machine alone.
         http: serve health, metrics, the state of the brokers and a live page there.
         options: further ones of ``Cluster``.
@@ -138,7 +138,7 @@ def serve(
             f"{brokers} brokers with {len(listeners)} listeners: one at least of each"
         )
     if not isinstance(config, ServerConfig):
-        config = ServerConfig.from_properties({**EMBEDDED, **(config or {})})
+        config = ServerConfig.from_properties({**EMBEDDED, **(config or {})}, brokers)
     return ServedCluster(
         brokers,
         directory,

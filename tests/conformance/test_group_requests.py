@@ -4,6 +4,7 @@ of them has a place in which version. What a group does is said without a socket
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from replication.protocol import SERVED, ApiKey
 from replication.protocol import messages as wire
 from replication.server.serving import ServedCluster
 from tests.support.cases import for_each
-from tests.support.served import connect, new_name, served
+from tests.support.served import connect, find_coordinator, new_name, served
 from tests.support.wire_client import WireClient
 
 MEMBER_ID_REQUIRED = 4
@@ -42,9 +43,7 @@ def client(kafka: ServedCluster) -> Iterator[WireClient]:
 def new_group(client: WireClient) -> str:
     """Its coordinator is ready."""
     name = new_name("group")
-    request = wire.FindCoordinatorRequest(coordinator_keys=(name,))
-    found = client.ask(ApiKey.FIND_COORDINATOR, 4, request)
-    assert [each.error_code for each in found.coordinators] == [ErrorCode.NONE]
+    find_coordinator(client, name)
     return name
 
 
@@ -256,6 +255,8 @@ def test_find_coordinator(kafka: ServedCluster, client: WireClient, version: int
     """With the address of the listener by which the client came; types 0 and 1 are there."""
     endpoint = kafka.broker(0).endpoints[0]
     types = (0, 1, 7) if version >= 1 else (0,)
+    for key, key_type in itertools.product("ab", (0, 1)):
+        find_coordinator(client, key, key_type)
     for key_type in types:
         if version >= 4:
             request = wire.FindCoordinatorRequest(key_type=key_type, coordinator_keys=("a", "b"))

@@ -14,7 +14,7 @@ from replication.protocol import FEATURES, SERVED, ApiKey
 from replication.protocol import messages as wire
 from replication.server.serving import ServedCluster
 from tests.support.cases import for_each
-from tests.support.served import batch, connect, fetch, new_name, produce, served
+from tests.support.served import batch, connect, fetch, find_coordinator, new_name, produce, served
 from tests.support.until import until
 from tests.support.wire_client import WireClient
 
@@ -61,8 +61,7 @@ def _retried(ask: Callable[[], Any]) -> Any:
 
 
 def _init(client: WireClient, transactional_id: str, version: int) -> Producer:
-    find = wire.FindCoordinatorRequest(key_type=1, coordinator_keys=(transactional_id,))
-    client.ask(ApiKey.FIND_COORDINATOR, 4, find)
+    find_coordinator(client, transactional_id, 1)
     request = wire.InitProducerIdRequest(transactional_id, 60_000)
     found = _retried(lambda: client.ask(ApiKey.INIT_PRODUCER_ID, version, request))
     assert found.error_code == ErrorCode.NONE
@@ -188,7 +187,7 @@ def test_offsets_of_a_transaction_count_when_it_is_committed(
     kafka: ServedCluster, client: WireClient, version: int
 ) -> None:
     tp, group = _topic(kafka), new_name("group")
-    client.ask(ApiKey.FIND_COORDINATOR, 4, wire.FindCoordinatorRequest(coordinator_keys=(group,)))
+    find_coordinator(client, group)
     producer = _init(client, new_name("tx"), 4)
     if version < 5:
         asked = wire.AddOffsetsToTxnRequest(*producer, group)

@@ -11,12 +11,21 @@ from logstore.common.clock import SystemClock
 from logstore.format.batch import BatchFields, encode_batch
 from logstore.storage.memory import MemoryStorage
 from replication.common.error_codes import ErrorCode
+from replication.network import Listener
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
-from replication.server.serving import ServedCluster, serve
+from replication.server.serving import LOOPBACK, ServedCluster, serve
+from tests.support.until import until
 from tests.support.wire_client import WireClient
 
 _names = itertools.count()
+
+BROKERS = "BROKERS"
+WITH_BROKERS: Mapping[str, Any] = {
+    "listeners": (LOOPBACK, Listener(BROKERS, "127.0.0.1", 0)),
+    "config": {"inter.broker.listener.name": BROKERS},
+}
+"""Options of brokers that have a listener of their own beside that of clients."""
 
 
 def served(brokers: int = 1, config: Mapping[str, object] = {}, **options: Any) -> ServedCluster:
@@ -35,9 +44,13 @@ def new_name(prefix: str = "topic") -> str:
     return f"{prefix}-{next(_names)}"
 
 
-def connect(kafka: ServedCluster, broker_id: int = 0, **options: Any) -> WireClient:
-    endpoint = kafka.broker(broker_id).endpoints[0]
-    return WireClient(endpoint.host, endpoint.port, **options)
+def connect(
+    kafka: ServedCluster, broker_id: int = 0, *, listener: str | None = None, **options: Any
+) -> WireClient:
+    """To a listener of that name, or to the first one."""
+    endpoints = kafka.broker(broker_id).endpoints
+    found = next(each for each in endpoints if listener in (None, each.listener))
+    return WireClient(found.host, found.port, **options)
 
 
 def batch(*values: bytes | None, key: bytes | None = b"k", **fields: Any) -> bytes:
@@ -105,6 +118,19 @@ def fetch(
 
 def leader_client(kafka: ServedCluster, tp: TopicPartition) -> WireClient:
     return connect(kafka, kafka.wait_for_leader(tp))
+
+
+def find_coordinator(client: WireClient, key: str, key_type: int = 0) -> int:
+    """Of a group, or of a transactional id (1). The first who asks has the topic made."""
+    request = wire.FindCoordinatorRequest(key, key_type)
+
+    def found() -> Any:
+        answer = client.ask(ApiKey.FIND_COORDINATOR, 3, request)
+        return None if answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE else answer
+
+    answer = until(found, f"{key} has a coordinator")
+    assert answer.error_code == ErrorCode.NONE
+    return int(answer.node_id)
 
 
 def codes_of(partitions: Sequence[Any]) -> list[ErrorCode]:

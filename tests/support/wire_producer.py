@@ -9,7 +9,7 @@ from replication.common.error_codes import ErrorCode
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 from replication.server.serving import ServedCluster
-from tests.support.served import batch, new_name, produce
+from tests.support.served import batch, find_coordinator, new_name, produce
 from tests.support.wire_client import WireClient
 
 E = ErrorCode
@@ -21,9 +21,7 @@ class WireProducer:
     def __init__(self, kafka: ServedCluster, client: WireClient, name: str | None = None) -> None:
         self.kafka, self.client = kafka, client
         self.name = name or new_name("id")
-        request = wire.FindCoordinatorRequest(self.name, 1)
-        found = client.ask(ApiKey.FIND_COORDINATOR, 3, request)
-        assert found.error_code == E.NONE
+        find_coordinator(client, self.name, 1)
         self.producer_id, self.epoch = -1, -1
 
     def init(self, version: int = 4, *, timeout_ms: int = 60_000, again: bool = False) -> int:

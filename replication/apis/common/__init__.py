@@ -3,4 +3,13 @@
 Begin with ``handlers``.
 """
 
-__all__ = ["addresses", "batches", "config", "handlers", "refusals", "topic_names", "waits"]
+__all__ = [
+    "addresses",
+    "batches",
+    "broker_requests",
+    "config",
+    "handlers",
+    "refusals",
+    "topic_names",
+    "waits",
+]

@@ -53,7 +53,7 @@ class MetadataWaits:
     def __init__(self, broker_id: int, runtime: Runtime, metadata: MetadataCache) -> None:
         self._runtime = runtime
         self._actor = runtime.actor(f"metadata-waits-{broker_id}")
-        self._waits: list[_Wait] = []  # of the actor
+        self._waits: dict[_Wait, None] = {}  # of the actor
         metadata.watch(self._updated)
 
     def until(
@@ -63,8 +63,8 @@ class MetadataWaits:
         self._actor.post(lambda: self._begin(_Wait(condition, done), timeout_ms))
 
     def _begin(self, wait: _Wait, timeout_ms: int) -> None:
-        # First into the list, then the look: an update in between is seen by one of them.
-        self._waits.append(wait)
+        # First among the others, then the look: an update in between is seen by one of them.
+        self._waits[wait] = None
         self._look()
         if wait not in self._waits:
             return
@@ -87,7 +87,7 @@ class MetadataWaits:
     def _end(self, wait: _Wait, is_fulfilled: bool) -> None:
         if wait not in self._waits:
             return
-        self._waits.remove(wait)
+        del self._waits[wait]
         if wait.timer is not None:
             wait.timer.cancel()
         wait.done(is_fulfilled)

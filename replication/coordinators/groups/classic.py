@@ -375,7 +375,8 @@ class ClassicProtocol:
 
     def _complete_join(self, group: ClassicGroup) -> None:
         """A member that has not joined again leaves; a static one stays until its session ends."""
-        for member in list(group.members.values()):
+        # From the end, so that the first one, who leads if his leader goes, is looked for once.
+        for member in list(reversed(group.members.values())):
             if member.joining is None and member.instance_id is None:
                 self._forget(group, member)
         if group.members and not group.elect_joined_leader():

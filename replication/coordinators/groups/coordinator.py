@@ -83,7 +83,6 @@ class GroupCoordinator:
             },
             lambda partition: partition in self.runtime.active,
         )
-        self.runtime.on_active = self.topic.look
         broker.metadata.watch_deletions(self._forget_topics)
         broker.serve(WriteTxnMarkersRequest, self._write_txn_markers)
 

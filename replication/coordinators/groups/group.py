@@ -50,18 +50,19 @@ class GroupMember:
 
     Attributes:
         instance_id: of a static member, which keeps its place over a restart.
-        joining, syncing: the request that waits for the others.
+        joining, syncing: the request that waits for the others. The group counts those that join.
         is_new: it has never had an answer to its join. It cannot send heartbeats yet, and a client
             that is gone is not noticed; so its join itself may take too long.
     """
 
     __slots__ = (
+        "_group",
+        "_joining",
         "assignment",
         "client_host",
         "client_id",
         "instance_id",
         "is_new",
-        "joining",
         "member_id",
         "protocols",
         "rebalance_timeout_ms",
@@ -88,13 +89,40 @@ class GroupMember:
         self.rebalance_timeout_ms = rebalance_timeout_ms
         self.protocols = protocols
         self.assignment = assignment
-        self.joining: Hashable | None = None
+        self._group: ClassicGroup | None = None  # once it is a member
+        self._joining: Hashable | None = None
         self.syncing: Hashable | None = None
         self.is_new = False
 
     @classmethod
     def from_request(cls, member_id: str, request: JoinGroup) -> GroupMember:
         return cls(member_id, request.instance_id, *MemberTerms.of(request))
+
+    @property
+    def joining(self) -> Hashable | None:
+        return self._joining
+
+    @joining.setter
+    def joining(self, request: Hashable | None) -> None:
+        if self._group is not None:
+            self._group.joining_count += (request is not None) - (self._joining is not None)
+        self._joining = request
+
+    def enter(self, group: ClassicGroup) -> None:
+        """Be counted in a group."""
+        self._group = group
+        group.joining_count += self._joining is not None
+        group.offers.update({name for name, _ in self.protocols})
+
+    def go(self) -> None:
+        """Be counted no more."""
+        group, self._group = self._group, None
+        assert group is not None
+        group.joining_count -= self._joining is not None
+        for name in {name for name, _ in self.protocols}:
+            group.offers[name] -= 1
+            if not group.offers[name]:
+                del group.offers[name]
 
     @property
     def waits(self) -> bool:
@@ -119,6 +147,9 @@ class GroupMember:
         )
 
     def update(self, terms: MemberTerms) -> None:
+        group = self._group
+        if group is not None:
+            self.go()
         (
             self.client_id,
             self.client_host,
@@ -126,6 +157,8 @@ class GroupMember:
             self.rebalance_timeout_ms,
             self.protocols,
         ) = terms
+        if group is not None:
+            self.enter(group)
 
 
 class ClassicGroup:
@@ -138,6 +171,8 @@ class ClassicGroup:
         static_members: instance id -> member id.
         pending_members: ids that were given to clients which have not joined with them yet.
         pending_syncs: members of this generation that have not asked for their assignment.
+        joining_count: members whose join waits; ``offers``: how many offer a protocol. Each join
+            asks for both, so they are counted as members come and go.
         state_since_ms: ms since 1970; None where it is not known.
         is_initial: this join phase is the first of an empty group, which waits for more members.
         has_newcomer: a member came since the wait of the first phase began or was prolonged.
@@ -158,6 +193,8 @@ class ClassicGroup:
         self.static_members: dict[str, str] = {}
         self.pending_members: dict[str, None] = {}
         self.pending_syncs: set[str] = set()
+        self.joining_count = 0
+        self.offers: Counter[str] = Counter()
         self.is_initial = False
         self.has_newcomer = False
         self.initial_wait_ms = 0
@@ -197,7 +234,11 @@ class ClassicGroup:
         if not self.members:
             self.protocol_type = protocol_type
         assert self.protocol_type == protocol_type, (self, protocol_type)
+        before = self.members.get(member.member_id)
+        if before is not None:  # a record of the log can name a member twice
+            before.go()
         self.members[member.member_id] = member
+        member.enter(self)
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
         if self.leader is None:
@@ -206,6 +247,7 @@ class ClassicGroup:
 
     def remove(self, member: GroupMember) -> None:
         del self.members[member.member_id]
+        member.go()
         if member.instance_id is not None:
             self.static_members.pop(member.instance_id, None)
         self.pending_syncs.discard(member.member_id)
@@ -263,9 +305,7 @@ class ClassicGroup:
 
     @property
     def has_all_joined(self) -> bool:
-        return not self.pending_members and all(
-            member.joining is not None for member in self.members.values()
-        )
+        return not self.pending_members and self.joining_count == len(self.members)
 
     def accepts(self, member_id: str, max_size: int) -> bool:
         """Whether there is room for a member. If the group is larger than is allowed now, the
@@ -277,7 +317,7 @@ class ClassicGroup:
             case GroupState.PREPARING_REBALANCE:
                 if member is not None and member.joining is not None:
                     return True
-                return sum(m.joining is not None for m in self.members.values()) < max_size
+                return self.joining_count < max_size
             case GroupState.COMPLETING_REBALANCE | GroupState.STABLE:
                 return member is not None or len(self.members) < max_size
 
@@ -301,22 +341,20 @@ class ClassicGroup:
 
     # -- protocols -----------------------------------------------------------------------------
 
-    def common_protocols(self) -> frozenset[str]:
-        """The protocols that all members offer."""
-        offers = [frozenset(name for name, _ in m.protocols) for m in self.members.values()]
-        return frozenset.intersection(*offers) if offers else frozenset()
+    def is_common(self, protocol: str) -> bool:
+        """Whether all members offer a protocol."""
+        return self.offers[protocol] == len(self.members)
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
         """Whether a client that offers these protocols can be a member."""
         if not self.members:
             return bool(protocol_type) and any(True for _ in names)
-        return protocol_type == self.protocol_type and not self.common_protocols().isdisjoint(names)
+        return protocol_type == self.protocol_type and any(map(self.is_common, names))
 
     def select_protocol(self) -> str:
         """Every member has a vote, for the first of its own that all offer (W-107)."""
-        common = self.common_protocols()
         votes = Counter(
-            next(name for name, _ in member.protocols if name in common)
+            next(name for name, _ in member.protocols if self.is_common(name))
             for member in self.members.values()
         )
         return votes.most_common(1)[0][0]

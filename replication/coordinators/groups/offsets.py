@@ -44,9 +44,10 @@ class OffsetStore:
     def __init__(self) -> None:
         self._committed: dict[str, dict[TopicPartition, tuple[int, CommittedOffset]]] = {}
         self._pending: dict[int, dict[Key, tuple[int, CommittedOffset]]] = {}  # by producer id
-        self._pending_keys: Counter[Key] = Counter()  # of how many producers
-        self._in_flight: Counter[Key] = Counter()  # on their way to the log
-        self._in_flight_groups: Counter[str] = Counter()
+        # By group: the producers whose transactions have an offset for a partition, and how many
+        # are on their way to the log.
+        self._producers: dict[str, dict[TopicPartition, set[int]]] = {}
+        self._in_flight: dict[str, Counter[TopicPartition]] = {}
         self._in_transaction: Counter[Key] = Counter()  # of those, with a transaction
 
     # -- questions -----------------------------------------------------------------------------
@@ -61,48 +62,43 @@ class OffsetStore:
 
     def groups(self) -> Iterator[str]:
         """The groups that have an offset, or may have one soon."""
-        pending = (group_id for group_id, _ in self._pending_keys)
-        return iter(dict.fromkeys([*self._committed, *pending, *self._in_flight_groups]))
+        return iter(dict.fromkeys([*self._committed, *self._producers, *self._in_flight]))
 
     def is_unstable(self, group_id: str, tp: TopicPartition) -> bool:
         """Whether a transaction under way may change the offset."""
-        key = group_id, tp
-        return self._pending_keys[key] > 0 or self._in_transaction[key] > 0
+        pending = self._producers.get(group_id)
+        return (pending is not None and tp in pending) or (group_id, tp) in self._in_transaction
 
     def has(self, group_id: str) -> bool:
         return group_id in self._committed
 
     def expects(self, group_id: str) -> bool:
         """Whether the group may have another offset soon."""
-        return self._in_flight_groups[group_id] > 0 or bool(self.pending_of(group_id))
-
-    def pending_of(self, group_id: str) -> list[TopicPartition]:
-        """The offsets of a group that wait for a transaction."""
-        return [tp for group, tp in self._pending_keys if group == group_id]
+        return group_id in self._in_flight or group_id in self._producers
 
     def all_of(self, group_id: str) -> list[TopicPartition]:
         """The partitions of a group with an offset, or with one that waits for a transaction or for
         the log."""
-        in_flight = [tp for group, tp in self._in_flight if group == group_id]
-        found = [*self._committed.get(group_id, ()), *self.pending_of(group_id), *in_flight]
-        return list(dict.fromkeys(found))
+        kinds = self._committed, self._producers, self._in_flight
+        return list(dict.fromkeys(tp for each in kinds for tp in each.get(group_id, ())))
 
     def is_in_flight(self, group_id: str, tp: TopicPartition) -> bool:
-        return self._in_flight[group_id, tp] > 0
+        return tp in self._in_flight.get(group_id, ())
 
     # -- on the way to the log -----------------------------------------------------------------
 
     def begin(self, group_id: str, tp: TopicPartition, *, in_transaction: bool) -> None:
         """Note that an offset is being written."""
-        self._in_flight[group_id, tp] += 1
-        self._in_flight_groups[group_id] += 1
+        self._in_flight.setdefault(group_id, Counter())[tp] += 1
         if in_transaction:
             self._in_transaction[group_id, tp] += 1
 
     def end(self, group_id: str, tp: TopicPartition, *, in_transaction: bool) -> None:
         """Note that the offset is in the log, or never will be."""
-        _take(self._in_flight, (group_id, tp))
-        _take(self._in_flight_groups, group_id)
+        in_flight = self._in_flight[group_id]
+        _take(in_flight, tp)
+        if not in_flight:
+            del self._in_flight[group_id]
         if in_transaction:
             _take(self._in_transaction, (group_id, tp))
 
@@ -122,9 +118,8 @@ class OffsetStore:
             del known[tp]
             if not known:
                 del self._committed[group_id]
-        for producer_id, pending in list(self._pending.items()):
-            found = pending.get((group_id, tp))
-            if found is not None and found[0] < number:
+        for producer_id in list(self._producers.get(group_id, {}).get(tp, ())):
+            if self._pending[producer_id][group_id, tp][0] < number:
                 self._drop(producer_id, (group_id, tp))
 
     def add_pending(
@@ -136,18 +131,21 @@ class OffsetStore:
         number: int,
     ) -> None:
         """Add an offset that counts once the transaction of ``producer_id`` is committed."""
-        pending = self._pending.setdefault(producer_id, {})
-        key = group_id, tp
-        if key not in pending:
-            self._pending_keys[key] += 1
-        pending[key] = number, offset
+        self._pending.setdefault(producer_id, {})[group_id, tp] = number, offset
+        self._producers.setdefault(group_id, {}).setdefault(tp, set()).add(producer_id)
 
     def _drop(self, producer_id: int, key: Key) -> None:
         pending = self._pending[producer_id]
         del pending[key]
         if not pending:
             del self._pending[producer_id]
-        _take(self._pending_keys, key)
+        group_id, tp = key
+        of_group = self._producers[group_id]
+        of_group[tp].discard(producer_id)
+        if not of_group[tp]:
+            del of_group[tp]
+        if not of_group:
+            del self._producers[group_id]
 
     def end_transaction(self, producer_id: int, is_commit: bool) -> list[str]:
         """End a transaction. Returns the groups that had offsets in it."""

@@ -83,7 +83,6 @@ class TransactionCoordinator:
             },
             lambda partition: partition in self.runtime.active,
         )
-        self.runtime.on_active = self.topic.look
         broker.serve(AddPartitionsToTxnRequest, self.add_partitions)
 
     def _make_shard(self, partition: int, leader_epoch: int) -> TransactionShard:

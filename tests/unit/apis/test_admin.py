@@ -260,6 +260,47 @@ class TestDescribeTopicPartitions:
         assert found == [(name, number) for name in names for number in range(2)]
         assert pages == 2
 
+    @pytest.mark.parametrize("limit", range(1, 9))
+    def test_pages_of_any_size_have_each_partition_once(
+        self, kafka: ServedCluster, client: WireClient, limit: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """W-237: and a page looks at no more topics than it needs, and the one behind it."""
+        names = sorted([f"{new_name('any')}-{size}" for size in (1, 3, 2, 1)] + ["missing"])
+        for name in names:
+            if name != "missing":
+                kafka.create_topic(name, int(name[-1]))
+        looked: list[int] = []
+        for broker_id in kafka.broker_ids:
+            metadata = kafka.broker(broker_id).metadata
+            kafka.wait_until(
+                lambda: all(metadata.partition_count(n) for n in names if n != "missing"),  # noqa: B023
+                "all are known",
+            )
+            describe = metadata.describe
+            monkeypatch.setattr(
+                metadata,
+                "describe",
+                lambda asked, *more, describe=describe: (
+                    looked.append(len(asked.topics or ())) or describe(asked, *more)
+                ),
+            )
+        found, cursor = [], None
+        while True:
+            request = Pages(tuple(map(Pages.TopicRequest, names)), limit, cursor)
+            response = client.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, request)
+            found += [
+                (topic.name, part.partition_index)
+                for topic in response.topics
+                for part in topic.partitions
+            ]
+            if response.next_cursor is None:
+                break
+            cursor = Pages.Cursor(*response.next_cursor)
+        assert found == [
+            (name, number) for name in names if name != "missing" for number in range(int(name[-1]))
+        ]
+        assert max(looked) <= limit + 2  # a topic that is missing has no partition to count
+
     def test_what_is_not_there(self, client: WireClient) -> None:
         request = Pages((Pages.TopicRequest(new_name()), Pages.TopicRequest("a b")))
         topics = client.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, request).topics

@@ -543,6 +543,7 @@ ELSEWHERE: dict[E, str] = {
     E.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "tests/unit/replication/test_delayed.py",
     E.REBALANCE_IN_PROGRESS: "tests/conformance/test_classic_group.py",
     E.INVALID_COMMIT_OFFSET_SIZE: "tests/conformance/test_classic_group.py",
+    E.CLUSTER_AUTHORIZATION_FAILED: "tests/unit/apis/test_broker_requests.py",
     E.UNSUPPORTED_SASL_MECHANISM: "tests/unit/network/test_sasl.py",
     E.ILLEGAL_SASL_STATE: "tests/unit/network/test_sasl.py",
     E.SASL_AUTHENTICATION_FAILED: "tests/unit/network/test_sasl.py",

@@ -193,13 +193,3 @@ class TestMetadata:
             (topic,) = client.ask(ApiKey.METADATA, 12, request).topics
             assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             assert kafka.broker(0).metadata.topics == []
-
-    def test_a_new_topic_is_complete_at_once(self, kafka: ServedCluster) -> None:
-        """With the broker's partitions, and led here too: the next request may be a Produce."""
-        name = new_name()
-        with connect(kafka, 0) as client:
-            kind = wire.MetadataRequest
-            request = kind((kind.MetadataRequestTopic(name=name),), True)
-            (topic,) = client.ask(ApiKey.METADATA, 12, request).topics
-        assert topic.error_code == ErrorCode.NONE
-        assert codes_of(topic.partitions) == [ErrorCode.NONE] * 2

@@ -8,19 +8,32 @@ from typing import Any
 import pytest
 
 from checkpoints.types import TopicPartition
+from replication.apis.common.broker_requests import LAST_OF_CLIENTS
 from replication.apis.transactions import FENCED_SINCE
 from replication.common.error_codes import ErrorCode
 from replication.common.internal_topics import GROUP_METADATA, TRANSACTION_STATE
 from replication.protocol import SERVED, ApiKey
 from replication.protocol import messages as wire
 from replication.server.serving import ServedCluster
-from tests.support.served import batch, connect, fetch, new_name, produce, produce_request, served
+from tests.support.served import (
+    BROKERS,
+    WITH_BROKERS,
+    batch,
+    connect,
+    fetch,
+    find_coordinator,
+    new_name,
+    produce,
+    produce_request,
+    served,
+)
 from tests.support.until import until
 from tests.support.wire_client import WireClient
 from tests.support.wire_producer import WireProducer
 
 E = ErrorCode
-SETTINGS = {
+SETTINGS: dict[str, object] = {
+    **WITH_BROKERS["config"],
     "transaction.state.log.num.partitions": 2,
     "offsets.topic.num.partitions": 2,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 50,
@@ -29,7 +42,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[ServedCluster]:
-    with served(1, SETTINGS) as brokers:
+    with served(1, SETTINGS, listeners=WITH_BROKERS["listeners"]) as brokers:
         yield brokers
 
 
@@ -37,6 +50,15 @@ def kafka() -> Iterator[ServedCluster]:
 def client(kafka: ServedCluster) -> Iterator[WireClient]:
     with connect(kafka) as connected:
         yield connected
+
+
+class AsBroker:
+    """Tests of what brokers ask of each other, by their listener."""
+
+    @pytest.fixture
+    def client(self, kafka: ServedCluster) -> Iterator[WireClient]:
+        with connect(kafka, listener=BROKERS) as connected:
+            yield connected
 
 
 @pytest.fixture
@@ -73,8 +95,8 @@ def commit_in_transaction(
 ) -> str:
     """The name of a group with offset 42, which does not count before the transaction ends."""
     group = new_name("group")
-    client.ask(ApiKey.FIND_COORDINATOR, 3, wire.FindCoordinatorRequest(group, 0))
-    kafka.wait_until(lambda: producer.add_offsets(group) == E.NONE, "the group has a place")
+    find_coordinator(client, group)
+    assert producer.add_offsets(group) == E.NONE
     kind = wire.TxnOffsetCommitRequest
     part = kind.TxnOffsetCommitRequestPartition(tp.partition, 42)
     topics = (kind.TxnOffsetCommitRequestTopic(tp.topic, (part,)),)
@@ -164,7 +186,8 @@ def test_fenced_producers_hear_it_in_the_words_of_their_version(
     }[key]
     first = 3 if key is ApiKey.INIT_PRODUCER_ID else 0
     kafka.wait_until(lambda: ask(first) != E.COORDINATOR_NOT_AVAILABLE, "the groups have a topic")
-    for version in range(first, SERVED[key].last + 1):
+    last = LAST_OF_CLIENTS.get(key, SERVED[key].last)
+    for version in range(first, last + 1):
         code = E.PRODUCER_FENCED if version >= FENCED_SINCE[key] else E.INVALID_PRODUCER_EPOCH
         assert ask(version) == code, version
 
@@ -333,9 +356,8 @@ class TestVersion2:
         assert (producer.producer_id, producer.epoch) == after
 
 
-class TestSeveralTransactionsAtOnce:
-    """AddPartitionsToTxn from version 4 on is for leaders of partitions. Kafka serves it on every
-    listener."""
+class TestSeveralTransactionsAtOnce(AsBroker):
+    """AddPartitionsToTxn from version 4 on is for leaders of partitions."""
 
     @pytest.mark.parametrize("version", [4, 5])
     def test_only_to_verify(
@@ -394,8 +416,8 @@ class TestSeveralTransactionsAtOnce:
         assert (response.error_code, response.results_by_transaction) == (E.NONE, ())
 
 
-class TestWriteTxnMarkers:
-    """An operator ends a transaction in the partition itself."""
+class TestWriteTxnMarkers(AsBroker):
+    """A coordinator, or an operator, ends a transaction in the partition itself."""
 
     @pytest.mark.parametrize("version", [1, 2])
     @pytest.mark.parametrize("committed", [False, True])

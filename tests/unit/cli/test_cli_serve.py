@@ -15,8 +15,8 @@ import pytest
 from checkpoints.types import TopicPartition
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
-from tests.support.served import batch, fetch, produce
-from tests.support.until import patience
+from tests.support.served import batch, codes_of, fetch, produce
+from tests.support.until import patience, until
 from tests.support.wire_client import WireClient
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -57,15 +57,26 @@ def connect(address: str) -> WireClient:
     return WireClient(host, int(port))
 
 
+def made_by_asking(client: WireClient) -> wire.MetadataResponse:
+    """The answer once the topic is there, which the first question makes."""
+    kind = wire.MetadataRequest
+    request = kind((kind.MetadataRequestTopic(name=TP.topic),), True)
+
+    def answered() -> wire.MetadataResponse | None:
+        response: wire.MetadataResponse = client.ask(ApiKey.METADATA, 12, request)
+        (topic,) = response.topics
+        return None if any(codes_of((topic, *topic.partitions))) else response
+
+    return until(answered, "the topic is there")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
 def test_what_was_written_is_there_after_a_clean_stop(tmp_path: Path, number: int) -> None:
     records = batch(b"one", b"two")
     with serving(tmp_path) as (process, (address,)):
         with connect(address) as client:
-            kind = wire.MetadataRequest
-            request = kind((kind.MetadataRequestTopic(name=TP.topic),), True)
-            client.ask(ApiKey.METADATA, 12, request)
+            made_by_asking(client)
             assert produce(client, TP, records).base_offset == 0
             process.send_signal(number)
             output, errors = process.communicate(timeout=patience())
@@ -82,8 +93,6 @@ def test_several_brokers_with_their_configuration(tmp_path: Path) -> None:
     with serving(tmp_path, *arguments) as (_, addresses):
         assert len(addresses) == 2
         with connect(addresses[1]) as client:
-            kind = wire.MetadataRequest
-            request = kind((kind.MetadataRequestTopic(name=TP.topic),), True)
-            response = client.ask(ApiKey.METADATA, 12, request)
+            response = made_by_asking(client)
     assert [f"{each.host}:{each.port}" for each in response.brokers] == addresses
     assert len(response.topics[0].partitions) == 3

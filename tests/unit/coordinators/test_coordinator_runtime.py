@@ -352,12 +352,6 @@ class TestLoading:
         assert coordinated.ask() == [("answered in epoch", 0)]
         assert len(coordinated.shards[-1].replayed) == 2
 
-    def test_on_active(self, coordinated: Coordinated) -> None:
-        seen: list[frozenset[int]] = []
-        coordinated.runtime.on_active = lambda: seen.append(coordinated.runtime.active)
-        coordinated.lead()
-        assert seen == [{0}]
-
 
 class TestAppends:
     def test_answers_once_committed(self, coordinated: Coordinated) -> None:

@@ -2,94 +2,144 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
+from checkpoints.types import TopicPartition
 from logstore.testing import ManualClock
+from replication.apis.configs import broker_configs
 from replication.common.error_codes import ErrorCode
-from replication.common.messages import CreateTopicRequest
-from replication.coordinators.internal_topic import FIND_WAIT_MS, InternalTopic
+from replication.common.messages import CreateTopicRequest, Response, TopicResponse
+from replication.common.state import NO_LEADER
+from replication.common.transport import OnReply
+from replication.coordinators.internal_topic import InternalTopic
+from replication.protocol import ApiKey
+from replication.protocol import messages as wire
 from replication.server.config import ServerConfig
+from tests.support.served import connect, find_coordinator, served
+
+NAME = "__consumer_offsets"
+TP = TopicPartition(NAME, 0)
 
 
-class StartingBroker:
-    """What an ``InternalTopic`` asks of its broker, with brokers that register by hand."""
+class Asked:
+    """What an ``InternalTopic`` asks of its broker, which is broker 0; the controller is the
+    test."""
 
     def __init__(self) -> None:
         self.broker_id = 0
-        self.live: list[int] = []
-        self.asked: list[CreateTopicRequest] = []
-        self.timers: list[tuple[int, Callable[[], None]]] = []
-        self.updated: list[Callable[[], None]] = []
+        self.creations: list[CreateTopicRequest] = []
+        self.replies: list[OnReply] = []
+        self.leader: int | None = None  # once the topic is there
+        self.alive = {0, 1}
+        self.ready = True
         self.metadata = SimpleNamespace(
-            watch=self.updated.append,
-            partition_count=lambda topic: 0,
-            registration=lambda tp: None,
-            is_complete=True,
-            live_brokers=self.live,
+            partition_count=lambda topic: 0 if self.leader is None else 1,
+            registration=lambda tp: SimpleNamespace(leader=self.leader) if tp == TP else None,
+            is_alive=lambda broker_id: broker_id in self.alive,
         )
-        self.runtime = SimpleNamespace(call_later=self._call_later, clock=ManualClock())
+        self.runtime = SimpleNamespace(clock=ManualClock())
+        self.topic = InternalTopic(
+            self,  # type: ignore[arg-type]
+            NAME,
+            1,
+            3,
+            {},
+            lambda partition: self.ready,
+        )
 
-    def _call_later(self, delay_ms: int, task: Callable[[], None]) -> Any:
-        self.timers.append((delay_ms, task))
-        return SimpleNamespace(cancel=lambda: None)
+    def ask_controller(self, request: CreateTopicRequest, reply: OnReply) -> None:
+        self.creations.append(request)
+        self.replies.append(reply)
 
-    def ask_controller(self, request: CreateTopicRequest, reply: object) -> None:
-        self.asked.append(request)
-
-    def register(self, broker_id: int) -> None:
-        self.live.append(broker_id)
-        for look in self.updated:
-            look()
-        self.pass_for(0)
-
-    def pass_for(self, ms: int) -> None:
-        due = [task for delay_ms, task in self.timers if delay_ms <= ms]
-        self.timers = [each for each in self.timers if each[0] > ms]
-        for task in due:
-            task()
+    def find(self) -> int:
+        return self.topic.find("group")
 
 
 @pytest.fixture
-def broker() -> StartingBroker:
-    return StartingBroker()
+def asked() -> Asked:
+    return Asked()
 
 
-def find(broker: StartingBroker) -> list[tuple[ErrorCode, int]]:
-    found: list[tuple[ErrorCode, int]] = []
-    topic = InternalTopic(broker, "__consumer_offsets", 4, 3, {})  # type: ignore[arg-type]
-    topic.find("group", lambda code, leader: found.append((code, leader)))
-    return found
+def test_is_made_once_however_many_ask(asked: Asked) -> None:
+    assert [asked.find() for _ in range(100)] == [NO_LEADER] * 100
+    assert [each.replication_factor for each in asked.creations] == [3]
 
 
-def test_the_first_client_waits_for_the_brokers_that_are_to_have_a_replica(
-    broker: StartingBroker,
+@pytest.mark.parametrize(
+    "answer", [None, TopicResponse(ErrorCode.INVALID_REPLICATION_FACTOR, "3 replicas, 2 brokers")]
+)
+def test_is_never_made_with_less_and_the_log_says_so_once(
+    asked: Asked, answer: Response | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker.register(0)
-    found = find(broker)
-    broker.register(1)
-    assert broker.asked == []
-    broker.register(2)
-    assert [request.replication_factor for request in broker.asked] == [3]
-    assert found == []
+    """KIP-115. It is tried again with each search, and said once a minute."""
+    with caplog.at_level(logging.WARNING):
+        for _ in range(5):
+            assert asked.find() == NO_LEADER
+            asked.replies.pop()(answer)
+    assert [each.replication_factor for each in asked.creations] == [3] * 5
+    (line,) = caplog.messages
+    assert line.startswith(f"topic {NAME} is not created: ")
+    assert answer is None or line.endswith("INVALID_REPLICATION_FACTOR 3 replicas, 2 brokers")
 
 
-def test_there_are_fewer_replicas_if_a_broker_stays_away(broker: StartingBroker) -> None:
-    broker.register(0)
-    broker.register(1)
-    found = find(broker)
-    broker.pass_for(FIND_WAIT_MS)
-    assert [request.replication_factor for request in broker.asked] == [2]
-    assert found == [(ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)]
+def test_one_that_exists_is_not_made_again(asked: Asked, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        asked.find()
+        asked.replies.pop()(TopicResponse(ErrorCode.TOPIC_ALREADY_EXISTS))
+        asked.leader = 1
+        assert asked.find() == 1
+    assert len(asked.creations) == 1
+    assert caplog.messages == []
 
 
-@pytest.mark.parametrize(("brokers", "replicas"), [(1, 1), (2, 2), (3, 3), (5, 3)])
-def test_no_more_replicas_are_waited_for_than_the_cluster_has_brokers(
-    brokers: int, replicas: int
+def test_is_not_found_where_nobody_leads_or_is_ready(asked: Asked) -> None:
+    asked.leader = 0
+    asked.ready = False
+    assert asked.find() == NO_LEADER
+    asked.ready = True
+    assert asked.find() == 0
+    asked.leader = 1
+    asked.ready = False
+    assert asked.find() == 1  # whether another broker is ready is not known here
+    asked.alive.discard(1)
+    assert asked.find() == NO_LEADER
+    assert asked.creations == []
+
+
+@pytest.mark.parametrize(
+    ("brokers", "own", "replicas"),
+    [(None, {}, 3), (1, {}, 1), (2, {}, 2), (3, {}, 3), (5, {}, 3), (1, {"3": 3}, 3)],
+)
+def test_how_many_replicas_a_small_cluster_has(
+    brokers: int | None, own: dict[str, int], replicas: int
 ) -> None:
-    config = ServerConfig().of_cluster(brokers)
+    """It is a default, so what somebody has asked for stays."""
+    keys = ("offsets.topic.replication.factor", "transaction.state.log.replication.factor")
+    properties = {key: value for value in own.values() for key in keys}
+    config = ServerConfig.from_properties(properties, brokers)
     assert config.groups.offsets_topic_replication_factor == replicas
     assert config.transactions.replication_factor == replicas
+    entries = {each.name: each for each in broker_configs(config)}
+    assert [entries[key].value for key in keys] == [str(replicas)] * 2  # and operators see it
+
+
+def test_brokers_that_are_down_do_not_lower_it() -> None:
+    """KIP-115, from end to end: while one of three is down no coordinator is found, and the topic
+    has all three replicas as soon as it is back."""
+    with served(3) as kafka, connect(kafka, 0) as client:
+        kafka.stop(2)
+        request = wire.FindCoordinatorRequest("g", 0)
+        for _ in range(3):
+            answer = client.ask(ApiKey.FIND_COORDINATOR, 3, request)
+            assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert (answer.node_id, answer.host, answer.port) == (-1, "", -1)
+        assert kafka.broker(0).metadata.topic_id(NAME) is None
+        kafka.start(2)
+        find_coordinator(client, "g")
+        for partition in range(4):
+            known = kafka.broker(0).metadata.registration(TopicPartition(NAME, partition))
+            assert known is not None
+            assert sorted(known.replicas) == [0, 1, 2]

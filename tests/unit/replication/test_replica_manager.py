@@ -30,6 +30,7 @@ from tests.support.replica_managers import BROKER, EPOCH, TOPIC_ID, TP, Host, pa
 
 OTHER = TopicPartition("orders", 1)
 SIZE = len(batch())
+UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
@@ -115,13 +116,89 @@ class TestFetch:
         (response,) = host.fetch(wait_ms=500)
         assert response.partitions == ()
 
-    def test_an_error_ends_the_wait_for_all(self) -> None:
+    @pytest.mark.parametrize("replica", [CONSUMER, 2])
+    def test_an_error_ends_the_wait_for_all(self, replica: int) -> None:
         """R-92."""
         host = Host()
         host.lead()
-        (response,) = host.fetch(part(0), part(0, OTHER), wait_ms=500)
+        host.lead(OTHER, epoch=3)
+        (response,) = host.fetch(part(0), part(0, OTHER, epoch=1), replica=replica, wait_ms=500)
         codes = [p.error_code for p in response.partitions]
-        assert codes == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        assert codes == [ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH]
+
+    def test_what_is_not_known_does_not_end_the_wait(self) -> None:
+        """R-92: the deadline answers, or what comes in the partition that is known."""
+        host = Host()
+        host.lead()
+        late = host.fetch(part(0), part(0, OTHER), wait_ms=500)
+        soon = host.fetch(part(0, OTHER), part(0), wait_ms=500)
+        assert (late, soon) == ([], [])
+        host.runtime.advance(499)
+        assert (late, soon) == ([], [])
+        host.produce(produced(), acks=1)
+        host.fetch(part(1), replica=2)  # it is committed
+        assert [p.error_code for p in soon[0].partitions] == [UNKNOWN, ErrorCode.NONE]
+        assert [len(p.records) for p in late[0].partitions] == [SIZE, 0]
+
+    def test_a_follower_hears_at_once_of_what_is_not_known(self) -> None:
+        """R-92."""
+        host = Host()
+        host.lead()
+        (response,) = host.fetch(part(0), part(0, OTHER), replica=2, wait_ms=500)
+        assert [p.error_code for p in response.partitions] == [ErrorCode.NONE, UNKNOWN]
+
+    def test_a_deadline_answers_what_is_not_known(self) -> None:
+        """R-92."""
+        host = Host()
+        host.lead()
+        answers = host.fetch(part(0), part(0, OTHER), wait_ms=500)
+        host.runtime.advance(500)
+        assert [p.error_code for p in answers[0].partitions] == [ErrorCode.NONE, UNKNOWN]
+
+    def test_what_becomes_known_is_waited_for(self) -> None:
+        """R-92, R-93."""
+        host = Host()
+        host.lead()
+        answers = host.fetch(part(0), part(0, OTHER), wait_ms=500)
+        host.lead(OTHER, replicas=(BROKER,))
+        assert answers == []
+        host.append(tp=OTHER)
+        assert [p.error_code for p in answers[0].partitions] == [ErrorCode.NONE] * 2
+        assert [len(p.records) for p in answers[0].partitions] == [0, SIZE]
+
+    def test_what_is_gone_ends_the_wait_once(self) -> None:
+        """R-93, R-92: who waits hears that it is gone, and waits with the next request."""
+        host = Host()
+        host.lead()
+        host.lead(OTHER)
+        first = host.fetch(part(0), part(0, OTHER), wait_ms=500)
+        host.stop(OTHER)
+        assert [p.error_code for p in first[0].partitions] == [ErrorCode.NONE, UNKNOWN]
+        assert host.fetch(part(0), part(0, OTHER), wait_ms=500) == []
+
+    def test_nothing_known_is_nothing_to_wait_for(self) -> None:
+        """R-92."""
+        host = Host()
+        (response,) = host.fetch(part(0), part(0, OTHER), wait_ms=500)
+        assert [p.error_code for p in response.partitions] == [UNKNOWN] * 2
+
+    def test_a_session_waits_for_its_resting_partitions(self) -> None:
+        """R-92, R-142: what rests is known, and not read. Without it there is nothing to wait
+        for."""
+        host = Host()
+        host.lead()
+        (opened,) = host.fetch(part(0), part(0, OTHER), session_epoch=0)
+        session = {"session_id": opened.session_id, "wait_ms": 500}
+        told = host.fetch(session_epoch=1, **session)
+        assert told == []
+        host.runtime.advance(500)
+        assert [(p.tp, p.error_code) for p in told[0].partitions] == [(OTHER, UNKNOWN)]
+        again = host.fetch(session_epoch=2, **session)
+        assert again == []  # the other one rests by now
+        host.runtime.advance(500)
+        assert [(p.tp, p.error_code) for p in again[0].partitions] == [(OTHER, UNKNOWN)]
+        alone = host.fetch(session_epoch=3, forgotten=((TP, None),), **session)
+        assert [p.error_code for p in alone[0].partitions] == [UNKNOWN]
 
     def test_a_diverging_epoch_ends_the_wait(self) -> None:
         """R-92, R-104; and the follower's progress is not noted (R-9)."""

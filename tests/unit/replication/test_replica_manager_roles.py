@@ -4,6 +4,7 @@ R-151 … R-155)."""
 from __future__ import annotations
 
 import errno
+import logging
 import uuid
 from collections.abc import Callable
 
@@ -13,6 +14,7 @@ from checkpoints.offset_checkpoint import HIGH_WATERMARK, OffsetCheckpoint
 from checkpoints.types import TopicPartition
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import FencedLeaderEpochError, KafkaStorageError
+from replication.common.limited_log import LimitedLogger
 from replication.common.messages import (
     FetchPartitionResponse,
     FetchRequest,
@@ -27,6 +29,7 @@ from replication.common.messages import (
 from replication.common.retrying import Reaction
 from replication.common.state import UNKNOWN_EPOCH
 from replication.controller.channels import STOP_REACTIONS
+from replication.replica_manager import role_changes
 from tests.support.builders import batch
 from tests.support.replica_managers import BROKER, EPOCH, TP, Host, live, part
 from tests.support.replication import ManualRuntime
@@ -539,3 +542,17 @@ def test_a_restarted_broker_is_another_incarnation() -> None:
     host.lead()
     assert host.metadata.eligible(2, EPOCH + 2)
     assert not host.metadata.eligible(3, EPOCH + 3)
+
+
+def test_a_role_that_cannot_be_taken_is_spoken_of_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The controller asks again as long as the topic is there."""
+    monkeypatch.setattr(role_changes, "limited", LimitedLogger(role_changes.logger))
+    host = Host()
+    tp = TopicPartition("__cluster_metadata", 0)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(5):
+            response = host.order(host.change(tp))
+            assert response.partitions == ((tp, ErrorCode.INVALID_TOPIC_EXCEPTION),)
+    assert len([line for line in caplog.messages if "keeps its role" in line]) == 1

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+import weakref
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
-from replication.common.runtime import ThreadRuntime
+from replication.common.runtime import SPARE_TIMERS, ThreadRuntime
 from tests.support.leftovers import nothing_left
-from tests.support.until import patience
+from tests.support.until import patience, until
 
 
 @pytest.fixture
@@ -203,6 +205,57 @@ def test_every_repeats_until_it_is_cancelled(runtime: ThreadRuntime) -> None:
     runtime.call_later(20, settled.set)
     assert settled.wait(patience())
     assert len(count) == after == 3
+
+
+def test_cancelled_timers_are_let_go(runtime: ThreadRuntime) -> None:
+    """However many are cancelled, and long before they would be due: with what they refer to, and
+    without a loss of those that are to run."""
+    half_an_hour_ms = 1_800_000
+    kept = [runtime.call_later(half_an_hour_ms, Gate()) for _ in range(10)]
+    tasks = []
+    for number in range(5000):
+        task = Gate()
+        tasks.append(weakref.ref(task))
+        timer = runtime.call_later(half_an_hour_ms + number % 7, task)
+        del task
+        timer.cancel()
+        timer.cancel()
+        assert len(runtime._heap) <= 2 * (SPARE_TIMERS + len(kept))
+    assert not any(task() for task in tasks)
+    done = threading.Event()
+    runtime.call_later(1, done.set)
+    assert done.wait(patience())
+    assert {item[2] for item in runtime._heap} >= {*kept}
+
+
+def test_a_timer_that_ran_may_be_cancelled_once_more(runtime: ThreadRuntime) -> None:
+    """It is no longer there, so nothing is counted for it."""
+    done = threading.Event()
+    timers = [runtime.call_later(0, done.set) for _ in range(3 * SPARE_TIMERS)]
+    last = threading.Event()
+    runtime.call_later(1, last.set)
+    assert last.wait(patience())
+    for timer in timers:
+        timer.cancel()
+    assert runtime._cancelled == 0
+
+
+def test_timers_are_set_and_cancelled_by_many_threads(runtime: ThreadRuntime) -> None:
+    seen: Counter[int] = Counter()
+
+    def work(number: int) -> None:
+        for at in range(300):
+            runtime.call_later(1_000_000, lambda: None).cancel()
+            if at % 3 == 0:
+                runtime.call_later(0, lambda: seen.update([number]))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    until(lambda: seen == dict.fromkeys(range(6), 100), "all that were not cancelled ran")
+    assert len(runtime._heap) <= 2 * SPARE_TIMERS
 
 
 def test_close_ends_all_threads() -> None:
