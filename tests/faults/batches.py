@@ -269,7 +269,9 @@ def missing_log(site: Site, rng: random.Random) -> Fault:
     segments = [
         segment
         for segment in site.segments()
-        if segment.has(LOG) and segment.replica.storage.info(segment.file(".index"))
+        if segment.settled
+        and segment.has(LOG)
+        and segment.replica.storage.info(segment.file(".index"))
     ]
     segment = choose(rng, segments)
     segment.replica.storage.remove(segment.file(LOG))

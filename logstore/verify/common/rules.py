@@ -138,7 +138,12 @@ _ROWS = (
         (_E, _W, _I),
         "Replicas have the same batches below their high watermarks.",
     ),
-    Rule("log-epoch-falls", "I-8", (_E,), "Leader epochs never fall."),
+    Rule(
+        "log-epoch-falls",
+        "I-8",
+        (_E, _I),
+        "Leader epochs rise, or begin anew with a new controller.",
+    ),
     Rule(
         "log-offset-order",
         "I-11",

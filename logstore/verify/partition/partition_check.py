@@ -56,7 +56,9 @@ from logstore.verify.partition.ends import (
     TailFound,
     check_checkpoints,
     check_rolls,
+    standing_at,
     tail_problem,
+    weigh,
 )
 from logstore.verify.partition.own_files import OwnFiles, is_own_file
 from logstore.verify.partition.producer_files import CheckedSegments, ProducerFiles
@@ -103,6 +105,8 @@ class PartitionCheck:
     own: OwnFiles | None = None
     _where: TopicPartition | None = None
     _snapshots: list[int] = field(default_factory=list)
+    _bases: list[int] = field(default_factory=list)
+    """Of all segments that have a ``.log``."""
     _rolled: frozenset[int] = frozenset()
     """Bases of the segments that wait as ``.log.swap`` for the segment before them."""
     _last_settled: int = UNKNOWN
@@ -141,6 +145,7 @@ class PartitionCheck:
         bases = sorted(base for base, found in segments.items() if filenames.LOG_SUFFIX in found)
         if not bases and any(file.name == META_PROPERTIES for file in infos):
             raise OSError("a log directory inside another directory: its own path is wanted")
+        self._bases = bases
         self._orphans(segments)
         starts = sorted(start for _, start in self.epochs or ())
         wanted = self.own.wanted if self.own else []
@@ -269,13 +274,24 @@ class PartitionCheck:
     # -- findings ------------------------------------------------------------------------------
 
     def _find(self, name: str, problem: Problem, base: int = UNKNOWN) -> None:
-        severity, rule, position, offset, message = problem
+        severity, rule, position, offset, message = self._weighed(name, problem)
         topic, partition = self._where or ("", UNKNOWN)
         path = os.path.join(self.directory, name)
         broker = self.facts.broker
         self.findings.append(
             Finding(severity, rule, path, message, topic, partition, base, position, offset, broker)
         )
+
+    def _weighed(self, name: str, problem: Problem) -> Problem:
+        """A start that has to scan a segment rebuilds all that belongs to it."""
+        parsed = filenames.parse_segment_file(name)
+        if parsed is None:
+            return problem
+        end = parsed.offset
+        if parsed.suffix != filenames.SNAPSHOT_SUFFIX:  # of what is below its offset
+            at = bisect_right(self._bases, end)
+            end = self._bases[at] if at < len(self._bases) else _NO_END
+        return weigh(problem, parsed.suffix, standing_at(self.facts, end - 1))
 
     def _find_in(self, base: int, suffix: str, problem: Problem) -> None:
         self._find(self.file_name(base, suffix), problem, base)
@@ -339,7 +355,8 @@ class PartitionCheck:
         self._snapshots.sort()
         for base in sorted(self._rolled & segments.keys() if self.only < 0 else ()):
             message = "not settled: the next start takes it in if nothing before it is lost"
-            self._find_in(base, filenames.LOG_SUFFIX, warning("leftover", UNKNOWN, base, message))
+            tell = warning if self.facts.clean else info  # a clean stop settles all
+            self._find_in(base, filenames.LOG_SUFFIX, tell("leftover", UNKNOWN, base, message))
         return segments
 
     def _is_roll(self, file: filenames.SegmentFile) -> bool:
