@@ -227,11 +227,12 @@ def check_epochs(
     """Leader epochs agree with ``leader-epoch-checkpoint`` (F-203), or else with their neighbours.
 
     Epochs fall in healthy logs, where a cluster with a fresh controller goes on. The checkpoint
-    then has the lower epoch and forgets the higher ones (F-204), unless a recovery derives it: that
-    keeps the highest (F-232). ``cache`` is None when the file cannot be used. It says nothing below
-    its first entry (F-255).
+    then has the lower epoch and forgets the higher ones (F-204); a recovery that derives it keeps
+    the highest (F-232). ``cache`` is None when the file cannot be used. It says nothing below its
+    first entry (F-255).
     """
     known = [run for run in runs if run.epoch != UNKNOWN]
+    appended = _as_appended(known)
     later = [*accumulate((run.epoch for run in reversed(known)), max, initial=UNKNOWN)][-2::-1]
     before, seen = UNKNOWN, set[int]()
     for index, run in enumerate(known):
@@ -242,13 +243,14 @@ def check_epochs(
             yield run, error("log-negative-epoch", *at, f"leader epoch {run.epoch} is negative")
             continue
         if wrong is not None:
-            is_rebuilt = wrong == cached == begins and run.epoch < wrong > later[index]
-            if not (is_rebuilt and wrong in seen):
+            is_evicted = run.epoch > wrong == _cached(run.first_offset, appended)
+            is_rebuilt = run.epoch < wrong > later[index] and wrong in seen
+            if cached != begins or not (is_evicted or is_rebuilt):
                 message = f"leader epoch {run.epoch}, leader-epoch-checkpoint says {wrong}"
                 where = "" if wrong == cached else " where it begins"
                 yield run, error("log-epoch", *at, message + where)
                 continue
-        if cached is None and _stands_out(known, index):
+        elif cached is None and _stands_out(known, index):
             message = f"leader epoch {run.epoch}: the batches around it have {before}"
             yield run, error("log-epoch-falls", *at, message)
             continue
@@ -261,6 +263,18 @@ def check_epochs(
         run = next(run for run in runs if run.epoch == UNKNOWN)
         message = "leader epoch −1 between batches that have one"
         yield run, warning("log-no-epoch", run.position, run.first_offset, message)
+
+
+def _as_appended(runs: Iterable[EpochRun]) -> list[tuple[int, int]]:
+    """The entries that appends of these batches leave: an epoch evicts all that are not lower."""
+    entries: list[tuple[int, int]] = []
+    for run in runs:
+        if entries and entries[-1][0] == run.epoch:
+            continue
+        while entries and entries[-1][0] >= run.epoch:
+            entries.pop()
+        entries.append((run.epoch, run.first_offset))
+    return entries
 
 
 def _stands_out(runs: Sequence[EpochRun], index: int) -> bool:
