@@ -85,11 +85,12 @@ def index_position(site: Site, rng: random.Random) -> Fault:
 
 @kind()
 def index_offset(site: Site, rng: random.Random) -> Fault:
-    """An offset at which no batch ends."""
+    """An offset at which no batch ends, nor begins at the position."""
     segment, entries = choose(rng, with_entries(site, INDEX))
     number = rng.randrange(len(entries))
     offset, position = entries[number]
     ends = {batch.last_offset - segment.base for batch in segment.batches()}
+    ends |= {b.base_offset - segment.base for b in segment.batches() if b.position == position}
     wrong = choose(
         rng, [o for o in (*range(offset - 4, offset + 5), 10**6) if o >= 0 and o not in ends]
     )

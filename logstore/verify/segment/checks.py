@@ -107,8 +107,10 @@ class SegmentChecks:
         self._digests.add(view, table, bases, lasts, in_order)
         if self.options.deep:
             problems = self.result.problems_of(filenames.LOG_SUFFIX)
-            found = list(check_content(view, table, self.options.unpacked_max))
+            wrapped: list[int] = []
+            found = list(check_content(view, table, self.options.unpacked_max, wrapped))
             problems.extend(found)
+            self.result.records += sum(wrapped)
             broken = {p.position for p in found if p.severity is Severity.ERROR}
             for row in table.rows() if broken else ():
                 if row.position in broken:

@@ -69,8 +69,13 @@ def _offset_index(storage: MemoryStorage, path: str, after: bytes) -> str:
     starts = {batch.position: batch.last_offset for batch in batches}
     lasts = {batch.last_offset for batch in batches}
     entries = [(base + o, p) for o, p in struct.iter_unpack(">ii", after)]
-    fit = all(p in starts and o in lasts and starts[p] <= o for o, p in entries)
-    return "as of an append of several batches" if fit and entries == sorted(entries) else ""
+    firsts = {(batch.base_offset, batch.position) for batch in batches}
+    fit = all(
+        (p in starts and o in lasts and starts[p] <= o) or (o, p) in firsts for o, p in entries
+    )
+    if not fit or entries != sorted(entries):
+        return ""
+    return "as of an append of several batches, or before Kafka 2.0"
 
 
 def _transactions(storage: MemoryStorage, path: str, before: bytes, after: bytes) -> str:
