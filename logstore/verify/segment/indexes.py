@@ -162,7 +162,7 @@ class OffsetIndexCheck:
         due = lasts[low - 1] + 1 if low else self._due
         # The header of a batch before magic 2 does not say where it begins, if it is compressed.
         first = table.column(BASE)[low] if table.column(MAGIC)[low] == 2 else entry.offset
-        names_first = at == low and due <= first == entry.offset
+        names_first = place == entry.key and due <= first == entry.offset
         if lasts[at] == entry.offset or names_first:
             self._covered, self._before = place, entry
             if place > entry.key:
