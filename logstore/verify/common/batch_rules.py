@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, islice
+from itertools import islice
 from typing import NamedTuple
 
 from logstore.format import attributes as bits
@@ -232,8 +232,8 @@ def check_epochs(
     first entry (F-255).
     """
     known = [run for run in runs if run.epoch != UNKNOWN]
-    appended = _as_appended(known)
-    later = [*accumulate((run.epoch for run in reversed(known)), max, initial=UNKNOWN)][-2::-1]
+    appended = _as_appended(known, cache or ())
+    later = [*(run.epoch for run in known[1:]), UNKNOWN]
     before, seen = UNKNOWN, set[int]()
     for index, run in enumerate(known):
         at = run.position, run.first_offset
@@ -244,13 +244,13 @@ def check_epochs(
             continue
         if wrong is not None:
             is_evicted = run.epoch > wrong == _cached(run.first_offset, appended)
-            is_rebuilt = run.epoch < wrong > later[index] and wrong in seen
+            is_rebuilt = run.epoch < wrong != later[index] and wrong in seen
             if cached != begins or not (is_evicted or is_rebuilt):
                 message = f"leader epoch {run.epoch}, leader-epoch-checkpoint says {wrong}"
                 where = "" if wrong == cached else " where it begins"
                 yield run, error("log-epoch", *at, message + where)
                 continue
-        elif cached is None and _stands_out(known, index):
+        elif not cache and _stands_out(known, index):
             message = f"leader epoch {run.epoch}: the batches around it have {before}"
             yield run, error("log-epoch-falls", *at, message)
             continue
@@ -265,15 +265,22 @@ def check_epochs(
         yield run, warning("log-no-epoch", run.position, run.first_offset, message)
 
 
-def _as_appended(runs: Iterable[EpochRun]) -> list[tuple[int, int]]:
-    """The entries that appends of these batches leave: an epoch evicts all that are not lower."""
+def _as_appended(
+    runs: Sequence[EpochRun], cache: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """The entries that appends of these batches leave: an epoch evicts all that are not lower.
+
+    An epoch without a batch is known from the checkpoint alone.
+    """
     entries: list[tuple[int, int]] = []
-    for run in runs:
-        if entries and entries[-1][0] == run.epoch:
+    starts = [(start, 0, epoch) for epoch, start in cache]
+    starts += [(run.first_offset, 1, run.epoch) for run in runs]
+    for start, _, epoch in sorted(starts):
+        if entries and entries[-1][0] == epoch:
             continue
-        while entries and entries[-1][0] >= run.epoch:
+        while entries and entries[-1][0] >= epoch:
             entries.pop()
-        entries.append((run.epoch, run.first_offset))
+        entries.append((epoch, start))
     return entries
 
 

@@ -114,7 +114,7 @@ class PartitionCheck:
     _refused: set[tuple[int, str]] = field(default_factory=set)
     """Bases and suffixes of files that were reported instead of read."""
     _listed: dict[str, FileInfo] = field(default_factory=dict)
-    _epochs_missing: bool = False
+    _epochs_state: FileState = FileState.MISSING
     _tail: TailFound = field(default_factory=TailFound)
 
     def prepare(self) -> None:
@@ -411,7 +411,7 @@ class PartitionCheck:
             raise OSError(str(failure)) from failure
         for problem in check_epoch_form(once.data, entries):
             self._find(LEADER_EPOCH, problem)
-        self._epochs_missing = state is FileState.MISSING
+        self._epochs_state = state
         return [(int(epoch), int(start)) for epoch, start in entries]
 
     # -- joining -------------------------------------------------------------------------------
@@ -543,6 +543,8 @@ class PartitionCheck:
 
     def _check_epochs(self, results: list[SegmentResult], end_offset: int) -> None:
         runs: list[EpochRun] = [run for result in results for run in result.epochs]
+        if runs and self._epochs_state is FileState.EMPTY:  # a new log may have got its first batch
+            self.epochs = self._read_epochs()
         entries = self.epochs
         if entries is not None:
             closed = self._closed_cleanly()
@@ -553,12 +555,14 @@ class PartitionCheck:
                 entries = None
         start = max(results[0].base if results else 0, self.facts.log_start)
         if entries == [] and any(run.epoch >= 0 and run.last_offset >= start for run in runs):
-            if self._epochs_missing:
-                message = "missing: leader epochs are compared with their neighbours only"
-                problem = info("epochs-start", UNKNOWN, UNKNOWN, message)
-            else:
-                message = "no epochs on file, but batches with epochs in the log"
+            if self._epochs_state is FileState.EMPTY:
+                message = "an empty file, but batches with epochs in the log"
                 problem = warning("epochs-start", UNKNOWN, UNKNOWN, message)
+            else:  # a log whose epochs fell is cut below them: none is left
+                missing = self._epochs_state is FileState.MISSING
+                message = "missing" if missing else "no epochs on file"
+                message += ": leader epochs are compared with their neighbours only"
+                problem = info("epochs-start", UNKNOWN, UNKNOWN, message)
             self._find(LEADER_EPOCH, problem)
         found = list(check_epochs(runs, entries or None))
         if entries and start <= end_offset and self._closed_cleanly():
