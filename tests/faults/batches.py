@@ -96,7 +96,9 @@ def wrong_leader_epoch(site: Site, rng: random.Random) -> Fault:
     spots = [
         spot
         for spot in site.spots()
-        if spot.replica.epochs and spot.batch.base_offset >= spot.replica.epochs[0][1]
+        if spot.segment.settled
+        and spot.replica.epochs
+        and spot.batch.base_offset >= spot.replica.epochs[0][1]
     ]
     spot = choose(rng, spots)
     wrong = spot.batch.leader_epoch + rng.choice((-1, 1, 100, -(2**31) + 1))

@@ -243,9 +243,10 @@ def check_epochs(
             yield run, error("log-negative-epoch", *at, f"leader epoch {run.epoch} is negative")
             continue
         if wrong is not None:
-            is_evicted = run.epoch > wrong == _cached(run.first_offset, appended)
-            is_rebuilt = run.epoch < wrong != later[index] and wrong in seen
-            if cached != begins or not (is_evicted or is_rebuilt):
+            is_evicted = run.epoch > wrong == _cached(run.last_offset, appended)
+            is_known = wrong in seen or begins is None  # else its batches are deleted
+            is_rebuilt = run.epoch < wrong != later[index] and is_known
+            if begins not in (None, cached) or not (is_evicted or is_rebuilt):
                 message = f"leader epoch {run.epoch}, leader-epoch-checkpoint says {wrong}"
                 where = "" if wrong == cached else " where it begins"
                 yield run, error("log-epoch", *at, message + where)

@@ -122,7 +122,7 @@ _ROWS = (
     Rule(
         "log-epoch",
         "F-203",
-        (_E,),
+        (_E, _I),
         "Batches have the leader epoch that leader-epoch-checkpoint says.",
     ),
     Rule(

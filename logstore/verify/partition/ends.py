@@ -71,11 +71,12 @@ _NEVER_LEFT = frozenset(("too-large", "not-a-file"))
 def weigh(problem: Problem, suffix: str, standing: Standing) -> Problem:
     """A problem of a file of a segment, given what is promised of the last offset it is about.
 
-    The next start makes indexes and snapshots of an open place anew, from the batches. Until then
-    they may be in any state: a broker writes an entry in two steps, and a disk its pages in any
-    order.
+    The next start makes what belongs to an open place anew, from the batches: indexes, snapshots
+    and leader epochs. Until then they may be in any state: a broker writes an entry in two steps, a
+    disk its pages in any order, and a cut leaves the epochs on file for later.
     """
-    is_left = standing is Standing.OPEN and suffix in _REBUILT and problem.rule not in _NEVER_LEFT
+    is_derived = suffix in _REBUILT or problem.rule == "log-epoch"
+    is_left = standing is Standing.OPEN and is_derived and problem.rule not in _NEVER_LEFT
     if not is_left or problem.severity is Severity.INFO:
         return problem
     message = f"{problem.message}: not flushed yet, the next start builds it anew"
