@@ -232,7 +232,6 @@ def check_epochs(
     first entry (F-255).
     """
     known = [run for run in runs if run.epoch != UNKNOWN]
-    appended = _as_appended(known, cache or ())
     later = [*(run.epoch for run in known[1:]), UNKNOWN]
     before, seen = UNKNOWN, set[int]()
     for index, run in enumerate(known):
@@ -243,10 +242,9 @@ def check_epochs(
             yield run, error("log-negative-epoch", *at, f"leader epoch {run.epoch} is negative")
             continue
         if wrong is not None:
-            is_evicted = run.epoch > wrong == _cached(run.last_offset, appended)
             is_known = wrong in seen or begins is None  # else its batches are deleted
-            is_rebuilt = run.epoch < wrong != later[index] and is_known
-            if begins not in (None, cached) or not (is_evicted or is_rebuilt):
+            is_derived = begins in (None, wrong) and run.epoch < wrong != later[index]
+            if not (is_known and is_derived):
                 message = f"leader epoch {run.epoch}, leader-epoch-checkpoint says {wrong}"
                 where = "" if wrong == cached else " where it begins"
                 yield run, error("log-epoch", *at, message + where)
@@ -264,25 +262,6 @@ def check_epochs(
         run = next(run for run in runs if run.epoch == UNKNOWN)
         message = "leader epoch −1 between batches that have one"
         yield run, warning("log-no-epoch", run.position, run.first_offset, message)
-
-
-def _as_appended(
-    runs: Sequence[EpochRun], cache: Sequence[tuple[int, int]]
-) -> list[tuple[int, int]]:
-    """The entries that appends of these batches leave: an epoch evicts all that are not lower.
-
-    An epoch without a batch is known from the checkpoint alone.
-    """
-    entries: list[tuple[int, int]] = []
-    starts = [(start, 0, epoch) for epoch, start in cache]
-    starts += [(run.first_offset, 1, run.epoch) for run in runs]
-    for start, _, epoch in sorted(starts):
-        if entries and entries[-1][0] == epoch:
-            continue
-        while entries and entries[-1][0] >= epoch:
-            entries.pop()
-        entries.append((epoch, start))
-    return entries
 
 
 def _stands_out(runs: Sequence[EpochRun], index: int) -> bool:

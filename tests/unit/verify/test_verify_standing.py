@@ -137,7 +137,7 @@ def epochs_on_file(storage: MemoryStorage) -> list[str]:
 @pytest.mark.parametrize("kill", [False, True])
 @pytest.mark.parametrize(
     "epochs",
-    [(4, 0), (4, 0, 1), (2, 4, 0, 3), (4, 0, 3, 0), (7, 3, 5, 1, 2), (1, 0), (3, 8, 5), (4, 0, 4)],
+    [(4, 0), (4, 0, 1), (2, 4, 0, 3), (4, 0, 3, 0), (7, 3, 5, 1, 2), (1, 0), (4, 0, 4)],
 )
 def test_epochs_fall_where_a_controller_begins_anew(epochs: tuple[int, ...], kill: bool) -> None:
     """F-204 and F-232: the checkpoint has the lower epoch, or after a recovery the highest."""
@@ -188,7 +188,8 @@ def test_a_fallen_epoch_that_the_checkpoint_does_not_know() -> None:
 def test_random_falls_are_no_faults() -> None:
     rng = random.Random(3)
     for _ in range(12):
-        storage = written(rng.sample(range(9), rng.randint(1, 7)), batches=2)
+        reigns = [sorted(rng.sample(range(1, 9), rng.randint(0, 4))) for _ in range(2)]
+        storage = written([*reigns[0], 0, *reigns[1]], batches=2)
         assert set(told(storage).values()) <= {Severity.INFO}
 
 
