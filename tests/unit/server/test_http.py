@@ -95,7 +95,16 @@ def test_an_address_of_ipv6(cluster: Cluster) -> None:
 def test_lag_is_unknown_for_a_partition_that_is_not_here(cluster: Cluster) -> None:
     elsewhere = GroupSnapshot("g", "Empty", "consumer", 0, {TopicPartition("gone", 0): 7})
     (group,) = cluster_state(brokers_of(cluster)(), [elsewhere])["groups"]
-    assert group["offsets"][0]["lag"] == -1
+    assert group["offsets"][0]["lag"] is None
+
+
+def test_lag_is_below_zero_where_the_partition_has_lost_what_was_committed(
+    cluster: Cluster,
+) -> None:
+    cluster.produce("orders", b"0")
+    ahead = GroupSnapshot("g", "Empty", "consumer", 0, {TP: 7})
+    (group,) = cluster_state(brokers_of(cluster)(), [ahead])["groups"]
+    assert group["offsets"][0]["lag"] == -6
 
 
 def test_a_truncation_is_shown_with_what_was_given_up(cluster: Cluster) -> None:
