@@ -201,7 +201,7 @@ class HttpServer:
                     answer = await asyncio.to_thread(self._handle, head)
                 await self._loop.sock_sendall(connection, answer)
         except (OSError, EOFError, TimeoutError) as error:
-            logger.debug("a connection to the HTTP server failed: %r", error)
+            logger.debug("a connection to the HTTP server failed", exc_info=error)
 
     async def _head(self, connection: socket.socket) -> bytes:
         """
