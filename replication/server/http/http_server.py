@@ -26,6 +26,7 @@ from io import BytesIO
 from typing import Any, Self
 
 from checkpoints.loggers import get_logger
+from checkpoints.printable import printable
 from logstore.common.errors import ConfigError
 from logstore.common.extras import Extra, load
 from logstore.common.forks import register
@@ -45,7 +46,7 @@ ANSWER_S = 30.0
 SPARE_S = 1.0
 """Both, for a connection in the place of the spare descriptor."""
 RETRY_S = 0.1
-"""The pause after a connection could not be accepted for want of memory or descriptors."""
+"""The pause after a connection could not be accepted."""
 HEAD_MAX = 1 << 16
 _END_OF_HEAD = b"\r\n\r\n"
 _SHORT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -111,8 +112,8 @@ class HttpServer:
         self._loop = asyncio.new_event_loop()
         self._closing = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="http-server", daemon=True)
-        self._thread.start()
         self._is_closed = self._is_inherited = False
+        self._thread.start()
         register(self)
 
     def disown(self, pid: int) -> None:
@@ -155,37 +156,51 @@ class HttpServer:
                 connection, _ = await self._loop.sock_accept(self._listener)
             except OSError as error:
                 if error.errno in _SHORT_OF:
-                    await self._accept_in_place_of_the_spare()
-                continue  # a peer that went away meanwhile
+                    await self._accept_at_the_limit()
+                else:  # a peer that went away meanwhile
+                    await asyncio.sleep(RETRY_S)
+                continue
             if len(self._open) >= MAX_CONNECTIONS:
-                slowest = next(iter(self._incomplete or self._open))
-                slowest.cancel()
-                await asyncio.wait([slowest])
-            task = self._loop.create_task(self._converse(connection, REQUEST_S, ANSWER_S))
-            self._open[task] = connection
-            self._incomplete[task] = None
-            task.add_done_callback(self._forget)
+                await self._end_slowest()
+            self._begin(connection)
+
+    def _begin(self, connection: socket.socket) -> None:
+        task = self._loop.create_task(self._converse(connection, REQUEST_S, ANSWER_S))
+        self._open[task] = connection
+        self._incomplete[task] = None
+        task.add_done_callback(self._forget)
+
+    async def _end_slowest(self) -> None:
+        slowest = next(iter(self._incomplete or self._open))
+        slowest.cancel()
+        await asyncio.wait([slowest])
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._incomplete.pop(task, None)
         _close(self._open.pop(task))
 
-    async def _accept_in_place_of_the_spare(self) -> None:
-        """Answer one connection although the process has no descriptor left, then get the spare one
-        back.
+    async def _accept_at_the_limit(self) -> None:
+        """Give the spare descriptor to the next connection, and get one back: from the slowest
+        peer, or when this one is answered. Without a connection the system says the same.
         """
         self._spare.close()
         try:
             connection, _ = self._listener.accept()
             connection.setblocking(False)
+        except OSError:
+            connection = None
+        if connection is not None and self._incomplete:
+            await self._end_slowest()
+            self._begin(connection)
+        elif connection is not None:
             try:
                 await self._converse(connection, SPARE_S, SPARE_S)
             finally:
                 _close(connection)
-        except OSError:
-            await asyncio.sleep(RETRY_S)  # somebody else took the descriptor
-        with suppress(OSError):
+        with suppress(OSError):  # somebody else took it: again after the next connection
             self._spare = socket.socket(self._listener.family)
+        if connection is None:
+            await asyncio.sleep(RETRY_S)
 
     async def _converse(self, connection: socket.socket, request_s: float, answer_s: float) -> None:
         """Take one request, and send its answer."""
@@ -195,13 +210,16 @@ class HttpServer:
             if (task := asyncio.current_task()) is not None:
                 self._incomplete.pop(task, None)
             async with asyncio.timeout(answer_s):
-                if head.split(b" ", 2)[1:2] == [b"/health"]:  # never behind another answer
+                # Health is never behind another answer.
+                if head.partition(b" ")[2].startswith((b"/health ", b"/health?")):
                     answer = self._handle(head)
                 else:
                     answer = await asyncio.to_thread(self._handle, head)
                 await self._loop.sock_sendall(connection, answer)
         except (OSError, EOFError, TimeoutError) as error:
             logger.debug("a connection to the HTTP server failed", exc_info=error)
+        except Exception:
+            limited.exception("a request over HTTP failed")
 
     async def _head(self, connection: socket.socket) -> bytes:
         """
@@ -330,7 +348,7 @@ def _handler(
             return _is_loopback(name.strip("[]"))
 
         def log_message(self, format: str, *args: Any) -> None:
-            logger.debug(format, *args)
+            logger.debug("%s", printable(format % args))
 
     def handle(request: bytes) -> bytes:
         written = BytesIO()

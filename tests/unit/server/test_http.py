@@ -295,9 +295,13 @@ def test_no_answer_waits_for_another_one() -> None:
         watcher.close()
 
 
-def test_health_is_reachable_at_the_limit_of_descriptors() -> None:
+@pytest.mark.parametrize("dripping", [0, 2])
+def test_health_is_reachable_at_the_limit_of_descriptors(dripping: int) -> None:
     """Each of several probes, one after the other."""
     with HttpServer(list) as server:
+        slow = [socket.create_connection(server.address, patience()) for _ in range(dripping)]
+        for connection in slow:
+            connection.sendall(DRIP)
         probes = [socket.socket() for _ in range(3)]
         with no_descriptor_left():
             for probe in probes:
@@ -307,6 +311,8 @@ def test_health_is_reachable_at_the_limit_of_descriptors() -> None:
                 assert probe.recv(12) == b"HTTP/1.1 503"
                 probe.close()
         assert ask(server, "/state").status == 200
+        for connection in slow:
+            connection.close()
 
 
 @contextmanager
