@@ -188,7 +188,7 @@ EXPLANATIONS = {
     "log-epoch": _E(
         "The leader epoch of a batch is not the one that leader-epoch-checkpoint has for its "
         "offset. After the next election a follower may cut too much or too little.",
-        _HEADER + " Or: " + _RESTORE,
+        _HEADER + " Or: " + _RESTORE + " As an info: a cut that a start has yet to complete.",
         _REPLICA,
     ),
     "log-offset-span": _E(

@@ -422,6 +422,8 @@ class PartitionCheck:
         Raises:
             OSError: a snapshot or a transaction index could not be read.
         """
+        if self.facts.clean and not self._closed_cleanly():  # a broker started meanwhile
+            self.facts = replace(self.facts, clean=False)
         by_base = {result.base: result for result in found}
         results = [by_base.get(job.base) or _unread(job.base) for job in self.jobs]
         report = self._report(results)

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from typing import Any, cast
 
 import pytest
 from verify_logs import LOG_DIR, PARTITION, SMALL, log_dir
 
+from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
 from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH
 from checkpoints.offset_checkpoint import RECOVERY_POINT
 from logstore.format.index_entry import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY
 from logstore.log import run_inline
 from logstore.manager import LogManager
+from logstore.storage import Storage
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import ManualClock
 from logstore.verify import Severity, VerifyOptions, VerifyReport, verify
@@ -81,6 +84,28 @@ def test_half_an_entry_behind_a_clean_stop(suffix: str) -> None:
     storage = log_dir()
     leave(storage, suffix, bases(storage)[-1])
     assert Severity.ERROR in told(storage).values() or Severity.WARNING in told(storage).values()
+
+
+def test_a_broker_that_starts_meanwhile_promises_nothing() -> None:
+    """It removes the marker, and then writes."""
+    storage = log_dir()
+    last = bases(storage)[-1]
+
+    class Starting:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(storage, name)
+
+        def open(self, path: str, **options: bool) -> Any:
+            if path.endswith(".index") and storage.info(f"{LOG_DIR}/{CLEAN_SHUTDOWN}"):
+                storage.remove(f"{LOG_DIR}/{CLEAN_SHUTDOWN}")
+                leave(storage, ".index", last)
+                leave(storage, ".timeindex", last)
+            return storage.open(path, **options)
+
+    storage.write_file(f"{LOG_DIR}/{RECOVERY_POINT}", f"0\n1\norders 0 {last}\n".encode())
+    report = verify([LOG_DIR], ONE_THREAD, storage=cast(Storage, Starting()))
+    assert report.clean, [str(finding) for finding in report.findings]
+    assert report.findings
 
 
 @pytest.mark.parametrize(
