@@ -44,7 +44,7 @@ class GroupOffset(NamedTuple):
     tp: TopicPartition
     committed: int
     high_watermark: int  # −1: not known
-    lag: int  # −1: not known
+    lag: int | None  # below zero if committed above the high watermark; None: not known
 
 
 class GroupStatus(NamedTuple):
@@ -86,8 +86,10 @@ def cluster_status(
                 asked[broker.node_id] = opened.enter_context(connect(broker.host, broker.port))
             except WireError as error:
                 problems[broker.node_id] = str(error)
+        groups = _groups(asked, problems)
+        # After what was committed: a busy consumer must not seem to be ahead of the log.
         partitions = _with_offsets(_partitions(metadata), asked, problems)
-        groups = _groups(asked, problems, {each.tp: each for each in partitions})
+        groups = _with_lag(groups, {each.tp: each.high_watermark for each in partitions})
         brokers = tuple(
             BrokerStatus(
                 broker.node_id,
@@ -182,28 +184,37 @@ def _by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return topics
 
 
-def _groups(
-    asked: dict[int, WireConnection],
-    problems: dict[int, str],
-    partitions: dict[TopicPartition, PartitionStatus],
-) -> tuple[GroupStatus, ...]:
+def _groups(asked: dict[int, WireConnection], problems: dict[int, str]) -> tuple[GroupStatus, ...]:
     found: dict[str, GroupStatus] = {}
     for broker_id, connection in asked.items():
         if broker_id in problems or ApiKey.LIST_GROUPS not in connection.versions:
             continue
         try:
-            for group in _groups_of(broker_id, connection, partitions):
+            for group in _groups_of(broker_id, connection):
                 found[group.group_id] = group
         except WireError as error:
             problems[broker_id] = str(error)
     return tuple(found[name] for name in sorted(found))
 
 
-def _groups_of(
-    broker_id: int,
-    connection: WireConnection,
-    partitions: dict[TopicPartition, PartitionStatus],
-) -> list[GroupStatus]:
+def _with_lag(
+    groups: Iterable[GroupStatus], ends: dict[TopicPartition, int]
+) -> tuple[GroupStatus, ...]:
+    known = {tp: end for tp, end in ends.items() if end != UNKNOWN}
+    return tuple(
+        group._replace(
+            offsets=tuple(
+                each._replace(high_watermark=known[each.tp], lag=known[each.tp] - each.committed)
+                if each.tp in known
+                else each
+                for each in group.offsets
+            )
+        )
+        for group in groups
+    )
+
+
+def _groups_of(broker_id: int, connection: WireConnection) -> list[GroupStatus]:
     listed = connection.call(ApiKey.LIST_GROUPS, wire.ListGroupsRequest())
     names = tuple(group.group_id for group in listed.groups)
     if not names:
@@ -212,12 +223,7 @@ def _groups_of(
     offsets = _committed(connection, names)
     groups = []
     for group in described.groups:
-        lines = []
-        for tp, committed in sorted(offsets.get(group.group_id, {}).items()):
-            known = partitions.get(tp)
-            end = UNKNOWN if known is None else known.high_watermark
-            lag = UNKNOWN if end == UNKNOWN else max(0, end - committed)
-            lines.append(GroupOffset(tp, committed, end, lag))
+        committed = sorted(offsets.get(group.group_id, {}).items())
         groups.append(
             GroupStatus(
                 group.group_id,
@@ -225,7 +231,7 @@ def _groups_of(
                 group.protocol_type,
                 broker_id,
                 len(group.members),
-                tuple(lines),
+                tuple(GroupOffset(tp, offset, UNKNOWN, None) for tp, offset in committed),
             )
         )
     return groups
@@ -264,3 +270,12 @@ def _offsets(topics: Iterable[Any]) -> dict[TopicPartition, int]:
 def under_replicated(partition: PartitionStatus) -> bool:
     """Whether some replica is not in the ISR, or no broker leads."""
     return partition.leader == NO_LEADER or len(partition.isr) < len(partition.replicas)
+
+
+def is_ahead(group: GroupStatus) -> bool:
+    """Whether it has committed an offset that its partition does not have.
+
+    So it looks after a partition has lost its tail, or was restored from an older copy: the group
+    skips what comes next, or begins anew.
+    """
+    return any(each.lag is not None and each.lag < 0 for each in group.offsets)

@@ -55,15 +55,17 @@ def status(
     far behind its consumer groups are. It speaks Kafka's protocol, so the cluster may be a real
     Kafka.
 
-    Ends with 1 if a broker does not answer, a partition has no leader, or a replica is not in
-    sync. Partitions of the brokers' own topics are shown where that is so, and with --internal.
+    Ends with 1 if a broker does not answer, a partition has no leader, a replica is not in sync, or
+    a group has committed an offset above the end of its partition: a lag below zero, as after the
+    partition has lost its tail. Partitions of the brokers' own topics are shown where they are not
+    in sync, and with --internal.
 
     \b
     Example:
       logstore status --bootstrap-server 127.0.0.1:9092
     """
     from replication.admin import WireError, cluster_status
-    from replication.admin.status import under_replicated
+    from replication.admin.status import is_ahead, under_replicated
 
     try:
         found = cluster_status(parse_servers(servers))
@@ -87,8 +89,10 @@ def status(
         terminal.print_json(_json(found), indent=2)
     else:
         _print(found)
-    if any(broker.problem for broker in found.brokers) or any(
-        map(under_replicated, found.partitions)
+    if (
+        any(broker.problem for broker in found.brokers)
+        or any(map(under_replicated, found.partitions))
+        or any(map(is_ahead, found.groups))
     ):
         raise click.exceptions.Exit(EXIT_FINDINGS)
 
@@ -189,7 +193,7 @@ def _print(found: ClusterStatus) -> None:
                     rest,
                     str(offset.committed),
                     _known(offset.high_watermark),
-                    _known(offset.lag),
+                    "-" if offset.lag is None else str(offset.lag),
                 )
         groups.print()
 

@@ -96,7 +96,9 @@ def wrong_leader_epoch(site: Site, rng: random.Random) -> Fault:
     spots = [
         spot
         for spot in site.spots()
-        if spot.replica.epochs and spot.batch.base_offset >= spot.replica.epochs[0][1]
+        if spot.segment.settled
+        and spot.replica.epochs
+        and spot.batch.base_offset >= spot.replica.epochs[0][1]
     ]
     spot = choose(rng, spots)
     wrong = spot.batch.leader_epoch + rng.choice((-1, 1, 100, -(2**31) + 1))
@@ -269,7 +271,9 @@ def missing_log(site: Site, rng: random.Random) -> Fault:
     segments = [
         segment
         for segment in site.segments()
-        if segment.has(LOG) and segment.replica.storage.info(segment.file(".index"))
+        if segment.settled
+        and segment.has(LOG)
+        and segment.replica.storage.info(segment.file(".index"))
     ]
     segment = choose(rng, segments)
     segment.replica.storage.remove(segment.file(LOG))

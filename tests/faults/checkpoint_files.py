@@ -38,7 +38,8 @@ def _starts(site: Site) -> list[tuple[Replica, int]]:
         (replica, number)
         for replica in site.filled()
         for number, (epoch, _) in enumerate(replica.epochs)
-        if number and any(spot.batch.leader_epoch == epoch for spot in replica.batches)
+        if number
+        and any(s.batch.leader_epoch == epoch and s.segment.settled for s in replica.batches)
     ]
 
 

@@ -16,7 +16,6 @@ from logstore.format.producer_snapshot import (
     decode_snapshot,
     encode_snapshot,
 )
-from tests.faults.checkpoint_files import write_epochs
 from tests.faults.indexes import INDEX, TIME, put, snapshots_of, with_entries
 from tests.faults.planter import Fault, choose, fault, kind
 from tests.faults.replicas import sealed
@@ -249,33 +248,6 @@ def first_segment_lost(site: Site, rng: random.Random) -> Fault:
         files,
         "epochs-range",
         "txnindex-offsets txnindex-entries snapshot-producer",
-    )
-
-
-@kind()
-def epochs_begin_late(site: Site, rng: random.Random) -> Fault:
-    """The first epochs are missing on file; batches of them are there."""
-    replica = choose(rng, [one for one in _closed(site) if len(one.epochs) > 1])
-    left = replica.epochs[rng.randrange(1, len(replica.epochs)) :]
-    path = write_epochs(replica, left)
-    return fault(replica, f"{path} begins with {left[0]}", [path], "epochs-start")
-
-
-@kind(compared=True)
-def high_watermark_zero(site: Site, rng: random.Random) -> Fault:
-    """Of a replica that has all that another one knows to be committed."""
-    candidates = [
-        one
-        for one in _closed(site)
-        if any(0 < other.high_watermark <= one.end_offset for other in site.peers(one))
-        and one.high_watermark > 0
-    ]
-    replica = choose(rng, candidates)
-    log_dir = replica.log_dir
-    log_dir.write_offsets(HIGH_WATERMARK, log_dir.offsets(HIGH_WATERMARK) | {replica.tp: 0})
-    files = [segment.file(LOG) for segment in replica.segments]
-    return fault(
-        replica, f"high watermark 0 of {replica.path}", files, "high-watermark", differs=False
     )
 
 

@@ -33,10 +33,17 @@ _USED: dict[str, Callable[[bytes], int]] = {
 Entry = tuple[int, ...]
 
 
-def with_entries(site: Site, suffix: str, least: int = 1) -> list[tuple[Segment, list[Entry]]]:
-    """Segments whose index has so many entries, with them."""
+def with_entries(
+    site: Site, suffix: str, least: int = 1, *, settled: bool = True
+) -> list[tuple[Segment, list[Entry]]]:
+    """Segments whose index has so many entries, with them.
+
+    Those that the next start scans may have any.
+    """
     out = []
     for segment in site.segments():
+        if segment.settled is not settled:
+            continue
         if segment.has(suffix) and segment.has(filenames.LOG_SUFFIX):
             entries = _entries(segment, suffix)
             if len(entries) >= least:
@@ -78,11 +85,12 @@ def index_position(site: Site, rng: random.Random) -> Fault:
 
 @kind()
 def index_offset(site: Site, rng: random.Random) -> Fault:
-    """An offset at which no batch ends."""
+    """An offset at which no batch ends, nor begins at the position."""
     segment, entries = choose(rng, with_entries(site, INDEX))
     number = rng.randrange(len(entries))
     offset, position = entries[number]
     ends = {batch.last_offset - segment.base for batch in segment.batches()}
+    ends |= {b.base_offset - segment.base for b in segment.batches() if b.position == position}
     wrong = choose(
         rng, [o for o in (*range(offset - 4, offset + 5), 10**6) if o >= 0 and o not in ends]
     )
@@ -117,7 +125,9 @@ def index_missing(site: Site, rng: random.Random) -> Fault:
     segments = [
         segment
         for segment in site.segments()
-        if segment.has(filenames.LOG_SUFFIX) and segment.replica.storage.info(segment.file(suffix))
+        if segment.settled
+        and segment.has(filenames.LOG_SUFFIX)
+        and segment.replica.storage.info(segment.file(suffix))
     ]
     segment = choose(rng, segments)
     segment.replica.storage.remove(segment.file(suffix))
@@ -242,6 +252,7 @@ def snapshots_of(replica: Replica, *, empty: bool = False) -> list[tuple[int, st
             parsed
             and parsed.suffix == SNAPSHOT
             and not parsed.transition
+            and replica.is_settled(parsed.offset)
             and (empty or entry.size > 10)
         ):
             found.append((parsed.offset, replica.file(entry.name)))

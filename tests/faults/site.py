@@ -77,6 +77,11 @@ class Segment(NamedTuple):
         """Rolled, or cleanly shut down: its indexes have their final size."""
         return not self.active or self.replica.log_dir.clean
 
+    @property
+    def settled(self) -> bool:
+        """Its indexes are believed by the next start, which does not scan it."""
+        return self.replica.is_settled(self.next_base)
+
     def file(self, suffix: str) -> str:
         return self.replica.file(filenames.segment_file_name(self.base, suffix))
 
@@ -138,6 +143,10 @@ class Replica:
     def kept_below(self) -> int:
         """Offsets below are missed when they are gone: below a recovery point or high watermark."""
         return max(self.high_watermark, self.checkpointed(RECOVERY_POINT))
+
+    def is_settled(self, end: int) -> bool:
+        """Whether a clean stop or the recovery point covers what is below ``end``."""
+        return self.log_dir.clean or 0 <= end <= self.checkpointed(RECOVERY_POINT)
 
     @cached_property
     def log_start(self) -> int:

@@ -14,7 +14,7 @@ import pytest
 
 from logstore.verify import VerifyOptions, verify
 from tests.faults import engine
-from tests.faults.indexes import INDEX, put, with_entries
+from tests.faults.indexes import INDEX, TIME, TXN, put, with_entries
 from tests.faults.kinds import ALONE, COMPARED, KINDS
 from tests.faults.planter import Fault, NotHere, complaints, plant
 from tests.faults.site import Site, copied
@@ -61,6 +61,22 @@ def test_entries_of_an_index_one_batch_early_are_explained(
     told = [f for f in report.findings if f.rule == "index-skips-batches"]
     assert told == report.findings
     assert len(told) > 10
+
+
+@pytest.mark.parametrize("suffix", [INDEX, TIME, TXN])
+def test_an_index_that_the_next_start_rebuilds_may_be_anything(
+    suffix: str, clean: list[str], tmp_path: Path
+) -> None:
+    """Above the recovery point of the broker that crashed: told, and no alarm."""
+    paths = copied(clean, str(tmp_path))
+    places = with_entries(Site(paths), suffix, settled=False)
+    assert places
+    for segment, entries in places:
+        put(segment, suffix, len(entries) - 1, *(3 for _ in entries[0]))
+    report = verify(paths, ONE_THREAD)
+    assert report.clean, [str(finding) for finding in report.findings]
+    told = {finding.file for finding in report.findings}
+    assert told == {segment.file(suffix) for segment, _ in places}
 
 
 def test_there_are_enough_kinds_and_faults() -> None:

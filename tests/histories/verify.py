@@ -2,15 +2,18 @@
 
 Producers with and without transactions write to it, their epochs rise, markers end what they began;
 it rolls, is cut, loses records from its start, is closed, is killed, begins anew, follows another
-log. None of that is damage, so whatever a verification says of it above an info is invented. All of
-a life follows from its seed.
+log, has a new controller whose epochs begin at 0. While a verification reads one file after the
+other, the log goes on. None of that is damage, so whatever a verification says of it above an info
+is invented. All of a life follows from its seed.
 """
 
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 from logstore.common.config import LogConfig
 from logstore.common.errors import LogstoreError, RecordRejectedError
@@ -21,6 +24,7 @@ from logstore.format.header import add_sequence
 from logstore.log import run_inline
 from logstore.manager import LogManager
 from logstore.segments.producer_state import AppendOrigin
+from logstore.storage import Storage
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import ManualClock
 from logstore.verify import Severity, VerifyOptions, verify
@@ -56,6 +60,17 @@ class _Client:
         return same[-1] if same else 0
 
 
+class _Meanwhile:
+    """A storage as a verification sees it whose log goes on between two looks."""
+
+    def __init__(self, storage: Storage, goes_on: Callable[[], None]) -> None:
+        self._storage, self._goes_on = storage, goes_on
+
+    def __getattr__(self, name: str) -> Any:
+        self._goes_on()
+        return getattr(self._storage, name)
+
+
 class _Life:
     def __init__(self, found: Run) -> None:
         self.life = found
@@ -72,6 +87,12 @@ class _Life:
             preallocate=rng.random() < 0.1,
         )
         self.leader_epoch = 0
+        self.highest_epoch = 0
+        self.fell = False
+        """Since the last election the epoch is one of a new controller, below the highest."""
+        self.later: deque[Callable[[], None]] = deque()
+        """What the log does behind its writers' backs, such as settling a roll."""
+        self.is_prompt = rng.random() < 0.5
         self.clients = [_Client(producer_id) for producer_id in PRODUCERS]
         self.cautious = rng.random() < 0.4  # cuts at batches only, as leaders' epochs do
         self.manager = self.open()
@@ -83,6 +104,9 @@ class _Life:
             self.raise_epoch: 2,
             self.forget_producers: 1,
             self.lead: 2,
+            self.new_controller: 1,
+            self.catch_up: 2,
+            self.watch: 3,
             self.roll: 3,
             self.flush: 2,
             self.cut: 3,
@@ -105,7 +129,7 @@ class _Life:
             storage=self.storage,
             clock=self.clock,
             cluster_id="c",
-            run_later=run_inline,
+            run_later=run_inline if self.is_prompt else self.later.append,
             replicated=self.replicated,
         )
 
@@ -129,11 +153,38 @@ class _Life:
         self.manager.crash()
         assert not self.told, self.told
 
-    def check(self) -> None:
+    def check(self, storage: Storage | None = None) -> None:
         self.life.done["check"] += 1
-        report = verify([DIRECTORY], OPTIONS, storage=self.storage)
+        report = verify([DIRECTORY], OPTIONS, storage=storage or self.storage)
         found = [str(f) for f in report.findings if f.severity is not Severity.INFO]
-        self.told += [*found, *report.unusable]
+        self.told += [*found, *(why for why in report.unusable if "busy" not in why or not storage)]
+
+    def watch(self) -> str:
+        """Verify, while the log goes on."""
+        steps = [
+            self.append,
+            self.produce,
+            self.transact,
+            self.roll,
+            self.flush,
+            self.lead,
+            self.delete_records,
+            self.retain,
+            self.checkpoint,
+            self.catch_up,
+            self.wait,
+        ]
+        trace: list[str] = []
+
+        def goes_on() -> None:
+            if self.rng.random() < 0.15:
+                try:
+                    trace.append(self.rng.choice(steps)())
+                except RecordRejectedError as refusal:
+                    trace.append(str(refusal))
+
+        self.check(cast(Storage, _Meanwhile(self.storage, goes_on)))
+        return f"watched: {trace}"
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -208,15 +259,28 @@ class _Life:
         return f"producer {client.producer_id} has epoch {client.epoch}"
 
     def lead(self) -> str:
-        self.leader_epoch += self.rng.randint(1, 3)
+        self.elect(self.rng.randint(1, 3))
         self.log.assign_epoch(self.leader_epoch)
         return f"leader epoch {self.leader_epoch}"
+
+    def elect(self, rises: int) -> None:
+        """Epochs that rise to one that the log had before are like damaged ones, after a kill."""
+        if self.fell and rises:
+            self.leader_epoch, self.fell = self.highest_epoch, False
+        self.leader_epoch += rises
+
+    def new_controller(self) -> str:
+        self.highest_epoch = max(self.highest_epoch, self.leader_epoch)
+        self.leader_epoch, self.fell = 0, True
+        if self.rng.random() < 0.5:
+            self.log.assign_epoch(self.leader_epoch)
+        return f"a new controller, leader epoch {self.leader_epoch}"
 
     def follow(self) -> str:
         """Several batches of another leader at once."""
         if not self.replicated:
             return "no leader to follow"
-        self.leader_epoch += self.rng.randint(0, 1)
+        self.elect(self.rng.randint(0, 1))
         data, offset = bytearray(), self.log.log_end_offset
         for _ in range(self.rng.randint(1, 4)):
             records = self.records()
@@ -229,6 +293,13 @@ class _Life:
         return f"follow, up to {self.log.log_end_offset}"
 
     # -- what becomes of it ----------------------------------------------------------------------
+
+    def catch_up(self) -> str:
+        """Do some of what waits."""
+        count = self.rng.randint(0, len(self.later))
+        for _ in range(count):
+            self.later.popleft()()
+        return f"{count} tasks done"
 
     def roll(self) -> str:
         self.log.roll()
@@ -305,9 +376,24 @@ class _Life:
         return self.start_again("closed")
 
     def kill(self) -> str:
-        """Of the process: what was written is there."""
+        """Of the process: what was written is there; of an entry of an index maybe half."""
         self.manager.crash()
+        self.later.clear()
+        if self.rng.random() < 0.3:
+            self.leave_half()
         return self.start_again("killed")
+
+    def leave_half(self) -> None:
+        """As Kafka does, which puts the two fields of an entry one after the other."""
+        names = [entry.name for entry in self.storage.scan_dir(f"{DIRECTORY}/{TOPIC}-0")]
+        suffix, entry = self.rng.choice(((".index", b"\0\0\0\5"), (".timeindex", b"\x7f" * 8)))
+        last = max((name for name in names if name.endswith(suffix)), default=None)
+        if last is not None:
+            path = f"{DIRECTORY}/{TOPIC}-0/{last}"
+            width = 2 * len(entry) if suffix == ".index" else 12
+            data = self.storage.read_file(path).rstrip(b"\0")
+            data += bytes(-len(data) % width) + entry.ljust(width, b"\0")
+            self.storage.write_file(path, data)
 
     def start_again(self, how: str) -> str:
         self.check()
@@ -315,5 +401,8 @@ class _Life:
             return how
         self.manager = self.open()
         self.log = self.manager.get_or_create(TOPIC, 0)
+        if self.fell:  # an election follows each start
+            self.elect(1)
+            self.log.assign_epoch(self.leader_epoch)
         self.forget_from(self.log.log_end_offset)
         return f"{how}, opened at {self.log.log_start_offset}…{self.log.log_end_offset}"

@@ -17,6 +17,7 @@ from confluent_kafka import admin
 from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
 from checkpoints.types import TopicPartition
 from logstore.log import ReplicaLog
+from logstore.verify import Severity, verify
 from replication.common.internal_topics import GROUP_METADATA, TRANSACTION_STATE
 from replication.coordinators.transactions import records
 from replication.coordinators.transactions.state import TransactionMetadata, TransactionState
@@ -196,6 +197,11 @@ def _states(root: Path, copy: Path) -> dict[str, TransactionMetadata]:
     return found
 
 
+def _alarms(directory: Path) -> list[str]:
+    """What a verification says of a directory whose epochs began anew; it should be nothing."""
+    return [str(f) for f in verify([directory]).findings if f.severity is not Severity.INFO]
+
+
 # --- from one to the other -----------------------------------------------------------------------
 
 
@@ -253,6 +259,7 @@ def test_there_and_back(kafka: str, tmp_path: Path) -> None:
         _commit(bootstrap, "new", 90)
         _until_all_have_ended(ours)
         assert _committed(ours)[2:] == [b"done-commit-0", b"new-commit-0"]
+    assert _alarms(directory) == []
     own = _states(directory, tmp_path / "own")
     assert own["open"].state is TransactionState.COMPLETE_ABORT
     assert own["open"].producer_epoch == theirs["open"].producer_epoch + 1
@@ -268,6 +275,7 @@ def test_there_and_back(kafka: str, tmp_path: Path) -> None:
         assert [offset for offset, _ in _offsets(bootstrap, "new")] == [90, 91, 92]
         _write(bootstrap, "done", "commit")
         _write(bootstrap, "open", "commit")
+    assert _alarms(broker.log_dir) == []
     again = _states(broker.log_dir, tmp_path / "again")
     for name in ("done", "open"):
         assert again[name].producer_id == own[name].producer_id

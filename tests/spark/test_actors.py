@@ -446,7 +446,18 @@ def test_a_selection_of_nothing_is_an_error_in_one_sentence(
 def test_options_of_kafka_are_taken_as_far_as_they_mean_something(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.broker.manager.close()
-    given = {"kafka.bootstrap.servers": "a:9092", "kafka.isolation.level": "read_committed"}
+    given = {
+        "kafka.bootstrap.servers": "a:9092",
+        "kafka.isolation.level": "read_committed",
+        "kafka.group.id": "g",
+        "groupIdPrefix": "p",
+        "kafkaConsumer.pollTimeoutMs": "512",
+        "FETCHOFFSET.numRetries": "3",
+        "fetchOffset.retryIntervalMs": "10",
+        "maxOffsetsPerTrigger": "1",
+        "minOffsetsPerTrigger": "1",
+        "maxTriggerDelay": "1m",
+    }
     assert read(world.path, **given) == read(world.path, isolation="read_committed")
     assert read(f"{world.path}/") == read(world.path)
 

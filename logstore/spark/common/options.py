@@ -22,6 +22,20 @@ EARLIEST = -2
 LATEST = -1
 """Special offsets, in JSON as in Kafka's ListOffsets."""
 
+_UNUSED = frozenset(
+    (
+        "fetchoffset.numretries",
+        "fetchoffset.retryintervalms",
+        "groupidprefix",
+        "kafkaconsumer.polltimeoutms",
+        "maxoffsetspertrigger",
+        "minoffsetspertrigger",
+        "maxtriggerdelay",
+    )
+)
+"""Options of Spark's Kafka source about how it asks brokers, beside ``kafka.…``; and those of a
+stream, which a batch ignores there, too."""
+
 logger = get_logger(__name__)
 
 TopicAndPartition: TypeAlias = tuple[str, int]
@@ -182,9 +196,9 @@ class Options:
             ConfigError: an option that no getter has read. Lists the options that exist.
         """
         unknown = sorted(set(self._given) - set(self._known))
-        of_kafka = [name for name in unknown if name.startswith("kafka.")]
+        of_kafka = [n for n in unknown if n.startswith("kafka.") or n in _UNUSED]
         if of_kafka:
-            logger.info("no broker is asked, so these are not used: %s", ", ".join(of_kafka))
+            logger.info("as no broker is asked, these are not used: %s", ", ".join(of_kafka))
         unknown = [name for name in unknown if name not in of_kafka]
         if unknown:
             raise ConfigError(

@@ -224,47 +224,52 @@ class EpochRun:
 def check_epochs(
     runs: Sequence[EpochRun], cache: Sequence[tuple[int, int]] | None
 ) -> Iterator[tuple[EpochRun, Problem]]:
-    """Leader epochs never fall (I-8), and agree with ``leader-epoch-checkpoint`` (F-203).
+    """Leader epochs agree with ``leader-epoch-checkpoint`` (F-203), or else with their neighbours.
 
-    ``cache`` is None when the file cannot be used. It says nothing below its first entry (F-255).
+    Epochs fall in healthy logs, where a cluster with a fresh controller goes on. The checkpoint
+    then has the lower epoch and forgets the higher ones (F-204); a recovery that derives it keeps
+    the highest (F-232). ``cache`` is None when the file cannot be used. It says nothing below its
+    first entry (F-255).
     """
-    highest = UNKNOWN
     known = [run for run in runs if run.epoch != UNKNOWN]
+    later = [*(run.epoch for run in known[1:]), UNKNOWN]
+    before, seen = UNKNOWN, set[int]()
     for index, run in enumerate(known):
-        following = known[index + 1 : index + 3]
         at = run.position, run.first_offset
         cached, begins = (_cached(at, cache) for at in (run.last_offset, run.first_offset))
+        wrong = next((e for e in (cached, begins) if e is not None and e != run.epoch), None)
         if run.epoch < UNKNOWN:
             yield run, error("log-negative-epoch", *at, f"leader epoch {run.epoch} is negative")
-        elif cached is not None and cached != run.epoch:
-            message = f"leader epoch {run.epoch}, leader-epoch-checkpoint says {cached}"
-            yield run, error("log-epoch", *at, message)
-        elif begins is not None and begins != run.epoch:
-            message = f"leader epoch {run.epoch}, leader-epoch-checkpoint says {begins}"
-            yield run, error("log-epoch", *at, message + " where it begins")
-        elif run.epoch < highest:
-            yield run, error("log-epoch-falls", *at, f"leader epoch {run.epoch} after {highest}")
-        elif cached is None and _stands_out(run, following, highest):
-            message = f"leader epoch {run.epoch}: the batches behind it have {following[0].epoch}"
+            continue
+        if wrong is not None:
+            is_known = wrong in seen or begins is None  # else its batches are deleted
+            is_derived = begins in (None, wrong) and run.epoch < wrong != later[index]
+            if not (is_known and is_derived):
+                message = f"leader epoch {run.epoch}, leader-epoch-checkpoint says {wrong}"
+                where = "" if wrong == cached else " where it begins"
+                yield run, error("log-epoch", *at, message + where)
+                continue
+        elif not cache and _stands_out(known, index):
+            message = f"leader epoch {run.epoch}: the batches around it have {before}"
             yield run, error("log-epoch-falls", *at, message)
-        else:
-            highest = run.epoch
-    if highest >= 0 and len(known) < len(runs):
+            continue
+        if run.epoch < before:
+            message = f"leader epoch {run.epoch} after {before}: a new controller began anew"
+            yield run, info("log-epoch-falls", *at, message)
+        before = run.epoch
+        seen.add(before)
+    if before >= 0 and len(known) < len(runs):
         run = next(run for run in runs if run.epoch == UNKNOWN)
         message = "leader epoch −1 between batches that have one"
         yield run, warning("log-no-epoch", run.position, run.first_offset, message)
 
 
-def _stands_out(run: EpochRun, following: Sequence[EpochRun], highest: int) -> bool:
-    """Whether a run is wrong, rather than the run of a lower epoch that follows it.
-
-    The third run decides, or else the number of offsets.
-    """
-    if not following or not highest <= following[0].epoch < run.epoch:
+def _stands_out(runs: Sequence[EpochRun], index: int) -> bool:
+    """Whether the runs before and after are of one epoch, and this one is not."""
+    if not 0 < index < len(runs) - 1:
         return False
-    if len(following) > 1:
-        return following[1].epoch < run.epoch
-    return run.last_offset - run.first_offset < following[0].last_offset - following[0].first_offset
+    before, after = runs[index - 1].epoch, runs[index + 1].epoch
+    return before == after != runs[index].epoch
 
 
 def _cached(offset: int, cache: Sequence[tuple[int, int]] | None) -> int | None:
@@ -301,10 +306,10 @@ def check_epoch_entries(
 def check_first_epoch(
     runs: Sequence[EpochRun], entries: Sequence[tuple[int, int]], log_start: int
 ) -> Iterator[Problem]:
-    """The checkpoint of a log that was closed cleanly begins where the log begins.
+    """The checkpoint of a log that was closed cleanly does not begin before the log.
 
-    It is cut when the log start moves, and an epoch gets its entry before the first batch of that
-    epoch is written.
+    It may begin later: epochs fell, or a kill came when it was cut for deleted records and the log
+    start was not on file yet.
     """
     _, first = entries[0]
     if first < log_start:
@@ -315,5 +320,5 @@ def check_first_epoch(
         from_offset = max(run.first_offset, log_start)
         if run.epoch >= 0 and from_offset <= run.last_offset and from_offset < first:
             message = f"begins at {first}, the log has epoch {run.epoch} at {from_offset}"
-            yield warning("epochs-start", 3, first, message)
+            yield info("epochs-start", 3, first, message)
             return

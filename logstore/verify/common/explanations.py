@@ -188,7 +188,7 @@ EXPLANATIONS = {
     "log-epoch": _E(
         "The leader epoch of a batch is not the one that leader-epoch-checkpoint has for its "
         "offset. After the next election a follower may cut too much or too little.",
-        _HEADER + " Or: " + _RESTORE,
+        _HEADER + " Or: " + _RESTORE + " As an info: a cut that a start has yet to complete.",
         _REPLICA,
     ),
     "log-offset-span": _E(
@@ -212,9 +212,9 @@ EXPLANATIONS = {
         "what each has first: `logstore read DIR TOPIC --from OFFSET`.",
     ),
     "log-epoch-falls": _E(
-        "Leader epochs fall within the log. They only ever rise, since a later leader has a higher "
-        "one.",
-        _HEADER,
+        "A batch has another leader epoch than those before and behind it. As an info, epochs fall "
+        "once: those of a controller that began anew.",
+        _HEADER + " As an info: a cluster with a new controller took the directory over.",
         _REPLICA,
     ),
     "log-offset-order": _E(
@@ -273,7 +273,9 @@ EXPLANATIONS = {
     "index-entry": _E(
         "An entry of the offset index leads to no batch, or to another one. Reads that begin there "
         "find the wrong place.",
-        _BYTES + " Or an index of another moment than its log.",
+        _BYTES
+        + " Or an index of another moment than its log. As an info: what a crash or a writer "
+        "at work leaves of it.",
         _REBUILD_INDEX,
     ),
     "index-order": _E(
@@ -409,7 +411,8 @@ EXPLANATIONS = {
     "epochs-start": _E(
         "`leader-epoch-checkpoint` is missing or lacks the first epochs of the log. Below its "
         "first entry a follower cannot find where logs diverge.",
-        "The file was deleted or restored; or the log is of a release that had none.",
+        "The file was deleted or restored; or the log is of a release that had none. As an info: "
+        "epochs fell, or records were deleted just before a crash.",
         "Nothing, if the log has one epoch only. Else a start of logstore, or `logstore recover "
         "DIR` before that of a broker, takes the epochs from the batches.",
     ),
@@ -445,7 +448,7 @@ EXPLANATIONS = {
     ),
     "leftover": _E(
         "Files of a deletion, a compaction or a roll that is not finished; as a warning, a roll "
-        "that does not follow what is before it.",
+        "that does not follow what is before it, or that a clean stop should have settled.",
         "A crash, or the work is under way just now.",
         _NEXT_START,
     ),

@@ -122,7 +122,7 @@ _ROWS = (
     Rule(
         "log-epoch",
         "F-203",
-        (_E,),
+        (_E, _I),
         "Batches have the leader epoch that leader-epoch-checkpoint says.",
     ),
     Rule(
@@ -138,7 +138,12 @@ _ROWS = (
         (_E, _W, _I),
         "Replicas have the same batches below their high watermarks.",
     ),
-    Rule("log-epoch-falls", "I-8", (_E,), "Leader epochs never fall."),
+    Rule(
+        "log-epoch-falls",
+        "I-8",
+        (_E, _I),
+        "Leader epochs rise, or begin anew with a new controller.",
+    ),
     Rule(
         "log-offset-order",
         "I-11",

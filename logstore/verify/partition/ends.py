@@ -1,12 +1,18 @@
-"""The end of a log: what may follow its last batch, and what other files say about it."""
+"""What is promised of a place in a log, and what may be wrong where nothing is.
+
+A clean stop promises the whole log, and a recovery point what is below it. Above, a crash, a kill
+or a writer at work may leave anything: the next start scans it. So the same bytes are damage in one
+place and none in another, and ``standing_at`` alone decides which.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from logstore.format import filenames
-from logstore.verify.common.report import UNKNOWN, Problem, error, info, warning
+from logstore.verify.common.report import UNKNOWN, Problem, Severity, error, info, warning
 from logstore.verify.segment.diagnosis import TORN, ZEROS
 from logstore.verify.segment.segment_check import SegmentResult
 
@@ -30,6 +36,53 @@ class LogDirFacts:
     cleaner_offset: int = UNKNOWN
 
 
+class Standing(Enum):
+    """What is promised of a place in a log."""
+
+    CLOSED = auto()
+    """A clean stop left it, and nobody opened it since."""
+    FLUSHED = auto()
+    """It lies below the recovery point."""
+    OPEN = auto()
+    """Nothing: a broker is at work or was killed. The next start scans it."""
+    ALONE = auto()
+    """No log directory is around the partition, so nothing says how it was left."""
+
+
+def standing_at(facts: LogDirFacts, offset: int) -> Standing:
+    if facts.clean:
+        return Standing.CLOSED
+    if offset < facts.recovery_point:
+        return Standing.FLUSHED
+    return Standing.ALONE if facts.clean is None else Standing.OPEN
+
+
+_REBUILT = frozenset(
+    (
+        filenames.INDEX_SUFFIX,
+        filenames.TIME_INDEX_SUFFIX,
+        filenames.TXN_INDEX_SUFFIX,
+        filenames.SNAPSHOT_SUFFIX,
+    )
+)
+_NEVER_LEFT = frozenset(("too-large", "not-a-file"))
+
+
+def weigh(problem: Problem, suffix: str, standing: Standing) -> Problem:
+    """A problem of a file of a segment, given what is promised of the last offset it is about.
+
+    The next start makes what belongs to an open place anew, from the batches: indexes, snapshots
+    and leader epochs. Until then they may be in any state: a broker writes an entry in two steps, a
+    disk its pages in any order, and a cut leaves the epochs on file for later.
+    """
+    is_derived = suffix in _REBUILT or problem.rule == "log-epoch"
+    is_left = standing is Standing.OPEN and is_derived and problem.rule not in _NEVER_LEFT
+    if not is_left or problem.severity is Severity.INFO:
+        return problem
+    message = f"{problem.message}: not flushed yet, the next start builds it anew"
+    return problem._replace(severity=Severity.INFO, message=message)
+
+
 @dataclass(slots=True)
 class TailFound:
     """Whether a finding says that the log ends with bytes that are no batch.
@@ -48,14 +101,15 @@ def tail_problem(result: SegmentResult, facts: LogDirFacts, *, active: bool) -> 
     rule = "log-zero-end" if result.tail == ZEROS else "log-torn-end"
     if result.tail_problem is not None:
         rule, what = result.tail_problem.rule, result.tail_problem.message
+    standing = standing_at(facts, end)
     if not active:
         message = f"{what} in a segment that is followed by another"
-    elif facts.clean:
+    elif standing is Standing.CLOSED:
         message = f"{what} behind a clean shutdown"
         rule = rule if result.tail_problem else "log-unclean-end"
-    elif end < facts.recovery_point:
+    elif standing is Standing.FLUSHED:
         message = f"{what} below the recovery point {facts.recovery_point}"
-    elif result.tail_problem is not None and facts.clean is None:
+    elif result.tail_problem is not None and standing is Standing.ALONE:
         message = what
     elif result.tail == ZEROS:
         return info(rule, position, end, f"{what}: preallocated, or left by a crash")

@@ -56,7 +56,9 @@ from logstore.verify.partition.ends import (
     TailFound,
     check_checkpoints,
     check_rolls,
+    standing_at,
     tail_problem,
+    weigh,
 )
 from logstore.verify.partition.own_files import OwnFiles, is_own_file
 from logstore.verify.partition.producer_files import CheckedSegments, ProducerFiles
@@ -103,6 +105,8 @@ class PartitionCheck:
     own: OwnFiles | None = None
     _where: TopicPartition | None = None
     _snapshots: list[int] = field(default_factory=list)
+    _bases: list[int] = field(default_factory=list)
+    """Of all segments that have a ``.log``."""
     _rolled: frozenset[int] = frozenset()
     """Bases of the segments that wait as ``.log.swap`` for the segment before them."""
     _last_settled: int = UNKNOWN
@@ -110,7 +114,7 @@ class PartitionCheck:
     _refused: set[tuple[int, str]] = field(default_factory=set)
     """Bases and suffixes of files that were reported instead of read."""
     _listed: dict[str, FileInfo] = field(default_factory=dict)
-    _epochs_missing: bool = False
+    _epochs_state: FileState = FileState.MISSING
     _tail: TailFound = field(default_factory=TailFound)
 
     def prepare(self) -> None:
@@ -141,6 +145,7 @@ class PartitionCheck:
         bases = sorted(base for base, found in segments.items() if filenames.LOG_SUFFIX in found)
         if not bases and any(file.name == META_PROPERTIES for file in infos):
             raise OSError("a log directory inside another directory: its own path is wanted")
+        self._bases = bases
         self._orphans(segments)
         starts = sorted(start for _, start in self.epochs or ())
         wanted = self.own.wanted if self.own else []
@@ -269,13 +274,24 @@ class PartitionCheck:
     # -- findings ------------------------------------------------------------------------------
 
     def _find(self, name: str, problem: Problem, base: int = UNKNOWN) -> None:
-        severity, rule, position, offset, message = problem
+        severity, rule, position, offset, message = self._weighed(name, problem)
         topic, partition = self._where or ("", UNKNOWN)
         path = os.path.join(self.directory, name)
         broker = self.facts.broker
         self.findings.append(
             Finding(severity, rule, path, message, topic, partition, base, position, offset, broker)
         )
+
+    def _weighed(self, name: str, problem: Problem) -> Problem:
+        """A start that has to scan a segment rebuilds all that belongs to it."""
+        parsed = filenames.parse_segment_file(name)
+        if parsed is None:
+            return problem
+        end = parsed.offset
+        if parsed.suffix != filenames.SNAPSHOT_SUFFIX:  # of what is below its offset
+            at = bisect_right(self._bases, end)
+            end = self._bases[at] if at < len(self._bases) else _NO_END
+        return weigh(problem, parsed.suffix, standing_at(self.facts, end - 1))
 
     def _find_in(self, base: int, suffix: str, problem: Problem) -> None:
         self._find(self.file_name(base, suffix), problem, base)
@@ -339,7 +355,8 @@ class PartitionCheck:
         self._snapshots.sort()
         for base in sorted(self._rolled & segments.keys() if self.only < 0 else ()):
             message = "not settled: the next start takes it in if nothing before it is lost"
-            self._find_in(base, filenames.LOG_SUFFIX, warning("leftover", UNKNOWN, base, message))
+            tell = warning if self.facts.clean else info  # a clean stop settles all
+            self._find_in(base, filenames.LOG_SUFFIX, tell("leftover", UNKNOWN, base, message))
         return segments
 
     def _is_roll(self, file: filenames.SegmentFile) -> bool:
@@ -394,7 +411,7 @@ class PartitionCheck:
             raise OSError(str(failure)) from failure
         for problem in check_epoch_form(once.data, entries):
             self._find(LEADER_EPOCH, problem)
-        self._epochs_missing = state is FileState.MISSING
+        self._epochs_state = state
         return [(int(epoch), int(start)) for epoch, start in entries]
 
     # -- joining -------------------------------------------------------------------------------
@@ -405,6 +422,8 @@ class PartitionCheck:
         Raises:
             OSError: a snapshot or a transaction index could not be read.
         """
+        if self.facts.clean and not self._closed_cleanly():  # a broker started meanwhile
+            self.facts = replace(self.facts, clean=False)
         by_base = {result.base: result for result in found}
         results = [by_base.get(job.base) or _unread(job.base) for job in self.jobs]
         report = self._report(results)
@@ -526,6 +545,8 @@ class PartitionCheck:
 
     def _check_epochs(self, results: list[SegmentResult], end_offset: int) -> None:
         runs: list[EpochRun] = [run for result in results for run in result.epochs]
+        if runs and self._epochs_state is FileState.EMPTY:  # a new log may have got its first batch
+            self.epochs = self._read_epochs()
         entries = self.epochs
         if entries is not None:
             closed = self._closed_cleanly()
@@ -536,12 +557,14 @@ class PartitionCheck:
                 entries = None
         start = max(results[0].base if results else 0, self.facts.log_start)
         if entries == [] and any(run.epoch >= 0 and run.last_offset >= start for run in runs):
-            if self._epochs_missing:
-                message = "missing: leader epochs are compared with their neighbours only"
-                problem = info("epochs-start", UNKNOWN, UNKNOWN, message)
-            else:
-                message = "no epochs on file, but batches with epochs in the log"
+            if self._epochs_state is FileState.EMPTY:
+                message = "an empty file, but batches with epochs in the log"
                 problem = warning("epochs-start", UNKNOWN, UNKNOWN, message)
+            else:  # a log whose epochs fell is cut below them: none is left
+                missing = self._epochs_state is FileState.MISSING
+                message = "missing" if missing else "no epochs on file"
+                message += ": leader epochs are compared with their neighbours only"
+                problem = info("epochs-start", UNKNOWN, UNKNOWN, message)
             self._find(LEADER_EPOCH, problem)
         found = list(check_epochs(runs, entries or None))
         if entries and start <= end_offset and self._closed_cleanly():

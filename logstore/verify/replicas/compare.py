@@ -94,20 +94,7 @@ def compare(replicas: Sequence[ComparedReplica], options: VerifyOptions) -> list
         elif committed and min(side.end, reference.end) > start:
             message = f"not compared: high watermark {side.mark}, what all have begins at {start}"
             notes.append(side.finding(Severity.INFO, "replicas-differ", message))
-            if side.closed and side.mark <= side.report.log_start_offset:
-                notes += _left_behind(side, sides)
     return [*notes, *judge(disagreements, reference, others)]
-
-
-def _left_behind(side: Side, sides: Sequence[Side]) -> Iterator[Finding]:
-    """Report a replica whose high watermark is 0 after a clean stop, although it has all records
-    that another replica knows to be committed. Its high watermark had time to follow.
-    """
-    reached = max(other.mark for other in sides)
-    if side.mark < reached <= side.end:
-        message = f"high watermark {side.mark} behind a clean shutdown, another replica has "
-        message += f"{reached}, and all of that is here"
-        yield side.finding(Severity.WARNING, "high-watermark", message, side.mark)
 
 
 def _of_topic(checks: Iterable[PartitionCheck]) -> Callable[[PartitionCheck], bool]:

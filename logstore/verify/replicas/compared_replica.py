@@ -52,11 +52,6 @@ class Side:
                 if not starts or starts[-1].path != path:
                     starts.append(RangeStart(self.check.storage, path, digest.position))
 
-    @property
-    def closed(self) -> bool:
-        """Whether its broker stopped cleanly."""
-        return self.check.facts.clean is True
-
     def starts_of(self, number: int) -> Sequence[RangeStart]:
         return self._range_starts.get(number, ())
 

@@ -42,17 +42,42 @@ def judge(
 
 
 def _report(group: Sequence[Disagreement], beside: Sequence[Side]) -> Iterator[Finding]:
-    """Report a difference. ``beside`` is the reference and the replicas that equal it there."""
+    """Report a difference. ``beside`` is the reference and the replicas that equal it there.
+
+    A replica that cannot read its batch there does not say that it lacks it. It has no vote.
+    """
     first, reference = group[0].difference, beside[0]
-    lacking = first.theirs is None and first.mine is not None
-    if len(group) > len(beside) or (len(group) == len(beside) and lacking):
-        names = _names(found.side for found in group)
-        severity = min((found.severity for found in group), key=list(Severity).index)
-        yield _finding(group[0], severity, reference, names, first.theirs, first.mine)
-    else:
+    lacks = [found for found in group if not _is_blind(found.side, found.difference)]
+    if first.mine is None and first.theirs is not None:
         for found in group:
-            places = found.difference.mine, found.difference.theirs
-            yield _finding(found, found.severity, found.side, _names(beside), *places)
+            if found not in lacks:
+                places = found.difference.mine, found.difference.theirs
+                yield _finding(found, Severity.INFO, found.side, _names(beside), *places)
+        group = lacks
+    elif first.theirs is None and first.mine is not None:
+        names = _names(found.side for found in group)
+        seeing = [side for side in beside if not _is_blind(side, first)]
+        if len(seeing) <= len(group):
+            for side in beside:
+                severity = _worst(group) if side in seeing else Severity.INFO
+                yield _finding(group[0], severity, side, names, first.theirs, first.mine)
+            return
+        beside = seeing
+    if len(group) > len(beside):
+        names = _names(found.side for found in group)
+        yield _finding(group[0], _worst(group), reference, names, first.theirs, first.mine)
+        return
+    for found in group:
+        places = found.difference.mine, found.difference.theirs
+        yield _finding(found, found.severity, found.side, _names(beside), *places)
+
+
+def _is_blind(side: Side, difference: Difference) -> bool:
+    return side.reports_unreadable(difference.offset, difference.end_offset)
+
+
+def _worst(group: Sequence[Disagreement]) -> Severity:
+    return min((found.severity for found in group), key=list(Severity).index)
 
 
 def _names(sides: Iterable[Side]) -> str:
@@ -73,8 +98,7 @@ def _finding(
         message = f"not as on {names}: here {here.text}; there {there.text}"
     elif here:
         message = f"not on {names}: {here.text}"
-    elif there and odd.reports_unreadable(offset, difference.end_offset):
-        severity = Severity.INFO
+    elif there and _is_blind(odd, difference):
         message = f"unreadable here, whole on {names}: {there.text}"
     elif there:
         message = f"missing here, present on {names}: {there.text}"

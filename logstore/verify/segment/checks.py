@@ -82,13 +82,16 @@ class SegmentChecks:
         self._hidden_from = self._hidden_end = UNKNOWN
         self._wanted = list(job.wanted)
 
-    def hidden(self, last_offset: int) -> None:
-        """Note that a batch follows which exists but cannot be read."""
+    def hidden(self, last_offset: int, *, is_whole: bool = True) -> None:
+        """Note that a batch follows which exists but cannot be read. A torn one is not the end of
+        the log.
+        """
         if self._hidden_from < 0:
             self._hidden_from = self.order.expected
         self._hidden_end = max(self._hidden_end, last_offset + 1)
         self._trusted = self.result.producers.complete = False
-        self.result.end_offset = max(self.result.end_offset, last_offset + 1)
+        if is_whole:
+            self.result.end_offset = max(self.result.end_offset, last_offset + 1)
         self.order.expected = UNKNOWN
 
     def _end_hidden(self, end: int) -> None:
@@ -107,8 +110,10 @@ class SegmentChecks:
         self._digests.add(view, table, bases, lasts, in_order)
         if self.options.deep:
             problems = self.result.problems_of(filenames.LOG_SUFFIX)
-            found = list(check_content(view, table, self.options.unpacked_max))
+            wrapped: list[int] = []
+            found = list(check_content(view, table, self.options.unpacked_max, wrapped))
             problems.extend(found)
+            self.result.records += sum(wrapped)
             broken = {p.position for p in found if p.severity is Severity.ERROR}
             for row in table.rows() if broken else ():
                 if row.position in broken:
@@ -379,9 +384,11 @@ class SegmentChecks:
         if self._offset_index is not None and self._offset_index.several:
             settled = closed and sound and not result.vanished
             self._offset_index.check_several(self._time_index.timestamps() if settled else None)
-        if result.tail:  # what a torn batch claims; its place in the log decides whether it counts
+        if result.tail:  # its place in the log decides whether it counts
             if self._hidden_from >= 0:
-                result.tail_records = max(0, self._hidden_end - self._hidden_from)
+                end = self._hidden_end if self.job.next_base < 0 else self.job.next_base
+                end = min(end, self.job.base + MAX_RELATIVE_OFFSET)
+                result.tail_records = max(0, end - self._hidden_from)
         else:
             self._end_hidden(self.job.next_base)
         result.gap_count, result.gaps = self.order.gap_count, self.order.gaps

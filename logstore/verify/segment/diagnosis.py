@@ -111,7 +111,7 @@ def _search(
         message = f"{SCAN_REASONS[status]}; no whole batch follows"
         rule = "log-checksum" if status == SCAN_BAD_CRC else "log-torn-end"
         return Diagnosis(error(rule, position, offset, message), UNKNOWN, tail=GARBAGE)
-    return Diagnosis(None, UNKNOWN, tail=TORN)
+    return Diagnosis(None, UNKNOWN, last, TORN)
 
 
 def zero_from(file: File, position: int, size: int) -> bool:

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from logstore.kernels import match_offset_entries, match_time_entries
-from logstore.verify.common.header_table import MAGIC, MAX_TIMESTAMP, POSITION, HeaderTable
+from logstore.verify.common.header_table import (
+    BASE,
+    MAGIC,
+    MAX_TIMESTAMP,
+    POSITION,
+    HeaderTable,
+)
 from logstore.verify.common.report import UNKNOWN, Problem, error, info, warning
 from logstore.verify.segment.index_entries import IndexEntries, IndexEntry
 
@@ -56,7 +62,8 @@ class OffsetIndexCheck:
     """Every entry points to the start of a batch and names the last offset of an append (F-113).
 
     The batches from that position to that offset were appended at once, so the next entry begins
-    after them. The first append to a segment makes no entry (F-131).
+    after them. The first append to a segment makes no entry (F-131). Kafka before 2.0 named the
+    first offset of the append: that of the batch at the position.
     """
 
     def __init__(self, entries: IndexEntries, problems: list[Problem]) -> None:
@@ -66,6 +73,8 @@ class OffsetIndexCheck:
         self._covered = UNKNOWN
         """Where the last batch of the entry ``_before`` begins."""
         self._before: IndexEntry | None = None
+        self._due = entries.base
+        """The offset behind the batches that were taken."""
         self.several: list[Several] = []
         self.several_count = 0
 
@@ -87,7 +96,8 @@ class OffsetIndexCheck:
                 self._match(table, largest)
             entry = self._entries.peek()
             if entry is None or not self._judge(entry, table, lasts, skipped, largest):
-                return
+                break
+        self._due = lasts[-1] + 1
 
     def _match(self, table: HeaderTable, largest: int) -> None:
         entries = self._entries
@@ -149,7 +159,11 @@ class OffsetIndexCheck:
         if at == len(lasts):
             return False
         place = table.start + positions[at]
-        if lasts[at] == entry.offset:
+        due = lasts[low - 1] + 1 if low else self._due
+        # The header of a batch before magic 2 does not say where it begins, if it is compressed.
+        first = table.column(BASE)[low] if table.column(MAGIC)[low] == 2 else entry.offset
+        names_first = place == entry.key and due <= first == entry.offset
+        if lasts[at] == entry.offset or names_first:
             self._covered, self._before = place, entry
             if place > entry.key:
                 reached = max([largest, *table.column(MAX_TIMESTAMP)[: at + 1]])

@@ -27,11 +27,14 @@ memory.
 """
 
 
-def check_content(view: memoryview, table: HeaderTable, limit: int) -> Iterator[Problem]:
+def check_content(
+    view: memoryview, table: HeaderTable, limit: int, wrapped: list[int] | None = None
+) -> Iterator[Problem]:
     """Decode every record of the batches in ``table``, whose bytes lie in ``view``.
 
     A kernel checks all plain batches at once, without a Python object for each record. What it
     cannot judge is checked here. ``limit`` bounds the unpacked bytes of one compressed batch.
+    ``wrapped`` gets how many messages each wrapper of an older format holds: no header counts them.
     """
     for number in irregular_batches(view, table.columns, table.count):
         row = table.row(number)
@@ -39,7 +42,7 @@ def check_content(view: memoryview, table: HeaderTable, limit: int) -> Iterator[
         if row.magic == MAGIC and not row.attributes & (bits.CODEC_MASK | bits.CONTROL):
             yield from _check_plain(batch, row)
         else:
-            yield from _check_special(batch, table, number, row, limit)
+            yield from _check_special(batch, table, number, row, limit, wrapped)
 
 
 def _check_plain(batch: memoryview, row: Row) -> Iterator[Problem]:
@@ -62,7 +65,12 @@ def _check_columns(builder: ColumnBuilder, row: Row) -> Iterator[Problem]:
 
 
 def _check_special(
-    batch: memoryview, table: HeaderTable, number: int, row: Row, limit: int
+    batch: memoryview,
+    table: HeaderTable,
+    number: int,
+    row: Row,
+    limit: int,
+    wrapped: list[int] | None,
 ) -> Iterator[Problem]:
     """Check a batch that is compressed, holds control records or has an older format."""
     at = row.position, row.base_offset
@@ -71,7 +79,7 @@ def _check_special(
         return  # no such codec; reported already (F-65)
     try:
         if row.magic < MAGIC:
-            yield from _check_legacy(batch, row, limit)
+            yield from _check_legacy(batch, row, limit, wrapped)
         elif row.is_control:
             for record in batch_records(batch, parse_header(batch), check_crc=False):
                 parse_control_key(record.key)
@@ -124,8 +132,12 @@ def _check_unpacked(
     yield from _check_columns(builder, row)
 
 
-def _check_legacy(batch: memoryview, row: Row, limit: int) -> Iterator[Problem]:
+def _check_legacy(
+    batch: memoryview, row: Row, limit: int, wrapped: list[int] | None
+) -> Iterator[Problem]:
     records = legacy_records(batch, parse_legacy(batch), check_crc=False, limit=limit)
+    if wrapped is not None and row.record_count < 0:
+        wrapped.append(len(records))
     if records[-1].offset != row.last_offset and row.last_offset:
         message = f"last message has offset {records[-1].offset}, its wrapper {row.last_offset}"
         yield error("log-wrapper-offset", row.position, row.base_offset, message)

@@ -27,7 +27,7 @@ from logstore.verify.common.header_table import HeaderTable
 from logstore.verify.common.ranges import CompareSpec, RangeDigest
 from logstore.verify.common.report import UNKNOWN, Problem, error, warning
 from logstore.verify.segment.checks import SegmentChecks
-from logstore.verify.segment.diagnosis import CRC_FROM, ZEROS, diagnose
+from logstore.verify.segment.diagnosis import CRC_FROM, TORN, ZEROS, diagnose
 from logstore.verify.segment.index_entries import IndexEntries, used_size
 from logstore.verify.segment.indexes import OffsetIndexCheck, TimeIndexCheck
 from logstore.verify.segment.segment_check import (
@@ -240,7 +240,7 @@ class _SegmentScan:
             result.tail_offset = expected
             result.tail_problem = found.problem
             if found.tail != ZEROS or self.job.trimmed:  # otherwise space that was never used
-                checks.hidden(found.last_offset)
+                checks.hidden(found.last_offset, is_whole=found.tail != TORN)
             return UNKNOWN
         assert found.problem is not None
         result.problems_of(filenames.LOG_SUFFIX).append(found.problem)

@@ -1,11 +1,18 @@
-"""``GET`` of health, metrics, state and the live page, on the standard library's HTTP server.
+"""``GET`` of health, metrics, state and the live page.
 
-Meant for a person and a scraper, not for crowds: each connection has a thread, their number is
-bounded, and a connection that sends nothing is closed.
+Meant for a person and a scraper, not for crowds. One thread waits for all connections; each is one
+request, which has to come and whose answer has to leave within a time in all, however lively the
+peer is meanwhile. The handler of the standard library reads a request that is complete.
+
+Slow peers keep nobody out: a connection too many ends the one that has been slow for longest, and
+at the limit of descriptors a spare one is given up for the next request. So a probe of ``/health``,
+which comes in one piece and is answered at once, is answered whatever the others do.
 """
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import ipaddress
 import json
 import socket
@@ -13,11 +20,13 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from importlib import resources
+from io import BytesIO
 from typing import Any, Self
 
 from checkpoints.loggers import get_logger
+from checkpoints.printable import printable
 from logstore.common.errors import ConfigError
 from logstore.common.extras import Extra, load
 from logstore.common.forks import register
@@ -30,7 +39,17 @@ logger = get_logger(__name__)
 limited = LimitedLogger(logger)
 
 MAX_CONNECTIONS = 64
-IDLE_S = 15.0
+REQUEST_S = 10.0
+"""How long a request may take to come, in all."""
+ANSWER_S = 30.0
+"""How long its answer may take to be made and to leave, in all."""
+SPARE_S = 1.0
+"""Both, for a connection in the place of the spare descriptor."""
+RETRY_S = 0.1
+"""The pause after a connection could not be accepted."""
+HEAD_MAX = 1 << 16
+_END_OF_HEAD = b"\r\n\r\n"
+_SHORT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -75,27 +94,33 @@ class HttpServer:
                 "allow_remote=True serves there all the same"
             )
         self._brokers, self._groups, self._more_samples = brokers, groups, more_samples
+        self._page = resources.files(__package__).joinpath("live.html").read_bytes()
+        self._handle = _handler(self._answer, _is_loopback(host))
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            self._server = _Server((host, port), _handler(self._answer, _is_loopback(host)))
+            self._listener = socket.create_server((host, port), family=family)
         except OSError as error:
             raise OSError(error.errno, error.strerror, f"{host}:{port}") from error
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.1,), name="http-server", daemon=True
-        )
+        self._listener.setblocking(False)
+        self.address: tuple[str, int] = self._listener.getsockname()[:2]
+        """Host and port that are bound."""
+        self._spare = socket.socket(family)
+        self._open: dict[asyncio.Task[None], socket.socket] = {}
+        """The connections, the oldest first."""
+        self._incomplete: dict[asyncio.Task[None], None] = {}
+        """Those whose request has not come as a whole, the oldest first."""
+        self._loop = asyncio.new_event_loop()
+        self._closing = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="http-server", daemon=True)
+        self._is_closed = self._is_inherited = False
         self._thread.start()
-        self._is_inherited = False
         register(self)
 
     def disown(self, pid: int) -> None:
         """See `forks.Inherited`."""
         self._is_inherited = True
-        self._server.disown()
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Host and port that are bound."""
-        host, port = self._server.server_address[:2]
-        return str(host), int(port)
+        for each in (self._listener, self._spare, *self._open.values()):
+            each.close()
 
     def __enter__(self) -> Self:
         return self
@@ -105,12 +130,109 @@ class HttpServer:
 
     def close(self) -> None:
         """Take no more connections, and end those that there are. Idempotent."""
-        if self._is_inherited:
+        if self._is_inherited or self._is_closed:
             return
-        self._server.shutdown()
-        self._server.server_close()
-        self._server.end_connections()
+        self._is_closed = True
+        self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join()
+
+    # -- connections ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # ends all tasks
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        accepting = asyncio.create_task(self._accept())
+        await self._closing.wait()
+        accepting.cancel()
+        await asyncio.gather(accepting, return_exceptions=True)
+        self._listener.close()
+        self._spare.close()
+
+    async def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = await self._loop.sock_accept(self._listener)
+            except OSError as error:
+                if error.errno in _SHORT_OF:
+                    await self._accept_at_the_limit()
+                else:  # a peer that went away meanwhile
+                    await asyncio.sleep(RETRY_S)
+                continue
+            if len(self._open) >= MAX_CONNECTIONS:
+                await self._end_slowest()
+            self._begin(connection)
+
+    def _begin(self, connection: socket.socket) -> None:
+        task = self._loop.create_task(self._converse(connection, REQUEST_S, ANSWER_S))
+        self._open[task] = connection
+        self._incomplete[task] = None
+        task.add_done_callback(self._forget)
+
+    async def _end_slowest(self) -> None:
+        slowest = next(iter(self._incomplete or self._open))
+        slowest.cancel()
+        await asyncio.wait([slowest])
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._incomplete.pop(task, None)
+        _close(self._open.pop(task))
+
+    async def _accept_at_the_limit(self) -> None:
+        """Give the spare descriptor to the next connection, and get one back: from the slowest
+        peer, or when this one is answered. Without a connection the system says the same.
+        """
+        self._spare.close()
+        try:
+            connection, _ = self._listener.accept()
+            connection.setblocking(False)
+        except OSError:
+            connection = None
+        if connection is not None and self._incomplete:
+            await self._end_slowest()
+            self._begin(connection)
+        elif connection is not None:
+            try:
+                await self._converse(connection, SPARE_S, SPARE_S)
+            finally:
+                _close(connection)
+        with suppress(OSError):  # somebody else took it: again after the next connection
+            self._spare = socket.socket(self._listener.family)
+        if connection is None:
+            await asyncio.sleep(RETRY_S)
+
+    async def _converse(self, connection: socket.socket, request_s: float, answer_s: float) -> None:
+        """Take one request, and send its answer."""
+        try:
+            async with asyncio.timeout(request_s):
+                head = await self._head(connection)
+            if (task := asyncio.current_task()) is not None:
+                self._incomplete.pop(task, None)
+            async with asyncio.timeout(answer_s):
+                # Health is never behind another answer.
+                if head.partition(b" ")[2].startswith((b"/health ", b"/health?")):
+                    answer = self._handle(head)
+                else:
+                    answer = await asyncio.to_thread(self._handle, head)
+                await self._loop.sock_sendall(connection, answer)
+        except (OSError, EOFError, TimeoutError) as error:
+            logger.debug("a connection to the HTTP server failed", exc_info=error)
+        except Exception:
+            limited.exception("a request over HTTP failed")
+
+    async def _head(self, connection: socket.socket) -> bytes:
+        """
+        Raises:
+            EOFError: the peer ended it before, or it is too long.
+        """
+        head = b""
+        while _END_OF_HEAD not in head:
+            more = await self._loop.sock_recv(connection, HEAD_MAX)
+            head += more
+            if not more or len(head) > HEAD_MAX:
+                raise EOFError
+        return head
 
     # -- what is served ------------------------------------------------------------------------
 
@@ -118,8 +240,7 @@ class HttpServer:
         """Status, content type and body."""
         match path:
             case "/":
-                page = resources.files(__package__).joinpath("live.html").read_bytes()
-                return HTTPStatus.OK, "text/html; charset=utf-8", page
+                return HTTPStatus.OK, "text/html; charset=utf-8", self._page
             case "/state":
                 return _json(HTTPStatus.OK, cluster_state(self._brokers(), self._groups()))
             case "/health":
@@ -154,6 +275,12 @@ class HttpServer:
         return HTTPStatus.OK, str(library.CONTENT_TYPE_LATEST), body
 
 
+def _close(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.recv(HEAD_MAX)  # what is left unread would take the answer with it
+    connection.close()
+
+
 def _json(status: HTTPStatus, value: Any) -> tuple[HTTPStatus, str, bytes]:
     return status, "application/json", json.dumps(value).encode()
 
@@ -167,64 +294,21 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-class _Server(ThreadingHTTPServer):
-    """Closes what it cannot serve now, so that a flood of connections costs no threads."""
-
-    daemon_threads = True
-    block_on_close = False
-    allow_reuse_address = True
-
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        self._open: set[socket.socket] = set()
-        self._lock = threading.Lock()  # of the set
-        self._closed = False
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        super().__init__(address, handler)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        with self._lock:
-            has_room = not self._closed and len(self._open) < MAX_CONNECTIONS
-            if has_room:
-                self._open.add(request)
-        if has_room:
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            with self._lock:
-                self._open.discard(request)
-
-    def disown(self) -> None:
-        """In a forked child, close the copies of the descriptors."""
-        for each in (self.socket, *self._open):
-            each.close()
-
-    def end_connections(self) -> None:
-        """Close all connections, even while an answer is being sent."""
-        with self._lock:
-            self._closed = True
-            for connection in self._open:
-                with suppress(OSError):  # its thread was faster
-                    connection.shutdown(socket.SHUT_RDWR)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A peer that went away is no news; anything else is."""
-        logger.debug("a connection to the HTTP server failed", exc_info=True)
-
-
 def _handler(
     answer: Callable[[str], tuple[HTTPStatus, str, bytes]],
     only_local: bool,
-) -> type[BaseHTTPRequestHandler]:
+) -> Callable[[bytes], bytes]:
+    """From a request to the bytes of its answer."""
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         server_version = "logstore"
         sys_version = ""
-        timeout = IDLE_S
+
+        def __init__(self, request: bytes, written: BytesIO) -> None:
+            self.rfile, self.wfile = BytesIO(request), written
+            self.client_address = ("", 0)
+            self.handle_one_request()
 
         def do_GET(self) -> None:
             self._send(is_head=False)
@@ -249,6 +333,7 @@ def _handler(
                 self.send_header(name, value)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
+            self.send_header("Connection", "close")
             self.end_headers()
             if not is_head:
                 self.wfile.write(body)
@@ -263,6 +348,11 @@ def _handler(
             return _is_loopback(name.strip("[]"))
 
         def log_message(self, format: str, *args: Any) -> None:
-            logger.debug("%s: %s", self.client_address[0], format % args)
+            logger.debug("%s", printable(format % args))
 
-    return Handler
+    def handle(request: bytes) -> bytes:
+        written = BytesIO()
+        Handler(request, written)
+        return written.getvalue()
+
+    return handle

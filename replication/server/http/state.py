@@ -13,7 +13,7 @@ from checkpoints.types import TopicPartition
 from replication.broker.broker import Broker
 from replication.partition import Partition
 
-STATE_VERSION = 1  # of the JSON; it rises when a field changes its meaning
+STATE_VERSION = 2  # of the JSON; it rises when a field changes its meaning
 
 
 class GroupSnapshot(NamedTuple):
@@ -115,8 +115,8 @@ def _offsets(partition: Partition) -> tuple[int, int, int]:
 def _group(
     group: GroupSnapshot, partitions: Mapping[TopicPartition, dict[str, Any]]
 ) -> dict[str, Any]:
-    """``lag`` counts offsets, not records: a compacted log has fewer. −1 where the end of the
-    partition is not known here."""
+    """``lag`` counts offsets, not records: a compacted log has fewer. Below zero if the group has
+    committed what the partition does not have; None where the end of that is not known here."""
     offsets = []
     for tp in sorted(group.offsets):
         committed = group.offsets[tp]
@@ -128,7 +128,7 @@ def _group(
                 "partition": tp.partition,
                 "committed": committed,
                 "high_watermark": end,
-                "lag": max(0, end - committed) if end >= 0 else -1,
+                "lag": end - committed if end >= 0 else None,
             }
         )
     return {

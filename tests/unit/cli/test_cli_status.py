@@ -6,11 +6,19 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from click.testing import CliRunner, Result
 
+from checkpoints.types import TopicPartition
 from logstore.pytest_plugin import logstore_kafka, make_logstore_kafka
 from replication import ServedCluster
+from replication.admin import ClusterStatus
+from replication.admin.connection import WireConnection
+from replication.admin.status import GroupOffset, GroupStatus
 from replication.cli.status import status
+from replication.common.error_codes import ErrorCode
+from replication.protocol import ApiKey
+from replication.protocol import messages as wire
 from tests.support.until import until
 
 __all__ = ["logstore_kafka", "make_logstore_kafka"]
@@ -50,6 +58,76 @@ def test_what_is_wrong_gives_1(make_logstore_kafka: Callable[..., ServedCluster]
     kafka.start(next(b for b in kafka.broker_ids if b not in kafka.live_brokers))
     # Each broker that is asked hears of the new in-sync set in its own time.
     until(lambda: run(kafka).exit_code == 0)
+
+
+def commit(kafka: ServedCluster, group: str, topic: str, offset: int) -> None:
+    """As a consumer without members does, once the coordinator has loaded."""
+    host, port = kafka.bootstrap_servers.split(":")
+    partition = wire.OffsetCommitRequest.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset
+    )
+    topics = (wire.OffsetCommitRequest.OffsetCommitRequestTopic(topic, partitions=(partition,)),)
+    asked = wire.OffsetCommitRequest(group_id=group, topics=topics)
+    with WireConnection(host, int(port)) as connection:
+        connection.send(
+            ApiKey.FIND_COORDINATOR, wire.FindCoordinatorRequest(coordinator_keys=(group,)), 4
+        )
+
+        def done() -> bool:
+            answer = connection.send(ApiKey.OFFSET_COMMIT, asked, 8)
+            return bool(answer.topics[0].partitions[0].error_code == ErrorCode.NONE)
+
+        until(done)
+
+
+@pytest.mark.parametrize(("committed", "lag"), [(0, 1), (1, 0), (2, -1), (1000, -999)])
+def test_an_offset_above_the_end_is_told(
+    committed: int, lag: int, logstore_kafka: ServedCluster
+) -> None:
+    """So it looks after a partition was restored from an older copy, or has lost its tail."""
+    logstore_kafka.create_topic("orders")
+    logstore_kafka.produce("orders", b"0")
+    commit(logstore_kafka, "billing", "orders", committed)
+    commit(logstore_kafka, "audit", "orders", 1)
+    told = run(logstore_kafka)
+    assert told.exit_code == (1 if lag < 0 else 0)
+    assert [line.split()[-1] for line in told.output.splitlines() if "billing" in line] == [
+        str(lag)
+    ]
+    (group,) = json.loads(run(logstore_kafka, "--json", "--group", "billing").output)["groups"]
+    assert group["offsets"][0]["lag"] == lag
+    assert run(logstore_kafka, "--group", "audit").exit_code == 0
+
+
+def test_the_lag_is_not_known_where_the_end_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    tp = TopicPartition("gone", 0)
+    group = GroupStatus("billing", "Empty", "consumer", 0, 0, (GroupOffset(tp, 7, -1, None),))
+    found = ClusterStatus("c", (), (), (group,))
+    monkeypatch.setattr("replication.admin.cluster_status", lambda servers: found)
+    told = CliRunner().invoke(status, [])
+    assert (told.exit_code, told.output.split()[-3:]) == (0, ["7", "-", "-"])
+    (shown,) = json.loads(CliRunner().invoke(status, ["--json"]).output)["groups"]
+    assert shown["offsets"][0]["lag"] is None
+
+
+def test_what_is_committed_meanwhile_is_not_ahead(
+    logstore_kafka: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer reads and commits all that comes, between the two questions."""
+    logstore_kafka.create_topic("orders")
+    call, written = WireConnection.call, []
+
+    def busy(self: WireConnection, key: ApiKey, *arguments: Any) -> Any:
+        if key in (ApiKey.LIST_OFFSETS, ApiKey.LIST_GROUPS):
+            written.append(logstore_kafka.produce("orders", b"0"))
+            with monkeypatch.context() as patch:
+                patch.setattr(WireConnection, "call", call)
+                commit(logstore_kafka, "billing", "orders", len(written))
+        return call(self, key, *arguments)
+
+    monkeypatch.setattr(WireConnection, "call", busy)
+    assert run(logstore_kafka).exit_code == 0
+    assert len(written) > 1
 
 
 def test_nobody_there_gives_2() -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import resource
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from replication.embedded.cluster import Cluster
 from replication.server.http import GroupSnapshot, cluster_state
 from replication.server.http import http_server as module
 from replication.server.http.http_server import HttpServer
-from tests.support.until import patience
+from tests.support.until import patience, until
 
 TP = TopicPartition("orders", 0)
 
@@ -92,7 +95,16 @@ def test_an_address_of_ipv6(cluster: Cluster) -> None:
 def test_lag_is_unknown_for_a_partition_that_is_not_here(cluster: Cluster) -> None:
     elsewhere = GroupSnapshot("g", "Empty", "consumer", 0, {TopicPartition("gone", 0): 7})
     (group,) = cluster_state(brokers_of(cluster)(), [elsewhere])["groups"]
-    assert group["offsets"][0]["lag"] == -1
+    assert group["offsets"][0]["lag"] is None
+
+
+def test_lag_is_below_zero_where_the_partition_has_lost_what_was_committed(
+    cluster: Cluster,
+) -> None:
+    cluster.produce("orders", b"0")
+    ahead = GroupSnapshot("g", "Empty", "consumer", 0, {TP: 7})
+    (group,) = cluster_state(brokers_of(cluster)(), [ahead])["groups"]
+    assert group["offsets"][0]["lag"] == -6
 
 
 def test_a_truncation_is_shown_with_what_was_given_up(cluster: Cluster) -> None:
@@ -196,18 +208,140 @@ def test_a_failure_inside_is_an_answer() -> None:
 def test_silent_connections_cost_no_more_than_their_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """One too many ends the one that has been silent for longest."""
     monkeypatch.setattr(module, "MAX_CONNECTIONS", 4)
     with HttpServer(list) as server:
         before = threading.active_count()
         silent = [socket.create_connection(server.address, patience()) for _ in range(12)]
-        closed = 0
-        for connection in silent[4:]:
-            assert connection.recv(1) == b""  # refused: it is closed at once
-            closed += 1
-        assert threading.active_count() - before <= 4
-        assert closed == 8
+        for connection in silent[:8]:
+            assert connection.recv(1) == b""
+        assert ask(server, "/health").status == 503  # as there are no brokers
+        assert threading.active_count() == before
         for connection in silent:
             connection.close()
+
+
+DRIP = b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: "
+
+
+@pytest.mark.parametrize("path", ["/health", "/state"])
+def test_peers_that_drip_keep_nobody_out(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_CONNECTIONS", 3)
+    with HttpServer(list) as server:
+        slow = [socket.create_connection(server.address, patience()) for _ in range(3)]
+        for _ in range(5):
+            for connection in slow:
+                with suppress(OSError):
+                    connection.sendall(DRIP)
+            assert ask(server, path).status in (200, 503)
+        for connection in slow:
+            connection.close()
+
+
+def test_a_request_has_a_time_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often the peer sends a byte."""
+    monkeypatch.setattr(module, "REQUEST_S", 0.1)
+    with HttpServer(list) as server:
+        connection = socket.create_connection(server.address, patience())
+        connection.sendall(DRIP)
+        connection.settimeout(0.01)
+
+        def ended() -> bool:
+            try:
+                connection.sendall(b"a")
+                return connection.recv(1) == b""
+            except TimeoutError:
+                return False
+            except OSError:
+                return True
+
+        until(ended)
+        connection.close()
+
+
+def test_an_answer_has_a_time_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slowly the peer reads it."""
+    monkeypatch.setattr(module, "ANSWER_S", 0.2)
+    size = 16 << 20  # more than the buffers between them take
+    with HttpServer(list) as server:
+        server._page = bytes(size)
+        connection = socket.create_connection(server.address, patience())
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        got = len(connection.recv(1))
+        until(lambda: not server._open)
+        with suppress(OSError):
+            while more := connection.recv(1 << 20):
+                got += len(more)
+        assert got < size
+        connection.close()
+
+
+def test_no_answer_waits_for_another_one() -> None:
+    """Of one who watches a large cluster, or whose answer is stuck."""
+    asked, may_go_on = threading.Event(), threading.Event()
+
+    def slowly() -> list[GroupSnapshot]:
+        asked.set()
+        may_go_on.wait(patience())
+        return []
+
+    with HttpServer(list, slowly) as server:
+        watcher = socket.create_connection(server.address, patience())
+        watcher.sendall(b"GET /state HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert asked.wait(patience())
+        assert ask(server, "/health").status == 503
+        may_go_on.set()
+        assert watcher.recv(12) == b"HTTP/1.1 200"
+        watcher.close()
+
+
+@pytest.mark.parametrize("dripping", [0, 2])
+def test_health_is_reachable_at_the_limit_of_descriptors(dripping: int) -> None:
+    """Each of several probes, one after the other."""
+    with HttpServer(list) as server:
+        slow = [socket.create_connection(server.address, patience()) for _ in range(dripping)]
+        for connection in slow:
+            connection.sendall(DRIP)
+        probes = [socket.socket() for _ in range(3)]
+        with no_descriptor_left():
+            for probe in probes:
+                probe.settimeout(patience())
+                probe.connect(server.address)
+                probe.sendall(DRIP + b"a\r\n\r\n")
+                assert probe.recv(12) == b"HTTP/1.1 503"
+                probe.close()
+        assert ask(server, "/state").status == 200
+        for connection in slow:
+            connection.close()
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    held: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 2, limits[1]))
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.dup(0))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for descriptor in held:
+            os.close(descriptor)
+
+
+@pytest.mark.parametrize("text", ["\r\n\r\n", "\0" * 70_000, "GET\r\n\r\n", "GET / X\r\n\r\n"])
+def test_what_is_no_request_ends_its_connection(text: str) -> None:
+    with HttpServer(list) as server:
+        connection = socket.create_connection(server.address, patience())
+        with suppress(OSError):
+            connection.sendall(text.encode())
+            while connection.recv(1 << 16):
+                pass
+        connection.close()
+        assert ask(server, "/health").status == 503
 
 
 def test_close_ends_open_connections_and_its_threads() -> None:

@@ -503,3 +503,50 @@ def test_exactly_what_differs_is_told(
         finding.offset for finding in report.findings if finding.rule == "replicas-differ"
     )
     assert told == [bases[n] for n in first]
+
+
+@pytest.mark.parametrize("damage", ["torn", "flipped", "zeroed"])
+@pytest.mark.parametrize("odd", [0, 1, 2])
+def test_who_cannot_read_a_batch_does_not_say_that_it_lacks_it(odd: int, damage: str) -> None:
+    """One cannot read it, one has lost it, and the third is whole: that one is not to blame."""
+    storage = replicas()
+    lost, whole = (odd + 1) % 3, (odd + 2) % 3
+    path, position, size = place(storage, odd, 5)
+    data = storage.read_file(path)
+    if damage == "flipped":
+        patch(storage, path, position + size - 5, bytes([data[position + size - 5] ^ 255]))
+    else:
+        base = int.from_bytes(data[position : position + 8], "big")
+        end = base + int.from_bytes(data[position + 23 : position + 27], "big") + 1
+        split(storage, path, position + size, end)
+        rest = b"" if damage == "torn" else bytes(size - 20)
+        storage.write_file(path, data[: position + 20] + rest)
+    drop(storage, lost, 5)
+    report = check(storage)
+    blamed = {(f.severity, f.broker) for f in report.findings if f.rule == "replicas-differ"}
+    assert blamed == {(Severity.INFO, str(odd)), (Severity.ERROR, str(lost))}
+    assert str(whole) not in {broker for _, broker in blamed}
+    assert report.unreadable > 0
+
+
+def split(storage: Storage, path: str, position: int, base: int) -> None:
+    """Move what is behind a byte into a segment of its own, without indexes."""
+    data = storage.read_file(path)
+    folder = path.rpartition("/")[0]
+    for suffix in (".index", ".timeindex"):
+        storage.write_file(path.replace(".log", suffix), b"")
+        storage.write_file(f"{folder}/{base:020d}{suffix}", b"")
+    storage.write_file(f"{folder}/{base:020d}.log", data[position:])
+    storage.write_file(path, data[:position])
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_what_a_torn_segment_cannot_give_is_counted(number: int) -> None:
+    """In the middle of the log and at its end: as many records as the torn batch had."""
+    storage = log_dir(batches=40)
+    path = names(storage, ".log")[number]
+    data = storage.read_file(path)
+    last = list(iter_batches(data))[-1]
+    storage.write_file(path, data[: last.end_position - 3])
+    report = verify([LOG_DIR], storage=storage)
+    assert report.unreadable == last.record_count

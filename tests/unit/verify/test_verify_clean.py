@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -26,7 +28,7 @@ from verify_logs import (
 from logstore.common.config import LogConfig
 from logstore.format import filenames
 from logstore.format.codecs.compression import Compression
-from logstore.format.index_entry import TXN_ENTRY, decode_aborted
+from logstore.format.index_entry import OFFSET_ENTRY, TXN_ENTRY, decode_aborted
 from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 from logstore.segments.producer_state import AppendOrigin
@@ -59,6 +61,41 @@ def test_segments_of_kafka_are_clean(folder: Path, tmp_path: Path) -> None:
     assert {finding.rule for finding in report.findings} - {"index-skips-batches"} == infos
     lines = (folder / "batches.jsonl").read_text().splitlines()
     assert report.partitions[0].batches == len(lines)
+    records = (folder / "records.jsonl").read_text().splitlines()
+    assert report.partitions[0].records == len(records)
+
+
+OLD = [path for path in sorted(GOLDEN.glob("v[012]-*")) if "compacted" not in path.name]
+
+
+@for_each("folder", OLD, name=lambda path: path.name)
+def test_an_index_of_kafka_before_2_0(folder: Path, tmp_path: Path) -> None:
+    """F-113: an entry names the first offset of the batch it leads to. Another one is a fault."""
+    target = tmp_path / "topic-0"
+    shutil.copytree(folder, target, ignore=shutil.ignore_patterns("*.json", "*.jsonl"))
+    (index,) = target.glob("*.index")
+    base = int(index.stem)
+    headers = [json.loads(line) for line in (folder / "batches.jsonl").read_text().splitlines()]
+    last, entries, between = 0, [], None
+    for before, header in pairwise(headers):
+        position, first = header["position"], before["nextOffset"]
+        if position - last > 200:
+            entries.append((first - base, position))
+            last = position
+            if header["lastOffset"] - first > 1:
+                between = len(entries) - 1
+    assert entries
+    index.write_bytes(b"".join(OFFSET_ENTRY.pack(*entry) for entry in entries))
+    assert short(verify([target])) == []
+    if folder.name.startswith("v2") and between is not None:
+        offset, position = entries[between]
+        entries[between] = offset + 1, position  # neither the first of it nor the last
+        index.write_bytes(b"".join(OFFSET_ENTRY.pack(*entry) for entry in entries))
+        assert [rule for _, rule, _ in short(verify([target]))] == ["index-entry"]
+        entries[between] = offset, position
+    entries[-1] = entries[-1][0] - 1, entries[-1][1]  # of the batch before
+    index.write_bytes(b"".join(OFFSET_ENTRY.pack(*entry) for entry in entries))
+    assert "index-entry" in [rule for _, rule, _ in short(verify([target]))]
 
 
 def test_checkpoints_of_kafka_are_clean(tmp_path: Path) -> None:
