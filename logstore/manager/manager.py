@@ -15,7 +15,7 @@ from functools import partial
 from typing import TypeVar
 
 from checkpoints import clean_shutdown
-from logstore.cleaner.log_cleaner import CleanerThreads, LogCleaner
+from logstore.cleaner.log_cleaner import LogCleaner
 from logstore.common.clock import Clock, SystemClock
 from logstore.common.config import BrokerConfig, LogConfig
 from logstore.common.errors import LogstoreError, LogUnavailableError, UnknownTopicOrPartitionError
@@ -25,7 +25,16 @@ from logstore.common.shield import run_shielded, shielded
 from logstore.common.types import TopicPartition
 from logstore.log import Background, ReplicaLog
 from logstore.manager.directories import Directories
-from logstore.manager.housekeeping import Housekeeper, HousekeepingThread, Schedule
+from logstore.manager.duties import (
+    CHECKPOINT_PAUSE_MS,
+    RECOVERY_POINT_CHECKPOINT,
+    Duties,
+    Duty,
+    DutyThread,
+    StartRunner,
+    log_duties,
+)
+from logstore.manager.housekeeping import Housekeeper
 from logstore.manager.loading import Loader, LoadProgress, Progress
 from logstore.manager.opener import LogOpener
 from logstore.manager.parallel import LaterThread, TaskOutcome, run_all
@@ -103,7 +112,7 @@ class LogManager:
         self.broker_config = broker_config or BrokerConfig()
         self._storage = storage or LocalStorage()
         self._clock = clock or SystemClock()
-        self._housekeeping: HousekeepingThread | None = None
+        self._duties: Duties | None = None
         self._flusher = LaterThread("logstore-flusher") if run_later is None else None
         threaded = self._flusher is not None
         self._threads = self.broker_config.num_recovery_threads_per_data_dir if threaded else 1
@@ -135,7 +144,6 @@ class LogManager:
         )
         self._keeper = Housekeeper(self._directories, self._pending, self._clock)
         self.cleaner = LogCleaner(self._directories, self.broker_config, self._clock)
-        self._cleaner_threads: CleanerThreads | None = None
         self._closing = make_lock(Rank.CREATION)
         self._closed = False
         loader = Loader(self._opener, self._configs, self._pending, self._threads, progress)
@@ -444,29 +452,45 @@ class LogManager:
         return self._keeper.purge_deleted(at_once=at_once)
 
     @shielded
-    def start(self) -> None:
-        """Start the thread of the periodic work, if the manager was opened without. Idempotent."""
-        self._directories.ownership.check()
-        if self._housekeeping is None and not self._closed:
-            schedule = Schedule(self._keeper, self.broker_config, self._clock)
-            self._housekeeping = HousekeepingThread(schedule)
-            if self.broker_config.log_cleaner_enable:
-                self._cleaner_threads = CleanerThreads(self.cleaner, self.broker_config)
+    def start(
+        self,
+        more: Iterable[Duty] = (),
+        runner: StartRunner = DutyThread,
+        configured: Callable[[], Mapping[TopicPartition, ReplicaLog]] | None = None,
+    ) -> None:
+        """Start the periodic work, if the manager was opened without. Idempotent.
 
-    def _stop_threads(self, *, wait: bool = True) -> None:
+        Args:
+            more: duties of the caller, which run beside those of the manager.
+            runner: runs the duties of one thread.
+            configured: lists the logs to which retention and compaction apply; all by default. For
+                a replicated manager, whose logs have a topic's configuration once they have a role.
+        """
+        self._directories.ownership.check()
+        if self._duties is None and not self._closed:
+            self._directories.list_configured = configured
+            duties = [*log_duties(self._keeper, self.cleaner, self.broker_config), *more]
+            delay_ms = self.broker_config.log_initial_task_delay_ms
+            self._duties = Duties(duties, self._clock, delay_ms, runner)
+
+    @property
+    def duties(self) -> Duties | None:
+        """The periodic work; None before ``start``."""
+        return self._duties
+
+    def stop(self, *, wait: bool = True) -> None:
+        """End the periodic work for good; ``wait`` for what is under way. ``close`` does it too."""
         self.cleaner.stop()
-        if self._cleaner_threads is not None and wait:
-            self._cleaner_threads.stop()
-        if self._housekeeping is not None:
-            self._housekeeping.stop(wait=wait)
+        if self._duties is not None:
+            self._duties.stop(wait=wait)
 
     def _wake(self) -> None:
-        if self._housekeeping is not None:
-            self._housekeeping.wake()
+        if self._duties is not None:
+            self._duties.wake()
 
     def _checkpoint_soon(self) -> None:
-        if self._housekeeping is not None:
-            self._housekeeping.checkpoint_soon()
+        if self._duties is not None:
+            self._duties.hurry(RECOVERY_POINT_CHECKPOINT, CHECKPOINT_PAUSE_MS)
 
     # -- closing -------------------------------------------------------------------------------
 
@@ -499,7 +523,7 @@ class LogManager:
             if self._closed:
                 return
             self._closed = True
-            self._stop_threads()
+            self.stop()
             if self._flusher is not None:
                 self._flusher.close()
             named = broker_epoch != clean_shutdown.UNKNOWN_BROKER_EPOCH
@@ -519,7 +543,7 @@ class LogManager:
     @shielded
     def _release(self) -> None:
         if self._directories.ownership.lost is None:  # otherwise the threads are the parent's
-            self._stop_threads(wait=False)
+            self.stop(wait=False)
             if self._flusher is not None:
                 self._flusher.close(cancel=True)
         self._directories.release()
