@@ -120,9 +120,7 @@ class LogManager:
         assert later is not None
         self._directories = Directories(later, on_directory_failure, on_log_failure)
         self._pending = PendingDeletes(self._storage)
-        self._configs = TopicConfigs(
-            self.config, topic_configs or {}, self._storage, storing=not replicated
-        )
+        self._configs = TopicConfigs(self.config, topic_configs or {}, self._storage, replicated)
         self._opener = LogOpener(
             self._storage,
             self._clock,
@@ -329,6 +327,20 @@ class LogManager:
             StorageFailedError: the disk refused.
         """
         self._topics.alter(topic, config)
+
+    def configure(self, log: ReplicaLog, config: TopicConfig) -> None:
+        """Give a replica of a replicated manager the present configuration of its topic.
+
+        It is stored beside the log, for tools that open the directory without the controller.
+        Records that may no longer be unsynced wait for ``ReplicaLog.flush_what_is_due``.
+
+        Args:
+            config: as for ``alter_topic``.
+        Raises:
+            ConfigError: an unknown key, or a value outside its bounds.
+            StorageFailedError, ResourceBusyError: the disk refused.
+        """
+        self._topics.configure(log, config)
 
     @shielded
     def delete(self, topic: str, partition: int) -> None:

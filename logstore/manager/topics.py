@@ -522,6 +522,22 @@ class Topics:
             self._apply(known.values())
             self._on_change()
 
+    @shielded
+    def configure(self, log: ReplicaLog, config: TopicConfig) -> None:
+        """Give a replica the present configuration of its topic, and leave a copy beside it.
+
+        Nothing is written if nothing has changed.
+        """
+        wanted = self._configs.resolve(config)
+        if log.config != wanted:
+            log.configure(wanted)
+            self._on_change()
+        elif self._configs.is_copied(log):
+            return
+        home = self._directories.home_of(log.topic_partition)
+        if home is not None:
+            self._guarded(home, self._configs.copy, log, config)
+
     def settle_configs(self) -> None:
         """At the start, complete a configuration change that a crash left on some partitions."""
         behind = [
