@@ -75,6 +75,7 @@ class LogManager:
         node_id: int | None = None,
         options: RecoveryOptions | None = None,
         replicated: bool = False,
+        keep_high_watermarks: bool = False,
         progress: Progress | None = None,
         background: bool = True,
         run_later: Background | None = None,
@@ -89,6 +90,8 @@ class LogManager:
             cluster_id, node_id: checked against ``meta.properties``, or written there on the first
                 start.
             replicated: the caller manages high watermarks and the configurations of topics.
+            keep_high_watermarks: what lies above those on file is not taken for committed: the
+                directory may be one of a broker that is away. Without such a file all is.
             progress: called after each partition is loaded, from any thread.
             background: do the periodic work on a thread: flushes after ``flush.ms``, checkpoints,
                 retention. Without it the caller runs it, or calls ``start``.
@@ -127,6 +130,7 @@ class LogManager:
             options or RecoveryOptions(),
             self.broker_config.producer_id_expiration_ms,
             replicated,
+            keep_high_watermarks,
             random_id,
             later,
             self._directories,
@@ -183,6 +187,10 @@ class LogManager:
     def topic_config(self, topic: str) -> LogConfig:
         """The topic's own configuration, on top of the manager's."""
         return self._configs.of(topic)
+
+    def has_stored_config(self, topic: str) -> bool:
+        """Whether a configuration of the topic was found beside its logs or stored there."""
+        return self._configs.stored(topic) is not None
 
     @property
     def live_directories(self) -> list[str]:
