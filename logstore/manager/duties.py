@@ -218,17 +218,18 @@ class Duties:
             names = frozenset(duty.name for duty in own)
             self._running.append((schedule, start(thread, schedule), names))
 
-    def wake(self) -> None:
-        """Look again at what is due, because logs or their configurations have changed."""
-        for _, runner, _ in self._running:
-            runner.wake()
+    def wake(self, name: str) -> None:
+        """Look again when a duty is due, because what it depends on has changed."""
+        for _, runner, names in self._running:
+            if name in names:
+                runner.wake()
 
     def hurry(self, name: str, pause_ms: int = 0) -> None:
         """As ``Schedule.hurry``, on each thread that has the duty."""
-        for schedule, runner, names in self._running:
+        for schedule, _, names in self._running:
             if name in names:
                 schedule.hurry(name, pause_ms)
-                runner.wake()
+        self.wake(name)
 
     def stop(self, *, wait: bool) -> None:
         """Begin no other round. ``wait`` for those that run. Idempotent."""

@@ -17,7 +17,7 @@ from typing import TypeVar
 from checkpoints import clean_shutdown
 from logstore.cleaner.log_cleaner import LogCleaner
 from logstore.common.clock import Clock, SystemClock
-from logstore.common.config import BrokerConfig, LogConfig
+from logstore.common.config import MAX_LONG, BrokerConfig, LogConfig
 from logstore.common.errors import LogstoreError, LogUnavailableError, UnknownTopicOrPartitionError
 from logstore.common.locks import Rank, make_lock
 from logstore.common.random_id import RandomId, random_id
@@ -27,6 +27,7 @@ from logstore.log import Background, ReplicaLog
 from logstore.manager.directories import Directories
 from logstore.manager.duties import (
     CHECKPOINT_PAUSE_MS,
+    LOG_FLUSHER,
     RECOVERY_POINT_CHECKPOINT,
     Duties,
     Duty,
@@ -142,7 +143,7 @@ class LogManager:
             self._configs,
             self._pending,
             SYNC_THREADS if threaded else 1,
-            self._wake,
+            self._on_config,
         )
         self._keeper = Housekeeper(self._directories, self._pending, self._clock)
         self.cleaner = LogCleaner(self._directories, self.broker_config, self._clock)
@@ -504,9 +505,9 @@ class LogManager:
         if self._duties is not None:
             self._duties.stop(wait=wait)
 
-    def _wake(self) -> None:
-        if self._duties is not None:
-            self._duties.wake()
+    def _on_config(self, config: LogConfig) -> None:
+        if self._duties is not None and config.flush_ms < MAX_LONG:
+            self._duties.wake(LOG_FLUSHER)
 
     def _checkpoint_soon(self) -> None:
         if self._duties is not None:

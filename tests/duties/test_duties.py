@@ -228,10 +228,10 @@ def _ends_at(server: Server, tp: TopicPartition, offset: int) -> bool:
 
 def test_idle_files_are_closed(tmp_path: Path) -> None:
     """More partitions than descriptors: those that nobody uses give theirs back."""
-    limit = 400
+    limit = 150
     with Server(tmp_path, descriptors=limit) as server:
-        server.create("many", 300)
-        for number in range(300):
+        server.create("many", limit // 2)
+        for number in range(limit // 2):
             server.produce(TopicPartition("many", number), b"k", b"v")
         assert len(os.listdir(f"/proc/{server.process.pid}/fd")) < limit
         assert server.fetched(TopicPartition("many", 0))[0].offset == 0
