@@ -4,6 +4,7 @@ R-151 … R-155)."""
 from __future__ import annotations
 
 import errno
+import threading
 import uuid
 from collections.abc import Callable
 
@@ -11,6 +12,7 @@ import pytest
 
 from checkpoints.offset_checkpoint import HIGH_WATERMARK, OffsetCheckpoint
 from checkpoints.types import TopicPartition
+from logstore.cleaner import LogCleaner
 from logstore.format.batch import encode_batch
 from logstore.manager.duties import LOG_CLEANER
 from replication.common.error_codes import ErrorCode
@@ -27,11 +29,13 @@ from replication.common.messages import (
     UpdateMetadataRequest,
 )
 from replication.common.retrying import Reaction
+from replication.common.runtime import ThreadRuntime
 from replication.common.state import UNKNOWN_EPOCH
 from replication.controller.channels import STOP_REACTIONS
 from tests.support.builders import batch
 from tests.support.replica_managers import BROKER, EPOCH, TP, Host, live, part
 from tests.support.replication import ManualRuntime
+from tests.support.until import patience
 
 OTHER = TopicPartition("orders", 1)
 CLEANS_SOON = {"log.cleaner.backoff.ms": 100, "log.initial.task.delay.ms": 0}
@@ -531,6 +535,25 @@ class TestPeriodicWork:
         host.stop(delete=False)
         host.manager._hosted.remove(TP)
         assert [*host.manager._configured()] == []
+
+    def test_a_stop_waits_for_a_pass(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is told to end, and logs are closed once it has: it may be writing beside them."""
+        begun, ended = threading.Event(), threading.Event()
+
+        def clean(cleaner: LogCleaner) -> None:
+            begun.set()
+            cleaner._stopping.wait(patience())
+            ended.set()
+
+        monkeypatch.setattr(LogCleaner, "clean_filthiest", clean)
+        runtime = ThreadRuntime()
+        host = Host(runtime=runtime, broker_config=CLEANS_SOON)  # type: ignore[arg-type]
+        assert begun.wait(patience())
+        assert not ended.is_set()
+        host.manager.shutdown()
+        assert ended.is_set()
+        host.log_manager.close()
+        runtime.close()
 
     def test_the_cleaner_is_a_matter_of_configuration(self) -> None:
         for threads, enabled in ((3, True), (3, False)):
