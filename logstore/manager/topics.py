@@ -530,7 +530,7 @@ class Topics:
         Nothing is written if nothing has changed.
         """
         wanted = self._configs.resolve(config)
-        if log.config != wanted:
+        if log.config is not wanted and log.config != wanted:
             log.configure(wanted)
             self._on_config(wanted)
         elif self._configs.is_copied(log):
