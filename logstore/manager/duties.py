@@ -201,6 +201,7 @@ class Duties:
 
     Args:
         start: starts a runner for each thread.
+        on_stop: makes a round that takes long end soon.
     """
 
     def __init__(
@@ -209,7 +210,9 @@ class Duties:
         clock: Clock,
         initial_delay_ms: int,
         start: StartRunner = DutyThread,
+        on_stop: Callable[[], None] = lambda: None,
     ) -> None:
+        self._on_stop = on_stop
         self.list = tuple(duties)
         self._running: list[tuple[Schedule, Runner, frozenset[str]]] = []
         for thread in dict.fromkeys(duty.thread for duty in self.list):
@@ -233,6 +236,7 @@ class Duties:
 
     def stop(self, *, wait: bool) -> None:
         """Begin no other round. ``wait`` for those that run. Idempotent."""
+        self._on_stop()
         for _, runner, _ in self._running:
             runner.stop(wait=False)
         if wait:

@@ -492,16 +492,15 @@ class LogManager:
             self._directories.list_configured = configured
             duties = [*log_duties(self._keeper, self.cleaner, self.broker_config), *more]
             delay_ms = self.broker_config.log_initial_task_delay_ms
-            self._duties = Duties(duties, self._clock, delay_ms, runner)
+            self._duties = Duties(duties, self._clock, delay_ms, runner, self.cleaner.stop)
 
     @property
     def duties(self) -> Duties | None:
         """The periodic work; None before ``start``."""
         return self._duties
 
-    def stop(self, *, wait: bool = True) -> None:
-        """End the periodic work for good; ``wait`` for what is under way. ``close`` does it too."""
-        self.cleaner.stop()
+    def _stop_duties(self, *, wait: bool) -> None:
+        self.cleaner.stop()  # by hand it cleans without duties
         if self._duties is not None:
             self._duties.stop(wait=wait)
 
@@ -544,7 +543,7 @@ class LogManager:
             if self._closed:
                 return
             self._closed = True
-            self.stop()
+            self._stop_duties(wait=True)
             if self._flusher is not None:
                 self._flusher.close()
             named = broker_epoch != clean_shutdown.UNKNOWN_BROKER_EPOCH
@@ -564,7 +563,7 @@ class LogManager:
     @shielded
     def _release(self) -> None:
         if self._directories.ownership.lost is None:  # otherwise the threads are the parent's
-            self.stop(wait=False)
+            self._stop_duties(wait=False)
             if self._flusher is not None:
                 self._flusher.close(cancel=True)
         self._directories.release()

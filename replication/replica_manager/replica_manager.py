@@ -267,7 +267,9 @@ class ReplicaManager:
         self._stop(answer=False)
 
     def _stop(self, *, answer: bool) -> None:
-        self.log_manager.stop(wait=answer)
+        duties = self.log_manager.duties
+        if duties is not None:
+            duties.stop(wait=answer)
         self.fetchers.close()
         self.waiting.shutdown(answer=answer)
         self.fetch_sessions.shutdown()
