@@ -64,6 +64,7 @@ class Logs(Protocol):
     """Where the logs are: the part of ``manager.Directories`` that is used here."""
 
     def logs(self) -> Mapping[TopicPartition, ReplicaLog]: ...
+    def configured(self) -> Mapping[TopicPartition, ReplicaLog]: ...
     def home_of(self, tp: TopicPartition) -> Home | None: ...
     def fail(self, path: str, failure: LogstoreError) -> None: ...
 
@@ -168,6 +169,17 @@ class LogCleaner:
 
     # -- choosing ------------------------------------------------------------------------------
 
+    def clean_all(self) -> int:
+        """Run passes until no log needs one. Returns how many.
+
+        Raises:
+            ForkedError: another process opened the manager.
+        """
+        passes = 0
+        while self.clean_filthiest() is not None:
+            passes += 1
+        return passes
+
     @shielded
     def clean_filthiest(self) -> Cleaned | None:
         """Run one pass over the log that needs it most. None if nothing was cleaned.
@@ -220,7 +232,7 @@ class LogCleaner:
         view = LogView(log.snapshot)
         to_clean = self._to_clean(tp, log, view, now_ms)
         if to_clean.dirty_bytes == 0 and to_clean.end <= to_clean.first_dirty:
-            self._note_start(tp, to_clean)
+            self._note_start(tp, log, to_clean)
             first = to_clean.first_dirty
             return Cleaned(tp, to_clean, PassStats(first_dirty=first, end_offset=first))
         if not self._take(tp):
@@ -234,7 +246,7 @@ class LogCleaner:
         best: tuple[TopicPartition, ReplicaLog, LogToClean, LogView] | None = None
         largest, delay = 0.0, 0
         busy = self.in_progress
-        for tp, log in self._logs.logs().items():
+        for tp, log in self._logs.configured().items():
             if tp in busy or log.failed or not log.config.compact or self._stopping.is_set():
                 continue
             if self._is_aside(tp, log, now_ms):
@@ -246,7 +258,7 @@ class LogCleaner:
                 if not log.failed and view.snapshot.version == log.version:
                     self._set_aside(tp, log, Uncleanable(str(error), None))
                 continue
-            self._note_start(tp, to_clean)
+            self._note_start(tp, log, to_clean)
             largest, delay = max(largest, to_clean.ratio), max(delay, to_clean.overdue_ms)
             if not to_clean.is_due(log.config.min_cleanable_dirty_ratio):
                 continue
@@ -264,15 +276,18 @@ class LogCleaner:
         checkpoint = None if home is None else home.offsets.cleaned(tp)
         return log_to_clean(view, log.config, checkpoint, now_ms)
 
-    def _note_start(self, tp: TopicPartition, to_clean: LogToClean) -> None:
-        """Correct a checkpoint that names an offset outside the log."""
+    def _note_start(self, tp: TopicPartition, log: ReplicaLog, to_clean: LogToClean) -> None:
+        """Correct a checkpoint that names an offset outside the log.
+
+        Not if the log is gone: the name may be that of another one by now.
+        """
         if to_clean.checkpoint_is_wrong:
             logger.info(
                 "%s: its cleaner checkpoint is outside the log; it starts again at %d",
                 tp,
                 to_clean.first_dirty,
             )
-            self._write_checkpoint(tp, to_clean.first_dirty, lambda: True)
+            self._write_checkpoint(tp, to_clean.first_dirty, lambda: not log.failed)
 
     def _take(self, tp: TopicPartition) -> bool:
         with self._lock:
@@ -384,65 +399,9 @@ class Throttle:
         self._stopping.wait(wait_ns / 1e9)
 
 
-class CleanerThreads:
-    """``log.cleaner.threads`` threads that clean until ``stop``.
-
-    Each sleeps for ``log.cleaner.backoff.ms`` if it finds nothing to do.
-    """
-
-    def __init__(self, cleaner: LogCleaner, config: BrokerConfig) -> None:
-        self._stopped = threading.Event()
-        self._cleaner = cleaner
-        self._threads = [
-            threading.Thread(
-                target=_keep_clean,
-                args=(weakref.ref(cleaner), config.log_cleaner_backoff_ms, self._stopped),
-                name=f"logstore-cleaner-{number}",
-                daemon=True,
-            )
-            for number in range(config.log_cleaner_threads)
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self) -> None:
-        """Stop the threads. Returns when no pass is running."""
-        self._stopped.set()
-        self._cleaner.stop()
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
-
-
-_LONGEST_WAIT_S = 1.0  # so that the threads of an unreferenced cleaner end
-
-
-def _keep_clean(
-    cleaner: weakref.ref[LogCleaner], backoff_ms: int, stopped: threading.Event
-) -> None:
-    waited_s = backoff_ms / 1000
-    while not stopped.is_set():
-        current = cleaner()
-        if current is None:
-            return
-        if waited_s >= backoff_ms / 1000:
-            waited_s = 0.0
-            try:
-                if current.clean_filthiest() is not None:
-                    waited_s = backoff_ms / 1000  # there may be more
-            except Exception:
-                logger.exception("the cleaner")
-        del current
-        if waited_s < backoff_ms / 1000:
-            step = min(_LONGEST_WAIT_S, backoff_ms / 1000 - waited_s)
-            stopped.wait(step)
-            waited_s += step
-
-
 __all__ = [
     "Cleaned",
     "CleanerMetrics",
-    "CleanerThreads",
     "LogCleaner",
     "Throttle",
     "Uncleanable",

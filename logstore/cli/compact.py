@@ -14,6 +14,7 @@ from logstore.cli.common.directories import directory_argument
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
 
 _KIB = 1 << 10
+_NAMED = 10  # topics that are left out
 
 
 @click.command(short_help="Keep the newest record of each key.")
@@ -46,8 +47,13 @@ def compact(
     stays: the active segment, what is younger than min.compaction.lag.ms, and all from the first
     transaction on that is not decided. A dry run keeps the rewritten segments in memory.
 
-    Exit code 0: done. 1: a partition could not be cleaned; it is as it was. 2: an error, or a log
-    cannot be opened.
+    The policy is that of topic.properties beside the records, which this store writes and Kafka
+    does not. Where it is missing, as in a directory of Kafka, the topics to compact have to be
+    named.
+
+    Exit code 0: done. 1: a partition could not be cleaned, and is as it was; or nothing was
+    compacted, and there are topics whose policy is not known. 2: an error, or a log cannot be
+    opened.
     """
     from logstore.manager import compact_directory
 
@@ -68,7 +74,8 @@ def compact(
         names = (f"{tp} cannot be opened: {why}" for tp, why in outcome.unavailable.items())
         fail(printable("; ".join(names)))
     failed = any(partition.error is not None for partition in outcome.partitions)
-    ctx.exit(EXIT_FINDINGS if failed else 0)
+    unsure = bool(outcome.unknown) and not outcome.partitions
+    ctx.exit(EXIT_FINDINGS if failed or unsure else 0)
 
 
 def _pair(setting: str) -> tuple[str, str]:
@@ -83,6 +90,22 @@ def _tell(line: str) -> None:
 
 
 def _print(outcome: Any, dry_run: bool) -> None:
+    if outcome.partitions:
+        _print_partitions(outcome, dry_run)
+    elif not outcome.unavailable:
+        terminal.line("Nothing is compacted.")
+    for topics, why in (
+        (outcome.not_compacted, "without compact in their cleanup.policy"),
+        (outcome.unknown, "left alone, because no configuration is stored beside them"),
+    ):
+        if topics:
+            names = ", ".join(topics[:_NAMED]) + (", …" if len(topics) > _NAMED else "")
+            terminal.line(f"{len(topics):,} topics {why}: {printable(names)}")
+    if outcome.unknown:
+        terminal.line("To compact one of those, name it: logstore compact DIR TOPIC")
+
+
+def _print_partitions(outcome: Any, dry_run: bool) -> None:
     from logstore.terminal import tables
 
     table = tables.plain_table()

@@ -143,6 +143,7 @@ def _recover_all(path: str, options: Any, dry_run: bool, unavailable: dict[str, 
         [path],
         storage=storage,
         options=options,
+        keep_high_watermarks=True,
         background=False,
         progress=forget if dry_run else None,
     ) as manager:

@@ -2,7 +2,7 @@
 
 Begin with ``manager``, the facade. ``loading`` is its start, ``log_dir`` one directory with its
 lock and checkpoints, ``topics`` creates and deletes logs, ``housekeeping`` is the work in the
-background.
+background, and ``duties`` says when it is done.
 """
 
 from logstore.manager.compaction import DirectoryOutcome, PartitionOutcome, compact_directory
@@ -18,6 +18,7 @@ __all__ = [
     "LogManager",
     "PartitionOutcome",
     "compact_directory",
+    "duties",
     "log_dir",
     "parallel",
     "peek",

@@ -50,15 +50,26 @@ class PartitionOutcome:
 
 @dataclass(slots=True)
 class DirectoryOutcome:
-    """The outcome for each partition to compact, in order, and why others cannot be opened."""
+    """The outcome for each partition to compact, in order, and why others are left out.
+
+    Attributes:
+        unavailable: why logs cannot be opened.
+        not_compacted: topics whose configuration says that they are not compacted.
+        unknown: topics without a stored configuration, which nobody named. That may be a topic of
+            defaults, or one of a directory of Kafka, which keeps configurations elsewhere.
+    """
 
     partitions: list[PartitionOutcome] = field(default_factory=list)
     unavailable: dict[TopicPartition, str] = field(default_factory=dict)
+    not_compacted: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "partitions": [outcome.to_dict() for outcome in self.partitions],
             "unavailable": {str(tp): why for tp, why in self.unavailable.items()},
+            "notCompacted": self.not_compacted,
+            "unknown": self.unknown,
         }
 
 
@@ -100,6 +111,7 @@ def compact_directory(
         broker_config=broker_config,
         storage=used,
         clock=clock,
+        keep_high_watermarks=True,
         background=False,
     ) as manager:
         outcome.unavailable = {
@@ -110,8 +122,15 @@ def compact_directory(
         for topic in sorted(wanted or ()):
             if topic not in present:
                 raise UnknownTopicOrPartitionError(f"topic {topic!r} is not in {path}")
+        if wanted is None:
+            wanted = {topic for topic in present if manager.topic_config(topic).compact}
+            for topic in present.keys() - wanted:
+                known = manager.has_stored_config(topic)
+                (outcome.not_compacted if known else outcome.unknown).append(topic)
+            outcome.not_compacted.sort()
+            outcome.unknown.sort()
         for tp, log in sorted(manager.logs.items()):
-            if tp.topic not in wanted if wanted is not None else not log.config.compact:
+            if tp.topic not in wanted:
                 continue
             if progress is not None:
                 progress(f"{tp}: {log.size:,} bytes")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from checkpoints.loggers import get_logger
@@ -50,6 +50,7 @@ class Directories:
         self._failed: list[LogDir] = []  # their files stay open until the end
         self._offline: dict[str, LogstoreError] = {}
         self._closed = False
+        self.list_configured: Callable[[], Mapping[TopicPartition, ReplicaLog]] | None = None
 
     # -- directories ---------------------------------------------------------------------------
 
@@ -124,6 +125,11 @@ class Directories:
     def logs(self) -> LogsByPartition:
         with self._lock:
             return {tp: log for d in self._live.values() for tp, log in d.logs.items()}
+
+    def configured(self) -> Mapping[TopicPartition, ReplicaLog]:
+        """The logs whose configuration is known, so that it may say what is deleted: all, unless
+        somebody else keeps the configurations and set ``list_configured``."""
+        return self.logs() if self.list_configured is None else self.list_configured()
 
     def unavailable(self) -> dict[TopicPartition, LogUnavailableError]:
         """Logs of live directories that could not be opened, and why."""

@@ -1,15 +1,13 @@
-"""The periodic work on all logs (F-225 … F-229), and the thread that does it by default."""
+"""The periodic work on all logs (F-225 … F-229). When it is done is in ``duties``."""
 
 from __future__ import annotations
 
-import threading
-import weakref
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 
 from checkpoints.errors import CheckpointError
 from checkpoints.loggers import get_logger
 from logstore.common.clock import Clock
-from logstore.common.config import MAX_LONG, BrokerConfig
+from logstore.common.config import MAX_LONG
 from logstore.common.disk_errors import is_busy
 from logstore.common.errors import LogstoreError, ResourceBusyError, StorageFailedError
 from logstore.common.shield import shielded
@@ -20,11 +18,6 @@ from logstore.manager.offsets import HIGH_WATERMARK, LOG_START, high_watermark, 
 from logstore.manager.pending import PendingDeletes
 
 logger = get_logger(__name__)
-
-PURGE_INTERVAL_MS = 1000
-CHECKPOINT_PAUSE_MS = 1000  # between two checkpoints that rolls ask for
-LONGEST_WAIT_MS = 1000  # so that the end of the manager, and its configuration, are noticed
-SHORTEST_WAIT_MS = 10
 
 
 class Housekeeper:
@@ -145,9 +138,10 @@ class Housekeeper:
         """Apply retention to all logs (F-225). Returns the number of deleted segments."""
         self._ownership.check()
         deleted = 0
-        for log in self._directories.logs().values():
+        for log in self._directories.configured().values():
             try:
-                deleted += log.delete_old_segments()
+                if not log.failed:
+                    deleted += log.delete_old_segments()
             except LogstoreError as error:
                 logger.error("retention of %s: %s", log.name, error)
         return deleted
@@ -166,111 +160,3 @@ class Housekeeper:
         return self._pending.purge(now) + sum(
             log.purge_deleted(now) for log in logs if not log.failed
         )
-
-
-class Schedule:
-    """When each task is due.
-
-    The first round of everything except the flushes waits for ``log.initial.task.delay.ms``,
-    because a start has enough to do.
-    """
-
-    def __init__(self, keeper: Housekeeper, config: BrokerConfig, clock: Clock) -> None:
-        self._keeper = keeper
-        self._clock = clock
-        self._tasks: dict[Callable[[], object], int] = {
-            keeper.clean_up: config.log_retention_check_interval_ms,
-            keeper.checkpoint_recovery_points: config.log_flush_offset_checkpoint_interval_ms,
-            keeper.checkpoint_log_start_offsets: (
-                config.log_flush_start_offset_checkpoint_interval_ms
-            ),
-            keeper.remove_expired_producers: config.producer_id_expiration_check_interval_ms,
-            keeper.purge_deleted: PURGE_INTERVAL_MS,
-        }
-        now = self._now_ms()
-        self._flush_interval_ms = config.log_flush_scheduler_interval_ms
-        self._flush_due = now
-        self._due = dict.fromkeys(self._tasks, now + config.log_initial_task_delay_ms)
-        self._last_checkpoint = now - CHECKPOINT_PAUSE_MS
-
-    def _now_ms(self) -> int:
-        return self._clock.monotonic_ns() // 1_000_000
-
-    def checkpoint_soon(self) -> None:
-        """Write checkpoints soon: rolled segments were flushed, and a crash need not scan them
-        again.
-        """
-        soon = max(self._now_ms(), self._last_checkpoint + CHECKPOINT_PAUSE_MS)
-        task = self._keeper.checkpoint_recovery_points
-        self._due[task] = min(self._due[task], soon)
-
-    def run_due(self) -> int:
-        """Run what is due. Returns in how many ms to call again."""
-        for task, interval_ms in self._tasks.items():
-            now = self._now_ms()
-            if now >= self._due[task]:
-                self._due[task] = now + interval_ms
-                if task == self._keeper.checkpoint_recovery_points:
-                    self._last_checkpoint = now
-                _run(task)
-        now = self._now_ms()
-        if now >= self._flush_due or self._keeper.ms_until_flush() == 0:
-            self._flush_due = now + self._flush_interval_ms
-            _run(self._keeper.flush_dirty_logs)
-        wait = min(
-            self._keeper.ms_until_flush(),
-            LONGEST_WAIT_MS,
-            min((*self._due.values(), self._flush_due)) - self._now_ms(),
-        )
-        return max(SHORTEST_WAIT_MS, wait)
-
-
-class HousekeepingThread:
-    """Runs a schedule until ``stop``, or until the schedule is no longer referenced."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        self._schedule = schedule
-        self._wake = threading.Event()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(
-            target=_keep_house,
-            args=(weakref.ref(schedule), self._wake, self._stopped),
-            name="logstore-background",
-            daemon=True,
-        )
-        self._thread.start()
-
-    def checkpoint_soon(self) -> None:
-        self._schedule.checkpoint_soon()
-        self._wake.set()
-
-    def wake(self) -> None:
-        """Check again when the next task is due, because a topic has another ``flush.ms``."""
-        self._wake.set()
-
-    def stop(self, *, wait: bool = True) -> None:
-        self._stopped.set()
-        self._wake.set()
-        if wait and self._thread is not threading.current_thread():
-            self._thread.join()
-
-
-def _keep_house(
-    schedule: weakref.ref[Schedule], wake: threading.Event, stopped: threading.Event
-) -> None:
-    wait_ms = 0
-    while True:
-        wake.wait(wait_ms / 1000)
-        wake.clear()
-        current = schedule()
-        if current is None or stopped.is_set():
-            return
-        wait_ms = current.run_due()
-        del current
-
-
-def _run(task: Callable[[], object]) -> None:
-    try:
-        task()
-    except Exception:
-        logger.exception("background task %s", getattr(task, "__name__", task))

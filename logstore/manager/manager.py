@@ -15,9 +15,9 @@ from functools import partial
 from typing import TypeVar
 
 from checkpoints import clean_shutdown
-from logstore.cleaner.log_cleaner import CleanerThreads, LogCleaner
+from logstore.cleaner.log_cleaner import LogCleaner
 from logstore.common.clock import Clock, SystemClock
-from logstore.common.config import BrokerConfig, LogConfig
+from logstore.common.config import MAX_LONG, BrokerConfig, LogConfig
 from logstore.common.errors import LogstoreError, LogUnavailableError, UnknownTopicOrPartitionError
 from logstore.common.locks import Rank, make_lock
 from logstore.common.random_id import RandomId, random_id
@@ -25,7 +25,17 @@ from logstore.common.shield import run_shielded, shielded
 from logstore.common.types import TopicPartition
 from logstore.log import Background, ReplicaLog
 from logstore.manager.directories import Directories
-from logstore.manager.housekeeping import Housekeeper, HousekeepingThread, Schedule
+from logstore.manager.duties import (
+    CHECKPOINT_PAUSE_MS,
+    LOG_FLUSHER,
+    RECOVERY_POINT_CHECKPOINT,
+    Duties,
+    Duty,
+    DutyThread,
+    StartRunner,
+    log_duties,
+)
+from logstore.manager.housekeeping import Housekeeper
 from logstore.manager.loading import Loader, LoadProgress, Progress
 from logstore.manager.opener import LogOpener
 from logstore.manager.parallel import LaterThread, TaskOutcome, run_all
@@ -66,6 +76,7 @@ class LogManager:
         node_id: int | None = None,
         options: RecoveryOptions | None = None,
         replicated: bool = False,
+        keep_high_watermarks: bool = False,
         progress: Progress | None = None,
         background: bool = True,
         run_later: Background | None = None,
@@ -80,6 +91,8 @@ class LogManager:
             cluster_id, node_id: checked against ``meta.properties``, or written there on the first
                 start.
             replicated: the caller manages high watermarks and the configurations of topics.
+            keep_high_watermarks: what lies above those on file is not taken for committed: the
+                directory may be one of a broker that is away. Without such a file all is.
             progress: called after each partition is loaded, from any thread.
             background: do the periodic work on a thread: flushes after ``flush.ms``, checkpoints,
                 retention. Without it the caller runs it, or calls ``start``.
@@ -103,7 +116,7 @@ class LogManager:
         self.broker_config = broker_config or BrokerConfig()
         self._storage = storage or LocalStorage()
         self._clock = clock or SystemClock()
-        self._housekeeping: HousekeepingThread | None = None
+        self._duties: Duties | None = None
         self._flusher = LaterThread("logstore-flusher") if run_later is None else None
         threaded = self._flusher is not None
         self._threads = self.broker_config.num_recovery_threads_per_data_dir if threaded else 1
@@ -111,15 +124,14 @@ class LogManager:
         assert later is not None
         self._directories = Directories(later, on_directory_failure, on_log_failure)
         self._pending = PendingDeletes(self._storage)
-        self._configs = TopicConfigs(
-            self.config, topic_configs or {}, self._storage, storing=not replicated
-        )
+        self._configs = TopicConfigs(self.config, topic_configs or {}, self._storage, replicated)
         self._opener = LogOpener(
             self._storage,
             self._clock,
             options or RecoveryOptions(),
             self.broker_config.producer_id_expiration_ms,
             replicated,
+            keep_high_watermarks,
             random_id,
             later,
             self._directories,
@@ -131,11 +143,10 @@ class LogManager:
             self._configs,
             self._pending,
             SYNC_THREADS if threaded else 1,
-            self._wake,
+            self._on_config,
         )
         self._keeper = Housekeeper(self._directories, self._pending, self._clock)
         self.cleaner = LogCleaner(self._directories, self.broker_config, self._clock)
-        self._cleaner_threads: CleanerThreads | None = None
         self._closing = make_lock(Rank.CREATION)
         self._closed = False
         loader = Loader(self._opener, self._configs, self._pending, self._threads, progress)
@@ -177,6 +188,10 @@ class LogManager:
     def topic_config(self, topic: str) -> LogConfig:
         """The topic's own configuration, on top of the manager's."""
         return self._configs.of(topic)
+
+    def has_stored_config(self, topic: str) -> bool:
+        """Whether a configuration of the topic was found beside its logs or stored there."""
+        return self._configs.stored(topic) is not None
 
     @property
     def live_directories(self) -> list[str]:
@@ -322,6 +337,20 @@ class LogManager:
         """
         self._topics.alter(topic, config)
 
+    def configure(self, log: ReplicaLog, config: TopicConfig) -> None:
+        """Give a replica of a replicated manager the present configuration of its topic.
+
+        It is stored beside the log, for tools that open the directory without the controller.
+        Records that may no longer be unsynced wait for ``ReplicaLog.flush_what_is_due``.
+
+        Args:
+            config: as for ``alter_topic``.
+        Raises:
+            ConfigError: an unknown key, or a value outside its bounds.
+            StorageFailedError, ResourceBusyError: the disk refused.
+        """
+        self._topics.configure(log, config)
+
     @shielded
     def delete(self, topic: str, partition: int) -> None:
         """Rename the directory to ``…-delete`` now; remove it after ``file.delete.delay.ms``.
@@ -444,29 +473,44 @@ class LogManager:
         return self._keeper.purge_deleted(at_once=at_once)
 
     @shielded
-    def start(self) -> None:
-        """Start the thread of the periodic work, if the manager was opened without. Idempotent."""
+    def start(
+        self,
+        more: Iterable[Duty] = (),
+        runner: StartRunner = DutyThread,
+        configured: Callable[[], Mapping[TopicPartition, ReplicaLog]] | None = None,
+    ) -> None:
+        """Start the periodic work, if the manager was opened without. Idempotent.
+
+        Args:
+            more: duties of the caller, which run beside those of the manager.
+            runner: runs the duties of one thread.
+            configured: lists the logs to which retention and compaction apply; all by default. For
+                a replicated manager, whose logs have a topic's configuration once they have a role.
+        """
         self._directories.ownership.check()
-        if self._housekeeping is None and not self._closed:
-            schedule = Schedule(self._keeper, self.broker_config, self._clock)
-            self._housekeeping = HousekeepingThread(schedule)
-            if self.broker_config.log_cleaner_enable:
-                self._cleaner_threads = CleanerThreads(self.cleaner, self.broker_config)
+        if self._duties is None and not self._closed:
+            self._directories.list_configured = configured
+            duties = [*log_duties(self._keeper, self.cleaner, self.broker_config), *more]
+            delay_ms = self.broker_config.log_initial_task_delay_ms
+            self._duties = Duties(duties, self._clock, delay_ms, runner, self.cleaner.stop)
 
-    def _stop_threads(self, *, wait: bool = True) -> None:
-        self.cleaner.stop()
-        if self._cleaner_threads is not None and wait:
-            self._cleaner_threads.stop()
-        if self._housekeeping is not None:
-            self._housekeeping.stop(wait=wait)
+    @property
+    def duties(self) -> Duties | None:
+        """The periodic work; None before ``start``."""
+        return self._duties
 
-    def _wake(self) -> None:
-        if self._housekeeping is not None:
-            self._housekeeping.wake()
+    def _stop_duties(self, *, wait: bool) -> None:
+        self.cleaner.stop()  # by hand it cleans without duties
+        if self._duties is not None:
+            self._duties.stop(wait=wait)
+
+    def _on_config(self, config: LogConfig) -> None:
+        if self._duties is not None and config.flush_ms < MAX_LONG:
+            self._duties.wake(LOG_FLUSHER)
 
     def _checkpoint_soon(self) -> None:
-        if self._housekeeping is not None:
-            self._housekeeping.checkpoint_soon()
+        if self._duties is not None:
+            self._duties.hurry(RECOVERY_POINT_CHECKPOINT, CHECKPOINT_PAUSE_MS)
 
     # -- closing -------------------------------------------------------------------------------
 
@@ -499,7 +543,7 @@ class LogManager:
             if self._closed:
                 return
             self._closed = True
-            self._stop_threads()
+            self._stop_duties(wait=True)
             if self._flusher is not None:
                 self._flusher.close()
             named = broker_epoch != clean_shutdown.UNKNOWN_BROKER_EPOCH
@@ -519,7 +563,7 @@ class LogManager:
     @shielded
     def _release(self) -> None:
         if self._directories.ownership.lost is None:  # otherwise the threads are the parent's
-            self._stop_threads(wait=False)
+            self._stop_duties(wait=False)
             if self._flusher is not None:
                 self._flusher.close(cancel=True)
         self._directories.release()

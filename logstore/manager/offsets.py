@@ -85,6 +85,10 @@ class OffsetCheckpoints:
         """The content of one of ``CHECKPOINTS``."""
         return self._stored.get(name) or {}
 
+    def is_there(self, name: str) -> bool:
+        """Whether a checkpoint is on file, be it damaged."""
+        return name in self._stored
+
     def keep(self, tp: TopicPartition) -> None:
         """Keep the entries of ``tp``, whose log cannot be opened."""
         with self._lock:

@@ -31,6 +31,7 @@ class LogOpener:
     """
     Attributes:
         later: runs tasks that may wait, such as the flush of a rolled segment.
+        keep_high_watermarks: nobody moves them, but those on file hold.
         on_flushed: called after that flush, before the checkpoint has it.
     """
 
@@ -39,6 +40,7 @@ class LogOpener:
     options: RecoveryOptions
     producer_id_expiration_ms: int
     replicated: bool
+    keep_high_watermarks: bool
     random_id: RandomId
     later: Callable[[Task], object]
     directories: Directories
@@ -72,8 +74,10 @@ class LogOpener:
             recovery_point=offsets.stored(RECOVERY_POINT).get(tp),
             log_start_offset=offsets.stored(LOG_START).get(tp, 0),
         )
-        if self.replicated:
+        if self.replicated or self.keep_high_watermarks:
             mark = offsets.stored(HIGH_WATERMARK).get(tp, 0)
+            if not self.replicated and not offsets.is_there(HIGH_WATERMARK):
+                mark = log.log_end_offset
             if mark > log.log_end_offset:
                 warning = f"high watermark {mark} is above the log end {log.log_end_offset}"
                 log.recovery_report.warnings.append(warning)
@@ -95,7 +99,7 @@ class LogOpener:
             options=self.options,
             producer_id_expiration_ms=self.producer_id_expiration_ms,
             background=partial(self._in_background, log_dir, tp, opened),
-            replicated=self.replicated,
+            replicated=self.replicated or self.keep_high_watermarks,
             on_failure=partial(self.directories.on_log_failure, log_dir.path),
             # For this log alone: a fail-over truncates thousands, and each comes here.
             on_cut=lambda: log_dir.offsets.settle(

@@ -22,6 +22,7 @@ from checkpoints.partition_metadata import (
     PartitionMetadataFile,
 )
 from checkpoints.topic_properties import TopicProperties
+from logstore.common.config import LogConfig
 from logstore.common.disk_errors import Concern, concern_of, is_busy
 from logstore.common.errors import (
     ConfigError,
@@ -62,7 +63,7 @@ class Topics:
 
     Args:
         threads: how many creations may wait for the disk at once.
-        on_change: called after logs were added or a configuration was changed.
+        on_config: called with the configuration of logs that were added or have another one.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Topics:
         configs: TopicConfigs,
         pending: PendingDeletes,
         threads: int,
-        on_change: Callable[[], None],
+        on_config: Callable[[LogConfig], None],
     ) -> None:
         self.claims = Claims(directories.ownership)
         self._directories = directories
@@ -80,7 +81,7 @@ class Topics:
         self._configs = configs
         self._pending = pending
         self._threads = threads
-        self._on_change = on_change
+        self._on_config = on_config
         self._storage = opener.storage
 
     # -- one partition -------------------------------------------------------------------------
@@ -140,7 +141,7 @@ class Topics:
             except LogstoreError:
                 log.crash()
                 raise
-            self._on_change()
+            self._on_config(log.config)
             return log
 
     def _make(
@@ -190,7 +191,7 @@ class Topics:
                 continue
             log = self._guarded(log_dir, self._bring_back, log_dir, name, tp)
             self._directories.register([(log_dir, log)])
-            self._on_change()
+            self._on_config(log.config)
             return log
         return None
 
@@ -326,7 +327,7 @@ class Topics:
             except BaseException:
                 self._undo(creation, concerned, made)
                 raise
-        self._on_change()
+        self._on_config(self._configs.of(topic))
         return logs
 
     @shielded
@@ -520,7 +521,23 @@ class Topics:
             stored = self._configs.next(topic, config)
             self._configs.set(topic, wanted, stored)
             self._apply(known.values())
-            self._on_change()
+            self._on_config(wanted)
+
+    @shielded
+    def configure(self, log: ReplicaLog, config: TopicConfig) -> None:
+        """Give a replica the present configuration of its topic, and leave a copy beside it.
+
+        Nothing is written if nothing has changed.
+        """
+        wanted = self._configs.resolve(config)
+        if log.config is not wanted and log.config != wanted:
+            log.configure(wanted)
+            self._on_config(wanted)
+        elif self._configs.is_copied(log):
+            return
+        home = self._directories.home_of(log.topic_partition)
+        if home is not None:
+            self._guarded(home, self._configs.copy, log, config)
 
     def settle_configs(self) -> None:
         """At the start, complete a configuration change that a crash left on some partitions."""

@@ -129,6 +129,7 @@ def samples_of(broker: Broker) -> Iterator[Sample]:
     yield from _fetch_sessions(broker.replica_manager)
     yield from _fetchers(broker.replica_manager.fetchers)
     yield from _log_directories(broker.log_manager)
+    yield from _cleaner(broker.log_manager)
     yield from _controller(broker.controller.stats)
 
 
@@ -264,6 +265,19 @@ def _log_directories(log_manager: LogManager) -> Iterator[Sample]:
     for path in sorted({*log_manager.live_directories, *offline}):
         labels = (("logDirectory", path),)
         yield Sample("log_LogManager_LogDirectoryOffline", path in offline, labels)
+
+
+def _cleaner(log_manager: LogManager) -> Iterator[Sample]:
+    """What compaction has to do, and cannot do."""
+    metrics = log_manager.cleaner.metrics
+    yield Sample("log_LogCleanerManager_max_dirty_percent", metrics.max_dirty_percent)
+    delay_s = metrics.max_compaction_delay_ms / 1000
+    yield Sample("log_LogCleaner_max_compaction_delay_secs", delay_s)
+    uncleanable = "log_LogCleanerManager_uncleanable_"
+    yield Sample(f"{uncleanable}partitions_count", metrics.uncleanable_partitions)
+    for path, size in sorted(metrics.uncleanable_bytes.items()):
+        yield Sample(f"{uncleanable}bytes", size, (("logDirectory", path),))
+    yield Sample("log_LogCleaner_passes", metrics.passes, is_counter=True)
 
 
 def _controller(stats: ControllerStats) -> Iterator[Sample]:

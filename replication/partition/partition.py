@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 
-from logstore.common.config import LogConfig
 from logstore.log import ReplicaLog
 from logstore.segments.open_files import with_idle_closed
 from replication.common.errors import KafkaStorageError
@@ -133,14 +132,13 @@ class Partition(LeaderReplica, FollowerReplica):
         if self.offline:
             raise KafkaStorageError(f"{self.tp}: its log directory is offline")
         manager = self._env.log_manager
-        config = _topic_config(manager.config, tuple(change.config.items()))
 
         # Never create a log in place of a failed one: it would be empty.
         def find() -> ReplicaLog:
             return manager.get_or_create(
                 *self.tp,
                 topic_id=change.topic_id,
-                config=config,
+                config=change.config,
                 is_new=may_start_empty(change.registration, self._env.broker_id),
             )
 
@@ -149,8 +147,7 @@ class Partition(LeaderReplica, FollowerReplica):
             raise KafkaStorageError(f"{self.tp}: its log has failed")
         if change.topic_id is not None:
             self._storage(log.assign_topic_id, change.topic_id)
-        if log.config is not config and log.config != config:
-            self._storage(log.configure, config)
+        self._storage(with_idle_closed, partial(manager.configure, log, change.config))
         self.log = log
         return log
 
@@ -170,9 +167,3 @@ class Partition(LeaderReplica, FollowerReplica):
             self.log.keep_recent(None)
         self.log, last = None, self.role
         self._become(Role(last.leader_id, last.leader_epoch, last.partition_epoch, last.replicas))
-
-
-@lru_cache(256)
-def _topic_config(defaults: LogConfig, own: tuple[tuple[str, str], ...]) -> LogConfig:
-    """One value for all partitions of a topic, however often they change roles."""
-    return defaults.with_properties(dict(own))

@@ -23,10 +23,12 @@ from logstore.common.errors import (
 )
 from logstore.format.batch import end_transaction_marker
 from logstore.format.control import ControlType
+from logstore.log import ReplicaLog
 from logstore.manager import LogManager
+from logstore.manager.duties import BACKGROUND, Duty, Runner, Schedule
 from logstore.segments.open_files import with_idle_closed
 from logstore.segments.producer_state import AppendOrigin, TransactionCheck
-from replication.common.background import BackgroundTasks
+from replication.common.background import ActorRunner
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import (
@@ -104,6 +106,11 @@ WITHOUT_LOG_START = frozenset(
 )
 """Errors of an append whose answer has no log start offset. All others have it."""
 
+HIGH_WATERMARK_CHECKPOINT = "highwatermark-checkpoint"
+ISR_EXPIRATION = "isr-expiration"
+EXPIRATION = "expiration"
+"""The thread of requests that have waited long enough, and of ISRs."""
+
 T = TypeVar("T")
 Asked = TypeVar("Asked", OffsetForLeaderPartition, ListOffsetsPartition)
 
@@ -115,8 +122,8 @@ class ReplicaManager:
     be short.
 
     Args:
-        log_manager: opened with ``replicated`` and without ``background``, because its periodic
-            work is done here.
+        log_manager: opened with ``replicated`` and without ``background``: its periodic work is
+            started here, on actors and with the duties of a broker.
         broker_epoch: returns this broker's present epoch.
         on_foreign_tree: as of `RoleChanges`.
     Attributes:
@@ -149,10 +156,8 @@ class ReplicaManager:
         )
         self._wall_ms = runtime.clock.wall_ms
         self._log = LimitedLogger(logger, runtime.clock)
-        self._expiration = runtime.actor(f"expiration-{broker_id}")
-        self._background = BackgroundTasks(runtime, runtime.actor(f"background-{broker_id}"))
-        self._isr_expiration = BackgroundTasks(runtime, self._expiration)
-        self._knows_topics = False
+        self._runtime = runtime
+        self._expiration = runtime.actor(f"{EXPIRATION}-{broker_id}")
         sessions = FetchSessionCache(config.fetch_session_slots, metadata, runtime.random)
         self.waiting = WaitingRequests(runtime, self._expiration, config, sessions.stirred)
         env = PartitionContext(
@@ -218,14 +223,36 @@ class ReplicaManager:
     # -- life ----------------------------------------------------------------------------------
 
     def startup(self) -> None:
-        """Begin the periodic work."""
-        lag_ms = self._config.replica_lag_time_max_ms
-        self._isr_expiration.every(
-            max(1, lag_ms // 2), self._look_at_leaderships
-        )  # shrinks ISRs (R-32)
-        self._background.schedule_log_tasks(self.log_manager)
-        retention_ms = self.log_manager.broker_config.log_retention_check_interval_ms
-        self._background.every(retention_ms, self._clean_up)
+        """Begin the periodic work: the duties of a log manager, and those of a broker."""
+        config = self._config
+        duties = (
+            Duty(
+                HIGH_WATERMARK_CHECKPOINT,
+                config.high_watermark_checkpoint_interval_ms,
+                self.log_manager.checkpoint_high_watermarks,
+                BACKGROUND,
+                at_once=True,
+            ),
+            Duty(
+                ISR_EXPIRATION,
+                max(1, config.replica_lag_time_max_ms // 2),
+                self._look_at_leaderships,  # shrinks ISRs (R-32)
+                EXPIRATION,
+                at_once=True,
+            ),
+        )
+        self.log_manager.start(duties, self._start_runner, self._configured)
+
+    def _start_runner(self, thread: str, schedule: Schedule) -> Runner:
+        is_own = thread == EXPIRATION
+        actor = self._expiration if is_own else self._runtime.actor(f"{thread}-{self.broker_id}")
+        return ActorRunner(self._runtime, actor, schedule)
+
+    def _configured(self) -> dict[TopicPartition, ReplicaLog]:
+        """The logs with a role, because the role brings the topic's configuration. That on the disk
+        may be old, and delete what the topic keeps.
+        """
+        return {p.tp: log for p in self._hosted if (log := p.log) is not None}
 
     def shutdown(self) -> None:
         """Stop replicating, answer all waiting requests, and write high watermarks (R-29).
@@ -240,8 +267,9 @@ class ReplicaManager:
         self._stop(answer=False)
 
     def _stop(self, *, answer: bool) -> None:
-        self._isr_expiration.close()
-        self._background.close()
+        duties = self.log_manager.duties
+        if duties is not None:
+            duties.stop(wait=answer)
         self.fetchers.close()
         self.waiting.shutdown(answer=answer)
         self.fetch_sessions.shutdown()
@@ -249,18 +277,6 @@ class ReplicaManager:
     def begin_controlled_shutdown(self) -> None:
         """Follow no partition any more whose leadership this broker loses from now on (R-17)."""
         self._roles.shutting_down = True
-
-    def _clean_up(self) -> None:
-        """Apply retention to partitions with a role, because the role brings the topic's
-        configuration. The defaults could delete what the topic keeps.
-        """
-        for partition in self._hosted:
-            log = partition.log
-            try:
-                if log is not None and not log.failed:
-                    log.delete_old_segments()
-            except LogstoreError as error:
-                logger.error("retention of %s: %s", partition.tp, error)
 
     def _look_at_leaderships(self) -> None:
         for partition in self._hosted:
@@ -336,12 +352,6 @@ class ReplicaManager:
         self._look_who_died(alive)
         for topic, config in {c.tp.topic: c.config for c in request.partitions}.items():
             self._throttle(topic, config)
-        if not self._knows_topics:
-            self._knows_topics = True
-            self._background.every(
-                self._config.high_watermark_checkpoint_interval_ms,
-                self.log_manager.checkpoint_high_watermarks,
-            )
         return response
 
     def _throttle(self, topic: str, config: Mapping[str, str]) -> None:

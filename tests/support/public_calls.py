@@ -423,6 +423,12 @@ READ_CALLS = (
         returns=lambda found: found == {TOPIC: [0]},
     ),
     _manager(
+        "has_stored_config",
+        lambda o: o.managed.has_stored_config(TOPIC),
+        effect=Effect.READS,
+        returns=lambda found: found is False,
+    ),
+    _manager(
         "topic_config",
         lambda o: o.managed.topic_config(TOPIC),
         effect=Effect.READS,
@@ -481,6 +487,11 @@ MANAGER_CALLS = (
         "create_partitions",
         lambda o: o.managed.create_partitions(TOPIC, 3),
         done=_has_topic(TOPIC, 3),
+    ),
+    _manager(
+        "configure",
+        lambda o: o.managed.configure(o.managed.get(TOPIC, 0), {"cleanup.policy": "compact"}),
+        done=_compacted,
     ),
     _manager(
         "alter_topic",

@@ -110,6 +110,7 @@ class Host:
         runtime: ManualRuntime | None = None,
         directories: tuple[str, ...] = ("/logs",),
         log_config: Mapping[str, object] | None = None,
+        broker_config: Mapping[str, object] | None = None,
         racks: Mapping[int, str] | None = None,
         threads: bool = False,
         **config: Any,
@@ -126,7 +127,7 @@ class Host:
         self.log_manager = LogManager(
             directories,
             LogConfig(segment_index_bytes=1200).with_properties(log_config or {}),
-            broker_config=BrokerConfig(),
+            broker_config=BrokerConfig.from_properties(broker_config or {}),
             storage=self.storage,
             clock=self.runtime.clock,
             replicated=True,

@@ -29,7 +29,7 @@ def offline(directory: str, *, create: bool = False) -> Iterator[LogManager]:
     if os.path.isdir(directory) and not os.access(directory, os.W_OK):
         fail(f"{printable(directory)}: not writable")
     with Interrupts() as interrupts:
-        with LogManager([directory], background=False) as manager:
+        with LogManager([directory], keep_high_watermarks=True, background=False) as manager:
             yield manager
         interrupts.check()
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from checkpoints.types import TopicPartition
 from logstore.format.reader import read_records
+from logstore.manager.duties import LOG_CLEANER
 from replication.client import Outcome as Sent
 from replication.client import SendResult
 from replication.simulator.oracle.replicas import not_in_sync
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 NAME = "latest"
 WHERE = TopicPartition(NAME, 0)
 KEYS = 5
+SOON_US = 1000  # by then a cleaner that was hurried has run, unless its machine is busy
 CONFIG = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0.0",
@@ -72,23 +74,28 @@ class Compaction:
     # -- the cleaner ---------------------------------------------------------------------------
 
     def clean(self, fault: PlannedFault, struck: Counter[str]) -> None:
-        """Let a broker clean what is due, as one of its threads does.
+        """Let the cleaner of a broker look for work now, and not only when its back-off is over.
 
-        It is an event of the broker, so that a disk crash in the middle is the broker's crash.
+        A pass is an event of the broker, so that a disk crash in the middle is the broker's crash.
         """
         machine = self._world.cluster.machines[fault.broker]
         if machine.broker is None or machine.process is None:
             return
-        broker = machine.broker
+        manager = machine.broker.log_manager
+        if manager.duties is None:
+            return
+        before = manager.cleaner.metrics
+        manager.duties.hurry(LOG_CLEANER)
 
-        def clean() -> None:
-            cleaned = broker.log_manager.cleaner.clean_filthiest()
-            if cleaned is not None:
+        def count() -> None:
+            after = manager.cleaner.metrics
+            if after.passes > before.passes:
                 struck[fault.kind] += 1
-                removed = cleaned.stats.records_read - cleaned.stats.records_kept
-                self._world.counters["records compacted away"] += removed
+                read = after.records_read - before.records_read
+                kept = after.records_kept - before.records_kept
+                self._world.counters["records compacted away"] += read - kept
 
-        self._world.scheduler.after(0, machine.process, "cleaner", clean)
+        self._world.scheduler.after(SOON_US, machine.process, "cleaner", count)
 
     # -- the end -------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from click.testing import CliRunner, Result
 from logstore.cli import main
 from logstore.common.config import LogConfig
 from logstore.common.types import TopicPartition
+from logstore.format.batch import encode_batch
 from logstore.manager import LogManager
 
 
@@ -68,6 +70,55 @@ def test_a_topic_that_is_named(directory: Path) -> None:
     result = compact(directory, "nothing")
     assert result.exit_code == 2
     assert "nothing" in result.stderr
+
+
+def test_a_directory_of_a_broker(tmp_path: Path) -> None:
+    """The controller's configuration lies beside the log. What is not committed supersedes
+    nothing: it may be cut when the broker is back."""
+    path = tmp_path / "data"
+    keyed = {"cleanup.policy": "compact", "segment.bytes": "100"}
+    with LogManager([path], replicated=True, background=False) as manager:
+        for topic, config in (("flights", keyed), ("plain", {})):
+            log = manager.get_or_create(topic, 0, config=config)
+            for n in range(9):
+                log.append_as_leader(bytes(encode_batch([(b"k", b"%d" % n)])), 0)
+            log.update_high_watermark(5)
+    for _ in range(2):  # the first one has not moved the high watermark
+        result = compact(path)
+        assert result.exit_code == 0, result.output
+        assert "the high watermark" in result.stdout
+        assert "plain" in result.stdout
+        assert "no configuration is stored" in result.stdout
+        with LogManager([path], replicated=True, background=False) as manager:
+            log = manager.get("flights", 0)
+            assert log.high_watermark == 5
+            assert [r.offset for r in log.records()] == [4, 5, 6, 7, 8]
+
+
+def test_a_directory_of_kafka(directory: Path) -> None:
+    """It tells what it does not know, and that nothing was done."""
+    for path in directory.glob("*/topic.properties"):
+        path.unlink()
+    before = logs(directory)
+    result = compact(directory)
+    assert result.exit_code == 1
+    assert "Nothing is compacted." in result.stdout
+    assert "2 topics left alone, because no configuration is stored" in result.stdout
+    assert "flights, plain" in result.stdout
+    assert logs(directory) == before
+    told = compact(directory, "--json")
+    assert told.exit_code == 1
+    assert json.loads(told.stdout)["unknown"] == ["flights", "plain"]
+    assert compact(directory, "flights").exit_code == 0
+    assert logs(directory) != before
+
+
+def test_nothing_to_compact_is_no_error(directory: Path) -> None:
+    shutil.rmtree(directory / "flights-0")
+    result = compact(directory)
+    assert result.exit_code == 0
+    assert "Nothing is compacted." in result.stdout
+    assert "1 topics without compact in their cleanup.policy: plain" in result.stdout
 
 
 def test_damage_is_told_and_the_others_are_compacted(directory: Path) -> None:

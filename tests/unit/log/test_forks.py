@@ -24,6 +24,7 @@ from logstore.common.errors import (
 )
 from logstore.log import PartitionLog, ReplicaLog
 from logstore.manager import LogManager
+from logstore.manager.duties import DutyThread
 from logstore.segments import open_files
 from logstore.storage import local
 from logstore.testing import FaultyStorage
@@ -255,7 +256,9 @@ def test_a_managers_locks_are_free(tmp_path: Path) -> None:
 
     with LogManager([tmp_path]) as manager:
         manager.create_topic("orders", 1)
-        assert manager._housekeeping is not None
+        assert manager.duties is not None
+        ((_, keeper, _), *_) = manager.duties._running
+        assert isinstance(keeper, DutyThread)
         assert manager._flusher is not None
         (home,) = manager._directories.live()
         with (
@@ -263,7 +266,7 @@ def test_a_managers_locks_are_free(tmp_path: Path) -> None:
             manager._topics.claims.of("orders"),
             home.offsets._lock,
             manager._directories._lock,
-            manager._housekeeping._wake._cond,
+            keeper._wake._cond,
             manager._flusher._pool._shutdown_lock,
         ):
             child = Child(work)

@@ -18,12 +18,15 @@ from logstore.common.errors import LogClosedError, StorageFailedError
 from logstore.common.types import TopicPartition
 from logstore.log import PartitionLog
 from logstore.manager import LogManager
-from logstore.manager.housekeeping import (
-    LONGEST_WAIT_MS,
+from logstore.manager.duties import (
+    BACKGROUND,
+    CHECKPOINT_PAUSE_MS,
+    RECOVERY_POINT_CHECKPOINT,
     SHORTEST_WAIT_MS,
-    Housekeeper,
     Schedule,
+    log_duties,
 )
+from logstore.manager.housekeeping import Housekeeper
 from logstore.manager.parallel import LaterThread
 from logstore.manager.pending import PendingDeletes
 from logstore.storage.local import LocalStorage
@@ -108,7 +111,10 @@ class TestSchedule:
     """With a clock that stands still until it is told."""
 
     def schedule(self, machine: Machine, manager: LogManager, **config: int) -> Schedule:
-        return Schedule(manager._keeper, BrokerConfig(**config), machine.clock)
+        own = BrokerConfig(**config)
+        duties = log_duties(manager._keeper, manager.cleaner, own)
+        mine = [duty for duty in duties if duty.thread == BACKGROUND]
+        return Schedule(mine, machine.clock, own.log_initial_task_delay_ms)
 
     def test_the_first_round_waits_except_for_flushes(self) -> None:
         machine = Machine(flush_ms=100)
@@ -130,7 +136,7 @@ class TestSchedule:
         machine = Machine()
         manager = machine.start()
         schedule = self.schedule(machine, manager)
-        assert schedule.run_due() == LONGEST_WAIT_MS
+        assert schedule.run_due() == 30_000  # until the first round of all others
         slow, fast = manager.create_topic("t", 2)
         manager.alter_topic("t", {"flush.ms": "700"})
         assert schedule.run_due() == 700
@@ -148,7 +154,7 @@ class TestSchedule:
         manager.close()
 
     def test_a_task_that_fails_does_not_end_the_others(
-        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+        self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         machine = Machine(flush_ms=100)
         manager = machine.start()
@@ -161,10 +167,25 @@ class TestSchedule:
         log = manager.get_or_create(*T0)
         log.append_as_leader(batch(), 0)
         machine.clock.advance(100)
+        with pytest.raises(ZeroDivisionError):
+            schedule.run_due()
         schedule.run_due()
         assert log.recovery_point == 1
-        assert "ZeroDivisionError" in caplog.text
         manager.close()
+
+    def test_a_thread_outlives_a_task_that_fails(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def broken(self: Housekeeper) -> int:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(Housekeeper, "clean_up", broken)
+        soon = BrokerConfig(log_initial_task_delay_ms=0)
+        with LogManager([tmp_path], LogConfig(flush_ms=20), broker_config=soon) as manager:
+            log = manager.get_or_create("t", 0)
+            log.append([(b"k", b"v")])
+            until(lambda: log.recovery_point == 1)
+            until(lambda: "ZeroDivisionError" in caplog.text)
 
     def test_rolls_ask_for_a_checkpoint_at_most_once_a_second(self) -> None:
         machine = Machine()
@@ -175,7 +196,7 @@ class TestSchedule:
         for _ in range(10):
             log.append_as_leader(batch(), 0)
             log.flush()
-            schedule.checkpoint_soon()
+            schedule.hurry(RECOVERY_POINT_CHECKPOINT, CHECKPOINT_PAUSE_MS)
             machine.clock.advance(300)
             schedule.run_due()
             written.append(OffsetCheckpoint(f"/logs/{RECOVERY_POINT}", machine.storage).read())
@@ -191,7 +212,7 @@ class TestSchedule:
         log.append_as_leader(batch(), 0)
         log.crash()
         caplog.set_level(logging.ERROR)
-        assert schedule.run_due() == LONGEST_WAIT_MS
+        assert schedule.run_due() == 30_000
         assert not caplog.records
         manager.close()
 

@@ -367,18 +367,6 @@ class TestConfiguration:
             manager.get_or_create("t", 1, config={"retention.ms": "9"})
             assert machine.storage.operations == before
 
-    def test_of_a_replicated_log_is_the_controllers(self) -> None:
-        """It comes with each role, so it is not stored."""
-        machine = Machine()
-        config = LogConfig(retention_ms=9)
-        with machine.start(replicated=True) as manager:
-            log = manager.get_or_create("t", 0, config=config)
-            assert log.config == config
-            before = machine.storage.operations
-            manager.get_or_create("t", 0, config=LogConfig(retention_ms=10))
-            assert machine.storage.operations == before
-        assert machine.storage.info("/logs/t-0/topic.properties") is None
-
     def test_given_at_the_start_comes_before_what_is_stored(self) -> None:
         machine = Machine()
         with machine.start() as manager:
@@ -430,6 +418,115 @@ class TestConfiguration:
         with machine.start(topic_configs={"t": machine.config}) as manager:
             assert sorted(manager.logs) == [("t", 0), ("t", 1)]
             assert manager.unavailable_logs == {}
+
+
+class TestConfigurationOfReplicas:
+    """A controller keeps it; beside each replica lies a copy, for tools that know no controller."""
+
+    def machine(self, *directories: str, **defaults: Any) -> Machine:
+        machine = Machine(*directories)
+        machine.config = LogConfig(**defaults)
+        return machine
+
+    def stored(self, machine: Machine, name: str = "t-0") -> dict[str, str] | None:
+        found = TopicPropertiesFile(f"/logs/{name}/topic.properties", machine.storage).read()
+        return None if found is None else dict(found.values)
+
+    def test_the_copy_is_there_with_the_log(self) -> None:
+        machine = self.machine()
+        with machine.start(replicated=True) as manager:
+            log = manager.get_or_create("t", 0, config={"retention.ms": "9"})
+            assert log.config.retention_ms == 9
+            assert self.stored(machine) == {"retention.ms": "9"}
+            manager.get_or_create("u", 0, config={})
+            assert self.stored(machine, "u-0") is None
+
+    def test_it_follows_the_orders(self) -> None:
+        machine = self.machine()
+        with machine.start(replicated=True) as manager:
+            log = manager.get_or_create("t", 0, config={})
+            for config in ({"retention.ms": "9"}, {"cleanup.policy": "compact"}, {}):
+                manager.configure(log, config)
+                assert log.config == LogConfig().with_properties(config)
+                assert self.stored(machine) == config
+        with machine.start() as manager:
+            assert manager.get("t", 0).config == LogConfig()
+
+    def test_the_same_order_writes_nothing(self) -> None:
+        machine = self.machine()
+        for config in ({}, {"retention.ms": "9"}):
+            with machine.start(replicated=True) as manager:
+                log = manager.get_or_create("t", 0, config=config)
+                manager.configure(log, config)
+                before = machine.storage.operations
+                manager.configure(log, config)
+                assert machine.storage.operations == before
+            with machine.start(replicated=True) as manager:
+                before = machine.storage.operations
+                manager.configure(manager.get("t", 0), config)
+                assert machine.storage.operations == before
+
+    def test_it_has_what_a_broker_says_for_all_topics(self) -> None:
+        """Nothing else in the directory tells it."""
+        machine = self.machine(cleanup_policy=("compact",))
+        with machine.start(replicated=True) as manager:
+            log = manager.get_or_create("t", 0, config={})
+            manager.configure(log, {})
+        machine.config = LogConfig()
+        with machine.start() as manager:
+            assert manager.get("t", 0).config.compact
+
+    def test_all_partitions_have_one_revision(self) -> None:
+        """Whenever they were made: otherwise a start would take one for older than another."""
+        machine = self.machine()
+        with machine.start(replicated=True) as manager:
+            for number in range(3):
+                for retention in range(number + 1):
+                    config = {"retention.ms": str(retention)}
+                    for p in range(number + 1):
+                        log = manager.get_or_create("t", p, config=config)
+                        manager.configure(log, config)
+            files = [
+                TopicPropertiesFile(f"/logs/t-{p}/topic.properties", machine.storage).read()
+                for p in range(3)
+            ]
+            assert files[0] == files[1] == files[2]
+            assert files[0] is not None
+            assert files[0].values == {"retention.ms": "2"}
+
+    @pytest.mark.parametrize("content", [b"retention.ms=4\n", b"revision=1\nunheard.of=1\n", b""])
+    def test_a_damaged_copy_is_written_again(
+        self, content: bytes, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The controller knows better, so the replica is opened."""
+        machine = self.machine()
+        with machine.start(replicated=True) as manager:
+            manager.get_or_create("t", 0, config={"retention.ms": "9"})
+        machine.storage.write_file("/logs/t-0/topic.properties", content)
+        with machine.start(replicated=True) as manager:
+            assert "the controller has the configuration" in caplog.text
+            manager.configure(manager.get("t", 0), {"retention.ms": "9"})
+        assert self.stored(machine) == {"retention.ms": "9"}
+
+    def test_a_second_life_has_its_own(self) -> None:
+        machine = self.machine()
+        with machine.start(replicated=True) as manager:
+            manager.get_or_create("t", 0, config={"retention.ms": "9"})
+            manager.delete("t", 0)
+            log = manager.get_or_create("t", 0, config={})
+            manager.configure(log, {})
+            assert log.config.retention_ms == LogConfig().retention_ms
+            assert self.stored(machine) is None
+
+    def test_a_disk_that_refuses_the_copy_is_offline(self) -> None:
+        machine = self.machine("/a", "/b")
+        with machine.start(replicated=True) as manager:
+            log = manager.get_or_create("t", 0, config={})
+            machine.storage.fail("write", "*topic.properties*")
+            with pytest.raises(StorageFailedError):
+                manager.configure(log, {"retention.ms": "9"})
+            assert manager.live_directories == ["/b"]
+            machine.storage.heal()
 
 
 class TestClaims:

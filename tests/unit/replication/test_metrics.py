@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from checkpoints.types import TopicPartition
+from logstore.format.batch import encode_batch
 from replication.broker.metrics import collector
 from replication.controller.context import ControllerStats
 from tests.support.builders import batch, produced
@@ -159,6 +160,31 @@ def test_log_directories() -> None:
     assert scrape("kafka_log_logmanager_logdirectoryoffline", logDirectory="/a") == 1
     assert scrape("kafka_log_logmanager_logdirectoryoffline", logDirectory="/b") == 0
     assert scrape("kafka_server_replicamanager_offlinereplicacount") == 1
+
+
+def test_compaction() -> None:
+    host = Host(broker_config={"log.cleaner.backoff.ms": 100, "log.initial.task.delay.ms": 0})
+    host.order(host.change(config={"cleanup.policy": "compact", "segment.bytes": "100"}))
+    scrape = Scrape(broker_of(host))
+    log = host.partition().local_log()
+
+    def clean(damaged: int | None = None) -> None:
+        for _ in range(4):
+            log.append_as_leader(bytes(encode_batch([(b"k", b"v")], default_timestamp=1)), 0)
+        log.update_high_watermark(log.log_end_offset)
+        if damaged is not None:
+            file = host.storage.open(log.segments[damaged].log_path)
+            file.write_at(68, b"?")
+            file.close()
+        host.runtime.advance(1000)
+
+    clean()
+    assert scrape("kafka_log_logcleaner_passes_total") == 1
+    assert scrape("kafka_log_logcleanermanager_uncleanable_partitions_count") == 0
+    clean(damaged=-2)
+    assert scrape("kafka_log_logcleanermanager_uncleanable_partitions_count") == 1
+    size = scrape("kafka_log_logcleanermanager_uncleanable_bytes", logDirectory="/logs")
+    assert size == log.size
 
 
 def test_a_hostile_label_does_not_end_the_scrape() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import threading
 import uuid
 from collections.abc import Callable
 
@@ -12,6 +13,9 @@ import pytest
 
 from checkpoints.offset_checkpoint import HIGH_WATERMARK, OffsetCheckpoint
 from checkpoints.types import TopicPartition
+from logstore.cleaner import LogCleaner
+from logstore.format.batch import encode_batch
+from logstore.manager.duties import LOG_CLEANER
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import FencedLeaderEpochError, KafkaStorageError
 from replication.common.limited_log import LimitedLogger
@@ -27,14 +31,17 @@ from replication.common.messages import (
     UpdateMetadataRequest,
 )
 from replication.common.retrying import Reaction
+from replication.common.runtime import ThreadRuntime
 from replication.common.state import UNKNOWN_EPOCH
 from replication.controller.channels import STOP_REACTIONS
 from replication.replica_manager import role_changes
 from tests.support.builders import batch
 from tests.support.replica_managers import BROKER, EPOCH, TP, Host, live, part
 from tests.support.replication import ManualRuntime
+from tests.support.until import patience
 
 OTHER = TopicPartition("orders", 1)
+CLEANS_SOON = {"log.cleaner.backoff.ms": 100, "log.initial.task.delay.ms": 0}
 
 
 def codes(response: LeaderAndIsrResponse) -> list[ErrorCode]:
@@ -497,19 +504,68 @@ class TestPeriodicWork:
         host.runtime.advance(70_000)
         assert not [e.name for e in host.storage.scan_dir("/logs") if e.is_dir]
 
-    def test_a_task_that_is_still_queued_is_not_queued_again(self) -> None:
+    def test_a_round_that_is_still_queued_is_not_queued_again(self) -> None:
         runtime = ManualRuntime()
-        host = Host(runtime=runtime, high_watermark_checkpoint_interval_ms=10)
+        host = Host(runtime=runtime)
+        runtime.run_until_idle()
+        duties = host.log_manager.duties
+        assert duties is not None
+        for name in [duty.name for duty in duties.list] * 2:
+            duties.wake(name)
+        assert len(runtime._queue) == len({duty.thread for duty in duties.list})
+
+    def test_compaction_waits_for_a_role(self) -> None:
+        """The configuration on the disk may be an old one. The order brings that of today."""
+        compacted = {"cleanup.policy": "compact", "segment.bytes": "100"}
+        host = Host(broker_config=CLEANS_SOON)
+        log = host.log_manager.get_or_create(*TP, config=compacted)
+        for _ in range(4):
+            log.append_as_leader(bytes(encode_batch([(b"k", b"v")], default_timestamp=1)), 0)
+        log.update_high_watermark(4)
+        log.flush()
+        host.runtime.advance(1000)
+        assert log.size == 4 * 70
+        host.order(host.change(config=compacted))
+        log.update_high_watermark(4)
+        host.runtime.advance(1000)
+        assert log.size == 2 * 70
+        assert host.log_manager.cleaner.metrics.passes == 1
+
+    def test_a_log_without_a_role_any_more_is_not_compacted(self) -> None:
+        host = Host(broker_config=CLEANS_SOON)
         host.lead()
-        before = len(runtime._queue)
-        for _ in range(5):
-            runtime.clock.advance(10)
-            while (due := runtime.next_timer_ms()) is not None and due <= runtime.now_ms():
-                timer = runtime._timers[0][2]
-                timer.task()
-                runtime._timers.pop(0)
-                runtime._add(timer.interval_ms or 10, timer)
-        assert len(runtime._queue) == before + 1
+        assert [*host.manager._configured()] == [TP]
+        host.stop(delete=False)
+        host.manager._hosted.remove(TP)
+        assert [*host.manager._configured()] == []
+
+    def test_a_stop_waits_for_a_pass(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is told to end, and logs are closed once it has: it may be writing beside them."""
+        begun, ended = threading.Event(), threading.Event()
+
+        def clean(cleaner: LogCleaner) -> None:
+            begun.set()
+            cleaner._stopping.wait(patience())
+            ended.set()
+
+        monkeypatch.setattr(LogCleaner, "clean_filthiest", clean)
+        runtime = ThreadRuntime()
+        host = Host(runtime=runtime, broker_config=CLEANS_SOON)  # type: ignore[arg-type]
+        assert begun.wait(patience())
+        assert not ended.is_set()
+        host.manager.shutdown()
+        assert ended.is_set()
+        host.log_manager.close()
+        runtime.close()
+
+    def test_the_cleaner_is_a_matter_of_configuration(self) -> None:
+        for threads, enabled in ((3, True), (3, False)):
+            keys = {"log.cleaner.threads": threads, "log.cleaner.enable": enabled}
+            host = Host(broker_config=keys)
+            duties = host.log_manager.duties
+            assert duties is not None
+            cleaners = [duty for duty in duties.list if duty.name == LOG_CLEANER]
+            assert len({duty.thread for duty in cleaners}) == (threads if enabled else 0)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,244 @@
+"""What a log manager does unasked: one list, whoever runs it.
+
+A manager on its own runs the list on threads. A broker adds its own duties and runs all of it on
+actors of its runtime, so that a simulation has the same list in virtual time.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Collection, Iterable
+from typing import NamedTuple, Protocol, TypeAlias
+
+from checkpoints.loggers import get_logger
+from logstore.cleaner.log_cleaner import LogCleaner
+from logstore.common.clock import Clock
+from logstore.common.config import BrokerConfig
+from logstore.common.errors import ResourceBusyError
+from logstore.manager.housekeeping import Housekeeper
+
+logger = get_logger(__name__)
+
+BACKGROUND = "background"
+"""The thread of all duties that wait for a disk now and then, but never for long."""
+
+LOG_RETENTION = "log-retention"
+LOG_FLUSHER = "log-flusher"
+RECOVERY_POINT_CHECKPOINT = "recovery-point-checkpoint"
+LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"
+PRODUCER_EXPIRATION = "producer-expiration"
+DELETE_LOGS = "delete-logs"
+LOG_CLEANER = "log-cleaner"
+
+DELETE_INTERVAL_MS = 1000  # how late files that are due may be deleted
+CHECKPOINT_PAUSE_MS = 1000  # between two checkpoints that rolls ask for
+LONGEST_WAIT_MS = 1000  # so that a thread notices that nobody holds its manager any more
+SHORTEST_WAIT_MS = 10
+
+
+class Duty(NamedTuple):
+    """One kind of periodic work.
+
+    Attributes:
+        name: as Kafka calls the task.
+        period_ms: between the beginnings of two rounds.
+        action: one round. It logs what concerns a single log, and goes on with the others.
+        thread: rounds of duties of the same thread never overlap.
+        at_once: the first round does not wait for ``log.initial.task.delay.ms``.
+        may_wait_ms: how long the next round may wait, where that depends on the logs and not on the
+            period alone.
+    """
+
+    name: str
+    period_ms: int
+    action: Callable[[], object]
+    thread: str = BACKGROUND
+    at_once: bool = False
+    may_wait_ms: Callable[[], int] | None = None
+
+
+def log_duties(keeper: Housekeeper, cleaner: LogCleaner, config: BrokerConfig) -> list[Duty]:
+    """The duties of every log manager."""
+    duties = [
+        Duty(LOG_RETENTION, config.log_retention_check_interval_ms, keeper.clean_up),
+        Duty(
+            LOG_FLUSHER,
+            config.log_flush_scheduler_interval_ms,
+            keeper.flush_dirty_logs,
+            at_once=True,
+            may_wait_ms=keeper.ms_until_flush,
+        ),
+        Duty(
+            RECOVERY_POINT_CHECKPOINT,
+            config.log_flush_offset_checkpoint_interval_ms,
+            keeper.checkpoint_recovery_points,
+        ),
+        Duty(
+            LOG_START_OFFSET_CHECKPOINT,
+            config.log_flush_start_offset_checkpoint_interval_ms,
+            keeper.checkpoint_log_start_offsets,
+        ),
+        Duty(
+            PRODUCER_EXPIRATION,
+            config.producer_id_expiration_check_interval_ms,
+            keeper.remove_expired_producers,
+        ),
+        Duty(DELETE_LOGS, DELETE_INTERVAL_MS, keeper.purge_deleted),
+    ]
+    if config.log_cleaner_enable:
+        duties += [
+            Duty(LOG_CLEANER, config.log_cleaner_backoff_ms, cleaner.clean_all, f"cleaner-{number}")
+            for number in range(config.log_cleaner_threads)
+        ]
+    return duties
+
+
+class Schedule:
+    """When each of the duties of one thread is due.
+
+    Most first rounds wait for ``log.initial.task.delay.ms``, because a start has enough to do.
+    ``run_due`` is for one thread, ``hurry`` for all.
+    """
+
+    def __init__(self, duties: Collection[Duty], clock: Clock, initial_delay_ms: int) -> None:
+        self._duties = {duty.name: duty for duty in duties}
+        self._clock = clock
+        now = self._now_ms()
+        self._due = {duty.name: now + (0 if duty.at_once else initial_delay_ms) for duty in duties}
+        self._begun: dict[str, int] = {}  # the last round of each
+
+    def _now_ms(self) -> int:
+        return self._clock.monotonic_ns() // 1_000_000
+
+    def hurry(self, name: str, pause_ms: int = 0) -> None:
+        """Let the next round of a duty begin now, or ``pause_ms`` after the last one."""
+        now = self._now_ms()
+        soon = max(now, self._begun.get(name, now - pause_ms) + pause_ms)
+        self._due[name] = min(self._due[name], soon)
+
+    def run_due(self) -> int:
+        """Run what is due. Returns in how many ms to call again.
+
+        An unexpected exception ends the call. The other duties that are due run in the next one.
+        """
+        for duty in self._duties.values():
+            now = self._now_ms()
+            if now >= self._due[duty.name] or (duty.may_wait_ms and duty.may_wait_ms() <= 0):
+                self._due[duty.name] = now + duty.period_ms
+                self._begun[duty.name] = now
+                try:
+                    duty.action()
+                except ResourceBusyError as error:
+                    logger.warning("%s, again at its next turn: %s", duty.name, error)
+        now = self._now_ms()
+        waits = [due - now for due in self._due.values()]
+        waits += [each.may_wait_ms() for each in self._duties.values() if each.may_wait_ms]
+        return max(SHORTEST_WAIT_MS, min(waits))
+
+
+class Runner(Protocol):
+    """Calls ``Schedule.run_due`` of one schedule again and again."""
+
+    def wake(self) -> None:
+        """Look again at what is due. From any thread."""
+        ...
+
+    def stop(self, *, wait: bool) -> None:
+        """Begin no other round. ``wait`` for one that runs, but not from within it."""
+        ...
+
+
+StartRunner: TypeAlias = Callable[[str, Schedule], Runner]
+"""Starts the runner of a thread's name and its schedule."""
+
+
+class DutyThread:
+    """Runs a schedule until ``stop``, or until the schedule is no longer referenced."""
+
+    def __init__(self, name: str, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._wake = threading.Event()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(
+            target=_keep_running,
+            args=(weakref.ref(schedule), self._wake, self._stopped),
+            name=f"logstore-{name}",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def stop(self, *, wait: bool) -> None:
+        self._stopped.set()
+        self._wake.set()
+        if wait and self._thread is not threading.current_thread():
+            self._thread.join()
+
+
+def _keep_running(
+    schedule: weakref.ref[Schedule], wake: threading.Event, stopped: threading.Event
+) -> None:
+    wait_ms = 0
+    while True:
+        wake.wait(min(wait_ms, LONGEST_WAIT_MS) / 1000)
+        wake.clear()
+        current = schedule()
+        if current is None or stopped.is_set():
+            return
+        try:
+            wait_ms = current.run_due()
+        except Exception:
+            logger.exception("a background task failed")
+            wait_ms = SHORTEST_WAIT_MS
+        del current
+
+
+class Duties:
+    """All duties of a manager while they run.
+
+    Args:
+        start: starts a runner for each thread.
+        on_stop: makes a round that takes long end soon.
+    """
+
+    def __init__(
+        self,
+        duties: Iterable[Duty],
+        clock: Clock,
+        initial_delay_ms: int,
+        start: StartRunner = DutyThread,
+        on_stop: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._on_stop = on_stop
+        self.list = tuple(duties)
+        self._running: list[tuple[Schedule, Runner, frozenset[str]]] = []
+        for thread in dict.fromkeys(duty.thread for duty in self.list):
+            own = [duty for duty in self.list if duty.thread == thread]
+            schedule = Schedule(own, clock, initial_delay_ms)
+            names = frozenset(duty.name for duty in own)
+            self._running.append((schedule, start(thread, schedule), names))
+
+    def wake(self, name: str) -> None:
+        """Look again when a duty is due, because what it depends on has changed."""
+        for _, runner, names in self._running:
+            if name in names:
+                runner.wake()
+
+    def hurry(self, name: str, pause_ms: int = 0) -> None:
+        """As ``Schedule.hurry``, on each thread that has the duty."""
+        for schedule, _, names in self._running:
+            if name in names:
+                schedule.hurry(name, pause_ms)
+        self.wake(name)
+
+    def stop(self, *, wait: bool) -> None:
+        """Begin no other round. ``wait`` for those that run. Idempotent."""
+        self._on_stop()
+        for _, runner, _ in self._running:
+            runner.stop(wait=False)
+        if wait:
+            for _, runner, _ in self._running:
+                runner.stop(wait=True)
