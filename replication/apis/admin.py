@@ -13,7 +13,7 @@ from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
 from replication.apis.common.topic_names import missing_code
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode, error_code_of
-from replication.common.errors import NotLeaderOrFollowerError
+from replication.common.errors import InvalidRequestError, NotLeaderOrFollowerError
 from replication.common.messages import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -54,9 +54,11 @@ class AdminApi:
         """Have the controller elect leaders. A request for all partitions is answered only for
         those that needed an election."""
         kind = wire.ElectLeadersResponse
-        if request.election_type not in ElectionType.__members__.values():
-            reply(kind(error_code=ErrorCode.INVALID_REQUEST))
+        if request.topic_partitions == ():
+            reply(kind())
             return
+        if request.election_type not in ElectionType.__members__.values():
+            raise InvalidRequestError(f"election type {request.election_type}")
         tps = None
         if request.topic_partitions is not None:
             tps = tuple(
@@ -94,17 +96,15 @@ class AdminApi:
         request: wire.AlterPartitionReassignmentsRequest,
         reply: Reply,
     ) -> None:
-        """Have the controller begin or end moves. Answered once they have begun."""
+        """Have the controller begin or end moves. Answered once they have begun. Where a partition
+        stands twice, its last move counts."""
         kind = wire.AlterPartitionReassignmentsResponse
-        targets = [
-            (TopicPartition(topic.name, part.partition_index), part.replicas)
+        may_change_factor = request.allow_replication_factor_change
+        targets = {
+            TopicPartition(topic.name, part.partition_index): part.replicas
             for topic in request.topics
             for part in topic.partitions
-        ]
-        twice = len({tp for tp, _ in targets}) < len(targets)
-        if twice:
-            reply(kind(error_code=ErrorCode.INVALID_REQUEST, error_message="a partition twice"))
-            return
+        }
 
         def answer(response: Response | None) -> None:
             if not isinstance(response, AlterPartitionReassignmentsResponse):
@@ -113,6 +113,7 @@ class AdminApi:
             codes = dict(response.partitions)
             reply(
                 kind(
+                    allow_replication_factor_change=may_change_factor,
                     error_code=response.error_code,
                     error_message=None,
                     responses=tuple(
@@ -132,8 +133,9 @@ class AdminApi:
                 )
             )
 
-        wanted = tuple((tp, None if to is None else tuple(to)) for tp, to in targets)
-        self._broker.ask_controller(AlterPartitionReassignmentsRequest(wanted), answer)
+        wanted = tuple((tp, None if to is None else tuple(to)) for tp, to in targets.items())
+        asked = AlterPartitionReassignmentsRequest(wanted, may_change_factor)
+        self._broker.ask_controller(asked, answer)
 
     def list_partition_reassignments(
         self,

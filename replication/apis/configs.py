@@ -30,6 +30,9 @@ from replication.protocol import messages as wire
 class ResourceType(IntEnum):
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
 
 
 class ConfigSource(IntEnum):
@@ -47,6 +50,8 @@ class ConfigType(IntEnum):
     DOUBLE = 6
     LIST = 7
 
+
+FIRST_WITH_TYPES = 1  # of ListConfigResources
 
 # A topic's key under its broker-wide name (Kafka's ``ServerTopicConfigSynonyms``). Those that are
 # not here have the same name for both, or none for a broker.
@@ -184,6 +189,7 @@ class ConfigsApi:
             ApiKey.DESCRIBE_CONFIGS: self.describe_configs,
             ApiKey.ALTER_CONFIGS: self.alter_configs,
             ApiKey.INCREMENTAL_ALTER_CONFIGS: self.incremental_alter_configs,
+            ApiKey.LIST_CONFIG_RESOURCES: self.list_config_resources,
         }
 
     # -- DescribeConfigs -----------------------------------------------------------------------
@@ -236,6 +242,28 @@ class ConfigsApi:
             return None
         reason = f"broker {self._broker.broker_id} does not know the configuration of {name!r}"
         return TopicResponse(ErrorCode.INVALID_REQUEST, reason)
+
+    # -- ListConfigResources -------------------------------------------------------------------
+
+    def list_config_resources(
+        self, received: ReceivedRequest, request: wire.ListConfigResourcesRequest, reply: Reply
+    ) -> None:
+        """What has a configuration. Version 0 asks for the metrics of clients, which are none."""
+        kind = wire.ListConfigResourcesResponse
+        wanted = dict.fromkeys(request.resource_types or ResourceType)
+        if received.api_version < FIRST_WITH_TYPES:
+            wanted = {ResourceType.CLIENT_METRICS: None}
+        elif not wanted.keys() <= set(ResourceType):
+            reply(kind(error_code=ErrorCode.UNSUPPORTED_VERSION))
+            return
+        brokers = [str(each) for each in self._metadata.live_brokers]
+        names: Mapping[int, Iterable[str]] = {
+            ResourceType.TOPIC: self._metadata.topics,
+            ResourceType.BROKER: brokers,
+            ResourceType.BROKER_LOGGER: brokers,
+        }
+        found = (kind.ConfigResource(name, each) for each in wanted for name in names.get(each, ()))
+        reply(kind(config_resources=tuple(found)))
 
     # -- AlterConfigs and IncrementalAlterConfigs ----------------------------------------------
 

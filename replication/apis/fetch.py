@@ -26,7 +26,6 @@ from replication.network import CLOSE
 from replication.protocol import ZERO_UUID, ApiKey
 from replication.protocol import messages as wire
 
-FIRST_WITH_ZSTD = 10
 FIRST_WITH_LEADERS = 12
 FIRST_WITH_IDS = 13
 FIRST_WITH_REPLICA_STATE = 15
@@ -116,7 +115,7 @@ class FetchApi:
                 kind.FetchableTopicResponse(
                     topic,
                     topic_id or ZERO_UUID,
-                    tuple([self._part(part, version, is_committed) for part in parts]),
+                    tuple([_part(part, version, is_committed) for part in parts]),
                 )
                 for (topic, topic_id), parts in groupby(response.partitions, _topic_of)
             ]
@@ -134,20 +133,6 @@ class FetchApi:
             responses=topics,
             node_endpoints=endpoints,
         )
-
-    def _part(
-        self, found: FetchPartitionResponse, version: int, is_committed: bool
-    ) -> wire.FetchResponse.PartitionData:
-        if version < FIRST_WITH_ZSTD and self._packs_with_zstd(found.tp):
-            found = FetchPartitionResponse(found.tp, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
-        return _part(found, version, is_committed)
-
-    def _packs_with_zstd(self, tp: TopicPartition) -> bool:
-        """Whether the topic's own codec is zstd. In other topics a producer may have used it too;
-        such batches are served in every version, since some old clients can unpack them."""
-        partition = self._broker.replica_manager.partitions.get(tp)
-        log = None if partition is None else partition.log
-        return log is not None and log.config.compression_type == "zstd"
 
 
 def _takes_slices(received: ReceivedRequest, replica_id: int) -> bool:

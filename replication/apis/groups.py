@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 from checkpoints.types import TopicPartition
+from replication.apis.common import operations
 from replication.apis.common.addresses import endpoint_of, listener_of
 from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
 from replication.apis.common.waits import Gathering
@@ -140,13 +141,15 @@ class GroupApis:
         """Name the coordinators. The first request makes their topic, and waits for leaders."""
         kind = wire.FindCoordinatorResponse
         several = received.api_version >= COORDINATOR_KEYS
-        keys = tuple(dict.fromkeys(request.coordinator_keys)) if several else (request.key,)
+        keys = request.coordinator_keys if several else (request.key,)
+        searched = tuple(dict.fromkeys(keys))
 
         def done(found: Sequence[tuple[ErrorCode, int]]) -> None:
-            coordinators = tuple(
-                self._coordinator(received, key, *each)
-                for key, each in zip(keys, found, strict=True)
-            )
+            by_key = {
+                key: self._coordinator(received, key, *each)
+                for key, each in zip(searched, found, strict=True)
+            }
+            coordinators = tuple(by_key[key] for key in keys)
             if several:
                 reply(kind(coordinators=coordinators))
                 return
@@ -154,11 +157,11 @@ class GroupApis:
             code, message = only.error_code, only.error_message
             reply(kind(0, code, message, only.node_id, only.host, only.port))
 
-        gathering: Gathering[tuple[ErrorCode, int]] = Gathering(len(keys), done)
+        gathering: Gathering[tuple[ErrorCode, int]] = Gathering(len(searched), done)
         topic = None
         if request.key_type in list(CoordinatorType):
             topic = self._topics.get(CoordinatorType(request.key_type))
-        for at, key in enumerate(keys):
+        for at, key in enumerate(searched):
             if topic is None:
                 gathering.take(at, (ErrorCode.INVALID_REQUEST, NO_LEADER))
             else:
@@ -571,7 +574,10 @@ class GroupApis:
         )
 
         def answer(at: int, name: str, result: object) -> None:
-            gathering.take(at, _described(name, result, received.api_version))
+            found = _described(name, result, received.api_version)
+            if request.include_authorized_operations:
+                found = found._replace(authorized_operations=operations.OF_GROUPS)
+            gathering.take(at, found)
 
         for at, name in enumerate(names):
             self._groups.request(name, DescribeGroup(name), partial(answer, at, name))

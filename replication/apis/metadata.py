@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from replication.apis.common import operations
 from replication.apis.common.addresses import listener_of
 from replication.apis.common.config import ApisConfig
 from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
@@ -61,6 +62,7 @@ class MetadataApi:
     ) -> None:
         """Describe all topics or those asked for. A missing one may be made."""
         version = received.api_version
+        reply = _with_operations(request, reply)
         asked: list[TopicNameOrId] | None = None
         if request.topics or (request.topics is not None and version >= FIRST_WITH_NULL_FOR_ALL):
             # A topic that is named twice is answered once, as Kafka does.
@@ -72,8 +74,10 @@ class MetadataApi:
                 )
                 for each in asked
             ]
-            reply(self._response(received, self._known(()), refused))
+            reply(wire.MetadataResponse(topics=tuple(refused)))
             return
+        if asked is not None and any(each.name is None for each in asked):
+            asked = [each for each in asked if each.name is None]
         may_create = self._config.auto_create_topics_enable and (
             version < FIRST_WITH_PERMISSION or request.allow_auto_topic_creation
         )
@@ -202,6 +206,9 @@ class MetadataApi:
                     )
                     for broker_id, endpoint in endpoints.items()
                 ),
+                cluster_authorized_operations=operations.OF_CLUSTERS
+                if request.include_cluster_authorized_operations
+                else operations.NOT_ASKED,
             )
         )
 
@@ -253,6 +260,7 @@ class MetadataApi:
                     known.topic_ids[name] or ZERO_UUID,
                     name in INTERNAL_TOPICS,
                     tuple(self._described(part, endpoints) for part in page),
+                    operations.OF_TOPICS,
                 )
             )
             if rest:
@@ -282,6 +290,31 @@ def is_led(broker: Broker, topic: str) -> bool:
     """Whether clients can be told a leader of each partition of a topic that exists."""
     tps = broker.metadata.partitions_of(topic)
     return bool(tps) and all(map(broker.knows_leader, tps))
+
+
+def _with_operations(request: wire.MetadataRequest, reply: Reply) -> Reply:
+    """``reply`` with the operations that are authorized, where they are asked for."""
+    of_topics = request.include_topic_authorized_operations
+    of_cluster = request.include_cluster_authorized_operations
+    if not of_topics and not of_cluster:
+        return reply
+
+    def answer(message: wire.MetadataResponse) -> None:
+        topics = tuple(
+            topic._replace(
+                topic_authorized_operations=operations.NOT_ASKED
+                if topic.error_code
+                else operations.OF_TOPICS
+            )
+            for topic in message.topics
+        )
+        if of_topics:
+            message = message._replace(topics=topics)
+        if of_cluster:
+            message = message._replace(cluster_authorized_operations=operations.OF_CLUSTERS)
+        reply(message)
+
+    return answer
 
 
 def _asked(topic: wire.MetadataRequest.MetadataRequestTopic, version: int) -> TopicNameOrId:

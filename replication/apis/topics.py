@@ -155,7 +155,6 @@ class TopicsApi:
                 topic.name,
                 error_code=answer.error_code,
                 error_message=answer.error_message or None,
-                configs=None,
             )
         config = {each.name: each.value or "" for each in topic.configs}
         defaults = self._broker.config
@@ -178,7 +177,6 @@ class TopicsApi:
                 topic.name,
                 error_code=ErrorCode.REQUEST_TIMED_OUT,
                 error_message="the topic is made, and its leaders are not known in time",
-                configs=None,
             )
         topic_id = self._metadata.topic_id(topic.name) or ZERO_UUID
         return kind(topic.name, topic_id, 0, None, 0, count, factor, configs)
@@ -189,10 +187,14 @@ class TopicsApi:
         self, received: ReceivedRequest, request: wire.DeleteTopicsRequest, reply: Reply
     ) -> None:
         """Answered when this broker does not know the topics any more, or after the time-out."""
-        wanted = [TopicNameOrId(name, ZERO_UUID) for name in request.topic_names]
-        wanted += [TopicNameOrId(topic.name, topic.topic_id) for topic in request.topics]
-        by_name = Counter(each.name for each in wanted if each.name is not None)
-        by_id = Counter(each.topic_id for each in wanted if each.topic_id != ZERO_UUID)
+        asked_for = [TopicNameOrId(name, ZERO_UUID) for name in request.topic_names]
+        asked_for += [TopicNameOrId(topic.name, topic.topic_id) for topic in request.topics]
+        by_name = Counter(each.name for each in asked_for if each.name is not None)
+        by_id = Counter(each.topic_id for each in asked_for if each.topic_id != ZERO_UUID)
+        # A topic that stands twice is answered once. What names none stands for itself each time.
+        nobody = TopicNameOrId(None, ZERO_UUID)
+        once = {(each, at if each == nobody else 0): each for at, each in enumerate(asked_for)}
+        wanted = list(once.values())
         # Looked up before anything is deleted: an answer names the topic that an id stood for.
         names = [each.name or self._metadata.topic_name(each.topic_id) for each in wanted]
         ids = [

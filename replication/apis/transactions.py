@@ -7,6 +7,7 @@ from functools import partial
 
 from checkpoints.types import TopicPartition
 from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.patterns import InvalidPatternError, Pattern
 from replication.apis.common.waits import Gathering
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
@@ -330,6 +331,12 @@ class TransactionApis:
         self, received: ReceivedRequest, request: wire.ListTransactionsRequest, reply: Reply
     ) -> None:
         kind = wire.ListTransactionsResponse
+        try:
+            text = request.transactional_id_pattern
+            pattern = Pattern(text) if text else None
+        except InvalidPatternError:
+            reply(kind(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION))
+            return
         known = {state.kafka_name for state in TransactionState}
         unknown = tuple(name for name in request.state_filters if name not in known)
         now_ms = self._broker.runtime.clock.wall_ms()
@@ -339,6 +346,7 @@ class TransactionApis:
             return (
                 (not states or one.state.kafka_name in states)
                 and (not ids or one.producer_id in ids)
+                and (pattern is None or pattern.matches(one.transactional_id))
                 and (
                     request.duration_filter < 0
                     or (one.start_ms >= 0 and now_ms - one.start_ms > request.duration_filter)

@@ -254,7 +254,10 @@ class Reassignment(NamedTuple):
 
 
 def move_to(
-    tp: TopicPartition, target: tuple[int, ...] | None, context: ControllerContext
+    tp: TopicPartition,
+    target: tuple[int, ...] | None,
+    context: ControllerContext,
+    may_change_factor: bool = True,
 ) -> Reassignment:
     """The move from the present replicas to ``target``; None cancels the present move.
 
@@ -263,7 +266,8 @@ def move_to(
     Raises:
         ResponseError: UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS;
             INVALID_REPLICA_ASSIGNMENT: as ``check_replicas``, or all replicas with the committed
-            records would leave.
+            records would leave; INVALID_REPLICATION_FACTOR: more or fewer replicas, which the
+            request forbids.
     """
     if not context.is_active(tp):
         raise ResponseError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -276,6 +280,9 @@ def move_to(
             raise ResponseError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
         target = original
     check_replicas(target, context)
+    if not may_change_factor and len(target) != len(original):
+        message = f"{len(target)} replicas in place of {len(original)}"
+        raise ResponseError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
     removing = tuple(r for r in original if r not in target)
     replicas = target + removing
     now = context.partitions[tp]
