@@ -48,10 +48,11 @@ def _features_as_they_are(
 ) -> wire.UpdateFeaturesResponse:
     """A level that a feature has already is no change. There are no others (W-15)."""
     kind = wire.UpdateFeaturesResponse
-    for each in request.feature_updates:
-        levels = FEATURES.get(each.feature)
-        if levels is None or each.max_version_level != levels.last:
-            reason = f"{each.feature!r} cannot have level {each.max_version_level}"
+    wanted = {each.feature: each.max_version_level for each in request.feature_updates}
+    for feature, level in wanted.items():  # of two levels the last one counts
+        levels = FEATURES.get(feature)
+        if levels is None or level != levels.last:
+            reason = f"{feature!r} cannot have level {level}"
             return kind(error_code=ErrorCode.INVALID_UPDATE_VERSION, error_message=reason)
     results = (
         kind.UpdatableFeatureResult(each.feature, error_message=None)

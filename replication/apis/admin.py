@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
 from itertools import groupby
 
 from checkpoints.types import TopicPartition
@@ -71,17 +72,25 @@ class AdminApi:
             if not isinstance(response, ElectLeadersResponse):
                 reply(kind(error_code=ErrorCode.NOT_CONTROLLER))
                 return
-            found = sorted(
-                (tp, code)
-                for tp, code in response.partitions
-                if tps is not None or code is not ErrorCode.ELECTION_NOT_NEEDED
-            )
+            codes = dict(response.partitions)
+            asked: Iterable[tuple[str, Iterable[int]]]
+            if request.topic_partitions is None:
+                elected = (
+                    tp for tp in sorted(codes) if codes[tp] is not ErrorCode.ELECTION_NOT_NEEDED
+                )
+                by_topic = groupby(elected, key=lambda each: each.topic)
+                asked = ((topic, [tp.partition for tp in found]) for topic, found in by_topic)
+            else:  # as they were asked for, also a topic without partitions
+                asked = ((topic.topic, topic.partitions) for topic in request.topic_partitions)
             results = tuple(
                 kind.ReplicaElectionResult(
                     topic,
-                    tuple(kind.PartitionResult(tp.partition, code, None) for tp, code in parts),
+                    tuple(
+                        kind.PartitionResult(each, codes[TopicPartition(topic, each)], None)
+                        for each in parts
+                    ),
                 )
-                for topic, parts in groupby(found, key=lambda each: each[0].topic)
+                for topic, parts in asked
             )
             reply(kind(error_code=response.error_code, replica_election_results=results))
 

@@ -9,6 +9,7 @@ from checkpoints.types import TopicPartition
 from replication.apis.common.addresses import listener_of, node_endpoints
 from replication.apis.common.config import ApisConfig
 from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.refusals import refusal
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import (
@@ -47,6 +48,9 @@ class FetchApi:
     def fetch(self, received: ReceivedRequest, request: wire.FetchRequest, reply: Reply) -> None:
         """Read records. Answered at once, or when there is enough to read."""
         version = received.api_version
+        if not 0 <= request.isolation_level <= IsolationLevel.READ_COMMITTED:  # as Kafka does
+            reply(refusal(ApiKey.FETCH, version, request, ErrorCode.UNKNOWN_SERVER_ERROR))
+            return
         with_ids = version >= FIRST_WITH_IDS
         replica_id, replica_epoch = request.replica_id, UNKNOWN_EPOCH
         if version >= FIRST_WITH_REPLICA_STATE:
@@ -73,7 +77,7 @@ class FetchApi:
             request.max_wait_ms,
             request.min_bytes,
             min(request.max_bytes, self._max_bytes),
-            IsolationLevel(request.isolation_level == IsolationLevel.READ_COMMITTED),
+            IsolationLevel(request.isolation_level),
             request.rack_id,
             request.session_id,
             request.session_epoch,

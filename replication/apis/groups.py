@@ -557,6 +557,7 @@ class GroupApis:
                     topic.name, tuple(kind.OffsetDeleteResponsePartition(*each) for each in codes)
                 )
                 for topic, codes in _answered(topics, refused, dict(result.partitions))
+                if codes
             ]
             reply(kind(topics=tuple(found)))
 
@@ -569,13 +570,18 @@ class GroupApis:
     ) -> None:
         kind = wire.DescribeGroupsResponse
         names = tuple(dict.fromkeys(request.groups))
+
+        def done(groups: Sequence[wire.DescribeGroupsResponse.DescribedGroup]) -> None:
+            by_name = dict(zip(names, groups, strict=True))
+            reply(kind(groups=tuple(by_name[name] for name in request.groups)))
+
         gathering: Gathering[wire.DescribeGroupsResponse.DescribedGroup] = Gathering(
-            len(names), lambda groups: reply(kind(groups=tuple(groups)))
+            len(names), done
         )
 
         def answer(at: int, name: str, result: object) -> None:
             found = _described(name, result, received.api_version)
-            if request.include_authorized_operations:
+            if request.include_authorized_operations and found.error_code is ErrorCode.NONE:
                 found = found._replace(authorized_operations=operations.OF_GROUPS)
             gathering.take(at, found)
 

@@ -62,7 +62,6 @@ class MetadataApi:
     ) -> None:
         """Describe all topics or those asked for. A missing one may be made."""
         version = received.api_version
-        reply = _with_operations(request, reply)
         asked: list[TopicNameOrId] | None = None
         if request.topics or (request.topics is not None and version >= FIRST_WITH_NULL_FOR_ALL):
             # A topic that is named twice is answered once, as Kafka does.
@@ -72,10 +71,11 @@ class MetadataApi:
                 wire.MetadataResponse.MetadataResponseTopic(
                     ErrorCode.INVALID_REQUEST, each.name or "", each.topic_id
                 )
-                for each in asked
+                for each in request.topics or ()
             ]
             reply(wire.MetadataResponse(topics=tuple(refused)))
             return
+        reply = _with_operations(request, reply)
         if asked is not None and any(each.name is None for each in asked):
             asked = [each for each in asked if each.name is None]
         may_create = self._config.auto_create_topics_enable and (
@@ -190,7 +190,6 @@ class MetadataApi:
                     if is_known
                     else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
                     error_message="only brokers are served here",
-                    endpoint_type=request.endpoint_type,
                 )
             )
             return
@@ -239,18 +238,23 @@ class MetadataApi:
         next_cursor = None
         for name in names:
             parts = by_topic.get(name)
-            if parts is None:
-                if not is_all:
-                    code = missing_code(name)
-                    topics.append(kind.DescribeTopicPartitionsResponseTopic(code, name))
-                continue
             first = 0
             if cursor is not None and cursor.topic_name == name:
                 first = cursor.partition_index
-            wanted = [part for part in parts if part.tp.partition >= first]
             if not left:
                 next_cursor = kind.Cursor(name, first)
                 break
+            if parts is None:
+                if not is_all:
+                    topics.append(
+                        kind.DescribeTopicPartitionsResponseTopic(
+                            missing_code(name),
+                            name,
+                            topic_authorized_operations=operations.OF_TOPICS,
+                        )
+                    )
+                continue
+            wanted = [part for part in parts if part.tp.partition >= first]
             page, rest = wanted[:left], wanted[left:]
             left -= len(page)
             topics.append(
@@ -301,11 +305,7 @@ def _with_operations(request: wire.MetadataRequest, reply: Reply) -> Reply:
 
     def answer(message: wire.MetadataResponse) -> None:
         topics = tuple(
-            topic._replace(
-                topic_authorized_operations=operations.NOT_ASKED
-                if topic.error_code
-                else operations.OF_TOPICS
-            )
+            topic._replace(topic_authorized_operations=operations.OF_TOPICS)
             for topic in message.topics
         )
         if of_topics:

@@ -9,6 +9,7 @@ from typing import TypeVar
 from checkpoints.types import TopicPartition
 from logstore.log.reading.reading import EARLIEST, LATEST, MAX_TIMESTAMP
 from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.refusals import refusal
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
 from replication.common.internal_topics import INTERNAL_TOPICS
@@ -66,6 +67,9 @@ class OffsetsApi:
     ) -> None:
         """Find offsets by special timestamp, or of the first record at or after a time."""
         version, kind = received.api_version, wire.ListOffsetsResponse
+        if not 0 <= request.isolation_level <= IsolationLevel.READ_COMMITTED:  # as Kafka does
+            reply(refusal(ApiKey.LIST_OFFSETS, version, request, ErrorCode.UNKNOWN_SERVER_ERROR))
+            return
         asked = [
             (TopicPartition(topic.name, part.partition_index), part)
             for topic in request.topics
@@ -102,7 +106,7 @@ class OffsetsApi:
             for (tp, part), known in zip(asked, own, strict=True)
             if known is None
         )
-        level = IsolationLevel(request.isolation_level == IsolationLevel.READ_COMMITTED)
+        level = IsolationLevel(request.isolation_level)
         replica_id = max(request.replica_id, CONSUMER)
         self._broker.handle(ListOffsetsRequest(wanted, replica_id, level), answer)
 

@@ -14,7 +14,7 @@ from replication.apis.common.config import ApisConfig
 from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
 from replication.apis.common.topic_names import TopicNameOrId, is_valid
 from replication.apis.common.waits import Gathering, MetadataWaits
-from replication.apis.configs import topic_configs
+from replication.apis.configs import too_small_segment, topic_configs
 from replication.apis.metadata import is_led
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
@@ -29,6 +29,7 @@ from replication.common.messages import (
     Response,
     TopicResponse,
 )
+from replication.common.topic_configs import check_topic_config
 from replication.protocol import ZERO_UUID, ApiKey
 from replication.protocol import messages as wire
 
@@ -254,7 +255,7 @@ class TopicsApi:
                 code = ErrorCode.REQUEST_TIMED_OUT
             if code is ErrorCode.UNKNOWN_TOPIC_ID and each.name is not None:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            is_found = code is not ErrorCode.UNKNOWN_TOPIC_ID
+            is_found = code not in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INVALID_REQUEST)
             name = names[at] if is_found else each.name
             topic_id = (ids[at] if is_found else each.topic_id) or ZERO_UUID
             if received.api_version < FIRST_WITH_IDS:
@@ -343,6 +344,10 @@ def _creation(
         if each.name in config:
             raise ResponseError(ErrorCode.INVALID_CONFIG, f"{each.name} twice")
         config[each.name] = each.value
+    small = too_small_segment(config.items())
+    if small is not None:
+        raise ResponseError(small.error_code, small.error_message)
+    check_topic_config(config)  # what is wrong with a configuration comes before an assignment
     if not topic.assignments:
         return CreateTopicRequest(
             topic.name,

@@ -338,7 +338,7 @@ class TransactionApis:
             reply(kind(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION))
             return
         known = {state.kafka_name for state in TransactionState}
-        unknown = tuple(name for name in request.state_filters if name not in known)
+        unknown = tuple(dict.fromkeys(each for each in request.state_filters if each not in known))
         now_ms = self._broker.runtime.clock.wall_ms()
 
         def wanted(one: TransactionMetadata) -> bool:
@@ -347,10 +347,8 @@ class TransactionApis:
                 (not states or one.state.kafka_name in states)
                 and (not ids or one.producer_id in ids)
                 and (pattern is None or pattern.matches(one.transactional_id))
-                and (
-                    request.duration_filter < 0
-                    or (one.start_ms >= 0 and now_ms - one.start_ms > request.duration_filter)
-                )
+                # An id without a transaction has the start -1, and so is older than any.
+                and (request.duration_filter < 0 or now_ms - one.start_ms > request.duration_filter)
             )
 
         def answered(code: ErrorCode, found: list[TransactionMetadata]) -> None:
@@ -410,6 +408,7 @@ def _markers_answered(
                 ),
             )
             for marker, codes in zip(request.markers, answers, strict=True)
+            if any(topic.partition_indexes for topic in marker.topics)
         )
     )
 

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 
@@ -17,14 +18,19 @@ from tests.clients.servers import running
 from tests.differential import internal_topics, transcripts
 from tests.differential.broker import Broker
 from tests.differential.comparison import SETTINGS, Difference, compare
-from tests.differential.sequences import admin, groups, produce, transactions
-from tests.differential.steps import Tree, dump
+from tests.differential.rules import comparable
+from tests.differential.sequences import admin, features, groups, produce, transactions, waits
+from tests.differential.shrinking import Shrinker
+from tests.differential.steps import Step, Tree, dump
 
+NOTHING = "nothing"
 KINDS = {
     "admin": admin.sequence,
+    "features": features.sequence,
     "groups": groups.sequence,
     "produce": produce.sequence,
     "transactions": transactions.sequence,
+    "waits": waits.sequence,
 }
 
 
@@ -43,6 +49,7 @@ def main() -> int:
     kinds = [each for each in KINDS if each == arguments.kind or not arguments.kind]
     asked: Counter[str] = Counter()
     seen: Counter[str] = Counter()
+    once: Counter[str] = Counter()
     with (
         tempfile.TemporaryDirectory() as directory,
         running(arguments.kafka, Path(directory, "kafka"), SETTINGS) as kafka_address,
@@ -79,18 +86,23 @@ def main() -> int:
             for step in run.steps:
                 asked[step.key.name] += 1
             for each in run.differences[: arguments.show]:
-                kafkas, own = dump(shape_of(each.kafka)), dump(shape_of(each.ours))
-                shape = f"{each.step.key.name} {kafkas} {own}"
-                seen[shape] += 1
-                if seen[shape] == 1:
-                    _show(f"{kind} {seed}", each)
+                shape = f"{each.step.key.name} {dump(_shapes(each))}"
+                if seen[shape]:
+                    seen[shape] += 1
+                    continue
+                shrinker = Shrinker(kafka, ours, name, each, shape_of)
+                smallest = shrinker.smallest(run.steps[: each.number + 1])
+                (once if smallest is None else seen)[shape] += 1
+                command = f"python -m tests.differential --kind {kind} --seed {seed} --seeds 1"
+                _show(command, *(smallest or ([], each)), again=smallest is not None)
             sys.stdout.flush()
             seed += 1
         kafka.close()
         ours.close()
     print(
         f"\n{seed - arguments.seed} sequences, {asked.total()} requests, "
-        f"{compared} records, {seen.total()} differences of {len(seen)} shapes"
+        f"{compared} records, {seen.total()} differences of {len(seen)} shapes, "
+        f"{once.total()} that did not come again"
     )
     print(asked)
     return 1 if seen else 0
@@ -104,13 +116,33 @@ def _unequal(topic: str, theirs: list[Tree], own: list[Tree]) -> list[str]:
     return []
 
 
-def _show(name: str, difference: Difference) -> None:
-    number, step, kafka, ours = difference
-    print(f"\n{name} step {number}: {step.key.name} v{step.version} {dump(step.request)[:900]}")
-    print(f"    Kafka {dump(kafka)[:1200]}\n    ours  {dump(ours)[:1200]}")
+def _show(command: str, steps: list[Step], difference: Difference, *, again: bool) -> None:
+    """The steps that it takes, and where the answers to the last one part."""
+    print(f"\n{command}" + ("" if again else "\n  it did not come again:"))
+    for each in steps if again else [difference.step]:
+        print(f"  {each.client} {each.key.name} v{each.version} {dump(each.request)[:900]}")
+    kafka, ours = (comparable(difference.step, each) for each in difference[2:])
+    for place, one, other in _parted(kafka, ours, ""):
+        print(f"    {place or 'the answer'}\n      Kafka {one[:600]}\n      ours  {other[:600]}")
 
 
-def shape_of(tree: object) -> object:
+def _parted(one: Tree, other: Tree, place: str) -> Iterator[tuple[str, str, str]]:
+    """Places where two trees differ, with what is there."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in sorted({*one, *other}):
+            yield from _parted(one.get(key, NOTHING), other.get(key, NOTHING), f"{place}.{key}")
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for at, pair in enumerate(zip(one, other, strict=True)):
+            yield from _parted(*pair, f"{place}[{at}]")
+    elif one != other:
+        yield place, dump(one), dump(other)
+
+
+def _shapes(difference: Difference) -> list[Tree]:
+    return [shape_of(difference.kafka), shape_of(difference.ours)]
+
+
+def shape_of(tree: Tree) -> Tree:
     """The fields and the errors of an answer, without its other values."""
     if isinstance(tree, dict):
         return {

@@ -24,6 +24,10 @@ AGAIN_S = 30.0
 PAUSE_S = 0.01
 READY_S = 30.0
 BARRIER = "barrier"
+WAITED = "waited"
+WAITED_S = 0.4
+"""An answer that took longer has waited for something, and says so in its tree. Requests of a
+sequence may wait for longer than that, or answer at once, and nothing between."""
 ENDED = ("Empty", "CompleteCommit", "CompleteAbort")
 
 
@@ -43,6 +47,7 @@ class Broker:
         self._sockets: dict[str, socket.socket] = {}
         self._waiting: dict[str, deque[tuple[int, Step]]] = {}
         self._started_s: dict[int, float] = {}
+        self._sent_s: dict[int, float] = {}  # also when it was asked again
         self._buffers: dict[str, bytearray] = {}
         self._barriers = 0
         self.begin()
@@ -50,6 +55,7 @@ class Broker:
     def begin(self) -> None:
         """A new sequence: forget names and connections."""
         self.close()
+        self._started_s.clear()
         self.names = Names()
         self.names.name("node", self._node, "@node:0")
         self.names.name("broker", str(self._node), "@broker:0")
@@ -63,10 +69,20 @@ class Broker:
         self._waiting.clear()
         self._buffers.clear()
 
+    @property
+    def sockets(self) -> list[socket.socket]:
+        return list(self._sockets.values())
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an answer is still to come."""
+        return any(self._waiting.values())
+
     def send(self, number: int, step: Step) -> None:
         """Send the request of ``step``; the answer comes by ``poll`` under its number."""
         self._waiting.setdefault(step.client, deque()).append((number, step))
-        self._started_s.setdefault(number, time.monotonic())
+        self._sent_s[number] = time.monotonic()
+        self._started_s.setdefault(number, self._sent_s[number])
         message = to_message(schema.APIS[step.key].name + "Request", step.request, self.names)
         body = bytes(encode_request(message, step.version))
         frame = request_header(step.key, step.version, number & 0xFFFF, step.client) + body
@@ -118,6 +134,8 @@ class Broker:
                 self.send(number, step)
                 continue
             found[number] = to_tree(step.key, step.version, answer, self.names)
+            if not step.may_wait and time.monotonic() - self._sent_s[number] > WAITED_S:
+                found[number][WAITED] = True
 
     def _is_early(self, number: int, answer: object) -> bool:
         """Whether a coordinator is not ready yet: asked again, it gives another answer."""

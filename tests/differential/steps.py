@@ -207,9 +207,8 @@ TIMES = (
     "log_append_time_ms",
     "transaction_start_time_ms",
     "last_timestamp",
-    "total_bytes",
-    "usable_bytes",
 )
+SPACES = ("total_bytes", "usable_bytes")  # of the disk that both brokers are on
 LEFT_OUT = ("throttle_time_ms", "error_message", "batch_index_error_message")
 PLACES = (
     "name",
@@ -220,6 +219,7 @@ PLACES = (
     "partition_index",
     "partition",
     "index",
+    "resource_name",
 )
 
 
@@ -260,7 +260,9 @@ def _field(layout: schema.Field, value: Any, context: _Context) -> Tree:
         if context.key is not ApiKey.FETCH:  # which has the order of the request
             value = sorted(value, key=lambda each: repr(_place(each)))
         found = [_tree(struct, each, context) for each in value]
-        return found if context.key is ApiKey.FETCH else sorted(found, key=dump)
+        if context.key is ApiKey.FETCH:
+            return found
+        return sorted(found, key=lambda each: [dump([*map(each.get, PLACES)]), dump(each)])
     if layout.type == "records":
         return batches_of(bytes(value), context.names)
     scalars = [_scalar(layout, each, context) for each in (value if layout.is_array else [value])]
@@ -273,6 +275,8 @@ def _place(value: Any) -> list[Any]:
 
 def _scalar(layout: schema.Field, value: Any, context: _Context) -> Tree:
     names, name = context.names, layout.name
+    if name in SPACES:
+        return "bytes" if value > 0 else value
     if name in TIMES:
         return "time" if value > RECENT else value
     if name == "producer_id":
@@ -283,6 +287,8 @@ def _scalar(layout: schema.Field, value: Any, context: _Context) -> Tree:
         if kind == "member":
             made = MEMBER.fullmatch(value)
             return value if made is None else names.learn(f"member-{made[1]}", value)
+        if isinstance(value, uuid.UUID) and not value.int:
+            return "none"
         if kind in ("node", "broker") or not value:
             return names.symbol(kind, value)
         return names.learn(kind, value)

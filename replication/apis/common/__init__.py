@@ -1,6 +1,17 @@
-"""What several areas of the APIs share: what a handler is, refusals, waits, keys.
+"""What several areas of the APIs share: what a handler is, refusals, waits, keys,
+patterns, what a client may do.
 
 Begin with ``handlers``.
 """
 
-__all__ = ["addresses", "batches", "config", "handlers", "refusals", "topic_names", "waits"]
+__all__ = [
+    "addresses",
+    "batches",
+    "config",
+    "handlers",
+    "operations",
+    "patterns",
+    "refusals",
+    "topic_names",
+    "waits",
+]

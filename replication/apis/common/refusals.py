@@ -54,7 +54,8 @@ def _fetch(request: wire.FetchRequest, code: ErrorCode) -> Any:
                 topic.topic,
                 topic.topic_id,
                 tuple(
-                    response.PartitionData(part.partition, code, -1) for part in topic.partitions
+                    response.PartitionData(part.partition, code, -1, records=b"")
+                    for part in topic.partitions
                 ),
             )
             for topic in request.topics
@@ -262,7 +263,7 @@ def _txn_offset_commit(request: wire.TxnOffsetCommitRequest, code: ErrorCode) ->
 
 
 def _describe_acls(request: wire.DescribeAclsRequest, code: ErrorCode) -> Any:
-    return wire.DescribeAclsResponse(error_code=code, error_message=None)
+    return wire.DescribeAclsResponse(error_code=code, error_message=code.name)
 
 
 def _create_acls(request: wire.CreateAclsRequest, code: ErrorCode) -> Any:
