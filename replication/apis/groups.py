@@ -557,7 +557,7 @@ class GroupApis:
                     topic.name, tuple(kind.OffsetDeleteResponsePartition(*each) for each in codes)
                 )
                 for topic, codes in _answered(topics, refused, dict(result.partitions))
-                if codes
+                if codes or self._metadata.topic_id(topic.name) is None
             ]
             reply(kind(topics=tuple(found)))
 

@@ -176,7 +176,8 @@ def _refusal_of(
     size, magic, attributes = front_of(records)
     if size < len(records) and is_unreadable(records):
         return _refusal_of_other(index, records)
-    if attributes & CODEC_MASK == ZSTD and magic == MAGIC and version < FIRST_WITH_ZSTD:
+    has_zstd = attributes & CODEC_MASK == ZSTD and magic == MAGIC and size <= len(records)
+    if has_zstd and version < FIRST_WITH_ZSTD:
         reason = f"zstd needs version {FIRST_WITH_ZSTD}"
         return Part(index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, -1, error_message=reason)
     if size != len(records) or magic != MAGIC:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import struct
@@ -25,9 +26,9 @@ PAUSE_S = 0.01
 READY_S = 30.0
 BARRIER = "barrier"
 WAITED = "waited"
-WAITED_S = 0.4
-"""An answer that took longer has waited for something, and says so in its tree. Requests of a
-sequence may wait for longer than that, or answer at once, and nothing between."""
+WAIT_MS = 400
+"""A request that may wait for so long, and was answered only then, has that in the tree of its
+answer. Other times are those of the machine."""
 ENDED = ("Empty", "CompleteCommit", "CompleteAbort")
 
 
@@ -134,7 +135,8 @@ class Broker:
                 self.send(number, step)
                 continue
             found[number] = to_tree(step.key, step.version, answer, self.names)
-            if not step.may_wait and time.monotonic() - self._sent_s[number] > WAITED_S:
+            took_ms = (time.monotonic() - self._sent_s[number]) * 1000
+            if not step.may_wait and took_ms >= _limit_ms(step):
                 found[number][WAITED] = True
 
     def _is_early(self, number: int, answer: object) -> bool:
@@ -239,6 +241,13 @@ class Broker:
             if time.monotonic() > end:
                 raise TimeoutError(f"{step} is answered with errors")
             time.sleep(PAUSE_S)
+
+
+def _limit_ms(step: Step) -> float:
+    """How long a request takes if it waits to its end; infinite if it does not."""
+    default = WAIT_MS if step.key is ApiKey.METADATA else 0
+    limit: int = step.request.get("max_wait_ms", step.request.get("timeout_ms", default))
+    return limit if limit >= WAIT_MS else math.inf
 
 
 def _has_error(tree: Tree) -> bool:

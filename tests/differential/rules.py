@@ -49,7 +49,7 @@ def comparable(step: Step, tree: Tree) -> Tree:
 
 def _own(step: Step, found: Tree, name: str) -> Tree:
     """What the sequence made, whose client has its name; and the broker."""
-    return [each for each in found if each[name].startswith((step.client, "@"))]
+    return [each for each in found if each.get(name, "").startswith((step.client, "@"))]
 
 
 def _fetch(step: Step, tree: Tree) -> Tree:

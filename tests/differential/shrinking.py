@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from tests.differential.broker import Broker
 from tests.differential.comparison import Difference, Sequence, compare
-from tests.differential.steps import Step, Tree, dump
+from tests.differential.steps import Step, dump
 
 MAX_TRIES = 80
 
@@ -27,16 +27,13 @@ class Shrinker:
         ours: Broker,
         name: str,
         difference: Difference,
-        shape_of: Callable[[Tree], Tree],
+        shape_of: Callable[[Difference], str],
     ) -> None:
         self._brokers = kafka, ours
         self._name = name
         self._shape_of = shape_of
-        self._wanted = self._shown(difference)
+        self._wanted = shape_of(difference)
         self._numbers = itertools.count(1)
-
-    def _shown(self, difference: Difference) -> str:
-        return dump([self._shape_of(difference.kafka), self._shape_of(difference.ours)])
 
     def again(self, steps: list[Step]) -> Difference | None:
         """The difference at the last of ``steps``; None if it does not come again."""
@@ -47,7 +44,7 @@ class Shrinker:
         except KeyError:  # a symbol of an answer that is not asked for any more
             return None
         for each in run.differences:
-            if each.number == len(steps) - 1 and self._shown(each) == self._wanted:
+            if each.number == len(steps) - 1 and self._shape_of(each) == self._wanted:
                 return each
         return None
 

@@ -24,6 +24,7 @@ from replication.protocol import messages as wire
 from replication.protocol.structures import default_of
 
 Tree = Any  # dict, list, str, int, bool or None
+NO_ID = "none"  # of a topic
 CRC_POSITION, CRC_FROM, ATTRIBUTES, SEQUENCED = 17, 21, 22, 43
 RAW = (
     ("producer_id", -1),
@@ -128,7 +129,7 @@ def _value(field: schema.Field, tree: Tree, names: Names, classes: Any) -> Any:
         if field.type == "bytes" and isinstance(found, str):
             return bytes.fromhex(found)
         if field.type == "uuid" and isinstance(found, str):
-            return uuid.UUID(found)
+            return uuid.UUID(int=0) if found == NO_ID else uuid.UUID(found)
         return found
 
     return tuple(one(each) for each in tree) if field.is_array else one(tree)
@@ -288,12 +289,12 @@ def _scalar(layout: schema.Field, value: Any, context: _Context) -> Tree:
             made = MEMBER.fullmatch(value)
             return value if made is None else names.learn(f"member-{made[1]}", value)
         if isinstance(value, uuid.UUID) and not value.int:
-            return "none"
+            return NO_ID
         if kind in ("node", "broker") or not value:
             return names.symbol(kind, value)
         return names.learn(kind, value)
     if isinstance(value, uuid.UUID):
-        return names.symbol("topic", value) if value.int else "none"
+        return names.symbol("topic", value) if value.int else NO_ID
     if isinstance(value, (bytes, memoryview)):
         return bytes(value).hex()
     return value

@@ -229,10 +229,12 @@ def fetched(course: Course) -> Step:
         "max_wait_ms": rng.choice((0, 0, 0, 0, 30)),
         "min_bytes": rng.choice((0, 1, 1, 1, 1000)),
         "max_bytes": rng.choice((0, 1, 100, 250, 500, 1 << 20, 1 << 20, 1 << 20, 1 << 20)),
-        "isolation_level": rng.choice((0, 1)) if rng.random() < 0.99 else 7,
+        "isolation_level": rng.choice((0, 1)),
         "topics": topics,
     }
-    if version >= 7:
+    if not in_session and rng.random() < 0.02:
+        request["isolation_level"] = 7
+    elif version >= 7:
         roll = rng.random()
         if in_session:  # where bytes are short, another partition may be first
             request |= {
