@@ -383,8 +383,8 @@ class ConfigsApi:
     ) -> TopicResponse | None:
         match resource_type:
             case ResourceType.TOPIC:
-                if changes is None:
-                    return TopicResponse(ErrorCode.INVALID_REQUEST, "an unknown operation")
+                if changes is None or not name:
+                    return TopicResponse(ErrorCode.INVALID_REQUEST, "an unknown operation, or topic")
                 if any(
                     each.value is None and each.operation is not AlterConfigOp.DELETE
                     for each in changes
