@@ -384,7 +384,8 @@ class ConfigsApi:
         match resource_type:
             case ResourceType.TOPIC:
                 if changes is None or not name:
-                    return TopicResponse(ErrorCode.INVALID_REQUEST, "an unknown operation, or topic")
+                    reason = "an unknown operation" if name else "a topic without a name"
+                    return TopicResponse(ErrorCode.INVALID_REQUEST, reason)
                 if any(
                     each.value is None and each.operation is not AlterConfigOp.DELETE
                     for each in changes

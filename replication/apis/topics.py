@@ -341,9 +341,7 @@ def _creation(
     for each in topic.configs:
         if each.value is None:
             raise ResponseError(ErrorCode.INVALID_CONFIG, f"{each.name} without a value")
-        if each.name in config:
-            raise ResponseError(ErrorCode.INVALID_CONFIG, f"{each.name} twice")
-        config[each.name] = each.value
+        config[each.name] = each.value  # of two the last one counts
     small = too_small_segment(config.items())
     if small is not None:
         raise ResponseError(small.error_code, small.error_message)

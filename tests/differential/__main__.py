@@ -17,8 +17,8 @@ from pathlib import Path
 
 from tests.clients.servers import running
 from tests.differential import transcripts
-from tests.differential.broker import Broker
-from tests.differential.comparison import SETTINGS
+from tests.differential.broker import NODE, Broker
+from tests.differential.comparison import OUR_SETTINGS, SETTINGS
 from tests.differential.search import KINDS, Roots, Search
 
 
@@ -36,14 +36,14 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory() as directory,
         running(arguments.kafka, Path(directory, "kafka"), SETTINGS) as kafka_address,
-        running("logstore", Path(directory, "logstore"), SETTINGS) as our_address,
+        running("logstore", Path(directory, "logstore"), OUR_SETTINGS) as our_address,
     ):
-        kafka, ours = Broker(kafka_address, 1), Broker(our_address, 0)
+        kafka, ours = Broker(kafka_address), Broker(our_address)
         for each in (kafka, ours):
             each.prepare()
         roots = None
         if arguments.records:
-            own = Path(directory, "logstore", "data", "broker-0")
+            own = Path(directory, "logstore", "data", f"broker-{NODE}")
             roots = Roots(Path(directory, "kafka", "kafka", "data"), own)
         search = Search(kafka, ours, roots)
         end = time.monotonic() + arguments.seconds

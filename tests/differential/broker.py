@@ -24,6 +24,7 @@ AGAIN = {14, 15, 16, 51}  # loading, not available, not coordinator, concurrent 
 AGAIN_S = 30.0
 PAUSE_S = 0.01
 READY_S = 30.0
+NODE = 1  # the id of every broker, ``@node:0`` in trees
 BARRIER = "barrier"
 WAITED = "waited"
 WAIT_MS = 400
@@ -37,13 +38,11 @@ class Broker:
 
     Args:
         address: host and port.
-        node: its id, ``@node:0`` in trees.
     """
 
-    def __init__(self, address: str, node: int) -> None:
+    def __init__(self, address: str) -> None:
         host, port = address.split(",")[0].rsplit(":", 1)
         self._address = host, int(port)
-        self._node = node
         self.names = Names()
         self._sockets: dict[str, socket.socket] = {}
         self._waiting: dict[str, deque[tuple[int, Step]]] = {}
@@ -58,8 +57,8 @@ class Broker:
         self.close()
         self._started_s.clear()
         self.names = Names()
-        self.names.name("node", self._node, "@node:0")
-        self.names.name("broker", str(self._node), "@broker:0")
+        self.names.name("node", NODE, "@node:0")
+        self.names.name("broker", str(NODE), "@broker:0")
         self.names.name("port", self._address[1], "@port")
         self.names.name("host", self._address[0], "@host")
 

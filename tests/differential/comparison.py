@@ -8,7 +8,7 @@ from collections.abc import Generator
 from typing import NamedTuple
 
 from replication.protocol import ApiKey
-from tests.differential.broker import Broker
+from tests.differential.broker import NODE, Broker
 from tests.differential.rules import comparable
 from tests.differential.steps import Step, Tree
 
@@ -24,6 +24,7 @@ SETTINGS = {
     "log.retention.ms": -1,
 }
 """Of both brokers."""
+OUR_SETTINGS = {**SETTINGS, "node.id": NODE}
 
 CHANGES = {
     ApiKey.CREATE_TOPICS: "topics",

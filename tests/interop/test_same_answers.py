@@ -10,7 +10,7 @@ from broker import KafkaBroker
 
 from replication.server.serving import serve
 from tests.differential.broker import Broker
-from tests.differential.comparison import SETTINGS
+from tests.differential.comparison import OUR_SETTINGS, SETTINGS
 from tests.differential.search import KINDS, Search
 
 pytestmark = [pytest.mark.slow, pytest.mark.essential]
@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.essential]
 
 def test_answers(kafka: str, tmp_path: Path) -> None:
     node = KafkaBroker(tmp_path / "kafka", overrides=SETTINGS)
-    with node, serve(tmp_path / "ours", config=SETTINGS) as cluster:
-        theirs, ours = Broker(node.bootstrap, 1), Broker(cluster.bootstrap_servers, 0)
+    with node, serve(tmp_path / "ours", config=OUR_SETTINGS) as cluster:
+        theirs, ours = Broker(node.bootstrap), Broker(cluster.bootstrap_servers)
         for each in (theirs, ours):
             each.prepare()
         search = Search(theirs, ours)

@@ -46,6 +46,7 @@ def _produce(request: wire.ProduceRequest, code: ErrorCode) -> Any:
 
 
 def _fetch(request: wire.FetchRequest, code: ErrorCode) -> Any:
+    """Topics by id (v13+) are not named: the code of the whole is enough."""
     response = wire.FetchResponse
     return response(
         error_code=code,
@@ -59,6 +60,7 @@ def _fetch(request: wire.FetchRequest, code: ErrorCode) -> Any:
                 ),
             )
             for topic in request.topics
+            if topic.topic
         ),
     )
 
