@@ -221,7 +221,9 @@ class ConfigsApi:
     ) -> None:
         """Every key with its value, or those asked for."""
         kind = wire.DescribeConfigsResponse
-        _check_types(request.resources)
+        unknown = {each.resource_type for each in request.resources}.difference(ResourceType)
+        if unknown:  # refuses the whole request, as in Kafka
+            raise InvalidRequestError(f"resource types {sorted(unknown)}")
         results = []
         for resource in request.resources:
             entries: tuple[wire.DescribeConfigsResponse.DescribeConfigsResourceResult, ...] = ()
@@ -354,7 +356,6 @@ class ConfigsApi:
                 )
             )
 
-        _check_types(resource for resource, _ in resources)
         gathering: Gathering[TopicResponse] = Gathering(len(resources), finish)
 
         def take(at: int, answer: Response | None) -> None:
@@ -413,16 +414,6 @@ def too_small_segment(configs: Iterable[tuple[str, str | None]]) -> TopicRespons
                 reason = f"segment.bytes = {text} is below its minimum {SEGMENT_BYTES_MIN}"
                 return TopicResponse(ErrorCode.INVALID_CONFIG, reason)
     return None
-
-
-def _check_types(resources: Iterable[Any]) -> None:
-    """
-    Raises:
-        InvalidRequestError: a type that Kafka does not have, which refuses the whole request.
-    """
-    unknown = {each.resource_type for each in resources}.difference(ResourceType)
-    if unknown:
-        raise InvalidRequestError(f"resource types {sorted(unknown)}")
 
 
 def _unknown_type(resource_type: int) -> TopicResponse:

@@ -305,7 +305,9 @@ def _with_operations(request: wire.MetadataRequest, reply: Reply) -> Reply:
 
     def answer(message: wire.MetadataResponse) -> None:
         topics = tuple(
-            topic._replace(topic_authorized_operations=operations.OF_TOPICS)
+            topic
+            if topic.name is None
+            else topic._replace(topic_authorized_operations=operations.OF_TOPICS)
             for topic in message.topics
         )
         if of_topics:

@@ -71,15 +71,14 @@ class ProduceApi:
             for index, data in topic.partition_data:
                 tp = TopicPartition(name or "", index)
                 records: Any = data or b""  # of a request: only answers have slices
+                refusal = _refusal_of(tp, records, version, has_name=has_name)
+                if refusal is not None and refusal.error_code in OF_ALL:
+                    reply(_refused(request, refusal) if request.acks else CLOSE)
+                    return
                 if name is None:
-                    refusal: Part | None = Part(index, ErrorCode.UNKNOWN_TOPIC_ID, -1)
-                else:
-                    refusal = _refusal_of(tp, records, version, has_name=has_name)
-                    if refusal is not None and refusal.error_code in OF_ALL:
-                        reply(_refused(request, refusal) if request.acks else CLOSE)
-                        return
-                    if refusal is not None and self._metadata.registration(tp) is None:
-                        refusal = None  # a missing partition comes before any other fault
+                    refusal = Part(index, ErrorCode.UNKNOWN_TOPIC_ID, -1)
+                elif refusal is not None and self._metadata.registration(tp) is None:
+                    refusal = None  # a missing partition comes before any other fault
                 if refusal is None:
                     wanted.append(ProducePartition(tp, records))
                 else:

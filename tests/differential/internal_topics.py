@@ -60,10 +60,10 @@ def _data(partition: Path) -> bytes:
     return b"".join(each.read_bytes() for each in sorted(partition.glob("*.log")))
 
 
-def _records(partition: Path, start: int, sequence: str, names: Names) -> list[Tree]:
+def _records(partition: Path, begin: int, sequence: str, names: Names) -> list[Tree]:
     found: list[Tree] = []
     topic = partition.name.rpartition("-")[0]
-    data = _data(partition)[start:]
+    data = _data(partition)[begin:]
     for batch in iter_batches(data):
         producer = names.symbol("producer", batch.producer_id)
         head = {
@@ -71,6 +71,7 @@ def _records(partition: Path, start: int, sequence: str, names: Names) -> list[T
             "producer": producer,
             "epoch": batch.producer_epoch,
         }
+        start = len(found)
         for each in batch_records(data, batch):
             if batch.is_control:
                 if isinstance(producer, str):  # of this sequence
@@ -82,6 +83,8 @@ def _records(partition: Path, start: int, sequence: str, names: Names) -> list[T
                 record = _record(key_message, each.key, each.value, names)
                 if not _is_unused(record["value"]):
                     found.append({**head, **record})
+        if all(each.get("value") is None for each in found[start:]):
+            found[start:] = sorted(found[start:], key=dump)  # Kafka deletes in the order of a hash
     return found
 
 
