@@ -161,7 +161,11 @@ class TopicsApi:
         defaults = self._broker.config
         configs = tuple(
             wire.CreateTopicsResponse.CreatableTopicConfigs(
-                each.name, each.value, each.read_only, each.config_source, each.is_sensitive
+                each.name,
+                config.get(each.name, each.value),  # as it was given
+                each.read_only,
+                each.config_source,
+                each.is_sensitive,
             )
             for each in topic_configs(self._broker.log_manager.config, config)
         )
