@@ -56,7 +56,7 @@ def main() -> int:
             run, told = search.run(kind, seed)
             for text in told:
                 print(f"\n{text}", flush=True)
-            if arguments.record and not run.differences:
+            if arguments.record and kind != "groups" and not run.differences:
                 transcripts.DIRECTORY.mkdir(exist_ok=True)
                 transcripts.write(transcripts.DIRECTORY / f"{kind}-{seed}.gz", run)
         kafka.close()

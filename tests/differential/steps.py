@@ -209,8 +209,13 @@ TIMES = (
     "transaction_start_time_ms",
     "last_timestamp",
 )
-SPACES = ("total_bytes", "usable_bytes")  # of the disk that both brokers are on
-LEFT_OUT = ("throttle_time_ms", "error_message", "batch_index_error_message")
+LEFT_OUT = (
+    "throttle_time_ms",
+    "error_message",
+    "batch_index_error_message",
+    "total_bytes",  # of the disk
+    "usable_bytes",
+)
 PLACES = (
     "name",
     "topic",
@@ -276,8 +281,6 @@ def _place(value: Any) -> list[Any]:
 
 def _scalar(layout: schema.Field, value: Any, context: _Context) -> Tree:
     names, name = context.names, layout.name
-    if name in SPACES:
-        return "bytes" if value > 0 else value
     if name in TIMES:
         return "time" if value > RECENT else value
     if name == "producer_id":

@@ -1,7 +1,8 @@
 """Sequences with the answers of a real Kafka, kept so that they are asked without one.
 
 A transcript is a file of ``transcripts/``: one line a step, with what was answered since the step
-before. ``python -m tests.differential --record`` writes them.
+before. ``python -m tests.differential --record`` writes them. Groups are not among them: a join
+that waits has no answer, so nothing says when the broker has it.
 """
 
 from __future__ import annotations
