@@ -150,8 +150,12 @@ class TestLogValidator:
             assert [index for index, _ in caught.value.record_errors] == [1, 2]
 
     def test_client_claims_log_append_time(self) -> None:
-        """What Kafka 4 does in place of testInvalidTimestampTypeFromClient: the times are those of
-        the records (F-173)."""
+        """testInvalidTimestampTypeFromClient, where the topic has that time itself. Any other takes
+        the times of the records (F-173)."""
+        with Disk(message_timestamp_type="LogAppendTime").open() as log:
+            with pytest.raises(InvalidTimestampError) as caught:
+                log.append_as_leader(batch(count=2, log_append_time=NOW), 0)
+            assert [index for index, _ in caught.value.record_errors] == [0, 1]
         for codec in (Compression.NONE, Compression.LZ4):
             with Disk().open() as log:
                 honest = batch(timestamp=NOW - 5, compression=codec)

@@ -220,6 +220,9 @@ def _validate_records(
         missing = [(i, why) for i, record in enumerate(records) if record.key is None]
         if missing:
             raise InvalidRecordError("records without key", tuple(missing))
+    if config.message_timestamp_type == "LogAppendTime" and header.is_log_append_time:
+        why = "the time of the append is the leader's to set"
+        raise InvalidTimestampError(why, tuple((i, why) for i in range(len(records))))
     if config.message_timestamp_type == "CreateTime":
         earliest = now_ms - config.message_timestamp_before_max_ms
         latest = now_ms + config.message_timestamp_after_max_ms
