@@ -201,7 +201,10 @@ class TopicsApi:
         once = {(each, at if each == nobody else 0): each for at, each in enumerate(asked_for)}
         wanted = list(once.values())
         # Looked up before anything is deleted: an answer names the topic that an id stood for.
-        names = [each.name or self._metadata.topic_name(each.topic_id) for each in wanted]
+        names = [
+            self._metadata.topic_name(each.topic_id) if each.name is None else each.name
+            for each in wanted
+        ]
         ids = [
             each.topic_id if each.name is None else self._metadata.topic_id(each.name)
             for each in wanted

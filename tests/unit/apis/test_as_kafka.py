@@ -186,3 +186,10 @@ def test_no_batch_at_all_refuses_the_others(kafka: ServedCluster) -> None:
 
 def data(index: int, records: bytes) -> wire.ProduceRequest.PartitionProduceData:
     return Produce.PartitionProduceData(index, records)
+
+
+def test_deletions_of_no_name(client: WireClient) -> None:
+    kind = wire.DeleteTopicsRequest
+    topics = (kind.DeleteTopicState(""), kind.DeleteTopicState(None, NOBODY))
+    found = client.ask(ApiKey.DELETE_TOPICS, 6, kind(topics, timeout_ms=1000)).responses
+    assert [each.name for each in found] == ["", None]
