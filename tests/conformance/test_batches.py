@@ -159,12 +159,16 @@ class TestLogValidator:
         for codec in (Compression.NONE, Compression.LZ4):
             with Disk().open() as log:
                 honest = batch(timestamp=NOW - 5, compression=codec)
-                claim = batch(timestamp=NOW - 5, compression=codec, log_append_time=NOW)
+                claim = batch(timestamp=NOW - 5, compression=codec, log_append_time=NOW - 5)
                 log.append_as_leader(honest, 0)
                 log.append_as_leader(claim, 0)
                 stored = log.read(0).data
                 size = len(stored) // 2
                 assert stored[17:size] == stored[size + 17 :]  # from the checksum on
+        with Disk(compression_type="gzip").open() as log:
+            log.append_as_leader(batch(count=2, timestamp=NOW - 5, log_append_time=NOW), 0)
+            assert [record.timestamp for record in log.records()] == [NOW] * 2
+            assert not parse_header(log.read(0).data).is_log_append_time
 
     @pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4])
     def test_log_append_time_topic(self, codec: Compression) -> None:

@@ -202,7 +202,9 @@ def _records_of(batch: memoryview, header: BatchHeader) -> list[Record]:
     try:
         if header.compression is not Compression.NONE:
             payload = decompress(header.compression, payload)
-        records = decode_records(payload, 0, header.base_timestamp, header.record_count, None, 0)
+        # A claim to be the broker's time counts for each record, should they be written anew.
+        time, count = header.log_append_time, header.record_count
+        records = decode_records(payload, 0, header.base_timestamp, count, time, 0)
     except CorruptBatchError as error:
         kind = RecordTooLargeError if is_above_limit(error) else InvalidRecordError
         raise kind(error.reason) from None
