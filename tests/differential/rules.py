@@ -98,16 +98,6 @@ def _news_of_session(step: Step, tree: Tree) -> Tree:
     return {**tree, "responses": sorted(news, key=dump)}
 
 
-def _without_ids_of_nothing(step: Step, tree: Tree) -> Tree:
-    if not step.request.get("validate_only"):
-        return tree
-    topics = [
-        {key: value for key, value in topic.items() if key != "topic_id"}
-        for topic in tree.get("topics", ())
-    ]
-    return {**tree, "topics": topics}
-
-
 def _our_configs(field: str) -> Callable[[Step, Tree], Tree]:
     def without(step: Step, tree: Tree) -> Tree:
         found = []
@@ -172,7 +162,6 @@ KNOWN: dict[ApiKey, tuple[Known, ...]] = {
     ),
     ApiKey.CREATE_TOPICS: (
         Known("no remote storage, no ISR of the cluster", _our_configs("topics")),
-        Known("Kafka gives ids that no topic ever has", _without_ids_of_nothing),
     ),
     ApiKey.DESCRIBE_CONFIGS: (
         Known("no remote storage, no ISR of the cluster", _our_configs("results")),

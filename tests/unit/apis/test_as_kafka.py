@@ -11,7 +11,7 @@ from replication.common.error_codes import ErrorCode as E
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 from replication.server.serving import ServedCluster
-from tests.support.served import batch, connect, leader_client, new_name
+from tests.support.served import batch, connect, fetch_request, leader_client, new_name
 from tests.support.wire_client import WireClient
 
 Elect = wire.ElectLeadersRequest
@@ -193,3 +193,18 @@ def test_deletions_of_no_name(client: WireClient) -> None:
     topics = (kind.DeleteTopicState(""), kind.DeleteTopicState(None, NOBODY))
     found = client.ask(ApiKey.DELETE_TOPICS, 6, kind(topics, timeout_ms=1000)).responses
     assert [each.name for each in found] == ["", None]
+
+
+def test_an_isolation_level_that_there_is_not(kafka: ServedCluster) -> None:
+    """Records are empty and not null, at which librdkafka would loop. Topics by id are not named."""
+    (tp,) = kafka.create_topic(new_name())
+    with leader_client(kafka, tp) as client:
+        for version in (4, 12):
+            request = fetch_request((tp, {"fetch_offset": 0}), isolation_level=7)
+            found = client.ask(ApiKey.FETCH, version, request)
+            ((part,),) = (topic.partitions for topic in found.responses)
+            assert (part.error_code, bytes(part.records)) == (E.UNKNOWN_SERVER_ERROR, b"")
+        kind = wire.FetchRequest
+        topics = (kind.FetchTopic("", NOBODY, (kind.FetchPartition(0),)),)
+        found = client.ask(ApiKey.FETCH, 13, kind(isolation_level=7, topics=topics))
+        assert (found.error_code, found.responses) == (E.UNKNOWN_SERVER_ERROR, ())
