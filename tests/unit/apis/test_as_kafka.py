@@ -196,7 +196,7 @@ def test_deletions_of_no_name(client: WireClient) -> None:
 
 
 def test_an_isolation_level_that_there_is_not(kafka: ServedCluster) -> None:
-    """Records are empty and not null, at which librdkafka would loop. Topics by id are not named."""
+    """Records are empty and not null, at which librdkafka would loop. Ids are not named."""
     (tp,) = kafka.create_topic(new_name())
     with leader_client(kafka, tp) as client:
         for version in (4, 12):
