@@ -408,11 +408,15 @@ class ConfigsApi:
 def too_small_segment(configs: Iterable[tuple[str, str | None]]) -> TopicResponse | None:
     """The refusal of segments that a client may not have; None if they are large enough."""
     for name, value in configs:
-        if name == "segment.bytes" and value is not None:
-            text = value.strip()
-            if text.isascii() and text.isdigit() and int(text) < SEGMENT_BYTES_MIN:
-                reason = f"segment.bytes = {text} is below its minimum {SEGMENT_BYTES_MIN}"
-                return TopicResponse(ErrorCode.INVALID_CONFIG, reason)
+        if name != "segment.bytes" or value is None:
+            continue
+        try:
+            is_small = int(value) < SEGMENT_BYTES_MIN
+        except ValueError:  # which is said where all values are checked
+            continue
+        if is_small:
+            reason = f"segment.bytes = {value} is below its minimum {SEGMENT_BYTES_MIN}"
+            return TopicResponse(ErrorCode.INVALID_CONFIG, reason)
     return None
 
 

@@ -569,14 +569,10 @@ class GroupApis:
         self, received: ReceivedRequest, request: wire.DescribeGroupsRequest, reply: Reply
     ) -> None:
         kind = wire.DescribeGroupsResponse
+        # Each once, unlike Kafka: a short request for one large group would have a huge answer.
         names = tuple(dict.fromkeys(request.groups))
-
-        def done(groups: Sequence[wire.DescribeGroupsResponse.DescribedGroup]) -> None:
-            by_name = dict(zip(names, groups, strict=True))
-            reply(kind(groups=tuple(by_name[name] for name in request.groups)))
-
         gathering: Gathering[wire.DescribeGroupsResponse.DescribedGroup] = Gathering(
-            len(names), done
+            len(names), lambda groups: reply(kind(groups=tuple(groups)))
         )
 
         def answer(at: int, name: str, result: object) -> None:

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-MAX_ATOMS = 500
-"""Characters, classes and groups of a pattern, counted as often as a repetition has them. A text is
-matched with at most so many tests for each of its characters."""
+MAX_ATOMS = 200
+"""Characters, classes with their members, and groups of a pattern, counted as often as a repetition
+has them. A text is matched with at most so many tests for each of its characters."""
+MAX_SIZE = 2000  # characters of a pattern, of which many may be no atoms
 MAX_DEPTH = 50
+MAX_STEPS = 10_000  # that are remembered
 MAX_COUNT = 1000  # of a repetition, as in RE2, which Kafka uses
 
 _Test = Callable[[str], bool]
@@ -49,8 +51,11 @@ class Pattern:
     def __init__(self, text: str) -> None:
         self._text, self._at, self._left = text, 0, MAX_ATOMS
         self._depth = 0
+        if len(text) > MAX_SIZE:
+            raise InvalidPatternError(f"a pattern of more than {MAX_SIZE} characters")
         self._tests: list[_Test] = []
         self._follow: list[int] = []
+        self._steps: dict[tuple[int, str], tuple[int, int]] = {}
         self._whole = self._either()
         if self._at < len(text):
             raise InvalidPatternError(f"{text!r}: a bracket is closed that was not opened")
@@ -61,15 +66,18 @@ class Pattern:
             return self._whole.may_be_empty
         reached, met = self._whole.first, 0
         for char in text:
-            met = sum(1 << each for each in _bits(reached) if self._tests[each](char))
-            reached = self._after(met)
+            met, reached = self._steps.get((reached, char)) or self._step(reached, char)
         return bool(met & self._whole.last)
 
-    def _after(self, positions: int) -> int:
-        found = 0
-        for each in _bits(positions):
-            found |= self._follow[each]
-        return found
+    def _step(self, reached: int, char: str) -> tuple[int, int]:
+        """Which of the positions that are reached take the character, and where it leads."""
+        met = sum(1 << each for each in _bits(reached) if self._tests[each](char))
+        after = 0
+        for each in _bits(met):
+            after |= self._follow[each]
+        if len(self._steps) < MAX_STEPS:
+            self._steps[reached, char] = met, after
+        return met, after
 
     # -- compiling -----------------------------------------------------------------------------
 
@@ -164,9 +172,7 @@ class Pattern:
         return found
 
     def _atom(self) -> _Part:
-        self._left -= 1
-        if self._left < 0:
-            raise InvalidPatternError(f"a pattern of more than {MAX_ATOMS} parts")
+        self._count_part()
         at, char = self._at, self._next()
         if char == "(":
             return self._group()
@@ -181,6 +187,11 @@ class Pattern:
         if char == "\\":
             return self._consuming(self._escaped())
         return self._consuming(char.__eq__)
+
+    def _count_part(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise InvalidPatternError(f"a pattern of more than {MAX_ATOMS} parts")
 
     def _group(self) -> _Part:
         if self._peek() == "?" and not self._take("?:"):
@@ -213,6 +224,7 @@ class Pattern:
         is_in = not self._take("^")
         tests: list[_Test] = []
         while not tests or self._peek() != "]":
+            self._count_part()
             low = self._next()
             if low == "[" and self._peek() == ":":
                 raise InvalidPatternError(f"{self._text!r}: a class by name is not served")

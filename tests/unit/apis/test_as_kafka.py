@@ -67,6 +67,8 @@ def test_a_move_that_keeps_the_number_of_replicas(kafka: ServedCluster, client: 
         ("nobody", (("no.such.key", None),), E.INVALID_REQUEST),
         ("nobody", (("retention.ms", "1"), ("retention.ms", "x")), E.INVALID_REQUEST),
         ("nobody", (("segment.bytes", "1048575"),), E.INVALID_CONFIG),
+        ("nobody", (("segment.bytes", "+1"),), E.INVALID_CONFIG),
+        ("nobody", (("segment.bytes", "9" * 5000),), E.INVALID_CONFIG),
         ("nobody", (("segment.bytes", "1048576"),), E.UNKNOWN_TOPIC_OR_PARTITION),
         ("nobody", (("compression.gzip.level", "0"),), E.INVALID_CONFIG),
         ("nobody", (("cleanup.policy", ""),), E.UNKNOWN_TOPIC_OR_PARTITION),
@@ -120,7 +122,7 @@ def test_what_a_client_may_do(kafka: ServedCluster, client: WireClient) -> None:
     groups = wire.DescribeGroupsRequest(("g", "g"), True)
     with connect(kafka, coordinator) as other:
         described = other.ask(ApiKey.DESCRIBE_GROUPS, 5, groups).groups
-    assert [each.authorized_operations for each in described] == [3400, 3400]
+    assert [each.authorized_operations for each in described] == [3400]  # a name once
 
 
 def test_ids_that_metadata_do_not_take(kafka: ServedCluster, client: WireClient) -> None:
