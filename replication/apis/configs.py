@@ -387,15 +387,13 @@ class ConfigsApi:
                 if changes is None or not name:
                     reason = "an unknown operation" if name else "a topic without a name"
                     return TopicResponse(ErrorCode.INVALID_REQUEST, reason)
-                if any(
-                    each.value is None and each.operation is not AlterConfigOp.DELETE
-                    for each in changes
-                ):
+                given = [each for each in changes if each.operation is not AlterConfigOp.DELETE]
+                if any(each.value is None for each in given):
                     return TopicResponse(ErrorCode.INVALID_REQUEST, "a key without a value")
                 if len({each.name for each in changes}) < len(changes):
                     return TopicResponse(ErrorCode.INVALID_REQUEST, "a configuration key twice")
                 if is_valid(name):
-                    return too_small_segment((each.name, each.value) for each in changes)
+                    return too_small_segment((each.name, each.value) for each in given)
                 return None
             case ResourceType.BROKER:
                 return TopicResponse(

@@ -88,6 +88,17 @@ def test_the_order_in_which_configurations_are_refused(
     assert found.error_code == code
 
 
+def test_a_value_beside_a_deletion_counts_for_nothing(
+    kafka: ServedCluster, client: WireClient
+) -> None:
+    (tp,) = kafka.create_topic(new_name())
+    for key in ("segment.bytes", "no.such.key"):
+        changes = (Alter.AlterableConfig(key, 1, "13"),)
+        request = Alter((Alter.AlterConfigsResource(2, tp.topic, changes),))
+        (found,) = client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request).responses
+        assert found.error_code == E.NONE
+
+
 def test_what_is_described_of_a_topic(kafka: ServedCluster, client: WireClient) -> None:
     (tp,) = kafka.create_topic(new_name())
     keys = ("retention.ms", "segment.ms", "leader.replication.throttled.replicas")
