@@ -4,7 +4,8 @@ A sequence does not ask what Kafka breaks at (UNKNOWN_SERVER_ERROR, or no answer
 operation on a configuration, a list that is unknown and added to, a topic without a name in a page,
 a marker of a negative producer id, a topic id of zeros, a resource that stands twice in
 AlterConfigs. Nor does it open a fetch session of no partitions, which Kafka has and a broker here
-refuses with id 0; nor does it name a group twice in DescribeGroups, which is answered once here.
+refuses with id 0; nor does it name a group or a resource twice to have it described, so that
+answers are bounded.
 
 Kafka draws who leads a group after its leader left, and how fast a machine is differs. So what does
 not come again when its sequence is repeated is told, and not counted.

@@ -216,7 +216,9 @@ def described(course: Course) -> Step:
     version = rng.randint(1, 4)
     keys = [key for key, _ in CONFIGS if key]
     asked = []
-    for each in resources(course):
+    # A resource that stands twice need not be answered twice, so that answers are bounded.
+    once = {(each["resource_type"], each["resource_name"]): each for each in resources(course)}
+    for each in once.values():
         wanted: Tree = rng.choice((None, None, [], rng.sample(keys, 3), ["retention.ms"] * 2))
         if each["resource_type"] == 4:
             wanted = list(rng.sample(BROKER_KEYS, 2))
