@@ -157,10 +157,14 @@ class LogConfig(Properties):
         self._check()
         if isinstance(self.cleanup_policy, str):
             object.__setattr__(self, "cleanup_policy", tuple(self.cleanup_policy.split(",")))
-        if not self.cleanup_policy or not set(self.cleanup_policy) <= {"delete", "compact"}:
+        if self.cleanup_policy == ("",):  # nothing is deleted or compacted, as Kafka 4 allows it
+            object.__setattr__(self, "cleanup_policy", ())
+        if not set(self.cleanup_policy) <= {"delete", "compact"}:
             raise ConfigError(f"cleanup.policy = {_text(self.cleanup_policy)!r} is not known")
         if self.compression_type not in COMPRESSION_TYPES:
             raise ConfigError(f"compression.type = {self.compression_type!r} is not known")
+        if self.compression_gzip_level == 0:
+            raise ConfigError("compression.gzip.level = 0 is no level of gzip: −1, or 1 to 9")
         if self.message_timestamp_type not in TIMESTAMP_TYPES:
             raise ConfigError(
                 f"message.timestamp.type = {self.message_timestamp_type!r} is not known"

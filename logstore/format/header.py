@@ -175,11 +175,22 @@ def set_log_append_time(batch: bytearray | memoryview, timestamp: int, position:
     Base timestamp and record deltas stay, so a compressed payload is not touched.
     """
     header = parse_header(batch, position)
-    view = memoryview(batch)
-    _ATTRIBUTES.pack_into(
-        view, position + _ATTRIBUTES_POSITION, header.attributes | bits.LOG_APPEND_TIME
-    )
-    _MAX_TIMESTAMP.pack_into(view, position + _MAX_TIMESTAMP_POSITION, timestamp)
+    _set_times(batch, header, header.attributes | bits.LOG_APPEND_TIME, timestamp)
+
+
+def set_create_time(batch: bytearray | memoryview, max_timestamp: int, position: int = 0) -> None:
+    """Rewrite the batch at ``position`` to CreateTime in place; ``max_timestamp`` is the largest of
+    its records (F-173, F-179)."""
+    header = parse_header(batch, position)
+    _set_times(batch, header, header.attributes & ~bits.LOG_APPEND_TIME, max_timestamp)
+
+
+def _set_times(
+    batch: bytearray | memoryview, header: BatchHeader, attributes: int, max_timestamp: int
+) -> None:
+    view, position = memoryview(batch), header.position
+    _ATTRIBUTES.pack_into(view, position + _ATTRIBUTES_POSITION, attributes)
+    _MAX_TIMESTAMP.pack_into(view, position + _MAX_TIMESTAMP_POSITION, max_timestamp)
     _CRC.pack_into(view, position + CRC_POSITION, batch_crc(view, header))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
 from itertools import groupby
 
 from checkpoints.types import TopicPartition
@@ -13,7 +14,7 @@ from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
 from replication.apis.common.topic_names import missing_code
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode, error_code_of
-from replication.common.errors import NotLeaderOrFollowerError
+from replication.common.errors import InvalidRequestError, NotLeaderOrFollowerError
 from replication.common.messages import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -54,9 +55,11 @@ class AdminApi:
         """Have the controller elect leaders. A request for all partitions is answered only for
         those that needed an election."""
         kind = wire.ElectLeadersResponse
-        if request.election_type not in ElectionType.__members__.values():
-            reply(kind(error_code=ErrorCode.INVALID_REQUEST))
+        if request.topic_partitions == ():
+            reply(kind())
             return
+        if request.election_type not in ElectionType.__members__.values():
+            raise InvalidRequestError(f"election type {request.election_type}")
         tps = None
         if request.topic_partitions is not None:
             tps = tuple(
@@ -69,17 +72,25 @@ class AdminApi:
             if not isinstance(response, ElectLeadersResponse):
                 reply(kind(error_code=ErrorCode.NOT_CONTROLLER))
                 return
-            found = sorted(
-                (tp, code)
-                for tp, code in response.partitions
-                if tps is not None or code is not ErrorCode.ELECTION_NOT_NEEDED
-            )
+            codes = dict(response.partitions)
+            asked: Iterable[tuple[str, Iterable[int]]]
+            if request.topic_partitions is None:
+                elected = (
+                    tp for tp in sorted(codes) if codes[tp] is not ErrorCode.ELECTION_NOT_NEEDED
+                )
+                by_topic = groupby(elected, key=lambda each: each.topic)
+                asked = ((topic, [tp.partition for tp in found]) for topic, found in by_topic)
+            else:  # as they were asked for, also a topic without partitions
+                asked = ((topic.topic, topic.partitions) for topic in request.topic_partitions)
             results = tuple(
                 kind.ReplicaElectionResult(
                     topic,
-                    tuple(kind.PartitionResult(tp.partition, code, None) for tp, code in parts),
+                    tuple(
+                        kind.PartitionResult(each, codes[TopicPartition(topic, each)], None)
+                        for each in parts
+                    ),
                 )
-                for topic, parts in groupby(found, key=lambda each: each[0].topic)
+                for topic, parts in asked
             )
             reply(kind(error_code=response.error_code, replica_election_results=results))
 
@@ -94,17 +105,15 @@ class AdminApi:
         request: wire.AlterPartitionReassignmentsRequest,
         reply: Reply,
     ) -> None:
-        """Have the controller begin or end moves. Answered once they have begun."""
+        """Have the controller begin or end moves. Answered once they have begun. Where a partition
+        stands twice, its last move counts."""
         kind = wire.AlterPartitionReassignmentsResponse
-        targets = [
-            (TopicPartition(topic.name, part.partition_index), part.replicas)
+        may_change_factor = request.allow_replication_factor_change
+        targets = {
+            TopicPartition(topic.name, part.partition_index): part.replicas
             for topic in request.topics
             for part in topic.partitions
-        ]
-        twice = len({tp for tp, _ in targets}) < len(targets)
-        if twice:
-            reply(kind(error_code=ErrorCode.INVALID_REQUEST, error_message="a partition twice"))
-            return
+        }
 
         def answer(response: Response | None) -> None:
             if not isinstance(response, AlterPartitionReassignmentsResponse):
@@ -113,6 +122,7 @@ class AdminApi:
             codes = dict(response.partitions)
             reply(
                 kind(
+                    allow_replication_factor_change=may_change_factor,
                     error_code=response.error_code,
                     error_message=None,
                     responses=tuple(
@@ -132,8 +142,9 @@ class AdminApi:
                 )
             )
 
-        wanted = tuple((tp, None if to is None else tuple(to)) for tp, to in targets)
-        self._broker.ask_controller(AlterPartitionReassignmentsRequest(wanted), answer)
+        wanted = tuple((tp, None if to is None else tuple(to)) for tp, to in targets.items())
+        asked = AlterPartitionReassignmentsRequest(wanted, may_change_factor)
+        self._broker.ask_controller(asked, answer)
 
     def list_partition_reassignments(
         self,

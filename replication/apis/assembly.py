@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from logstore.common.config import Properties
+from replication.apis.absent import AbsentFeatures
 from replication.apis.admin import AdminApi
 from replication.apis.common.config import ApisConfig
 from replication.apis.common.waits import MetadataWaits
@@ -77,6 +78,7 @@ def kafka_apis(
         TopicsApi(broker, config, waits),
         ConfigsApi(broker, waits, configs),
         AdminApi(broker),
+        AbsentFeatures(),
         TransactionApis(broker, transactions, groups.topic),
         GroupApis(broker, groups, topics),
     )

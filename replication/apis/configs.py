@@ -15,6 +15,7 @@ from replication.apis.common.topic_names import is_valid, missing_code
 from replication.apis.common.waits import Gathering, MetadataWaits
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
+from replication.common.errors import InvalidRequestError
 from replication.common.messages import (
     AlterableConfig,
     AlterConfigOp,
@@ -23,6 +24,7 @@ from replication.common.messages import (
     TopicResponse,
 )
 from replication.common.state import Endpoint
+from replication.common.topic_configs import THROTTLED
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 
@@ -34,6 +36,9 @@ MAX_DESCRIBED = 10_000
 class ResourceType(IntEnum):
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
 
 
 class ConfigSource(IntEnum):
@@ -51,6 +56,8 @@ class ConfigType(IntEnum):
     DOUBLE = 6
     LIST = 7
 
+
+FIRST_WITH_TYPES = 1  # of ListConfigResources
 
 # A topic's key under its broker-wide name (Kafka's ``ServerTopicConfigSynonyms``). Those that are
 # not here have the same name for both, or none for a broker.
@@ -76,15 +83,19 @@ BROKER_NAMES: Mapping[str, str] = {
     "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
     "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
 }
-NOT_OF_BROKERS = frozenset(
-    {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
-)
+WITHOUT_DEFAULT = ("segment.ms", "segment.jitter.ms", "flush.ms")
+"""Keys whose broker-wide names have no default in Kafka."""
+SEGMENT_BYTES_MIN = 1 << 20
+"""The least that a client can ask for since Kafka 4. The API in Python may ask for less."""
 
 
 class Synonym(NamedTuple):
     name: str
     value: str
     source: ConfigSource
+
+
+NO_BROKER_ID = Synonym("broker.id", "-1", ConfigSource.DEFAULT)
 
 
 class ConfigEntry(NamedTuple):
@@ -122,11 +133,11 @@ def _topic_configs(
         synonyms = []
         if name in own:
             synonyms.append(Synonym(name, present[name], ConfigSource.TOPIC))
-        if name not in NOT_OF_BROKERS:
+        if name not in THROTTLED:
             broker_name = BROKER_NAMES.get(name, name)
             if of_broker[name] != builtin[name]:
                 synonyms.append(Synonym(broker_name, of_broker[name], ConfigSource.STATIC_BROKER))
-            synonyms.append(Synonym(broker_name, builtin[name], ConfigSource.DEFAULT))
+            synonyms += _default(broker_name, name, builtin[name])
         source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
         entries.append(ConfigEntry(name, present[name], kind, source, False, tuple(synonyms)))
     return tuple(entries)
@@ -138,24 +149,38 @@ def broker_configs(configs: Iterable[Properties]) -> list[ConfigEntry]:
     for config in configs:
         present, builtin = config.to_properties(), type(config)().to_properties()
         for key, kind in _types(type(config)):
-            if key in NOT_OF_BROKERS:
+            if key in THROTTLED:
                 continue
             name = BROKER_NAMES.get(key, key) if isinstance(config, LogConfig) else key
-            synonyms = [Synonym(name, builtin[key], ConfigSource.DEFAULT)]
+            synonyms = _default(name, key, builtin[key])
             if present[key] != builtin[key]:
                 synonyms.insert(0, Synonym(name, present[key], ConfigSource.STATIC_BROKER))
-            entries.append(
-                ConfigEntry(name, present[key], kind, synonyms[0].source, True, tuple(synonyms))
-            )
+            source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
+            entries.append(ConfigEntry(name, present[key], kind, source, True, tuple(synonyms)))
     return entries
 
 
-def address_config(endpoints: Iterable[Endpoint]) -> ConfigEntry:
-    """Where clients reach a broker; a key of its own, since no configuration class has it."""
-    name = "advertised.listeners"
-    value = ",".join(f"{each.listener}://{each.host}:{each.port}" for each in endpoints)
-    own = Synonym(name, value, ConfigSource.STATIC_BROKER)
-    return ConfigEntry(name, value, ConfigType.LIST, own.source, True, (own,))
+def _default(broker_name: str, key: str, value: str) -> list[Synonym]:
+    """Where a broker has the default of ``key``, which topics call so."""
+    if key in WITHOUT_DEFAULT:
+        return []
+    if key == "retention.ms":
+        broker_name, value = "log.retention.hours", str(int(value) // 3_600_000)
+    return [Synonym(broker_name, value, ConfigSource.DEFAULT)]
+
+
+def identity_configs(broker_id: int, endpoints: Iterable[Endpoint]) -> list[ConfigEntry]:
+    """Who a broker is, and where clients reach it: keys that no configuration class has."""
+    addresses = ",".join(f"{each.listener}://{each.host}:{each.port}" for each in endpoints)
+    entries = []
+    for name, value, kind, others in (
+        ("advertised.listeners", addresses, ConfigType.LIST, ()),
+        ("broker.id", str(broker_id), ConfigType.INT, (NO_BROKER_ID,)),
+        ("node.id", str(broker_id), ConfigType.INT, ()),
+    ):
+        own = Synonym(name, value, ConfigSource.STATIC_BROKER)
+        entries.append(ConfigEntry(name, value, kind, own.source, True, (own, *others)))
+    return entries
 
 
 def _types(kind: type[Properties]) -> list[tuple[str, ConfigType]]:
@@ -163,7 +188,9 @@ def _types(kind: type[Properties]) -> list[tuple[str, ConfigType]]:
     found = []
     for each in fields(kind):  # type: ignore[arg-type]
         default = each.default
-        if isinstance(default, bool):
+        if each.metadata["key"] in THROTTLED:
+            config_type = ConfigType.LIST
+        elif isinstance(default, bool):
             config_type = ConfigType.BOOLEAN
         elif isinstance(default, int):
             small = each.metadata["high"] is not None
@@ -197,6 +224,7 @@ class ConfigsApi:
             ApiKey.DESCRIBE_CONFIGS: self.describe_configs,
             ApiKey.ALTER_CONFIGS: self.alter_configs,
             ApiKey.INCREMENTAL_ALTER_CONFIGS: self.incremental_alter_configs,
+            ApiKey.LIST_CONFIG_RESOURCES: self.list_config_resources,
         }
 
     # -- DescribeConfigs -----------------------------------------------------------------------
@@ -207,6 +235,9 @@ class ConfigsApi:
         """Every key with its value, or those asked for. A resource that is named twice is answered
         once, since an answer has some hundred times the bytes of a name (W-237)."""
         kind = wire.DescribeConfigsResponse
+        unknown = {each.resource_type for each in request.resources}.difference(ResourceType)
+        if unknown:  # refuses the whole request, as in Kafka
+            raise InvalidRequestError(f"resource types {sorted(unknown)}")
         asked: dict[tuple[int, str], set[str]] = {}  # without any: all keys
         for resource in request.resources:
             place = resource.resource_type, resource.resource_name
@@ -243,20 +274,43 @@ class ConfigsApi:
                     return TopicResponse(missing_code(name), f"there is no topic {name!r}")
                 return topic_configs(self._broker.log_manager.config, own)
             case ResourceType.BROKER:
+                if not name:  # keys that were altered for all brokers together: there are none
+                    return []
                 return self._not_this_broker(name) or [
-                    address_config(self._broker.endpoints),
+                    *identity_configs(self._broker.broker_id, self._broker.endpoints),
                     *broker_configs(self._configs),
                 ]
             case _:
                 return _unknown_type(resource_type)
 
     def _not_this_broker(self, name: str) -> TopicResponse | None:
-        """A broker answers for itself alone. The empty name stands for keys that all brokers share;
-        there are none here."""
+        """A broker answers for itself alone."""
         if name == str(self._broker.broker_id):
             return None
         reason = f"broker {self._broker.broker_id} does not know the configuration of {name!r}"
         return TopicResponse(ErrorCode.INVALID_REQUEST, reason)
+
+    # -- ListConfigResources -------------------------------------------------------------------
+
+    def list_config_resources(
+        self, received: ReceivedRequest, request: wire.ListConfigResourcesRequest, reply: Reply
+    ) -> None:
+        """What has a configuration. Version 0 asks for the metrics of clients, which are none."""
+        kind = wire.ListConfigResourcesResponse
+        wanted = dict.fromkeys(request.resource_types or ResourceType)
+        if received.api_version < FIRST_WITH_TYPES:
+            wanted = {ResourceType.CLIENT_METRICS: None}
+        elif not wanted.keys() <= set(ResourceType):
+            reply(kind(error_code=ErrorCode.UNSUPPORTED_VERSION))
+            return
+        brokers = [str(each) for each in self._metadata.live_brokers]
+        names: Mapping[int, Iterable[str]] = {
+            ResourceType.TOPIC: self._metadata.topics,
+            ResourceType.BROKER: brokers,
+            ResourceType.BROKER_LOGGER: brokers,
+        }
+        found = (kind.ConfigResource(name, each) for each in wanted for name in names.get(each, ()))
+        reply(kind(config_resources=tuple(found)))
 
     # -- AlterConfigs and IncrementalAlterConfigs ----------------------------------------------
 
@@ -373,10 +427,16 @@ class ConfigsApi:
     ) -> TopicResponse | None:
         match resource_type:
             case ResourceType.TOPIC:
-                if changes is None:
-                    return TopicResponse(ErrorCode.INVALID_REQUEST, "an unknown operation")
-                if not is_valid(name):
-                    return TopicResponse(ErrorCode.INVALID_REQUEST, f"{name!r} names no topic")
+                if changes is None or not name:
+                    reason = "an unknown operation" if name else "a topic without a name"
+                    return TopicResponse(ErrorCode.INVALID_REQUEST, reason)
+                given = [each for each in changes if each.operation is not AlterConfigOp.DELETE]
+                if any(each.value is None for each in given):
+                    return TopicResponse(ErrorCode.INVALID_REQUEST, "a key without a value")
+                if len({each.name for each in changes}) < len(changes):
+                    return TopicResponse(ErrorCode.INVALID_REQUEST, "a configuration key twice")
+                if is_valid(name):
+                    return too_small_segment((each.name, each.value) for each in given)
                 return None
             case ResourceType.BROKER:
                 return TopicResponse(
@@ -401,6 +461,21 @@ def _is_made(change: AlterableConfig, own: Mapping[str, str]) -> bool:
 
 def _parts(text: str) -> set[str]:
     return set(map(str.strip, text.split(","))) - {""}
+
+
+def too_small_segment(configs: Iterable[tuple[str, str | None]]) -> TopicResponse | None:
+    """The refusal of segments that a client may not have; None if they are large enough."""
+    for name, value in configs:
+        if name != "segment.bytes" or value is None:
+            continue
+        try:
+            is_small = int(value) < SEGMENT_BYTES_MIN
+        except ValueError:  # which is said where all values are checked
+            continue
+        if is_small:
+            reason = f"segment.bytes = {value} is below its minimum {SEGMENT_BYTES_MIN}"
+            return TopicResponse(ErrorCode.INVALID_CONFIG, reason)
+    return None
 
 
 def _unknown_type(resource_type: int) -> TopicResponse:

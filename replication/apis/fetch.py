@@ -9,6 +9,7 @@ from checkpoints.types import TopicPartition
 from replication.apis.common.addresses import listener_of, node_endpoints
 from replication.apis.common.config import ApisConfig
 from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.refusals import refusal
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import (
@@ -26,7 +27,6 @@ from replication.network import CLOSE
 from replication.protocol import ZERO_UUID, ApiKey
 from replication.protocol import messages as wire
 
-FIRST_WITH_ZSTD = 10
 FIRST_WITH_LEADERS = 12
 FIRST_WITH_IDS = 13
 FIRST_WITH_REPLICA_STATE = 15
@@ -48,6 +48,9 @@ class FetchApi:
     def fetch(self, received: ReceivedRequest, request: wire.FetchRequest, reply: Reply) -> None:
         """Read records. Answered at once, or when there is enough to read."""
         version = received.api_version
+        if not 0 <= request.isolation_level <= IsolationLevel.READ_COMMITTED:  # as Kafka does
+            reply(refusal(ApiKey.FETCH, version, request, ErrorCode.UNKNOWN_SERVER_ERROR))
+            return
         with_ids = version >= FIRST_WITH_IDS
         replica_id, replica_epoch = request.replica_id, UNKNOWN_EPOCH
         if version >= FIRST_WITH_REPLICA_STATE:
@@ -74,7 +77,7 @@ class FetchApi:
             request.max_wait_ms,
             request.min_bytes,
             min(request.max_bytes, self._max_bytes),
-            IsolationLevel(request.isolation_level == IsolationLevel.READ_COMMITTED),
+            IsolationLevel(request.isolation_level),
             request.rack_id,
             request.session_id,
             request.session_epoch,
@@ -116,7 +119,7 @@ class FetchApi:
                 kind.FetchableTopicResponse(
                     topic,
                     topic_id or ZERO_UUID,
-                    tuple([self._part(part, version, is_committed) for part in parts]),
+                    tuple([_part(part, version, is_committed) for part in parts]),
                 )
                 for (topic, topic_id), parts in groupby(response.partitions, _topic_of)
             ]
@@ -134,20 +137,6 @@ class FetchApi:
             responses=topics,
             node_endpoints=endpoints,
         )
-
-    def _part(
-        self, found: FetchPartitionResponse, version: int, is_committed: bool
-    ) -> wire.FetchResponse.PartitionData:
-        if version < FIRST_WITH_ZSTD and self._packs_with_zstd(found.tp):
-            found = FetchPartitionResponse(found.tp, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
-        return _part(found, version, is_committed)
-
-    def _packs_with_zstd(self, tp: TopicPartition) -> bool:
-        """Whether the topic's own codec is zstd. In other topics a producer may have used it too;
-        such batches are served in every version, since some old clients can unpack them."""
-        partition = self._broker.replica_manager.partitions.get(tp)
-        log = None if partition is None else partition.log
-        return log is not None and log.config.compression_type == "zstd"
 
 
 def _takes_slices(received: ReceivedRequest, replica_id: int) -> bool:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from checkpoints.types import TopicPartition
+from replication.apis.common import operations
 from replication.apis.common.addresses import endpoint_of, listener_of
 from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
 from replication.apis.common.waits import Gathering
@@ -147,12 +148,14 @@ class GroupApis:
         """Name the coordinators. The first request has their topic made, and does not wait."""
         kind = wire.FindCoordinatorResponse
         several = received.api_version >= COORDINATOR_KEYS
-        keys = tuple(dict.fromkeys(request.coordinator_keys)) if several else (request.key,)
+        keys = request.coordinator_keys if several else (request.key,)
+        searched = frozenset(keys)
 
         topic = None
         if request.key_type in list(CoordinatorType):
             topic = self._topics.get(CoordinatorType(request.key_type))
-        coordinators = tuple(self._coordinator(received, key, topic) for key in keys)
+        by_key = {key: self._coordinator(received, key, topic) for key in searched}
+        coordinators = tuple(by_key[key] for key in keys)
         if several:
             reply(kind(coordinators=coordinators))
             return
@@ -554,6 +557,7 @@ class GroupApis:
                     topic.name, tuple(kind.OffsetDeleteResponsePartition(*each) for each in codes)
                 )
                 for topic, codes in _answered(topics, refused, dict(result.partitions))
+                if codes or self._metadata.topic_id(topic.name) is None
             ]
             reply(kind(topics=tuple(found)))
 
@@ -565,13 +569,17 @@ class GroupApis:
         self, received: ReceivedRequest, request: wire.DescribeGroupsRequest, reply: Reply
     ) -> None:
         kind = wire.DescribeGroupsResponse
+        # Each once, unlike Kafka: a short request for one large group would have a huge answer.
         names = tuple(dict.fromkeys(request.groups))
         gathering: Gathering[wire.DescribeGroupsResponse.DescribedGroup] = Gathering(
             len(names), lambda groups: reply(kind(groups=tuple(groups)))
         )
 
         def answer(at: int, name: str, result: object) -> None:
-            gathering.take(at, _described(name, result, received.api_version))
+            found = _described(name, result, received.api_version)
+            if request.include_authorized_operations and found.error_code is ErrorCode.NONE:
+                found = found._replace(authorized_operations=operations.OF_GROUPS)
+            gathering.take(at, found)
 
         for at, name in enumerate(names):
             self._groups.request(name, DescribeGroup(name), partial(answer, at, name))

@@ -9,6 +9,7 @@ from functools import partial
 
 from checkpoints.loggers import get_logger
 from logstore.format.filenames import CLUSTER_METADATA
+from replication.apis.common import operations
 from replication.apis.common.addresses import listener_of
 from replication.apis.common.config import ApisConfig
 from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
@@ -76,10 +77,13 @@ class MetadataApi:
                 wire.MetadataResponse.MetadataResponseTopic(
                     ErrorCode.INVALID_REQUEST, each.name or "", each.topic_id
                 )
-                for each in asked
+                for each in request.topics or ()
             ]
-            reply(self._response(received, self._known(()), refused))
+            reply(wire.MetadataResponse(topics=tuple(refused)))
             return
+        reply = _with_operations(request, reply)
+        if asked is not None and any(each.name is None for each in asked):
+            asked = [each for each in asked if each.name is None]
         may_create = self._config.auto_create_topics_enable and (
             version < FIRST_WITH_PERMISSION or request.allow_auto_topic_creation
         )
@@ -171,7 +175,6 @@ class MetadataApi:
                     if is_known
                     else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
                     error_message="only brokers are served here",
-                    endpoint_type=request.endpoint_type,
                 )
             )
             return
@@ -187,6 +190,9 @@ class MetadataApi:
                     )
                     for broker_id, endpoint in endpoints.items()
                 ),
+                cluster_authorized_operations=operations.OF_CLUSTERS
+                if request.include_cluster_authorized_operations
+                else operations.NOT_ASKED,
             )
         )
 
@@ -218,18 +224,23 @@ class MetadataApi:
         next_cursor = None
         for name in names:
             parts = by_topic.get(name)
-            if parts is None:
-                if not is_all:
-                    code = missing_code(name)
-                    topics.append(kind.DescribeTopicPartitionsResponseTopic(code, name))
-                continue
             first = 0
             if cursor is not None and cursor.topic_name == name:
                 first = cursor.partition_index
-            wanted = [part for part in parts if part.tp.partition >= first]
             if not left:
                 next_cursor = kind.Cursor(name, first)
                 break
+            if parts is None:
+                if not is_all:
+                    topics.append(
+                        kind.DescribeTopicPartitionsResponseTopic(
+                            missing_code(name),
+                            name,
+                            topic_authorized_operations=operations.OF_TOPICS,
+                        )
+                    )
+                continue
+            wanted = [part for part in parts if part.tp.partition >= first]
             page, rest = wanted[:left], wanted[left:]
             left -= len(page)
             topics.append(
@@ -239,6 +250,7 @@ class MetadataApi:
                     known.topic_ids[name] or ZERO_UUID,
                     name in INTERNAL_TOPICS,
                     tuple(self._described(part, endpoints) for part in page),
+                    operations.OF_TOPICS,
                 )
             )
             if rest:
@@ -285,6 +297,29 @@ def is_led(broker: Broker, topic: str) -> bool:
     """Whether clients can be told a leader of each partition of a topic that exists."""
     tps = broker.metadata.partitions_of(topic)
     return bool(tps) and all(map(broker.knows_leader, tps))
+
+
+def _with_operations(request: wire.MetadataRequest, reply: Reply) -> Reply:
+    """``reply`` with the operations that are authorized, where they are asked for."""
+    of_topics = request.include_topic_authorized_operations
+    of_cluster = request.include_cluster_authorized_operations
+    if not of_topics and not of_cluster:
+        return reply
+
+    def answer(message: wire.MetadataResponse) -> None:
+        topics = tuple(
+            topic
+            if topic.name is None
+            else topic._replace(topic_authorized_operations=operations.OF_TOPICS)
+            for topic in message.topics
+        )
+        if of_topics:
+            message = message._replace(topics=topics)
+        if of_cluster:
+            message = message._replace(cluster_authorized_operations=operations.OF_CLUSTERS)
+        reply(message)
+
+    return answer
 
 
 def _asked(topic: wire.MetadataRequest.MetadataRequestTopic, version: int) -> TopicNameOrId:

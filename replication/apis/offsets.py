@@ -9,6 +9,7 @@ from typing import TypeVar
 from checkpoints.types import TopicPartition
 from logstore.log.reading.reading import EARLIEST, LATEST, MAX_TIMESTAMP
 from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.refusals import refusal
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
 from replication.common.internal_topics import INTERNAL_TOPICS
@@ -36,6 +37,7 @@ T = TypeVar("T")
 FIRST_WITH_EPOCHS = 4
 FIRST_WITH_NOT_AVAILABLE = 5
 EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
+ELSEWHERE = (LATEST_TIERED, EARLIEST_PENDING_UPLOAD)  # where nothing is kept
 # The first version in which a client may ask for it.
 SPECIAL = {
     LATEST: 1,
@@ -66,6 +68,9 @@ class OffsetsApi:
     ) -> None:
         """Find offsets by special timestamp, or of the first record at or after a time."""
         version, kind = received.api_version, wire.ListOffsetsResponse
+        if not 0 <= request.isolation_level <= IsolationLevel.READ_COMMITTED:  # as Kafka does
+            reply(refusal(ApiKey.LIST_OFFSETS, version, request, ErrorCode.UNKNOWN_SERVER_ERROR))
+            return
         asked = [
             (TopicPartition(topic.name, part.partition_index), part)
             for topic in request.topics
@@ -75,7 +80,7 @@ class OffsetsApi:
         own = [
             kind.ListOffsetsPartitionResponse(part.partition_index, ErrorCode.INVALID_REQUEST)
             if counts[tp] > 1
-            else self._without_log(tp, part, version)
+            else _unsupported(part, version)
             for tp, part in asked
         ]
 
@@ -84,7 +89,13 @@ class OffsetsApi:
                 reply(CLOSE)
                 return
             found = iter(response.partitions)
-            parts = iter([_listed(next(found), version) if p is None else p for p in own])
+            listed = []
+            for (_, part), known in zip(asked, own, strict=True):
+                each = _listed(next(found), version) if known is None else known
+                if part.timestamp in ELSEWHERE and not each.error_code:
+                    each = kind.ListOffsetsPartitionResponse(part.partition_index)
+                listed.append(each)
+            parts = iter(listed)
             topics = tuple(
                 kind.ListOffsetsTopicResponse(
                     topic.name, tuple(_take(parts, len(topic.partitions)))
@@ -96,33 +107,15 @@ class OffsetsApi:
         wanted = tuple(
             ListOffsetsPartition(
                 tp,
-                EARLIEST if part.timestamp == EARLIEST_LOCAL else part.timestamp,
+                EARLIEST if part.timestamp in (EARLIEST_LOCAL, *ELSEWHERE) else part.timestamp,
                 part.current_leader_epoch,
             )
             for (tp, part), known in zip(asked, own, strict=True)
             if known is None
         )
-        level = IsolationLevel(request.isolation_level == IsolationLevel.READ_COMMITTED)
+        level = IsolationLevel(request.isolation_level)
         replica_id = max(request.replica_id, CONSUMER)
         self._broker.handle(ListOffsetsRequest(wanted, replica_id, level), answer)
-
-    def _without_log(
-        self,
-        tp: TopicPartition,
-        asked: wire.ListOffsetsRequest.ListOffsetsPartition,
-        version: int,
-    ) -> wire.ListOffsetsResponse.ListOffsetsPartitionResponse | None:
-        """The answer where no log has to be looked at, or None."""
-        kind = wire.ListOffsetsResponse.ListOffsetsPartitionResponse
-        timestamp = asked.timestamp
-        if timestamp < 0 and version < SPECIAL.get(timestamp, version + 1):
-            return kind(asked.partition_index, ErrorCode.UNSUPPORTED_VERSION)
-        if (
-            timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD)  # nothing is kept elsewhere
-            and self._broker.metadata.registration(tp) is not None
-        ):
-            return kind(asked.partition_index)
-        return None
 
     def offset_for_leader_epoch(
         self, received: ReceivedRequest, request: wire.OffsetForLeaderEpochRequest, reply: Reply
@@ -215,6 +208,16 @@ class OffsetsApi:
 
 def _take(found: Iterator[T], count: int) -> list[T]:
     return [next(found) for _ in range(count)]
+
+
+def _unsupported(
+    asked: wire.ListOffsetsRequest.ListOffsetsPartition, version: int
+) -> wire.ListOffsetsResponse.ListOffsetsPartitionResponse | None:
+    """The answer to a special timestamp that the version does not have; None to any other."""
+    if asked.timestamp >= 0 or version >= SPECIAL.get(asked.timestamp, version + 1):
+        return None
+    kind = wire.ListOffsetsResponse.ListOffsetsPartitionResponse
+    return kind(asked.partition_index, ErrorCode.UNSUPPORTED_VERSION)
 
 
 def _listed(

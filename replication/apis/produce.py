@@ -71,15 +71,14 @@ class ProduceApi:
             for index, data in topic.partition_data:
                 tp = TopicPartition(name or "", index)
                 records: Any = data or b""  # of a request: only answers have slices
+                refusal = _refusal_of(tp, records, version, has_name=has_name)
+                if refusal is not None and refusal.error_code in OF_ALL:
+                    reply(_refused(request, refusal) if request.acks else CLOSE)
+                    return
                 if name is None:
-                    refusal: Part | None = Part(index, ErrorCode.UNKNOWN_TOPIC_ID, -1)
-                else:
-                    refusal = _refusal_of(tp, records, version, has_name=has_name)
-                    if refusal is not None and refusal.error_code in OF_ALL:
-                        reply(_refused(request, refusal) if request.acks else CLOSE)
-                        return
-                    if refusal is not None and self._metadata.registration(tp) is None:
-                        refusal = None  # a missing partition comes before any other fault
+                    refusal = Part(index, ErrorCode.UNKNOWN_TOPIC_ID, -1)
+                elif refusal is not None and self._metadata.registration(tp) is None:
+                    refusal = None  # a missing partition comes before any other fault
                 if refusal is None:
                     wanted.append(ProducePartition(tp, records))
                 else:
@@ -178,7 +177,8 @@ def _refusal_of(
     size, magic, attributes = front_of(records)
     if size < len(records) and is_unreadable(records):
         return _refusal_of_other(index, records)
-    if attributes & CODEC_MASK == ZSTD and magic == MAGIC and version < FIRST_WITH_ZSTD:
+    has_zstd = attributes & CODEC_MASK == ZSTD and magic == MAGIC and size <= len(records)
+    if has_zstd and version < FIRST_WITH_ZSTD:
         reason = f"zstd needs version {FIRST_WITH_ZSTD}"
         return Part(index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, -1, error_message=reason)
     if size != len(records) or magic != MAGIC:

@@ -14,7 +14,7 @@ from replication.apis.common.config import ApisConfig
 from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
 from replication.apis.common.topic_names import TopicNameOrId, is_valid
 from replication.apis.common.waits import Gathering, MetadataWaits
-from replication.apis.configs import topic_configs
+from replication.apis.configs import too_small_segment, topic_configs
 from replication.apis.metadata import is_led
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
@@ -29,6 +29,7 @@ from replication.common.messages import (
     Response,
     TopicResponse,
 )
+from replication.common.topic_configs import check_topic_config
 from replication.protocol import ZERO_UUID, ApiKey
 from replication.protocol import messages as wire
 
@@ -159,13 +160,16 @@ class TopicsApi:
                 topic.name,
                 error_code=answer.error_code,
                 error_message=answer.error_message or None,
-                configs=None,
             )
         config = {each.name: each.value or "" for each in topic.configs}
         defaults = self._broker.config
         configs = tuple(
             wire.CreateTopicsResponse.CreatableTopicConfigs(
-                each.name, each.value, each.read_only, each.config_source, each.is_sensitive
+                each.name,
+                config.get(each.name, each.value),  # as it was given
+                each.read_only,
+                each.config_source,
+                each.is_sensitive,
             )
             for each in topic_configs(self._broker.log_manager.config, config)
         )
@@ -182,7 +186,6 @@ class TopicsApi:
                 topic.name,
                 error_code=ErrorCode.REQUEST_TIMED_OUT,
                 error_message="the topic is made, and its leaders are not known in time",
-                configs=None,
             )
         topic_id = self._metadata.topic_id(topic.name) or ZERO_UUID
         return kind(topic.name, topic_id, 0, None, 0, count, factor, configs)
@@ -193,12 +196,19 @@ class TopicsApi:
         self, received: ReceivedRequest, request: wire.DeleteTopicsRequest, reply: Reply
     ) -> None:
         """Answered when this broker does not know the topics any more, or after the time-out."""
-        wanted = [TopicNameOrId(name, ZERO_UUID) for name in request.topic_names]
-        wanted += [TopicNameOrId(topic.name, topic.topic_id) for topic in request.topics]
-        by_name = Counter(each.name for each in wanted if each.name is not None)
-        by_id = Counter(each.topic_id for each in wanted if each.topic_id != ZERO_UUID)
+        asked_for = [TopicNameOrId(name, ZERO_UUID) for name in request.topic_names]
+        asked_for += [TopicNameOrId(topic.name, topic.topic_id) for topic in request.topics]
+        by_name = Counter(each.name for each in asked_for if each.name is not None)
+        by_id = Counter(each.topic_id for each in asked_for if each.topic_id != ZERO_UUID)
+        # A topic that stands twice is answered once. What names none stands for itself each time.
+        nobody = TopicNameOrId(None, ZERO_UUID)
+        once = {(each, at if each == nobody else 0): each for at, each in enumerate(asked_for)}
+        wanted = list(once.values())
         # Looked up before anything is deleted: an answer names the topic that an id stood for.
-        names = [each.name or self._metadata.topic_name(each.topic_id) for each in wanted]
+        names = [
+            self._metadata.topic_name(each.topic_id) if each.name is None else each.name
+            for each in wanted
+        ]
         ids = [
             each.topic_id if each.name is None else self._metadata.topic_id(each.name)
             for each in wanted
@@ -256,7 +266,7 @@ class TopicsApi:
                 code = ErrorCode.REQUEST_TIMED_OUT
             if code is ErrorCode.UNKNOWN_TOPIC_ID and each.name is not None:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            is_found = code is not ErrorCode.UNKNOWN_TOPIC_ID
+            is_found = code not in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INVALID_REQUEST)
             name = names[at] if is_found else each.name
             topic_id = (ids[at] if is_found else each.topic_id) or ZERO_UUID
             if received.api_version < FIRST_WITH_IDS:
@@ -351,9 +361,11 @@ def _creation(
     for each in topic.configs:
         if each.value is None:
             raise ResponseError(ErrorCode.INVALID_CONFIG, f"{each.name} without a value")
-        if each.name in config:
-            raise ResponseError(ErrorCode.INVALID_CONFIG, f"{each.name} twice")
-        config[each.name] = each.value
+        config[each.name] = each.value  # of two the last one counts
+    small = too_small_segment(config.items())
+    if small is not None:
+        raise ResponseError(small.error_code, small.error_message)
+    check_topic_config(config)  # what is wrong with a configuration comes before an assignment
     if not topic.assignments:
         return CreateTopicRequest(
             topic.name,

@@ -7,6 +7,7 @@ from functools import partial
 
 from checkpoints.types import TopicPartition
 from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.patterns import InvalidPatternError, Pattern
 from replication.apis.common.waits import Gathering
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
@@ -343,19 +344,24 @@ class TransactionApis:
         self, received: ReceivedRequest, request: wire.ListTransactionsRequest, reply: Reply
     ) -> None:
         kind = wire.ListTransactionsResponse
+        try:
+            text = request.transactional_id_pattern
+            pattern = Pattern(text) if text else None
+        except InvalidPatternError:
+            reply(kind(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION))
+            return
         known = {state.kafka_name for state in TransactionState}
         states, ids = frozenset(request.state_filters), frozenset(request.producer_id_filters)
-        unknown = tuple(name for name in request.state_filters if name not in known)
+        unknown = tuple(dict.fromkeys(each for each in request.state_filters if each not in known))
         now_ms = self._broker.runtime.clock.wall_ms()
 
         def wanted(one: TransactionMetadata) -> bool:
             return (
                 (not states or one.state.kafka_name in states)
                 and (not ids or one.producer_id in ids)
-                and (
-                    request.duration_filter < 0
-                    or (one.start_ms >= 0 and now_ms - one.start_ms > request.duration_filter)
-                )
+                and (pattern is None or pattern.matches(one.transactional_id))
+                # An id without a transaction has the start -1, and so is older than any.
+                and (request.duration_filter < 0 or now_ms - one.start_ms > request.duration_filter)
             )
 
         def answered(code: ErrorCode, found: list[TransactionMetadata]) -> None:
@@ -415,6 +421,7 @@ def _markers_answered(
                 ),
             )
             for marker, codes in zip(request.markers, answers, strict=True)
+            if any(topic.partition_indexes for topic in marker.topics)
         )
     )
 

@@ -67,7 +67,8 @@ MAX_PORT = 65_535
 @click.option(
     "--advertise",
     metavar="HOST",
-    help="Host by which clients reach the brokers, where that is not the one they listen on.",
+    help="Host by which clients reach the brokers, where that is not the one they listen on. With "
+    "other ports: --config advertised.listeners=PLAINTEXT://HOST:PORT.",
 )
 @click.option(
     "--http",

@@ -16,5 +16,6 @@ __all__ = [
     "retrying",
     "runtime",
     "state",
+    "topic_configs",
     "transport",
 ]

@@ -63,6 +63,7 @@ class ErrorCode(IntEnum):
     CONCURRENT_TRANSACTIONS = 51
     TRANSACTION_COORDINATOR_FENCED = 52
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    SECURITY_DISABLED = 54
     OPERATION_NOT_ATTEMPTED = 55
     KAFKA_STORAGE_ERROR = 56
     LOG_DIR_NOT_FOUND = 57
@@ -92,6 +93,8 @@ class ErrorCode(IntEnum):
     UNSTABLE_OFFSET_COMMIT = 88
     THROTTLING_QUOTA_EXCEEDED = 89
     PRODUCER_FENCED = 90
+    RESOURCE_NOT_FOUND = 91
+    DUPLICATE_RESOURCE = 92
     INVALID_UPDATE_VERSION = 95
     UNKNOWN_TOPIC_ID = 100
     INCONSISTENT_TOPIC_ID = 103
@@ -107,6 +110,7 @@ class ErrorCode(IntEnum):
     MISMATCHED_ENDPOINT_TYPE = 114
     UNSUPPORTED_ENDPOINT_TYPE = 115
     TRANSACTION_ABORTABLE = 120
+    INVALID_REGULAR_EXPRESSION = 128
 
 
 FRONT_DOOR_CODES = (
@@ -151,6 +155,10 @@ FRONT_DOOR_CODES = (
     ErrorCode.MISMATCHED_ENDPOINT_TYPE,
     ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
     ErrorCode.TRANSACTION_ABORTABLE,
+    ErrorCode.SECURITY_DISABLED,
+    ErrorCode.RESOURCE_NOT_FOUND,
+    ErrorCode.DUPLICATE_RESOURCE,
+    ErrorCode.INVALID_REGULAR_EXPRESSION,
 )
 """What only the coordinators of groups and transactions, and those who speak to clients, answer
 with: no broker, controller or replica gives or gets one of these in a request to another."""

@@ -352,6 +352,7 @@ class AlterPartitionReassignmentsRequest(NamedTuple):
     """Move partitions to other replicas; None gives up the move that is under way (R-62)."""
 
     targets: tuple[tuple[TopicPartition, tuple[int, ...] | None], ...]
+    may_change_factor: bool = True
 
 
 class AlterPartitionReassignmentsResponse(NamedTuple):

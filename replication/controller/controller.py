@@ -530,7 +530,7 @@ def _reassignment(
     def answer(verdicts: Mapping[TopicPartition, ErrorCode]) -> None:
         reply(AlterPartitionReassignmentsResponse(ErrorCode.NONE, tuple(verdicts.items())))
 
-    return term.reassignment_task(dict(request.targets), answer)
+    return term.reassignment_task(dict(request.targets), answer, request.may_change_factor)
 
 
 # For each request the event that serves it, and the answer if it cannot.

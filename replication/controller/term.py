@@ -316,7 +316,10 @@ class ControllerTerm:
         self._commit(self._decisions.rebalance())
 
     def reassignment_task(
-        self, targets: Mapping[TopicPartition, tuple[int, ...] | None], reply: Reassigned
+        self,
+        targets: Mapping[TopicPartition, tuple[int, ...] | None],
+        reply: Reassigned,
+        may_change_factor: bool = True,
     ) -> Task:
         """Make an event that remembers which moves it has tried to begin or to cancel (R-62)."""
         tried: set[TopicPartition] = set()
@@ -328,7 +331,7 @@ class ControllerTerm:
             for tp, target in targets.items():
                 verdicts[tp] = ErrorCode.NONE
                 try:
-                    move = move_to(tp, target, self.context)
+                    move = move_to(tp, target, self.context, may_change_factor)
                 except LogstoreError as error:
                     code = error_code_of(error)
                     if code is not ErrorCode.NO_REASSIGNMENT_IN_PROGRESS or tp not in tried:

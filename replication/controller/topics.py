@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
 from logstore.common.config import LogConfig
-from logstore.common.errors import ConfigError, InvalidTopicError
+from logstore.common.errors import InvalidTopicError
 from logstore.common.random_id import new_uuid
 from logstore.format.filenames import CLUSTER_METADATA, validate_topic
 from replication.common.config import ReplicationConfig
@@ -20,12 +20,11 @@ from replication.common.messages import (
     CreateTopicRequest,
     IncrementalAlterConfigsRequest,
 )
-from replication.common.quota import parse_throttled_replicas
 from replication.common.state import TopicAssignment, TopicPartition
+from replication.common.topic_configs import THROTTLED, check_topic_config
 from replication.controller.context import ControllerContext
 
 MAX_PARTITIONS = 10_000  # the most partitions of a topic, which are all in its node
-THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 LISTS = ("cleanup.policy", *THROTTLED)
 
 
@@ -47,7 +46,7 @@ def new_topic(
     other = context.names.get(name.replace(".", "_"))
     if other is not None:
         raise InvalidTopicError(f"topic {name!r} collides with {other!r}")
-    _check_config(request.config)
+    check_topic_config(request.config)
     if request.assignment is None:
         partitions = (
             config.num_partitions if request.partitions == BROKER_DEFAULT else request.partitions
@@ -109,19 +108,19 @@ def altered_config(
     """The new configuration of a topic.
 
     Raises:
-        ResponseError: UNKNOWN_TOPIC_OR_PARTITION; INVALID_REQUEST: a key twice, or without a value;
-            INVALID_CONFIG: an unknown key, a bad value, or a key that is no list.
+        InvalidTopicError: no topic can have that name.
+        ResponseError: INVALID_REQUEST: a key twice, or without a value; INVALID_CONFIG: an unknown
+            key, a bad value, or a key that is no list; UNKNOWN_TOPIC_OR_PARTITION.
     """
     name = request.topic
-    if name not in context.topics or name in context.deleting:
-        raise ResponseError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
-    topic = context.topics[name]
     if len({each.name for each in request.configs}) < len(request.configs):
         raise ResponseError(ErrorCode.INVALID_REQUEST, "a configuration key twice")
-    present, config = topic.config.to_properties(), dict(topic.assignment.config)
+    is_known = name in context.topics and name not in context.deleting
+    present, config = LogConfig().to_properties(), dict[str, str]()
+    if is_known:
+        topic = context.topics[name]
+        present, config = topic.config.to_properties(), dict(topic.assignment.config)
     for key, value, operation in request.configs:
-        if key not in present:
-            raise ResponseError(ErrorCode.INVALID_CONFIG, f"unknown configuration key {key!r}")
         if operation is AlterConfigOp.DELETE:
             config.pop(key, None)
         elif value is None:
@@ -132,7 +131,10 @@ def altered_config(
             raise ResponseError(ErrorCode.INVALID_CONFIG, f"{key} is not a list")
         else:
             config[key] = _changed_list(present[key], value, operation)
-    _check_config(config)
+    validate_topic(name)
+    check_topic_config(config)
+    if not is_known:  # Kafka says what is wrong with the values first
+        raise ResponseError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
     return config
 
 
@@ -145,23 +147,6 @@ def _changed_list(present: str, value: str, operation: AlterConfigOp) -> str:
 
 def _parts(text: str) -> list[str]:
     return [part for part in map(str.strip, text.split(",")) if part]
-
-
-def _check_config(config: Mapping[str, str]) -> None:
-    """Check that every value is text, because the tree could not be read otherwise.
-
-    Raises:
-        ResponseError: INVALID_CONFIG.
-    """
-    try:
-        for key, value in config.items():
-            if not isinstance(value, str):
-                raise ConfigError(f"{key} = {value!r} is not text")
-            if key in THROTTLED:
-                parse_throttled_replicas(value, 0)
-        LogConfig.from_properties(config)
-    except ConfigError as error:
-        raise ResponseError(ErrorCode.INVALID_CONFIG, str(error)) from error
 
 
 def _check_count(partitions: int) -> None:
@@ -197,13 +182,16 @@ def spread(
     Raises:
         ResponseError: INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR.
     """
+    factor = ResponseError(
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+        f"replication factor {replication_factor} with {len(brokers)} live brokers",
+    )
+    if replication_factor < 1:
+        raise factor
     if partitions < 1:
         raise ResponseError(ErrorCode.INVALID_PARTITIONS, f"{partitions} partitions")
-    if not 1 <= replication_factor <= len(brokers):
-        raise ResponseError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {replication_factor} with {len(brokers)} live brokers",
-        )
+    if replication_factor > len(brokers):
+        raise factor
     count = len(brokers)
     shift = start
     if start is None or shift is None:
@@ -256,7 +244,10 @@ class Reassignment(NamedTuple):
 
 
 def move_to(
-    tp: TopicPartition, target: tuple[int, ...] | None, context: ControllerContext
+    tp: TopicPartition,
+    target: tuple[int, ...] | None,
+    context: ControllerContext,
+    may_change_factor: bool = True,
 ) -> Reassignment:
     """The move from the present replicas to ``target``; None cancels the present move.
 
@@ -265,7 +256,8 @@ def move_to(
     Raises:
         ResponseError: UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS;
             INVALID_REPLICA_ASSIGNMENT: as ``check_replicas``, or all replicas with the committed
-            records would leave.
+            records would leave; INVALID_REPLICATION_FACTOR: more or fewer replicas, which the
+            request forbids.
     """
     if not context.is_active(tp):
         raise ResponseError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -278,6 +270,9 @@ def move_to(
             raise ResponseError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
         target = original
     check_replicas(target, context)
+    if not may_change_factor and len(target) != len(original):
+        message = f"{len(target)} replicas in place of {len(original)}"
+        raise ResponseError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
     removing = tuple(r for r in original if r not in target)
     replicas = target + removing
     now = context.partitions[tp]

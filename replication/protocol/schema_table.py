@@ -6,10 +6,11 @@ one. ``>`` begins the fields of the request, ``<`` those of the response::
     [#tag] name type[?[versions that may be null]] [versions that have it] [=default] [!]
 
 A version is ``7``, ``2-9`` or ``7+``; without one a field is in all versions of what holds it.
-Types: ``bool i8 i16 i32 i64 str bytes records uuid``, ``[type]`` for an array, ``Name {fields}``
-for a structure, and ``Name`` alone for one that stands further up. A default is given where it is
-not zero, empty or false. ``!`` marks a field that may not be lost: a message in which it is set
-cannot be written in a version without it. All other fields are left out there.
+Types: ``bool i8 i16 i32 i64 f64 str bytes records uuid``, ``[type]`` for an array,
+``Name {fields}`` for a structure, and ``Name`` alone for one that stands further up. A
+default is given where it is not zero, empty or false. ``!`` marks a field that may not be lost: a
+message in which it is set cannot be written in a version without it. All other fields are left out
+there.
 
 ``RECORDS`` has messages that lie in records instead: keys and values of the coordinators' topics.
 
@@ -262,6 +263,27 @@ TABLE = """
 < throttle_time_ms i32, topics [TxnOffsetCommitResponseTopic {name str,
   partitions [TxnOffsetCommitResponsePartition {partition_index i32, error_code i16}]}]
 
+29 DescribeAcls 1-3 flexible 2+
+> resource_type_filter i8, resource_name_filter str?, pattern_type_filter i8 =3,
+  principal_filter str?, host_filter str?, operation i8, permission_type i8
+< throttle_time_ms i32, error_code i16, error_message str?,
+  resources [DescribeAclsResource {resource_type i8, resource_name str, pattern_type i8 =3,
+  acls [AclDescription {principal str, host str, operation i8, permission_type i8}]}]
+
+30 CreateAcls 1-3 flexible 2+
+> creations [AclCreation {resource_type i8, resource_name str, resource_pattern_type i8 =3,
+  principal str, host str, operation i8, permission_type i8}]
+< throttle_time_ms i32, results [AclCreationResult {error_code i16, error_message str?}]
+
+31 DeleteAcls 1-3 flexible 2+
+> filters [DeleteAclsFilter {resource_type_filter i8, resource_name_filter str?,
+  pattern_type_filter i8 =3, principal_filter str?, host_filter str?, operation i8,
+  permission_type i8}]
+< throttle_time_ms i32, filter_results [DeleteAclsFilterResult {error_code i16,
+  error_message str?, matching_acls [DeleteAclsMatchingAcl {error_code i16, error_message str?,
+  resource_type i8, resource_name str, pattern_type i8 =3, principal str, host str,
+  operation i8, permission_type i8}]}]
+
 32 DescribeConfigs 1-4 flexible 4+
 > resources [DescribeConfigsResource {resource_type i8, resource_name str,
   configuration_keys [str]?}], include_synonyms bool, include_documentation bool 3+ !
@@ -335,6 +357,18 @@ TABLE = """
 < error_code i16, throttle_time_ms i32, topics [OffsetDeleteResponseTopic {name str,
   partitions [OffsetDeleteResponsePartition {partition_index i32, error_code i16}]}]
 
+48 DescribeClientQuotas 0-1 flexible 1
+> components [ComponentData {entity_type str, match_type i8, match str?}], strict bool
+< throttle_time_ms i32, error_code i16, error_message str?,
+  entries [EntryData {entity [EntityData {entity_type str, entity_name str?}],
+  values [ValueData {key str, value f64}]}]?
+
+50 DescribeUserScramCredentials 0 flexible 0+
+> users [UserName {name str}]?
+< throttle_time_ms i32, error_code i16, error_message str?,
+  results [DescribeUserScramCredentialsResult {user str, error_code i16, error_message str?,
+  credential_infos [CredentialInfo {mechanism i8, iterations i32}]}]
+
 56 AlterPartition 2-3 flexible 2+
 > broker_id i32, broker_epoch i64 =-1, topics [TopicData {topic_id uuid,
   partitions [PartitionData {partition_index i32, leader_epoch i32, new_isr [i32] 2 !,
@@ -343,6 +377,12 @@ TABLE = """
 < throttle_time_ms i32, error_code i16, topics [TopicData {topic_id uuid,
   partitions [PartitionData {partition_index i32, error_code i16, leader_id i32,
   leader_epoch i32, isr [i32], leader_recovery_state i8, partition_epoch i32}]}]
+
+57 UpdateFeatures 0-2 flexible 0+
+> timeout_ms i32 =60000, feature_updates [FeatureUpdateKey {feature str, max_version_level i16,
+  allow_downgrade bool 0 !, upgrade_type i8 1+ =1 !}], validate_only bool 1+ !
+< throttle_time_ms i32, error_code i16, error_message str?,
+  results [UpdatableFeatureResult {feature str, error_code i16, error_message str?}] 0-1
 
 60 DescribeCluster 0-2 flexible 0+
 > include_cluster_authorized_operations bool, endpoint_type i8 1+ =1 !,
@@ -393,6 +433,11 @@ TABLE = """
   assignment Assignment {topic_partitions [TopicPartitions {topic_id uuid, topic_name str,
   partitions [i32]}]}, target_assignment Assignment, member_type i8 1+ =-1}],
   authorized_operations i32 =-2147483648}]
+
+74 ListConfigResources 0-1 flexible 0+
+> resource_types [i8] 1 !
+< throttle_time_ms i32, error_code i16,
+  config_resources [ConfigResource {resource_name str, resource_type i8 1 =16}]
 
 75 DescribeTopicPartitions 0 flexible 0+
 > topics [TopicRequest {name str}], response_partition_limit i32 =2000,

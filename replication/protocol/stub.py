@@ -26,6 +26,7 @@ def structures(name: str) -> Structures: ...
 _TYPES = {
     "bool": "bool",
     "str": "str",
+    "f64": "float",
     "bytes": "bytes",
     "records": "Records",
     "uuid": "uuid.UUID",

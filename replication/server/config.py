@@ -3,17 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
-from logstore.common.config import BrokerConfig, LogConfig, Properties
+from logstore.common.config import MAX_INT, BrokerConfig, LogConfig, Properties, kafka_key
 from logstore.common.errors import ConfigError
 from replication.apis.common.config import ApisConfig
-from replication.apis.configs import BROKER_NAMES, NOT_OF_BROKERS
+from replication.apis.configs import BROKER_NAMES
 from replication.common.config import ReplicationConfig
+from replication.common.topic_configs import THROTTLED
 from replication.coordinators.groups.config import GroupConfig
 from replication.coordinators.transactions.config import TransactionConfig
-from replication.network import NetworkConfig
+from replication.network import NetworkConfig, parse_listeners
+
+UNSET = -1
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig(Properties):
+    """Who the brokers of this process are. The keys are those of the first one: the next ones have
+    the ids and the ports that follow."""
+
+    node_id: int = kafka_key("node.id", UNSET, UNSET, MAX_INT)
+    broker_id: int = kafka_key("broker.id", UNSET, UNSET, MAX_INT)
+    advertised_listeners: str = kafka_key("advertised.listeners", "")
+
+    def __post_init__(self) -> None:
+        self._check()
+        if UNSET not in (self.node_id, self.broker_id) and self.node_id != self.broker_id:
+            raise ConfigError(f"node.id = {self.node_id}, and broker.id = {self.broker_id}")
+        _ = self.advertised
+
+    @property
+    def first_id(self) -> int:
+        """0 by default."""
+        return max(self.node_id, self.broker_id, 0)
+
+    @property
+    def advertised(self) -> dict[str, tuple[str, int]]:
+        """Host and port by which clients reach the first broker, by the name of the listener."""
+        text = self.advertised_listeners
+        listeners = parse_listeners(text) if text else ()
+        return {each.name: (each.host, each.port) for each in listeners}
+
 
 REPLICAS_OF_COORDINATORS = (
     "offsets.topic.replication.factor",
@@ -31,6 +63,7 @@ class ServerConfig(NamedTuple):
     apis: ApisConfig = ApisConfig()
     groups: GroupConfig = GroupConfig()
     transactions: TransactionConfig = TransactionConfig()
+    node: NodeConfig = NodeConfig()
 
     @classmethod
     def from_properties(
@@ -65,9 +98,10 @@ def _keys(config: Properties) -> list[str]:
 def _broker_name(config: Properties, key: str) -> str:
     if not isinstance(config, LogConfig):
         return key
-    return "" if key in NOT_OF_BROKERS else BROKER_NAMES.get(key, key)
+    return "" if key in THROTTLED else BROKER_NAMES.get(key, key)
 
 
 __all__ = [
+    "NodeConfig",
     "ServerConfig",
 ]

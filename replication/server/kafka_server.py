@@ -58,6 +58,8 @@ class KafkaServer:
 
     Args:
         exposure: who may use the listeners, and by which host.
+        advertised: host and port for clients, by the names of listeners that have others than they
+            are bound to.
         faults: what requests meet on their way, in tests.
     Raises:
         ConfigError: a listener is bound to all addresses and none is advertised, or anybody could
@@ -72,12 +74,18 @@ class KafkaServer:
         config: ServerConfig,
         exposure: Exposure = LOCAL,
         faults: RequestFaults | None = None,
+        advertised: Mapping[str, tuple[str, int]] | None = None,
     ) -> None:
+        advertised = advertised or {}
+        unknown = advertised.keys() - {listener.name for listener in listeners}
+        if unknown:
+            raise ConfigError(f"advertised.listeners names {min(unknown)}, which is no listener")
         self._config = config
         self._apis: BrokerApis | None = None
         self._metadata: MetadataCache | None = None
         for listener in listeners:
-            if listener.host in ANY_ADDRESS and exposure.advertised_host is None:
+            has_other = exposure.advertised_host is not None or listener.name in advertised
+            if listener.host in ANY_ADDRESS and not has_other:
                 raise ConfigError(
                     f"listener {listener.name} is bound to all addresses: give the host that "
                     "clients are to use (--advertise HOST)"
@@ -95,8 +103,10 @@ class KafkaServer:
         self.endpoints = tuple(
             Endpoint(
                 listener.name,
-                exposure.advertised_host or listener.host,
-                bound[listener.name][1],
+                *advertised.get(
+                    listener.name,
+                    (exposure.advertised_host or listener.host, bound[listener.name][1]),
+                ),
                 listener.security_protocol.value,
             )
             for listener in listeners
@@ -186,11 +196,24 @@ class FrontDoors:
             ]
             for at, broker_id in enumerate(broker_ids)
         }
+        self._advertised = {
+            broker_id: {
+                name: (host, port + at) for name, (host, port) in config.node.advertised.items()
+            }
+            for at, broker_id in enumerate(broker_ids)
+        }
 
     def __call__(self, broker_id: int) -> KafkaServer:
         """See ``OpenFrontDoor``."""
         listeners = self._listeners[broker_id]
-        server = KafkaServer(broker_id, listeners, self._config, self._exposure, self.faults)
+        server = KafkaServer(
+            broker_id,
+            listeners,
+            self._config,
+            self._exposure,
+            self.faults,
+            self._advertised[broker_id],
+        )
         self.opened[broker_id] = server
         self._listeners[broker_id] = [
             listener._replace(port=server.bound_addresses[listener.name][1])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logstore.common.errors import ConfigError
+from logstore.storage.base import Storage
+from logstore.storage.broker_directories import broker_directories
 from logstore.storage.local import LocalStorage
 from logstore.storage.paths import absolute_path
 from replication.broker.broker import Broker
@@ -51,7 +53,7 @@ class ServedCluster(Cluster):
 
     def __init__(
         self,
-        brokers: int,
+        brokers: Sequence[int],
         directory: str | os.PathLike[str] | None,
         doors: FrontDoors,
         http: HttpListener | None = None,
@@ -139,16 +141,35 @@ def serve(
         )
     if not isinstance(config, ServerConfig):
         config = ServerConfig.from_properties({**EMBEDDED, **(config or {})}, brokers)
+    first = config.node.first_id
+    broker_ids = range(first, first + brokers)
+    if directory is not None:
+        _check_ids(options.get("storage") or LocalStorage(), directory, broker_ids)
     return ServedCluster(
-        brokers,
+        broker_ids,
         directory,
-        FrontDoors(listeners, range(brokers), config, exposure),
+        FrontDoors(listeners, broker_ids, config, exposure),
         http,
         log_config=config.log,
         broker_config=config.broker,
         config=config.replication,
         **options,
     )
+
+
+def _check_ids(
+    storage: Storage, directory: str | os.PathLike[str], broker_ids: Sequence[int]
+) -> None:
+    """
+    Raises:
+        ConfigError: the directory is that of other brokers, whose topics nobody would serve.
+    """
+    path = absolute_path(storage, directory)
+    found = broker_directories(storage, path) if storage.info(path) is not None else []
+    if found and not {f"broker-{each}" for each in broker_ids} & set(found):
+        raise ConfigError(
+            f"{path} has {', '.join(found)}, and not broker-{broker_ids[0]}: see node.id"
+        )
 
 
 @asynccontextmanager

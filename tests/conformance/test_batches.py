@@ -150,9 +150,25 @@ class TestLogValidator:
             assert [index for index, _ in caught.value.record_errors] == [1, 2]
 
     def test_client_claims_log_append_time(self) -> None:
-        """testInvalidTimestampTypeFromClient … (F-173)."""
-        with Disk().open() as log, pytest.raises(InvalidTimestampError):
-            log.append_as_leader(batch(log_append_time=NOW), 0)
+        """testInvalidTimestampTypeFromClient, where the topic has that time itself. Any other takes
+        the times of the records (F-173)."""
+        with Disk(message_timestamp_type="LogAppendTime").open() as log:
+            with pytest.raises(InvalidTimestampError) as caught:
+                log.append_as_leader(batch(count=2, log_append_time=NOW), 0)
+            assert [index for index, _ in caught.value.record_errors] == [0, 1]
+        for codec in (Compression.NONE, Compression.LZ4):
+            with Disk().open() as log:
+                honest = batch(timestamp=NOW - 5, compression=codec)
+                claim = batch(timestamp=NOW - 5, compression=codec, log_append_time=NOW - 5)
+                log.append_as_leader(honest, 0)
+                log.append_as_leader(claim, 0)
+                stored = log.read(0).data
+                size = len(stored) // 2
+                assert stored[17:size] == stored[size + 17 :]  # from the checksum on
+        with Disk(compression_type="gzip").open() as log:
+            log.append_as_leader(batch(count=2, timestamp=NOW - 5, log_append_time=NOW), 0)
+            assert [record.timestamp for record in log.records()] == [NOW] * 2
+            assert not parse_header(log.read(0).data).is_log_append_time
 
     @pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4])
     def test_log_append_time_topic(self, codec: Compression) -> None:

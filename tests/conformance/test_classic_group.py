@@ -214,13 +214,17 @@ class TestCommit:
         assert host.offset() == host.replayed().offset() == 2
 
     def test_metadata(self, host: GroupHost) -> None:
-        """testConsumerGroupOffsetCommitWithOffsetMetadataTooLarge: bytes count, not letters."""
+        """testConsumerGroupOffsetCommitWithOffsetMetadataTooLarge: what counts are units of UTF-16,
+        as in Java's strings (W-112)."""
         assert host.commit_offset(1, metadata="m" * 4096) is ErrorCode.NONE
         assert host.fetch().metadata == "m" * 4096
         too_large = ErrorCode.OFFSET_METADATA_TOO_LARGE
         assert host.commit_offset(2, metadata="m" * 4097) is too_large
-        assert host.commit_offset(2, metadata="ä" * 2049) is too_large
+        assert host.commit_offset(2, metadata="𝄞" * 2049) is too_large
         assert host.offset() == 1
+        for most in ("ä" * 4096, "𝄞" * 2048):
+            assert host.commit_offset(1, metadata=most) is ErrorCode.NONE
+            assert host.replayed().fetch().metadata == most
         assert host.commit_offset(2, metadata="m" * 4097, group_id="new") is too_large
         assert host.groups() == {GROUP: "Empty"}
 

@@ -1,6 +1,10 @@
 """The same sequences of requests to a real Kafka and to a broker of ours.
 
 python -m tests.differential --seconds 60 --seed 1 --kind transactions
+python -m tests.differential --seeds 10000 --seconds 36000
+
+A difference is shrunk to the steps that it takes, and printed with the places where the answers
+part. What may differ is in ``rules``, each with its reason.
 """
 
 from __future__ import annotations
@@ -9,23 +13,13 @@ import argparse
 import sys
 import tempfile
 import time
-from collections import Counter
-from itertools import zip_longest
 from pathlib import Path
 
 from tests.clients.servers import running
-from tests.differential import internal_topics, transcripts
-from tests.differential.broker import Broker
-from tests.differential.comparison import SETTINGS, Difference, compare
-from tests.differential.sequences import admin, groups, produce, transactions
-from tests.differential.steps import Tree, dump
-
-KINDS = {
-    "admin": admin.sequence,
-    "groups": groups.sequence,
-    "produce": produce.sequence,
-    "transactions": transactions.sequence,
-}
+from tests.differential import transcripts
+from tests.differential.broker import NODE, Broker
+from tests.differential.comparison import OUR_SETTINGS, SETTINGS
+from tests.differential.search import KINDS, Roots, Search
 
 
 def main() -> int:
@@ -33,92 +27,47 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=1_000_000)
-    parser.add_argument("--kind", default="")
+    parser.add_argument("--kind", choices=KINDS)
     parser.add_argument("--record", action="store_true", help="keep those without a difference")
     parser.add_argument("--records", action="store_true", help="compare internal topics, too")
-    parser.add_argument("--show", type=int, default=3)
-    parser.add_argument("--kafka", default="kafka")
-    parser.add_argument("--ours", default="logstore")
+    parser.add_argument("--kafka", default="kafka", help="address of a Kafka that runs already")
     arguments = parser.parse_args()
-    kinds = [each for each in KINDS if each == arguments.kind or not arguments.kind]
-    asked: Counter[str] = Counter()
-    seen: Counter[str] = Counter()
+    kinds = [arguments.kind] if arguments.kind else list(KINDS)
     with (
         tempfile.TemporaryDirectory() as directory,
         running(arguments.kafka, Path(directory, "kafka"), SETTINGS) as kafka_address,
-        running(arguments.ours, Path(directory, "logstore"), SETTINGS) as our_address,
+        running("logstore", Path(directory, "logstore"), OUR_SETTINGS) as our_address,
     ):
-        kafka, ours = Broker(kafka_address, 1), Broker(our_address, 0)
+        kafka, ours = Broker(kafka_address), Broker(our_address)
         for each in (kafka, ours):
             each.prepare()
-        roots = [Path(directory, "kafka", "kafka", "data")]
-        roots.append(Path(directory, "logstore", "data", "broker-0"))
-        compared = 0
+        roots = None
+        if arguments.records:
+            own = Path(directory, "logstore", "data", f"broker-{NODE}")
+            roots = Roots(Path(directory, "kafka", "kafka", "data"), own)
+        search = Search(kafka, ours, roots)
         end = time.monotonic() + arguments.seconds
-        seed = arguments.seed
-        stamp = f"{int(time.time()) % 100000}"
-        while time.monotonic() < end and seed < arguments.seed + arguments.seeds:
+        count = 0
+        for seed in range(arguments.seed, arguments.seed + arguments.seeds):
+            if time.monotonic() > end:
+                break
+            count += 1
             kind = kinds[seed % len(kinds)]
-            name = f"s{stamp}-{seed}"
-            sizes = [internal_topics.size_of(each) for each in roots]
-            run = compare(KINDS[kind](seed, name), kafka, ours)
-            if arguments.records and not run.differences:
-                found = [
-                    internal_topics.written_since(root, before, f"{name}-", broker.names)
-                    for root, before, broker in zip(roots, sizes, (kafka, ours), strict=True)
-                ]
-                for topic, theirs in found[0].items():
-                    compared += len(theirs)
-                    for shape in _unequal(topic, theirs, found[1][topic]):
-                        seen[shape] += 1
-                        if seen[shape] == 1:
-                            print(f"\n{kind} {seed} {shape}")
-            if arguments.record and not run.differences:
+            run, told = search.run(kind, seed)
+            for text in told:
+                print(f"\n{text}", flush=True)
+            if arguments.record and kind != "groups" and not run.differences:
                 transcripts.DIRECTORY.mkdir(exist_ok=True)
                 transcripts.write(transcripts.DIRECTORY / f"{kind}-{seed}.gz", run)
-            for step in run.steps:
-                asked[step.key.name] += 1
-            for each in run.differences[: arguments.show]:
-                kafkas, own = dump(shape_of(each.kafka)), dump(shape_of(each.ours))
-                shape = f"{each.step.key.name} {kafkas} {own}"
-                seen[shape] += 1
-                if seen[shape] == 1:
-                    _show(f"{kind} {seed}", each)
-            sys.stdout.flush()
-            seed += 1
         kafka.close()
         ours.close()
     print(
-        f"\n{seed - arguments.seed} sequences, {asked.total()} requests, "
-        f"{compared} records, {seen.total()} differences of {len(seen)} shapes"
+        f"\n{count} sequences, {search.asked.total()} requests, {search.records} records, "
+        f"{search.seen.total()} differences of {len(search.seen)} shapes, "
+        f"{search.once.total()} that did not come again"
     )
-    print(asked)
-    return 1 if seen else 0
-
-
-def _unequal(topic: str, theirs: list[Tree], own: list[Tree]) -> list[str]:
-    """The first difference, if there is one."""
-    for at, (one, other) in enumerate(zip_longest(theirs, own)):
-        if one != other:
-            return [f"{topic} record {at}\n    Kafka {dump(one)}\n    ours  {dump(other)}"]
-    return []
-
-
-def _show(name: str, difference: Difference) -> None:
-    number, step, kafka, ours = difference
-    print(f"\n{name} step {number}: {step.key.name} v{step.version} {dump(step.request)[:900]}")
-    print(f"    Kafka {dump(kafka)[:1200]}\n    ours  {dump(ours)[:1200]}")
-
-
-def shape_of(tree: object) -> object:
-    """The fields and the errors of an answer, without its other values."""
-    if isinstance(tree, dict):
-        return {
-            key: shape_of(value) if "error" not in key else value for key, value in tree.items()
-        }
-    if isinstance(tree, list):
-        return sorted({dump(shape_of(each)) for each in tree})
-    return type(tree).__name__
+    print(search.asked)
+    return 1 if search.seen else 0
 
 
 if __name__ == "__main__":

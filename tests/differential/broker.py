@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import struct
@@ -9,6 +10,7 @@ import time
 from collections import deque
 
 from replication.protocol import (
+    ZERO_UUID,
     ApiKey,
     ProtocolError,
     decode_response,
@@ -23,7 +25,12 @@ AGAIN = {14, 15, 16, 51}  # loading, not available, not coordinator, concurrent 
 AGAIN_S = 30.0
 PAUSE_S = 0.01
 READY_S = 30.0
+NODE = 1  # the id of every broker, ``@node:0`` in trees
 BARRIER = "barrier"
+WAITED = "waited"
+WAIT_MS = 400
+"""A request that may wait for so long, and was answered only then, has that in the tree of its
+answer. Other times are those of the machine."""
 ENDED = ("Empty", "CompleteCommit", "CompleteAbort")
 
 
@@ -32,17 +39,16 @@ class Broker:
 
     Args:
         address: host and port.
-        node: its id, ``@node:0`` in trees.
     """
 
-    def __init__(self, address: str, node: int) -> None:
+    def __init__(self, address: str) -> None:
         host, port = address.split(",")[0].rsplit(":", 1)
         self._address = host, int(port)
-        self._node = node
         self.names = Names()
         self._sockets: dict[str, socket.socket] = {}
         self._waiting: dict[str, deque[tuple[int, Step]]] = {}
         self._started_s: dict[int, float] = {}
+        self._sent_s: dict[int, float] = {}  # also when it was asked again
         self._buffers: dict[str, bytearray] = {}
         self._barriers = 0
         self.begin()
@@ -50,9 +56,10 @@ class Broker:
     def begin(self) -> None:
         """A new sequence: forget names and connections."""
         self.close()
+        self._started_s.clear()
         self.names = Names()
-        self.names.name("node", self._node, "@node:0")
-        self.names.name("broker", str(self._node), "@broker:0")
+        self.names.name("node", NODE, "@node:0")
+        self.names.name("broker", str(NODE), "@broker:0")
         self.names.name("port", self._address[1], "@port")
         self.names.name("host", self._address[0], "@host")
 
@@ -63,10 +70,20 @@ class Broker:
         self._waiting.clear()
         self._buffers.clear()
 
+    @property
+    def sockets(self) -> list[socket.socket]:
+        return list(self._sockets.values())
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an answer is still to come."""
+        return any(self._waiting.values())
+
     def send(self, number: int, step: Step) -> None:
         """Send the request of ``step``; the answer comes by ``poll`` under its number."""
         self._waiting.setdefault(step.client, deque()).append((number, step))
-        self._started_s.setdefault(number, time.monotonic())
+        self._sent_s[number] = time.monotonic()
+        self._started_s.setdefault(number, self._sent_s[number])
         message = to_message(schema.APIS[step.key].name + "Request", step.request, self.names)
         body = bytes(encode_request(message, step.version))
         frame = request_header(step.key, step.version, number & 0xFFFF, step.client) + body
@@ -117,7 +134,14 @@ class Broker:
                 time.sleep(PAUSE_S)
                 self.send(number, step)
                 continue
+            if step.key is ApiKey.CREATE_TOPICS and step.request.get("validate_only"):
+                # Kafka gives ids that no topic ever has, and they would have names here.
+                made = (each._replace(topic_id=ZERO_UUID) for each in answer.topics)
+                answer = answer._replace(topics=tuple(made))
             found[number] = to_tree(step.key, step.version, answer, self.names)
+            took_ms = (time.monotonic() - self._sent_s[number]) * 1000
+            if not step.may_wait and took_ms >= _limit_ms(step):
+                found[number][WAITED] = True
 
     def _is_early(self, number: int, answer: object) -> bool:
         """Whether a coordinator is not ready yet: asked again, it gives another answer."""
@@ -221,6 +245,13 @@ class Broker:
             if time.monotonic() > end:
                 raise TimeoutError(f"{step} is answered with errors")
             time.sleep(PAUSE_S)
+
+
+def _limit_ms(step: Step) -> float:
+    """How long a request takes if it waits to its end; infinite if it does not."""
+    default = WAIT_MS if step.key is ApiKey.METADATA else 0
+    limit: int = step.request.get("max_wait_ms", step.request.get("timeout_ms", default))
+    return limit if limit >= WAIT_MS else math.inf
 
 
 def _has_error(tree: Tree) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Generator
 from typing import NamedTuple
 
 from replication.protocol import ApiKey
-from tests.differential.broker import Broker
+from tests.differential.broker import NODE, Broker
 from tests.differential.rules import comparable
 from tests.differential.steps import Step, Tree
 
@@ -16,13 +17,14 @@ Sequence = Generator[Step, Answers, None]
 """Yields steps, and is sent what was answered since, by the numbers of the steps."""
 
 SETTINGS = {
-    "offsets.topic.num.partitions": 1,
-    "transaction.state.log.num.partitions": 1,
+    "offsets.topic.num.partitions": 50,  # as by default: with one, no id is ever in a wrong one
+    "transaction.state.log.num.partitions": 50,
     "auto.create.topics.enable": "false",
     "num.partitions": 2,
     "log.retention.ms": -1,
 }
 """Of both brokers."""
+OUR_SETTINGS = {**SETTINGS, "node.id": NODE}
 
 CHANGES = {
     ApiKey.CREATE_TOPICS: "topics",
@@ -84,16 +86,18 @@ def _both(number: int, step: Step, kafka: Broker, ours: Broker) -> tuple[Answers
     quiet_s = QUIET_S if step.may_wait else LATE_S
     began = time.monotonic()
     while True:
-        found = kafka.poll(0.002), ours.poll(0.002)
+        select.select([*kafka.sockets, *ours.sockets], [], [], 0.02)
+        found = kafka.poll(0), ours.poll(0)
         theirs |= found[0]
         mine |= found[1]
         waited = time.monotonic() - began
         if any(found):
             continue
-        if set(theirs) == set(mine) and (number in theirs or waited > quiet_s):
-            if number in theirs and not step.may_wait:
+        if set(theirs) == set(mine):
+            others_wait = step.may_wait and (kafka.is_waiting or ours.is_waiting)
+            if waited > (QUIET_S if number in theirs and others_wait else quiet_s):
                 return theirs, mine
-            if waited > QUIET_S:
+            if number in theirs and not others_wait:
                 return theirs, mine
         if waited > LATE_S:
             return theirs, mine

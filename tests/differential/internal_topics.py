@@ -34,31 +34,36 @@ IN_ANY_ORDER = ("members", "transaction_partitions", "partition_ids")
 
 
 def size_of(root: Path) -> dict[str, int]:
-    """Bytes that each topic has now."""
-    return {topic: len(_data(root, topic)) for topic in KINDS}
+    """Bytes that each partition has now, by the name of its directory."""
+    return {each.name: len(_data(each)) for topic in KINDS for each in root.glob(f"{topic}-*")}
 
 
 def written_since(
     root: Path, sizes: dict[str, int], sequence: str, names: Names
 ) -> dict[str, list[Tree]]:
-    """The records of ``sequence``, by topic, in the order of the log.
+    """The records of ``sequence``, by partition, in the order of the log: so a record that is in
+    another partition than Kafka's is a difference, too.
 
     Args:
-        root: a log directory; each topic has one partition and one segment.
+        root: a log directory; each partition has one segment.
         sizes: what ``size_of`` said before the sequence.
         names: symbols of what the broker gave out in the sequence.
     """
-    return {topic: _records(root, topic, sizes[topic], sequence, names) for topic in KINDS}
+    return {
+        name: records
+        for name, size in sizes.items()
+        if (records := _records(root / name, size, sequence, names))
+    }
 
 
-def _data(root: Path, topic: str) -> bytes:
-    logs = sorted(root.joinpath(f"{topic}-0").glob("*.log"))
-    return b"".join(each.read_bytes() for each in logs)
+def _data(partition: Path) -> bytes:
+    return b"".join(each.read_bytes() for each in sorted(partition.glob("*.log")))
 
 
-def _records(root: Path, topic: str, start: int, sequence: str, names: Names) -> list[Tree]:
+def _records(partition: Path, begin: int, sequence: str, names: Names) -> list[Tree]:
     found: list[Tree] = []
-    data = _data(root, topic)[start:]
+    topic = partition.name.rpartition("-")[0]
+    data = _data(partition)[begin:]
     for batch in iter_batches(data):
         producer = names.symbol("producer", batch.producer_id)
         head = {
@@ -66,6 +71,7 @@ def _records(root: Path, topic: str, start: int, sequence: str, names: Names) ->
             "producer": producer,
             "epoch": batch.producer_epoch,
         }
+        start = len(found)
         for each in batch_records(data, batch):
             if batch.is_control:
                 if isinstance(producer, str):  # of this sequence
@@ -77,6 +83,8 @@ def _records(root: Path, topic: str, start: int, sequence: str, names: Names) ->
                 record = _record(key_message, each.key, each.value, names)
                 if not _is_unused(record["value"]):
                     found.append({**head, **record})
+        if all(each.get("value") is None for each in found[start:]):
+            found[start:] = sorted(found[start:], key=dump)  # Kafka deletes in the order of a hash
     return found
 
 

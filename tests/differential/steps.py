@@ -24,6 +24,7 @@ from replication.protocol import messages as wire
 from replication.protocol.structures import default_of
 
 Tree = Any  # dict, list, str, int, bool or None
+NO_ID = "none"  # of a topic
 CRC_POSITION, CRC_FROM, ATTRIBUTES, SEQUENCED = 17, 21, 22, 43
 RAW = (
     ("producer_id", -1),
@@ -128,7 +129,7 @@ def _value(field: schema.Field, tree: Tree, names: Names, classes: Any) -> Any:
         if field.type == "bytes" and isinstance(found, str):
             return bytes.fromhex(found)
         if field.type == "uuid" and isinstance(found, str):
-            return uuid.UUID(found)
+            return uuid.UUID(int=0) if found == NO_ID else uuid.UUID(found)
         return found
 
     return tuple(one(each) for each in tree) if field.is_array else one(tree)
@@ -207,10 +208,14 @@ TIMES = (
     "log_append_time_ms",
     "transaction_start_time_ms",
     "last_timestamp",
-    "total_bytes",
+)
+LEFT_OUT = (
+    "throttle_time_ms",
+    "error_message",
+    "batch_index_error_message",
+    "total_bytes",  # of the disk
     "usable_bytes",
 )
-LEFT_OUT = ("throttle_time_ms", "error_message", "batch_index_error_message")
 PLACES = (
     "name",
     "topic",
@@ -220,6 +225,7 @@ PLACES = (
     "partition_index",
     "partition",
     "index",
+    "resource_name",
 )
 
 
@@ -260,7 +266,9 @@ def _field(layout: schema.Field, value: Any, context: _Context) -> Tree:
         if context.key is not ApiKey.FETCH:  # which has the order of the request
             value = sorted(value, key=lambda each: repr(_place(each)))
         found = [_tree(struct, each, context) for each in value]
-        return found if context.key is ApiKey.FETCH else sorted(found, key=dump)
+        if context.key is ApiKey.FETCH:
+            return found
+        return sorted(found, key=lambda each: [dump([*map(each.get, PLACES)]), dump(each)])
     if layout.type == "records":
         return batches_of(bytes(value), context.names)
     scalars = [_scalar(layout, each, context) for each in (value if layout.is_array else [value])]
@@ -283,11 +291,13 @@ def _scalar(layout: schema.Field, value: Any, context: _Context) -> Tree:
         if kind == "member":
             made = MEMBER.fullmatch(value)
             return value if made is None else names.learn(f"member-{made[1]}", value)
+        if isinstance(value, uuid.UUID) and not value.int:
+            return NO_ID
         if kind in ("node", "broker") or not value:
             return names.symbol(kind, value)
         return names.learn(kind, value)
     if isinstance(value, uuid.UUID):
-        return names.symbol("topic", value) if value.int else "none"
+        return names.symbol("topic", value) if value.int else NO_ID
     if isinstance(value, (bytes, memoryview)):
         return bytes(value).hex()
     return value

@@ -6,6 +6,7 @@ in the bytes, so that a fuzzer can change one field of a real message.
 
 from __future__ import annotations
 
+import struct
 import uuid
 from typing import Any, NamedTuple
 
@@ -133,6 +134,8 @@ class ReferenceDecoder:
             return self._take(1, kind) != b"\0"
         if kind == "uuid":
             return uuid.UUID(bytes=self._take(16, kind))
+        if kind == "f64":
+            return struct.unpack(">d", self._take(8, kind))[0]
         if kind in schema.FIXED_SIZES:
             return self._number(schema.FIXED_SIZES[kind], kind)
         size = self._size(2 if kind == "str" else 4, "length", nullable)

@@ -36,6 +36,8 @@ def any_scalar(rng: random.Random, name: str, kind: str) -> Any:
         return rng.choice(BYTES)
     if kind == "uuid":
         return uuid.UUID(int=rng.choice((0, 1, rng.getrandbits(128))))
+    if kind == "f64":
+        return rng.choice((0.0, -1.5, 1e300, float("inf")))
     half = 1 << BITS[kind] - 1
     return rng.choice((0, 1, -1, half - 1, -half, rng.randrange(-half, half)))
 

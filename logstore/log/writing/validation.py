@@ -23,11 +23,16 @@ from logstore.common.errors import (
     UnsupportedForMessageFormatError,
 )
 from logstore.common.types import NO_TIMESTAMP, Buffer, Record
-from logstore.format.attributes import TimestampType
 from logstore.format.batch import encode_batch
 from logstore.format.codecs.compression import Compression, decompress, is_above_limit
 from logstore.format.control import parse_end_transaction_marker
-from logstore.format.header import BatchHeader, batch_crc, parse_header, set_log_append_time
+from logstore.format.header import (
+    BatchHeader,
+    batch_crc,
+    parse_header,
+    set_create_time,
+    set_log_append_time,
+)
 from logstore.format.reader import read_records
 from logstore.kernels import BatchAnalysis, analyse_batches, decode_records
 from logstore.segments.producer_state import AppendOrigin, ProducerBatch
@@ -171,9 +176,12 @@ def _prepare_batch(
         set_log_append_time(copy, now_ms)
         return copy
     if records:
+        # A client's wrong maximum is corrected (F-179), and its claim to be the broker (F-173).
         true_maximum = max(record.timestamp for record in records)
-        if true_maximum != header.max_timestamp:  # a client's wrong maximum is corrected (F-179)
-            return _recompress(records, header, codec, config, None)
+        if true_maximum != header.max_timestamp or header.is_log_append_time:
+            copy = bytearray(batch)
+            set_create_time(copy, true_maximum)
+            return copy
     return None
 
 
@@ -194,7 +202,9 @@ def _records_of(batch: memoryview, header: BatchHeader) -> list[Record]:
     try:
         if header.compression is not Compression.NONE:
             payload = decompress(header.compression, payload)
-        records = decode_records(payload, 0, header.base_timestamp, header.record_count, None, 0)
+        # A claim to be the broker's time counts for each record, should they be written anew.
+        time, count = header.log_append_time, header.record_count
+        records = decode_records(payload, 0, header.base_timestamp, count, time, 0)
     except CorruptBatchError as error:
         kind = RecordTooLargeError if is_above_limit(error) else InvalidRecordError
         raise kind(error.reason) from None
@@ -212,8 +222,9 @@ def _validate_records(
         missing = [(i, why) for i, record in enumerate(records) if record.key is None]
         if missing:
             raise InvalidRecordError("records without key", tuple(missing))
-    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-        raise InvalidTimestampError("a client's batch claims LogAppendTime")
+    if config.message_timestamp_type == "LogAppendTime" and header.is_log_append_time:
+        why = "the time of the append is the leader's to set"
+        raise InvalidTimestampError(why, tuple((i, why) for i in range(len(records))))
     if config.message_timestamp_type == "CreateTime":
         earliest = now_ms - config.message_timestamp_before_max_ms
         latest = now_ms + config.message_timestamp_after_max_ms

@@ -1,4 +1,5 @@
-"""What several areas of the APIs share: what a handler is, refusals, waits, keys.
+"""What several areas of the APIs share: what a handler is, refusals, waits, keys,
+patterns, what a client may do.
 
 Begin with ``handlers``.
 """
@@ -9,6 +10,8 @@ __all__ = [
     "broker_requests",
     "config",
     "handlers",
+    "operations",
+    "patterns",
     "refusals",
     "topic_names",
     "waits",

@@ -46,6 +46,7 @@ def _produce(request: wire.ProduceRequest, code: ErrorCode) -> Any:
 
 
 def _fetch(request: wire.FetchRequest, code: ErrorCode) -> Any:
+    """Topics by id (v13+) are not named: the code of the whole is enough."""
     response = wire.FetchResponse
     return response(
         error_code=code,
@@ -54,10 +55,12 @@ def _fetch(request: wire.FetchRequest, code: ErrorCode) -> Any:
                 topic.topic,
                 topic.topic_id,
                 tuple(
-                    response.PartitionData(part.partition, code, -1) for part in topic.partitions
+                    response.PartitionData(part.partition, code, -1, records=b"")
+                    for part in topic.partitions
                 ),
             )
             for topic in request.topics
+            if topic.topic
         ),
     )
 
@@ -261,6 +264,25 @@ def _txn_offset_commit(request: wire.TxnOffsetCommitRequest, code: ErrorCode) ->
     )
 
 
+def _describe_acls(request: wire.DescribeAclsRequest, code: ErrorCode) -> Any:
+    return wire.DescribeAclsResponse(error_code=code, error_message=code.name)
+
+
+def _create_acls(request: wire.CreateAclsRequest, code: ErrorCode) -> Any:
+    response = wire.CreateAclsResponse
+    return response(results=(response.AclCreationResult(code, None),) * len(request.creations))
+
+
+def _delete_acls(request: wire.DeleteAclsRequest, code: ErrorCode) -> Any:
+    response = wire.DeleteAclsResponse
+    result = response.DeleteAclsFilterResult(code, None)
+    return response(filter_results=(result,) * len(request.filters))
+
+
+def _describe_client_quotas(request: wire.DescribeClientQuotasRequest, code: ErrorCode) -> Any:
+    return wire.DescribeClientQuotasResponse(error_code=code, error_message=None, entries=None)
+
+
 def _describe_configs(request: wire.DescribeConfigsRequest, code: ErrorCode) -> Any:
     response = wire.DescribeConfigsResponse
     return response(
@@ -401,6 +423,9 @@ _REFUSALS: dict[ApiKey, Callable[[Any, ErrorCode], Any]] = {
     ApiKey.END_TXN: _of_the_whole("EndTxnResponse"),
     ApiKey.WRITE_TXN_MARKERS: _write_txn_markers,
     ApiKey.TXN_OFFSET_COMMIT: _txn_offset_commit,
+    ApiKey.DESCRIBE_ACLS: _describe_acls,
+    ApiKey.CREATE_ACLS: _create_acls,
+    ApiKey.DELETE_ACLS: _delete_acls,
     ApiKey.DESCRIBE_CONFIGS: _describe_configs,
     ApiKey.ALTER_CONFIGS: _alter_configs,
     ApiKey.DESCRIBE_LOG_DIRS: _of_the_whole("DescribeLogDirsResponse"),
@@ -412,6 +437,10 @@ _REFUSALS: dict[ApiKey, Callable[[Any, ErrorCode], Any]] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _of_the_whole("AlterPartitionReassignmentsResponse"),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _of_the_whole("ListPartitionReassignmentsResponse"),
     ApiKey.OFFSET_DELETE: _of_the_whole("OffsetDeleteResponse"),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: _describe_client_quotas,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _of_the_whole("DescribeUserScramCredentialsResponse"),
+    ApiKey.UPDATE_FEATURES: _of_the_whole("UpdateFeaturesResponse"),
+    ApiKey.LIST_CONFIG_RESOURCES: _of_the_whole("ListConfigResourcesResponse"),
     ApiKey.ALTER_PARTITION: _of_the_whole("AlterPartitionResponse"),
     ApiKey.DESCRIBE_CLUSTER: _of_the_whole("DescribeClusterResponse"),
     ApiKey.DESCRIBE_PRODUCERS: _describe_producers,

@@ -245,10 +245,11 @@ class GroupShard:
         if group is None:
             group = self._group_of_offsets(request.group_id)
         self._classic.prolong(group, request.member_id)
+        # The key says bytes, and Kafka counts units of UTF-16, as Java's strings do.
         too_long = self._config.offset_metadata_max_bytes
         codes = {
             each.tp: ErrorCode.OFFSET_METADATA_TOO_LARGE
-            if len(each.metadata.encode()) > too_long
+            if len(each.metadata.encode("utf-16-le")) // 2 > too_long
             else ErrorCode.NONE
             for each in request.offsets
         }

@@ -74,7 +74,8 @@ class Authenticator:
         else:
             assert self._credentials is not None  # the server does not start without
             connection.sasl = MECHANISMS[message.mechanism](self._credentials)
-        answer = wire.SaslHandshakeResponse(error_code=error, mechanisms=self._mechanisms)
+        known = () if error is ErrorCode.ILLEGAL_SASL_STATE else self._mechanisms
+        answer = wire.SaslHandshakeResponse(error_code=error, mechanisms=known)
         respond(_send(request, answer))
 
     def _authenticate(self, request: ReceivedRequest, respond: Respond) -> None:

@@ -44,7 +44,7 @@ class KafkaPythonSuite(ClientSuite):
         "test_admin_integration.py::test_list_partition_offsets",
         "test_producer_integration.py::test_idempotent_producer",
     )
-    most_left_out = 4
+    most_left_out = 3
     cheap = True
     settings: ClassVar[Mapping[str, str | int]] = {"group.min.session.timeout.ms": 1000}
 

@@ -149,7 +149,9 @@ def committed(course: Course) -> Step:
             "partition_index": each,
             "committed_offset": course.number,
             "committed_metadata": rng.choice(
-                ("", "m", None, "x" * 4096, "x" * 4097)[: 3 if rng.random() < 0.9 else 5]
+                ("", "m", None, "x" * 4096, "x" * 4097, "ü" * 4096, "𝄞" * 2048, "𝄞" * 2049)[
+                    : 3 if rng.random() < 0.85 else 8
+                ]
             ),
             **({"committed_leader_epoch": rng.choice((-1, 0, 7))} if version >= 6 else {}),
         }

@@ -106,6 +106,8 @@ def batch(course: Course, transactional: bool = False) -> dict[str, Tree]:
                 ("23", "ffffffff"),
                 ("35", "0000017000000000"),
                 ("21", "0040"),
+                ("21", "0008"),
+                ("21", "0008"),
                 ("16", "01"),
                 ("16", "03"),
                 ("51", "0000"),
@@ -211,14 +213,14 @@ def _topics(course: Course, version: int, sizes: tuple[int, ...] = SIZES) -> lis
 
 def fetched(course: Course) -> Step:
     rng = course.rng
-    version = rng.randint(4, 17)
+    version = rng.randint(4, 18)
     topics = _topics(course, version)
     in_session = course.session if version >= 7 and rng.random() < 0.35 else 0
     if in_session:  # answers of some sessions fit the versions of their first request alone
         version = rng.choice(
             [
                 each
-                for each in range(7, 18)
+                for each in range(7, 19)
                 if (each >= 12) == course.is_new and (each >= 13) == course.has_ids
             ]
         )
@@ -230,7 +232,9 @@ def fetched(course: Course) -> Step:
         "isolation_level": rng.choice((0, 1)),
         "topics": topics,
     }
-    if version >= 7:
+    if not in_session and rng.random() < 0.02:
+        request["isolation_level"] = 7
+    elif version >= 7:
         roll = rng.random()
         if in_session:  # where bytes are short, another partition may be first
             request |= {
@@ -303,7 +307,7 @@ def listed(course: Course) -> Step:
         topics.append({"name": topic, "partitions": parts})
     request: dict[str, Tree] = {"replica_id": rng.choice((-1, -1, -1, -1, -2)), "topics": topics}
     if version >= 2:
-        request["isolation_level"] = rng.choice((0, 1))
+        request["isolation_level"] = rng.choice((0, 1)) if rng.random() < 0.97 else 7
     if version >= 10:
         request["timeout_ms"] = 1000
     return Step("f", ApiKey.LIST_OFFSETS, version, request)

@@ -450,6 +450,19 @@ def _mixed(asking: Asking) -> int:
     return asking.session(epoch=1, known=True, version=13)
 
 
+def _credentials(*names: str) -> Callable[[Asking], int]:
+    kind = wire.DescribeUserScramCredentialsRequest
+    request = kind(tuple(map(kind.UserName, names)))
+
+    def ask(asking: Asking) -> int:
+        answer = asking.ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, request)
+        (result,) = answer.results
+        code: int = result.error_code
+        return code
+
+    return ask
+
+
 PRODUCED: dict[E, Callable[[Asking], int]] = {
     E.UNKNOWN_SERVER_ERROR: _unexpected,
     E.NONE: lambda asking: asking.produce(asking.topic()),
@@ -535,6 +548,16 @@ PRODUCED: dict[E, Callable[[Asking], int]] = {
     E.UNSUPPORTED_ENDPOINT_TYPE: _cluster(9),
     E.TRANSACTION_ABORTABLE: _transactional(11),
     E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _of_no_transaction,
+    E.SECURITY_DISABLED: lambda asking: (
+        asking.ask(ApiKey.DESCRIBE_ACLS, 3, wire.DescribeAclsRequest()).error_code
+    ),
+    E.RESOURCE_NOT_FOUND: _credentials("someone"),
+    E.DUPLICATE_RESOURCE: _credentials("someone", "someone"),
+    E.INVALID_REGULAR_EXPRESSION: lambda asking: (
+        asking.ask(
+            ApiKey.LIST_TRANSACTIONS, 2, wire.ListTransactionsRequest(transactional_id_pattern="(")
+        ).error_code
+    ),
 }
 
 ELSEWHERE: dict[E, str] = {

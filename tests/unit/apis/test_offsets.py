@@ -244,3 +244,17 @@ def test_a_consumer_is_sent_to_the_replica_in_its_rack() -> None:
     assert stays.preferred_read_replica == -1
     assert len(stays.records) == len(there.records) > 0
     assert [each.rack for each in response.brokers] == ["a", "b"]
+
+
+def test_what_is_kept_elsewhere_is_asked_of_the_leader_of_the_epoch(kafka: ServedCluster) -> None:
+    """There is nothing, and yet only the leader says so, to who knows its epoch."""
+    (tp,) = kafka.create_topic(new_name())
+    kind = wire.ListOffsetsRequest
+    with leader_client(kafka, tp) as client:
+        for epoch, code in ((-1, 0), (0, 0), (5, ErrorCode.UNKNOWN_LEADER_EPOCH)):
+            for timestamp in (-5, -6):
+                part = kind.ListOffsetsPartition(tp.partition, epoch, timestamp)
+                request = kind(-1, 0, (kind.ListOffsetsTopic(tp.topic, (part,)),))
+                answer = client.ask(ApiKey.LIST_OFFSETS, 11, request)
+                ((found,),) = (topic.partitions for topic in answer.topics)
+                assert (found.error_code, found.offset) == (code, -1)

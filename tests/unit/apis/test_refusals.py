@@ -115,6 +115,10 @@ FILLED: dict[ApiKey, Any] = {
             ),
         )
     ),
+    ApiKey.CREATE_ACLS: lambda v: wire.CreateAclsRequest((wire.CreateAclsRequest.AclCreation(),)),
+    ApiKey.DELETE_ACLS: lambda v: wire.DeleteAclsRequest(
+        (wire.DeleteAclsRequest.DeleteAclsFilter(),)
+    ),
     ApiKey.DESCRIBE_CONFIGS: lambda v: wire.DescribeConfigsRequest(
         (wire.DescribeConfigsRequest.DescribeConfigsResource(2, "t", None),)
     ),

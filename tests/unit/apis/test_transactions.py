@@ -593,8 +593,18 @@ class TestForPeople:
         assert listed(producer_id_filters=(producer.producer_id,)) == [producer.name]
         assert producer.name in listed(duration_filter=-1)
         assert producer.name not in listed(duration_filter=3_600_000)
+        for pattern, is_listed in (
+            (producer.name, True),
+            (f"{producer.name[:2]}.*[0-9]$", True),
+            (producer.name[:-1], False),
+            ("", True),
+        ):
+            found = listed(2, transactional_id_pattern=pattern)
+            assert (producer.name in found) is is_listed, pattern
         response = client.ask(
-            ApiKey.LIST_TRANSACTIONS, 1, wire.ListTransactionsRequest(state_filters=("Asleep",))
+            ApiKey.LIST_TRANSACTIONS,
+            1,
+            wire.ListTransactionsRequest(state_filters=("Asleep", "Asleep")),
         )
         assert response.unknown_state_filters == ("Asleep",)
         assert response.transaction_states == ()

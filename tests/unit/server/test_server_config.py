@@ -10,7 +10,9 @@ from logstore.common.errors import ConfigError
 from replication.apis.configs import broker_configs
 from replication.network import Listener
 from replication.server.config import ServerConfig
-from replication.server.kafka_server import FrontDoors, KafkaServer
+from replication.server.kafka_server import Exposure, FrontDoors, KafkaServer
+
+ANYONE = Exposure(allow_plaintext=True)
 
 
 def test_each_key_for_its_part() -> None:
@@ -70,6 +72,48 @@ def test_a_broker_keeps_its_ports() -> None:
     assert len({each.port for each in (*endpoints, *other.endpoints)}) == 4
     again.close(0)
     other.close(0)
+
+
+def test_brokers_have_the_ids_and_addresses_that_they_are_given() -> None:
+    """Behind a port that is mapped: clients use the address outside."""
+    config = ServerConfig.from_properties(
+        {"node.id": "1", "broker.id": "1", "advertised.listeners": "PLAINTEXT://outside:29092"}
+    )
+    assert config.node.first_id == 1
+    doors = FrontDoors([Listener("PLAINTEXT", "0.0.0.0"), Listener("SSL")], [1, 2], config, ANYONE)
+    found = {}
+    for broker_id in (1, 2):
+        server = doors(broker_id)
+        for each in server.endpoints:
+            is_outside = each.listener == "PLAINTEXT"
+            found[broker_id, each.listener] = (each.host, each.port if is_outside else 0)
+        server.close(0)
+    assert found == {
+        (1, "PLAINTEXT"): ("outside", 29092),
+        (2, "PLAINTEXT"): ("outside", 29093),
+        (1, "SSL"): ("127.0.0.1", 0),
+        (2, "SSL"): ("127.0.0.1", 0),
+    }
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"node.id": "1", "broker.id": "2"},
+        {"node.id": "-2"},
+        {"advertised.listeners": "here:9092"},
+        {"advertised.listeners": "PLAINTEXT://here"},
+    ],
+)
+def test_who_nobody_can_be(properties: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        ServerConfig.from_properties(properties)
+
+
+def test_what_is_advertised_is_a_listener() -> None:
+    config = ServerConfig.from_properties({"advertised.listeners": "SSL://outside:1"})
+    with pytest.raises(ConfigError, match="SSL"):
+        FrontDoors([Listener("A")], [0], config)(0)
 
 
 def test_all_addresses_need_one_to_advertise() -> None:

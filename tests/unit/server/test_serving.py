@@ -162,3 +162,16 @@ def test_what_few_need_is_not_imported_with_it() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_broker_of_another_id_does_not_begin_beside_the_one_that_is_there(tmp_path: Path) -> None:
+    with serve(tmp_path, config={"node.id": 1}) as kafka:
+        assert kafka.broker_ids == [1]
+        with connect(kafka, 1) as client:
+            found = client.ask(ApiKey.METADATA, 9, wire.MetadataRequest(()))
+        assert [each.node_id for each in found.brokers] == [found.controller_id] == [1]
+    with pytest.raises(ConfigError, match=r"broker-1.*node\.id"):
+        serve(tmp_path)
+    assert sorted(path.name for path in tmp_path.glob("broker-*")) == ["broker-1"]
+    with serve(tmp_path, config={"broker.id": 1}) as kafka:
+        assert kafka.broker_ids == [1]
