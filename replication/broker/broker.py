@@ -31,6 +31,7 @@ from replication.broker.identity import (
     read_topics,
     settle_cluster_id,
 )
+from replication.broker.key_placement import settle_masked_topics
 from replication.broker.membership import Membership
 from replication.broker.producer_ids import ProducerIdManager, reserve_producer_ids
 from replication.common.config import ReplicationConfig
@@ -402,6 +403,7 @@ class Broker:
         Once this broker leads, its logs must not meet a new producer that has an id of theirs.
         """
         self._check_tree(session)
+        self.metadata.masked_topics = settle_masked_topics(session)
         try:
             reserve_producer_ids(session, self._largest_producer_id())
         except CorruptNodeError as error:  # because of which no id is assigned either

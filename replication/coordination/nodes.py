@@ -5,7 +5,8 @@ They are those of Kafka 3.x in ZooKeeper mode, with additions: ``previous_broker
 ``elr`` and ``last_known_leader`` in a partition's state (KIP-966), and below ``/logstore``:
 ``broker_epochs``, the last processed epoch of each broker; ``left_out``, the brokers that came back
 uncleanly while a partition could not be read; ``deleted_topics``, the ids of the topics that were
-deleted last; and ``reserved_producer_ids``, the largest producer id that was found in a log.
+deleted last; ``reserved_producer_ids``, the largest producer id that was found in a log; and
+``masked_topics``, the ids of the internal topics that an earlier version filled (W-100).
 Decoding is strict in the keys that we use, and ignores keys that a later Kafka may add.
 """
 
@@ -44,6 +45,7 @@ BROKER_EPOCHS = "/logstore/broker_epochs"
 LEFT_OUT = "/logstore/left_out"
 RESERVED_PRODUCER_IDS = "/logstore/reserved_producer_ids"
 DELETED_TOPICS = "/logstore/deleted_topics"
+MASKED_TOPICS = "/logstore/masked_topics"
 
 PERSISTENT_PATHS = (
     BROKER_IDS,
@@ -273,12 +275,28 @@ def decode_topic(
 
 def encode_deleted_topics(topic_ids: Iterable[uuid.UUID]) -> bytes:
     """The ids of topics whose deletion is complete, the latest ``DELETED_TOPICS_KEPT`` of them."""
-    latest = list(topic_ids)[-DELETED_TOPICS_KEPT:]
-    return _encode({"version": 1, "topic_ids": [topic_id_to_text(each) for each in latest]})
+    return _encode_topic_ids(list(topic_ids)[-DELETED_TOPICS_KEPT:])
 
 
 def decode_deleted_topics(data: bytes) -> list[uuid.UUID]:
-    fields = _Fields(DELETED_TOPICS, data)
+    return _decode_topic_ids(DELETED_TOPICS, data)
+
+
+def encode_masked_topics(topic_ids: Iterable[uuid.UUID]) -> bytes:
+    """The ids of internal topics whose keys are where ``masked_partition_for`` says."""
+    return _encode_topic_ids(topic_ids)
+
+
+def decode_masked_topics(data: bytes) -> list[uuid.UUID]:
+    return _decode_topic_ids(MASKED_TOPICS, data)
+
+
+def _encode_topic_ids(topic_ids: Iterable[uuid.UUID]) -> bytes:
+    return _encode({"version": 1, "topic_ids": [topic_id_to_text(each) for each in topic_ids]})
+
+
+def _decode_topic_ids(path: str, data: bytes) -> list[uuid.UUID]:
+    fields = _Fields(path, data)
     fields.version(1, 1)
     found = []
     for text in fields.get("topic_ids", list):

@@ -27,6 +27,7 @@ class StartingBroker:
         self.metadata = SimpleNamespace(
             watch=self.updated.append,
             partition_count=lambda topic: 0,
+            coordinator_partition=lambda topic, key: None,
             registration=lambda tp: None,
             is_complete=True,
             live_brokers=self.live,
