@@ -65,7 +65,12 @@ from replication.common.messages import (
 )
 from replication.common.retrying import Backoff, Reaction
 from replication.common.runtime import Runtime
-from replication.common.state import UNKNOWN_EPOCH, BrokerRegistration, Endpoint
+from replication.common.state import (
+    MAX_EPOCH_OF_A_LOG,
+    UNKNOWN_EPOCH,
+    BrokerRegistration,
+    Endpoint,
+)
 from replication.common.transport import OnReply, Transport
 from replication.controller import Controller
 from replication.coordination import (
@@ -209,6 +214,7 @@ class Broker:
         stop = self.log_manager.last_stop
         self._epochs = stop.broker_epochs  # nothing was lost since these, ascending
         self._unproven: frozenset[TopicPartition] | None = stop.unproven  # None: all
+        self._coordinator_epoch = UNKNOWN_EPOCH
         self._first_epoch = self._doubtful_below = UNKNOWN_EPOCH
         self.metadata = MetadataCache(broker_id)
         self.membership = Membership(
@@ -386,6 +392,7 @@ class Broker:
             self.endpoints,
             unproven if unproven is None or len(unproven) <= UNPROVEN_NAMED else None,
             self.log_manager.last_stop.proves_logs,
+            self._coordinator_epoch,
         )
 
     @property
@@ -442,6 +449,8 @@ class Broker:
             )
             unproven -= manager.logs.keys() - manager.last_stop.unproven
         self._unproven = frozenset(unproven)
+        if unproven or not manager.last_stop.proves_logs:
+            self._coordinator_epoch = self._largest_coordinator_epoch()
         if unproven:
             logger.error(
                 "broker %s: the logs of %s replicas are missing, or are not as its last stop left "
@@ -450,6 +459,24 @@ class Broker:
                 len(unproven),
                 *min(unproven),
             )
+
+    def _largest_coordinator_epoch(self) -> int:
+        """Of logs that may come from another cluster, whose coordinators were elected more often
+        than ours: their markers would be refused (R-182)."""
+        largest = UNKNOWN_EPOCH
+        for log in [each for each in self.log_manager.logs.values() if not each.failed]:
+            epoch = log.largest_coordinator_epoch()
+            if epoch > MAX_EPOCH_OF_A_LOG:
+                logger.error(
+                    "%s: a producer has the coordinator epoch %s, above %s: no cluster gets there, "
+                    "and its transactions cannot be ended",
+                    log.name,
+                    epoch,
+                    MAX_EPOCH_OF_A_LOG,
+                )
+            else:
+                largest = max(largest, epoch)
+        return largest
 
     def on_joined(self, session: Coordinator, broker_epoch: int) -> None:
         if broker_epoch <= self.broker_epoch:

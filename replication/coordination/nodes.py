@@ -1,7 +1,8 @@
 """Kafka's nodes: the path of each value of the control plane, and its JSON (``kafka.zk.ZkData``).
 
 They are those of Kafka 3.x in ZooKeeper mode, with additions: ``previous_broker_epoch``,
-``earlier_epochs``, ``proves_logs``, ``unproven`` and ``all_unproven`` in a broker's registration,
+``earlier_epochs``, ``proves_logs``, ``unproven``, ``all_unproven`` and ``coordinator_epoch`` in a
+broker's registration,
 ``elr`` and ``last_known_leader`` in a partition's state (KIP-966), and below ``/logstore``:
 ``broker_epochs``, the last processed epoch of each broker; ``left_out``, the brokers that came back
 uncleanly while a partition could not be read; ``deleted_topics``, the ids of the topics that were
@@ -20,6 +21,8 @@ from typing import Any, NoReturn, TypeVar
 
 from checkpoints.partition_metadata import topic_id_from_text, topic_id_to_text
 from replication.common.state import (
+    MAX_EPOCH,
+    MAX_EPOCH_OF_A_LOG,
     NO_LEADER,
     UNKNOWN_EPOCH,
     BrokerRegistration,
@@ -63,7 +66,6 @@ LOG_DIR_FAILURE = 1
 DELETED_TOPICS_KEPT = 1000
 _CLUSTER_ID_MAX = 200
 _I32_MAX, _I64_MAX = 2**31 - 1, 2**63 - 1
-_EPOCH_MAX = 2**30  # no cluster gets there, and the next epoch has to fit into 32 bits
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 _ENDPOINT = re.compile(
     r"(?P<listener>[A-Za-z0-9_.-]+)://(?P<host>\[[^\[\]]*\]|[^\[\]:/]*):(?P<port>-1|[0-9]{1,5})"
@@ -177,6 +179,8 @@ def encode_broker(broker: BrokerRegistration) -> bytes:
     }
     if broker.proves_logs:
         fields["proves_logs"] = True
+    if broker.coordinator_epoch != UNKNOWN_EPOCH:
+        fields["coordinator_epoch"] = broker.coordinator_epoch
     if broker.unproven is None:
         fields["all_unproven"] = True
     elif broker.unproven:
@@ -209,6 +213,9 @@ def decode_broker(broker_id: int, data: bytes) -> BrokerRegistration:
         endpoints=endpoints,
         unproven=fields.unproven(),
         proves_logs=fields.flag("proves_logs"),
+        coordinator_epoch=fields.number(
+            "coordinator_epoch", -1, MAX_EPOCH_OF_A_LOG, default=UNKNOWN_EPOCH
+        ),
     )
 
 
@@ -228,7 +235,7 @@ def encode_controller_epoch(epoch: int) -> bytes:
 
 
 def decode_controller_epoch(data: bytes) -> int:
-    return _plain_number(CONTROLLER_EPOCH, data, _EPOCH_MAX)
+    return _plain_number(CONTROLLER_EPOCH, data, MAX_EPOCH)
 
 
 def encode_broker_epoch(epoch: int) -> bytes:
@@ -335,14 +342,14 @@ def decode_partition(
         replicas=replicas,
         isr=fields.brokers("isr"),
         leader=fields.number("leader", NO_LEADER, _I32_MAX),
-        leader_epoch=fields.number("leader_epoch", 0, _EPOCH_MAX),
+        leader_epoch=fields.number("leader_epoch", 0, MAX_EPOCH),
         partition_epoch=node_version,
         recovery_state=RecoveryState(fields.number("leader_recovery_state", 0, 1, default=0)),
         elr=fields.brokers("elr") if fields.has("elr") else (),
         last_known_leader=fields.number(
             "last_known_leader", NO_LEADER, _I32_MAX, default=NO_LEADER
         ),
-        controller_epoch=fields.number("controller_epoch", 0, _EPOCH_MAX),
+        controller_epoch=fields.number("controller_epoch", 0, MAX_EPOCH),
     )
     named = {"leader": {state.leader} - {NO_LEADER}, "isr": {*state.isr}, "elr": {*state.elr}}
     for key, brokers in named.items():
