@@ -1,34 +1,58 @@
 """Groups and transactions of a real Kafka go on with ours, and ours with a real Kafka: offsets,
-members, open and ended transactions. One Kafka and one cluster of ours for both, since each start
-costs seconds."""
+members, open, prepared and ended transactions, over the 50 partitions that Kafka has by default.
+One Kafka and one cluster of ours for both, since each start costs seconds."""
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import confluent_kafka as confluent
 import pytest
-from broker import PARTITION_METADATA, KafkaBroker
+from broker import CLEAN_SHUTDOWN, PARTITION_METADATA, RECOVERY_POINTS, KafkaBroker
 from confluent_kafka import admin
 
-from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
 from checkpoints.types import TopicPartition
 from logstore.log import ReplicaLog
-from replication.common.internal_topics import GROUP_METADATA, TRANSACTION_STATE
+from replication.common.internal_topics import (
+    GROUP_METADATA,
+    TRANSACTION_STATE,
+    java_hash,
+    partition_for,
+)
 from replication.coordinators.transactions import records
 from replication.coordinators.transactions.state import TransactionMetadata, TransactionState
 from replication.server.serving import ServedCluster, serve
 from tests.support.until import patience, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.essential]
+pytestmark = pytest.mark.slow
 
 T = TypeVar("T")
 ORDERS, PAYMENTS = "orders", "payments"  # the groups', the transactions'
 PARTITIONS = 3
+LOG_STARTS = "log-start-offset-checkpoint"
+CHECKPOINTS = (
+    CLEAN_SHUTDOWN,
+    RECOVERY_POINTS,
+    "replication-offset-checkpoint",
+    "cleaner-offset-checkpoint",
+)
 TAKEN = (PAYMENTS, GROUP_METADATA, TRANSACTION_STATE)
+COORDINATORS = 50
+# Their hashes are of both signs, and most of them lie elsewhere by ``(hash & 0x7fffffff) % 50``.
+SIMPLE = [f"{word}-{number}" for word in ("audit", "billing", "simple") for number in range(4)]
+MEMBERS = ["members", "orders"]
+SIZES = {
+    "offsets.topic.num.partitions": COORDINATORS,
+    "transaction.state.log.num.partitions": COORDINATORS,
+    "log.index.size.max.bytes": 65_536,
+}
 NONE = -1001  # the client's word for no offset
 
 
@@ -122,19 +146,23 @@ def _describe(bootstrap: str, group: str) -> tuple[str, list[tuple[str | None, i
 
 
 def _commit_all(bootstrap: str, offset: int, metadata: str) -> None:
-    _commit(bootstrap, "simple", offset, metadata)
-    _commit_as_member(bootstrap, "members", offset + 10)
+    for at, group in enumerate(SIMPLE):
+        _commit(bootstrap, group, offset + 100 * at, metadata)
+    for group in MEMBERS:
+        _commit_as_member(bootstrap, group, offset + 10)
     _commit_in_transaction(bootstrap, "done", offset + 20, commits=True)
     _commit_in_transaction(bootstrap, "undone", offset + 30, commits=False)
 
 
 def _check_all(bootstrap: str, offset: int, metadata: str) -> None:
-    simple = [(offset + number, metadata) for number in range(PARTITIONS)]
-    assert _offsets(bootstrap, "simple") == simple
-    assert _offsets(bootstrap, "members")[0][0] == offset + 10
+    for at, group in enumerate(SIMPLE):
+        simple = [(offset + 100 * at + number, metadata) for number in range(PARTITIONS)]
+        assert _offsets(bootstrap, group) == simple, group
+    for group in MEMBERS:
+        assert _offsets(bootstrap, group)[0][0] == offset + 10
+        assert _describe(bootstrap, group) == ("STABLE", [("one", PARTITIONS)])
     assert _offsets(bootstrap, "done")[0][0] == offset + 20
     assert _offsets(bootstrap, "undone")[0][0] == NONE
-    assert _describe(bootstrap, "members") == ("STABLE", [("one", PARTITIONS)])
 
 
 # --- transactions --------------------------------------------------------------------------------
@@ -169,11 +197,12 @@ def _write(bootstrap: str, name: str, end: str, count: int = 1) -> None:
 
 
 def _until_all_have_ended(ours: ServedCluster) -> None:
-    for topic in (PAYMENTS, GROUP_METADATA):
-        log = ours.replica(TopicPartition(topic, 0), 0).local_log()
+    groups = [TopicPartition(GROUP_METADATA, number) for number in range(COORDINATORS)]
+    for tp in (TopicPartition(PAYMENTS, 0), *groups):
+        log = ours.replica(tp, 0).local_log()
         until(
             lambda log=log: log.snapshot.last_stable_offset == log.log_end_offset,
-            f"markers of all transactions in {topic}",
+            f"markers of all transactions in {tp}",
         )
 
 
@@ -185,74 +214,117 @@ def _committed(ours: ServedCluster) -> list[bytes | None]:
 def _states(root: Path, copy: Path) -> dict[str, TransactionMetadata]:
     """What the last record of each id says, in a copy: looking may change what it looks at."""
     found: dict[str, TransactionMetadata] = {}
-    shutil.copytree(root / f"{TRANSACTION_STATE}-0", copy / f"{TRANSACTION_STATE}-0")
-    with ReplicaLog.open(copy / f"{TRANSACTION_STATE}-0") as log:
-        for record in log.records():
-            if record.key is None:
-                continue
-            decoded = records.decode(record.key, record.value)
-            if decoded is not None and decoded[1] is not None:
-                found[decoded[0]] = decoded[1]
+    for directory in root.glob(f"{TRANSACTION_STATE}-*"):
+        if not any(each.stat().st_size for each in directory.glob("*.log")):
+            continue
+        shutil.copytree(directory, copy / directory.name)
+        with ReplicaLog.open(copy / directory.name) as log:
+            for record in log.records():
+                if record.key is None:
+                    continue
+                decoded = records.decode(record.key, record.value)
+                if decoded is not None and decoded[1] is not None:
+                    assert directory.name == _place(decoded[0])
+                    found[decoded[0]] = decoded[1]
     return found
+
+
+def _place(transactional_id: str) -> str:
+    return f"{TRANSACTION_STATE}-{partition_for(transactional_id, COORDINATORS)}"
+
+
+def _prepare(root: Path, known: TransactionMetadata) -> None:
+    """As if the broker had been killed between this record and the markers."""
+    prepared = replace(known, state=TransactionState.PREPARE_COMMIT)
+    record = records.encode(prepared)
+    with ReplicaLog.open(root / _place(known.transactional_id)) as log:
+        log.append([(record.key, record.value)], leader_epoch=log.latest_epoch)
 
 
 # --- from one to the other -----------------------------------------------------------------------
 
 
+OUR_CONFIG = {**SIZES, "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500}
+
+
 def _ours(directory: Path) -> ServedCluster:
-    config = {
-        "offsets.topic.num.partitions": 1,
-        "transaction.state.log.num.partitions": 1,
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
-    }
-    return serve(directory, config=config)
+    return serve(directory, config=OUR_CONFIG)
 
 
-def _put_in(kafka: Path, ours: Path) -> None:
-    """Only what Kafka's logs say: what is beside them we find out ourselves."""
-    for name in TAKEN:
-        target = ours / f"{name}-0"
-        for old in target.iterdir():
-            if old.name != PARTITION_METADATA:
-                old.unlink()
-        for log in (kafka / f"{name}-0").glob("*.log"):
-            shutil.copy2(log, target / log.name)
-    (ours / CLEAN_SHUTDOWN).unlink()
+def _partitions(root: Path, topic: str) -> list[Path]:
+    return [each for each in root.glob(f"{topic}-*") if each.name[len(topic) + 1 :].isdigit()]
 
 
-def test_there_and_back(kafka: str, tmp_path: Path) -> None:
-    """Begun by Kafka, gone on with by ours, then by Kafka again."""
-    broker = KafkaBroker(tmp_path / "kafka")
-    with broker:
-        _create_topics(broker.bootstrap)
-        _commit(broker.bootstrap, "simple", 1)
-        _write(broker.bootstrap, "done", "commit", 2)
-        _write(broker.bootstrap, "done", "abort")
-        _commit_all(broker.bootstrap, 10, "as it was sent")
-        _write(broker.bootstrap, "open", "nothing")
+def _put_in(kafka: Path, ours: Path, topics: Sequence[str] = TAKEN) -> None:
+    """As docs/copies.md says."""
+    for name in topics:
+        partitions = _partitions(kafka, name)
+        assert len(partitions) == len(_partitions(ours, name))
+        for source in partitions:
+            target = ours / source.name
+            for old in target.iterdir():
+                if old.name != PARTITION_METADATA:
+                    old.unlink()
+            for new in source.iterdir():
+                if new.name != PARTITION_METADATA:
+                    shutil.copy2(new, target / new.name)
+    for name in CHECKPOINTS:
+        (ours / name).unlink(missing_ok=True)
+    shutil.copy2(kafka / LOG_STARTS, ours / LOG_STARTS)
+
+
+def _give_back(broker: KafkaBroker, ours: Path, topics: Sequence[str] = TAKEN) -> None:
+    for name in topics:
+        partitions = {int(each.name.rpartition("-")[2]): each for each in _partitions(ours, name)}
+        broker.adopt(name, partitions, unclean=True)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Of a broker of ours that has the topics, and forgets what it had of groups and ids."""
+    with _ours(tmp_path / "ours") as ours:
+        _create_topics(ours.bootstrap_servers)
+        _commit(ours.bootstrap_servers, "forgotten", 1)
+        _write(ours.bootstrap_servers, "forgotten", "commit")
+    return tmp_path / "ours" / "broker-0"
+
+
+@pytest.mark.essential
+def test_there_and_back(kafka: str, tmp_path: Path, directory: Path) -> None:
+    """Begun by Kafka, which is killed; gone on with by ours, then by Kafka again (W-100)."""
+    assert {java_hash(name) < 0 for name in SIMPLE} == {True, False}
+    assert {java_hash(name) < 0 for name in MEMBERS} == {True, False}
+    broker = KafkaBroker(tmp_path / "kafka", overrides=SIZES)
+    broker.format()
+    broker.start()
+    _create_topics(broker.bootstrap)
+    _commit(broker.bootstrap, SIMPLE[0], 1)
+    _write(broker.bootstrap, "done", "commit", 2)
+    _write(broker.bootstrap, "done", "abort")
+    _commit_all(broker.bootstrap, 10, "as it was sent")
+    _write(broker.bootstrap, "prepared", "nothing")
+    _write(broker.bootstrap, "open", "nothing")
+    broker.kill()
     theirs = _states(broker.log_dir, tmp_path / "theirs")
     assert theirs["done"].state is TransactionState.COMPLETE_ABORT
     assert theirs["open"].state is TransactionState.ONGOING
 
-    directory = tmp_path / "ours" / "broker-0"
-    with _ours(directory.parent) as ours:
-        _create_topics(ours.bootstrap_servers)
-        _commit(ours.bootstrap_servers, "forgotten", 1)
-        _write(ours.bootstrap_servers, "forgotten", "commit")
     _put_in(broker.log_dir, directory)
+    _prepare(directory, theirs["prepared"])
     with _ours(directory.parent) as ours:
         bootstrap = ours.bootstrap_servers
         assert [offset for offset, _ in _offsets(bootstrap, "forgotten")] == [NONE] * PARTITIONS
         _check_all(bootstrap, 10, "as it was sent")
         _until_all_have_ended(ours)  # what Kafka left open is aborted
-        assert _committed(ours) == [b"done-commit-0", b"done-commit-1"]
+        first = [b"done-commit-0", b"done-commit-1", b"prepared-nothing-0"]
+        assert _committed(ours) == first
 
         _write(bootstrap, "done", "commit")
         _write(bootstrap, "new", "commit")
         _commit_all(bootstrap, 50, "ours")
         _commit(bootstrap, "new", 90)
         _until_all_have_ended(ours)
-        assert _committed(ours)[2:] == [b"done-commit-0", b"new-commit-0"]
+        assert _committed(ours)[len(first) :] == [b"done-commit-0", b"new-commit-0"]
     own = _states(directory, tmp_path / "own")
     assert own["open"].state is TransactionState.COMPLETE_ABORT
     assert own["open"].producer_epoch == theirs["open"].producer_epoch + 1
@@ -260,8 +332,7 @@ def test_there_and_back(kafka: str, tmp_path: Path) -> None:
     assert own["done"].producer_id == theirs["done"].producer_id
     assert own["done"].producer_epoch == theirs["done"].producer_epoch + 1
 
-    for name in TAKEN:
-        broker.adopt(name, {0: directory / f"{name}-0"}, unclean=True)
+    _give_back(broker, directory)
     with broker:
         bootstrap = broker.bootstrap
         _check_all(bootstrap, 50, "ours")
@@ -273,3 +344,179 @@ def test_there_and_back(kafka: str, tmp_path: Path) -> None:
         assert again[name].producer_id == own[name].producer_id
         assert again[name].producer_epoch == own[name].producer_epoch + 1
     assert again["new"].state is TransactionState.COMPLETE_COMMIT
+
+
+# --- eight kills each way ------------------------------------------------------------------------
+
+KILLS = 8
+RETAINED = "retained"  # compacted
+COMPACTION = {
+    "cleanup.policy": "compact",
+    "segment.ms": 100,
+    "min.cleanable.dirty.ratio": 0.001,
+    "delete.retention.ms": 0,
+}
+
+
+def _create_retained(bootstrap: str) -> None:
+    client = admin.AdminClient({"bootstrap.servers": bootstrap})
+    topic = admin.NewTopic(RETAINED, 1, 1, config={k: str(v) for k, v in COMPACTION.items()})
+    client.create_topics([topic])[RETAINED].result(patience())
+
+
+def _live(bootstrap: str, round_: int) -> confluent.Producer:
+    """What happens between two kills. The producer is in a transaction, whose offsets, too, are
+    not committed."""
+    for at, group in enumerate(SIMPLE):
+        _commit(bootstrap, group, 1000 * round_ + 100 * at, f"round {round_}")
+    for group in MEMBERS:
+        _commit_as_member(bootstrap, group, round_)
+    plain = confluent.Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    for number in range(20):
+        plain.produce(RETAINED, f"{round_}-{number}", key=f"{number % (5 + round_)}")
+        plain.flush(patience())
+    _write(bootstrap, "known", "commit")
+    _write(bootstrap, f"aborted-{round_}", "abort")
+    _commit_in_transaction(bootstrap, "done", round_, commits=True)
+    open_ = _producer(bootstrap, "prepared")
+    open_.begin_transaction()
+    open_.produce(PAYMENTS, f"prepared-{round_}", partition=0)
+    open_.flush(patience())
+    _write(bootstrap, f"open-{round_}", "nothing")
+    return open_
+
+
+def _records(bootstrap: str, topic: str) -> list[tuple[int, bytes | None, bytes | None]]:
+    """Those that are committed, once nothing is undecided any more."""
+    consumer = _consumer(bootstrap, "reader", **{"isolation.level": "read_committed"})
+    tp = confluent.TopicPartition(topic, 0, 0)
+
+    def ends() -> tuple[int, ...]:
+        found: tuple[int, ...] = _in_time(lambda: consumer.get_watermark_offsets(tp, patience()))
+        return found
+
+    low, stable = ends()
+    tp.offset = low
+    consumer.assign([tp])
+    found: list[tuple[int, bytes | None, bytes | None]] = []
+    position = low
+
+    def read() -> bool:
+        nonlocal position
+        for message in consumer.consume(500, 0.2):
+            assert message.error() is None
+            found.append((message.offset(), message.key(), message.value()))
+        here = consumer.position([tp])[0].offset
+        position = max(position, here)
+        return position >= stable
+
+    until(read, f"the end of {topic}")
+    consumer.close()
+    return found
+
+
+def _until_decided(bootstrap: str) -> None:
+    """A reader of committed records gets to the end of what there is."""
+    tp = confluent.TopicPartition(PAYMENTS, 0)
+
+    def end(isolation: str) -> int:
+        consumer = _consumer(bootstrap, "reader", **{"isolation.level": isolation})
+        found: int = _in_time(lambda: consumer.get_watermark_offsets(tp, patience())[1])
+        consumer.close()
+        return found
+
+    until(lambda: end("read_committed") == end("read_uncommitted"), "the ends of transactions")
+
+
+class _Seen(NamedTuple):
+    """What clients see of a broker."""
+
+    offsets: dict[str, list[tuple[int, str | None]]]
+    members: dict[str, tuple[str, list[tuple[str | None, int]]]]
+    payments: list[tuple[int, bytes | None, bytes | None]]
+    retained: dict[bytes | None, bytes | None]
+
+
+def _look(bootstrap: str) -> _Seen:
+    _until_decided(bootstrap)
+    retained = _records(bootstrap, RETAINED)
+    return _Seen(
+        {group: _offsets(bootstrap, group) for group in (*SIMPLE, *MEMBERS, "done")},
+        {group: _describe(bootstrap, group) for group in MEMBERS},
+        _records(bootstrap, PAYMENTS),
+        {key: value for _, key, value in retained},
+    )
+
+
+class _OurProcess:
+    """``logstore serve`` in a process of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.bootstrap = ""
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "logstore", "serve", "--dir", str(self._directory)]
+        command += ["--listen", "127.0.0.1:0", "--json"]
+        for key, value in OUR_CONFIG.items():
+            command += ["--config", f"{key}={value}"]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert self._process.stdout is not None
+        said = json.loads(self._process.stdout.readline())
+        [self.bootstrap] = said["bootstrapServers"]
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@pytest.mark.long
+def test_there_and_back_after_kills(kafka: str, tmp_path: Path, directory: Path) -> None:
+    """Each end of a process is a SIGKILL. On a copy of the files their own writer says what is
+    right."""
+    with _ours(directory.parent) as ours:
+        _create_retained(ours.bootstrap_servers)
+    overrides = {**SIZES, "log.cleaner.backoff.ms": 100}
+    broker = KafkaBroker(tmp_path / "kafka", overrides=overrides)
+    broker.format()
+    for round_ in range(KILLS):
+        broker.start()
+        if not round_:
+            _create_topics(broker.bootstrap)
+            _create_retained(broker.bootstrap)
+        left = _live(broker.bootstrap, round_)
+        if round_ == KILLS - 1:
+            left.commit_transaction(patience())  # its markers may be on their way
+        broker.kill()
+
+    taken = (*TAKEN, RETAINED)
+    _put_in(broker.log_dir, directory, taken)
+    copy = tmp_path / "copy"
+    shutil.copytree(broker.directory, copy)
+    with KafkaBroker(copy, overrides=overrides) as control:
+        right = _look(control.bootstrap)
+
+    process = _OurProcess(directory.parent)
+    process.start()
+    assert _look(process.bootstrap) == right
+    for round_ in range(KILLS, 2 * KILLS):
+        if round_ > KILLS:
+            process.start()
+        left = _live(process.bootstrap, round_)
+        if round_ == 2 * KILLS - 1:
+            left.commit_transaction(patience())
+        process.kill()
+
+    copy = tmp_path / "our copy"
+    shutil.copytree(directory.parent, copy)
+    control_process = _OurProcess(copy)
+    control_process.start()
+    right = _look(control_process.bootstrap)
+    control_process.kill()
+    assert right.offsets[SIMPLE[0]][0] == (1000 * (2 * KILLS - 1), f"round {2 * KILLS - 1}")
+
+    _give_back(broker, directory, taken)
+    with broker:
+        assert _look(broker.bootstrap) == right
+        _write(broker.bootstrap, "known", "commit")
+        _until_decided(broker.bootstrap)
