@@ -157,6 +157,15 @@ class RoleChanges:
             ended += self._make_followers(following, found)
             self._fetchers.close_idle()
             log_epochs = self._log_epochs
+        if log_epochs:
+            logger.warning(
+                "broker %s: the logs of %s partitions (%s-%s, …) know later epochs than the "
+                "controller, up to %s: it has to elect above",
+                self._broker_id,
+                len(log_epochs),
+                *min(log_epochs),
+                max(log_epochs.values()),
+            )
         self._on_changed(ended)
         return LeaderAndIsrResponse(ErrorCode.NONE, tuple(found.items()), log_epochs)
 
@@ -307,6 +316,7 @@ class RoleChanges:
         code = answer_code(partition.tp, error)
         if isinstance(error, LogAheadError):
             self._log_epochs[partition.tp] = error.log_epoch
+            return code  # one line for all of them follows
         if isinstance(error, ResourceBusyError):
             code = ErrorCode.REPLICA_NOT_AVAILABLE  # the controller retries after a pause
         logger.warning("%s keeps its role: %s", partition.tp, error)

@@ -11,6 +11,7 @@ from logstore.common.clock import SystemClock
 from logstore.format.batch import end_transaction_marker
 from logstore.format.control import ControlType
 from logstore.log import ReplicaLog
+from logstore.segments.leader_epochs import EpochEntry
 from logstore.segments.producer_state import AppendOrigin
 from replication.common.error_codes import ErrorCode
 from replication.common.internal_topics import TRANSACTION_STATE
@@ -142,6 +143,20 @@ def _ends(kafka: ServedCluster, tp: TopicPartition) -> bool:
     return log.snapshot.last_stable_offset == log.log_end_offset
 
 
+def _marked(directory: Path, producer_id: int, coordinator_epoch: int) -> tuple[EpochEntry, ...]:
+    """Another cluster's coordinator aborts in this log. Its epochs."""
+    with ReplicaLog.open(directory) as log:
+        marker = end_transaction_marker(
+            ControlType.ABORT,
+            producer_id=producer_id,
+            producer_epoch=0,
+            coordinator_epoch=coordinator_epoch,
+            timestamp=SystemClock().wall_ms(),
+        )
+        log.append_as_leader(marker, 12, AppendOrigin.COORDINATOR)
+        return log.epoch_entries
+
+
 @pytest.mark.slow
 def test_transactions_of_a_known_producer_go_on_in_logs_of_an_older_cluster(
     tmp_path: Path,
@@ -154,17 +169,7 @@ def test_transactions_of_a_known_producer_go_on_in_logs_of_an_older_cluster(
             producer.init()
             producer.add(tp)
             assert producer.send(tp) == 0
-    directory = tmp_path / "broker-0" / "t-0"
-    with ReplicaLog.open(directory) as log:
-        marker = end_transaction_marker(
-            ControlType.ABORT,
-            producer_id=producer.producer_id,
-            producer_epoch=producer.epoch,
-            coordinator_epoch=14,
-            timestamp=SystemClock().wall_ms(),
-        )
-        log.append_as_leader(marker, 12, AppendOrigin.COORDINATOR)
-        entries = log.epoch_entries
+    entries = _marked(tmp_path / "broker-0" / "t-0", producer.producer_id, 14)
     assert entries[-1] == (12, 1)
     with _served(tmp_path) as kafka, connect(kafka) as client:
         again = WireProducer(kafka, client, "shop")
@@ -178,6 +183,33 @@ def test_transactions_of_a_known_producer_go_on_in_logs_of_an_older_cluster(
         found = kafka.replica(tp, 0).local_log().epoch_entries
         assert found[: len(entries)] == entries
         assert found[-1].epoch == 13
-        assert kafka.broker(0).metadata.registration(STATE).leader_epoch >= 14
+        known = kafka.broker(0).metadata.registration(STATE)
+        assert known is not None
+        assert known.leader_epoch >= 14
         consumer = kafka.consumer(tp, isolation="read_committed")
         assert [record.value for _, record in consumer.read_to_end()] == [b"shop-0", b"shop-1"]
+
+
+@pytest.mark.slow
+def test_an_impossible_coordinator_epoch_spoils_nothing_for_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """R-182: a hostile log of one producer; it is named."""
+    with _served(tmp_path) as kafka:
+        (tp,) = kafka.create_topic("t")
+        with connect(kafka) as client:
+            WireProducer(kafka, client, "shop").init()
+    _marked(tmp_path / "broker-0" / "t-0", 5, 2**31 - 1)
+    with _served(tmp_path) as kafka, connect(kafka) as client:
+        for name in ("shop", "other"):
+            producer = WireProducer(kafka, client, name)
+            assert producer.init() == 0
+            assert producer.producer_id != 5
+            assert producer.add(tp) == [0]
+            assert producer.send(tp) == 0
+            assert producer.end() == 0
+            until(lambda: _ends(kafka, tp), "the marker")
+        known = kafka.broker(0).metadata.registration(STATE)
+        assert known is not None
+        assert known.leader_epoch < 10
+    assert [r for r in caplog.records if f"{2**31 - 1}, above" in r.getMessage()]
