@@ -8,7 +8,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -30,8 +30,12 @@ from replication.common.internal_topics import (
 )
 from replication.coordinators.transactions import records
 from replication.coordinators.transactions.state import TransactionMetadata, TransactionState
+from replication.protocol import ApiKey
+from replication.protocol import messages as wire
 from replication.server.serving import ServedCluster, serve
+from tests.support.served import batch, produce
 from tests.support.until import patience, until
+from tests.support.wire_client import WireClient
 
 pytestmark = pytest.mark.slow
 
@@ -55,6 +59,7 @@ SIZES = {
     "transaction.state.log.num.partitions": COORDINATORS,
     "log.index.size.max.bytes": 65_536,
 }
+KAFKA_CONFIG = {**SIZES, "log.cleaner.backoff.ms": 100}
 NONE = -1001  # the client's word for no offset
 
 
@@ -199,6 +204,33 @@ def _write(bootstrap: str, name: str, end: str, count: int = 1) -> None:
         producer.abort_transaction(patience())
 
 
+def _idempotent_batch(bootstrap: str) -> bytes:
+    """The first one of a producer without transactions."""
+    with _connect(bootstrap) as client:
+        request = wire.InitProducerIdRequest(None, 1000)
+        made = until(
+            lambda: (
+                not (answer := client.ask(ApiKey.INIT_PRODUCER_ID, 4, request)).error_code
+                and answer
+            ),
+            "a producer id",
+        )
+    return batch(b"once", producer_id=made.producer_id, producer_epoch=0, base_sequence=0)
+
+
+def _send(bootstrap: str, records: bytes) -> int:
+    """The offset of the batch, that of the first time if it is a retry."""
+    with _connect(bootstrap) as client:
+        part = produce(client, TopicPartition(PAYMENTS, 0), records)
+    assert part.error_code == 0
+    return int(part.base_offset)
+
+
+def _connect(bootstrap: str) -> WireClient:
+    host, _, port = bootstrap.partition(":")
+    return WireClient(host, int(port))
+
+
 def _until_all_have_ended(ours: ServedCluster) -> None:
     groups = [TopicPartition(GROUP_METADATA, number) for number in range(COORDINATORS)]
     for tp in (TopicPartition(PAYMENTS, 0), *groups):
@@ -283,6 +315,15 @@ def _give_back(broker: KafkaBroker, ours: Path, topics: Sequence[str] = TAKEN) -
 
 
 @pytest.fixture
+def broker(kafka: str, tmp_path: Path) -> Iterator[KafkaBroker]:
+    """Formatted, not started."""
+    broker = KafkaBroker(tmp_path / "kafka", overrides=KAFKA_CONFIG)
+    broker.format()
+    yield broker
+    broker.kill()
+
+
+@pytest.fixture
 def directory(tmp_path: Path) -> Path:
     """Of a broker of ours that has the topics, and forgets what it had of groups and ids."""
     with _ours(tmp_path / "ours") as ours:
@@ -293,14 +334,14 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.mark.essential
-def test_there_and_back(kafka: str, tmp_path: Path, directory: Path) -> None:
+def test_there_and_back(broker: KafkaBroker, tmp_path: Path, directory: Path) -> None:
     """Begun by Kafka, which is killed; gone on with by ours, then by Kafka again (W-100)."""
     assert {java_hash(name) < 0 for name in SIMPLE} == {True, False}
     assert {java_hash(name) < 0 for name in MEMBERS} == {True, False}
-    broker = KafkaBroker(tmp_path / "kafka", overrides=SIZES)
-    broker.format()
     broker.start()
     _create_topics(broker.bootstrap)
+    once = _idempotent_batch(broker.bootstrap)
+    offset = _send(broker.bootstrap, once)
     _commit(broker.bootstrap, SIMPLE[0], 1)
     _write(broker.bootstrap, "done", "commit", 2)
     _write(broker.bootstrap, "done", "abort")
@@ -319,7 +360,8 @@ def test_there_and_back(kafka: str, tmp_path: Path, directory: Path) -> None:
         assert [offset for offset, _ in _offsets(bootstrap, "forgotten")] == [NONE] * PARTITIONS
         _check_all(bootstrap, 10, "as it was sent")
         _until_all_have_ended(ours)  # what Kafka left open is aborted
-        first = [b"done-commit-0", b"done-commit-1", b"prepared-nothing-0"]
+        assert _send(bootstrap, once) == offset
+        first = [b"once", b"done-commit-0", b"done-commit-1", b"prepared-nothing-0"]
         assert _committed(ours) == first
 
         _write(bootstrap, "done", "commit")
@@ -339,6 +381,7 @@ def test_there_and_back(kafka: str, tmp_path: Path, directory: Path) -> None:
     with broker:
         bootstrap = broker.bootstrap
         _check_all(bootstrap, 50, "ours")
+        assert _send(bootstrap, once) == offset
         assert [offset for offset, _ in _offsets(bootstrap, "new")] == [90, 91, 92]
         _write(bootstrap, "done", "commit")
         _write(bootstrap, "open", "commit")
@@ -482,14 +525,11 @@ def _last_epochs(root: Path) -> list[int]:
 
 
 @pytest.mark.long
-def test_there_and_back_after_kills(kafka: str, tmp_path: Path, directory: Path) -> None:
+def test_there_and_back_after_kills(broker: KafkaBroker, tmp_path: Path, directory: Path) -> None:
     """Each end of a process is a SIGKILL. On a copy of the files their own writer says what is
     right."""
     with _ours(directory.parent) as ours:
         _create_retained(ours.bootstrap_servers)
-    overrides = {**SIZES, "log.cleaner.backoff.ms": 100}
-    broker = KafkaBroker(tmp_path / "kafka", overrides=overrides)
-    broker.format()
     for round_ in range(KILLS):
         broker.start()
         if not round_:
@@ -504,7 +544,7 @@ def test_there_and_back_after_kills(kafka: str, tmp_path: Path, directory: Path)
     _put_in(broker.log_dir, directory, taken)
     copy = tmp_path / "copy"
     shutil.copytree(broker.directory, copy)
-    with KafkaBroker(copy, overrides=overrides) as control:
+    with KafkaBroker(copy, overrides=KAFKA_CONFIG) as control:
         right = _look(control.bootstrap)
 
     process = _OurProcess(directory.parent)
