@@ -2,12 +2,11 @@
 
 They are those of Kafka 3.x in ZooKeeper mode, with additions: ``previous_broker_epoch``,
 ``earlier_epochs``, ``proves_logs``, ``unproven``, ``all_unproven`` and ``coordinator_epoch`` in a
-broker's registration,
-``elr`` and ``last_known_leader`` in a partition's state (KIP-966), and below ``/logstore``:
-``broker_epochs``, the last processed epoch of each broker; ``left_out``, the brokers that came back
-uncleanly while a partition could not be read; ``deleted_topics``, the ids of the topics that were
-deleted last; ``reserved_producer_ids``, the largest producer id that was found in a log; and
-``masked_topics``, the ids of the internal topics that an earlier version filled (W-100).
+broker's registration, ``elr`` and ``last_known_leader`` in a partition's state (KIP-966), and below
+``/logstore``: ``broker_epochs``, the last processed epoch of each broker; ``left_out``, the brokers
+that came back uncleanly while a partition could not be read; ``deleted_topics``, the ids of the
+topics that were deleted last; ``reserved_producer_ids``, the largest producer id that was found in
+a log; and ``masked_topics``, the ids of the internal topics that an earlier version filled (W-100).
 Decoding is strict in the keys that we use, and ignores keys that a later Kafka may add.
 """
 

@@ -59,7 +59,8 @@ SIZES = {
     "transaction.state.log.num.partitions": COORDINATORS,
     "log.index.size.max.bytes": 65_536,
 }
-KAFKA_CONFIG = {**SIZES, "log.cleaner.backoff.ms": 100}
+OUR_CONFIG = {**SIZES, "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500}
+KAFKA_CONFIG = {**OUR_CONFIG, "log.cleaner.backoff.ms": 100}
 NONE = -1001  # the client's word for no offset
 
 
@@ -277,9 +278,6 @@ def _prepare(root: Path, known: TransactionMetadata) -> None:
 
 
 # --- from one to the other -----------------------------------------------------------------------
-
-
-OUR_CONFIG = {**SIZES, "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500}
 
 
 def _ours(directory: Path) -> ServedCluster:
