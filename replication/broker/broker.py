@@ -27,9 +27,10 @@ from replication.broker.controller_channel import REACTIONS, ControllerChannel
 from replication.broker.forwarding import Forwarding
 from replication.broker.identity import (
     BrokerHome,
+    TreeIdentity,
     check_cluster_id,
     read_topics,
-    settle_cluster_id,
+    settle_identity,
 )
 from replication.broker.key_placement import settle_masked_topics
 from replication.broker.membership import Membership
@@ -409,14 +410,15 @@ class Broker:
 
         Once this broker leads, its logs must not meet a new producer that has an id of theirs.
         """
-        self._check_tree(session)
-        self.metadata.masked_topics = settle_masked_topics(session)
+        identity = self._check_tree(session)
+        if not identity.has_kafkas_placement:
+            self.metadata.masked_topics = settle_masked_topics(session)
         try:
             reserve_producer_ids(session, self._largest_producer_id())
         except CorruptNodeError as error:  # because of which no id is assigned either
             logger.error("broker %s: no producer ids are reserved: %s", self.broker_id, error)
 
-    def _check_tree(self, session: Coordinator) -> None:
+    def _check_tree(self, session: Coordinator) -> TreeIdentity:
         """
         Raises:
             InconsistentClusterIdError: the tree is that of another cluster.
@@ -425,11 +427,11 @@ class Broker:
         logs = {tp: log.topic_id for tp, log in manager.logs.items()}
         home = BrokerHome(self._directories[0], manager.cluster_id, logs)
         if self._knows_tree:
-            check_cluster_id(session, home)
-        else:
-            settle_cluster_id(session, [home], manager.cluster_id)
-            self._find_missing_logs(session)
-            self._knows_tree = True
+            return check_cluster_id(session, home)
+        identity = settle_identity(session, [home], manager.cluster_id)
+        self._find_missing_logs(session)
+        self._knows_tree = True
+        return identity
 
     def _find_missing_logs(self, session: Coordinator) -> None:
         """Look for replicas of this broker that have no log here, if they may have had one.

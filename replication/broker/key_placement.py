@@ -19,7 +19,8 @@ SAME_UP_TO = 2  # partitions: with so few both rules say the same
 
 
 def settle_masked_topics(session: Coordinator) -> frozenset[uuid.UUID]:
-    """The ids of the internal topics that keep the earlier rule (W-100).
+    """The ids of the internal topics that keep the earlier rule (W-100), in a tree that was not
+    made with Kafka's.
 
     Call it before the broker is registered: a tree without the answer, in which brokers of ours
     were registered, is that of an earlier version.

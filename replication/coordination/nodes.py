@@ -1,12 +1,13 @@
 """Kafka's nodes: the path of each value of the control plane, and its JSON (``kafka.zk.ZkData``).
 
-They are those of Kafka 3.x in ZooKeeper mode, with additions: ``previous_broker_epoch``,
-``earlier_epochs``, ``proves_logs``, ``unproven``, ``all_unproven`` and ``coordinator_epoch`` in a
-broker's registration, ``elr`` and ``last_known_leader`` in a partition's state (KIP-966), and below
-``/logstore``: ``broker_epochs``, the last processed epoch of each broker; ``left_out``, the brokers
-that came back uncleanly while a partition could not be read; ``deleted_topics``, the ids of the
-topics that were deleted last; ``reserved_producer_ids``, the largest producer id that was found in
-a log; and ``masked_topics``, the ids of the internal topics that an earlier version filled (W-100).
+They are those of Kafka 3.x in ZooKeeper mode, with additions: ``key_placement`` beside the cluster
+id; ``previous_broker_epoch``, ``earlier_epochs``, ``proves_logs``, ``unproven``, ``all_unproven``
+and ``coordinator_epoch`` in a broker's registration; ``elr`` and ``last_known_leader`` in a
+partition's state (KIP-966); and below ``/logstore``: ``broker_epochs``, the last processed epoch of
+each broker; ``left_out``, the brokers that came back uncleanly while a partition could not be read;
+``deleted_topics``, the ids of the topics that were deleted last; ``reserved_producer_ids``, the
+largest producer id that was found in a log; and ``masked_topics``, the ids of the internal topics
+that an earlier version filled (W-100).
 Decoding is strict in the keys that we use, and ignores keys that a later Kafka may add.
 """
 
@@ -48,6 +49,7 @@ LEFT_OUT = "/logstore/left_out"
 RESERVED_PRODUCER_IDS = "/logstore/reserved_producer_ids"
 DELETED_TOPICS = "/logstore/deleted_topics"
 MASKED_TOPICS = "/logstore/masked_topics"
+KAFKAS_PLACEMENT = "kafka"
 
 PERSISTENT_PATHS = (
     BROKER_IDS,
@@ -145,7 +147,14 @@ def log_dir_event_path() -> str:
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
-    return _encode({"version": "1", "id": cluster_id})
+    """Of a new tree, in which groups and transactional ids are placed as Kafka does (W-100)."""
+    return _encode({"version": "1", "id": cluster_id, "key_placement": KAFKAS_PLACEMENT})
+
+
+def has_kafkas_placement(data: bytes) -> bool:
+    """Whether the tree was made with it. Trees of Kafka and of earlier versions do not say."""
+    fields = _Fields(CLUSTER_ID, data)
+    return fields.has("key_placement") and fields.text("key_placement") == KAFKAS_PLACEMENT
 
 
 def decode_cluster_id(data: bytes) -> str:

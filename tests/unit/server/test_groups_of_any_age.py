@@ -9,6 +9,7 @@ import pytest
 from logstore.storage.memory import MemoryStorage
 from replication.broker import broker
 from replication.common.internal_topics import GROUP_METADATA, java_hash, masked_partition_for
+from replication.coordination import nodes
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 from replication.replica_manager import metadata_cache
@@ -72,6 +73,7 @@ def test_the_groups_of_an_earlier_version_are_found(monkeypatch: pytest.MonkeyPa
     storage = MemoryStorage()
     with monkeypatch.context() as earlier:
         earlier.setattr(metadata_cache, "partition_for", masked_partition_for)
+        earlier.setattr(nodes, "KAFKAS_PLACEMENT", "not said")
         earlier.setattr(broker, "settle_masked_topics", lambda session: frozenset())
         with _served(storage) as kafka:
             kafka.create_topic("t")
