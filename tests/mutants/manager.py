@@ -123,7 +123,7 @@ def log_starts_never_dropped(patch: MonkeyPatch) -> None:
     patch.setattr(OffsetCheckpoints, "_keep_locked", mutant)
 
 
-@mutant(lives=5)
+@mutant(lives=3)
 def deletion_not_durable(patch: MonkeyPatch) -> None:
     rename = Topics._rename_deleted
 
@@ -179,7 +179,7 @@ def creations_announced_for_ever(patch: MonkeyPatch) -> None:
     patch.setattr(CreationFiles, "end", lambda self, creation: None)
 
 
-@mutant(lives=5)
+@mutant(lives=1553)
 def end_of_a_creation_not_durable(patch: MonkeyPatch) -> None:
     def mutant(self: CreationFiles, creation: Creation) -> None:
         self._storage.remove(self._path(creation.topic_id))
