@@ -236,21 +236,6 @@ class ReplicaLog(PartitionLog):
                 writer.producers.sync_snapshot(offset)
                 self._core.storage.sync_dir(self.directory)
 
-    @shielded
-    def drop_old_snapshots(self, recovery_point: int) -> None:
-        """Drop snapshots that no recovery needs: those below the segment before that of the
-        recovery point.
-        """
-        writer = self._writer
-        with writer.lock, self._core.doing("remove snapshot"):
-            self._core.check_owner()
-            if self.failed:
-                return  # the files there may belong to another log by now
-            bases = [b for b in writer.segments.bases if b <= recovery_point][-2:]
-            floor = bases[0] if bases else 0
-            for offset in [o for o in writer.producers.snapshots if o < floor]:
-                writer.producers.remove_snapshot(offset)
-
     def begin_verification(
         self, producer_id: int, producer_epoch: int, sequence: int, *, bumps_epoch: bool
     ) -> VerificationStateEntry | None:
@@ -275,6 +260,12 @@ class ReplicaLog(PartitionLog):
         with self._writer.lock:
             known = self._writer.producers.producers
             return max((each for each in known if not is_id_of_name(each)), default=-1)
+
+    def largest_coordinator_epoch(self) -> int:
+        """Of the last markers of all producers; −1 without any."""
+        with self._writer.lock:
+            known = self._writer.producers.producers.values()
+            return max((each.coordinator_epoch for each in known), default=-1)
 
     def remove_expired_producers(self) -> int:
         with self._writer.lock:

@@ -49,17 +49,9 @@ class Housekeeper:
             if only is not None and log_dir.path not in only:
                 continue
             try:
-                points = log_dir.offsets.write_recovery_points(log_dir.items)
+                log_dir.offsets.write_recovery_points(log_dir.items)
             except CheckpointError as error:
                 self._fail(log_dir, error)
-                continue
-            for tp, log in log_dir.items():
-                if tp not in points or log.failed:
-                    continue
-                try:
-                    log.drop_old_snapshots(points[tp])
-                except LogstoreError as error:
-                    logger.error("old snapshots of %s: %s", log.name, error)
 
     @shielded
     def checkpoint_cuts(self, tps: Iterable[TopicPartition]) -> None:

@@ -199,8 +199,8 @@ class OffsetCheckpoints:
         with self._lock:
             self._write_locked(name, self._collect_locked(name, logs, offset_of))
 
-    def write_recovery_points(self, logs: ListLogs) -> Offsets:
-        """Write the recovery points (F-11, F-227), and return them.
+    def write_recovery_points(self, logs: ListLogs) -> None:
+        """Write the recovery points (F-11, F-227).
 
         The log starts go first. A recovery point that equals a log start means that nothing below
         it is needed (F-222). With an older log start on file it would cover records that were never
@@ -210,13 +210,12 @@ class OffsetCheckpoints:
         with self._lock:
             # After a truncation the next checkpoint of high watermarks would come too late.
             self._lower_locked(HIGH_WATERMARK, logs, logs, high_watermark)
-            return self._write_recovery_points_locked(logs)
+            self._write_recovery_points_locked(logs)
 
-    def _write_recovery_points_locked(self, logs: ListLogs) -> Offsets:
+    def _write_recovery_points_locked(self, logs: ListLogs) -> None:
         points = self._collect_locked(RECOVERY_POINT, logs, recovery_point)
         self._write_locked(LOG_START, self._collect_locked(LOG_START, logs, moved_start))
         self._write_locked(RECOVERY_POINT, points)
-        return points
 
     def _lower_locked(
         self, name: str, logs: ListLogs, concerned: ListLogs, offset_of: Callable[[ReplicaLog], int]

@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable
 
-from logstore.common.config import MAX_INT
+from logstore.common.config import MAX_INT, MAX_LONG
 from logstore.common.errors import CorruptBatchError, CorruptIndexError
 from logstore.format import filenames
 from logstore.format.header import HEADER_SIZE
@@ -17,7 +17,7 @@ from logstore.recovery.replacements import Replacements, plan_split
 from logstore.recovery.report import RecoveryOptions
 from logstore.recovery.set_aside import Remover
 from logstore.segments.index import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY
-from logstore.segments.leader_epochs import LeaderEpochCache
+from logstore.segments.leader_epochs import EpochEntry, LeaderEpochCache
 from logstore.segments.producer_state import ProducerStateManager
 from logstore.segments.rebuild import replay_from, scan_segment
 from logstore.segments.second_opinion import confirm_bad_checksum
@@ -195,6 +195,7 @@ class CrashRecovery:
         done, pending = self.segments[:first], deque(self.segments[first:])
         base = pending[0].base_offset if pending else self._files.rolled[0]
         # The entries of these segments may be older than their batches, or younger (S-37).
+        named = [entry for entry in self._epochs.entries if entry.start_offset >= base]
         self._epochs.truncate_from_end(base)
         producers = self._scratch_producers(base)
         while pending or self._settle_roll(done, pending, log_start_offset):
@@ -219,7 +220,26 @@ class CrashRecovery:
                 scan = self._scan(segment, producers, end)
             if self._recover_segment(segment, scan, reason, producers, pending):
                 break
+        self._keep_epochs(named, done)
         return done
+
+    def _keep_epochs(self, named: Iterable[EpochEntry], segments: list[Segment]) -> None:
+        """Keep the entries of the file that no batch contradicts (F-232).
+
+        Compaction may have removed the first batches of an epoch, or all of them. A follower that
+        asks where the epoch before ends must not hear of a later offset: it would keep records that
+        the leader does not have.
+        """
+        derived = self._epochs.entries
+        kept = {entry.epoch: entry for entry in derived}
+        for entry in named:
+            later = bisect_left(derived, entry.epoch, key=_epoch_of)
+            begin = derived[later].start_offset if later < len(derived) else MAX_LONG
+            if entry.start_offset < begin == _first_batch_from(segments, entry.start_offset):
+                kept[entry.epoch] = entry
+        self._epochs.clear(durable=False)
+        for epoch in sorted(kept):
+            self._epochs.assign(*kept[epoch], durable=False)
 
     def _settle_roll(
         self, done: list[Segment], pending: deque[Segment], log_start_offset: int
@@ -342,6 +362,20 @@ class CrashRecovery:
 
 def _base_of(segment: Segment) -> int:
     return segment.base_offset
+
+
+def _epoch_of(entry: EpochEntry) -> int:
+    return entry.epoch
+
+
+def _first_batch_from(segments: list[Segment], offset: int) -> int:
+    """The base offset of the first batch that reaches ``offset``; ``MAX_LONG`` if none does."""
+    first = bisect_right(segments, offset, key=_base_of) - 1
+    for segment in segments[max(first, 0) :]:
+        span = segment.find(offset)
+        if span is not None:
+            return span.base_offset
+    return MAX_LONG
 
 
 def _too_many(segment: Segment, txn_entries: int) -> str | None:

@@ -396,11 +396,14 @@ class _Loader:
         return []
 
     def _load_producers(self, segments: Segments, start: int, leo: int, clean: bool) -> None:
-        """Rebuild up to the log end (F-251). A clean start without snapshots forgets (F-253)."""
+        """Rebuild up to the log end (F-251). A clean start without snapshots forgets (F-253).
+
+        There is never one at offset 0 (F-130).
+        """
         producers = self.producers
         if clean and not producers.snapshots:
             for base in [*segments.bases[-2:], leo]:
-                if base > start or base == leo:
+                if base and (base > start or base == leo):
                     producers.take_empty_snapshot(base)
             producers.map_end_offset = leo
             producers.last_snapshot_offset = leo

@@ -68,7 +68,8 @@ class VerificationStateEntry:
     asked_ms: int
     lowest_sequence: int
     """The first one of the producer's batches here. While it is refused, those after it are too:
-    otherwise one of them would be the first of a producer that nobody knows, and be accepted."""
+    otherwise one of them would be the first of a producer that nobody knows, and be accepted. Once
+    the log has a batch of the epoch, the next sequence follows from that."""
     bumps_epoch: bool
     """Whether each transaction has an epoch of its own, and begins it with sequence 0."""
     confirmed: bool = False
@@ -248,9 +249,13 @@ class ProducerAppend:
             return
         entry, first = self.entry, batch.base_sequence
         asked = self._verifications.get(batch.producer_epoch)
-        if asked is not None and (
-            first > asked.lowest_sequence
-            or (asked.bumps_epoch and first != 0 and not entry.batches)
+        # A batch of this epoch says more than the question, which may be that of a late copy: of a
+        # batch of an earlier transaction in the same epoch.
+        has_begun = batch.producer_epoch == entry.producer_epoch and bool(entry.batches)
+        if (
+            asked is not None
+            and not has_begun
+            and (first > asked.lowest_sequence or (asked.bumps_epoch and first != 0))
         ):
             raise OutOfOrderSequenceError(
                 f"producer {batch.producer_id} epoch {batch.producer_epoch}: sequence {first} "

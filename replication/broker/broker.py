@@ -27,10 +27,12 @@ from replication.broker.controller_channel import REACTIONS, ControllerChannel
 from replication.broker.forwarding import Forwarding
 from replication.broker.identity import (
     BrokerHome,
+    TreeIdentity,
     check_cluster_id,
     read_topics,
-    settle_cluster_id,
+    settle_identity,
 )
+from replication.broker.key_placement import settle_masked_topics
 from replication.broker.membership import Membership
 from replication.broker.producer_ids import ProducerIdManager, reserve_producer_ids
 from replication.common.config import ReplicationConfig
@@ -64,7 +66,12 @@ from replication.common.messages import (
 )
 from replication.common.retrying import Backoff, Reaction
 from replication.common.runtime import Runtime
-from replication.common.state import UNKNOWN_EPOCH, BrokerRegistration, Endpoint
+from replication.common.state import (
+    MAX_EPOCH_OF_A_LOG,
+    UNKNOWN_EPOCH,
+    BrokerRegistration,
+    Endpoint,
+)
 from replication.common.transport import OnReply, Transport
 from replication.controller import Controller
 from replication.coordination import (
@@ -208,6 +215,7 @@ class Broker:
         stop = self.log_manager.last_stop
         self._epochs = stop.broker_epochs  # nothing was lost since these, ascending
         self._unproven: frozenset[TopicPartition] | None = stop.unproven  # None: all
+        self._coordinator_epoch = UNKNOWN_EPOCH
         self._first_epoch = self._doubtful_below = UNKNOWN_EPOCH
         self.metadata = MetadataCache(broker_id)
         self.membership = Membership(
@@ -385,6 +393,7 @@ class Broker:
             self.endpoints,
             unproven if unproven is None or len(unproven) <= UNPROVEN_NAMED else None,
             self.log_manager.last_stop.proves_logs,
+            self._coordinator_epoch,
         )
 
     @property
@@ -401,13 +410,15 @@ class Broker:
 
         Once this broker leads, its logs must not meet a new producer that has an id of theirs.
         """
-        self._check_tree(session)
+        identity = self._check_tree(session)
+        if not identity.has_kafkas_placement:
+            self.metadata.masked_topics = settle_masked_topics(session)
         try:
             reserve_producer_ids(session, self._largest_producer_id())
         except CorruptNodeError as error:  # because of which no id is assigned either
             logger.error("broker %s: no producer ids are reserved: %s", self.broker_id, error)
 
-    def _check_tree(self, session: Coordinator) -> None:
+    def _check_tree(self, session: Coordinator) -> TreeIdentity:
         """
         Raises:
             InconsistentClusterIdError: the tree is that of another cluster.
@@ -416,11 +427,11 @@ class Broker:
         logs = {tp: log.topic_id for tp, log in manager.logs.items()}
         home = BrokerHome(self._directories[0], manager.cluster_id, logs)
         if self._knows_tree:
-            check_cluster_id(session, home)
-        else:
-            settle_cluster_id(session, [home], manager.cluster_id)
-            self._find_missing_logs(session)
-            self._knows_tree = True
+            return check_cluster_id(session, home)
+        identity = settle_identity(session, [home], manager.cluster_id)
+        self._find_missing_logs(session)
+        self._knows_tree = True
+        return identity
 
     def _find_missing_logs(self, session: Coordinator) -> None:
         """Look for replicas of this broker that have no log here, if they may have had one.
@@ -440,6 +451,8 @@ class Broker:
             )
             unproven -= manager.logs.keys() - manager.last_stop.unproven
         self._unproven = frozenset(unproven)
+        if unproven or not manager.last_stop.proves_logs:
+            self._coordinator_epoch = self._largest_coordinator_epoch()
         if unproven:
             logger.error(
                 "broker %s: the logs of %s replicas are missing, or are not as its last stop left "
@@ -448,6 +461,24 @@ class Broker:
                 len(unproven),
                 *min(unproven),
             )
+
+    def _largest_coordinator_epoch(self) -> int:
+        """Of logs that may come from another cluster, whose coordinators were elected more often
+        than ours: their markers would be refused (R-182)."""
+        largest = UNKNOWN_EPOCH
+        for log in [each for each in self.log_manager.logs.values() if not each.failed]:
+            epoch = log.largest_coordinator_epoch()
+            if epoch > MAX_EPOCH_OF_A_LOG:
+                logger.error(
+                    "%s: a producer has the coordinator epoch %s, above %s: no cluster gets there, "
+                    "and its transactions cannot be ended",
+                    log.name,
+                    epoch,
+                    MAX_EPOCH_OF_A_LOG,
+                )
+            else:
+                largest = max(largest, epoch)
+        return largest
 
     def on_joined(self, session: Coordinator, broker_epoch: int) -> None:
         if broker_epoch <= self.broker_epoch:

@@ -33,8 +33,22 @@ class BrokerHome(NamedTuple):
     logs: LogTopicIds
 
 
+class TreeIdentity(NamedTuple):
+    """Whose tree it is, and whether it was made with Kafka's placement of keys (W-100)."""
+
+    cluster_id: str
+    has_kafkas_placement: bool
+
+
 def settle_cluster_id(session: Coordinator, homes: Collection[BrokerHome], new_id: str) -> str:
-    """The cluster id of the tree, which becomes that of ``homes`` or ``new_id`` if it has none.
+    """As ``settle_identity``; the cluster id alone."""
+    return settle_identity(session, homes, new_id).cluster_id
+
+
+def settle_identity(
+    session: Coordinator, homes: Collection[BrokerHome], new_id: str
+) -> TreeIdentity:
+    """That of the tree, whose id becomes that of ``homes`` or ``new_id`` if it has none.
 
     Nothing is created before all ``homes`` are found to belong to the tree.
 
@@ -42,7 +56,8 @@ def settle_cluster_id(session: Coordinator, homes: Collection[BrokerHome], new_i
         InconsistentClusterIdError: one does not.
         CoordinationError: the coordinator does not answer.
     """
-    known = _read(session, homes)
+    identity = _read(session, homes)
+    known = None if identity is None else identity.cluster_id
     for home in homes:
         expected = known if known is not None else next(iter(_ids(homes)), None)
         if None not in (expected, home.cluster_id) and expected != home.cluster_id:
@@ -50,29 +65,33 @@ def settle_cluster_id(session: Coordinator, homes: Collection[BrokerHome], new_i
     for home in homes:
         if home.logs and not knows_any(session, home.logs):
             raise _unknown(home, known)
-    if known is not None:
-        return known
+    if identity is not None:
+        return identity
     own = next(iter(_ids(homes)), new_id)
     try:
         session.create(nodes.CLUSTER_ID, nodes.encode_cluster_id(own), parents=True)
     except NodeExistsError:  # another broker was faster
-        return settle_cluster_id(session, homes, new_id)
-    return own
+        return settle_identity(session, homes, new_id)
+    return TreeIdentity(own, has_kafkas_placement=True)
 
 
-def check_cluster_id(session: Coordinator, home: BrokerHome) -> None:
-    """As ``settle_cluster_id``, in a later session: only the ids are compared."""
-    settle_cluster_id(session, [home._replace(logs={})], "")
+def check_cluster_id(session: Coordinator, home: BrokerHome) -> TreeIdentity:
+    """As ``settle_identity``, in a later session: only the ids are compared."""
+    return settle_identity(session, [home._replace(logs={})], "")
 
 
 def _ids(homes: Iterable[BrokerHome]) -> Iterable[str]:
     return (home.cluster_id for home in homes if home.cluster_id is not None)
 
 
-def _read(session: Coordinator, homes: Iterable[BrokerHome]) -> str | None:
+def _read(session: Coordinator, homes: Iterable[BrokerHome]) -> TreeIdentity | None:
     node = session.get(nodes.CLUSTER_ID)
+    if node is None:
+        return None
     try:
-        return None if node is None else nodes.decode_cluster_id(node.data)
+        return TreeIdentity(
+            nodes.decode_cluster_id(node.data), nodes.has_kafkas_placement(node.data)
+        )
     except CorruptNodeError as error:
         directory = next((home.directory for home in homes), "")
         own = next(iter(_ids(homes)), None)

@@ -40,6 +40,15 @@ class FencedLeaderEpochError(_Retriable):
     code = ErrorCode.FENCED_LEADER_EPOCH
 
 
+class LogAheadError(FencedLeaderEpochError):
+    """A log has records of the epoch in which its broker is to lead, or later ones: another cluster
+    wrote them, or one whose tree was lost. The controller has to elect above ``log_epoch``."""
+
+    def __init__(self, tp: TopicPartition, log_epoch: int, leader_epoch: int) -> None:
+        super().__init__(f"{tp}: its log knows epoch {log_epoch}, the order has {leader_epoch}")
+        self.log_epoch = log_epoch
+
+
 class UnknownLeaderEpochError(_Retriable):
     code = ErrorCode.UNKNOWN_LEADER_EPOCH
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 GROUP_METADATA = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
 INTERNAL_TOPICS = frozenset({GROUP_METADATA, TRANSACTION_STATE})
+SMALLEST_HASH = -(2**31)  # which has no absolute value in 32 bits
 
 
 def java_hash(text: str) -> int:
@@ -18,4 +19,11 @@ def java_hash(text: str) -> int:
 
 def partition_for(key: str, partitions: int) -> int:
     """The partition of a group or a transactional id in its internal topic (W-100)."""
+    value = java_hash(key)
+    return 0 if value == SMALLEST_HASH else abs(value) % partitions
+
+
+def masked_partition_for(key: str, partitions: int) -> int:
+    """Where earlier versions put a key (W-100). It differs for hashes below 0 and more than two
+    partitions."""
     return (java_hash(key) & 0x7FFFFFFF) % partitions

@@ -478,8 +478,12 @@ class LeaderAndIsrRequest(NamedTuple):
 
 
 class LeaderAndIsrResponse(NamedTuple):
+    """``log_epochs``: the last leader epochs in logs that are ahead of the order; these replicas
+    answer FENCED_LEADER_EPOCH."""
+
     error_code: ErrorCode
     partitions: tuple[tuple[TopicPartition, ErrorCode], ...] = ()
+    log_epochs: Mapping[TopicPartition, int] = {}
 
 
 class StopReplicaPartition(NamedTuple):

@@ -16,6 +16,8 @@ from checkpoints.types import TopicPartition
 
 NO_LEADER = -1
 UNKNOWN_EPOCH = -1  # an unknown broker epoch or leader epoch
+MAX_EPOCH = 2**30  # of leaders and controllers: the next one has to fit into 32 bits
+MAX_EPOCH_OF_A_LOG = 2**29  # the largest that a log may bring along: elections have to follow
 
 
 class RecoveryState(IntEnum):
@@ -44,6 +46,8 @@ class BrokerRegistration(NamedTuple):
     all its log directories (KIP-966), or −1. ``earlier_epochs`` are those of the same process,
     whose sessions ended: the second may end before a controller has dealt with the first.
 
+    ``coordinator_epoch`` is the largest in logs that may come from another cluster; −1 without any.
+
     ``unproven`` are replicas whose logs are missing or not as that stop left them, named until a
     controller knows them; None for all. ``proves_logs``: the others are as that stop left them.
     """
@@ -58,6 +62,7 @@ class BrokerRegistration(NamedTuple):
     endpoints: tuple[Endpoint, ...] = ()
     unproven: frozenset[TopicPartition] | None = frozenset()
     proves_logs: bool = False
+    coordinator_epoch: int = UNKNOWN_EPOCH
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """The endpoint of a listener; None if the broker has no listener of that name."""

@@ -18,6 +18,7 @@ from replication.common.limited_log import LimitedLogger
 from replication.common.messages import PartitionChange
 from replication.common.state import (
     NO_LEADER,
+    UNKNOWN_EPOCH,
     LiveBroker,
     PartitionRegistration,
     TopicAssignment,
@@ -85,6 +86,12 @@ class ControllerContext:
         self.unreadable: dict[LeftOut, None] = {}  # left out, and not sent to brokers
         # The brokers that came back uncleanly while it was left out, and may lack records.
         self.distrusted: dict[LeftOut, frozenset[int]] = {}
+
+    @property
+    def coordinator_epoch(self) -> int:
+        """The largest in logs that live brokers brought along; −1 without any (R-182)."""
+        told = (live.registration.coordinator_epoch for live in self.live.values())
+        return max(told, default=UNKNOWN_EPOCH)
 
     # -- topics and partitions -------------------------------------------------------------------
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from replication.common.error_codes import ErrorCode
+from replication.common.internal_topics import TRANSACTION_STATE
 from replication.common.messages import AlterPartitionItem, AlterPartitionResult, ElectionType
 from replication.common.state import (
+    MAX_EPOCH_OF_A_LOG,
     NO_LEADER,
     UNKNOWN_EPOCH,
     PartitionRegistration,
@@ -204,8 +206,34 @@ class PartitionDecisions:
             fit = tuple(r for r in alive if r not in context.shutting_down)
             if alive:
                 isr = fit or alive
-                changes[tp] = PartitionRegistration(replicas, isr, isr[0], 0, 0)
+                is_coordinators = tp.topic == TRANSACTION_STATE
+                epoch = max(0, context.coordinator_epoch) if is_coordinators else 0
+                changes[tp] = PartitionRegistration(replicas, isr, isr[0], epoch, 0)
         return changes
+
+    def outrank(self, log_epochs: Mapping[TopicPartition, int]) -> Changes:
+        """Let the present leaders begin an epoch above all that their replicas' logs know
+        (R-181)."""
+        partitions = self._context.partitions
+        return {
+            tp: _elected_again(partitions[tp], epoch + 1)
+            for tp, epoch in log_epochs.items()
+            if self._context.is_active(tp)
+            and partitions[tp].leader_epoch <= epoch <= MAX_EPOCH_OF_A_LOG
+        }
+
+    def outrank_coordinators(self) -> Changes:
+        """Let the markers of coordinators count in all logs (R-182)."""
+        context, epoch = self._context, self._context.coordinator_epoch
+        topic = None if epoch == UNKNOWN_EPOCH else context.topics.get(TRANSACTION_STATE)
+        if topic is None:
+            return {}
+        tps = (TopicPartition(TRANSACTION_STATE, number) for number in topic.assignment.partitions)
+        return {
+            tp: _elected_again(context.partitions[tp], epoch)
+            for tp in filter(context.is_active, tps)
+            if context.partitions[tp].leader_epoch < epoch
+        }
 
     def shut_down(self, broker: int) -> Changes:
         """Remove a broker in controlled shutdown from ISRs, and move leaderships that others can
@@ -390,6 +418,10 @@ class PartitionDecisions:
             if decided.partition_epoch != now.partition_epoch:
                 changes[tp] = decided
         return changes
+
+
+def _elected_again(now: PartitionRegistration, leader_epoch: int) -> PartitionRegistration:
+    return now._replace(leader_epoch=leader_epoch, partition_epoch=now.partition_epoch + 1)
 
 
 def _either(acceptable: IsAcceptable, leader: int) -> IsAcceptable:

@@ -182,6 +182,7 @@ class ControllerTerm:
             remembered.update(news)
             context.set_live(seen)
             self._outbox.announce()
+        self._commit(self._decisions.outrank_coordinators())
         self._commit(self._decisions.first_states())
         self._commit(self._decisions.elect_leaderless())
 
@@ -225,7 +226,8 @@ class ControllerTerm:
             self._on_stopped(broker, request, response)
 
     def _on_roles(self, broker: int, response: LeaderAndIsrResponse) -> None:
-        """Note which replicas are in failed log directories (R-66)."""
+        """Note which replicas are in failed log directories (R-66), and elect above the epochs of
+        logs that are ahead (R-181)."""
         offline = self.context.offline.setdefault(broker, {})
         lost = []
         for tp, error in response.partitions:
@@ -234,6 +236,8 @@ class ControllerTerm:
             elif ROLE_REACTIONS[error] is Reaction.GIVE_UP and tp not in offline:
                 offline[tp] = None
                 lost.append(tp)
+        if response.log_epochs:
+            self._later(lambda: self._commit(self._decisions.outrank(response.log_epochs)))
 
         def lose() -> None:
             active = filter(self.context.is_active, lost)

@@ -1,11 +1,13 @@
 """Kafka's nodes: the path of each value of the control plane, and its JSON (``kafka.zk.ZkData``).
 
-They are those of Kafka 3.x in ZooKeeper mode, with additions: ``previous_broker_epoch``,
-``earlier_epochs``, ``proves_logs``, ``unproven`` and ``all_unproven`` in a broker's registration,
-``elr`` and ``last_known_leader`` in a partition's state (KIP-966), and below ``/logstore``:
-``broker_epochs``, the last processed epoch of each broker; ``left_out``, the brokers that came back
-uncleanly while a partition could not be read; ``deleted_topics``, the ids of the topics that were
-deleted last; and ``reserved_producer_ids``, the largest producer id that was found in a log.
+They are those of Kafka 3.x in ZooKeeper mode, with additions: ``key_placement`` beside the cluster
+id; ``previous_broker_epoch``, ``earlier_epochs``, ``proves_logs``, ``unproven``, ``all_unproven``
+and ``coordinator_epoch`` in a broker's registration; ``elr`` and ``last_known_leader`` in a
+partition's state (KIP-966); and below ``/logstore``: ``broker_epochs``, the last processed epoch of
+each broker; ``left_out``, the brokers that came back uncleanly while a partition could not be read;
+``deleted_topics``, the ids of the topics that were deleted last; ``reserved_producer_ids``, the
+largest producer id that was found in a log; and ``masked_topics``, the ids of the internal topics
+that an earlier version filled (W-100).
 Decoding is strict in the keys that we use, and ignores keys that a later Kafka may add.
 """
 
@@ -19,6 +21,8 @@ from typing import Any, NoReturn, TypeVar
 
 from checkpoints.partition_metadata import topic_id_from_text, topic_id_to_text
 from replication.common.state import (
+    MAX_EPOCH,
+    MAX_EPOCH_OF_A_LOG,
     NO_LEADER,
     UNKNOWN_EPOCH,
     BrokerRegistration,
@@ -44,6 +48,8 @@ BROKER_EPOCHS = "/logstore/broker_epochs"
 LEFT_OUT = "/logstore/left_out"
 RESERVED_PRODUCER_IDS = "/logstore/reserved_producer_ids"
 DELETED_TOPICS = "/logstore/deleted_topics"
+MASKED_TOPICS = "/logstore/masked_topics"
+KAFKAS_PLACEMENT = "kafka"
 
 PERSISTENT_PATHS = (
     BROKER_IDS,
@@ -61,7 +67,6 @@ LOG_DIR_FAILURE = 1
 DELETED_TOPICS_KEPT = 1000
 _CLUSTER_ID_MAX = 200
 _I32_MAX, _I64_MAX = 2**31 - 1, 2**63 - 1
-_EPOCH_MAX = 2**30  # no cluster gets there, and the next epoch has to fit into 32 bits
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 _ENDPOINT = re.compile(
     r"(?P<listener>[A-Za-z0-9_.-]+)://(?P<host>\[[^\[\]]*\]|[^\[\]:/]*):(?P<port>-1|[0-9]{1,5})"
@@ -142,7 +147,14 @@ def log_dir_event_path() -> str:
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
-    return _encode({"version": "1", "id": cluster_id})
+    """Of a new tree, in which groups and transactional ids are placed as Kafka does (W-100)."""
+    return _encode({"version": "1", "id": cluster_id, "key_placement": KAFKAS_PLACEMENT})
+
+
+def has_kafkas_placement(data: bytes) -> bool:
+    """Whether the tree was made with it. Trees of Kafka and of earlier versions do not say."""
+    fields = _Fields(CLUSTER_ID, data)
+    return fields.has("key_placement") and fields.text("key_placement") == KAFKAS_PLACEMENT
 
 
 def decode_cluster_id(data: bytes) -> str:
@@ -175,6 +187,8 @@ def encode_broker(broker: BrokerRegistration) -> bytes:
     }
     if broker.proves_logs:
         fields["proves_logs"] = True
+    if broker.coordinator_epoch != UNKNOWN_EPOCH:
+        fields["coordinator_epoch"] = broker.coordinator_epoch
     if broker.unproven is None:
         fields["all_unproven"] = True
     elif broker.unproven:
@@ -207,6 +221,9 @@ def decode_broker(broker_id: int, data: bytes) -> BrokerRegistration:
         endpoints=endpoints,
         unproven=fields.unproven(),
         proves_logs=fields.flag("proves_logs"),
+        coordinator_epoch=fields.number(
+            "coordinator_epoch", -1, MAX_EPOCH_OF_A_LOG, default=UNKNOWN_EPOCH
+        ),
     )
 
 
@@ -226,7 +243,7 @@ def encode_controller_epoch(epoch: int) -> bytes:
 
 
 def decode_controller_epoch(data: bytes) -> int:
-    return _plain_number(CONTROLLER_EPOCH, data, _EPOCH_MAX)
+    return _plain_number(CONTROLLER_EPOCH, data, MAX_EPOCH)
 
 
 def encode_broker_epoch(epoch: int) -> bytes:
@@ -273,12 +290,28 @@ def decode_topic(
 
 def encode_deleted_topics(topic_ids: Iterable[uuid.UUID]) -> bytes:
     """The ids of topics whose deletion is complete, the latest ``DELETED_TOPICS_KEPT`` of them."""
-    latest = list(topic_ids)[-DELETED_TOPICS_KEPT:]
-    return _encode({"version": 1, "topic_ids": [topic_id_to_text(each) for each in latest]})
+    return _encode_topic_ids(list(topic_ids)[-DELETED_TOPICS_KEPT:])
 
 
 def decode_deleted_topics(data: bytes) -> list[uuid.UUID]:
-    fields = _Fields(DELETED_TOPICS, data)
+    return _decode_topic_ids(DELETED_TOPICS, data)
+
+
+def encode_masked_topics(topic_ids: Iterable[uuid.UUID]) -> bytes:
+    """The ids of internal topics whose keys are where ``masked_partition_for`` says."""
+    return _encode_topic_ids(topic_ids)
+
+
+def decode_masked_topics(data: bytes) -> list[uuid.UUID]:
+    return _decode_topic_ids(MASKED_TOPICS, data)
+
+
+def _encode_topic_ids(topic_ids: Iterable[uuid.UUID]) -> bytes:
+    return _encode({"version": 1, "topic_ids": [topic_id_to_text(each) for each in topic_ids]})
+
+
+def _decode_topic_ids(path: str, data: bytes) -> list[uuid.UUID]:
+    fields = _Fields(path, data)
     fields.version(1, 1)
     found = []
     for text in fields.get("topic_ids", list):
@@ -317,14 +350,14 @@ def decode_partition(
         replicas=replicas,
         isr=fields.brokers("isr"),
         leader=fields.number("leader", NO_LEADER, _I32_MAX),
-        leader_epoch=fields.number("leader_epoch", 0, _EPOCH_MAX),
+        leader_epoch=fields.number("leader_epoch", 0, MAX_EPOCH),
         partition_epoch=node_version,
         recovery_state=RecoveryState(fields.number("leader_recovery_state", 0, 1, default=0)),
         elr=fields.brokers("elr") if fields.has("elr") else (),
         last_known_leader=fields.number(
             "last_known_leader", NO_LEADER, _I32_MAX, default=NO_LEADER
         ),
-        controller_epoch=fields.number("controller_epoch", 0, _EPOCH_MAX),
+        controller_epoch=fields.number("controller_epoch", 0, MAX_EPOCH),
     )
     named = {"leader": {state.leader} - {NO_LEADER}, "isr": {*state.isr}, "elr": {*state.elr}}
     for key, brokers in named.items():

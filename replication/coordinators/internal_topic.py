@@ -10,7 +10,6 @@ from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
-from replication.common.internal_topics import partition_for
 from replication.common.limited_log import LimitedLogger
 from replication.common.messages import CreateTopicRequest, Response, TopicResponse
 from replication.common.state import NO_LEADER
@@ -48,8 +47,8 @@ class InternalTopic:
 
     def partition_of(self, key: str) -> int | None:
         """The partition of a key; None while the topic is not known here."""
-        count = self._broker.metadata.partition_count(self.name)
-        return partition_for(key, count) if count else None
+        tp = self._broker.metadata.coordinator_partition(self.name, key)
+        return None if tp is None else tp.partition
 
     def find(self, key: str) -> int:
         """The broker that coordinates a key. ``NO_LEADER`` while there is none; the client comes

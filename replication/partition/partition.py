@@ -7,9 +7,9 @@ from functools import partial
 
 from logstore.log import ReplicaLog
 from logstore.segments.open_files import with_idle_closed
-from replication.common.errors import KafkaStorageError
+from replication.common.errors import KafkaStorageError, LogAheadError
 from replication.common.messages import PartitionChange
-from replication.common.state import RecoveryState
+from replication.common.state import MAX_EPOCH_OF_A_LOG, RecoveryState
 from replication.decisions.isr import (
     FollowerProgress,
     IsrState,
@@ -35,7 +35,9 @@ class Partition(LeaderReplica, FollowerReplica):
         began, or the high watermark moved.
 
         Raises:
-            KafkaStorageError: the log could not be opened, or the epoch not be written.
+            KafkaStorageError: the log could not be opened, or the epoch not be written; or the log
+                names an epoch that no cluster reaches.
+            LogAheadError: the log has records of this epoch, or of later ones.
             InconsistentTopicIdError: the log here belongs to another topic of that name.
             ResourceBusyError: the same for now; or the role is taken, and what may not stay
                 unsynced any more is not durable yet (``keep_what_waits``).
@@ -59,6 +61,7 @@ class Partition(LeaderReplica, FollowerReplica):
             remote = [r for r in new.replicas if r != self._env.broker_id]
             followers = {r: known.get(r, FollowerProgress()) for r in remote}
             if begins:
+                self._check_log_epoch(log, new.leader_epoch, leads=True)
                 start = log.lead(new.leader_epoch)  # appends of an earlier epoch end here
                 log.keep_recent(self._env.recent)
                 assign = partial(log.assign_epoch, new.leader_epoch, start)
@@ -109,19 +112,38 @@ class Partition(LeaderReplica, FollowerReplica):
         Records that may no longer be unsynced wait for ``ReplicaLog.flush_what_is_due``.
 
         Raises:
-            KafkaStorageError, InconsistentTopicIdError, ResourceBusyError: as ``make_leader``; the
-                role is not taken.
+            KafkaStorageError, LogAheadError, InconsistentTopicIdError, ResourceBusyError: as
+                ``make_leader``; the role is not taken.
         """
         new = change.registration
         with self._lock:
             if self._is_old(change):
                 return False
             log = self._open_log(change)
+            self._check_log_epoch(log, new.leader_epoch, leads=False)
             log.follow_leader(new.leader_epoch)
             log.keep_recent(None)
             rose = new.leader_epoch > self.leader_epoch
             self._become(Role(new.leader, new.leader_epoch, new.partition_epoch, new.replicas))
             return rose
+
+    def _check_log_epoch(self, log: ReplicaLog, leader_epoch: int, *, leads: bool) -> None:
+        """Refuse an election that would let epochs fall, or mean two leaderships (R-181).
+
+        A leader must not add to records of its epoch that are there already. An epoch without a
+        record is no harm: it may be left from a try that failed.
+        """
+        entries = log.epoch_entries
+        if not entries:
+            return
+        last, start = entries[-1]
+        if last > MAX_EPOCH_OF_A_LOG:
+            raise KafkaStorageError(
+                f"{self.tp}: its log names leader epoch {last}, above {MAX_EPOCH_OF_A_LOG}: no "
+                "cluster gets there, so the replica is not served"
+            )
+        if last > leader_epoch or (leads and last == leader_epoch and start < log.log_end_offset):
+            raise LogAheadError(self.tp, last, leader_epoch)
 
     def _is_old(self, change: PartitionChange) -> bool:
         new, known = change.registration, self.role

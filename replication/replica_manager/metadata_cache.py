@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from checkpoints.types import TopicPartition
 from replication.common.error_codes import ErrorCode
+from replication.common.internal_topics import masked_partition_for, partition_for
 from replication.common.messages import (
     LEADER_DURING_DELETE,
     LeaderAndIsrRequest,
@@ -32,10 +33,12 @@ class MetadataCache:
 
     Attributes:
         is_complete: whether a controller has sent everything once. Clients are answered only then.
+        masked_topics: the ids of internal topics in which earlier versions placed the keys (W-100).
     """
 
     def __init__(self, broker_id: int) -> None:
         self.is_complete = False
+        self.masked_topics: frozenset[uuid.UUID] = frozenset()
         self._broker_id = broker_id
         self._brokers: Mapping[int, LiveBroker] = {}  # replaced as a whole
         self._shutting_down: frozenset[int] = frozenset()
@@ -212,6 +215,17 @@ class MetadataCache:
         Those without a state so far count, too: keys are spread over all partitions.
         """
         return max(self._counts.get(topic, 0), len(self._topics.get(topic, ())))
+
+    def coordinator_partition(self, topic: str, key: str) -> TopicPartition | None:
+        """The partition of an internal topic to which a group or a transactional id belongs
+        (W-100). None while the topic is not known."""
+        count = self.partition_count(topic)
+        if not count:
+            return None
+        is_masked = self.topic_id(topic) in self.masked_topics
+        return TopicPartition(
+            topic, (masked_partition_for if is_masked else partition_for)(key, count)
+        )
 
     def describe(
         self, request: MetadataRequest, controller_id: int = NO_LEADER

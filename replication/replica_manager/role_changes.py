@@ -22,6 +22,7 @@ from replication.common.error_codes import ErrorCode
 from replication.common.errors import (
     InconsistentClusterIdError,
     KafkaStorageError,
+    LogAheadError,
     ReplicationError,
 )
 from replication.common.limited_log import LimitedLogger
@@ -90,6 +91,7 @@ class RoleChanges:
         self._broker_epoch = broker_epoch
         self._on_changed = on_changed
         self._on_foreign_tree = on_foreign_tree
+        self._log_epochs: dict[TopicPartition, int] = {}  # that the present order does not know
         self._unknown: list[TopicPartition] = []  # logs of which the tree knows nothing
         self._lock = threading.RLock()
 
@@ -137,6 +139,7 @@ class RoleChanges:
         """
         ended: list[TopicPartition] = []
         with self._lock:
+            self._log_epochs = {}
             refused = self._refusal(request)
             if refused is not ErrorCode.NONE:
                 codes = tuple((change.tp, refused) for change in request.partitions)
@@ -155,8 +158,18 @@ class RoleChanges:
             ended += self._make_leaders(leading, found)
             ended += self._make_followers(following, found)
             self._fetchers.close_idle()
+            log_epochs = self._log_epochs
+        if log_epochs:
+            logger.warning(
+                "broker %s: the logs of %s partitions (%s-%s, …) know later epochs than the "
+                "controller, up to %s: it has to elect above",
+                self._broker_id,
+                len(log_epochs),
+                *min(log_epochs),
+                max(log_epochs.values()),
+            )
         self._on_changed(ended)
-        return LeaderAndIsrResponse(ErrorCode.NONE, tuple(found.items()))
+        return LeaderAndIsrResponse(ErrorCode.NONE, tuple(found.items()), log_epochs)
 
     def _belonging_of_logs(self, request: LeaderAndIsrRequest) -> dict[TopicPartition, Belonging]:
         """What the tree knows of each log here."""
@@ -303,6 +316,9 @@ class RoleChanges:
     def _give_up(self, partition: Partition, error: Exception) -> ErrorCode:
         """Give up one partition. It does not stop the others (R-19)."""
         code = answer_code(partition.tp, error)
+        if isinstance(error, LogAheadError):
+            self._log_epochs[partition.tp] = error.log_epoch
+            return code  # one line for all of them follows
         if isinstance(error, ResourceBusyError):
             code = ErrorCode.REPLICA_NOT_AVAILABLE  # the controller retries after a pause
         # The controller asks again, once a second, for as long as nothing changes.

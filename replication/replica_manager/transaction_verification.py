@@ -15,7 +15,7 @@ from logstore.common.types import Buffer
 from logstore.format.header import HEADER_SIZE, BatchHeader, parse_header
 from logstore.segments.producer_state import VerificationStateEntry
 from replication.common.error_codes import ErrorCode
-from replication.common.internal_topics import TRANSACTION_STATE, partition_for
+from replication.common.internal_topics import TRANSACTION_STATE
 from replication.common.messages import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -196,11 +196,8 @@ class AddPartitionsToTxnManager:
         self._runtime.call_later(delay_ms, task)
 
     def _coordinator_of(self, transactional_id: str) -> int:
-        count = self._metadata.partition_count(TRANSACTION_STATE)
-        if not count:
-            return NO_LEADER
-        tp = TopicPartition(TRANSACTION_STATE, partition_for(transactional_id, count))
-        known = self._metadata.registration(tp)
+        tp = self._metadata.coordinator_partition(TRANSACTION_STATE, transactional_id)
+        known = None if tp is None else self._metadata.registration(tp)
         return NO_LEADER if known is None else known.leader
 
 

@@ -356,19 +356,20 @@ class TestUnifiedLog:
                 operation()
         log.close()
 
-    def test_take_snapshot_on_roll_and_delete_snapshot_on_recovery_point_checkpoint(self) -> None:
-        """testTakeSnapshotOnRollAndDeleteSnapshotOnRecoveryPointCheckpoint: one snapshot a roll;
-        older ones go once no recovery needs them."""
+    def test_take_snapshot_on_roll_and_retain_snapshot_on_recovery_point_checkpoint(self) -> None:
+        """testTakeSnapshotOnRollAndRetainSnapshotOnRecoveryPointCheckpoint: one snapshot a roll,
+        which goes with its segment (F-130)."""
         disk = Disk()
         with disk.open() as log:
             for sequence in range(4):
                 log.append_as_leader(produced(1, sequence), 0)
                 log.roll()
             assert disk.bases(".snapshot") == [1, 2, 3, 4]
-            log.drop_old_snapshots(1)
+            log.flush()
             assert disk.bases(".snapshot") == [1, 2, 3, 4]
-            log.drop_old_snapshots(log.recovery_point)
-            assert disk.bases(".snapshot") == [3, 4]
+            log.delete_records(2)
+            log.delete_old_segments()
+            assert disk.bases(".snapshot") == [2, 3, 4]
             assert log.append_as_leader(produced(1, 3), 0).duplicate
         with disk.open(recovery_point=4) as log:
             assert log.append_as_leader(produced(1, 3), 0).duplicate

@@ -353,6 +353,30 @@ class TestLogCleaner:
         assert not [n for n in machine.names() if n.endswith((".cleaned", ".swap", "segments"))]
         assert machine.manager.cleaner.uncleanable == {}
 
+    def test_snapshots_go_with_the_segments_that_are_merged(self) -> None:
+        """F-130: each segment that is left keeps the one at its base, over checkpoints, too."""
+        machine = Machine()
+        for n in range(4):
+            machine.put((f"{n}", "x"), roll=True)
+        machine.put(("4", "x"))
+        machine.log.flush()
+        machine.manager.checkpoint_recovery_points()
+        snapshots = [n for n in machine.names() if n.endswith(".snapshot")]
+        assert snapshots == [f"{base:020}.snapshot" for base in (1, 2, 3, 4)]
+        machine.clean()
+        assert [segment.base_offset for segment in machine.log.segments] == [0, 4]
+        machine.manager.checkpoint_recovery_points()
+        snapshots = [n for n in machine.names() if n.endswith(".snapshot")]
+        assert snapshots == [f"{4:020}.snapshot"]
+        machine.restart()
+        assert f"{4:020}.snapshot" in machine.names()
+
+    def test_a_new_empty_log_has_no_snapshot(self) -> None:
+        """F-130: not after a clean stop either."""
+        machine = Machine()
+        machine.restart()
+        assert not [n for n in machine.names() if n.endswith(".snapshot")]
+
     def test_readers_of_replaced_segments_go_on(self) -> None:
         machine = Machine(segment_bytes=10**6, index_interval_bytes=0)
         for n in range(3):

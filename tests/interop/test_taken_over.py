@@ -1,35 +1,72 @@
 """Groups and transactions of a real Kafka go on with ours, and ours with a real Kafka: offsets,
-members, open and ended transactions. One Kafka and one cluster of ours for both, since each start
-costs seconds."""
+members, open, prepared and ended transactions, over the 50 partitions that Kafka has by default.
+One Kafka and one cluster of ours for both, since each start costs seconds."""
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import confluent_kafka as confluent
 import pytest
-from broker import PARTITION_METADATA, KafkaBroker
+from broker import CLEAN_SHUTDOWN, PARTITION_METADATA, RECOVERY_POINTS, KafkaBroker
 from confluent_kafka import admin
 
-from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
 from checkpoints.types import TopicPartition
+from logstore.format.filenames import LEADER_EPOCH_CHECKPOINT
+from logstore.format.reader import iter_batches
 from logstore.log import ReplicaLog
 from logstore.verify import Severity, verify
-from replication.common.internal_topics import GROUP_METADATA, TRANSACTION_STATE
+from replication.common.internal_topics import (
+    GROUP_METADATA,
+    TRANSACTION_STATE,
+    java_hash,
+    partition_for,
+)
 from replication.coordinators.transactions import records
 from replication.coordinators.transactions.state import TransactionMetadata, TransactionState
+from replication.protocol import ApiKey
+from replication.protocol import messages as wire
 from replication.server.serving import ServedCluster, serve
+from tests.support.served import batch, produce
 from tests.support.until import patience, until
+from tests.support.wire_client import WireClient
 
-pytestmark = [pytest.mark.slow, pytest.mark.essential]
+pytestmark = pytest.mark.slow
 
 T = TypeVar("T")
 ORDERS, PAYMENTS = "orders", "payments"  # the groups', the transactions'
 PARTITIONS = 3
+LOG_STARTS = "log-start-offset-checkpoint"
+CHECKPOINTS = (
+    CLEAN_SHUTDOWN,
+    RECOVERY_POINTS,
+    "replication-offset-checkpoint",
+    "cleaner-offset-checkpoint",
+)
 TAKEN = (PAYMENTS, GROUP_METADATA, TRANSACTION_STATE)
+COORDINATORS = 50
+# Their hashes are of both signs, and most of them lie elsewhere by ``(hash & 0x7fffffff) % 50``.
+SIMPLE = [f"{word}-{number}" for word in ("audit", "billing", "simple") for number in range(4)]
+MEMBERS = ["members", "orders"]
+SIZES = {
+    "offsets.topic.num.partitions": COORDINATORS,
+    "transaction.state.log.num.partitions": COORDINATORS,
+    "log.index.size.max.bytes": 65_536,
+}
+OUR_CONFIG = {**SIZES, "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500}
+KAFKA_CONFIG = {
+    **OUR_CONFIG,
+    "log.cleaner.backoff.ms": 100,
+    "broker.session.timeout.ms": 3000,  # so long a start waits for the end of one that was killed
+    "broker.heartbeat.interval.ms": 500,
+}
 NONE = -1001  # the client's word for no offset
 
 
@@ -78,7 +115,7 @@ def _commit(bootstrap: str, group: str, offset: int, metadata: str = "") -> None
         confluent.TopicPartition(ORDERS, number, offset + number, metadata)
         for number in range(PARTITIONS)
     ]
-    consumer.commit(offsets=offsets, asynchronous=False)
+    _in_time(lambda: consumer.commit(offsets=offsets, asynchronous=False))
     consumer.close()
 
 
@@ -87,7 +124,8 @@ def _commit_as_member(bootstrap: str, group: str, offset: int) -> None:
     consumer = _consumer(bootstrap, group, **{"group.instance.id": "one"})
     consumer.subscribe([ORDERS])
     until(lambda: consumer.poll(0.1) is None and consumer.assignment(), "it has partitions")
-    consumer.commit(offsets=[confluent.TopicPartition(ORDERS, 0, offset)], asynchronous=False)
+    offsets = [confluent.TopicPartition(ORDERS, 0, offset)]
+    _in_time(lambda: consumer.commit(offsets=offsets, asynchronous=False))
     consumer.close()
 
 
@@ -104,12 +142,12 @@ def _commit_in_transaction(bootstrap: str, group: str, offset: int, *, commits: 
     consumer.close()
 
 
-def _offsets(bootstrap: str, group: str) -> list[tuple[int, str | None]]:
+def _offsets(bootstrap: str, group: str) -> list[tuple[int, str]]:
     consumer = _consumer(bootstrap, group)
     asked = [confluent.TopicPartition(ORDERS, number) for number in range(PARTITIONS)]
     found = _in_time(lambda: consumer.committed(asked, timeout=patience()))
     consumer.close()
-    return [(each.offset, each.metadata) for each in found]
+    return [(each.offset, each.metadata or "") for each in found]
 
 
 def _describe(bootstrap: str, group: str) -> tuple[str, list[tuple[str | None, int]]]:
@@ -123,19 +161,23 @@ def _describe(bootstrap: str, group: str) -> tuple[str, list[tuple[str | None, i
 
 
 def _commit_all(bootstrap: str, offset: int, metadata: str) -> None:
-    _commit(bootstrap, "simple", offset, metadata)
-    _commit_as_member(bootstrap, "members", offset + 10)
+    for at, group in enumerate(SIMPLE):
+        _commit(bootstrap, group, offset + 100 * at, metadata)
+    for group in MEMBERS:
+        _commit_as_member(bootstrap, group, offset + 10)
     _commit_in_transaction(bootstrap, "done", offset + 20, commits=True)
     _commit_in_transaction(bootstrap, "undone", offset + 30, commits=False)
 
 
 def _check_all(bootstrap: str, offset: int, metadata: str) -> None:
-    simple = [(offset + number, metadata) for number in range(PARTITIONS)]
-    assert _offsets(bootstrap, "simple") == simple
-    assert _offsets(bootstrap, "members")[0][0] == offset + 10
+    for at, group in enumerate(SIMPLE):
+        simple = [(offset + 100 * at + number, metadata) for number in range(PARTITIONS)]
+        assert _offsets(bootstrap, group) == simple, group
+    for group in MEMBERS:
+        assert _offsets(bootstrap, group)[0][0] == offset + 10
+        assert _describe(bootstrap, group) == ("STABLE", [("one", PARTITIONS)])
     assert _offsets(bootstrap, "done")[0][0] == offset + 20
     assert _offsets(bootstrap, "undone")[0][0] == NONE
-    assert _describe(bootstrap, "members") == ("STABLE", [("one", PARTITIONS)])
 
 
 # --- transactions --------------------------------------------------------------------------------
@@ -169,12 +211,40 @@ def _write(bootstrap: str, name: str, end: str, count: int = 1) -> None:
         producer.abort_transaction(patience())
 
 
+def _idempotent_batch(bootstrap: str) -> bytes:
+    """The first one of a producer without transactions."""
+    with _connect(bootstrap) as client:
+        request = wire.InitProducerIdRequest(None, 1000)
+        made = until(
+            lambda: (
+                not (answer := client.ask(ApiKey.INIT_PRODUCER_ID, 4, request)).error_code
+                and answer
+            ),
+            "a producer id",
+        )
+    return batch(b"once", producer_id=made.producer_id, producer_epoch=0, base_sequence=0)
+
+
+def _send(bootstrap: str, records: bytes) -> int:
+    """The offset of the batch, that of the first time if it is a retry."""
+    with _connect(bootstrap) as client:
+        part = produce(client, TopicPartition(PAYMENTS, 0), records)
+    assert part.error_code == 0
+    return int(part.base_offset)
+
+
+def _connect(bootstrap: str) -> WireClient:
+    host, _, port = bootstrap.partition(":")
+    return WireClient(host, int(port))
+
+
 def _until_all_have_ended(ours: ServedCluster) -> None:
-    for topic in (PAYMENTS, GROUP_METADATA):
-        log = ours.replica(TopicPartition(topic, 0), 0).local_log()
+    groups = [TopicPartition(GROUP_METADATA, number) for number in range(COORDINATORS)]
+    for tp in (TopicPartition(PAYMENTS, 0), *groups):
+        log = ours.replica(tp, 0).local_log()
         until(
             lambda log=log: log.snapshot.last_stable_offset == log.log_end_offset,
-            f"markers of all transactions in {topic}",
+            f"markers of all transactions in {tp}",
         )
 
 
@@ -186,14 +256,18 @@ def _committed(ours: ServedCluster) -> list[bytes | None]:
 def _states(root: Path, copy: Path) -> dict[str, TransactionMetadata]:
     """What the last record of each id says, in a copy: looking may change what it looks at."""
     found: dict[str, TransactionMetadata] = {}
-    shutil.copytree(root / f"{TRANSACTION_STATE}-0", copy / f"{TRANSACTION_STATE}-0")
-    with ReplicaLog.open(copy / f"{TRANSACTION_STATE}-0") as log:
-        for record in log.records():
-            if record.key is None:
-                continue
-            decoded = records.decode(record.key, record.value)
-            if decoded is not None and decoded[1] is not None:
-                found[decoded[0]] = decoded[1]
+    for directory in root.glob(f"{TRANSACTION_STATE}-*"):
+        if not any(each.stat().st_size for each in directory.glob("*.log")):
+            continue
+        shutil.copytree(directory, copy / directory.name)
+        with ReplicaLog.open(copy / directory.name) as log:
+            for record in log.records():
+                if record.key is None:
+                    continue
+                decoded = records.decode(record.key, record.value)
+                if decoded is not None and decoded[1] is not None:
+                    assert directory.name == _place(decoded[0])
+                    found[decoded[0]] = decoded[1]
     return found
 
 
@@ -202,63 +276,109 @@ def _alarms(directory: Path) -> list[str]:
     return [str(f) for f in verify([directory]).findings if f.severity is not Severity.INFO]
 
 
+def _place(transactional_id: str) -> str:
+    return f"{TRANSACTION_STATE}-{partition_for(transactional_id, COORDINATORS)}"
+
+
+def _prepare(root: Path, known: TransactionMetadata) -> None:
+    """As if the broker had been killed between this record and the markers."""
+    prepared = replace(known, state=TransactionState.PREPARE_COMMIT)
+    record = records.encode(prepared)
+    with ReplicaLog.open(root / _place(known.transactional_id)) as log:
+        log.append([(record.key, record.value)], leader_epoch=log.latest_epoch)
+
+
 # --- from one to the other -----------------------------------------------------------------------
 
 
 def _ours(directory: Path) -> ServedCluster:
-    config = {
-        "offsets.topic.num.partitions": 1,
-        "transaction.state.log.num.partitions": 1,
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
-    }
-    return serve(directory, config=config)
+    return serve(directory, config=OUR_CONFIG)
 
 
-def _put_in(kafka: Path, ours: Path) -> None:
-    """Only what Kafka's logs say: what is beside them we find out ourselves."""
-    for name in TAKEN:
-        target = ours / f"{name}-0"
-        for old in target.iterdir():
-            if old.name != PARTITION_METADATA:
-                old.unlink()
-        for log in (kafka / f"{name}-0").glob("*.log"):
-            shutil.copy2(log, target / log.name)
-    (ours / CLEAN_SHUTDOWN).unlink()
+def _partitions(root: Path, topic: str) -> list[Path]:
+    return [each for each in root.glob(f"{topic}-*") if each.name[len(topic) + 1 :].isdigit()]
 
 
-def test_there_and_back(kafka: str, tmp_path: Path) -> None:
-    """Begun by Kafka, gone on with by ours, then by Kafka again."""
-    broker = KafkaBroker(tmp_path / "kafka")
-    with broker:
-        _create_topics(broker.bootstrap)
-        _commit(broker.bootstrap, "simple", 1)
-        _write(broker.bootstrap, "done", "commit", 2)
-        _write(broker.bootstrap, "done", "abort")
-        _commit_all(broker.bootstrap, 10, "as it was sent")
-        _write(broker.bootstrap, "open", "nothing")
+def _put_in(kafka: Path, ours: Path, topics: Sequence[str] = TAKEN) -> None:
+    """As docs/copies.md says."""
+    for name in topics:
+        partitions = _partitions(kafka, name)
+        assert len(partitions) == len(_partitions(ours, name))
+        for source in partitions:
+            target = ours / source.name
+            for old in target.iterdir():
+                if old.name != PARTITION_METADATA:
+                    old.unlink()
+            for new in source.iterdir():
+                if new.name != PARTITION_METADATA:
+                    shutil.copy2(new, target / new.name)
+    for name in CHECKPOINTS:
+        (ours / name).unlink(missing_ok=True)
+    shutil.copy2(kafka / LOG_STARTS, ours / LOG_STARTS)
+
+
+def _give_back(broker: KafkaBroker, ours: Path, topics: Sequence[str] = TAKEN) -> None:
+    for name in topics:
+        partitions = {int(each.name.rpartition("-")[2]): each for each in _partitions(ours, name)}
+        broker.adopt(name, partitions, unclean=True)
+
+
+@pytest.fixture
+def broker(kafka: str, tmp_path: Path) -> Iterator[KafkaBroker]:
+    """Formatted, not started."""
+    broker = KafkaBroker(tmp_path / "kafka", overrides=KAFKA_CONFIG)
+    broker.format()
+    yield broker
+    broker.kill()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Of a broker of ours that has the topics, and forgets what it had of groups and ids."""
+    with _ours(tmp_path / "ours") as ours:
+        _create_topics(ours.bootstrap_servers)
+        _commit(ours.bootstrap_servers, "forgotten", 1)
+        _write(ours.bootstrap_servers, "forgotten", "commit")
+    return tmp_path / "ours" / "broker-0"
+
+
+@pytest.mark.essential
+def test_there_and_back(broker: KafkaBroker, tmp_path: Path, directory: Path) -> None:
+    """Begun by Kafka, which is killed; gone on with by ours, then by Kafka again (W-100)."""
+    assert {java_hash(name) < 0 for name in SIMPLE} == {True, False}
+    assert {java_hash(name) < 0 for name in MEMBERS} == {True, False}
+    broker.start()
+    _create_topics(broker.bootstrap)
+    once = _idempotent_batch(broker.bootstrap)
+    offset = _send(broker.bootstrap, once)
+    _commit(broker.bootstrap, SIMPLE[0], 1)
+    _write(broker.bootstrap, "done", "commit", 2)
+    _write(broker.bootstrap, "done", "abort")
+    _commit_all(broker.bootstrap, 10, "as it was sent")
+    _write(broker.bootstrap, "prepared", "nothing")
+    _write(broker.bootstrap, "open", "nothing")
+    broker.kill()
     theirs = _states(broker.log_dir, tmp_path / "theirs")
     assert theirs["done"].state is TransactionState.COMPLETE_ABORT
     assert theirs["open"].state is TransactionState.ONGOING
 
-    directory = tmp_path / "ours" / "broker-0"
-    with _ours(directory.parent) as ours:
-        _create_topics(ours.bootstrap_servers)
-        _commit(ours.bootstrap_servers, "forgotten", 1)
-        _write(ours.bootstrap_servers, "forgotten", "commit")
     _put_in(broker.log_dir, directory)
+    _prepare(directory, theirs["prepared"])
     with _ours(directory.parent) as ours:
         bootstrap = ours.bootstrap_servers
         assert [offset for offset, _ in _offsets(bootstrap, "forgotten")] == [NONE] * PARTITIONS
         _check_all(bootstrap, 10, "as it was sent")
         _until_all_have_ended(ours)  # what Kafka left open is aborted
-        assert _committed(ours) == [b"done-commit-0", b"done-commit-1"]
+        assert _send(bootstrap, once) == offset
+        first = [b"once", b"done-commit-0", b"done-commit-1", b"prepared-nothing-0"]
+        assert _committed(ours) == first
 
         _write(bootstrap, "done", "commit")
         _write(bootstrap, "new", "commit")
         _commit_all(bootstrap, 50, "ours")
         _commit(bootstrap, "new", 90)
         _until_all_have_ended(ours)
-        assert _committed(ours)[2:] == [b"done-commit-0", b"new-commit-0"]
+        assert _committed(ours)[len(first) :] == [b"done-commit-0", b"new-commit-0"]
     assert _alarms(directory) == []
     own = _states(directory, tmp_path / "own")
     assert own["open"].state is TransactionState.COMPLETE_ABORT
@@ -267,11 +387,11 @@ def test_there_and_back(kafka: str, tmp_path: Path) -> None:
     assert own["done"].producer_id == theirs["done"].producer_id
     assert own["done"].producer_epoch == theirs["done"].producer_epoch + 1
 
-    for name in TAKEN:
-        broker.adopt(name, {0: directory / f"{name}-0"}, unclean=True)
+    _give_back(broker, directory)
     with broker:
         bootstrap = broker.bootstrap
         _check_all(bootstrap, 50, "ours")
+        assert _send(bootstrap, once) == offset
         assert [offset for offset, _ in _offsets(bootstrap, "new")] == [90, 91, 92]
         _write(bootstrap, "done", "commit")
         _write(bootstrap, "open", "commit")
@@ -281,3 +401,188 @@ def test_there_and_back(kafka: str, tmp_path: Path) -> None:
         assert again[name].producer_id == own[name].producer_id
         assert again[name].producer_epoch == own[name].producer_epoch + 1
     assert again["new"].state is TransactionState.COMPLETE_COMMIT
+
+
+# --- eight kills each way ------------------------------------------------------------------------
+
+KILLS = 8
+WRITES = 20  # into the compacted topic, in each round
+RETAINED = "retained"  # compacted
+COMPACTION = {
+    "cleanup.policy": "compact",
+    "segment.ms": 100,
+    "min.cleanable.dirty.ratio": 0.001,
+    "delete.retention.ms": 0,
+}
+
+
+def _create_retained(bootstrap: str) -> None:
+    client = admin.AdminClient({"bootstrap.servers": bootstrap})
+    topic = admin.NewTopic(RETAINED, 1, 1, config={k: str(v) for k, v in COMPACTION.items()})
+    client.create_topics([topic])[RETAINED].result(patience())
+
+
+def _live(bootstrap: str, round_: int, *, undecided: bool) -> None:
+    """What happens between two kills. ``undecided``: one transaction is open at the end, and the
+    markers of another one are on their way."""
+    for at, group in enumerate(SIMPLE):
+        _commit(bootstrap, group, 1000 * round_ + 100 * at, f"round {round_}")
+    for group in MEMBERS:
+        _commit_as_member(bootstrap, group, round_)
+    plain = confluent.Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    for number in range(WRITES):
+        plain.produce(RETAINED, f"{round_}-{number}", key=_key(round_, number))
+        plain.flush(patience())
+    _write(bootstrap, "known", "commit")
+    _write(bootstrap, f"aborted-{round_}", "abort")
+    _commit_in_transaction(bootstrap, "done", round_, commits=True)
+    if undecided:
+        _write(bootstrap, f"open-{round_}", "nothing")
+    _write(bootstrap, "prepared", "commit")
+    if not undecided:
+        _until_decided(bootstrap)
+
+
+def _key(round_: int, number: int) -> str:
+    return f"{number % (5 + round_)}"
+
+
+def _records(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes | None]]:
+    """Keys and values of those that are committed."""
+    consumer = _consumer(bootstrap, "reader", **{"isolation.level": "read_committed"})
+    tp = confluent.TopicPartition(topic, 0)
+    low, end = _in_time(lambda: consumer.get_watermark_offsets(tp, patience()))
+    tp.offset = low
+    consumer.assign([tp])
+    found: list[tuple[bytes | None, bytes | None]] = []
+
+    def read() -> bool:
+        for message in consumer.consume(500, 0.2):
+            assert message.error() is None
+            found.append((message.key(), message.value()))
+        return bool(consumer.position([tp])[0].offset >= end)
+
+    until(read, f"the end of {topic}")
+    consumer.close()
+    return found
+
+
+def _until_decided(bootstrap: str) -> None:
+    """A reader of committed records gets to the end of what there is."""
+    tp = confluent.TopicPartition(PAYMENTS, 0)
+
+    def end(isolation: str) -> int:
+        consumer = _consumer(bootstrap, "reader", **{"isolation.level": isolation})
+        found: int = _in_time(lambda: consumer.get_watermark_offsets(tp, patience())[1])
+        consumer.close()
+        return found
+
+    until(lambda: end("read_committed") == end("read_uncommitted"), "the ends of transactions")
+
+
+class _Seen(NamedTuple):
+    """What clients see of a broker."""
+
+    offsets: dict[str, list[tuple[int, str]]]
+    members: dict[str, tuple[str, list[tuple[str | None, int]]]]
+    payments: list[bytes | None]
+    retained: dict[bytes | None, bytes | None]
+
+
+def _expected(last: int) -> _Seen:
+    """After this round."""
+    simple = {
+        group: [(1000 * last + 100 * at + n, f"round {last}") for n in range(PARTITIONS)]
+        for at, group in enumerate(SIMPLE)
+    }
+    rounds = range(last + 1)
+    retained = {_key(r, n).encode(): f"{r}-{n}".encode() for r in rounds for n in range(WRITES)}
+    others = [(last, ""), *[(NONE, "")] * (PARTITIONS - 1)]
+    return _Seen(
+        {**simple, **dict.fromkeys((*MEMBERS, "done"), others)},
+        dict.fromkeys(MEMBERS, ("STABLE", [("one", PARTITIONS)])),
+        [b"known-commit-0", b"prepared-commit-0"] * (last + 1),
+        retained,
+    )
+
+
+def _look(bootstrap: str) -> _Seen:
+    _until_decided(bootstrap)
+    return _Seen(
+        {group: _offsets(bootstrap, group) for group in (*SIMPLE, *MEMBERS, "done")},
+        {group: _describe(bootstrap, group) for group in MEMBERS},
+        [value for _, value in _records(bootstrap, PAYMENTS)],
+        dict(_records(bootstrap, RETAINED)),
+    )
+
+
+class _OurProcess:
+    """``logstore serve`` in a process of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.bootstrap = ""
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "logstore", "serve", "--dir", str(self._directory)]
+        command += ["--listen", "127.0.0.1:0", "--json"]
+        for key, value in OUR_CONFIG.items():
+            command += ["--config", f"{key}={value}"]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert self._process.stdout is not None
+        said = json.loads(self._process.stdout.readline())
+        [self.bootstrap] = said["bootstrapServers"]
+
+    def kill(self) -> None:
+        with self._process:
+            self._process.kill()
+
+
+def _last_epochs(root: Path) -> list[int]:
+    found = []
+    for directory in (each for topic in TAKEN for each in _partitions(root, topic)):
+        entries = (directory / LEADER_EPOCH_CHECKPOINT).read_text().splitlines()[2:]
+        found += [int(entry.split()[0]) for entry in entries[-1:]]
+    return found
+
+
+@pytest.mark.long
+def test_there_and_back_after_kills(broker: KafkaBroker, directory: Path) -> None:
+    """Each end of a process is a SIGKILL.
+
+    Only the last kill of Kafka meets undecided transactions: if a start finds no leader of their
+    partition yet, Kafka takes it for deleted, and they get no marker.
+    """
+    with _ours(directory.parent) as ours:
+        _create_retained(ours.bootstrap_servers)
+    for round_ in range(KILLS):
+        broker.start()
+        if not round_:
+            _create_topics(broker.bootstrap)
+            _create_retained(broker.bootstrap)
+        _live(broker.bootstrap, round_, undecided=round_ == KILLS - 1)
+        broker.kill()
+    taken = (*TAKEN, RETAINED)
+    _put_in(broker.log_dir, directory, taken)
+    assert _count(directory / f"{RETAINED}-0") < KILLS * WRITES
+
+    process = _OurProcess(directory.parent)
+    for round_ in range(KILLS, 2 * KILLS):
+        process.start()
+        assert _look(process.bootstrap) == _expected(round_ - 1)
+        _live(process.bootstrap, round_, undecided=True)
+        process.kill()
+
+    while min(_last_epochs(broker.log_dir)) <= max(_last_epochs(directory)):  # see docs/copies.md
+        broker.start()
+        broker.stop()
+    _give_back(broker, directory, taken)
+    with broker:
+        assert _look(broker.bootstrap) == _expected(2 * KILLS - 1)
+        _write(broker.bootstrap, "known", "commit")
+        _until_decided(broker.bootstrap)
+
+
+def _count(directory: Path) -> int:
+    batches = (batch for log in directory.glob("*.log") for batch in iter_batches(log.read_bytes()))
+    return sum(each.record_count for each in batches)

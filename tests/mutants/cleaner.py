@@ -67,7 +67,7 @@ def _only_if_due(self: Any, offset: int | None = None) -> None:
     return None
 
 
-@mutant(cleaner=190)
+@mutant(cleaner=6)
 def the_names_are_not_synced(patch: MonkeyPatch) -> None:
     swap = LogReplacing._swap_structure_locked
 

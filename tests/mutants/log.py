@@ -133,7 +133,7 @@ def producers_forgotten_in_recovery(patch: MonkeyPatch) -> None:
 # -- seen on a disk that crashes ------------------------------------------------------------------
 
 
-@mutant(crash=7)
+@mutant(crash=0)
 def recovery_point_without_sync(patch: MonkeyPatch) -> None:
     """The recovery point moves to the log end although only part of it was flushed."""
     covered = LogFlusher.flush_flush_locked
@@ -168,7 +168,7 @@ def the_name_behind_what_retention_deletes_is_not_synced(patch: MonkeyPatch) -> 
     patch.setattr(LogMaintenance, "_release_structure_locked", mutant)
 
 
-@mutant(crash=2)
+@mutant(crash=0)
 def no_directory_sync(patch: MonkeyPatch) -> None:
     """Names are never made durable."""
     patch.setattr(FaultyStorage, "sync_dir", lambda self, path: None)
@@ -214,7 +214,7 @@ class _Shifted:
         return getattr(self._scan, name)
 
 
-@mutant(crash=201)
+@mutant(crash=1379)
 def marker_kept(patch: MonkeyPatch) -> None:
     """The marker of a clean stop outlives the start after it."""
     patch.setattr(clean_shutdown, "remove", lambda path, files: clean_shutdown.exists(path, files))
@@ -249,7 +249,7 @@ def stale_producers_after_truncation(patch: MonkeyPatch) -> None:
     patch.setattr(LogMaintenance, "_producers_at", lambda self, offset: self._writer.producers)
 
 
-@mutant(crash=1587)
+@mutant(crash=2)
 def indexes_not_rebuilt(patch: MonkeyPatch) -> None:
     """Recovery leaves the indexes as the crash left them, and lookups believe them."""
     patch.setattr(Segment, "install_indexes", lambda self, offsets, times: None)

@@ -67,7 +67,7 @@ def entries_without_a_directory_believed(patch: MonkeyPatch) -> None:
     patch.setattr(Topics, "_clear_the_way", lambda self, log_dir, tp: None)
 
 
-@mutant(lives=10)
+@mutant(lives=61)
 def entries_kept_when_a_log_begins_anew(patch: MonkeyPatch) -> None:
     patch.setattr(OffsetCheckpoints, "begin_anew", lambda self, tp, start: None)
 
@@ -99,7 +99,7 @@ def high_watermarks_kept_after_a_cut(patch: MonkeyPatch) -> None:
     patch.setattr(OffsetCheckpoints, "_lower_locked", mutant)
 
 
-@mutant(lives=42)
+@mutant(lives=25)
 def recovery_points_before_log_starts(patch: MonkeyPatch) -> None:
     def mutant(self: OffsetCheckpoints, logs: Any) -> Any:
         with self._lock:
@@ -111,7 +111,7 @@ def recovery_points_before_log_starts(patch: MonkeyPatch) -> None:
     patch.setattr(OffsetCheckpoints, "write_recovery_points", mutant)
 
 
-@mutant(lives=80)
+@mutant(lives=6)
 def log_starts_never_dropped(patch: MonkeyPatch) -> None:
     keep = OffsetCheckpoints._keep_locked
 
@@ -123,7 +123,7 @@ def log_starts_never_dropped(patch: MonkeyPatch) -> None:
     patch.setattr(OffsetCheckpoints, "_keep_locked", mutant)
 
 
-@mutant(lives=5)
+@mutant(lives=3)
 def deletion_not_durable(patch: MonkeyPatch) -> None:
     rename = Topics._rename_deleted
 
@@ -179,7 +179,7 @@ def creations_announced_for_ever(patch: MonkeyPatch) -> None:
     patch.setattr(CreationFiles, "end", lambda self, creation: None)
 
 
-@mutant(lives=5)
+@mutant(lives=1553)
 def end_of_a_creation_not_durable(patch: MonkeyPatch) -> None:
     def mutant(self: CreationFiles, creation: Creation) -> None:
         self._storage.remove(self._path(creation.topic_id))

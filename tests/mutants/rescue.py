@@ -81,7 +81,7 @@ def the_search_ends_at_damage(patch: MonkeyPatch) -> None:
     patch.setattr(survey.BatchSearch, "next", lambda self, position: None)
 
 
-@mutant(rescue=14)
+@mutant(rescue=29)
 def nothing_is_mended(patch: MonkeyPatch) -> None:
     patch.setattr(merging, "mended_head", lambda piece, head: head)
     patch.setattr("logstore.rescue.writing.mended_head", lambda piece, head: head)

@@ -145,7 +145,6 @@ HERE = Path(__file__).parent
 PLANS = HERE / "plans.jsonl"
 REGRESSIONS = HERE.parent / "simulation" / "regressions"
 KEPT = [
-    ("control-requests-of-earlier-incarnations", "request_of_an_earlier_incarnation"),
     ("progress-of-an-earlier-leadership", "progress_of_an_earlier_leadership"),
     (
         "unclean-election-beside-a-leader-that-stops",

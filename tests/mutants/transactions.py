@@ -147,7 +147,7 @@ def a_partition_gets_no_marker(patch: MonkeyPatch) -> None:
     patch.setattr(TransactionShard, "_mark", mark)
 
 
-@mutant(transactions=9)
+@mutant(transactions=0)
 def adds_without_a_record(patch: MonkeyPatch) -> None:
     original = TransactionShard._write
 

@@ -63,6 +63,7 @@ class NotedBroker:
         self.broker_epoch = -1
         self.deaf = False  # gets nothing, and the sender learns that
         self.failed: set[TopicPartition] = set()  # in a failed log directory
+        self.log_epochs: dict[TopicPartition, int] = {}  # the last ones in its logs
         self.requests: list[Request] = []
         self.told: dict[TopicPartition, PartitionRegistration] = {}
         self.configs: dict[TopicPartition, dict[str, str]] = {}  # with what it was told
@@ -110,9 +111,9 @@ class NotedBroker:
                     self.strays.append(log)
                     del self.logs[log[0]]
                     self.told.pop(log[0], None)
-        return LeaderAndIsrResponse(
-            error, tuple((change.tp, self._take(change)) for change in request.partitions)
-        )
+        codes = tuple((change.tp, self._take(change)) for change in request.partitions)
+        ahead = {tp for tp, code in codes if code is ErrorCode.FENCED_LEADER_EPOCH}
+        return LeaderAndIsrResponse(error, codes, {tp: self.log_epochs[tp] for tp in ahead})
 
     def _refusal(
         self, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
@@ -133,6 +134,8 @@ class NotedBroker:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if self.logs.setdefault(change.tp, change.topic_id) != change.topic_id:
             return ErrorCode.INCONSISTENT_TOPIC_ID
+        if self.log_epochs.get(change.tp, -1) >= change.registration.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
         self.told[change.tp] = change.registration
         self.configs[change.tp] = dict(change.config)
         return ErrorCode.NONE

@@ -462,7 +462,6 @@ REPLICA_CALLS = (
     ),
     _replica("flush_epochs", lambda o: o.replica.flush_epochs()),
     _replica("flush_what_is_due", lambda o: o.replica.flush_what_is_due()),
-    _replica("drop_old_snapshots", lambda o: o.replica.drop_old_snapshots(10)),
     _replica(
         "maybe_increment_log_start_offset",
         lambda o: o.replica.maybe_increment_log_start_offset(4),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 
 import pytest
@@ -40,7 +41,10 @@ def stored(tree: EmbeddedCoordinator) -> bytes | None:
 
 def test_kafkas_form() -> None:
     data = b'{"version":"1","id":"AQIDBAUGBwgJCgsMDQ4PEA"}'
-    assert nodes.encode_cluster_id("AQIDBAUGBwgJCgsMDQ4PEA") == data
+    assert not nodes.has_kafkas_placement(data)  # it does not say so
+    ours = nodes.encode_cluster_id("AQIDBAUGBwgJCgsMDQ4PEA")
+    assert nodes.has_kafkas_placement(ours)
+    assert json.loads(data).items() < json.loads(ours).items()
     assert nodes.decode_cluster_id(data) == "AQIDBAUGBwgJCgsMDQ4PEA"
 
 

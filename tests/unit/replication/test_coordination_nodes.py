@@ -80,6 +80,7 @@ def topics(draw: st.DrawFn) -> TopicAssignment:
         unproven=st.none()
         | st.frozensets(st.builds(TopicPartition, st.sampled_from(["t", "a.b"]), i32), max_size=3),
         proves_logs=st.booleans(),
+        coordinator_epoch=st.integers(-1, 2**29),
     )
 )
 def test_brokers(broker: BrokerRegistration) -> None:

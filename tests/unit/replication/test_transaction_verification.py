@@ -187,6 +187,33 @@ def test_no_batch_overtakes_the_first_one() -> None:
     assert host.send(1).only.base_offset == 1
 
 
+@pytest.mark.parametrize("refusal", [ErrorCode.INVALID_TXN_STATE, None])
+@pytest.mark.parametrize("sequences", [[0], [1], [1, 0]])
+def test_a_late_copy_of_an_earlier_batch_spoils_no_later_transaction(
+    sequences: list[int], refusal: ErrorCode | None
+) -> None:
+    """In version 1 all transactions of a producer have one epoch. The copy asks before the next
+    transaction begins in this partition; the coordinator may agree, as it has begun elsewhere."""
+    host = Verifying()
+    for sequence in (0, 1):
+        host.send(sequence)
+        if sequence == 0:
+            host.confirm()
+    assert host.mark() is NONE
+    for sequence in sequences:
+        late = host.send(sequence)
+        if refusal is None:
+            host.transport.take()  # the answer is on its way
+        else:
+            host.confirm(refusal)
+            assert late.only.error_code is refusal
+    answers = host.send(2)
+    host.confirm()
+    assert answers.only.error_code is NONE
+    assert host.send(4).only.error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert host.send(3).only.error_code is NONE
+
+
 def test_the_first_batch_of_a_producer_of_version_2_has_sequence_0() -> None:
     host = Verifying()
     answers = host.send(1, support=TransactionSupport.ADD_PARTITION)

@@ -170,11 +170,12 @@ def knows(stage: Stage, *partitions: int) -> None:
 
 
 def tell(stage: Stage, *partitions: int) -> None:
-    changes = tuple(
-        PartitionChange(TopicPartition("t", number), PartitionRegistration((1,), (1,), 1, 0, 0), ID)
-        for number in partitions
-    )
+    """The broker leads, in an epoch that is above all before."""
     epoch = stage.broker.broker_epoch
+    leads = PartitionRegistration((1,), (1,), 1, epoch, 0)
+    changes = tuple(
+        PartitionChange(TopicPartition("t", number), leads, ID) for number in partitions
+    )
     request = LeaderAndIsrRequest(7, 1, epoch, changes, (), 1)
     response = stage.broker.replica_manager.leader_and_isr(request)
     assert {code for _, code in response.partitions} <= {ErrorCode.NONE}
@@ -187,7 +188,7 @@ def filled() -> Stage:
     knows(stage, 0, 1)
     tell(stage, 0, 1)
     for log in stage.broker.log_manager.logs.values():
-        log.append_as_leader(batch(), 0)
+        log.append_as_leader(batch(), stage.broker.broker_epoch)
     stage.stop(controlled=False)
     return stage
 
