@@ -75,7 +75,7 @@ def kafka_apis(
         OffsetsApi(broker),
         MetadataApi(broker, config, waits),
         TopicsApi(broker, config, waits),
-        ConfigsApi(broker, configs),
+        ConfigsApi(broker, configs, waits),
         AdminApi(broker),
         TransactionApis(broker, transactions, groups.topic),
         GroupApis(broker, groups, topics),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from logstore.common.config import LogConfig, Properties
 from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
 from replication.apis.common.topic_names import is_valid, missing_code
-from replication.apis.common.waits import Gathering
+from replication.apis.common.waits import Gathering, MetadataWaits, silence_of
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import (
@@ -173,8 +173,9 @@ class ConfigsApi:
         configs: the broker's own, topics' defaults included.
     """
 
-    def __init__(self, broker: Broker, configs: Sequence[Properties]) -> None:
+    def __init__(self, broker: Broker, configs: Sequence[Properties], waits: MetadataWaits) -> None:
         self._broker = broker
+        self._waits = waits
         self._metadata = broker.metadata
         self._configs = configs
 
@@ -306,9 +307,23 @@ class ConfigsApi:
 
         def take(at: int, answer: Response | None) -> None:
             if not isinstance(answer, TopicResponse):
-                answer = TopicResponse(ErrorCode.NOT_CONTROLLER, "no controller answers")
+                answer = TopicResponse(silence_of(self._broker), "no controller answers in time")
             gathering.take(at, answer)
 
+        def carried_out(
+            at: int, topic: str, changes: list[AlterableConfig], answer: Response | None
+        ) -> None:
+            """Wait until this broker shows what was changed, or what somebody changed since."""
+            if validate_only or getattr(answer, "error_code", None) is not ErrorCode.NONE:
+                take(at, answer)
+                return
+            self._waits.until(
+                lambda: _shows(before[at], self._metadata.topic_config(topic), changes),
+                self._broker.config.request_timeout_ms,
+                lambda _: take(at, answer),
+            )
+
+        before = [self._metadata.topic_config(each.resource_name) or {} for each, _ in resources]
         counts = Counter((each.resource_type, each.resource_name) for each, _ in resources)
         for at, (resource, changes) in enumerate(resources):
             key = resource.resource_type, resource.resource_name
@@ -318,11 +333,10 @@ class ConfigsApi:
             if refusal is not None or changes is None:
                 take(at, refusal)
                 continue
+            topic = resource.resource_name
             self._broker.ask_controller(
-                IncrementalAlterConfigsRequest(
-                    resource.resource_name, tuple(changes), validate_only
-                ),
-                partial(take, at),
+                IncrementalAlterConfigsRequest(topic, tuple(changes), validate_only),
+                partial(carried_out, at, topic, changes),
             )
 
     def _refusal(
@@ -341,6 +355,33 @@ class ConfigsApi:
                 )
             case _:
                 return _unknown_type(resource_type)
+
+
+def _shows(
+    before: Mapping[str, str], now: Mapping[str, str] | None, changes: Iterable[AlterableConfig]
+) -> bool:
+    """Whether each key of a topic is as a change made it, or is not as it was before.
+
+    ``now`` is None for a topic that is gone, which nobody has to wait for.
+    """
+    if now is None:
+        return True
+    for name, value, operation in changes:
+        known = now.get(name)
+        parts = set() if known is None else {each.strip() for each in known.split(",")}
+        asked = {each.strip() for each in (value or "").split(",")} - {""}
+        match operation:
+            case AlterConfigOp.SET:
+                is_there = known == value
+            case AlterConfigOp.DELETE:
+                is_there = known is None
+            case AlterConfigOp.APPEND:
+                is_there = asked <= parts
+            case AlterConfigOp.SUBTRACT:
+                is_there = known is not None and not asked & parts
+        if not is_there and known == before.get(name):
+            return False
+    return True
 
 
 def _unknown_type(resource_type: int) -> TopicResponse:
