@@ -150,7 +150,7 @@ class TopicAdmin(LocalBrokers):
             running = self._running()
             while waiting and all(broker.knows_leader(waiting[-1]) for broker in running):
                 waiting.pop()
-            if all(broker.knows_leader(tp) for broker in running for tp in tps):
+            if not waiting and all(broker.knows_leader(tp) for broker in running for tp in tps):
                 return True
             if not any(broker.metadata.topic_id(topic) == topic_id for broker in running):
                 self._present(topic, topic_id)  # not known yet, or no longer
