@@ -35,6 +35,17 @@ class PartitionMetadata:
     topic_id: uuid.UUID
     version: int = 0
 
+    def encode(self) -> bytes:
+        """The bytes of the file.
+
+        Raises:
+            ValueError: the zero id or a negative version.
+        """
+        if self.topic_id.int == 0 or not 0 <= self.version <= MAX_I32:
+            raise ValueError(f"{self} has no place in {PARTITION_METADATA}")
+        text = f"version: {self.version}\ntopic_id: {topic_id_to_text(self.topic_id)}"
+        return text.encode("ascii")
+
 
 def topic_id_to_text(topic_id: uuid.UUID) -> str:
     """22 URL-safe base64 characters, most significant byte first."""
@@ -111,13 +122,10 @@ class PartitionMetadataFile:
         """Replace the file atomically and durably.
 
         Raises:
-            ValueError: the zero id or a negative version.
+            ValueError: as ``encode``.
             CheckpointFailedError: the medium refused.
         """
-        if metadata.topic_id.int == 0 or not 0 <= metadata.version <= MAX_I32:
-            raise ValueError(f"{metadata} has no place in {self.path}")
-        text = f"version: {metadata.version}\ntopic_id: {topic_id_to_text(metadata.topic_id)}"
-        store_file(self._files, self.path, text.encode("ascii"))
+        store_file(self._files, self.path, metadata.encode())
 
     def _value(self, line_number: int, line: bytes) -> bytes:
         parts = _SEPARATOR.split(line.removesuffix(b"\r"))

@@ -94,6 +94,7 @@ class PartitionLog(LogReads):
         clean_shutdown: bool | None = None,
         recovery_point: int | None = None,
         log_start_offset: int | None = None,
+        keep_name: bool = True,
         topic_id: uuid.UUID | None = None,
         options: RecoveryOptions | None = None,
         producer_id_expiration_ms: int = MAX_LONG,
@@ -119,6 +120,8 @@ class PartitionLog(LogReads):
             clean_shutdown: trust the files if headers and ``recovery_point`` agree. Otherwise
                 everything from the segment of ``recovery_point`` on is scanned, and cut at the
                 first bad batch.
+            keep_name: make the name of a new directory durable. Otherwise the caller does it before
+                the first record, for many logs at once.
             producer_id_expiration_ms: forget a producer that is silent for this long; never by
                 default.
             replicated: the caller moves the high watermark; otherwise it follows the log end. Use
@@ -160,6 +163,7 @@ class PartitionLog(LogReads):
                 log_start_offset=start.log_start_offset,
                 options=options or RecoveryOptions(),
                 producer_id_expiration_ms=producer_id_expiration_ms,
+                keep_name=keep_name,
             )
             log = _kind(cls, replicated)(
                 path,

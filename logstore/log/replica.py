@@ -84,13 +84,19 @@ class ReplicaLog(PartitionLog):
 
     @shielded
     def assign_epoch(self, epoch: int, start_offset: int | None = None) -> None:
-        """Record a new leadership, before its first record; durable on return (F-219)."""
+        """Record a new leadership, before its first record; durable on return (F-219).
+
+        The epoch of a log without records is durable with its first record: a start would drop it
+        (F-205), and a thousand new logs do not wait for a thousand files.
+        """
         writer = self._writer
         with writer.lock:
             self._core.check()
             start = writer.log_end_offset if start_offset is None else start_offset
             writer.epochs.assign(epoch, start, durable=False)
-        self._flusher.save_epochs()
+            is_empty = start == writer.log_end_offset == self.log_start_offset
+        if not is_empty:
+            self._flusher.save_epochs()
 
     def lead(self, leader_epoch: int) -> int:
         """From now on accept only appends of the leader in this epoch. Returns the log end offset.

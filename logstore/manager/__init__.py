@@ -9,6 +9,7 @@ from logstore.manager.compaction import DirectoryOutcome, PartitionOutcome, comp
 from logstore.manager.loading import LastStop
 from logstore.manager.manager import LoadProgress, LogManager
 from logstore.manager.peek import DirectoryContent, peek
+from logstore.manager.topics import WantedLog
 
 __all__ = [
     "DirectoryContent",
@@ -17,6 +18,7 @@ __all__ = [
     "LoadProgress",
     "LogManager",
     "PartitionOutcome",
+    "WantedLog",
     "compact_directory",
     "duties",
     "log_dir",

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from logstore.common.errors import LogClosedError
 from logstore.common.forks import Ownership
 from logstore.common.locks import Lock, Rank, make_lock
+from logstore.common.types import TopicPartition
+
+Names = Mapping[str, frozenset[int] | None]
+"""Partitions by topic; None stands for the whole topic."""
 
 
 class _Claim:
-    """A topic, or one of its partitions. Its lock is held as long as the claim."""
+    """A topic, or some partitions. Its lock is held as long as the claim."""
 
-    def __init__(self, topic: str, partition: int | None) -> None:
-        self.topic = topic.replace(".", "_")  # names that differ only in this collide (F-2)
-        self.partition = partition
+    def __init__(self, names: Names) -> None:
+        self.names = names
         self.lock: Lock = make_lock(Rank.CREATION)
 
     def conflicts(self, other: _Claim) -> bool:
-        return self.topic == other.topic and (
-            self.partition is None or other.partition is None or self.partition == other.partition
-        )
+        for topic in self.names.keys() & other.names.keys():
+            own, others = self.names[topic], other.names[topic]
+            if own is None or others is None or own & others:
+                return True
+        return False
 
 
 class Claims:
@@ -35,16 +40,29 @@ class Claims:
 
     @contextmanager
     def of(self, topic: str, partition: int | None = None) -> Iterator[None]:
-        """Claim a partition, or the whole topic if ``partition`` is None, and wait for other claims
-        on it. A thread has one claim at a time.
+        """Claim a partition, or the whole topic if ``partition`` is None, as ``of_all``."""
+        with self._of({_key(topic): None if partition is None else frozenset((partition,))}):
+            yield
+
+    @contextmanager
+    def of_all(self, tps: Iterable[TopicPartition]) -> Iterator[None]:
+        """Claim partitions, and wait for other claims on them. A thread has one claim at a time.
 
         Raises:
             LogClosedError: ``close`` was called.
             ForkedError: another process opened the manager.
         """
+        numbers: dict[str, set[int]] = {}
+        for topic, partition in tps:
+            numbers.setdefault(_key(topic), set()).add(partition)
+        with self._of({topic: frozenset(found) for topic, found in numbers.items()}):
+            yield
+
+    @contextmanager
+    def _of(self, names: Names) -> Iterator[None]:
         self._ownership.check()
         while True:
-            claim = _Claim(topic, partition)
+            claim = _Claim(names)
             claim.lock.acquire()
             try:
                 other = self._enter(claim)
@@ -66,13 +84,21 @@ class Claims:
     def _enter(self, claim: _Claim) -> _Claim | None:
         """Enter the claim. Returns None, or the claim that it must wait for."""
         with self._lock:
-            if self._closed:
-                raise LogClosedError("the log manager is closed")
+            self.check()
             for held in self._held:
                 if claim.conflicts(held):
                     return held
             self._held.append(claim)
             return None
+
+    def check(self) -> None:
+        """For work under one claim that has many parts, before each of them.
+
+        Raises:
+            LogClosedError: ``close`` was called, and waits for the claim.
+        """
+        if self._closed:
+            raise LogClosedError("the log manager is closed")
 
     def close(self) -> None:
         """Refuse further claims, and wait for those that are held."""
@@ -82,3 +108,7 @@ class Claims:
         for claim in held:
             with claim.lock:
                 pass
+
+
+def _key(topic: str) -> str:
+    return topic.replace(".", "_")  # names that differ only in this collide (F-2)

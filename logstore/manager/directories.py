@@ -215,6 +215,14 @@ class Directories:
                 if (log := log_dir.logs.pop(tp, None)) is not None
             ]
 
+    def check_open(self) -> None:
+        """
+        Raises:
+            LogClosedError: the manager was closed.
+        """
+        with self._lock:
+            self._check_open_locked()
+
     # -- the end -------------------------------------------------------------------------------
 
     def _check_open_locked(self) -> None:

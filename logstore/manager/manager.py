@@ -41,7 +41,7 @@ from logstore.manager.opener import LogOpener
 from logstore.manager.parallel import LaterThread, TaskOutcome, run_all
 from logstore.manager.pending import PendingDeletes
 from logstore.manager.topic_configs import TopicConfig, TopicConfigs
-from logstore.manager.topics import Topics
+from logstore.manager.topics import Topics, WantedLog
 from logstore.recovery import RecoveryOptions, RecoveryReport
 from logstore.segments.open_files import raise_limit
 from logstore.storage.base import Storage
@@ -278,7 +278,17 @@ class LogManager:
             LogClosedError: the manager was closed.
         """
         tp = TopicPartition(topic, partition)
-        return self._topics.get_or_create(tp, topic_id, config, is_new)
+        return self._topics.get_or_create(WantedLog(tp, topic_id, config, is_new))
+
+    def get_or_create_all(
+        self, wanted: Iterable[WantedLog]
+    ) -> dict[TopicPartition, TaskOutcome[ReplicaLog]]:
+        """As ``get_or_create`` for many logs at once, which share what a creation syncs. An error
+        of one, of those that this raises, does not stop the others.
+
+        A configuration is for new logs only.
+        """
+        return self._topics.get_or_create_all(wanted)
 
     def create_topic(
         self,
@@ -363,6 +373,13 @@ class LogManager:
             StorageFailedError: the disk refused.
         """
         self._topics.delete_partition(TopicPartition(topic, partition))
+
+    @shielded
+    def delete_all(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, LogstoreError]:
+        """As ``delete`` for many partitions, with one write of each checkpoint and one sync for
+        each directory. Those in no live directory are left out. Returns the errors.
+        """
+        return self._topics.delete_all(tps)
 
     @shielded
     def delete_topic(self, topic: str) -> None:

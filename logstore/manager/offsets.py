@@ -103,7 +103,9 @@ class OffsetCheckpoints:
             for kept in self._kept.values():
                 for tp in gone:
                     kept.pop(tp, None)
-            self._keep_locked(lambda tp: tp not in gone)
+            # A new log has none as a rule, and then no file is looked through.
+            if any(offsets is None or has_any(offsets, gone) for offsets in self._stored.values()):
+                self._keep_locked(lambda tp: tp not in gone)
 
     def settle(self, logs: ListLogs, concerned: ListLogs | None = None) -> None:
         """Lower entries that are above their logs, after a load or a truncation.
@@ -252,6 +254,10 @@ class OffsetCheckpoints:
         self._files[name].write(offsets)
         self._unsure.discard(name)
         self._stored[name] = offsets
+
+
+def has_any(offsets: Offsets, tps: Iterable[TopicPartition]) -> bool:
+    return any(tp in offsets for tp in tps)
 
 
 def recovery_point(log: ReplicaLog) -> int:

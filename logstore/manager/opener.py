@@ -47,12 +47,13 @@ class LogOpener:
     on_flushed: Callable[[], None]
 
     def create(self, log_dir: LogDir, tp: TopicPartition, config: LogConfig) -> ReplicaLog:
-        """Create an empty log. Other files in its directory are trusted.
+        """Create an empty log. Other files in its directory are trusted. The caller makes the name
+        of the directory durable.
 
         Raises:
             StorageFailedError: the disk refused.
         """
-        return self._open(log_dir, tp, config, clean_shutdown=True)
+        return self._open(log_dir, tp, config, clean_shutdown=True, keep_name=False)
 
     def load(
         self, log_dir: LogDir, tp: TopicPartition, config: LogConfig, *, clean: bool | None = None

@@ -11,22 +11,22 @@ import posixpath
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from checkpoints.errors import CheckpointError
 from checkpoints.loggers import get_logger
 from checkpoints.partition_metadata import (
     PARTITION_METADATA,
     PartitionMetadata,
-    PartitionMetadataFile,
 )
-from checkpoints.topic_properties import TopicProperties
 from logstore.common.config import LogConfig
 from logstore.common.disk_errors import Concern, concern_of, is_busy
 from logstore.common.errors import (
     ConfigError,
     InvalidTopicError,
+    LogClosedError,
     LogstoreError,
     LogUnavailableError,
     ResourceBusyError,
@@ -45,9 +45,10 @@ from logstore.manager.directories import Directories
 from logstore.manager.loading import Unfinished
 from logstore.manager.log_dir import LogDir
 from logstore.manager.opener import LogOpener
-from logstore.manager.parallel import run_all
+from logstore.manager.parallel import TaskOutcome, run_all
 from logstore.manager.pending import PendingDeletes
 from logstore.manager.topic_configs import TopicConfig, TopicConfigs
+from logstore.storage.base import File
 
 logger = get_logger(__name__)
 
@@ -56,6 +57,38 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Made = tuple[LogDir, ReplicaLog]
 FillLogs = Callable[[list[ReplicaLog]], None]
+
+
+class WantedLog(NamedTuple):
+    """A log to open, or to create where it is missing: as of ``LogManager.get_or_create``."""
+
+    tp: TopicPartition
+    topic_id: uuid.UUID | None = None
+    config: TopicConfig | None = None
+    is_new: bool = True
+
+
+@dataclass(slots=True)
+class _Birth:
+    """A log that is being created."""
+
+    log_dir: LogDir
+    tp: TopicPartition
+    topic_id: uuid.UUID | None
+    unborn: str = ""  # the path of its directory until that has its name
+    file: File | None = None  # not synced yet
+    log: ReplicaLog | None = None
+    error: Exception | None = None
+
+    def fail(self, error: Exception) -> None:
+        if self.log is not None:
+            self.log.crash()
+        self.log, self.error = None, self.error or error
+
+    def close_file(self) -> None:
+        if self.file is not None:
+            self.file.close()
+            self.file = None
 
 
 class Topics:
@@ -86,106 +119,195 @@ class Topics:
 
     # -- one partition -------------------------------------------------------------------------
 
-    def get_or_create(
-        self,
-        tp: TopicPartition,
-        topic_id: uuid.UUID | None,
-        config: TopicConfig | None,
-        is_new: bool,
-    ) -> ReplicaLog:
-        log = self._directories.find(tp)
+    def get_or_create(self, wanted: WantedLog) -> ReplicaLog:
+        log = self._directories.find(wanted.tp)
         if log is None:
-            log = self._found_or_created(tp, topic_id, config, is_new)
-        if config is not None and not self._opener.replicated:
-            self.alter(tp.topic, config)
+            log, error = self.get_or_create_all([wanted])[wanted.tp]
+            if error is not None:
+                raise error
+            assert log is not None
+        if wanted.config is not None and not self._opener.replicated:
+            self.alter(wanted.tp.topic, wanted.config)
         return log
 
     @shielded
-    def _found_or_created(
-        self,
-        tp: TopicPartition,
-        topic_id: uuid.UUID | None,
-        config: TopicConfig | None,
-        is_new: bool,
-    ) -> ReplicaLog:
-        _check_name(tp.topic, tp.partition)
-        with self.claims.of(tp.topic, tp.partition):
-            log = self._directories.find(tp)
-            return log or self._create_one(tp, topic_id, config, is_new)
-
-    def _create_one(
-        self,
-        tp: TopicPartition,
-        topic_id: uuid.UUID | None,
-        config: TopicConfig | None,
-        is_new: bool,
-    ) -> ReplicaLog:
-        """The caller has a claim on it."""
-        others = None if self._opener.replicated else self.partitions(tp.topic)
-        if others is not None and not others:
-            self._refuse_unavailable(tp.topic)  # only these have the topic's id and configuration
-        if config is not None and not others:  # otherwise it changes the whole topic's, later
-            wanted = self._configs.resolve(config)
-            if wanted != self._configs.of(tp.topic):
-                self._configs.set(tp.topic, wanted, self._configs.next(tp.topic, config))
-        if others and topic_id is None:
-            topic_id = self._topic_id(tp.topic)
-        if self._opener.replicated and topic_id is not None:
-            revived = self._revive(tp, topic_id)
-            if revived is not None:
-                return revived
-        with self._directories.room_for_one(is_new=is_new) as log_dir:
-            log = self._make(log_dir, tp, topic_id, self._configs.stored(tp.topic))
+    def get_or_create_all(
+        self, wanted: Iterable[WantedLog]
+    ) -> dict[TopicPartition, TaskOutcome[ReplicaLog]]:
+        found: dict[TopicPartition, TaskOutcome[ReplicaLog]] = {}
+        sound = []
+        for each in {each.tp: each for each in wanted}.values():
             try:
-                self._directories.register([(log_dir, log)])
-            except LogstoreError:
-                log.crash()
-                raise
-            self._on_config(log.config)
-            return log
+                _check_name(*each.tp)
+                sound.append(each)
+            except InvalidTopicError as error:
+                found[each.tp] = TaskOutcome(None, error)
+        with self.claims.of_all(each.tp for each in sound):
+            missing = []
+            for each in sound:
+                try:
+                    log = self._directories.find(each.tp)
+                except LogstoreError as error:
+                    found[each.tp] = TaskOutcome(None, error)
+                    continue
+                if log is None:
+                    missing.append(each)
+                else:
+                    found[each.tp] = TaskOutcome(log, None)
+            if missing:
+                found |= self._create_missing(missing)
+        return found
 
-    def _make(
-        self,
-        log_dir: LogDir,
-        tp: TopicPartition,
-        topic_id: uuid.UUID | None,
-        stored: TopicProperties | None,
-    ) -> ReplicaLog:
-        """Create an empty log that cannot be found yet.
+    def _create_missing(
+        self, wanted: Iterable[WantedLog]
+    ) -> dict[TopicPartition, TaskOutcome[ReplicaLog]]:
+        """The caller has a claim on them."""
+        found: dict[TopicPartition, TaskOutcome[ReplicaLog]] = {}
+        births: list[_Birth] = []
+        with ExitStack() as rooms:
+            for each in wanted:
+                try:
+                    topic_id = self._prepare(each)
+                    log = None if topic_id is None else self._revive(each.tp, topic_id)
+                    if log is None:
+                        room = self._directories.room_for_one(is_new=each.is_new)
+                        births.append(_Birth(rooms.enter_context(room), each.tp, topic_id))
+                    else:
+                        found[each.tp] = TaskOutcome(log, None)
+                except LogstoreError as error:
+                    found[each.tp] = TaskOutcome(None, error)
+            self._make_all(births)
+            try:
+                self._directories.register(_made(births))
+            except LogstoreError as error:
+                for birth in births:
+                    birth.fail(error)
+        for birth in births:
+            found[birth.tp] = TaskOutcome(birth.log, birth.error)
+            if birth.log is not None:
+                self._on_config(birth.log.config)
+        return found
 
-        Its directory gets its final name once it has the topic id and the configuration.
+    def _prepare(self, wanted: WantedLog) -> uuid.UUID | None:
+        """Take the configuration of a new log over, and find its topic id.
+
+        Raises:
+            LogUnavailableError: the topic has logs, and none of them could be opened.
         """
-        directory = log_dir.directory_of(tp)
+        topic, topic_id, config = wanted.tp.topic, wanted.topic_id, wanted.config
+        others = None if self._opener.replicated else self.partitions(topic)
+        if others is not None and not others:
+            self._refuse_unavailable(topic)  # only these have the topic's id and configuration
+        if config is not None and not others:  # otherwise it changes the whole topic's, later
+            resolved = self._configs.resolve(config)
+            if resolved != self._configs.of(topic):
+                self._configs.set(topic, resolved, self._configs.next(topic, config))
+        return self._topic_id(topic) if others and topic_id is None else topic_id
+
+    def _make_all(self, births: Sequence[_Birth]) -> None:
+        """Create empty logs that cannot be found yet, each in its directory.
+
+        All are written, then all are synced, so that the disk has to stop only a few times. A
+        directory gets its final name once it durably has the topic id and the configuration; the
+        names are durable on return. What failed has an error, and leaves nothing.
+        """
+        self._drop_entries(births)
         try:
-            self._clear_the_way(log_dir, tp)
-            if topic_id is not None or stored is not None:
-                unborn = self._unborn(log_dir, tp, topic_id)
-                self._storage.make_dir(unborn)
-                if topic_id is not None:
-                    path = posixpath.join(unborn, PARTITION_METADATA)
-                    PartitionMetadataFile(path, self._storage).write(PartitionMetadata(topic_id))
-                if stored is not None:
-                    self._configs.file(unborn).write(stored)
-                self._storage.rename(unborn, directory)
-            return self._opener.create(log_dir, tp, self._configs.of(tp.topic))
+            for stage in (self._write, self._sync, self._open):
+                sound = [each for each in births if each.error is None]
+                tasks = [partial(self._attempt, stage, each) for each in sound]
+                threads = self._threads if len(tasks) > 1 else 1
+                for _, error in run_all(tasks, threads, "logstore-create"):
+                    if error is not None:
+                        raise error
+        finally:
+            for each in births:
+                each.close_file()
+        self._at_homes(births, lambda log_dir, tps: self._storage.sync_dir(log_dir.path))
+        for each in births:
+            if each.error is None and each.log_dir.failure is not None:  # over another log
+                self._give_up(each, each.log_dir.failure)
+
+    def _drop_entries(self, births: Iterable[_Birth]) -> None:
+        """Drop what the checkpoints have under the names of new logs, once for each directory."""
+        self._at_homes(births, lambda log_dir, tps: log_dir.offsets.drop(tps))
+
+    def _at_homes(
+        self,
+        births: Iterable[_Birth],
+        call: Callable[[LogDir, Collection[TopicPartition]], None],
+    ) -> None:
+        """Call once for each directory that has births left."""
+        homes: dict[LogDir, list[_Birth]] = {}
+        for each in births:
+            if each.error is None:
+                homes.setdefault(each.log_dir, []).append(each)
+        for log_dir, own in homes.items():
+            try:
+                self._guarded(log_dir, call, log_dir, [each.tp for each in own])
+            except LogstoreError as error:
+                for each in own:
+                    self._give_up(each, error)
+
+    def _attempt(self, stage: Callable[[_Birth], None], birth: _Birth) -> None:
+        try:
+            self._directories.check_open()
+        except LogClosedError as error:  # the directory may have another owner by now
+            birth.fail(error)
+            return
+        try:
+            self.claims.check()
+            stage(birth)
         except Exception as error:
-            self._leave_nothing(log_dir, tp)
-            if is_busy(error):
-                raise ResourceBusyError(directory, "create", str(error)) from error
-            failure = error
-            if isinstance(error, OSError | CheckpointError):
-                failure = StorageFailedError(directory, "create", str(error))
-            is_medium = concern_of(error) is Concern.DIRECTORY
-            if isinstance(failure, StorageFailedError) and is_medium:
-                self._directories.fail(log_dir.path, failure)  # as Kafka: there would be no retry
-            raise failure from error.__cause__ if failure is error else error
+            self._give_up(birth, error)
+
+    def _write(self, birth: _Birth) -> None:
+        log_dir, tp, topic_id = birth.log_dir, birth.tp, birth.topic_id
+        self._clear_the_way(log_dir, tp)
+        stored = self._configs.stored(tp.topic)
+        if topic_id is None and stored is None:
+            return
+        birth.unborn = self._unborn(log_dir, tp, topic_id)
+        self._storage.make_dir(birth.unborn)
+        if topic_id is not None:
+            path = posixpath.join(birth.unborn, PARTITION_METADATA)
+            birth.file = self._storage.open(path, create=True)
+            birth.file.write_at(0, PartitionMetadata(topic_id).encode())
+        if stored is not None:
+            self._configs.file(birth.unborn).write(stored)
+
+    def _sync(self, birth: _Birth) -> None:
+        if birth.file is not None:
+            birth.file.sync()
+            birth.close_file()
+            self._storage.sync_dir(birth.unborn)
+
+    def _open(self, birth: _Birth) -> None:
+        log_dir, tp = birth.log_dir, birth.tp
+        if birth.unborn:
+            self._storage.rename(birth.unborn, log_dir.directory_of(tp))
+        birth.log = self._opener.create(log_dir, tp, self._configs.of(tp.topic))
+
+    def _give_up(self, birth: _Birth, error: Exception) -> None:
+        log_dir, directory = birth.log_dir, birth.log_dir.directory_of(birth.tp)
+        failure = error
+        if is_busy(error):
+            failure = ResourceBusyError(directory, "create", str(error))
+        elif isinstance(error, OSError | CheckpointError):
+            failure = StorageFailedError(directory, "create", str(error))
+        if failure is not error:
+            failure.__cause__ = error
+        birth.fail(failure)
+        self._leave_nothing(log_dir, birth.tp)
+        if isinstance(failure, StorageFailedError) and concern_of(error) is Concern.DIRECTORY:
+            self._directories.fail(log_dir.path, failure)  # as Kafka: there would be no retry
 
     def _revive(self, tp: TopicPartition, topic_id: uuid.UUID) -> ReplicaLog | None:
         """Bring a log back that was set aside, since its topic has a place here again.
 
-        It is scanned as after a crash.
+        It is scanned as after a crash. None if there is none, or the caller owns the topics.
         """
-        for log_dir in self._directories.live():
+        for log_dir in self._directories.live() if self._opener.replicated else ():
             name = log_dir.stray_of(tp, topic_id)
             if name is None:
                 continue
@@ -197,6 +319,7 @@ class Topics:
 
     def _bring_back(self, log_dir: LogDir, name: str, tp: TopicPartition) -> ReplicaLog:
         aside, directory = posixpath.join(log_dir.path, name), log_dir.directory_of(tp)
+        log_dir.offsets.drop({tp})
         self._clear_the_way(log_dir, tp)
         logger.warning("%s has a place here again and becomes %s", aside, directory)
         self._storage.rename(aside, directory)
@@ -231,10 +354,9 @@ class Topics:
             logger.warning("%s is left in %s: %s", tp, log_dir.path, error)
 
     def _clear_the_way(self, log_dir: LogDir, tp: TopicPartition) -> None:
-        """Remove everything that has the name of a new log, so that it is not taken for the log's
-        own.
+        """Remove what has the name of a new log, so that it is not taken for the log's own. Its
+        checkpoint entries are gone already.
         """
-        log_dir.offsets.drop({tp})
         directory = log_dir.directory_of(tp)
         if self._storage.info(directory) is None:
             return
@@ -261,13 +383,11 @@ class Topics:
                         if tp.topic == topic
                         else f"topic {topic!r} collides with {tp.topic!r}"
                     )
-            stored = None
             if config is not None and wanted is not None:
-                stored = self._configs.next(topic, config)
-                self._configs.set(topic, wanted, stored)
+                self._configs.set(topic, wanted, self._configs.next(topic, config))
             try:
                 topic_id = new_uuid(self._opener.random_id)
-                return self._create_all(topic, range(partitions), topic_id, stored, fill)
+                return self._create_all(topic, range(partitions), topic_id, fill)
             except BaseException:
                 if not self.partitions(topic):  # else an interrupt came after the creation
                     self._configs.forget(topic)
@@ -286,14 +406,13 @@ class Topics:
             topic_id = self._topic_id(topic) or new_uuid(self._opener.random_id)
             for log in known.values():
                 log.assign_topic_id(topic_id)
-            return self._create_all(topic, missing, topic_id, self._configs.stored(topic))
+            return self._create_all(topic, missing, topic_id)
 
     def _create_all(
         self,
         topic: str,
         partitions: Sequence[int],
         topic_id: uuid.UUID,
-        stored: TopicProperties | None,
         fill: FillLogs | None = None,
     ) -> list[ReplicaLog]:
         """Create all partitions or none. None can be found before all exist and are filled."""
@@ -302,23 +421,21 @@ class Topics:
         tps = [TopicPartition(topic, partition) for partition in partitions]
         creation = Creation(topic_id, frozenset(tps), filled=fill is not None)
         with ExitStack() as rooms:
-            dirs = [rooms.enter_context(self._directories.room_for_one()) for _ in tps]
-            concerned = list(dict.fromkeys(dirs))
+            room = self._directories.room_for_one
+            births = [_Birth(rooms.enter_context(room()), tp, topic_id) for tp in tps]
+            concerned = list(dict.fromkeys(each.log_dir for each in births))
             made: list[Made] = []
-
-            def make(log_dir: LogDir, tp: TopicPartition) -> None:
-                made.append((log_dir, self._make(log_dir, tp, topic_id, stored)))
-
             try:
                 for log_dir in concerned:
                     self._guarded(log_dir, log_dir.creations.begin, creation)
-                tasks = [partial(make, *item) for item in zip(dirs, tps, strict=True)]
-                outcomes = run_shielded(partial(run_all, tasks, self._threads, "logstore-create"))
-                for _, error in outcomes:
-                    if error is not None:
-                        raise error
-                found = {log.topic_partition: log for _, log in made}
-                logs = [found[tp] for tp in tps]
+                try:
+                    run_shielded(partial(self._make_all, births))
+                finally:
+                    made += _made(births)
+                for each in births:
+                    if each.error is not None:
+                        raise each.error
+                logs = [log for _, log in made]
                 if fill is not None:
                     fill(logs)
                     for log in logs:
@@ -348,7 +465,7 @@ class Topics:
         if self._directories.ownership.lost is not None:
             return
         try:
-            self._retire(made)
+            _raise_first(self._retire(made))
             for log_dir in dirs:
                 if log_dir.failure is None:
                     self._guarded(log_dir, log_dir.creations.end, creation)
@@ -387,7 +504,7 @@ class Topics:
                 names = ", ".join(sorted(log.name for _, log in doomed))
                 logger.warning("a crash interrupted the creation of a topic; removed: %s", names)
             try:
-                self._retire(doomed)
+                _raise_first(self._retire(doomed))
                 if complete:
                     self._directories.register(born.values())
                 for log_dir, begun in unfinished.creations:
@@ -396,26 +513,34 @@ class Topics:
             except LogstoreError as error:
                 logger.error("the next start tries it again: %s", error)
 
-    def delete(self, tps: Iterable[TopicPartition]) -> None:
-        """The caller has a claim on them."""
+    def delete(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, LogstoreError]:
+        """Returns what failed. The caller has a claim on them."""
         tps = list(tps)
-        self._retire(self._directories.take_out(tps), self._directories.take_out_unavailable(tps))
-        for topic in {tp.topic for tp in tps}:
-            if not self.partitions(topic):
-                self._configs.forget(topic)
+        failed = self._retire(
+            self._directories.take_out(tps), self._directories.take_out_unavailable(tps)
+        )
+        left = {tp.topic for tp in self._directories.logs()}
+        for topic in {tp.topic for tp in tps} - left:
+            self._configs.forget(topic)
+        return failed
+
+    def delete_all(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, LogstoreError]:
+        with self.claims.of_all(tps):
+            return self.delete(tps)
 
     def delete_partition(self, tp: TopicPartition) -> None:
         with self.claims.of(tp.topic, tp.partition):
             if tp not in self._directories.unavailable() and self._directories.find(tp) is None:
                 raise UnknownTopicOrPartitionError(f"{tp} is not in a live directory")
-            self.delete([tp])
+            _raise_first(self.delete([tp]))
 
     def delete_topic(self, topic: str) -> None:
         with self.claims.of(topic):
             known = {*self.partitions(topic), *self._unavailable(topic)}
             if not known:
                 raise UnknownTopicOrPartitionError(f"topic {topic!r} is not in a live directory")
-            self.delete([TopicPartition(topic, partition) for partition in sorted(known)])
+            tps = [TopicPartition(topic, partition) for partition in sorted(known)]
+            _raise_first(self.delete(tps))
 
     def set_aside(self, topic: str, partitions: Iterable[int]) -> None:
         tps = [TopicPartition(topic, partition) for partition in partitions]
@@ -456,8 +581,9 @@ class Topics:
 
     def _retire(
         self, logs: Iterable[Made], others: Iterable[tuple[LogDir, TopicPartition]] = ()
-    ) -> None:
-        """Delete logs that can no longer be found.
+    ) -> dict[TopicPartition, LogstoreError]:
+        """Delete logs that can no longer be found. Returns those that are not deleted, and are
+        unavailable until they are, with a `StorageFailedError` or `ResourceBusyError`.
 
         At each step a crash leaves either the log as it was or no log: first the directories are
         durably renamed, then their checkpoint entries are dropped. A start in between drops entries
@@ -465,11 +591,8 @@ class Topics:
 
         Args:
             others: logs that could not be opened.
-        Raises:
-            StorageFailedError, ResourceBusyError: some logs are not deleted, and are unavailable
-                until they are. Logs in other directories are deleted.
         """
-        failure: LogstoreError | None = None
+        failed: dict[TopicPartition, LogstoreError] = {}
         delays: dict[LogDir, dict[TopicPartition, int]] = {}
         for log_dir, log in logs:
             log.crash()  # its content is not needed any more
@@ -482,11 +605,10 @@ class Topics:
             try:
                 self._guarded(log_dir, self._rename_deleted, log_dir, own)
             except LogstoreError as error:
-                failure = failure or error
+                failed |= dict.fromkeys(own, error)
                 if log_dir.failure is None:
                     self._keep_undeleted(log_dir, own, str(error))
-        if failure is not None:
-            raise failure
+        return failed
 
     def _keep_undeleted(self, log_dir: LogDir, tps: Iterable[TopicPartition], reason: str) -> None:
         """Nobody uses these logs any more. Those that are still there wait for another deletion."""
@@ -608,6 +730,15 @@ class Topics:
             if concern_of(error) is Concern.DIRECTORY:
                 self._directories.fail(log_dir.path, failure)
             raise failure from error
+
+
+def _made(births: Iterable[_Birth]) -> list[Made]:
+    return [(each.log_dir, each.log) for each in births if each.log is not None]
+
+
+def _raise_first(failed: Mapping[TopicPartition, LogstoreError]) -> None:
+    for error in failed.values():
+        raise error
 
 
 def _check_name(topic: str, partition: int) -> None:

@@ -67,12 +67,13 @@ def load_log(
     log_start_offset: int,
     options: RecoveryOptions,
     producer_id_expiration_ms: int,
+    keep_name: bool = True,
 ) -> LoadedLog:
     """Open the partition directory, creating it when missing; see ``PartitionLog.open``.
 
     ``recovery_point`` is None if none is on file.
     """
-    loader = _Loader(storage, directory, config, clock, options)
+    loader = _Loader(storage, directory, config, clock, options, keep_name)
     loaded = loader.load(
         clean_shutdown, recovery_point, log_start_offset, producer_id_expiration_ms
     )
@@ -91,12 +92,14 @@ class _Loader:
         config: LogConfig,
         clock: Clock,
         options: RecoveryOptions,
+        keep_name: bool,
     ) -> None:
         self.storage = storage
         self.directory = directory
         self.config = config
         self.clock = clock
         self.options = options
+        self.keep_name = keep_name
         name = os.path.basename(os.path.normpath(directory))
         self.parsed = filenames.parse_partition_dir(name)
 
@@ -212,7 +215,8 @@ class _Loader:
                 self.storage.sync_dir(self.directory)
             # Otherwise a flush of a new log would be durable in a directory that has no durable
             # name.
-            self.storage.sync_dir(os.path.dirname(os.path.normpath(self.directory)) or ".")
+            if self.keep_name:
+                self.storage.sync_dir(os.path.dirname(os.path.normpath(self.directory)) or ".")
             leo = log_start_offset
             segments = [self._create_segment(leo)]
         start = max(log_start_offset, segments[0].base_offset)
@@ -300,9 +304,6 @@ class _Loader:
         except MalformedCheckpointError as error:
             self.report.warnings.append(f"{error}; rebuilt from the batches")
             return LeaderEpochCache(checkpoint, [], saved=False)
-        if state is FileState.MISSING:
-            # Kafka creates it empty when a log is first opened (F-33).
-            self.storage.write_file(path, b"")
         if not entries and any(s.size for s in segments):
             what = "missing" if state is FileState.MISSING else "empty"
             self.epochs_lacking = (

@@ -12,6 +12,7 @@ from logstore.common.errors import LogstoreError
 from logstore.log import ReplicaLog
 from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
 from replication.apis.common.topic_names import missing_code
+from replication.apis.common.waits import silence_of
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode, error_code_of
 from replication.common.errors import InvalidRequestError, NotLeaderOrFollowerError
@@ -70,7 +71,7 @@ class AdminApi:
 
         def answer(response: Response | None) -> None:
             if not isinstance(response, ElectLeadersResponse):
-                reply(kind(error_code=ErrorCode.NOT_CONTROLLER))
+                reply(kind(error_code=silence_of(self._broker)))
                 return
             codes = dict(response.partitions)
             asked: Iterable[tuple[str, Iterable[int]]]
@@ -117,9 +118,10 @@ class AdminApi:
 
         def answer(response: Response | None) -> None:
             if not isinstance(response, AlterPartitionReassignmentsResponse):
-                reply(kind(error_code=ErrorCode.NOT_CONTROLLER, error_message=None))
+                reply(kind(error_code=silence_of(self._broker), error_message=None))
                 return
-            codes = dict(response.partitions)
+            codes = dict.fromkeys(targets, response.error_code)
+            codes |= dict(response.partitions)
             reply(
                 kind(
                     allow_replication_factor_change=may_change_factor,
@@ -164,7 +166,7 @@ class AdminApi:
 
         def answer(response: Response | None) -> None:
             if not isinstance(response, ListPartitionReassignmentsResponse):
-                reply(kind(error_code=ErrorCode.NOT_CONTROLLER, error_message=None))
+                reply(kind(error_code=silence_of(self._broker), error_message=None))
                 return
             topics = tuple(
                 kind.OngoingTopicReassignment(

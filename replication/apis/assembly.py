@@ -76,7 +76,7 @@ def kafka_apis(
         OffsetsApi(broker),
         MetadataApi(broker, config),
         TopicsApi(broker, config, waits),
-        ConfigsApi(broker, waits, configs),
+        ConfigsApi(broker, configs, waits),
         AdminApi(broker),
         AbsentFeatures(),
         TransactionApis(broker, transactions, groups.topic),

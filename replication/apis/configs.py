@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from logstore.common.config import LogConfig, Properties
 from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
 from replication.apis.common.topic_names import is_valid, missing_code
-from replication.apis.common.waits import Gathering, MetadataWaits
+from replication.apis.common.waits import Gathering, MetadataWaits, silence_of
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import InvalidRequestError
@@ -28,7 +28,6 @@ from replication.common.topic_configs import THROTTLED
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 
-ALTERATION_WAIT_MS = 500  # for good only if another client alters the same keys meanwhile
 MAX_DESCRIBED = 10_000
 """How many resources one answer describes, each in some 8 KB."""
 
@@ -212,10 +211,10 @@ class ConfigsApi:
         configs: the broker's own, topics' defaults included.
     """
 
-    def __init__(self, broker: Broker, waits: MetadataWaits, configs: Sequence[Properties]) -> None:
+    def __init__(self, broker: Broker, configs: Sequence[Properties], waits: MetadataWaits) -> None:
         self._broker = broker
-        self._metadata = broker.metadata
         self._waits = waits
+        self._metadata = broker.metadata
         self._configs = configs
 
     @property
@@ -364,23 +363,11 @@ class ConfigsApi:
         done: Any,
         kind: Any,
     ) -> None:
-        """Answered when this broker shows the changes, or after a moment.
+        """Answered when this broker shows the changes.
 
         A client that describes the topic next finds what it altered, and AlterConfigs, which drops
         what it does not name, knows what there is to drop.
         """
-
-        def asked(answers: Sequence[TopicResponse]) -> None:
-            altered = [
-                (resource.resource_name, changes)
-                for (resource, changes), answer in zip(resources, answers, strict=True)
-                if changes and not validate_only and answer.error_code is ErrorCode.NONE
-            ]
-            self._waits.until(
-                lambda: all(self._shows(*each) for each in altered),
-                ALTERATION_WAIT_MS,
-                lambda _: finish(answers),
-            )
 
         def finish(answers: Sequence[TopicResponse]) -> None:
             done(
@@ -395,13 +382,27 @@ class ConfigsApi:
                 )
             )
 
-        gathering: Gathering[TopicResponse] = Gathering(len(resources), asked)
+        gathering: Gathering[TopicResponse] = Gathering(len(resources), finish)
 
         def take(at: int, answer: Response | None) -> None:
             if not isinstance(answer, TopicResponse):
-                answer = TopicResponse(ErrorCode.NOT_CONTROLLER, "no controller answers")
+                answer = TopicResponse(silence_of(self._broker), "no controller answers in time")
             gathering.take(at, answer)
 
+        def carried_out(
+            at: int, topic: str, changes: list[AlterableConfig], answer: Response | None
+        ) -> None:
+            """Wait until this broker shows what was changed, or what somebody changed since."""
+            if validate_only or getattr(answer, "error_code", None) is not ErrorCode.NONE:
+                take(at, answer)
+                return
+            self._waits.until(
+                lambda: _shows(before[at], self._metadata.topic_config(topic), changes),
+                self._broker.config.request_timeout_ms,
+                lambda _: take(at, answer),
+            )
+
+        before = [self._metadata.topic_config(each.resource_name) or {} for each, _ in resources]
         counts = Counter((each.resource_type, each.resource_name) for each, _ in resources)
         for at, (resource, changes) in enumerate(resources):
             key = resource.resource_type, resource.resource_name
@@ -411,16 +412,11 @@ class ConfigsApi:
             if refusal is not None or changes is None:
                 take(at, refusal)
                 continue
+            topic = resource.resource_name
             self._broker.ask_controller(
-                IncrementalAlterConfigsRequest(
-                    resource.resource_name, tuple(changes), validate_only
-                ),
-                partial(take, at),
+                IncrementalAlterConfigsRequest(topic, tuple(changes), validate_only),
+                partial(carried_out, at, topic, changes),
             )
-
-    def _shows(self, topic: str, changes: Iterable[AlterableConfig]) -> bool:
-        own = self._metadata.topic_config(topic)
-        return own is None or all(_is_made(each, own) for each in changes)
 
     def _refusal(
         self, resource_type: int, name: str, changes: list[AlterableConfig] | None
@@ -446,23 +442,6 @@ class ConfigsApi:
                 return _unknown_type(resource_type)
 
 
-def _is_made(change: AlterableConfig, own: Mapping[str, str]) -> bool:
-    """Whether a topic's own configuration looks as if a change was made."""
-    key, value, operation = change
-    if operation is AlterConfigOp.DELETE:
-        return key not in own
-    if operation is AlterConfigOp.SET:
-        return own.get(key) == value
-    if key not in own:
-        return False
-    parts, present = _parts(value or ""), _parts(own[key])
-    return parts <= present if operation is AlterConfigOp.APPEND else not parts & present
-
-
-def _parts(text: str) -> set[str]:
-    return set(map(str.strip, text.split(","))) - {""}
-
-
 def too_small_segment(configs: Iterable[tuple[str, str | None]]) -> TopicResponse | None:
     """The refusal of segments that a client may not have; None if they are large enough."""
     for name, value in configs:
@@ -476,6 +455,33 @@ def too_small_segment(configs: Iterable[tuple[str, str | None]]) -> TopicRespons
             reason = f"segment.bytes = {value} is below its minimum {SEGMENT_BYTES_MIN}"
             return TopicResponse(ErrorCode.INVALID_CONFIG, reason)
     return None
+
+
+def _shows(
+    before: Mapping[str, str], now: Mapping[str, str] | None, changes: Iterable[AlterableConfig]
+) -> bool:
+    """Whether each key of a topic is as a change made it, or is not as it was before.
+
+    ``now`` is None for a topic that is gone, which nobody has to wait for.
+    """
+    if now is None:
+        return True
+    for name, value, operation in changes:
+        known = now.get(name)
+        parts = set() if known is None else {each.strip() for each in known.split(",")}
+        asked = {each.strip() for each in (value or "").split(",")} - {""}
+        match operation:
+            case AlterConfigOp.SET:
+                is_there = known == value
+            case AlterConfigOp.DELETE:
+                is_there = known is None
+            case AlterConfigOp.APPEND:
+                is_there = asked <= parts
+            case AlterConfigOp.SUBTRACT:
+                is_there = known is not None and not asked & parts
+        if not is_there and known == before.get(name):
+            return False
+    return True
 
 
 def _unknown_type(resource_type: int) -> TopicResponse:

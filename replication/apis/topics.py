@@ -13,7 +13,7 @@ from typing import TypeVar
 from replication.apis.common.config import ApisConfig
 from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
 from replication.apis.common.topic_names import TopicNameOrId, is_valid
-from replication.apis.common.waits import Gathering, MetadataWaits
+from replication.apis.common.waits import Gathering, MetadataWaits, silence_of
 from replication.apis.configs import too_small_segment, topic_configs
 from replication.apis.metadata import is_led
 from replication.broker.broker import Broker
@@ -46,7 +46,7 @@ FIXED_PARTITIONS = TopicResponse(
     ErrorCode.INVALID_PARTITIONS,
     "groups and transactional ids have their places in the partitions that there are",
 )
-NO_CONTROLLER = TopicResponse(ErrorCode.NOT_CONTROLLER, "no controller answers")
+LEAST_ASK_MS = 1000  # how long the controller may take even if the client does not want to wait
 
 
 class TopicsApi:
@@ -70,18 +70,24 @@ class TopicsApi:
         self,
         requests: Sequence[Request | TopicResponse],
         done: Callable[[Sequence[TopicResponse]], None],
+        timeout_ms: int,
     ) -> None:
-        """Have the controller carry out each request. A response in their place stays as it is."""
+        """Have the controller carry out each request. A response in their place stays as it is.
+
+        ``timeout_ms`` is what the client waits for its answer."""
         gathering: Gathering[TopicResponse] = Gathering(len(requests), done)
 
         def take(at: int, answer: Response | None) -> None:
-            gathering.take(at, answer if isinstance(answer, TopicResponse) else NO_CONTROLLER)
+            if not isinstance(answer, TopicResponse):
+                answer = TopicResponse(silence_of(self._broker), "no controller answers in time")
+            gathering.take(at, answer)
 
         for at, request in enumerate(requests):
             if isinstance(request, TopicResponse):
                 gathering.take(at, request)
             else:
-                self._broker.ask_controller(request, partial(take, at))
+                wait_ms = max(LEAST_ASK_MS, timeout_ms)
+                self._broker.ask_controller(request, partial(take, at), wait_ms)
 
     # -- CreateTopics --------------------------------------------------------------------------
 
@@ -120,7 +126,7 @@ class TopicsApi:
                     for name, answer in zip(names, answers, strict=True)
                 ]
                 self._broker.runtime.call_later(
-                    min(left_ms, DELETION_LOOK_MS), lambda: self._ask_all(again, asked)
+                    min(left_ms, DELETION_LOOK_MS), lambda: self._ask_all(again, asked, left_ms)
                 )
                 return
             made = _carried_out(names, answers)
@@ -141,7 +147,7 @@ class TopicsApi:
             results[MAX_DESCRIBED:] = map(_without_configs, results[MAX_DESCRIBED:])
             reply(wire.CreateTopicsResponse(topics=tuple(results)))
 
-        self._ask_all([question(name) for name in names], asked)
+        self._ask_all([question(name) for name in names], asked, request.timeout_ms)
 
     def _is_being_deleted(self, name: str, answer: TopicResponse) -> bool:
         """Whether the controller still has a topic that clients do not see any more."""
@@ -196,6 +202,7 @@ class TopicsApi:
         self, received: ReceivedRequest, request: wire.DeleteTopicsRequest, reply: Reply
     ) -> None:
         """Answered when this broker does not know the topics any more, or after the time-out."""
+        deadline_ms = self._broker.runtime.now_ms() + request.timeout_ms
         asked_for = [TopicNameOrId(name, ZERO_UUID) for name in request.topic_names]
         asked_for += [TopicNameOrId(topic.name, topic.topic_id) for topic in request.topics]
         by_name = Counter(each.name for each in asked_for if each.name is not None)
@@ -247,9 +254,8 @@ class TopicsApi:
             if not gone:
                 finish(answers)
                 return
-            self._waits.until(
-                lambda: all(map(is_gone, gone)), request.timeout_ms, lambda _: finish(answers)
-            )
+            left_ms = deadline_ms - self._broker.runtime.now_ms()
+            self._waits.until(lambda: all(map(is_gone, gone)), left_ms, lambda _: finish(answers))
 
         def finish(answers: Sequence[TopicResponse]) -> None:
             reply(
@@ -275,7 +281,7 @@ class TopicsApi:
                 name, topic_id, code, answer.error_message or None
             )
 
-        self._ask_all([question(at) for at in range(len(wanted))], asked)
+        self._ask_all([question(at) for at in range(len(wanted))], asked, request.timeout_ms)
 
     # -- CreatePartitions ----------------------------------------------------------------------
 
@@ -284,6 +290,7 @@ class TopicsApi:
     ) -> None:
         """Answered when this broker knows a leader for each new partition, or after the
         time-out."""
+        deadline_ms = self._broker.runtime.now_ms() + request.timeout_ms
         named = Counter(topic.name for topic in request.topics)
         topics = {topic.name: topic for topic in request.topics}
 
@@ -308,8 +315,9 @@ class TopicsApi:
             if request.validate_only or not grown:
                 finish(answers)
                 return
+            left_ms = deadline_ms - self._broker.runtime.now_ms()
             self._waits.until(
-                lambda: all(map(has_grown, grown)), request.timeout_ms, lambda _: finish(answers)
+                lambda: all(map(has_grown, grown)), left_ms, lambda _: finish(answers)
             )
 
         def finish(answers: Sequence[TopicResponse]) -> None:
@@ -329,6 +337,7 @@ class TopicsApi:
         self._ask_all(
             [twice if named[name] > 1 else question(topic) for name, topic in topics.items()],
             asked,
+            request.timeout_ms,
         )
 
 

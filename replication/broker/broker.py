@@ -277,9 +277,9 @@ class Broker:
             DeleteRecordsRequest: manager.delete_records,
             OffsetForLeaderEpochRequest: _now(manager.offsets_for_leader_epoch),
             ListOffsetsRequest: _now(manager.list_offsets),
-            LeaderAndIsrRequest: _now(manager.leader_and_isr),
-            StopReplicaRequest: _now(manager.stop_replicas),
-            UpdateMetadataRequest: _now(manager.update_metadata),
+            LeaderAndIsrRequest: manager.control,
+            StopReplicaRequest: manager.control,
+            UpdateMetadataRequest: manager.control,
             MetadataRequest: _now(self._describe),
             InitProducerIdRequest: self.producer_ids.handle,
             WriteTxnMarkersRequest: manager.write_txn_markers,
@@ -331,13 +331,16 @@ class Broker:
         """Let ``handler`` serve requests of a kind, for the layers above a broker."""
         self._handlers[kind] = handler
 
-    def ask_controller(self, request: Request, reply: OnReply) -> None:
-        """Have a request for the controller served wherever the controller is; None after
-        ``request.timeout.ms`` without an answer. Not answered at all when this broker ends."""
+    def ask_controller(
+        self, request: Request, reply: OnReply, timeout_ms: int | None = None
+    ) -> None:
+        """Have a request for the controller served wherever the controller is, as
+        ``Forwarding.ask``, for at most ``request.timeout.ms``. Not answered at all when this broker
+        ends."""
         if self.state is BrokerState.STOPPED or self.state is BrokerState.CLOSING:
             reply(None)
         else:
-            self._forwarding.ask(request, reply)
+            self._forwarding.ask(request, reply, timeout_ms)
 
     def _describe(self, request: MetadataRequest) -> Response:
         controller = self.controller_id

@@ -6,6 +6,7 @@ All requests of a broker to the controller go through it: changes of ISRs, its c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -123,17 +124,20 @@ class ControllerChannel:
         *,
         backoff: Backoff = BACKOFF,
         tries: int | None = None,
+        deadline_ms: float = math.inf,
     ) -> RetryingCall:
         """Make a call, which is not started yet.
 
         Args:
             request: returns the request for each try; None ends the call with DONE.
+            deadline_ms: when the last try stops waiting for its answer, and DONE ends the call.
             judge: returns the reaction to an answer; called on ``actor``.
             on_end, tries: as of ``RetryingCall``.
         """
 
         def attempt(settle: Settle) -> None:
-            wanted = request()
+            left_ms = deadline_ms - self._runtime.now_ms()
+            wanted = request() if left_ms > 0 else None
             if wanted is None:
                 settle(Reaction.DONE)
                 return
@@ -153,7 +157,10 @@ class ControllerChannel:
                     settle(reaction)
 
             self._transport.send(
-                controller, wanted, lambda r: actor.post(lambda: answered(r)), self._timeout_ms
+                controller,
+                wanted,
+                lambda r: actor.post(lambda: answered(r)),
+                int(min(left_ms, self._timeout_ms)),
             )
 
         return RetryingCall(

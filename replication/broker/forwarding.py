@@ -31,31 +31,37 @@ class Forwarding:
         self._channel = channel
         self._timeout_ms = timeout_ms
 
-    def ask(self, request: Request, reply: OnReply) -> None:
+    def ask(self, request: Request, reply: OnReply, timeout_ms: int | None = None) -> None:
         """Forward a request.
 
-        It is answered once, by the controller or with None after ``timeout_ms``.
+        It is answered once: by the controller, or after ``timeout_ms``, which is at most that of
+        this object, with the last refusal of a broker that is not the controller, or with None.
         """
-        self._actor.post(lambda: self._ask(request, reply))
+        wait_ms = self._timeout_ms if timeout_ms is None else min(timeout_ms, self._timeout_ms)
+        self._actor.post(lambda: self._ask(request, reply, self._runtime.now_ms() + wait_ms))
 
-    def _ask(self, request: Request, reply: OnReply) -> None:
-        deadline_ms = self._runtime.now_ms() + self._timeout_ms
+    def _ask(self, request: Request, reply: OnReply, deadline_ms: int) -> None:
         found: list[Response] = []
+        refused: list[Response] = []  # by the latest try
 
-        def next_try() -> Request | None:
-            return request if self._runtime.now_ms() < deadline_ms else None
+        def next_try() -> Request:
+            refused.clear()
+            return request
 
         def judge(response: Response) -> Reaction:
             reaction = REACTIONS[_code_of(response)]
             if reaction is Reaction.FIND_CONTROLLER:
+                refused.append(response)
                 return reaction
             found.append(response)  # also a refusal, which the client handles
             return Reaction.DONE
 
         def end(reaction: Reaction) -> None:
-            reply(found[0] if found else None)
+            reply(next(iter([*found, *refused]), None))
 
-        self._channel.call(self._actor, next_try, judge, end, backoff=BACKOFF).start()
+        self._channel.call(
+            self._actor, next_try, judge, end, backoff=BACKOFF, deadline_ms=deadline_ms
+        ).start()
 
 
 def _code_of(response: Response) -> ErrorCode:

@@ -461,9 +461,9 @@ class PartitionChange(NamedTuple):
 class LeaderAndIsrRequest(NamedTuple):
     """Roles of the receiver's replicas.
 
-    ``is_full``: ``partitions`` are all roles that it has, by topic and id. A log of anything else
-    may have been moved away, or deleted, without the receiver's knowledge (Kafka's type FULL). What
-    the tree knows of it is in ``topics``, all topics by name, and ``deleted``, ids of earlier ones.
+    ``is_full``: ``partitions`` are the first of all roles that it has. A log of anything else may
+    have been moved away, or deleted, without the receiver's knowledge (Kafka's type FULL). What the
+    tree knows of it is in ``topics``, all topics by name, and ``deleted``, ids of earlier ones.
     """
 
     controller_id: int

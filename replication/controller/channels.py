@@ -1,13 +1,16 @@
 """Requests to brokers, in order, one at a time for each, repeated until answered.
 
 A channel belongs to one incarnation of a broker. Its waiting changes are kept by partition, so that
-a newer state replaces an older one that was not sent yet.
+a newer state replaces an older one that was not sent yet. The roles of many partitions go in
+pieces, and elections go before the first roles of new partitions: while a broker makes the logs of
+a large topic, an election waits for one piece at most.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import TypeAlias
 
 from replication.common.error_codes import ErrorCode
@@ -31,6 +34,7 @@ from replication.controller.context import ControllerContext
 
 BACKOFF = Backoff(100, 1000)
 REFUSED_BACKOFF = Backoff(100, 10_000)  # for single partitions, while the others go on
+PIECE = 50  # the most roles in a request: tenths of a second, if each log has to be made
 
 ControlResponse: TypeAlias = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
 OnResponse: TypeAlias = Callable[[int, ControlRequest, ControlResponse], None]
@@ -143,7 +147,9 @@ class BrokerChannel:
         self._timeout_ms = timeout_ms
         self._roles: Changed = {}
         self._all_roles = False  # ``_roles`` has all roles of the broker
+        self._urgent: dict[TopicPartition, None] = {}  # elections, in their order
         self._metadata: Changed = {}
+        self._urgent_metadata: dict[TopicPartition, None] | None = None  # None: none is urgent
         self._all_metadata = False  # ``_metadata`` has all metadata
         self._metadata_due = False  # the brokers have changed too
         self._stops: dict[TopicIdPartition, StopReplicaPartition] = {}
@@ -177,7 +183,7 @@ class BrokerChannel:
         """Send all roles, so that the broker drops what was moved away or deleted while it was
         down, and reports which replicas are in failed log directories (R-66).
         """
-        self.lead_and_follow(
+        self._put_roles(
             {
                 tp: self._context.change_of(tp)
                 for tp in self._context.active_partitions_on(self._broker_id)
@@ -186,6 +192,10 @@ class BrokerChannel:
         self._all_roles = True
 
     def lead_and_follow(self, changes: Changed) -> None:
+        self._put_roles(changes)
+        self._urgent.update((tp, None) for tp, change in changes.items() if not _is_first(change))
+
+    def _put_roles(self, changes: Changed) -> None:
         for tp, change in changes.items():
             for stops in (self._stops, self._refused_stops):
                 stops.pop((tp, change.topic_id), None)
@@ -199,6 +209,9 @@ class BrokerChannel:
     def update_metadata(self, changes: Changed) -> None:
         self._metadata_due = True
         self._metadata.update(changes)
+        urgent = [tp for tp, change in changes.items() if not _is_first(change)]
+        if urgent or not changes:  # or the brokers have changed
+            self._urgent_metadata = {**(self._urgent_metadata or {}), **dict.fromkeys(urgent)}
 
     def stop(self, stops: Iterable[StopReplicaPartition]) -> None:
         for stop in stops:
@@ -237,33 +250,67 @@ class BrokerChannel:
             self._all_roles or any(tp in self._roles for tp, topic_id in self._stops)
         ):
             return self._next_stops()
-        if self._roles or self._all_roles:
-            is_full = self._all_roles and not self._context.unreadable
-            roles, self._roles, self._all_roles = self._roles, {}, False
-            request = LeaderAndIsrRequest(
-                *self._header(),
-                tuple(roles.values()),
-                tuple(self._context.live.values()),
-                self._number(),
-                is_full,
-            )
-            if not is_full:
-                return request
-            topics = {name: topic.assignment for name, topic in self._context.topics.items()}
-            return request._replace(topics=topics, deleted=frozenset(self._context.deleted))
+        waiting = bool(self._roles or self._all_roles)
+        if waiting and (self._all_roles or self._all_metadata or self._next_is_a_role()):
+            return self._next_roles()
         if self._metadata_due:
-            is_full = self._all_metadata and not self._context.unreadable
-            metadata, self._metadata, self._metadata_due = self._metadata, {}, False
-            self._all_metadata = False
-            return UpdateMetadataRequest(
-                *self._header(),
-                tuple(metadata.values()),
-                tuple(self._context.live.values()),
-                tuple(self._context.shutting_down),
-                self._number(),
-                is_full,
-            )
+            return self._next_metadata()
         return self._next_stops() if self._stops else None
+
+    def _next_is_a_role(self) -> bool:
+        """Whether roles come before metadata: all of an event do, unless they are many."""
+        if len(self._roles) <= PIECE or self._urgent_metadata is None:
+            return True
+        return any(tp in self._roles for tp in self._urgent)
+
+    def _next_roles(self) -> LeaderAndIsrRequest:
+        is_full = self._all_roles and not self._context.unreadable
+        self._all_roles = False
+        roles: Changed = {}
+        if len(self._roles) <= PIECE:
+            roles, self._roles = self._roles, roles
+            self._urgent.clear()
+        else:
+            for tp in chain(self._urgent, self._roles):
+                if tp in self._roles:
+                    roles[tp] = self._roles[tp]
+                if len(roles) == PIECE:
+                    break
+            for tp in roles:
+                del self._roles[tp]
+                self._urgent.pop(tp, None)
+        request = LeaderAndIsrRequest(
+            *self._header(),
+            tuple(roles.values()),
+            tuple(self._context.live.values()),
+            self._number(),
+            is_full,
+        )
+        if not is_full:
+            return request
+        topics = {name: topic.assignment for name, topic in self._context.topics.items()}
+        return request._replace(topics=topics, deleted=frozenset(self._context.deleted))
+
+    def _next_metadata(self) -> UpdateMetadataRequest:
+        """All that is due; while roles wait, what is urgent of partitions without such a role."""
+        metadata: Changed = {}
+        is_full = self._all_metadata and not self._context.unreadable
+        if not self._roles:
+            metadata, self._metadata = self._metadata, metadata
+            self._metadata_due = self._all_metadata = False
+        else:
+            for tp in self._urgent_metadata or ():
+                if tp in self._metadata and tp not in self._roles:
+                    metadata[tp] = self._metadata.pop(tp)
+        self._urgent_metadata = None
+        return UpdateMetadataRequest(
+            *self._header(),
+            tuple(metadata.values()),
+            tuple(self._context.live.values()),
+            tuple(self._context.shutting_down),
+            self._number(),
+            is_full,
+        )
 
     def _next_stops(self) -> StopReplicaRequest:
         stops, self._stops = self._stops, {}
@@ -282,8 +329,10 @@ class BrokerChannel:
             self._roles = {**earlier, **self._roles}
             self._all_roles |= request.is_full
         elif isinstance(request, UpdateMetadataRequest):
-            self._metadata = {**{c.tp: c for c in request.partitions}, **self._metadata}
+            earlier = {c.tp: c for c in request.partitions}
+            self._metadata = {**earlier, **self._metadata}
             self._metadata_due = True
+            self._urgent_metadata = {**dict.fromkeys(earlier), **(self._urgent_metadata or {})}
             self._all_metadata |= request.is_full
         else:
             going = {
@@ -351,6 +400,11 @@ class BrokerChannel:
         self._stops = {**stops, **self._stops}
         self.tell_all_roles()
         self.send()
+
+
+def _is_first(change: PartitionChange) -> bool:
+    """Whether it is the first state of a new partition, which nobody uses yet."""
+    return change.registration.leader_epoch == change.registration.partition_epoch == 0
 
 
 def _is_of(roles: Changed, stop: StopReplicaPartition) -> bool:

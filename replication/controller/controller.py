@@ -287,8 +287,11 @@ class Controller:
     def _try(self, event: _Event, again: Callable[[_Event], None] = lambda event: None) -> None:
         """Try an event once. ``again`` keeps it for another try.
 
-        (The work of a state is repeated anyway.)
+        (The work of a state is repeated anyway.) A request that has waited too long is not begun.
         """
+        if self._runtime.now_ms() >= event.deadline_ms:
+            _refuse(event, ErrorCode.REQUEST_TIMED_OUT)
+            return
         error = self._outcome(event.task)
         match error:
             case None:

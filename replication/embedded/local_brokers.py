@@ -473,19 +473,27 @@ class LocalBrokers:
         return [self._brokers[b] for b in self.live_brokers]
 
     def wait_until(
-        self, condition: Callable[[], bool], what: str = "a condition", timeout_s: float = 30.0
+        self,
+        condition: Callable[[], bool],
+        what: str = "a condition",
+        timeout_s: float = 30.0,
+        progress: Callable[[], object] = lambda: None,
     ) -> None:
         """
+        Args:
+            progress: the time begins anew whenever what this returns has changed.
         Raises:
             TimeoutError: it did not happen in time; the text names ``what``.
             BrokerUnavailableError: the cluster was closed.
         """
         self._ownership.check()
-        deadline = self._runtime.now_ms() + timeout_s * 1000
+        deadline, before = self._runtime.now_ms() + timeout_s * 1000, progress()
         pause = threading.Event().wait
         while not condition():
             if self._closed:
                 raise BrokerUnavailableError(f"the cluster is closed: {what}")
+            if before != (now := progress()):
+                deadline, before = self._runtime.now_ms() + timeout_s * 1000, now
             if self._runtime.now_ms() > deadline:
                 raise TimeoutError(f"waited {timeout_s:.0f} s in vain: {what}")
             pause(POLL_S)

@@ -144,15 +144,19 @@ class TopicAdmin(LocalBrokers):
     def _wait_for_leaders(
         self, topic: str, topic_id: uuid.UUID, tps: Sequence[TopicPartition]
     ) -> None:
+        waiting = [*reversed(tps)]
+
         def are_led() -> bool:
             running = self._running()
-            if all(broker.knows_leader(tp) for broker in running for tp in tps):
+            while waiting and all(broker.knows_leader(waiting[-1]) for broker in running):
+                waiting.pop()
+            if not waiting and all(broker.knows_leader(tp) for broker in running for tp in tps):
                 return True
             if not any(broker.metadata.topic_id(topic) == topic_id for broker in running):
                 self._present(topic, topic_id)  # not known yet, or no longer
             return False
 
-        self.wait_until(are_led, f"topic {topic} has leaders")
+        self.wait_until(are_led, f"topic {topic} has leaders", TIMEOUT_S, lambda: len(waiting))
         self.client.refresh()
 
     # -- operations ---------------------------------------------------------------------
@@ -215,13 +219,22 @@ class TopicAdmin(LocalBrokers):
         topic_id = self._present(topic).topic_id
         request = DeleteTopicRequest(topic_id=topic_id)
         self._ask_for_topic(request, ErrorCode.UNKNOWN_TOPIC_ID)
-        self.wait_until(lambda: self._is_gone(topic, topic_id), f"topic {topic} is gone")
+        self.wait_until(
+            lambda: self._is_gone(topic, topic_id),
+            f"topic {topic} is gone",
+            TIMEOUT_S,
+            lambda: self._replicas_of(topic_id),
+        )
         self.client.refresh()
+
+    def _replicas_of(self, topic_id: uuid.UUID) -> int:
+        """How many replicas of a topic the running brokers have."""
+        held = (p.log for b in self._running() for p in [*b.replica_manager.partitions.values()])
+        return sum(log is not None and log.topic_id == topic_id for log in held)
 
     def _is_gone(self, topic: str, topic_id: uuid.UUID) -> bool:
         brokers = self._running()
-        held = (p.log for b in brokers for p in list(b.replica_manager.partitions.values()))
-        if any(log is not None and log.topic_id == topic_id for log in held):
+        if self._replicas_of(topic_id):
             return False
         if any(b.metadata.topic_id(topic) == topic_id for b in brokers):
             return False

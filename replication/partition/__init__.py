@@ -11,6 +11,7 @@ another leadership. A read checks the role again afterwards. The log's lock is t
 one, or alone.
 """
 
+from replication.partition.base import storage_error
 from replication.partition.env import (
     FetchLimit,
     FetchRead,
@@ -33,4 +34,5 @@ __all__ = [
     "Role",
     "TruncationEvent",
     "role",
+    "storage_error",
 ]

@@ -167,4 +167,11 @@ class Replica:
         try:
             return call(*args, **kwargs)
         except (StorageFailedError, LogUnavailableError) as error:
-            raise KafkaStorageError(str(error)) from error
+            raise storage_error(error) from error
+
+
+def storage_error(error: Exception) -> Exception:
+    """What an error of a log means for a replica."""
+    if isinstance(error, StorageFailedError | LogUnavailableError):
+        return KafkaStorageError(str(error))
+    return error

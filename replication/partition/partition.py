@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from logstore.log import ReplicaLog
+from logstore.manager import WantedLog
 from logstore.segments.open_files import with_idle_closed
 from replication.common.errors import KafkaStorageError, LogAheadError
 from replication.common.messages import PartitionChange
@@ -149,19 +150,21 @@ class Partition(LeaderReplica, FollowerReplica):
         new, known = change.registration, self.role
         return new.partition_epoch < known.partition_epoch or new.leader_epoch < known.leader_epoch
 
+    def wanted_log(self, change: PartitionChange) -> WantedLog:
+        """The log that a role needs. Never create one in place of a failed one: it would be
+        empty."""
+        is_new = may_start_empty(change.registration, self._env.broker_id)
+        return WantedLog(self.tp, change.topic_id, change.config, is_new)
+
     def _open_log(self, change: PartitionChange) -> ReplicaLog:
         """Open or create the log. Its high watermark comes from the checkpoint (R-15)."""
         if self.offline:
             raise KafkaStorageError(f"{self.tp}: its log directory is offline")
-        manager = self._env.log_manager
+        manager, wanted = self._env.log_manager, self.wanted_log(change)
 
-        # Never create a log in place of a failed one: it would be empty.
         def find() -> ReplicaLog:
             return manager.get_or_create(
-                *self.tp,
-                topic_id=change.topic_id,
-                config=change.config,
-                is_new=may_start_empty(change.registration, self._env.broker_id),
+                *self.tp, topic_id=change.topic_id, config=change.config, is_new=wanted.is_new
             )
 
         log = self.log or self._storage(with_idle_closed, find)

@@ -40,6 +40,7 @@ from replication.common.errors import (
 )
 from replication.common.limited_log import LimitedLogger
 from replication.common.messages import (
+    ControlRequest,
     DeleteRecordsPartitionResponse,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -60,7 +61,6 @@ from replication.common.messages import (
     ProduceRequest,
     ProduceResponse,
     StopReplicaRequest,
-    StopReplicaResponse,
     UpdateMetadataRequest,
     UpdateMetadataResponse,
     WriteTxnMarkersRequest,
@@ -68,7 +68,7 @@ from replication.common.messages import (
 )
 from replication.common.quota import ReplicationQuota, parse_throttled_replicas
 from replication.common.runtime import Runtime
-from replication.common.transport import Transport
+from replication.common.transport import OnReply, Transport
 from replication.decisions.truncation import RULES
 from replication.fetcher.fetcher_manager import FetcherManager
 from replication.fetcher.fetcher_troubles import FetcherContext
@@ -79,6 +79,7 @@ from replication.partition import (
     PartitionContext,
     TruncationEvent,
 )
+from replication.replica_manager.control_requests import ControlRequests
 from replication.replica_manager.delayed import DelayedDeleteRecords, DelayedProduce
 from replication.replica_manager.fetch_reader import FetchReader, answer_code
 from replication.replica_manager.fetch_service import FetchService
@@ -202,9 +203,17 @@ class ReplicaManager:
             self.fetchers,
             metadata,
             rule,
-            broker_epoch,
             self._on_roles_changed,
             on_foreign_tree,
+        )
+        self._control = ControlRequests(
+            runtime.actor(f"control-{broker_id}"),
+            broker_epoch,
+            {
+                LeaderAndIsrRequest: self._lead_and_follow,
+                StopReplicaRequest: self._roles.stop_replicas,
+                UpdateMetadataRequest: self._update_metadata,
+            },
         )
 
     def partition(self, tp: TopicPartition) -> Partition:
@@ -267,6 +276,7 @@ class ReplicaManager:
         self._stop(answer=False)
 
     def _stop(self, *, answer: bool) -> None:
+        self._control.close(wait=answer)
         duties = self.log_manager.duties
         if duties is not None:
             duties.stop(wait=answer)
@@ -334,14 +344,18 @@ class ReplicaManager:
     @property
     def controller_epoch(self) -> int:
         """The epoch of the latest known controller."""
-        return self._roles.controller_epoch
+        return self._control.controller_epoch
 
     @property
     def told_broker_epoch(self) -> int:
         """The latest of this broker's epochs that a controller surely knows; 0 for none."""
-        return self._roles.told_broker_epoch
+        return self._control.told_broker_epoch
 
-    def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+    def control(self, request: ControlRequest, reply: OnReply) -> None:
+        """Carry out an order of the controller, on an actor (`ControlRequests`)."""
+        self._control.take(request, reply)
+
+    def _lead_and_follow(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         """Become leader or follower of the partitions of the request (R-16, R-18)."""
         alive = self._alive()
         response = self._roles.leader_and_isr(request)
@@ -363,15 +377,11 @@ class ReplicaManager:
             except ConfigError as error:
                 self._log.warning("topic %s is not throttled: %s", topic, error, about=topic)
 
-    def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
-        """Stop following or leading partitions, and delete their logs if the request says so."""
-        return self._roles.stop_replicas(request)
-
-    def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
+    def _update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
         alive = self._alive()
-        response = self._roles.update_metadata(request)
+        self._metadata.update(request)
         self._look_who_died(alive)
-        return response
+        return UpdateMetadataResponse(ErrorCode.NONE)
 
     def _alive(self) -> frozenset[int]:
         return frozenset(self._metadata.live_brokers)

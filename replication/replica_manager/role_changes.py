@@ -7,11 +7,13 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
 from logstore.common.errors import (
+    ConfigError,
     LogstoreError,
     LogUnavailableError,
     ResourceBusyError,
@@ -28,22 +30,19 @@ from replication.common.errors import (
 from replication.common.limited_log import LimitedLogger
 from replication.common.messages import (
     EPOCH_DURING_DELETE,
-    ControlRequest,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     PartitionChange,
     StopReplicaPartition,
     StopReplicaRequest,
     StopReplicaResponse,
-    UpdateMetadataRequest,
-    UpdateMetadataResponse,
 )
 from replication.common.state import NO_LEADER, UNKNOWN_EPOCH
 from replication.decisions.strays import GONE, Belonging, belonging
 from replication.decisions.truncation import TruncationRule
 from replication.fetcher.fetcher_manager import FetcherManager
 from replication.fetcher.fetcher_state import InitialFetchState
-from replication.partition import Partition
+from replication.partition import Partition, storage_error
 from replication.replica_manager.fetch_reader import answer_code
 from replication.replica_manager.hosted_partitions import HostedPartitions
 from replication.replica_manager.metadata_cache import MetadataCache
@@ -62,7 +61,6 @@ class RoleChanges:
             are gone or offline, because requests may wait there.
         on_foreign_tree: called if the tree seems to be another cluster's. The broker must stop.
     Attributes:
-        controller_epoch: the epoch of the latest known controller. Older ones are refused.
         shutting_down: whether the broker is about to stop. It then follows only what it must
             (R-17).
     """
@@ -75,60 +73,21 @@ class RoleChanges:
         fetchers: FetcherManager,
         metadata: MetadataCache,
         rule: TruncationRule,
-        broker_epoch: Callable[[], int],
         on_changed: Callable[[Sequence[TopicPartition]], None],
         on_foreign_tree: Callable[[ReplicationError], None],
     ) -> None:
-        self.controller_epoch = 0
         self.shutting_down = False
-        self._latest = (0, 0, 0)  # controller epoch, broker epoch and sequence of the last request
         self._broker_id = broker_id
         self._partitions = partitions
         self._log_manager = log_manager
         self._fetchers = fetchers
         self._metadata = metadata
         self._rule = rule
-        self._broker_epoch = broker_epoch
         self._on_changed = on_changed
         self._on_foreign_tree = on_foreign_tree
         self._log_epochs: dict[TopicPartition, int] = {}  # that the present order does not know
         self._unknown: list[TopicPartition] = []  # logs of which the tree knows nothing
         self._lock = threading.RLock()
-
-    @property
-    def told_broker_epoch(self) -> int:
-        """The latest of this broker's epochs with which a controller addressed it."""
-        return self._latest[1]
-
-    def _refusal(self, request: ControlRequest) -> ErrorCode:
-        """Why a late order is refused (R-52).
-
-        A higher broker epoch than ours is valid, because the controller knew it before us.
-        """
-        if request.controller_epoch < self.controller_epoch:
-            return ErrorCode.STALE_CONTROLLER_EPOCH
-        own = self._broker_epoch()
-        # A broker that has not registered yet is addressed as its previous incarnation.
-        if request.broker_epoch != UNKNOWN_EPOCH and (
-            own == UNKNOWN_EPOCH or request.broker_epoch < own
-        ):
-            return ErrorCode.STALE_BROKER_EPOCH
-        order = request.controller_epoch, request.broker_epoch, request.sequence
-        if request.sequence:
-            if order < self._latest:
-                return ErrorCode.STALE_CONTROLLER_EPOCH  # a copy that was overtaken
-            self._latest = order
-        self.controller_epoch = request.controller_epoch
-        return ErrorCode.NONE
-
-    # -- metadata ------------------------------------------------------------------------------
-
-    def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
-        with self._lock:
-            code = self._refusal(request)
-            if code is ErrorCode.NONE:
-                self._metadata.update(request)
-        return UpdateMetadataResponse(code)
 
     # -- lead and follow -----------------------------------------------------------------------
 
@@ -140,10 +99,6 @@ class RoleChanges:
         ended: list[TopicPartition] = []
         with self._lock:
             self._log_epochs = {}
-            refused = self._refusal(request)
-            if refused is not ErrorCode.NONE:
-                codes = tuple((change.tp, refused) for change in request.partitions)
-                return LeaderAndIsrResponse(refused, codes)
             if request.is_full:
                 places = self._belonging_of_logs(request)
                 if self._is_foreign(places):
@@ -152,6 +107,7 @@ class RoleChanges:
             if request.is_full:
                 ended += self._set_strays_aside(places)
             found = {change.tp: self._check(change) for change in request.partitions}
+            ended += self._open_logs(request.partitions, found)
             accepted = [c for c in request.partitions if found[c.tp] is ErrorCode.NONE]
             leading = [c for c in accepted if c.registration.leader == self._broker_id]
             following = [c for c in accepted if c.registration.leader != self._broker_id]
@@ -239,6 +195,26 @@ class RoleChanges:
         if self._broker_id not in new.replicas:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.NONE
+
+    def _open_logs(self, changes: Sequence[PartitionChange], codes: Codes) -> list[TopicPartition]:
+        """Open or create the logs that the accepted roles need, all at once.
+
+        Their names are durable before any of them serves.
+        """
+        wanted = {}
+        for change in changes:
+            if codes[change.tp] is ErrorCode.NONE:
+                partition = self._partitions.create(change.tp)
+                if partition.log is None:
+                    with suppress(ConfigError):  # its role will say so
+                        wanted[change.tp] = partition.wanted_log(change)
+        ended = []
+        for tp, (_, error) in self._log_manager.get_or_create_all(wanted.values()).items():
+            # What is short now is tried once more with the role, after idle files are closed.
+            if isinstance(error, Exception) and not isinstance(error, ResourceBusyError):
+                codes[tp] = self._give_up(self._partitions.create(tp), storage_error(error))
+                ended.append(tp)
+        return ended
 
     def _make_leaders(
         self, changes: Sequence[PartitionChange], codes: Codes
@@ -334,10 +310,6 @@ class RoleChanges:
     def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
         """Stop following or leading partitions. With ``delete`` their logs are deleted."""
         with self._lock:
-            refused = self._refusal(request)
-            if refused is not ErrorCode.NONE:
-                codes = tuple((stop.tp, refused) for stop in request.partitions)
-                return StopReplicaResponse(refused, codes)
             found = {stop.tp: self._check_stop(stop) for stop in request.partitions}
             stopped = [
                 stop
@@ -345,10 +317,11 @@ class RoleChanges:
                 if found[stop.tp] is ErrorCode.NONE and self._is_meant(stop)
             ]
             self._fetchers.remove_fetchers([stop.tp for stop in stopped])
-            for stop in stopped:
-                if stop.delete:
-                    self._partitions.remove(stop.tp)
-                    found[stop.tp] = self._delete_log(stop.tp)
+            deleted = [stop.tp for stop in stopped if stop.delete]
+            for tp in deleted:
+                self._partitions.remove(tp)
+            for tp, error in self._log_manager.delete_all(deleted).items():
+                found[tp] = answer_code(tp, error)
             self._fetchers.close_idle()
         self._on_changed([stop.tp for stop in stopped])
         return StopReplicaResponse(ErrorCode.NONE, tuple(found.items()))
@@ -374,15 +347,6 @@ class RoleChanges:
         except (UnknownTopicOrPartitionError, LogUnavailableError):
             return True
         return None in (stop.topic_id, topic_id) or stop.topic_id == topic_id
-
-    def _delete_log(self, tp: TopicPartition) -> ErrorCode:
-        try:
-            self._log_manager.delete(*tp)
-        except UnknownTopicOrPartitionError:
-            return ErrorCode.NONE
-        except LogstoreError as error:
-            return answer_code(tp, error)
-        return ErrorCode.NONE
 
     # -- failures ------------------------------------------------------------------------------
 

@@ -53,7 +53,7 @@ def _note_far(self: Any, tp: Any, offset: int, holds: Callable[[], bool]) -> boo
     return True
 
 
-@mutant(cleaner=1)
+@mutant(cleaner=2)
 def the_copy_is_not_synced(patch: MonkeyPatch) -> None:
     patch.setattr(passes.CleanedSegment, "flush", lambda self, indexes: None)
 

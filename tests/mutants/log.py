@@ -151,7 +151,7 @@ def snapshot_of_a_roll_not_synced(patch: MonkeyPatch) -> None:
     patch.setattr(ProducerStateManager, "sync_snapshot", lambda self, offset: None)
 
 
-@mutant(cuts=123)
+@mutant(cuts=18)
 def the_name_behind_what_retention_deletes_is_not_synced(patch: MonkeyPatch) -> None:
     """All segments go, and what is left of the roll after them does not tell where they ended."""
     sync, release = LogFlusher.sync_names_flush_locked, LogMaintenance._release_structure_locked

@@ -18,9 +18,9 @@ from logstore.log.writing.writer import LogWriter
 from replication.broker.controller_channel import ControllerChannel
 from replication.broker.membership import BACKOFF, Membership
 from replication.common.error_codes import ErrorCode
-from replication.common.retrying import RetryingCall
+from replication.common.retrying import Reaction, RetryingCall, Settle
 from replication.controller import partitions as decisions_module
-from replication.controller.channels import Numbers
+from replication.controller.channels import BrokerChannel, Numbers
 from replication.controller.context import ControllerContext
 from replication.controller.controller import Controller
 from replication.controller.partitions import PartitionDecisions
@@ -54,9 +54,9 @@ from replication.partition import leader as leader_module
 from replication.partition import partition as partition_module
 from replication.replica_manager import replica_manager as replica_manager_module
 from replication.replica_manager import waiting as waiting_module
+from replication.replica_manager.control_requests import ControlRequests
 from replication.replica_manager.delayed import DelayedProduce
 from replication.replica_manager.metadata_cache import MetadataCache
-from replication.replica_manager.role_changes import RoleChanges
 from replication.replica_manager.waiting import WaitingRequests
 from tests.mutants import MonkeyPatch, mutant
 from tests.mutants.model import FENCED_RULE
@@ -454,14 +454,26 @@ def broker_epoch_not_checked(patch: MonkeyPatch) -> None:
 
 
 @mutant()
+def a_broker_waits_for_the_roles_of_others(patch: MonkeyPatch) -> None:
+    """The controller has one request on its way, to all brokers together."""
+    ask = BrokerChannel._ask
+    latest: WeakKeyDictionary[ControllerContext, BrokerChannel] = WeakKeyDictionary()
+
+    def mutant(self: BrokerChannel, settle: Settle) -> None:
+        other = latest.get(self._context, self)
+        if other is not self and other._in_flight is not None and not other._closed:
+            settle(Reaction.AGAIN)
+            return
+        latest[self._context] = self
+        ask(self, settle)
+
+    patch.setattr(BrokerChannel, "_ask", mutant)
+
+
+@mutant()
 def control_requests_of_earlier_incarnations(patch: MonkeyPatch) -> None:
     """A broker obeys requests that were meant for the process before it."""
-    refusal = RoleChanges._refusal
-
-    def mutant(self: RoleChanges, request: Any) -> ErrorCode:
-        return refusal(self, request._replace(broker_epoch=-1))
-
-    patch.setattr(RoleChanges, "_refusal", mutant)
+    patch.setattr(ControlRequests, "_is_to_an_earlier_life", lambda self, request: False)
 
 
 @mutant()

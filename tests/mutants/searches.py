@@ -165,6 +165,7 @@ OPTIONS = {
         ),
         SearchOptions(faults=("all", "unclean")),
     ),
+    "a-broker-waits-for-the-roles-of-others": SearchOptions(faults=("crash", "roles")),
     "tombstones-dropped-at-once": SearchOptions(faults=("all", "compaction")),
     **dict.fromkeys(
         (

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from logstore.testing.faulty_nodes import FaultyFileNode
 from replication.cli.simulate import simulate
 from replication.common.messages import MetadataRequest, MetadataResponse, Request, Response
 from replication.common.transport import OnReply
+from replication.simulator.faults.triggers import LEADER
 from replication.simulator.oracle.excuses import Excuse
 from replication.simulator.oracle.unclean import ELECTIONS
 from replication.simulator.search.plan_generator import draw_plan
@@ -35,12 +37,13 @@ from replication.simulator.world.fault_kinds import (
     GROUPS,
     IDENTITY,
     KINDS,
+    SLOW_ROLES,
     UNCLEAN_ELECTION,
     expand,
 )
 from replication.simulator.world.loss_budget import LossBudget
 from replication.simulator.world.network import SOCKET_TIMEOUT_MS, Network, SimTransport
-from replication.simulator.world.plan import SchedulePlan, SearchOptions, plan_size
+from replication.simulator.world.plan import PlannedFault, SchedulePlan, SearchOptions, plan_size
 from replication.simulator.world.scheduler import START_US, Process, Scheduler, SimClock, SimRuntime
 from tests.mutants import mutated, replication  # noqa: F401
 
@@ -226,16 +229,17 @@ class TestPlans:
             SchedulePlan.from_json(json.dumps(data))
 
     def test_kinds_and_groups(self) -> None:
-        assert len(KINDS) == 50
+        assert len(KINDS) == 51
         beside = {
             UNCLEAN_ELECTION,
             ANOTHER_MINIMUM,
             GIVEN_UP,
             COMPACTION,
+            SLOW_ROLES,
             *IDENTITY,
         }  # the first allows losses
         assert {*KINDS} - {*expand(["all"])} == beside
-        assert beside == {*expand(["unclean", "admin", "compaction", "identity"])}
+        assert beside == {*expand(["unclean", "admin", "compaction", "identity", "roles"])}
         assert expand(["power-loss", "clock"]) == (
             "power-loss",
             "pause",
@@ -422,3 +426,21 @@ class TestCommand:
         ]
         assert {line.split()[0] for line in lines if line[0] == " "} == {*KINDS}
         assert max(map(len, lines)) <= 80
+
+
+def test_a_broker_that_is_slow_with_its_roles() -> None:
+    """It strikes, and no election of others waits for it (I-35)."""
+    base = draw_plan(2, SearchOptions(faults=("none",)))
+    plan = replace(
+        base,
+        operations=base.operations[:6],
+        duration_ms=5000,
+        faults=(
+            PlannedFault(300, SLOW_ROLES, 2, 4500, 10_000.0),
+            PlannedFault(350, "kill", LEADER, 300),
+            PlannedFault(900, "kill", LEADER, 300),
+        ),
+    )
+    result = run_plan(plan)
+    assert not result.violations
+    assert (result.counters[SLOW_ROLES], result.counters["kill"]) == (1, 2)

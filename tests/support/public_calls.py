@@ -19,13 +19,14 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any
 
+from checkpoints.types import TopicPartition
 from logstore.common.config import LogConfig
 from logstore.format.batch import encode_batch
 from logstore.log import EARLIEST, PartitionLog, ReplicaLog
 from logstore.log.partition_log import run_inline
 from logstore.log.reading.cursors import Cursor
 from logstore.log.writing.producing import LogProducer
-from logstore.manager import LogManager
+from logstore.manager import LogManager, WantedLog
 from logstore.storage.base import Storage
 from logstore.testing import ManualClock
 
@@ -515,6 +516,21 @@ MANAGER_CALLS = (
         deletes=True,
         removes=range(10),
         done=_has_topic(TOPIC, 0),
+    ),
+    _manager(
+        "get_or_create_all",
+        lambda o: o.managed.get_or_create_all(
+            [WantedLog(TopicPartition("fresh", number)) for number in range(2)]
+        ),
+        returns=lambda found: all(error is None for _, error in found.values()),
+        done=_has_topic("fresh", 2),
+    ),
+    _manager(
+        "delete_all",
+        lambda o: o.managed.delete_all([TopicPartition("others", n) for n in range(3)]),
+        prepare=_other_topic,
+        returns=lambda failed: not failed,
+        done=_has_topic("others", 0),
     ),
     _manager(
         "set_aside",

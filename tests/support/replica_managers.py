@@ -18,6 +18,7 @@ from replication.common.messages import (
     CONSUMER,
     AlterPartitionItem,
     AlterPartitionResult,
+    ControlRequest,
     DeleteRecordsRequest,
     FetchPartition,
     FetchPartitionResponse,
@@ -47,6 +48,7 @@ from replication.replica_manager.metadata_cache import MetadataCache
 from replication.replica_manager.replica_manager import ReplicaManager
 from tests.support.builders import batch
 from tests.support.replication import ManualRuntime, RecordingTransport
+from tests.support.until import until
 
 TP = TopicPartition("orders", 0)
 TOPIC_ID = uuid.UUID(int=7)
@@ -174,6 +176,17 @@ class Host:
         )
         return PartitionChange(tp, registration, topic_id, config or {})
 
+    def control(self, request: ControlRequest) -> Any:
+        """Carry out a request of the controller now."""
+        answers: list[Any] = []
+        self.manager.control(request, answers.append)
+        if isinstance(self.runtime, ManualRuntime):
+            self.runtime.run_actor("control-")
+        else:
+            until(lambda: bool(answers))
+        (answer,) = answers
+        return answer
+
     def order(
         self,
         *changes: PartitionChange,
@@ -183,7 +196,7 @@ class Host:
         topics: Mapping[str, TopicAssignment] | None = None,
         deleted: Collection[uuid.UUID] = (),
     ) -> LeaderAndIsrResponse:
-        return self.manager.leader_and_isr(
+        response = self.control(
             LeaderAndIsrRequest(
                 9,
                 self.controller_epoch,
@@ -196,6 +209,8 @@ class Host:
                 frozenset(deleted),
             )
         )
+        assert isinstance(response, LeaderAndIsrResponse)
+        return response
 
     def lead(self, tp: TopicPartition = TP, **change: Any) -> Partition:
         """Become leader; the partition."""
@@ -215,16 +230,18 @@ class Host:
         topic_id: uuid.UUID | None = TOPIC_ID,
     ) -> StopReplicaResponse:
         stop = StopReplicaPartition(tp, epoch, delete, topic_id)
-        return self.manager.stop_replicas(
+        response = self.control(
             StopReplicaRequest(9, self.controller_epoch, EPOCH + BROKER, (stop,))
         )
+        assert isinstance(response, StopReplicaResponse)
+        return response
 
     def tell(self, *changes: PartitionChange, shutting_down: tuple[int, ...] = ()) -> ErrorCode:
         """UpdateMetadata."""
         request = UpdateMetadataRequest(
             9, self.controller_epoch, EPOCH + BROKER, changes, self.brokers, shutting_down
         )
-        return self.manager.update_metadata(request).error_code
+        return self.control(request).error_code
 
     def report_failures(self) -> None:
         """What the broker does when the log manager told it of a failed directory."""

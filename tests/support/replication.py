@@ -75,6 +75,14 @@ class ManualRuntime:
                 task()
         raise AssertionError(f"still busy after {limit} tasks")
 
+    def run_actor(self, prefix: str) -> None:
+        """Run what is posted to one actor, and nothing else."""
+        while mine := [each for each in self._queue if each[0].name.startswith(prefix)]:
+            for each in mine:
+                self._queue.remove(each)
+                if not each[0].closed:
+                    each[1]()
+
     def advance(self, ms: int) -> None:
         """Let time pass; run timers when they are due, and everything they post."""
         self.run_until_idle()

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from replication.broker.broker import Broker
+from replication.common.error_codes import ErrorCode
 from replication.common.runtime import Cancellable, Runtime
 from replication.replica_manager.metadata_cache import MetadataCache
 
@@ -45,6 +47,12 @@ class _Wait:
     def __init__(self, condition: Callable[[], bool], done: Callable[[bool], None]) -> None:
         self.condition, self.done = condition, done
         self.timer: Cancellable | None = None
+
+
+def silence_of(broker: Broker) -> ErrorCode:
+    """What a client hears where the controller has not answered in time: there is none, or it is
+    busy, and may still do what was asked for."""
+    return ErrorCode.NOT_CONTROLLER if broker.controller_id is None else ErrorCode.REQUEST_TIMED_OUT
 
 
 class MetadataWaits:

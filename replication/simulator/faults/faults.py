@@ -30,6 +30,7 @@ from replication.simulator.world.fault_kinds import (
     COMPACTION,
     GIVEN_UP,
     IDENTITY,
+    SLOW_ROLES,
     UNCLEAN_ELECTION,
 )
 from replication.simulator.world.identity_faults import IdentityFaults
@@ -103,6 +104,7 @@ class Injector:
             GIVEN_UP: admin.move_and_give_up,
             **dict.fromkeys(IDENTITY, IdentityFaults(cluster, scheduler, struck).strike),
             COMPACTION: lambda fault: self.clean(fault, struck),
+            SLOW_ROLES: self._slow_roles,
             "crash-in-recovery": self._crash_in_recovery,
             **dict.fromkeys((NOT_CARRIED_OUT, CARRIED_OUT), self._lose_answers),
             CRASH: self._crash_coordinator,
@@ -384,6 +386,22 @@ class Injector:
 
     def _pause(self, fault: PlannedFault) -> None:
         self._stall(self._cluster.machines[fault.broker], fault)
+
+    def _slow_roles(self, fault: PlannedFault) -> None:
+        """Let each request of the controller take ``amount`` ms, as long as the process lives."""
+        process = self._cluster.machines[fault.broker].process
+        if process is None:
+            return
+        counted = process.slow_controls
+
+        def look() -> None:
+            nonlocal counted
+            self._struck[fault.kind] += process.slow_controls - counted
+            counted = process.slow_controls
+
+        self._watched.append(look)
+        process.control_us = int(fault.amount) * US_PER_MS
+        self._end_after(fault, process.hurry)
 
     def _depose_controller(self, fault: PlannedFault) -> None:
         """Remove the controller's node, as operators do to get another controller.

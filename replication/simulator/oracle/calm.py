@@ -16,7 +16,7 @@ from replication.broker.controller_channel import BACKOFF
 from replication.common.state import PartitionRegistration
 from replication.partition import Partition
 from replication.simulator.world.cluster import LAG_MS, Machine, SimCluster
-from replication.simulator.world.scheduler import US_PER_MS
+from replication.simulator.world.scheduler import US_PER_MS, Process
 
 LOOK_EVERY_US = 20 * US_PER_MS
 # A leader that was cut off may still pause before it repeats its proposal. The pause is as long as
@@ -51,6 +51,8 @@ class Calm:
         self._led: dict[TopicPartition, tuple[tuple[int, ...], deque[tuple[int, int]]]] = {}
         self._joined: dict[TopicPartition, dict[int, int]] = {}  # members of the ISR, since when
         self._ends: dict[TopicPartition, tuple[int, int]] = {}  # when, and the leader's log end
+        # Leaders that have not taken their role: the election and its controller, and since when.
+        self._elected: dict[TopicPartition, tuple[tuple[int, ...], int]] = {}
 
     def look(self) -> None:
         now_us = self._cluster.scheduler.now_us
@@ -58,6 +60,7 @@ class Calm:
             return
         self._next_us = now_us + LOOK_EVERY_US
         self._look_for_laggards(now_us)
+        self._look_for_elections(now_us)
         seen = self._events_so_far()
         if seen != self._seen or self._is_disturbed():
             self._seen, self.since_us = seen, now_us
@@ -117,6 +120,36 @@ class Calm:
                         f"b{now.leader} has up to {wanted}",
                     )
 
+    def _look_for_elections(self, now_us: int) -> None:
+        """A leader that the controller and the coordinator reach takes its role, however slow other
+        brokers are (I-35).
+        """
+        cluster = self._cluster
+        controller = cluster.controller
+        for tp, now in self._registrations.items():
+            if (
+                controller is None
+                or now.leader not in cluster.machines
+                or not cluster.coordinator.is_calm
+                or not cluster.network.is_calm_between(now.leader, controller)
+                or self._is_troubled(cluster.machines[now.leader])
+                or cluster.machines[controller].process is None
+                or self._is_stalled(cluster.machines[controller])
+                or self._leader_of(tp, now) is not None
+            ):
+                self._elected.pop(tp, None)
+                continue
+            election = now.leader, now.leader_epoch, controller
+            known, since_us = self._elected.get(tp, (election, now_us))
+            if known != election:
+                since_us = now_us
+            self._elected[tp] = election, since_us
+            passed_ms = (now_us - since_us) // US_PER_MS
+            if passed_ms >= SETTLED_MS:
+                self._violated(
+                    "I-35", tp, f"b{now.leader} does not lead, {passed_ms} ms after its election"
+                )
+
     def _leader_of(self, tp: TopicPartition, now: PartitionRegistration) -> Partition | None:
         machine = self._cluster.machines.get(now.leader)
         broker = None if machine is None else machine.broker
@@ -154,11 +187,20 @@ class Calm:
             or machine.broker is None
             or machine.broker.state is not BrokerState.RUNNING
             or machine.cut_off
-            or machine.process.held_until_us > self._cluster.scheduler.now_us
+            or self._is_stalled(machine)
+            or self._has_slow_roles(machine.process)
             or not machine.disk.is_well
             or any(log.failed for log in machine.broker.log_manager.logs.values())
             or self._cluster.atlas.is_damaged(machine.broker_id)
         )
+
+    def _is_stalled(self, machine: Machine) -> bool:
+        process = machine.process
+        return process is not None and process.held_until_us > self._cluster.scheduler.now_us
+
+    def _has_slow_roles(self, process: Process) -> bool:
+        late = process.control_until_us > self._cluster.scheduler.now_us
+        return late or process.control_us > 0
 
     def _missing(self, tp: TopicPartition, now: PartitionRegistration) -> str:
         if now.leader < 0:

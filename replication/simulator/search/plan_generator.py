@@ -19,6 +19,7 @@ from replication.simulator.world.fault_kinds import (
     GROUPS,
     IDENTITY,
     PART_OF,
+    SLOW_ROLES,
     UNCLEAN_ELECTION,
     expand,
 )
@@ -34,7 +35,7 @@ MS_PER_EVENT = 6  # events of the safety phase with the load below
 STORY_RATE = 0.9  # the share of schedules with a story
 UNCLEAN_RATE = 0.7  # the share of stories with unclean elections, if these are requested
 ADMIN = GROUPS["admin"]
-BESIDE = (*ADMIN, COMPACTION, *IDENTITY)  # requested in addition to the others
+BESIDE = (*ADMIN, COMPACTION, *IDENTITY, SLOW_ROLES)  # requested in addition to the others
 AS_MANY_BESIDE = 0.3  # the share of the others beside those of identity, which take their time
 
 Draw = Callable[[random.Random, int, int], PlannedFault]
@@ -80,6 +81,11 @@ def draw_plan(seed: int, options: SearchOptions) -> SchedulePlan:
         of_topic = random.Random(f"compaction {seed}")
         faults += _compactions(of_topic, brokers, duration)
         operations += _latest_states(of_topic, options, len(idempotent), duration)
+    if SLOW_ROLES in allowed:
+        of_roles = random.Random(f"roles {seed}")
+        for _ in range(of_roles.choice((1, 1, 2))):
+            at_ms = of_roles.randrange(duration)
+            faults.append(_fault(of_roles, SLOW_ROLES, at_ms, brokers, duration))
     if options.groups:
         operations += _group(random.Random(f"groups {seed}"), options, duration)
     if options.transactions:
@@ -352,6 +358,9 @@ def _fault(rng: random.Random, kind: str, at_ms: int, brokers: int, duration: in
         return PlannedFault(at_ms, kind, broker, 0, float(rng.randrange(20)))
     if kind == "disk-full":
         return PlannedFault(at_ms, kind, broker, length, float(rng.randrange(300)))
+    if kind == SLOW_ROLES:
+        much = float(rng.choice((300, 2000, 10_000)))
+        return PlannedFault(at_ms, kind, broker, rng.choice((900, 1800, 4000)), much)
     if kind == "slow-disk":
         return PlannedFault(at_ms, kind, broker, length, float(rng.choice((1, 5, 40))))
     if kind == "unclean-election":

@@ -375,6 +375,7 @@ class SimCluster:
             machine.elsewhere = None
             if machine.process is not None:
                 machine.process.busy_until_us = 0
+                machine.process.hurry()
             if machine.cut_off:
                 self.reconnect(machine.broker_id)
             if self.atlas.is_damaged(machine.broker_id):

@@ -84,13 +84,15 @@ KINDS: dict[str, str] = {
     **ADMIN,
     "compaction": "a broker compacts its log of a compacted topic",
     **IDENTITY,
+    "slow-roles": "a broker takes long for each request of the controller",
 }
 """What each kind does."""
 
 UNCLEAN_ELECTION = "unclean-election"
 ANOTHER_MINIMUM, GIVEN_UP = ADMIN
 COMPACTION = "compaction"
-BESIDE = frozenset((UNCLEAN_ELECTION, *ADMIN, COMPACTION, *IDENTITY))
+SLOW_ROLES = "slow-roles"
+BESIDE = frozenset((UNCLEAN_ELECTION, *ADMIN, COMPACTION, *IDENTITY, SLOW_ROLES))
 """Kinds that are not among ``all``."""
 
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -105,6 +107,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "unclean": (UNCLEAN_ELECTION,),
     "admin": tuple(ADMIN),
     "compaction": (COMPACTION,),
+    "roles": (SLOW_ROLES,),
     "identity": tuple(IDENTITY),
     "none": (),
 }

@@ -29,15 +29,32 @@ class Process:
     Attributes:
         busy_until_us: no event runs before this time.
         held_until_us: until when events wait at most that a stall has already delayed.
+        control_us: how long it takes for a request of the controller, while it goes on with the
+            rest.
+        control_until_us: until when it is busy with those that it has.
+        slow_controls: how many requests have taken so long.
+        hurry: ends that.
     """
 
-    __slots__ = ("alive", "busy_until_us", "held_until_us", "name", "node")
+    __slots__ = (
+        "alive",
+        "busy_until_us",
+        "control_until_us",
+        "control_us",
+        "held_until_us",
+        "hurry",
+        "name",
+        "node",
+        "slow_controls",
+    )
 
     def __init__(self, name: str, node: int) -> None:
         self.name = name
         self.node = node
         self.alive = True
         self.busy_until_us = self.held_until_us = 0
+        self.control_us = self.control_until_us = self.slow_controls = 0
+        self.hurry: Task = lambda: None
 
     def stall(self, until_us: int) -> None:
         self.busy_until_us = max(self.busy_until_us, until_us)
@@ -185,6 +202,47 @@ class SimActor:
         self._closed = True
 
 
+class SimControlActor(SimActor):
+    """The actor of the controller's requests, which may be slow by itself.
+
+    Each request was delayed on its way, so an idle actor runs it in the event that brings it.
+    """
+
+    __slots__ = ("_late",)
+
+    def __init__(self, scheduler: Scheduler, process: Process, name: str) -> None:
+        super().__init__(scheduler, process, name)
+        self._late: list[tuple[Event, Task]] = []
+        process.hurry = self._hurry
+
+    def post(self, task: Task) -> None:
+        process = self._process
+        if not process.control_us and not self._late:
+            self._run(task)
+            return
+        process.slow_controls += 1
+        now_us = self._scheduler.now_us
+        process.control_until_us = max(now_us, process.control_until_us) + process.control_us
+        self._add(task)
+
+    def _add(self, task: Task) -> None:
+        at_us = self._process.control_until_us
+        event = self._scheduler.at(at_us, self._process, self._label, self._next)
+        self._late.append((event, task))
+
+    def _next(self) -> None:
+        _, task = self._late.pop(0)
+        self._run(task)
+
+    def _hurry(self) -> None:
+        """Be slow no more, and do at once what waits."""
+        process, late = self._process, self._late
+        process.control_us, process.control_until_us, self._late = 0, self._scheduler.now_us, []
+        for event, task in late:
+            event.cancel()
+            self._add(task)
+
+
 class _Repeated:
     """A periodic task; ``cancel`` ends it."""
 
@@ -231,7 +289,8 @@ class SimRuntime:
         return self._scheduler.now_us // US_PER_MS
 
     def actor(self, name: str, *, may_hang: bool = False) -> SimActor:
-        return SimActor(self._scheduler, self.process, name)
+        kind = SimControlActor if name.startswith("control-") else SimActor
+        return kind(self._scheduler, self.process, name)
 
     def call_later(self, delay_ms: float, task: Task) -> Event:
         scheduler = self._scheduler

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 
 from logstore.common.config import LogConfig
-from replication.apis.configs import ConfigSource, ConfigType, ResourceType
+from replication.apis.configs import ConfigSource, ConfigType, ResourceType, _shows
 from replication.common.error_codes import ErrorCode
-from replication.common.messages import AlterConfigOp
+from replication.common.messages import AlterableConfig, AlterConfigOp
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 from replication.server.serving import ServedCluster
 from tests.support.served import codes_of, connect, new_name
+from tests.support.until import until
 from tests.support.wire_client import WireClient
+from tests.unit.apis.test_topics import creatable
+from tests.unit.apis.test_topics import create as create_topics
 
 Describe = wire.DescribeConfigsRequest
 Alter = wire.IncrementalAlterConfigsRequest
@@ -212,3 +216,67 @@ class TestAlter:
             answer = client.ask(ApiKey.ALTER_CONFIGS, version, request)
             assert codes_of(answer.responses) == [ErrorCode.NONE]
             assert values(client, name) == {key: "8"}
+
+
+class TestItsOwnBroker:
+    """A change is answered when the broker that was asked shows it."""
+
+    @pytest.mark.parametrize("operation", [AlterConfigOp.SET, AlterConfigOp.APPEND])
+    def test_shows_it_at_once(
+        self, kafka: ServedCluster, client: WireClient, operation: AlterConfigOp
+    ) -> None:
+        name, key = new_name(), "cleanup.policy"
+        create_topics(client, creatable(name))
+        assert alter(client, name, (key, operation, "compact")) == ErrorCode.NONE
+        value = "compact" if operation is AlterConfigOp.SET else "delete,compact"
+        assert values(client, name) == {key: value}
+        assert alter(client, name, (key, AlterConfigOp.DELETE, None)) == ErrorCode.NONE
+        assert values(client, name) == {}
+
+    def test_is_late(self, kafka: ServedCluster) -> None:
+        name, hold = new_name(), threading.Event()
+        other = next(n for n in range(3) if n != kafka.controller_id)
+        with connect(kafka, other) as client, connect(kafka, other) as second:
+            create_topics(client, creatable(name))
+            requests = kafka.broker(other).replica_manager._control
+            requests._actor.post(lambda: hold.wait(30) and None)
+            codes: list[ErrorCode] = []
+            change = ("retention.ms", AlterConfigOp.SET, "7")
+            asking = threading.Thread(target=lambda: codes.append(alter(client, name, change)))
+            asking.start()
+            until(lambda: kafka._present(name).config == {"retention.ms": "7"})
+            assert (codes, values(second, name)) == ([], {})
+            hold.set()
+            asking.join()
+            assert codes == [ErrorCode.NONE]
+            assert values(second, name) == {"retention.ms": "7"}
+
+    def test_a_change_that_changes_nothing_waits_for_nothing(
+        self, kafka: ServedCluster, client: WireClient
+    ) -> None:
+        name = new_name()
+        create_topics(client, creatable(name))
+        change = ("retention.ms", AlterConfigOp.SET, "7")
+        assert [alter(client, name, change) for _ in range(2)] == [ErrorCode.NONE] * 2
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "change", "shows"),
+    [
+        ({}, {}, ("k", "1", AlterConfigOp.SET), False),
+        ({}, {"k": "1"}, ("k", "1", AlterConfigOp.SET), True),
+        ({}, {"k": "2"}, ("k", "1", AlterConfigOp.SET), True),  # somebody changed it since
+        ({"k": "2"}, {"k": "2"}, ("k", "1", AlterConfigOp.SET), False),
+        ({"k": "2"}, {"k": "2"}, ("k", None, AlterConfigOp.DELETE), False),
+        ({"k": "2"}, {}, ("k", None, AlterConfigOp.DELETE), True),
+        ({"k": "a"}, {"k": "a"}, ("k", "b", AlterConfigOp.APPEND), False),
+        ({"k": "a,b"}, {"k": "a,b"}, ("k", "b", AlterConfigOp.APPEND), True),
+        ({"k": "a,b"}, {"k": "a,b"}, ("k", "b", AlterConfigOp.SUBTRACT), False),
+        ({"k": "a"}, {"k": "a"}, ("k", "b", AlterConfigOp.SUBTRACT), True),
+        ({"k": "a"}, None, ("k", "b", AlterConfigOp.SET), True),  # deleted meanwhile
+    ],
+)
+def test_whether_a_broker_shows_a_change(
+    before: dict[str, str], now: dict[str, str] | None, change: tuple[Any, ...], shows: bool
+) -> None:
+    assert _shows(before, now, [AlterableConfig(*change)]) is shows

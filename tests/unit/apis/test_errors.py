@@ -145,7 +145,10 @@ class Asking:
 
         def ready() -> bool:
             found.append(self.ask(ApiKey.INIT_PRODUCER_ID, 4, request))
-            return found[-1].error_code != E.COORDINATOR_LOAD_IN_PROGRESS
+            return found[-1].error_code not in (
+                E.COORDINATOR_LOAD_IN_PROGRESS,
+                E.NOT_COORDINATOR,  # it has not taken its role yet
+            )
 
         self.kafka.wait_until(ready, "the coordinator is ready")
         return found[-1]

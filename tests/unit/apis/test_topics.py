@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from typing import Any
 
@@ -15,6 +16,7 @@ from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 from replication.server.serving import ServedCluster
 from tests.support.served import codes_of, connect, new_name, served
+from tests.support.until import until
 from tests.support.wire_client import WireClient
 
 Create = wire.CreateTopicsRequest
@@ -217,9 +219,9 @@ class TestDeleteTopics:
         broker = kafka.broker(0)
         ask = broker.ask_controller
 
-        def note(request: Any, reply: Any) -> None:
+        def note(request: Any, *rest: Any) -> None:
             sent.append(request)
-            ask(request, reply)
+            ask(request, *rest)
 
         monkeypatch.setattr(broker, "ask_controller", note)
         with connect(kafka, 0) as client:
@@ -237,7 +239,7 @@ class TestDeleteTopics:
         request = Delete(topic_names=(name, name), timeout_ms=30_000)
         found = client.ask(ApiKey.DELETE_TOPICS, 5, request).responses
         assert codes_of(found) == [ErrorCode.INVALID_REQUEST]
-        assert kafka.broker(0).metadata.topic_id(name) is not None
+        assert until(lambda: kafka.broker(0).metadata.topic_id(name)) is not None
 
     @pytest.mark.parametrize(
         ("version", "code"),
@@ -277,7 +279,7 @@ class TestCreatePartitions:
             missing: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             twice: ErrorCode.INVALID_REQUEST,
         }
-        assert len(kafka.broker(0).metadata.partitions_of(twice)) == 1
+        assert len(until(lambda: kafka.broker(0).metadata.partitions_of(twice))) == 1
 
     def test_to_validate_is_to_change_nothing(
         self, kafka: ServedCluster, client: WireClient
@@ -287,7 +289,7 @@ class TestCreatePartitions:
         topic = Grow.CreatePartitionsTopic(name, 3, None)
         (found,) = client.ask(ApiKey.CREATE_PARTITIONS, 3, Grow((topic,), 30_000, True)).results
         assert found.error_code == ErrorCode.NONE
-        assert len(kafka.broker(0).metadata.partitions_of(name)) == 1
+        assert len(until(lambda: kafka.broker(0).metadata.partitions_of(name))) == 1
 
 
 def _brokers(*ids: int) -> wire.CreatePartitionsRequest.CreatePartitionsAssignment:
@@ -304,3 +306,27 @@ def test_without_a_controller_admin_requests_say_so() -> None:
         kafka.wait_until(lambda: kafka.controller_id is None, "nobody is controller")
         (made,) = create(client, creatable("t"))
         assert made.error_code == ErrorCode.NOT_CONTROLLER
+
+
+def test_beside_a_busy_controller_admin_requests_time_out() -> None:
+    """There is one: only its answer is late. What it has not begun by then it leaves."""
+    free = threading.Event()
+    with (
+        served(1, {"request.timeout.ms": 200}) as kafka,
+        connect(kafka) as client,
+    ):
+        (made,) = create(client, creatable("there"))
+        assert made.error_code == ErrorCode.NONE
+        kafka.broker(0).controller._actor.post(lambda: free.wait(30) and None)
+        try:
+            (made,) = create(client, creatable("t"))
+            deletion = Delete(topic_names=("there",), timeout_ms=200)
+            growth = Grow((Grow.CreatePartitionsTopic("there", 3, None),), 200, False)
+            found = [
+                made.error_code,
+                *codes_of(client.ask(ApiKey.DELETE_TOPICS, 5, deletion).responses),
+                *codes_of(client.ask(ApiKey.CREATE_PARTITIONS, 3, growth).results),
+            ]
+        finally:
+            free.set()
+        assert found == [ErrorCode.REQUEST_TIMED_OUT] * 3

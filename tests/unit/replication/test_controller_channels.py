@@ -27,6 +27,7 @@ from replication.common.state import (
 )
 from replication.controller.channels import (
     BACKOFF,
+    PIECE,
     REQUEST_REACTIONS,
     ROLE_REACTIONS,
     STOP_REACTIONS,
@@ -356,3 +357,106 @@ def test_what_cannot_be_read_is_not_taken_for_what_is_not_there() -> None:
     wire.channel.send()
     assert wire.waiting() == (ROLES, {T1: 0})
     assert not wire.is_full()
+
+
+# -- many partitions ------------------------------------------------------------------------------
+
+
+def many(count: int, leader_epoch: int = 0) -> dict[TopicPartition, PartitionChange]:
+    found: dict[TopicPartition, PartitionChange] = {}
+    for number in range(count):
+        found |= at(TopicPartition("big", number), leader_epoch)
+    return found
+
+
+def test_many_roles_go_in_pieces() -> None:
+    wire = Wire()
+    wire.channel.lead_and_follow(many(2 * PIECE + 1))
+    wire.channel.update_metadata(many(2 * PIECE + 1))
+    wire.channel.send()
+    sizes = []
+    while wire.transport.sent:
+        kind, epochs = wire.waiting()
+        sizes.append((kind, len(epochs)))
+        wire.answer()
+    pieces = [(ROLES, PIECE), (ROLES, PIECE), (ROLES, 1)]
+    assert sizes == [*pieces, (METADATA, 2 * PIECE + 1)]
+
+
+def test_an_election_goes_between_two_pieces() -> None:
+    """Its role first, then what clients hear of it, then the rest of the large topic."""
+    wire = Wire()
+    wire.channel.lead_and_follow(many(3 * PIECE))
+    wire.channel.update_metadata(many(3 * PIECE))
+    wire.channel.send()
+    wire.channel.lead_and_follow(at(T0, 4))
+    wire.channel.update_metadata({**at(T0, 4), **at(T1, 5)})  # T1 is not on this broker
+    wire.answer()
+    kind, epochs = wire.waiting()
+    assert (kind, len(epochs), epochs[T0]) == (ROLES, PIECE, 4)
+    wire.answer()
+    assert wire.waiting() == (METADATA, {T0: 4, T1: 5})
+    wire.answer()
+    for _ in range(2):
+        kind, epochs = wire.waiting()
+        assert (kind, T0 in epochs) == (ROLES, False)
+        wire.answer()
+    kind, epochs = wire.waiting()
+    assert (kind, len(epochs), T0 in epochs) == (METADATA, 3 * PIECE, False)
+
+
+def test_the_metadata_of_a_partition_follows_its_role() -> None:
+    wire = Wire()
+    wire.channel.lead_and_follow(many(4 * PIECE))
+    wire.channel.send()
+    last = TopicPartition("big", 4 * PIECE - 1)
+    wire.channel.lead_and_follow(at(last, 1))
+    wire.channel.update_metadata({**at(T0, 1), **at(last, 1)})
+    order: list[tuple[type, bool]] = []
+    while wire.transport.sent:
+        kind, epochs = wire.waiting()
+        order.append((kind, epochs.get(last) == 1))
+        wire.answer()
+    assert order.index((ROLES, True)) < order.index((METADATA, True))
+    assert (ROLES, False) in order[order.index((METADATA, True)) :]
+
+
+def test_a_piece_that_is_lost_is_sent_again_with_what_is_newer() -> None:
+    wire = Wire()
+    wire.channel.lead_and_follow(many(2 * PIECE))
+    wire.channel.send()
+    gone = TopicPartition("big", 0)
+    wire.channel.stop(stop(gone).values())
+    wire.channel.lead_and_follow(at(TopicPartition("big", 1), 3))
+    wire.lose()
+    kind, epochs = wire.waiting()
+    assert (kind, epochs[TopicPartition("big", 1)]) == (ROLES, 3)
+    assert gone not in epochs
+    seen = dict(epochs)
+    wire.answer()
+    while wire.transport.sent:
+        kind, epochs = wire.waiting()
+        if kind is ROLES:
+            assert not seen.keys() & epochs.keys()
+            seen |= epochs
+        wire.answer()
+    assert len(seen) == 2 * PIECE - 1
+
+
+def test_the_first_of_all_pieces_names_all_topics() -> None:
+    """What is left of a broker's roles is no stray: the topics say what belongs here."""
+    wire = Wire()
+    topic = TopicAssignment(UUID(int=1), dict.fromkeys(range(PIECE + 1), (1, 2)))
+    wire.context.put_topic("big", topic, 0)
+    for tp, change in many(PIECE + 1).items():
+        wire.context.put(tp, change.registration)
+    wire.channel.tell_all_roles()
+    wire.channel.send()
+    assert wire.is_full()
+    (sent,) = wire.transport.sent
+    assert isinstance(sent.request, LeaderAndIsrRequest)
+    assert len(sent.request.partitions) == PIECE
+    assert sent.request.topics == {"big": topic}
+    wire.answer()
+    assert not wire.is_full()
+    assert len(wire.waiting()[1]) == 1

@@ -283,7 +283,7 @@ class TestShortage:
     def test_a_role_that_met_a_shortage_is_asked_for_again(self) -> None:
         """Its disk is well: it is not offline, and takes the role the next time."""
         host = Host()
-        host.storage.fail("make_dir", "/logs/*", error=errno.EMFILE, times=2)
+        host.storage.fail("make_dir", f"/logs/{TP}.*", error=errno.EMFILE, times=3)
         response = host.order(host.change(), host.change(OTHER))
         assert dict(response.partitions) == {
             TP: ErrorCode.REPLICA_NOT_AVAILABLE,
@@ -296,13 +296,15 @@ class TestShortage:
 
     def test_the_former_role_stays_meanwhile(self) -> None:
         host = Host()
-        host.follow()
+        host.lead()
+        host.append()  # the epoch of a log without records needs no file
+        host.follow(epoch=1)
         host.storage.fail("open", "*leader-epoch-checkpoint*", error=errno.EMFILE, times=2)
-        response = host.order(host.change(epoch=1))
+        response = host.order(host.change(epoch=2))
         assert response.partitions == ((TP, ErrorCode.REPLICA_NOT_AVAILABLE),)
         assert not host.partition().offline
         assert not host.partition().is_leader
-        assert host.order(host.change(epoch=1)).partitions == ((TP, ErrorCode.NONE),)
+        assert host.order(host.change(epoch=2)).partitions == ((TP, ErrorCode.NONE),)
         assert host.partition().is_leader
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 import pytest
 
@@ -177,9 +178,11 @@ def tell(stage: Stage, *partitions: int) -> None:
         PartitionChange(TopicPartition("t", number), leads, ID) for number in partitions
     )
     request = LeaderAndIsrRequest(7, 1, epoch, changes, (), 1)
-    response = stage.broker.replica_manager.leader_and_isr(request)
-    assert {code for _, code in response.partitions} <= {ErrorCode.NONE}
+    answers: list[Any] = []
+    stage.broker.replica_manager.control(request, answers.append)
     stage.runtime.run_until_idle()
+    (response,) = answers
+    assert {code for _, code in response.partitions} <= {ErrorCode.NONE}
 
 
 def filled() -> Stage:
