@@ -624,7 +624,8 @@ class ProducerStateManager:
         self._unreplicated = [t for t in self._unreplicated if t[1] >= log_start_offset]
         if self.map_end_offset < log_start_offset:
             self.map_end_offset = log_start_offset
-        self.last_snapshot_offset = self.snapshots[-1] if self.snapshots else log_start_offset
+        # Without one the next is due, unlike in Kafka: only it knows producers of deleted records.
+        self.last_snapshot_offset = self.snapshots[-1] if self.snapshots else 0
 
     @property
     def first_unstable_offset(self) -> int | None:

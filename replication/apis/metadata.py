@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from checkpoints.loggers import get_logger
@@ -111,21 +111,25 @@ class MetadataApi:
     def _create_missing(self, asked: Iterable[TopicNameOrId]) -> None:
         """Have the controller make topics with its defaults: each once, whoever asks for it and how
         often."""
-        for name, _ in asked:
-            if (
-                name is None
-                or name in INTERNAL_TOPICS  # their coordinators make them
-                or name == CLUSTER_METADATA
-                or not is_valid(name)
-                or self._metadata.topic_id(name) is not None
-            ):
-                continue
+        for name in self._missing(asked):
             with self._lock:
                 if name in self._creating or len(self._creating) >= MAX_CREATIONS:
                     continue
                 self._creating.add(name)
             request = CreateTopicRequest(name, BROKER_DEFAULT, BROKER_DEFAULT)
             self._broker.ask_controller(request, partial(self._created, name))
+
+    def _missing(self, asked: Iterable[TopicNameOrId]) -> Iterator[str]:
+        """The names that a topic made for a client may have, and that none has."""
+        for name, _ in asked:
+            if (
+                name is not None
+                and name not in INTERNAL_TOPICS  # their coordinators make them
+                and name != CLUSTER_METADATA
+                and is_valid(name)
+                and self._metadata.topic_id(name) is None
+            ):
+                yield name
 
     def _created(self, name: str, answer: Response | None) -> None:
         with self._lock:

@@ -44,8 +44,8 @@ class LogAheadError(FencedLeaderEpochError):
     """A log has records of the epoch in which its broker is to lead, or later ones: another cluster
     wrote them, or one whose tree was lost. The controller has to elect above ``log_epoch``."""
 
-    def __init__(self, tp: TopicPartition, log_epoch: int, leader_epoch: int) -> None:
-        super().__init__(f"{tp}: its log knows epoch {log_epoch}, the order has {leader_epoch}")
+    def __init__(self, reason: str, log_epoch: int = -1) -> None:
+        super().__init__(reason)
         self.log_epoch = log_epoch
 
 

@@ -144,7 +144,8 @@ class Partition(LeaderReplica, FollowerReplica):
                 "cluster gets there, so the replica is not served"
             )
         if last > leader_epoch or (leads and last == leader_epoch and start < log.log_end_offset):
-            raise LogAheadError(self.tp, last, leader_epoch)
+            reason = f"{self.tp}: its log knows epoch {last}, the order has {leader_epoch}"
+            raise LogAheadError(reason, last)
 
     def _is_old(self, change: PartitionChange) -> bool:
         new, known = change.registration, self.role

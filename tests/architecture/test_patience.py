@@ -25,6 +25,9 @@ WATCHERS = {
     # commands that search for as long as they are told, and tell how far they are
     "cluster/endurance.py",
     "mutants/__main__.py",
+    # cases for ``--long``: processor time of requests with 2,500 and 10,000 items
+    "unit/apis/test_growth.py",
+    "unit/coordinators/test_group_growth.py",
 }
 
 

@@ -179,8 +179,8 @@ class TestAbstractFetcherThread:
         assert stage.end == 6
         # Its log grows behind the fetcher's back: beyond the leader's, in an epoch of its own.
         stage.manager.remove_fetchers([TP])
-        stage.follower.write((3, 9))
         stage.follower.become(LEADER, 7)
+        stage.follower.write((3, 9))
         initial = InitialFetchState(None, 7, stage.end)
         stage.manager.add_fetchers({TP: (LEADER, initial)})
         stage.exchange()  # what was on its way

@@ -232,6 +232,12 @@ def _other_topic(opened: Opened) -> None:
     opened.managed.create_topic("others", 2)
 
 
+def _raise_first(errors: Iterable[Exception | None]) -> None:
+    for error in errors:
+        if error is not None:
+            raise error
+
+
 def _fill(logs: list[ReplicaLog]) -> None:
     logs[0].append([(None, b"first")])
 
@@ -519,17 +525,20 @@ MANAGER_CALLS = (
     ),
     _manager(
         "get_or_create_all",
-        lambda o: o.managed.get_or_create_all(
-            [WantedLog(TopicPartition("fresh", number)) for number in range(2)]
+        lambda o: _raise_first(
+            error
+            for _, error in o.managed.get_or_create_all(
+                [WantedLog(TopicPartition("fresh", number)) for number in range(2)]
+            ).values()
         ),
-        returns=lambda found: all(error is None for _, error in found.values()),
         done=_has_topic("fresh", 2),
     ),
     _manager(
         "delete_all",
-        lambda o: o.managed.delete_all([TopicPartition("others", n) for n in range(3)]),
+        lambda o: _raise_first(
+            o.managed.delete_all([TopicPartition("others", n) for n in range(3)]).values()
+        ),
         prepare=_other_topic,
-        returns=lambda failed: not failed,
         done=_has_topic("others", 0),
     ),
     _manager(

@@ -305,12 +305,13 @@ class LogMaintenance:
     @shielded
     def purge_deleted(self, now_ms: int) -> int:
         """Unlink ``.deleted`` files that are due; how many."""
+        if not self._core.closed:
+            self._core.check_owner()
         if not self._deleted:  # most logs, most of the time
             return 0
         with self.structure_lock:
             if self._core.closed:  # the paths may belong to another log
                 return 0
-            self._core.check_owner()
             return self._purge_structure_locked(now_ms)
 
     def _purge_structure_locked(self, now_ms: int) -> int:

@@ -36,7 +36,7 @@ class Asked:
         self.alive = {0, 1}
         self.ready = True
         self.metadata = SimpleNamespace(
-            coordinator_partition=lambda topic, key: None if self.leader is None else 0,
+            coordinator_partition=lambda topic, key: None if self.leader is None else TP,
             partition_count=lambda topic: 0 if self.leader is None else 1,
             registration=lambda tp: SimpleNamespace(leader=self.leader) if tp == TP else None,
             is_alive=lambda broker_id: broker_id in self.alive,
