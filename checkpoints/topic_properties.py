@@ -34,6 +34,18 @@ class TopicProperties:
     values: Mapping[str, str] = field(default_factory=dict)
     revision: int = 1
 
+    def encode(self) -> bytes:
+        """The content of the file.
+
+        Raises:
+            ValueError: the revision is among the keys, or is out of range.
+        """
+        if _REVISION in self.values or not 0 <= self.revision <= MAX_I64:
+            raise ValueError(f"{self} has no place in {TOPIC_PROPERTIES}")
+        lines = [f"{key}={escape(value)}\n" for key, value in sorted(self.values.items())]
+        head = f"# Configuration of the topic\n{_REVISION}={self.revision}\n"
+        return (head + "".join(lines)).encode("ascii")
+
 
 class TopicPropertiesFile:
     """The file of one partition directory; it must be on disk before the first record."""
@@ -64,11 +76,7 @@ class TopicPropertiesFile:
         """Replace the file atomically and durably.
 
         Raises:
-            ValueError: the revision is among the keys, or is out of range.
+            ValueError: as ``TopicProperties.encode``.
             CheckpointFailedError: the medium refused.
         """
-        if _REVISION in properties.values or not 0 <= properties.revision <= MAX_I64:
-            raise ValueError(f"{properties} has no place in {self.path}")
-        lines = [f"{key}={escape(value)}\n" for key, value in sorted(properties.values.items())]
-        head = f"# Configuration of the topic\n{_REVISION}={properties.revision}\n"
-        store_file(self._files, self.path, (head + "".join(lines)).encode("ascii"))
+        store_file(self._files, self.path, properties.encode())

@@ -11,7 +11,7 @@ import posixpath
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, ParamSpec, TypeVar
 
@@ -21,6 +21,7 @@ from checkpoints.partition_metadata import (
     PARTITION_METADATA,
     PartitionMetadata,
 )
+from checkpoints.topic_properties import TOPIC_PROPERTIES
 from logstore.common.config import LogConfig
 from logstore.common.disk_errors import Concern, concern_of, is_busy
 from logstore.common.errors import (
@@ -76,7 +77,7 @@ class _Birth:
     tp: TopicPartition
     topic_id: uuid.UUID | None
     unborn: str = ""  # the path of its directory until that has its name
-    file: File | None = None  # not synced yet
+    files: list[File] = field(default_factory=list)  # not synced yet
     log: ReplicaLog | None = None
     error: Exception | None = None
 
@@ -85,10 +86,9 @@ class _Birth:
             self.log.crash()
         self.log, self.error = None, self.error or error
 
-    def close_file(self) -> None:
-        if self.file is not None:
-            self.file.close()
-            self.file = None
+    def close_files(self) -> None:
+        while self.files:
+            self.files.pop().close()
 
 
 class Topics:
@@ -200,7 +200,7 @@ class Topics:
             self._refuse_unavailable(topic)  # only these have the topic's id and configuration
         if config is not None and not others:  # otherwise it changes the whole topic's, later
             resolved = self._configs.resolve(config)
-            if resolved != self._configs.of(topic):
+            if self._opener.replicated or resolved != self._configs.of(topic):
                 self._configs.set(topic, resolved, self._configs.next(topic, config))
         return self._topic_id(topic) if others and topic_id is None else topic_id
 
@@ -222,7 +222,7 @@ class Topics:
                         raise error
         finally:
             for each in births:
-                each.close_file()
+                each.close_files()
         self._at_homes(births, lambda log_dir, tps: self._storage.sync_dir(log_dir.path))
         for each in births:
             if each.error is None and each.log_dir.failure is not None:  # over another log
@@ -269,17 +269,21 @@ class Topics:
             return
         birth.unborn = self._unborn(log_dir, tp, topic_id)
         self._storage.make_dir(birth.unborn)
+        contents = {}
         if topic_id is not None:
-            path = posixpath.join(birth.unborn, PARTITION_METADATA)
-            birth.file = self._storage.open(path, create=True)
-            birth.file.write_at(0, PartitionMetadata(topic_id).encode())
+            contents[PARTITION_METADATA] = PartitionMetadata(topic_id).encode()
         if stored is not None:
-            self._configs.file(birth.unborn).write(stored)
+            contents[TOPIC_PROPERTIES] = stored.encode()
+        for name, data in contents.items():
+            file = self._storage.open(posixpath.join(birth.unborn, name), create=True)
+            birth.files.append(file)
+            file.write_at(0, data)
 
     def _sync(self, birth: _Birth) -> None:
-        if birth.file is not None:
-            birth.file.sync()
-            birth.close_file()
+        if birth.files:
+            for file in birth.files:
+                file.sync()
+            birth.close_files()
             self._storage.sync_dir(birth.unborn)
 
     def _open(self, birth: _Birth) -> None:
