@@ -68,8 +68,6 @@ class TopicConfigs:
         if self._replicated:
             # Also what a broker sets for all topics: who opens the directory alone cannot know it.
             properties = _differences(self.resolve(config))
-            if before is None and not properties:
-                return None
         elif isinstance(config, LogConfig):
             properties = config.to_properties()
         else:

@@ -278,6 +278,8 @@ class Topics:
             file = self._storage.open(posixpath.join(birth.unborn, name), create=True)
             birth.files.append(file)
             file.write_at(0, data)
+        if stored is not None and self._opener.replicated:
+            birth.files.pop().close()  # a copy: the next role mends what a power cut left of it
 
     def _sync(self, birth: _Birth) -> None:
         if birth.files:

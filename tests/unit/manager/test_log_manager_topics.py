@@ -439,7 +439,7 @@ class TestConfigurationOfReplicas:
             assert log.config.retention_ms == 9
             assert self.stored(machine) == {"retention.ms": "9"}
             manager.get_or_create("u", 0, config={})
-            assert self.stored(machine, "u-0") is None
+            assert self.stored(machine, "u-0") == {}
 
     def test_it_follows_the_orders(self) -> None:
         machine = self.machine()
@@ -516,7 +516,7 @@ class TestConfigurationOfReplicas:
             log = manager.get_or_create("t", 0, config={})
             manager.configure(log, {})
             assert log.config.retention_ms == LogConfig().retention_ms
-            assert self.stored(machine) is None
+            assert self.stored(machine) == {}
 
     def test_a_disk_that_refuses_the_copy_is_offline(self) -> None:
         machine = self.machine("/a", "/b")

@@ -56,9 +56,11 @@ def test_epochs_that_were_rebuilt_are_told_once(
     if content is not None:
         storage.write_file(EPOCHS, content)
     log = open_log(storage, clean=clean)
-    (warning,) = log.recovery_report.warnings
-    assert "leader-epoch-checkpoint" in warning
-    assert "rebuilt from the batches" in warning
+    warnings = log.recovery_report.warnings
+    if clean or content is not None:
+        assert "leader-epoch-checkpoint" in warnings[0]
+        assert "rebuilt from the batches" in warnings[0]
+    assert len(warnings) == (clean or content is not None)  # without a flush there is no file yet
     log.close()
     assert open_log(storage, clean=clean).recovery_report.warnings == []
 

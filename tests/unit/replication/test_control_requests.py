@@ -228,10 +228,9 @@ def test_a_partition_costs_the_same_among_many(counts: tuple[int, int]) -> None:
 
 
 def test_what_a_new_partition_waits_for() -> None:
-    """The syncs of its id, its configuration and its directory; the names of all are synced
-    together."""
+    """The syncs of its id and of its directory; the names of all are synced together."""
     made, deleted = costs(50)
-    assert made[0] <= 3 + 1 / 50
+    assert made[0] <= 2 + 1 / 50
     assert made[2] == 0  # no checkpoint, and no file of epochs without a record
     assert deleted[0] * 50 <= 1 + 2 * 2  # the names, and two checkpoints with their directory
 

@@ -385,6 +385,7 @@ class TestDeadlines:
         """An idle broker sleeps: the only timers are those of its periodic tasks."""
         host = Host()
         host.lead()
+        host.runtime.advance(0)
         before = len(host.runtime._timers)
         assert host.fetch(part(0), replica=2)
         assert len(host.runtime._timers) == before
