@@ -354,7 +354,7 @@ def _without_configs(
     created: wire.CreateTopicsResponse.CreatableTopicResult,
 ) -> wire.CreateTopicsResponse.CreatableTopicResult:
     """The same, and in place of the configuration why it is not there (W-237)."""
-    if created.configs is None:
+    if not created.configs:
         return created
     return created._replace(configs=None, topic_config_error_code=ErrorCode.POLICY_VIOLATION)
 

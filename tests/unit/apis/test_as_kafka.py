@@ -11,7 +11,14 @@ from replication.common.error_codes import ErrorCode as E
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 from replication.server.serving import ServedCluster
-from tests.support.served import batch, connect, fetch_request, leader_client, new_name
+from tests.support.served import (
+    batch,
+    connect,
+    fetch_request,
+    find_coordinator,
+    leader_client,
+    new_name,
+)
 from tests.support.wire_client import WireClient
 
 Elect = wire.ElectLeadersRequest
@@ -128,8 +135,7 @@ def test_what_a_client_may_do(kafka: ServedCluster, client: WireClient) -> None:
     found = client.ask(ApiKey.METADATA, 9, Metadata(topics))
     assert found.cluster_authorized_operations == -(2**31)
     assert [each.topic_authorized_operations for each in found.topics] == [-(2**31)]
-    asked = wire.FindCoordinatorRequest("g")
-    coordinator = client.ask(ApiKey.FIND_COORDINATOR, 3, asked).node_id
+    coordinator = find_coordinator(client, "g")
     groups = wire.DescribeGroupsRequest(("g", "g"), True)
     with connect(kafka, coordinator) as other:
         described = other.ask(ApiKey.DESCRIBE_GROUPS, 5, groups).groups

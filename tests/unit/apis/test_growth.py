@@ -40,6 +40,7 @@ NO_ITEMS: dict[ApiKey, str] = {
     ApiKey.ADD_OFFSETS_TO_TXN: "one group",
     ApiKey.END_TXN: "one transaction",
     ApiKey.DESCRIBE_CLUSTER: "nothing",
+    ApiKey.DESCRIBE_ACLS: "one filter",
 }
 TOPIC = "many"
 PARTITIONS = 3  # what is asked for beyond is unknown
@@ -286,6 +287,33 @@ def half_refused(n: int) -> list[tuple[int, bytes]]:
 
 
 K = ApiKey
+
+
+def _acls(count: int) -> wire.CreateAclsRequest:
+    one = wire.CreateAclsRequest.AclCreation(2, "t", 3, "User:u", "*", 3, 3)
+    return wire.CreateAclsRequest((one,) * count)
+
+
+def _acl_filters(count: int) -> wire.DeleteAclsRequest:
+    one = wire.DeleteAclsRequest.DeleteAclsFilter(2, "t", 3, None, None, 3, 3)
+    return wire.DeleteAclsRequest((one,) * count)
+
+
+def _quotas(users: list[str]) -> wire.DescribeClientQuotasRequest:
+    kind = wire.DescribeClientQuotasRequest
+    return kind(tuple(kind.ComponentData("user", 0, name) for name in users), False)
+
+
+def _users(users: list[str]) -> wire.DescribeUserScramCredentialsRequest:
+    kind = wire.DescribeUserScramCredentialsRequest
+    return kind(tuple(kind.UserName(name) for name in users))
+
+
+def _features(features: list[str]) -> wire.UpdateFeaturesRequest:
+    kind = wire.UpdateFeaturesRequest
+    return kind(1000, tuple(kind.FeatureUpdateKey(name, 1) for name in features))
+
+
 CASES = [
     Case(K.PRODUCE, "partitions", lambda n: _produce([TOPIC], [(i, RECORDS) for i in range(n)]), 9),
     Case(K.PRODUCE, "one again", lambda n: _produce([TOPIC], [(0, RECORDS)] * n), 9),
@@ -349,6 +377,16 @@ CASES = [
         lambda n: wire.ListTransactionsRequest(tuple(names(n)), tuple(range(n))),
     ),
     Case(K.DESCRIBE_TOPIC_PARTITIONS, "topics", lambda n: _describe_partitions(names(n))),
+    Case(K.CREATE_ACLS, "ACLs", lambda n: _acls(n)),
+    Case(K.DELETE_ACLS, "filters", lambda n: _acl_filters(n)),
+    Case(K.DESCRIBE_CLIENT_QUOTAS, "filters", lambda n: _quotas(names(n))),
+    Case(K.DESCRIBE_USER_SCRAM_CREDENTIALS, "users", lambda n: _users(names(n))),
+    Case(K.UPDATE_FEATURES, "features", lambda n: _features(names(n))),
+    Case(
+        K.LIST_CONFIG_RESOURCES,
+        "types",
+        lambda n: wire.ListConfigResourcesRequest((2, 4) * (n // 2)),
+    ),
 ]
 
 
@@ -403,11 +441,6 @@ AGAIN = [
     Case(K.DESCRIBE_PRODUCERS, "a partition", lambda n: _describe_producers([0] * n)),
     Case(K.DESCRIBE_TRANSACTIONS, "an id", lambda n: wire.DescribeTransactionsRequest(("x",) * n)),
     Case(K.DESCRIBE_LOG_DIRS, "a partition", lambda n: _describe_log_dirs([0] * n)),
-    Case(
-        K.FIND_COORDINATOR,
-        "a key",
-        lambda n: wire.FindCoordinatorRequest(coordinator_keys=(GROUP,) * n),
-    ),
 ]
 """What is described at length, and could be asked for again and again in a few bytes."""
 
