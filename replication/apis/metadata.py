@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from checkpoints.loggers import get_logger
@@ -119,17 +119,17 @@ class MetadataApi:
             request = CreateTopicRequest(name, BROKER_DEFAULT, BROKER_DEFAULT)
             self._broker.ask_controller(request, partial(self._created, name))
 
-    def _missing(self, asked: Iterable[TopicNameOrId]) -> Iterator[str]:
+    def _missing(self, asked: Iterable[TopicNameOrId]) -> list[str]:
         """The names that a topic made for a client may have, and that none has."""
-        for name, _ in asked:
-            if (
-                name is not None
-                and name not in INTERNAL_TOPICS  # their coordinators make them
-                and name != CLUSTER_METADATA
-                and is_valid(name)
-                and self._metadata.topic_id(name) is None
-            ):
-                yield name
+        return [
+            name
+            for name, _ in asked
+            if name is not None
+            and name not in INTERNAL_TOPICS  # their coordinators make them
+            and name != CLUSTER_METADATA
+            and is_valid(name)
+            and self._metadata.topic_id(name) is None
+        ]
 
     def _created(self, name: str, answer: Response | None) -> None:
         with self._lock:

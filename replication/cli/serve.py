@@ -116,7 +116,7 @@ def serve(
             directory,
             listeners=_listeners(listen, brokers),
             brokers=brokers,
-            config=ServerConfig.from_properties(parse_pairs(pairs), brokers),
+            config=ServerConfig.from_properties(parse_pairs(pairs)),
             exposure=Exposure(advertise, allow_plaintext, credentials),
             http=page,
         )

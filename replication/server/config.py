@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 from logstore.common.config import MAX_INT, BrokerConfig, LogConfig, Properties, kafka_key
@@ -47,10 +47,8 @@ class NodeConfig(Properties):
         return {each.name: (each.host, each.port) for each in listeners}
 
 
-REPLICAS_OF_COORDINATORS = (
-    "offsets.topic.replication.factor",
-    "transaction.state.log.replication.factor",
-)
+MOST_REPLICAS = 3
+"""Of the topics of coordinators, unless the configuration names a number; as in Kafka."""
 
 
 class ServerConfig(NamedTuple):
@@ -66,20 +64,14 @@ class ServerConfig(NamedTuple):
     node: NodeConfig = NodeConfig()
 
     @classmethod
-    def from_properties(
-        cls, properties: Mapping[str, object], brokers: int | None = None
-    ) -> ServerConfig:
+    def from_properties(cls, properties: Mapping[str, object]) -> ServerConfig:
         """From Kafka's broker-wide keys, such as ``log.retention.ms`` and ``num.partitions``.
 
-        Args:
-            brokers: how many the cluster will have. Of fewer than three each has a replica of the
-                topics of coordinators, unless ``properties`` say otherwise.
         Raises:
             ConfigError: an unknown key, or a value of the wrong type or outside its bounds.
         """
         parts = cls()
-        small = brokers is not None and brokers < GroupConfig().offsets_topic_replication_factor
-        left = {**(dict.fromkeys(REPLICAS_OF_COORDINATORS, brokers) if small else {}), **properties}
+        left = dict(properties)
         found = []
         for part in parts:
             assert isinstance(part, Properties)
@@ -89,6 +81,18 @@ class ServerConfig(NamedTuple):
         if left:
             raise ConfigError(f"unknown configuration key {min(left)!r}")
         return cls(*found)  # type: ignore[arg-type]
+
+    def of_cluster(self, brokers: int) -> ServerConfig:
+        """This, with the number of replicas of coordinators' topics where none is named: three, and
+        one on each broker of a smaller cluster."""
+        groups, transactions = self.groups, self.transactions
+        replicas = min(brokers, MOST_REPLICAS)
+        of_offsets = groups.offsets_topic_replication_factor or replicas
+        of_transactions = transactions.replication_factor or replicas
+        return self._replace(
+            groups=replace(groups, offsets_topic_replication_factor=of_offsets),
+            transactions=replace(transactions, replication_factor=of_transactions),
+        )
 
 
 def _keys(config: Properties) -> list[str]:

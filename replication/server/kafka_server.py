@@ -170,8 +170,7 @@ class FrontDoors:
         listeners: of every broker. Port 0 takes a free port for each broker, which keeps it. Any
             other port is that of the first broker, and the next ones take the ports after it.
         broker_ids: in the order of their ports.
-        config: taken as it is. With Kafka's own defaults there are no coordinators before three
-            brokers are there: ``ServerConfig.from_properties(…, brokers)`` has those of a cluster.
+        config: for a cluster of these brokers (``ServerConfig.of_cluster``).
     Attributes:
         faults: what requests to any of the brokers meet; nothing at first.
         opened: the door of each broker in its latest life.
@@ -186,6 +185,7 @@ class FrontDoors:
     ) -> None:
         self.faults = RequestFaults()
         self.opened: dict[int, KafkaServer] = {}
+        config = config.of_cluster(len(broker_ids))
         self._config = config._replace(network=config.network.with_absolute_paths())
         self._exposure = exposure
         listeners = with_inter_broker(listeners, config.network.inter_broker_listener_name)

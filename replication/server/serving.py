@@ -140,7 +140,7 @@ def serve(
             f"{brokers} brokers with {len(listeners)} listeners: one at least of each"
         )
     if not isinstance(config, ServerConfig):
-        config = ServerConfig.from_properties({**EMBEDDED, **(config or {})}, brokers)
+        config = ServerConfig.from_properties({**EMBEDDED, **(config or {})})
     first = config.node.first_id
     broker_ids = range(first, first + brokers)
     if directory is not None:

@@ -27,7 +27,7 @@ class GroupConfig(Properties):
     offsets_commit_timeout_ms: int = kafka_key("offsets.commit.timeout.ms", 5000, 1, MAX_INT)
     offsets_load_buffer_size: int = kafka_key("offsets.load.buffer.size", 5 << 20, 1, MAX_INT)
     offsets_topic_num_partitions: int = kafka_key("offsets.topic.num.partitions", 50, 1, MAX_INT)
-    offsets_topic_replication_factor: int = kafka_key("offsets.topic.replication.factor", 3, 1)
+    offsets_topic_replication_factor: int = kafka_key("offsets.topic.replication.factor", 0, 0)
     offsets_topic_segment_bytes: int = kafka_key(
         "offsets.topic.segment.bytes", 100 << 20, 1, MAX_INT
     )

@@ -20,7 +20,7 @@ class TransactionConfig(Properties):
         "transaction.remove.expired.transaction.cleanup.interval.ms", 3_600_000, 1, MAX_INT
     )
     partitions: int = kafka_key("transaction.state.log.num.partitions", 50, 1, MAX_INT)
-    replication_factor: int = kafka_key("transaction.state.log.replication.factor", 3, 1, 32767)
+    replication_factor: int = kafka_key("transaction.state.log.replication.factor", 0, 0, 32767)
     min_isr: int = kafka_key("transaction.state.log.min.isr", 2, 1, MAX_INT)
     segment_bytes: int = kafka_key(
         "transaction.state.log.segment.bytes", 100 << 20, 1 << 20, MAX_INT

@@ -112,15 +112,15 @@ def test_is_not_found_where_nobody_leads_or_is_ready(asked: Asked) -> None:
 
 @pytest.mark.parametrize(
     ("brokers", "own", "replicas"),
-    [(None, {}, 3), (1, {}, 1), (2, {}, 2), (3, {}, 3), (5, {}, 3), (1, {"3": 3}, 3)],
+    [(1, {}, 1), (2, {}, 2), (3, {}, 3), (5, {}, 3), (1, {"3": 3}, 3)],
 )
 def test_how_many_replicas_a_small_cluster_has(
-    brokers: int | None, own: dict[str, int], replicas: int
+    brokers: int, own: dict[str, int], replicas: int
 ) -> None:
     """It is a default, so what somebody has asked for stays."""
     keys = ("offsets.topic.replication.factor", "transaction.state.log.replication.factor")
     properties = {key: value for value in own.values() for key in keys}
-    config = ServerConfig.from_properties(properties, brokers)
+    config = ServerConfig.from_properties(properties).of_cluster(brokers)
     assert config.groups.offsets_topic_replication_factor == replicas
     assert config.transactions.replication_factor == replicas
     entries = {each.name: each for each in broker_configs(config)}
