@@ -164,7 +164,7 @@ class TestCreation:
             manager.close()
             with machine.start() as manager:
                 assert manager.topics() == {"t": [0, 1, 2]}
-        assert undone > 10
+        assert undone
 
     def test_nobody_finds_a_partition_before_the_others(self) -> None:
         """Not even who asks for one of them: it waits."""
