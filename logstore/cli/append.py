@@ -23,7 +23,7 @@ from logstore.cli.records.reading import find_partitions
 from logstore.common.errors import LogstoreError
 from logstore.common.partitioner import partitioner
 from logstore.common.types import Header
-from logstore.log import PartitionLog, ReplicaLog
+from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 from logstore.storage.local import LocalStorage
 
@@ -218,7 +218,7 @@ class RejectedInputError(LogstoreError):
 class _Done:
     """What was appended to a log, derived from its offsets, so also right after an interrupt."""
 
-    def __init__(self, log: PartitionLog) -> None:
+    def __init__(self, log: ReplicaLog) -> None:
         self.log = log
         self.first_offset = log.log_end_offset
 
