@@ -293,7 +293,7 @@ EXPLANATIONS = (
     Explanation("index" + _IN_PLACE, "of a batch that a crash tore", _behind_torn_tail),
     Explanation(r"batch\.leader_epoch", "the epochs ascend", _no_epoch_falls),
     Explanation(
-        r"txnindex\.(producer_id|last_stable_offset)",
+        r"txnindex\.(producer_id|last_offset|last_stable_offset)",
         "of a segment that a crash tore",
         _sane_in_torn_segment,
     ),
