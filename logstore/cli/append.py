@@ -23,7 +23,7 @@ from logstore.cli.records.reading import find_partitions
 from logstore.common.errors import LogstoreError
 from logstore.common.partitioner import partitioner
 from logstore.common.types import Header
-from logstore.log import PartitionLog, ReplicaLog
+from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 from logstore.storage.local import LocalStorage
 
@@ -92,7 +92,8 @@ def append(
 
     A line that cannot be read ends it with exit code 2, after appending the lines before it. Ctrl-C
     ends it between two batches; what was appended until then is printed and stays. --config is for
-    a topic that is not there yet.
+    a topic that is not there yet. While it runs, TOPIC is kept small as its stored configuration
+    says; other topics are left as they are.
 
     \b
     Example:
@@ -107,8 +108,14 @@ def append(
         fail("--key-separator is empty")
     settings, common = parse_config(config), _headers(headers)
     _check_directory(directory)
-    with Interrupts() as interrupts, LogManager([directory]) as manager:
+    with (
+        Interrupts() as interrupts,
+        LogManager([directory], keep_high_watermarks=True, background=False) as manager,
+    ):
         logs = _open_topic(manager, directory, topic, partition, partitions, settings)
+        # Whoever keeps other topics here may have told them to keep what the defaults delete.
+        known = logs if manager.has_stored_config(topic) else []
+        manager.start(configured=lambda: {log.topic_partition: log for log in known})
         appender = _Appender(logs, compression, flush, batch_records, common)
         try:
             _append_all(appender, form, separator, interrupts)
@@ -211,7 +218,7 @@ class RejectedInputError(LogstoreError):
 class _Done:
     """What was appended to a log, derived from its offsets, so also right after an interrupt."""
 
-    def __init__(self, log: PartitionLog) -> None:
+    def __init__(self, log: ReplicaLog) -> None:
         self.log = log
         self.first_offset = log.log_end_offset
 
@@ -283,6 +290,7 @@ class _Appender:
                 [r.headers for r in records] if any(r.headers for r in records) else None,
                 compression=self._compression,
             )
+            done.log.update_high_watermark(done.log.log_end_offset)  # no other replica to wait for
         except LogstoreError as error:
             span = f"line {pending.first_line}"
             if pending.last_line > pending.first_line:

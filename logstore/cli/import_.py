@@ -94,7 +94,7 @@ def import_(
         elif to_existing and not os.path.isdir(directory):
             fail(f"{printable(directory)}: no such directory")
         else:
-            with LogManager([directory], background=False) as manager:
+            with LogManager([directory], keep_high_watermarks=True, background=False) as manager:
                 if to_existing:
                     known(manager, directory, name)
                     rows = source.append(manager, name)
@@ -169,6 +169,7 @@ class _CheckedFile:
             held, wanted = log.log_end_offset - begun[partition], self._content.rows[partition]
             if held != wanted:
                 raise ImportFailedError(f"{log.name} took {held} of {wanted} records")
+            log.update_high_watermark(log.log_end_offset)  # no other replica to wait for
         return [
             {
                 "topic": log.topic_partition.topic,

@@ -86,8 +86,8 @@ class ReplicaLog(PartitionLog):
     def assign_epoch(self, epoch: int, start_offset: int | None = None) -> None:
         """Record a new leadership, before its first record; durable on return (F-219).
 
-        The epoch of a log without records is durable with its first record: a start would drop it
-        (F-205), and a thousand new logs do not wait for a thousand files.
+        The epoch of a log without records is durable before its first record is: a start would drop
+        it (F-205), and a thousand new logs do not wait for a thousand files.
         """
         writer = self._writer
         with writer.lock:

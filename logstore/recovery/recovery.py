@@ -202,7 +202,7 @@ class _Loader:
             first_suspect = _before_overlap(segments, _floor(segments, suspect))
         for segment in segments[:first_suspect]:  # recovery rebuilds the rest in any case
             recovery.check_indexes(segment)
-        self.epochs = self._load_epochs(segments, is_new=not (flushed or clean))
+        self.epochs = self._load_epochs(segments, is_new=not trusted and not flushed)
         if first_suspect < len(segments) or files.rolled:
             segments = recovery.recover(first_suspect, self.epochs, log_start_offset)
         if not clean:
@@ -294,7 +294,8 @@ class _Loader:
     def _load_epochs(self, segments: list[Segment], *, is_new: bool) -> LeaderEpochCache:
         """The epoch file, or if it cannot be read, the epochs of the batches (S-54).
 
-        ``epochs_lacking`` is the warning for a file without entries beside batches with epochs.
+        ``epochs_lacking`` is the warning for a file without entries beside batches with epochs. The
+        first flush makes the file, so it may be missing where nothing says that one was completed.
         """
         self.epochs_lacking = ""
         path = os.path.join(self.directory, filenames.LEADER_EPOCH_CHECKPOINT)
@@ -304,8 +305,8 @@ class _Loader:
         except MalformedCheckpointError as error:
             self.report.warnings.append(f"{error}; rebuilt from the batches")
             return LeaderEpochCache(checkpoint, [], saved=False)
-        comes_later = is_new and state is FileState.MISSING  # with the first flush
-        if not entries and not comes_later and any(s.size for s in segments):
+        is_due = state is not FileState.MISSING or not is_new
+        if not entries and is_due and any(s.size for s in segments):
             what = "missing" if state is FileState.MISSING else "empty"
             self.epochs_lacking = (
                 f"{filenames.LEADER_EPOCH_CHECKPOINT} is {what} although the log holds data; "

@@ -25,7 +25,7 @@ WATCHERS = {
     # commands that search for as long as they are told, and tell how far they are
     "cluster/endurance.py",
     "mutants/__main__.py",
-    # cases for ``--long``: processor time of requests with 2,500 and 10,000 items
+    # of the long lane: what many cost beside few, by the clock of the processor
     "unit/apis/test_growth.py",
     "unit/coordinators/test_group_growth.py",
 }

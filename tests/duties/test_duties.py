@@ -144,10 +144,12 @@ def test_killed_before_a_deletion_is_done(tmp_path: Path) -> None:
     """Also what was set aside stays: nobody removes a ``-stray`` directory but an operator."""
     aside = f"t-0.{'0' * 32}-stray"
     with Server(tmp_path, log_segment_delete_delay_ms=3_600_000) as server:
-        server.create("doomed")
+        tp = server.create("doomed")
         request = wire.DeleteTopicsRequest(topic_names=("doomed",), timeout_ms=30_000)
         server.client.ask(ApiKey.DELETE_TOPICS, 4, request)
         (name,) = until(lambda: server.names("doomed-*-delete"))
+        for checkpoint in (HIGH_WATERMARK, RECOVERY_POINT):  # otherwise the next start tells of it
+            until(lambda of=checkpoint: tp not in server.checkpoint(of))
         server.kill()
         assert server.names("doomed-*") == [name]
         (server.data / aside).mkdir()
@@ -197,11 +199,10 @@ def test_committed_offsets_stay_small_and_are_loaded_from_what_is_left(tmp_path:
             if server.size(TopicPartition(OFFSETS, number))
         )
         until(lambda: len(server.on_disk(home)) < commits / 5)
-        server.kill()
-        before = len(server.on_disk(home))
+        server.kill()  # perhaps while one segment takes the place of others
         server.start()
         assert server.committed("g", tp) == commits - 1
-        assert len(server.on_disk(home)) <= before + 1
+        until(lambda: len(server.on_disk(home)) < commits / 5)
 
 
 def test_killed_in_the_middle_of_compaction(tmp_path: Path) -> None:

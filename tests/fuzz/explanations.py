@@ -156,7 +156,8 @@ def _no_epoch_falls(m: Mutation, before: Tree, after: Tree) -> bool:
 
 
 def _leads_to_batch(m: Mutation, before: Tree, after: Tree) -> bool:
-    """From the position on, which is that of a batch, one ends at the offset; entries ascend."""
+    """From the position on, which is that of a batch, one ends at the offset; or that batch begins
+    at it, as Kafka before 2.0 made the entry. Entries ascend."""
     base = int(os.path.basename(m.path)[:20])
     log = _log_beside(m, after)
     if log is None:
@@ -167,7 +168,11 @@ def _leads_to_batch(m: Mutation, before: Tree, after: Tree) -> bool:
     ordered = all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(entries))
     return ordered and all(
         any(at == position for at, _, _ in headers)
-        and any(at >= position and last == base + offset for at, _, last in headers)
+        and any(
+            (at >= position and last == base + offset)
+            or (at == position and first == base + offset)
+            for at, first, last in headers
+        )
         for offset, position in entries
     )
 
@@ -288,7 +293,7 @@ EXPLANATIONS = (
     Explanation("index" + _IN_PLACE, "of a batch that a crash tore", _behind_torn_tail),
     Explanation(r"batch\.leader_epoch", "the epochs ascend", _no_epoch_falls),
     Explanation(
-        r"txnindex\.(producer_id|last_stable_offset)",
+        r"txnindex\.(producer_id|last_offset|last_stable_offset)",
         "of a segment that a crash tore",
         _sane_in_torn_segment,
     ),

@@ -238,6 +238,8 @@ class Search:
         segments = [Segment(each.base_offset, 0) for each in log.segments]
         first = segments[0].base_offset
         ours = [batch for batch in self.batches if batch.base_offset >= first]
+        # A transaction whose marker is gone has no batch either: what comes next is another one.
+        ends = {batch.base_offset for batch in ours}
         producers = {
             each.producer_id: LastRecord(
                 each.batches[-1].last_offset if each.batches else None, each.producer_epoch
@@ -249,7 +251,7 @@ class Search:
             log.last_stable_offset,
             tuple(segments),
             tuple(ours),
-            tuple(txn for txn in self.aborted if txn.last_offset >= first),
+            tuple(txn for txn in self.aborted if txn.last_offset in ends),
             producers,
         )
         now_ms = self.clock.wall_ms()

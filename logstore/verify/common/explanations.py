@@ -509,8 +509,8 @@ EXPLANATIONS = {
     "topic-properties": _E(
         "`topic.properties`, the configuration of a topic, cannot be read, has unknown keys, or is "
         "not the same in all partitions.",
-        _HAND + " A crash in the middle of a change leaves two revisions; the next start takes the "
-        "newer one.",
+        _HAND + " As an info: a change is under way, or a crash came in the middle of it; the next "
+        "start takes the newer one.",
         "Set the configuration again: `logstore alter DIR TOPIC --config KEY=VALUE`.",
     ),
     "topic-creation": _E(

@@ -317,7 +317,7 @@ _ROWS = (
     Rule(
         "topic-properties",
         "L-4",
-        (_E, _W),
+        (_E, _W, _I),
         "topic.properties has known values, the same in all partitions.",
     ),
     Rule(

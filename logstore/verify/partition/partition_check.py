@@ -422,7 +422,7 @@ class PartitionCheck:
         Raises:
             OSError: a snapshot or a transaction index could not be read.
         """
-        if self.facts.clean and not self._closed_cleanly():  # a broker started meanwhile
+        if self.facts.clean and not self.closed_cleanly():  # a broker started meanwhile
             self.facts = replace(self.facts, clean=False)
         by_base = {result.base: result for result in found}
         results = [by_base.get(job.base) or _unread(job.base) for job in self.jobs]
@@ -452,7 +452,7 @@ class PartitionCheck:
             end_offset,
             self._tail.found,
             self._floor,
-            self.only < 0 and ends and self._closed_cleanly(),
+            self.only < 0 and ends and self.closed_cleanly(),
             self._where is None or self._where.topic not in _OF_COORDINATORS,
         )
         self._producer_files().check(stretch, self._snapshots)
@@ -549,7 +549,7 @@ class PartitionCheck:
             self.epochs = self._read_epochs()
         entries = self.epochs
         if entries is not None:
-            closed = self._closed_cleanly()
+            closed = self.closed_cleanly()
             problems = list(check_epoch_entries(entries, end_offset, closed=closed))
             for problem in problems:
                 self._find(LEADER_EPOCH, problem)
@@ -567,7 +567,7 @@ class PartitionCheck:
                 problem = info("epochs-start", UNKNOWN, UNKNOWN, message)
             self._find(LEADER_EPOCH, problem)
         found = list(check_epochs(runs, entries or None))
-        if entries and start <= end_offset and self._closed_cleanly():
+        if entries and start <= end_offset and self.closed_cleanly():
             for problem in check_first_epoch(runs, entries, start):
                 self._find(LEADER_EPOCH, problem)
         if any(problem.rule == "log-epoch" for _, problem in found):
@@ -594,9 +594,9 @@ class PartitionCheck:
         It writes none for a directory that is moving.
         """
         plain = self._where is not None and not self.directory.endswith(filenames.DIR_SUFFIXES)
-        return plain and self._closed_cleanly(CLEAN_SHUTDOWN)
+        return plain and self.closed_cleanly(CLEAN_SHUTDOWN)
 
-    def _closed_cleanly(self, marker: str = "") -> bool:
+    def closed_cleanly(self, marker: str = "") -> bool:
         """Whether the log is still as a clean stop left it.
 
         Opening a log removes the marker before the log changes. ``marker`` asks for the marker of

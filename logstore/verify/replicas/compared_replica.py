@@ -129,9 +129,13 @@ class Side:
         )
 
     def finds_epoch_wrong(self, run: EpochRun) -> bool:
-        """Whether the replica's own files show that the leader epoch of a run is wrong."""
+        """Whether the replica's own files show that the leader epoch of a run is wrong. What may
+        be as it should, an info, says nothing against a comparison.
+        """
         return any(
-            finding.rule in _EPOCH_RULES and finding.offset == run.first_offset
+            finding.rule in _EPOCH_RULES
+            and finding.severity is not Severity.INFO
+            and finding.offset == run.first_offset
             for finding in self.check.findings
         )
 

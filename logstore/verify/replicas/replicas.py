@@ -97,11 +97,12 @@ def _vanished(check: PartitionCheck) -> Finding:
 
 
 def _differs(check: PartitionCheck, message: str) -> Finding:
+    """A change is under way where a broker is at work, or was when it was killed."""
     tp = partition_of(check.directory) or ("", UNKNOWN)
     path = os.path.join(check.directory, TOPIC_PROPERTIES)
-    return Finding(
-        Severity.WARNING, "topic-properties", path, message, *tp, broker=check.facts.broker
-    )
+    is_settled = check.facts.clean is None or check.closed_cleanly()
+    severity = Severity.WARNING if is_settled else Severity.INFO
+    return Finding(severity, "topic-properties", path, message, *tp, broker=check.facts.broker)
 
 
 @dataclass(slots=True)

@@ -498,3 +498,49 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
         assert process.stdout.readline() == b"v0\n"
         process.stdout.close()
         assert process.stderr.read() == b""
+
+
+def directory_of_a_broker(directory: Path) -> Path:
+    """Old records of two topics, half of them committed. No file says that all are to be kept."""
+    config = LogConfig(retention_ms=-1, segment_bytes=200)
+    with LogManager([directory], config, background=False) as manager:
+        for topic in ("t", "u"):
+            log = manager.get_or_create(topic, 0)
+            for i in range(10):
+                log.append([(b"k", b"v" * 100, i)])
+    marks = directory / "replication-offset-checkpoint"
+    marks.write_text("0\n2\nt 0 5\nu 0 5\n")
+    return marks
+
+
+@pytest.mark.parametrize(
+    ("command", "kept"),
+    [
+        (("t",), {"t": range(11), "u": range(10)}),
+        (("new",), {"t": range(10), "u": range(10), "new": range(1)}),
+        (("new", "--config", "retention.ms=1"), {"t": range(10), "u": range(10), "new": range(0)}),
+    ],
+    ids=["appended to", "beside", "with a configuration"],
+)
+def test_what_others_keep_in_the_directory_is_left_as_it_is(
+    command: tuple[str, ...],
+    kept: dict[str, range],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their configurations are elsewhere, and so are the replicas that have to confirm."""
+    marks = directory_of_a_broker(tmp_path)
+    close = LogManager.close
+
+    def close_late(manager: LogManager) -> None:
+        manager.clean_up()
+        close(manager)
+
+    monkeypatch.setattr(LogManager, "close", close_late)
+    old = b'{"value": "eA==", "timestamp": 0}\n'
+    assert append(tmp_path, *command, "--format", "json", stdin=old).exit_code == 0
+    for topic, wanted in kept.items():
+        assert offsets(tmp_path, topic) == [*wanted]
+    own = {"t": 11, "u": 5} if command[0] == "t" else {"t": 5, "u": 5, "new": 1}
+    lines = marks.read_text().splitlines()[2:]
+    assert sorted(lines) == sorted(f"{topic} 0 {mark}" for topic, mark in own.items())

@@ -78,7 +78,7 @@ def test_commands_of_one_directory_take_the_only_broker(one: str, tmp_path: Path
     assert run("read", one, TOPIC).output == "first\n"
     assert run("export", one, TOPIC, "--to", str(tmp_path / "x.jsonl")).exit_code == 0
     assert f"{TOPIC}-0" in run("recover", "--dry-run", one).output
-    assert run("compact", "--dry-run", one).exit_code == 0
+    assert run("compact", "--dry-run", one, TOPIC).exit_code == 0
 
 
 @pytest.mark.parametrize(

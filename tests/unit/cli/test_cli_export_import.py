@@ -599,3 +599,18 @@ def peak_of(arguments: list[str]) -> int:
     command = [sys.executable, "-c", PEAK, *arguments]
     ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return int(ended.stdout.split()[-2]) << 10  # VmHWM: 12345 kB
+
+
+def test_an_import_leaves_the_high_watermarks_of_others(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    for directory in (source, target):
+        with LogManager([directory], background=False) as manager:
+            for topic in ("t", "u"):
+                manager.get_or_create(topic, 0).append([(b"k", b"v")] * 4)
+    marks = target / "replication-offset-checkpoint"
+    marks.write_text("0\n2\nt 0 2\nu 0 2\n")
+    file = tmp_path / "t.jsonl"
+    assert run("export", source, "t", "--to", file).exit_code == 0
+    for arguments in (["--append"], ["--topic", "new"]):
+        assert run("import", target, file, *arguments).exit_code == 0
+    assert sorted(marks.read_text().splitlines()[2:]) == ["new 0 4", "t 0 8", "u 0 2"]

@@ -14,9 +14,14 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "data"
 EPOCHS = "/d/t-0/leader-epoch-checkpoint"
 
 
-def open_log(storage: FaultyStorage, *, clean: bool) -> ReplicaLog:
+def open_log(storage: FaultyStorage, *, clean: bool, flushed: int | None = None) -> ReplicaLog:
     return ReplicaLog.open(
-        "/d/t-0", log_config(), storage=storage, managed=True, clean_shutdown=clean
+        "/d/t-0",
+        log_config(),
+        storage=storage,
+        managed=True,
+        clean_shutdown=clean,
+        recovery_point=flushed,
     )
 
 
@@ -55,14 +60,23 @@ def test_epochs_that_were_rebuilt_are_told_once(
     storage.remove(EPOCHS)
     if content is not None:
         storage.write_file(EPOCHS, content)
-    log = open_log(storage, clean=clean)
-    warnings = log.recovery_report.warnings
-    if clean or content is not None:
-        assert "leader-epoch-checkpoint" in warnings[0]
-        assert "rebuilt from the batches" in warnings[0]
-    assert len(warnings) == (clean or content is not None)  # without a flush there is no file yet
+    log = open_log(storage, clean=clean, flushed=2)
+    (warning,) = log.recovery_report.warnings
+    assert "leader-epoch-checkpoint" in warning
+    assert "rebuilt from the batches" in warning
     log.close()
-    assert open_log(storage, clean=clean).recovery_report.warnings == []
+    assert open_log(storage, clean=clean, flushed=2).recovery_report.warnings == []
+
+
+def test_a_kill_before_the_first_flush_leaves_nothing_to_tell(storage: FaultyStorage) -> None:
+    """That flush makes the file of epochs."""
+    log = open_log(storage, clean=True)
+    log.assign_epoch(3)
+    log.append_as_leader(batch(0, 2), 3)
+    assert storage.info(EPOCHS) is None
+    again = open_log(storage, clean=False)
+    assert again.recovery_report.warnings == []
+    assert [*again.epoch_entries] == [(3, 0)]
 
 
 @pytest.mark.parametrize("suffix", [".log", ".log.swap", ".index"])

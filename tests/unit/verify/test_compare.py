@@ -393,6 +393,26 @@ def test_a_wrong_leader_epoch_does_not_hide_that_they_parted_later() -> None:
     assert found == [("log-epoch-falls", 10), ("replicas-differ", 50)]
 
 
+@pytest.mark.parametrize(
+    ("offset", "epoch", "rule"), [(98, 1, "log-epoch-falls"), (50, 7, "log-epoch")]
+)
+def test_what_may_be_healthy_in_one_log_is_not_where_others_differ(
+    offset: int, epoch: int, rule: str
+) -> None:
+    """Epochs may fall, and those on file be old above the recovery point: then in all replicas."""
+    storage = MemoryStorage()
+    usual = [batch(n, epoch=3) for n in range(0, 100, 2)]
+    other = [batch(n, epoch=epoch if n == offset else 3) for n in range(0, 100, 2)]
+    for number in range(3):
+        broker(storage, number, usual, mark=100)
+    storage.write_file("/b1/orders-0/00000000000000000000.log", b"".join(other))
+    found = [(f.severity, f.rule, f.broker, f.offset) for f in check(storage).findings]
+    assert (Severity.INFO, rule, "1", offset) in found
+    assert [each for each in found if each[0] is not Severity.INFO] == [
+        (Severity.ERROR, "replicas-differ", "1", offset)
+    ]
+
+
 def test_a_topic_of_another_id_is_another_topic() -> None:
     """F-37. It was deleted and made anew while this broker was away."""
     storage = replicas(2)

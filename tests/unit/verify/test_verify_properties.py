@@ -37,3 +37,20 @@ def test_a_missing_configuration_is_told_where_another_partition_has_it(
 def test_a_topic_without_configuration_is_clean(tmp_path: Path, partitions: int) -> None:
     remove(made(tmp_path, partitions), range(partitions))
     assert verify([tmp_path]).clean
+
+
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_a_change_may_be_under_way_while_a_broker_is_at_work(
+    tmp_path: Path, is_missing: bool
+) -> None:
+    """It writes one file after the other, and may be killed between two."""
+    path = tmp_path / "t-1" / "topic.properties"
+    with LogManager([tmp_path]) as manager:
+        manager.create_topic("t", 3, {"segment.bytes": 100_000})
+        before = path.read_bytes()
+        manager.alter_topic("t", {"segment.bytes": 200_000})
+        path.unlink() if is_missing else path.write_bytes(before)
+        (found,) = verify([tmp_path]).findings
+    assert (found.rule, found.severity.name, found.file) == ("topic-properties", "INFO", str(path))
+    (found,) = verify([tmp_path]).findings
+    assert found.severity.name == "WARNING"
