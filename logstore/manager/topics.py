@@ -314,7 +314,7 @@ class Topics:
         It is scanned as after a crash. None if there is none, or the caller owns the topics.
         """
         for log_dir in self._directories.live() if self._opener.replicated else ():
-            name = log_dir.stray_of(tp, topic_id)
+            name = self._guarded(log_dir, log_dir.stray_of, tp, topic_id)
             if name is None:
                 continue
             log = self._guarded(log_dir, self._bring_back, log_dir, name, tp)
@@ -329,9 +329,14 @@ class Topics:
         self._clear_the_way(log_dir, tp)
         logger.warning("%s has a place here again and becomes %s", aside, directory)
         self._storage.rename(aside, directory)
-        self._storage.sync_dir(log_dir.path)
+        try:
+            self._storage.sync_dir(log_dir.path)
+            log = self._opener.load(log_dir, tp, self._configs.of(tp.topic), clean=False)
+        except Exception:  # the next try finds it again, and makes no empty log in its place
+            self._storage.rename(directory, aside)
+            raise
         log_dir.strays[name.rpartition(".")[0]].remove(name)
-        return self._opener.load(log_dir, tp, self._configs.of(tp.topic), clean=False)
+        return log
 
     def _unborn(self, log_dir: LogDir, tp: TopicPartition, topic_id: uuid.UUID | None) -> str:
         """The path of a directory that waits for its name. It is removed if it never gets it."""

@@ -155,6 +155,27 @@ class TestStrays:
         again = Host(storage=host.storage)
         assert again.follow(epoch=6).local_log().recovery_report.bytes_cut == len(data)
 
+    @pytest.mark.parametrize("operation", ["open", "sync_dir", "write", "rename", "list"])
+    @pytest.mark.parametrize("error", [errno.EMFILE, errno.EIO])
+    def test_a_return_that_fails_is_tried_again(self, operation: str, error: int) -> None:
+        """No empty log takes its place, and its records are not set aside for good."""
+        for after in range(50):
+            host = Host()
+            host.lead()
+            host.append(3)
+            full(host)
+            fault = host.storage.fail(operation, f"/logs/{TP}*", error=error, after=after)
+            response = host.order(host.change(epoch=6, leader=2))
+            if not fault.struck:
+                break
+            if dict(response.partitions)[TP] is ErrorCode.KAFKA_STORAGE_ERROR:
+                host.log_manager.crash()
+                host = Host(storage=host.storage)
+            assert host.follow(epoch=6).local_log().log_end_offset == 3, after
+            assert not directories(host, "-stray")
+            host.log_manager.crash()
+        assert not fault.struck
+
     def test_it_does_not_come_back_for_another_topic(self) -> None:
         host = Host()
         host.lead()
