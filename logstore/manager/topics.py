@@ -292,6 +292,7 @@ class Topics:
         log_dir, tp = birth.log_dir, birth.tp
         if birth.unborn:
             self._storage.rename(birth.unborn, log_dir.directory_of(tp))
+            birth.unborn = ""  # another try may take that path
         birth.log = self._opener.create(log_dir, tp, self._configs.of(tp.topic))
 
     def _give_up(self, birth: _Birth, error: Exception) -> None:
@@ -304,6 +305,8 @@ class Topics:
         if failure is not error:
             failure.__cause__ = error
         birth.fail(failure)
+        if birth.unborn:
+            self._pending.add([(0, birth.unborn)])
         self._leave_nothing(log_dir, birth.tp)
         if isinstance(failure, StorageFailedError) and concern_of(error) is Concern.DIRECTORY:
             self._directories.fail(log_dir.path, failure)  # as Kafka: there would be no retry
@@ -357,8 +360,8 @@ class Topics:
         target = posixpath.join(log_dir.path, name)
         try:
             self._storage.rename(log_dir.directory_of(tp), target)
-            self._storage.sync_dir(log_dir.path)
             self._pending.add([(0, target)])
+            self._storage.sync_dir(log_dir.path)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -631,16 +634,16 @@ class Topics:
 
     def _rename_deleted(self, log_dir: LogDir, delays: Mapping[TopicPartition, int]) -> None:
         """``delays`` in ms until the files may be removed."""
-        targets = []
+        now = self._opener.clock.wall_ms()
         for tp, delay_ms in delays.items():
             name = filenames.delete_dir_name(tp, self._opener.random_id())
             target = posixpath.join(log_dir.path, name)
+            if self._storage.info(log_dir.directory_of(tp)) is None:
+                continue  # somebody was faster
             self._storage.rename(log_dir.directory_of(tp), target)
-            targets.append((delay_ms, target))
+            self._pending.add([(now + delay_ms, target)])
         self._storage.sync_dir(log_dir.path)
         log_dir.offsets.drop(delays.keys())
-        now = self._opener.clock.wall_ms()
-        self._pending.add((now + delay_ms, target) for delay_ms, target in targets)
 
     # -- configuration -------------------------------------------------------------------------
 
