@@ -54,6 +54,7 @@ from logstore.storage.base import File
 logger = get_logger(__name__)
 
 MAX_PARTITIONS = 2**31 - 1
+BIRTHS_AT_ONCE = 50  # each has open files
 P = ParamSpec("P")
 T = TypeVar("T")
 Made = tuple[LogDir, ReplicaLog]
@@ -207,11 +208,19 @@ class Topics:
     def _make_all(self, births: Sequence[_Birth]) -> None:
         """Create empty logs that cannot be found yet, each in its directory.
 
-        All are written, then all are synced, so that the disk has to stop only a few times. A
+        Many are written, then they are synced, so that the disk has to stop only a few times. A
         directory gets its final name once it durably has the topic id and the configuration; the
         names are durable on return. What failed has an error, and leaves nothing.
         """
         self._drop_entries(births)
+        for begin in range(0, len(births), BIRTHS_AT_ONCE):
+            self._make(births[begin : begin + BIRTHS_AT_ONCE])
+        self._at_homes(births, lambda log_dir, tps: self._storage.sync_dir(log_dir.path))
+        for each in births:
+            if each.error is None and each.log_dir.failure is not None:  # over another log
+                self._give_up(each, each.log_dir.failure)
+
+    def _make(self, births: Sequence[_Birth]) -> None:
         try:
             for stage in (self._write, self._sync, self._open):
                 sound = [each for each in births if each.error is None]
@@ -223,10 +232,6 @@ class Topics:
         finally:
             for each in births:
                 each.close_files()
-        self._at_homes(births, lambda log_dir, tps: self._storage.sync_dir(log_dir.path))
-        for each in births:
-            if each.error is None and each.log_dir.failure is not None:  # over another log
-                self._give_up(each, each.log_dir.failure)
 
     def _drop_entries(self, births: Iterable[_Birth]) -> None:
         """Drop what the checkpoints have under the names of new logs, once for each directory."""
