@@ -229,7 +229,11 @@ class LogDir:
         self.strays.setdefault(name.rpartition(".")[0], []).append(name)
 
     def stray_of(self, tp: TopicPartition, topic_id: uuid.UUID) -> str | None:
-        """The name of the log of this partition and topic that was set aside, if there is one."""
+        """The name of the log of this partition and topic that was set aside, if there is one.
+
+        Raises:
+            CheckpointFailedError: the medium refused, so it is not known.
+        """
         prefix = filenames.stray_dir_name(tp, topic_id.hex).rpartition(".")[0]
         for name in self.strays.get(prefix, ()):
             if topic_id_in(posixpath.join(self.path, name), self._storage) == topic_id:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import posixpath
 import uuid
+from contextlib import suppress
 from typing import NamedTuple
 
-from checkpoints.errors import CheckpointError
+from checkpoints.errors import CheckpointError, MalformedCheckpointError
 from checkpoints.meta_properties import META_PROPERTIES, MetaProperties, MetaPropertiesFile
 from checkpoints.partition_metadata import PARTITION_METADATA, PartitionMetadataFile
 from logstore.common.errors import InvalidTopicError
@@ -41,14 +42,21 @@ def peek(path: str, storage: Storage) -> DirectoryContent:
         except InvalidTopicError:
             continue
         if not parsed.suffix:
-            logs[parsed.topic_partition] = topic_id_in(posixpath.join(path, entry.name), storage)
+            topic_id = None
+            with suppress(CheckpointError):
+                topic_id = topic_id_in(posixpath.join(path, entry.name), storage)
+            logs[parsed.topic_partition] = topic_id
     return DirectoryContent(meta, logs)
 
 
 def topic_id_in(directory: str, storage: Storage) -> uuid.UUID | None:
-    """The topic id of a partition's directory; None without one that can be read."""
+    """The topic id of a partition's directory; None without one that makes sense.
+
+    Raises:
+        CheckpointFailedError: the medium refused.
+    """
     try:
         found = PartitionMetadataFile(posixpath.join(directory, PARTITION_METADATA), storage).read()
-    except CheckpointError:
+    except MalformedCheckpointError:
         return None
     return None if found is None else found.topic_id

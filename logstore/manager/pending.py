@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable
 
 from checkpoints.loggers import get_logger
@@ -28,13 +29,21 @@ class PendingDeletes:
             self._pending += deletes
 
     def purge(self, now_ms: int) -> int:
-        """Remove what is due. Returns how many. A failed removal is tried again a minute later."""
+        """Remove what is due. Returns how many. A failed removal is tried again a minute later.
+
+        First their names are durable: no power cut leaves part of a log under its former name.
+        """
         with self._lock:
             due = [path for when, path in self._pending if when <= now_ms]
             self._pending = [entry for entry in self._pending if entry[0] > now_ms]
         removed = 0
+        synced: set[str] = set()
         for path in due:
+            parent = posixpath.dirname(path)
             try:
+                if parent not in synced:
+                    self._storage.sync_dir(parent)
+                    synced.add(parent)
                 self._storage.remove_tree(path)
                 removed += 1
             except FileNotFoundError:

@@ -54,6 +54,7 @@ from logstore.storage.base import File
 logger = get_logger(__name__)
 
 MAX_PARTITIONS = 2**31 - 1
+BIRTHS_AT_ONCE = 50  # each has open files
 P = ParamSpec("P")
 T = TypeVar("T")
 Made = tuple[LogDir, ReplicaLog]
@@ -207,11 +208,19 @@ class Topics:
     def _make_all(self, births: Sequence[_Birth]) -> None:
         """Create empty logs that cannot be found yet, each in its directory.
 
-        All are written, then all are synced, so that the disk has to stop only a few times. A
+        Many are written, then they are synced, so that the disk has to stop only a few times. A
         directory gets its final name once it durably has the topic id and the configuration; the
         names are durable on return. What failed has an error, and leaves nothing.
         """
         self._drop_entries(births)
+        for begin in range(0, len(births), BIRTHS_AT_ONCE):
+            self._make(births[begin : begin + BIRTHS_AT_ONCE])
+        self._at_homes(births, lambda log_dir, tps: self._storage.sync_dir(log_dir.path))
+        for each in births:
+            if each.error is None and each.log_dir.failure is not None:  # over another log
+                self._give_up(each, each.log_dir.failure)
+
+    def _make(self, births: Sequence[_Birth]) -> None:
         try:
             for stage in (self._write, self._sync, self._open):
                 sound = [each for each in births if each.error is None]
@@ -223,10 +232,6 @@ class Topics:
         finally:
             for each in births:
                 each.close_files()
-        self._at_homes(births, lambda log_dir, tps: self._storage.sync_dir(log_dir.path))
-        for each in births:
-            if each.error is None and each.log_dir.failure is not None:  # over another log
-                self._give_up(each, each.log_dir.failure)
 
     def _drop_entries(self, births: Iterable[_Birth]) -> None:
         """Drop what the checkpoints have under the names of new logs, once for each directory."""
@@ -292,6 +297,7 @@ class Topics:
         log_dir, tp = birth.log_dir, birth.tp
         if birth.unborn:
             self._storage.rename(birth.unborn, log_dir.directory_of(tp))
+            birth.unborn = ""  # another try may take that path
         birth.log = self._opener.create(log_dir, tp, self._configs.of(tp.topic))
 
     def _give_up(self, birth: _Birth, error: Exception) -> None:
@@ -304,6 +310,8 @@ class Topics:
         if failure is not error:
             failure.__cause__ = error
         birth.fail(failure)
+        if birth.unborn:
+            self._pending.add([(0, birth.unborn)])
         self._leave_nothing(log_dir, birth.tp)
         if isinstance(failure, StorageFailedError) and concern_of(error) is Concern.DIRECTORY:
             self._directories.fail(log_dir.path, failure)  # as Kafka: there would be no retry
@@ -314,7 +322,7 @@ class Topics:
         It is scanned as after a crash. None if there is none, or the caller owns the topics.
         """
         for log_dir in self._directories.live() if self._opener.replicated else ():
-            name = log_dir.stray_of(tp, topic_id)
+            name = self._guarded(log_dir, log_dir.stray_of, tp, topic_id)
             if name is None:
                 continue
             log = self._guarded(log_dir, self._bring_back, log_dir, name, tp)
@@ -329,9 +337,14 @@ class Topics:
         self._clear_the_way(log_dir, tp)
         logger.warning("%s has a place here again and becomes %s", aside, directory)
         self._storage.rename(aside, directory)
-        self._storage.sync_dir(log_dir.path)
+        try:
+            self._storage.sync_dir(log_dir.path)
+            log = self._opener.load(log_dir, tp, self._configs.of(tp.topic), clean=False)
+        except Exception:  # the next try finds it again, and makes no empty log in its place
+            self._storage.rename(directory, aside)
+            raise
         log_dir.strays[name.rpartition(".")[0]].remove(name)
-        return self._opener.load(log_dir, tp, self._configs.of(tp.topic), clean=False)
+        return log
 
     def _unborn(self, log_dir: LogDir, tp: TopicPartition, topic_id: uuid.UUID | None) -> str:
         """The path of a directory that waits for its name. It is removed if it never gets it."""
@@ -352,8 +365,8 @@ class Topics:
         target = posixpath.join(log_dir.path, name)
         try:
             self._storage.rename(log_dir.directory_of(tp), target)
-            self._storage.sync_dir(log_dir.path)
             self._pending.add([(0, target)])
+            self._storage.sync_dir(log_dir.path)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -626,16 +639,16 @@ class Topics:
 
     def _rename_deleted(self, log_dir: LogDir, delays: Mapping[TopicPartition, int]) -> None:
         """``delays`` in ms until the files may be removed."""
-        targets = []
+        now = self._opener.clock.wall_ms()
         for tp, delay_ms in delays.items():
             name = filenames.delete_dir_name(tp, self._opener.random_id())
             target = posixpath.join(log_dir.path, name)
+            if self._storage.info(log_dir.directory_of(tp)) is None:
+                continue  # somebody was faster
             self._storage.rename(log_dir.directory_of(tp), target)
-            targets.append((delay_ms, target))
+            self._pending.add([(now + delay_ms, target)])
         self._storage.sync_dir(log_dir.path)
         log_dir.offsets.drop(delays.keys())
-        now = self._opener.clock.wall_ms()
-        self._pending.add((now + delay_ms, target) for delay_ms, target in targets)
 
     # -- configuration -------------------------------------------------------------------------
 

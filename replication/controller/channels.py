@@ -384,7 +384,8 @@ class BrokerChannel:
         if self._refused:
             return  # their pause will end
         if not refused:
-            self._refusals = 0
+            if not self._roles and not self._stops:  # the last piece of all that is asked again
+                self._refusals = 0
             return
         self._refused = True
         self._refusals += 1

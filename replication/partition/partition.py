@@ -138,7 +138,7 @@ class Partition(LeaderReplica, FollowerReplica):
         if not entries:
             return
         last, start = entries[-1]
-        if last > MAX_EPOCH_OF_A_LOG:
+        if last > max(leader_epoch, MAX_EPOCH_OF_A_LOG):
             raise KafkaStorageError(
                 f"{self.tp}: its log names leader epoch {last}, above {MAX_EPOCH_OF_A_LOG}: no "
                 "cluster gets there, so the replica is not served"

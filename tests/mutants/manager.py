@@ -17,6 +17,7 @@ from logstore.manager.offsets import (
     moved_start,
     recovery_point,
 )
+from logstore.manager.topic_configs import TopicConfigs
 from logstore.manager.topics import Topics
 from logstore.testing import FaultyStorage
 from tests.mutants import MonkeyPatch, mutant
@@ -67,7 +68,7 @@ def entries_without_a_directory_believed(patch: MonkeyPatch) -> None:
     patch.setattr(Topics, "_drop_entries", lambda self, births: None)
 
 
-@mutant(lives=61)
+@mutant(lives=69)
 def entries_kept_when_a_log_begins_anew(patch: MonkeyPatch) -> None:
     patch.setattr(OffsetCheckpoints, "begin_anew", lambda self, tp, start: None)
 
@@ -99,7 +100,7 @@ def high_watermarks_kept_after_a_cut(patch: MonkeyPatch) -> None:
     patch.setattr(OffsetCheckpoints, "_lower_locked", mutant)
 
 
-@mutant(lives=25)
+@mutant(lives=225)
 def recovery_points_before_log_starts(patch: MonkeyPatch) -> None:
     def mutant(self: OffsetCheckpoints, logs: Any) -> Any:
         with self._lock:
@@ -123,7 +124,7 @@ def log_starts_never_dropped(patch: MonkeyPatch) -> None:
     patch.setattr(OffsetCheckpoints, "_keep_locked", mutant)
 
 
-@mutant(lives=3)
+@mutant(lives=17)
 def deletion_not_durable(patch: MonkeyPatch) -> None:
     rename = Topics._rename_deleted
 
@@ -180,7 +181,7 @@ def creations_not_announced(patch: MonkeyPatch) -> None:
     patch.setattr(CreationFiles, "begin", lambda self, creation: None)
 
 
-@mutant(lives=2)
+@mutant(lives=9)
 def creations_announced_for_ever(patch: MonkeyPatch) -> None:
     patch.setattr(CreationFiles, "end", lambda self, creation: None)
 
@@ -196,6 +197,7 @@ def end_of_a_creation_not_durable(patch: MonkeyPatch) -> None:
 @mutant(lives=1)
 def configuration_not_stored(patch: MonkeyPatch) -> None:
     patch.setattr(TopicPropertiesFile, "write", lambda self, properties: None)
+    patch.setattr(TopicConfigs, "stored", lambda self, topic: None)
 
 
 @mutant(lives=86)

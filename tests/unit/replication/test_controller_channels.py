@@ -460,3 +460,35 @@ def test_the_first_of_all_pieces_names_all_topics() -> None:
     wire.answer()
     assert not wire.is_full()
     assert len(wire.waiting()[1]) == 1
+
+
+def test_one_that_is_refused_again_and_again_does_not_keep_a_broker_busy() -> None:
+    """All is asked again after pauses that grow, though the other pieces are accepted; between
+    them the metadata of new partitions gets its turn."""
+    wire = Wire()
+    tps = [TopicPartition("t", number) for number in range(4 * PIECE)]
+    wire.context.put_topic("t", TopicAssignment(A, {tp.partition: (2,) for tp in tps}), 0)
+    for tp in tps:
+        wire.context.put(tp, PartitionRegistration((2,), (2,), 2, 4, 4))
+    wire.channel.tell_all_roles()
+    wire.channel.send()
+    wire.channel.update_metadata(at(TopicPartition("new", 0), 0))
+    pieces = told = 0
+    for _ in range(600):  # a minute of a broker that takes 100 ms for each request
+        wire.runtime.advance(100)
+        if not wire.transport.sent:
+            continue
+        kind, epochs = wire.waiting()
+        if kind is METADATA:
+            told += 1
+            wire.answer()
+            continue
+        pieces += 1
+        codes = dict.fromkeys(epochs, ErrorCode.NONE) | {
+            tp: ErrorCode.REPLICA_NOT_AVAILABLE for tp in epochs if tp == tps[0]
+        }
+        wire.transport.reply(LeaderAndIsrResponse(ErrorCode.NONE, tuple(codes.items())))
+        wire.runtime.run_until_idle()
+    assert told
+    assert pieces < 100
+    wire.channel.close()

@@ -118,6 +118,22 @@ class TestBroker:
         host.lead(epoch=5)
         _restarted(host).lead(epoch=5)
 
+    @for_each("leader, again", [(1, 2), (2, 2), (1, 1), (2, 1)])
+    def test_elections_go_on_above_the_largest_that_a_log_may_bring(
+        self, leader: int, again: int
+    ) -> None:
+        """R-181: it was outranked, and what this cluster elected itself is no damage."""
+        above = MAX_EPOCH_OF_A_LOG + 1
+        host = self.with_epoch(MAX_EPOCH_OF_A_LOG)
+        host.lead(epoch=above)
+        host.append()
+        host = _restarted(host)
+        if leader == 2:
+            host.follow(epoch=above)
+        response = host.order(host.change(epoch=above + 1, leader=again))
+        assert response.partitions == ((TP, ErrorCode.NONE),)
+        assert not host.failed_directories
+
     def test_one_log_with_an_impossible_epoch_does_not_stop_the_others(self) -> None:
         other = TopicPartition("others", 0)
         again = self.with_epoch(2**31 - 1)

@@ -7,7 +7,7 @@ import errno
 import threading
 import uuid
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -15,13 +15,20 @@ from checkpoints.offset_checkpoint import HIGH_WATERMARK, OffsetCheckpoint
 from checkpoints.types import TopicPartition
 from logstore.manager import LogManager
 from logstore.testing import SimulatedCrash
+from logstore.testing.faulty import FOREVER
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import InconsistentClusterIdError
-from replication.common.messages import ProducePartition, ProduceRequest, ProduceResponse
+from replication.common.messages import (
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    StopReplicaPartition,
+    StopReplicaRequest,
+)
 from replication.common.state import TopicAssignment
 from replication.decisions.strays import Belonging, belonging
 from tests.support.builders import batch
-from tests.support.replica_managers import TOPIC_ID, TP, Host
+from tests.support.replica_managers import EPOCH, TOPIC_ID, TP, Host
 from tests.support.replication import ManualRuntime
 from tests.support.until import patience
 
@@ -155,6 +162,27 @@ class TestStrays:
         again = Host(storage=host.storage)
         assert again.follow(epoch=6).local_log().recovery_report.bytes_cut == len(data)
 
+    @pytest.mark.parametrize("operation", ["open", "sync_dir", "write", "rename", "list"])
+    @pytest.mark.parametrize("error", [errno.EMFILE, errno.EIO])
+    def test_a_return_that_fails_is_tried_again(self, operation: str, error: int) -> None:
+        """No empty log takes its place, and its records are not set aside for good."""
+        for after in range(50):
+            host = Host()
+            host.lead()
+            host.append(3)
+            full(host)
+            fault = host.storage.fail(operation, f"/logs/{TP}*", error=error, after=after)
+            response = host.order(host.change(epoch=6, leader=2))
+            if not fault.struck:
+                break
+            if dict(response.partitions)[TP] is ErrorCode.KAFKA_STORAGE_ERROR:
+                host.log_manager.crash()
+                host = Host(storage=host.storage)
+            assert host.follow(epoch=6).local_log().log_end_offset == 3, after
+            assert not directories(host, "-stray")
+            host.log_manager.crash()
+        assert not fault.struck
+
     def test_it_does_not_come_back_for_another_topic(self) -> None:
         host = Host()
         host.lead()
@@ -279,6 +307,42 @@ class TestStrays:
         assert len(directories(host, "-stray")) == 1
 
 
+class TestStops:
+    TPS = tuple(TopicPartition("orders", number) for number in range(4))
+
+    def host(self) -> Host:
+        host = Host()
+        host.order(*(host.change(tp) for tp in self.TPS))
+        return host
+
+    def stop(self, host: Host) -> set[ErrorCode]:
+        stops = (StopReplicaPartition(tp, -2, delete=True, topic_id=TOPIC_ID) for tp in self.TPS)
+        response = host.control(StopReplicaRequest(3, 1, EPOCH + 1, tuple(stops)))
+        return {code for _, code in response.partitions}
+
+    @pytest.mark.parametrize("mode", ["all_kept", "all_lost"])
+    def test_one_shortage_does_not_keep_the_space_of_all(self, mode: Literal["all_lost"]) -> None:
+        """What has got its last name is removed, but not before that name is durable."""
+        host = self.host()
+        host.storage.fail("sync_dir", "/logs", error=errno.EMFILE, times=FOREVER)
+        assert self.stop(host) == {ErrorCode.KAFKA_STORAGE_ERROR}
+        assert self.stop(host) == {ErrorCode.NONE}
+        host.runtime.advance(61_000)
+        assert len(directories(host, "-delete")) == 4
+        host.storage.heal()
+        host.runtime.advance(121_000)
+        assert not directories(host)
+        host.storage.crash(mode=mode)
+        assert directories(host) == directories(host, "-delete")  # a start removes them
+
+    def test_a_log_that_somebody_removed_does_not_hold_up_the_others(self) -> None:
+        host = self.host()
+        host.storage.remove_tree("/logs/orders-2")
+        assert self.stop(host) == {ErrorCode.NONE}
+        host.runtime.advance(120_000)
+        assert not directories(host)
+
+
 class TestShortage:
     def test_a_role_that_met_a_shortage_is_asked_for_again(self) -> None:
         """Its disk is well: it is not offline, and takes the role the next time."""
@@ -293,6 +357,20 @@ class TestShortage:
         assert len(host.log_manager.live_directories) == 1
         assert host.order(host.change()).partitions == ((TP, ErrorCode.NONE),)
         assert host.partition().is_leader
+
+    @pytest.mark.parametrize("operation", ["open", "rename", "sync", "sync_dir", "write", "list"])
+    def test_tries_that_fail_leave_nothing_behind(self, operation: str) -> None:
+        """The controller asks again and again, until there are descriptors."""
+        host = Host()
+        host.storage.fail(operation, f"/logs/{TP}*", error=errno.EMFILE, times=FOREVER)
+        for _ in range(4):
+            response = host.order(host.change(), host.change(OTHER))
+            assert dict(response.partitions)[TP] is ErrorCode.REPLICA_NOT_AVAILABLE
+            host.runtime.advance(40_000)
+        host.storage.heal()
+        host.runtime.advance(120_000)
+        assert directories(host) == [str(OTHER)]
+        assert host.lead().local_log().topic_id == TOPIC_ID
 
     def test_the_former_role_stays_meanwhile(self) -> None:
         host = Host()
