@@ -62,6 +62,7 @@ class MetadataWaits:
         self._runtime = runtime
         self._actor = runtime.actor(f"metadata-waits-{broker_id}")
         self._waits: dict[_Wait, None] = {}  # of the actor
+        self._is_due = False  # a look, which sees all updates before it
         metadata.watch(self._updated)
 
     def until(
@@ -73,10 +74,9 @@ class MetadataWaits:
     def _begin(self, wait: _Wait, timeout_ms: int) -> None:
         # First among the others, then the look: an update in between is seen by one of them.
         self._waits[wait] = None
-        self._look()
-        if wait not in self._waits:
-            return
-        if timeout_ms <= 0:
+        if wait.condition():
+            self._end(wait, True)
+        elif timeout_ms <= 0:
             self._end(wait, False)
         else:
             wait.timer = self._runtime.call_later(
@@ -84,10 +84,12 @@ class MetadataWaits:
             )
 
     def _updated(self) -> None:
-        if self._waits:
+        if self._waits and not self._is_due:
+            self._is_due = True
             self._actor.post(self._look)
 
     def _look(self) -> None:
+        self._is_due = False  # first: what is updated from here on may not be seen
         for wait in [*self._waits]:
             if wait.condition():
                 self._end(wait, True)
