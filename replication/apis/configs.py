@@ -10,6 +10,7 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from logstore.common.config import LogConfig, Properties
+from replication.apis.common import waits
 from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
 from replication.apis.common.topic_names import is_valid, missing_code
 from replication.apis.common.waits import Gathering, MetadataWaits, silence_of
@@ -413,6 +414,8 @@ class ConfigsApi:
             refusal = self._refusal(*key, changes)
             if counts[key] > 1:
                 refusal = TopicResponse(ErrorCode.INVALID_REQUEST, "a resource twice")
+            elif at >= waits.MAX_CHANGES:
+                refusal = refusal or waits.TOO_MANY
             if refusal is not None or changes is None:
                 take(at, refusal)
                 continue

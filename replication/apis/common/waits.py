@@ -8,10 +8,17 @@ from typing import Generic, TypeVar
 
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
+from replication.common.messages import TopicResponse
 from replication.common.runtime import Cancellable, Runtime
 from replication.replica_manager.metadata_cache import MetadataCache
 
 T = TypeVar("T")
+
+MAX_CHANGES = 10_000
+"""How many topics one request changes, while others wait for the controller (W-237)."""
+TOO_MANY = TopicResponse(
+    ErrorCode.POLICY_VIOLATION, f"one request has at most {MAX_CHANGES} topics changed"
+)
 
 
 class Gathering(Generic[T]):
