@@ -10,6 +10,7 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from logstore.common.config import LogConfig, Properties
+from replication.apis.common import waits
 from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
 from replication.apis.common.topic_names import is_valid, missing_code
 from replication.apis.common.waits import Gathering, MetadataWaits, silence_of
@@ -30,6 +31,10 @@ from replication.protocol import messages as wire
 
 MAX_DESCRIBED = 10_000
 """How many resources one answer describes, each in some 8 KB."""
+
+SHOWN_WITHIN_MS = 5000
+"""How long an alteration waits to be shown. One that somebody undid at once never is, and most
+clients give up after 30 s."""
 
 
 class ResourceType(IntEnum):
@@ -363,7 +368,7 @@ class ConfigsApi:
         done: Any,
         kind: Any,
     ) -> None:
-        """Answered when this broker shows the changes.
+        """Answered when this broker shows the changes, or after ``SHOWN_WITHIN_MS``.
 
         A client that describes the topic next finds what it altered, and AlterConfigs, which drops
         what it does not name, knows what there is to drop.
@@ -398,7 +403,7 @@ class ConfigsApi:
                 return
             self._waits.until(
                 lambda: _shows(before[at], self._metadata.topic_config(topic), changes),
-                self._broker.config.request_timeout_ms,
+                SHOWN_WITHIN_MS,
                 lambda _: take(at, answer),
             )
 
@@ -409,6 +414,8 @@ class ConfigsApi:
             refusal = self._refusal(*key, changes)
             if counts[key] > 1:
                 refusal = TopicResponse(ErrorCode.INVALID_REQUEST, "a resource twice")
+            elif at >= waits.MAX_CHANGES:
+                refusal = refusal or waits.TOO_MANY
             if refusal is not None or changes is None:
                 take(at, refusal)
                 continue

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
+from replication.apis.common import waits
 from replication.apis.common.config import ApisConfig
 from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
 from replication.apis.common.topic_names import TopicNameOrId, is_valid
@@ -85,6 +86,8 @@ class TopicsApi:
         for at, request in enumerate(requests):
             if isinstance(request, TopicResponse):
                 gathering.take(at, request)
+            elif at >= waits.MAX_CHANGES:
+                gathering.take(at, waits.TOO_MANY)
             else:
                 wait_ms = max(LEAST_ASK_MS, timeout_ms)
                 self._broker.ask_controller(request, partial(take, at), wait_ms)

@@ -274,8 +274,8 @@ class TransactionApis:
         partition takes the marker as if the coordinator had sent it (W-155).
 
         Each partition has its own answer. A marker is refused if no coordinator can have sent it,
-        if it is for the coordinators' own topic, or if a client gives it a coordinator epoch that
-        would fence the real coordinator (W-212).
+        if it is for the coordinators' own topic, or if a client gives it an epoch that would fence
+        the real coordinator or the producer (W-212).
         """
         is_client = not received.connection.listener.is_inter_broker
         answers: list[dict[TopicPartition, ErrorCode]] = []
@@ -288,7 +288,7 @@ class TransactionApis:
             ]
             refused = _refused_markers(marker, tps)
             for tp in tps if is_client else ():
-                if marker.coordinator_epoch > self._coordinator_epoch(tp, marker.producer_id):
+                if self._is_ahead(marker, tp):
                     refused.setdefault(tp, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
             answers.append(refused)
             rest = tuple(tp for tp in dict.fromkeys(tps) if tp not in refused)
@@ -310,13 +310,17 @@ class TransactionApis:
 
         self._broker.handle(WriteTxnMarkersRequest(tuple(wanted.values())), answered)
 
-    def _coordinator_epoch(self, tp: TopicPartition, producer_id: int) -> int:
-        """That of the latest marker in a partition, as DescribeProducers shows it to operators;
-        0 without any, which they use then."""
+    def _is_ahead(
+        self, marker: wire.WriteTxnMarkersRequest.WritableTxnMarker, tp: TopicPartition
+    ) -> bool:
+        """Whether an epoch is above the one in the partition, as DescribeProducers shows it to
+        operators; 0 without any, which they use then."""
         partition = self._broker.replica_manager.partitions.get(tp)
         log = None if partition is None else partition.log
-        known = None if log is None else log.producers.producers.get(producer_id)
-        return 0 if known is None else max(0, known.coordinator_epoch)
+        known = None if log is None else log.producers.producers.get(marker.producer_id)
+        epochs = (0, 0) if known is None else (known.producer_epoch, known.coordinator_epoch)
+        asked = marker.producer_epoch, marker.coordinator_epoch
+        return any(each > max(0, last) for each, last in zip(asked, epochs, strict=True))
 
     # -- for people who look ---------------------------------------------------------------------
 

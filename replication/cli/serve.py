@@ -114,7 +114,7 @@ def serve(
         credentials = None if users is None else UserCredentials(_users(users))
         kafka = start(
             directory,
-            listeners=_listeners(listen, brokers),
+            listeners=_listeners(listen),
             brokers=brokers,
             config=ServerConfig.from_properties(parse_pairs(pairs)),
             exposure=Exposure(advertise, allow_plaintext, credentials),
@@ -158,30 +158,23 @@ def _url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
-def _address(option: str, text: str, brokers: int = 1) -> tuple[str, int]:
+def _address(option: str, text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     is_port = port.isascii() and port.isdigit() and len(port) <= 5
     if not colon or not is_port or int(port) > MAX_PORT:
         fail(f"{option} {printable(text)}: give HOST:PORT")
-    _check_ports(text, int(port), brokers)
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def _check_ports(text: str, port: int, brokers: int) -> None:
-    if port and port + brokers - 1 > MAX_PORT:
-        fail(f"{printable(text)}: there are not {brokers} ports from there on")
-
-
-def _listeners(text: str, brokers: int) -> list[Listener]:
+def _listeners(text: str) -> list[Listener]:
     from replication.network import Listener, parse_listeners
 
     found = []
     for part in text.split(","):
         if "://" in part:
             (listener,) = parse_listeners(part)
-            _check_ports(part, listener.port, brokers)
         else:
-            listener = Listener("PLAINTEXT", *_address("--listen", part, brokers))
+            listener = Listener("PLAINTEXT", *_address("--listen", part))
         found.append(listener)
     if len({listener.name for listener in found}) < len(found):
         fail(f"--listen {printable(text)}: one listener for each protocol")

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from logstore.common.errors import ConfigError
 
+MAX_PORT = 65_535
+
 
 class SecurityProtocol(Enum):
     """Kafka's names."""
@@ -65,26 +67,33 @@ def parse_listeners(
         ConfigError: malformed, a name twice, or a name without a protocol.
     """
     listeners = tuple(
-        _parse_listener(part.strip(), protocols or {}) for part in text.split(",") if part.strip()
+        Listener(name, host, port, (protocols or {}).get(name) or _protocol(name))
+        for name, (host, port) in parse_addresses("listeners", text).items()
     )
     if not listeners:
         raise ConfigError(f"listeners = {text!r} names no listener")
-    names = [listener.name for listener in listeners]
-    if len(set(names)) < len(names):
-        raise ConfigError(f"listeners = {text!r} uses a name twice")
     return listeners
 
 
-def _parse_listener(text: str, protocols: Mapping[str, SecurityProtocol]) -> Listener:
-    name, separator, address = text.partition("://")
-    host, _, port = address.rpartition(":")
-    is_port = port.isascii() and port.isdigit() and int(port) < 1 << 16
-    if not (separator and name and is_port):
-        raise ConfigError(f"{text!r} is not NAME://host:port")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    protocol = protocols.get(name) or _protocol(name)
-    return Listener(name, host, int(port), protocol)
+def parse_addresses(key: str, text: str) -> dict[str, tuple[str, int]]:
+    """Host and port by the name of the listener, of ``listeners`` or a key like it.
+
+    Raises:
+        ConfigError: malformed, or a name twice.
+    """
+    found: dict[str, tuple[str, int]] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, separator, address = part.partition("://")
+        host, _, port = address.rpartition(":")
+        is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= MAX_PORT
+        if not (separator and name and is_port):
+            raise ConfigError(f"{part!r} is not NAME://host:port")
+        if name in found:
+            raise ConfigError(f"{key} = {text!r} uses a name twice")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        found[name] = host, int(port)
+    return found
 
 
 def parse_protocol_map(text: str) -> dict[str, SecurityProtocol]:
@@ -120,6 +129,16 @@ def with_inter_broker(listeners: Sequence[Listener], name: str) -> list[Listener
     if name and not any(each.is_inter_broker for each in marked):
         raise ConfigError(f"inter.broker.listener.name = {name!r} is none of the listeners")
     return marked
+
+
+def check_ports(address: str, port: int, brokers: int) -> None:
+    """The first broker has the port, and each next one the port after it.
+
+    Raises:
+        ConfigError: there are not so many.
+    """
+    if port and port + brokers - 1 > MAX_PORT:
+        raise ConfigError(f"{address}: there are not {brokers} ports from there on")
 
 
 def refuse_open_listeners(listeners: Iterable[Listener]) -> None:

@@ -14,7 +14,7 @@ from replication.common.config import ReplicationConfig
 from replication.common.topic_configs import THROTTLED
 from replication.coordinators.groups.config import GroupConfig
 from replication.coordinators.transactions.config import TransactionConfig
-from replication.network import NetworkConfig, parse_listeners
+from replication.network import NetworkConfig, parse_addresses
 
 UNSET = -1
 
@@ -32,7 +32,9 @@ class NodeConfig(Properties):
         self._check()
         if UNSET not in (self.node_id, self.broker_id) and self.node_id != self.broker_id:
             raise ConfigError(f"node.id = {self.node_id}, and broker.id = {self.broker_id}")
-        _ = self.advertised
+        for name, (host, port) in self.advertised.items():
+            if not host or not port:
+                raise ConfigError(f"advertised.listeners: {name} needs a host and a port")
 
     @property
     def first_id(self) -> int:
@@ -42,9 +44,7 @@ class NodeConfig(Properties):
     @property
     def advertised(self) -> dict[str, tuple[str, int]]:
         """Host and port by which clients reach the first broker, by the name of the listener."""
-        text = self.advertised_listeners
-        listeners = parse_listeners(text) if text else ()
-        return {each.name: (each.host, each.port) for each in listeners}
+        return parse_addresses("advertised.listeners", self.advertised_listeners)
 
 
 MOST_REPLICAS = 3

@@ -20,6 +20,7 @@ from replication.network import (
     NetworkServer,
     ReceivedRequest,
     Respond,
+    check_ports,
     with_inter_broker,
 )
 from replication.protocol import ApiKey
@@ -189,6 +190,9 @@ class FrontDoors:
         self._config = config._replace(network=config.network.with_absolute_paths())
         self._exposure = exposure
         listeners = with_inter_broker(listeners, config.network.inter_broker_listener_name)
+        bound = [(each.name, (each.host, each.port)) for each in listeners]
+        for name, (host, port) in [*bound, *config.node.advertised.items()]:
+            check_ports(f"{name}://{host}:{port}", port, len(broker_ids))
         self._listeners = {
             broker_id: [
                 listener._replace(port=listener.port and listener.port + at)
@@ -202,6 +206,12 @@ class FrontDoors:
             }
             for at, broker_id in enumerate(broker_ids)
         }
+        told = [each for own in self._advertised.values() for each in own.values()]
+        if len(set(told)) < len(told):
+            raise ConfigError(
+                "advertised.listeners: each next broker has the ports that follow, so that two "
+                "listeners have one address"
+            )
 
     def __call__(self, broker_id: int) -> KafkaServer:
         """See ``OpenFrontDoor``."""

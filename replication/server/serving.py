@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from logstore.common.config import MAX_INT
 from logstore.common.errors import ConfigError
 from logstore.storage.base import Storage
 from logstore.storage.broker_directories import broker_directories
@@ -142,6 +143,8 @@ def serve(
     if not isinstance(config, ServerConfig):
         config = ServerConfig.from_properties({**EMBEDDED, **(config or {})})
     first = config.node.first_id
+    if first > MAX_INT - brokers + 1:
+        raise ConfigError(f"node.id = {first}: there are not {brokers} ids from there on")
     broker_ids = range(first, first + brokers)
     if directory is not None:
         _check_ids(options.get("storage") or LocalStorage(), directory, broker_ids)

@@ -8,10 +8,17 @@ from typing import Generic, TypeVar
 
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
+from replication.common.messages import TopicResponse
 from replication.common.runtime import Cancellable, Runtime
 from replication.replica_manager.metadata_cache import MetadataCache
 
 T = TypeVar("T")
+
+MAX_CHANGES = 10_000
+"""How many topics one request changes, while others wait for the controller (W-237)."""
+TOO_MANY = TopicResponse(
+    ErrorCode.POLICY_VIOLATION, f"one request has at most {MAX_CHANGES} topics changed"
+)
 
 
 class Gathering(Generic[T]):
@@ -62,6 +69,7 @@ class MetadataWaits:
         self._runtime = runtime
         self._actor = runtime.actor(f"metadata-waits-{broker_id}")
         self._waits: dict[_Wait, None] = {}  # of the actor
+        self._is_due = False  # a look, which sees all updates before it
         metadata.watch(self._updated)
 
     def until(
@@ -73,10 +81,9 @@ class MetadataWaits:
     def _begin(self, wait: _Wait, timeout_ms: int) -> None:
         # First among the others, then the look: an update in between is seen by one of them.
         self._waits[wait] = None
-        self._look()
-        if wait not in self._waits:
-            return
-        if timeout_ms <= 0:
+        if wait.condition():
+            self._end(wait, True)
+        elif timeout_ms <= 0:
             self._end(wait, False)
         else:
             wait.timer = self._runtime.call_later(
@@ -84,10 +91,12 @@ class MetadataWaits:
             )
 
     def _updated(self) -> None:
-        if self._waits:
+        if self._waits and not self._is_due:
+            self._is_due = True
             self._actor.post(self._look)
 
     def _look(self) -> None:
+        self._is_due = False  # first: what is updated from here on may not be seen
         for wait in [*self._waits]:
             if wait.condition():
                 self._end(wait, True)

@@ -163,11 +163,54 @@ class TestMarkers:
         assert self._write(kafka, tp, (False, 5)) == [E.NONE]
         assert self._write(kafka, tp, (False, 6)) == [REFUSED]
 
+    def test_a_client_does_not_fence_a_producer_to_come(
+        self, kafka: ServedCluster, tp: TopicPartition
+    ) -> None:
+        """W-212. Ids are given in turn, so the next ones are known."""
+        for epoch in (1, 2**15 - 1):
+            assert self._write(kafka, tp, (False, 0), producer=(5, epoch)) == [REFUSED]
+        assert kafka.replica(tp, 0).log_end_offset == 0
+        with connect(kafka) as client:
+            records = batch(b"x", producer_id=5, producer_epoch=0, base_sequence=0)
+            assert produce(client, tp, records).error_code == E.NONE
+
+    def test_a_client_does_not_fence_a_transaction(
+        self, kafka: ServedCluster, tp: TopicPartition
+    ) -> None:
+        """W-212. Its coordinator could not write its own marker, and the transactional id would
+        wait for it for ever."""
+        name = new_name()
+        with connect(kafka) as client:
+            coordinator = find_coordinator(client, name, 1)
+        with connect(kafka, coordinator) as client, connect(kafka) as leader:
+            producer = WireProducer(kafka, client, name)
+            producer.init()
+            assert producer.add(tp) == [E.NONE]
+            records = batch(
+                b"x",
+                producer_id=producer.producer_id,
+                producer_epoch=producer.epoch,
+                base_sequence=0,
+                transactional=True,
+            )
+            assert produce(leader, tp, records, transactional_id=name).error_code == E.NONE
+            for version in (0, 2):
+                forged = producer.producer_id, producer.epoch + 1
+                written = self._write(
+                    kafka, tp, (False, 0), producer=forged, transaction_version=version
+                )
+                assert written == [REFUSED]
+            assert producer.end() == E.NONE
+            assert producer.init() == E.NONE  # the markers are there
+        assert len(kafka.consumer(tp, isolation="read_committed").read_to_end()) == 1
+
     @staticmethod
     def _write(
         kafka: ServedCluster,
         tp: TopicPartition,
         *markers: tuple[bool, int],
+        producer: tuple[int, int] = (5, 0),
+        transaction_version: int = 0,
         listener: str | None = None,
     ) -> list[int]:
         """Of one producer, committed or not, with a coordinator epoch."""
@@ -175,12 +218,12 @@ class TestMarkers:
         topics = (kind.WritableTxnMarkerTopic(tp.topic, (tp.partition,)),)
         request = kind(
             tuple(
-                kind.WritableTxnMarker(5, 0, committed, topics, epoch, 0)
+                kind.WritableTxnMarker(*producer, committed, topics, epoch, transaction_version)
                 for committed, epoch in markers
             )
         )
         with connect(kafka, listener=listener) as client:
-            response = client.ask(ApiKey.WRITE_TXN_MARKERS, 1, request)
+            response = client.ask(ApiKey.WRITE_TXN_MARKERS, 2, request)
         return [
             part.error_code
             for marker in response.markers

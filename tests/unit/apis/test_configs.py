@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from logstore.common.config import LogConfig
+from replication.apis import configs
 from replication.apis.configs import ConfigSource, ConfigType, ResourceType, _shows
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import AlterableConfig, AlterConfigOp
@@ -250,6 +251,22 @@ class TestItsOwnBroker:
             asking.join()
             assert codes == [ErrorCode.NONE]
             assert values(second, name) == {"retention.ms": "7"}
+
+    def test_does_not_show_it(self, kafka: ServedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Somebody undid it before this broker heard of it."""
+        monkeypatch.setattr(configs, "SHOWN_WITHIN_MS", 1)
+        name, hold = new_name(), threading.Event()
+        other = next(n for n in range(3) if n != kafka.controller_id)
+        with connect(kafka, other) as client:
+            create_topics(client, creatable(name))
+            requests = kafka.broker(other).replica_manager._control
+            requests._actor.post(lambda: hold.wait(30) and None)
+            try:
+                change = ("retention.ms", AlterConfigOp.SET, "7")
+                assert alter(client, name, change) == ErrorCode.NONE
+                assert values(client, name) == {}
+            finally:
+                hold.set()
 
     def test_a_change_that_changes_nothing_waits_for_nothing(
         self, kafka: ServedCluster, client: WireClient

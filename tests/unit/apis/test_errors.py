@@ -148,6 +148,7 @@ class Asking:
             return found[-1].error_code not in (
                 E.COORDINATOR_LOAD_IN_PROGRESS,
                 E.NOT_COORDINATOR,  # it has not taken its role yet
+                E.COORDINATOR_NOT_AVAILABLE,  # the other replica was stopped, and is not back yet
             )
 
         self.kafka.wait_until(ready, "the coordinator is ready")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from checkpoints.types import TopicPartition
+from replication.apis.common import waits
 from replication.apis.configs import ConfigSource
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import DeleteTopicRequest
@@ -330,3 +331,21 @@ def test_beside_a_busy_controller_admin_requests_time_out() -> None:
         finally:
             free.set()
         assert found == [ErrorCode.REQUEST_TIMED_OUT] * 3
+
+
+def test_only_so_many_are_changed(client: WireClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W-237. What is refused without the controller counts, too."""
+    monkeypatch.setattr(waits, "MAX_CHANGES", 2)
+    names = [new_name() for _ in range(3)]
+    one, two, many = ErrorCode.NONE, ErrorCode.INVALID_CONFIG, ErrorCode.POLICY_VIOLATION
+    bad = creatable(names[1], **{"segment.bytes": "1"})
+    asked = creatable(names[0]), bad, creatable(names[2])
+    assert codes_of(create(client, *asked)) == [one, two, many]
+    assert codes_of(create(client, *asked[2:])) == [ErrorCode.NONE]
+    resources = tuple(
+        wire.IncrementalAlterConfigsRequest.AlterConfigsResource(2, name, ()) for name in names
+    )
+    altered = client.ask(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, wire.IncrementalAlterConfigsRequest(resources, False)
+    )
+    assert codes_of(altered.responses) == [one, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, many]

@@ -44,10 +44,15 @@ class Waiting:
         self.metadata = MetadataCache(1)
         self.waits = MetadataWaits(1, self.runtime, self.metadata)
         self.holds = False
+        self.looks = 0
         self.found: list[bool] = []
 
+    def _look(self) -> bool:
+        self.looks += 1
+        return self.holds
+
     def until(self, timeout_ms: int) -> None:
-        self.waits.until(lambda: self.holds, timeout_ms, self.found.append)
+        self.waits.until(self._look, timeout_ms, self.found.append)
         self.runtime.run_until_idle()
 
     def update(self) -> None:
@@ -91,3 +96,21 @@ class TestMetadataWaits:
         w.holds = True
         w.update()
         assert w.found == [False]
+
+    def test_a_wait_that_begins_looks_at_itself_alone(self) -> None:
+        """W-237. A request may begin thousands of them."""
+        w = Waiting()
+        for _ in range(10):
+            w.until(1000)
+        assert w.looks == 10
+
+    def test_many_updates_have_one_look(self) -> None:
+        w = Waiting()
+        w.until(1000)
+        for _ in range(5):
+            w.metadata.update(UpdateMetadataRequest(1, 1, 1, (), ()))
+        w.runtime.run_until_idle()
+        assert w.looks == 2
+        w.holds = True
+        w.update()
+        assert w.found == [True]

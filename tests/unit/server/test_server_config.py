@@ -11,6 +11,7 @@ from replication.apis.configs import broker_configs
 from replication.network import Listener
 from replication.server.config import ServerConfig
 from replication.server.kafka_server import Exposure, FrontDoors, KafkaServer
+from replication.server.serving import serve
 
 ANYONE = Exposure(allow_plaintext=True)
 
@@ -103,6 +104,10 @@ def test_brokers_have_the_ids_and_addresses_that_they_are_given() -> None:
         {"node.id": "-2"},
         {"advertised.listeners": "here:9092"},
         {"advertised.listeners": "PLAINTEXT://here"},
+        {"advertised.listeners": "PLAINTEXT://here:0"},
+        {"advertised.listeners": "PLAINTEXT://:9092"},
+        {"advertised.listeners": "PLAINTEXT://here:" + "9" * 5000},
+        {"advertised.listeners": "A://here:1,A://here:2"},
     ],
 )
 def test_who_nobody_can_be(properties: dict[str, object]) -> None:
@@ -114,6 +119,34 @@ def test_what_is_advertised_is_a_listener() -> None:
     config = ServerConfig.from_properties({"advertised.listeners": "SSL://outside:1"})
     with pytest.raises(ConfigError, match="SSL"):
         FrontDoors([Listener("A")], [0], config)(0)
+
+
+def test_a_listener_of_any_name_is_advertised() -> None:
+    config = ServerConfig.from_properties({"advertised.listeners": "OUTSIDE://outside:29092"})
+    server = FrontDoors([Listener("OUTSIDE")], [0], config)(0)
+    server.close(0)
+    assert [(each.host, each.port) for each in server.endpoints] == [("outside", 29092)]
+
+
+@pytest.mark.parametrize(
+    ("listeners", "advertised", "complaint"),
+    [
+        ([Listener("A", port=65_534)], "", "there are not 3 ports"),
+        ([Listener("A")], "A://outside:65534", "there are not 3 ports"),
+        ([Listener("A"), Listener("B")], "A://outside:1,B://outside:3", "one address"),
+    ],
+)
+def test_brokers_without_ports_of_their_own(
+    listeners: list[Listener], advertised: str, complaint: str
+) -> None:
+    config = ServerConfig.from_properties({"advertised.listeners": advertised})
+    with pytest.raises(ConfigError, match=complaint):
+        FrontDoors(listeners, [0, 1, 2], config)
+
+
+def test_brokers_without_ids_of_their_own() -> None:
+    with pytest.raises(ConfigError, match="there are not 2 ids"):
+        serve(brokers=2, config={"node.id": 2**31 - 1})
 
 
 def test_all_addresses_need_one_to_advertise() -> None:
