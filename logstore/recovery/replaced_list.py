@@ -61,15 +61,16 @@ class ReplacedList:
 
 
 def read_replaced_list(storage: Storage, directory: str) -> ReplacedList | None:
-    """The list of a replacement that was under way; None if there is none.
+    """The list of a replacement that was under way; None if there is none, or a kill came between
+    the making of the file and its content.
 
     Raises:
         CorruptDataError: the list is incomplete, so no segment was replaced yet.
     """
     path = os.path.join(directory, REPLACED_SEGMENTS)
     try:
-        content = json.loads(storage.read_file(path, _SIZE_MAX))
-        return _parsed(content)
+        data = storage.read_file(path, _SIZE_MAX)
+        return _parsed(json.loads(data)) if data else None
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError, RecursionError) as error:

@@ -79,6 +79,19 @@ def test_a_kill_before_the_first_flush_leaves_nothing_to_tell(storage: FaultySto
     assert [*again.epoch_entries] == [(3, 0)]
 
 
+@pytest.mark.parametrize(("content", "told"), [(b"", 0), (b'{"version": 1', 1)])
+def test_a_kill_before_a_list_of_replaced_segments_was_written(
+    storage: FaultyStorage, content: bytes, told: int
+) -> None:
+    """No segment was replaced yet, so nothing is amiss; half a list no kill leaves."""
+    open_log(storage, clean=True).append_as_follower(batch(0, 2))
+    storage.write_file("/d/t-0/00000000000000000000.log.cleaned", batch(0, 2))
+    storage.write_file("/d/t-0/replaced-segments", content)
+    log = open_log(storage, clean=False)
+    assert (log.log_end_offset, len(log.recovery_report.warnings)) == (2, told)
+    assert not [e.name for e in storage.scan_dir("/d/t-0") if e.name.startswith("replaced")]
+
+
 @pytest.mark.parametrize("suffix", [".log", ".log.swap", ".index"])
 @pytest.mark.parametrize("number", ["99999999999999999999", "5", "+0000000000000000005"])
 def test_what_has_no_name_of_a_segment_is_told(
