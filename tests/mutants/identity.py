@@ -10,6 +10,7 @@ from logstore.manager.loading import Loader
 from logstore.manager.topics import Topics
 from replication.broker import broker as broker_module
 from replication.broker.broker import Broker
+from replication.broker.identity import TreeIdentity
 from replication.common.state import BrokerRegistration
 from replication.controller import partitions as decisions_module
 from replication.decisions.election import change
@@ -22,8 +23,9 @@ from tests.mutants import MonkeyPatch, mutant
 @mutant()
 def any_tree_is_joined(patch: MonkeyPatch) -> None:
     """A broker takes the tree of another cluster for its own."""
-    patch.setattr(broker_module, "settle_cluster_id", lambda *args: "")
-    patch.setattr(broker_module, "check_cluster_id", lambda *args: None)
+    anybody = TreeIdentity("", has_kafkas_placement=True)
+    patch.setattr(broker_module, "settle_identity", lambda *args: anybody)
+    patch.setattr(broker_module, "check_cluster_id", lambda *args: anybody)
     patch.setattr(RoleChanges, "_is_foreign", lambda self, places: False)
 
 
