@@ -214,7 +214,7 @@ class _Shifted:
         return getattr(self._scan, name)
 
 
-@mutant(crash=1379)
+@mutant(crash=1312)
 def marker_kept(patch: MonkeyPatch) -> None:
     """The marker of a clean stop outlives the start after it."""
     patch.setattr(clean_shutdown, "remove", lambda path, files: clean_shutdown.exists(path, files))
@@ -243,7 +243,7 @@ def snapshots_not_replayed(patch: MonkeyPatch) -> None:
     patch.setattr(replay, "apply_batch", lambda producers, batch, segment: None)
 
 
-@mutant(crash=350)
+@mutant(crash=199)
 def stale_producers_after_truncation(patch: MonkeyPatch) -> None:
     """What the log knows of its producers is left as it was."""
     patch.setattr(LogMaintenance, "_producers_at", lambda self, offset: self._writer.producers)
