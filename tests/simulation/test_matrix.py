@@ -58,7 +58,7 @@ EXPECTED: dict[str, tuple[str | None, str | None, str | None, str | None]] = {
         "lost 4, reread 3",
     ),
     "S-21": ("ok", "ok", "ok", "ok"),
-    "S-22": ("lost 7, out of range 16", "ok", "ok", "ok"),
+    "S-22": ("lost 7, out of range 12", "ok", "ok", "ok"),
     "S-28 ack": ("ok", "ok", "ok", "ok"),
     "S-28 os": (None, None, None, None),
 }
