@@ -151,23 +151,6 @@ def snapshot_of_a_roll_not_synced(patch: MonkeyPatch) -> None:
     patch.setattr(ProducerStateManager, "sync_snapshot", lambda self, offset: None)
 
 
-@mutant(cuts=18)
-def the_name_behind_what_retention_deletes_is_not_synced(patch: MonkeyPatch) -> None:
-    """All segments go, and what is left of the roll after them does not tell where they ended."""
-    sync, release = LogFlusher.sync_names_flush_locked, LogMaintenance._release_structure_locked
-
-    def all_but_active(self: LogFlusher, segments: tuple[Segment, ...]) -> None:
-        if segments != (self._writer.segments.active,):
-            sync(self, segments)
-
-    def mutant(self: LogMaintenance, now_ms: int) -> Any:
-        with MonkeyPatch.context() as inner:
-            inner.setattr(LogFlusher, "sync_names_flush_locked", all_but_active)
-            return release(self, now_ms)
-
-    patch.setattr(LogMaintenance, "_release_structure_locked", mutant)
-
-
 @mutant(crash=0)
 def no_directory_sync(patch: MonkeyPatch) -> None:
     """Names are never made durable."""

@@ -18,22 +18,6 @@ def all_is_promised(patch: MonkeyPatch) -> None:
     patch.setattr(partition_check, "standing_at", everywhere)
 
 
-@mutant(verify=179)
-def a_checkpoint_is_read_once(patch: MonkeyPatch) -> None:
-    """A new log that gets its first batch during the check seems to have lost its epochs."""
-    finish = partition_check.PartitionCheck._check_epochs
-    read = partition_check.PartitionCheck._read_epochs
-
-    def once(self: partition_check.PartitionCheck, *arguments: object) -> None:
-        patch.setattr(partition_check.PartitionCheck, "_read_epochs", lambda self: self.epochs)
-        try:
-            finish(self, *arguments)  # type: ignore[arg-type]
-        finally:
-            patch.setattr(partition_check.PartitionCheck, "_read_epochs", read)
-
-    patch.setattr(partition_check.PartitionCheck, "_check_epochs", once)
-
-
 @mutant(verify=2)
 def a_replay_forgets_nothing(patch: MonkeyPatch) -> None:
     """A log that begins inside its first segment has forgotten what lies before: without that rule

@@ -222,7 +222,7 @@ def test_an_impossible_coordinator_epoch_spoils_nothing_for_others(
             assert producer.init() == 0
             assert producer.producer_id != 5
             assert producer.add(tp) == [0]
-            assert producer.send(tp) == 0
+            until(lambda producer=producer: producer.send(tp) == 0, "the topic has its leader")
             assert producer.end() == 0
             until(lambda: _ends(kafka, tp), "the marker")
         known = kafka.broker(0).metadata.registration(STATE)
