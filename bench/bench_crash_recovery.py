@@ -82,6 +82,8 @@ def test_time_to_serve(
 
     def kill() -> None:
         manager = managers.pop()
+        if manager.duties is not None:  # otherwise one may still write a checkpoint for the next
+            manager.duties.stop(wait=True)
         assert sum(report.bytes_scanned for report in manager.recovery_reports) >= least
         manager.crash()
 
