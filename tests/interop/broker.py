@@ -38,6 +38,16 @@ def _free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
+def replace_files(source: Path, target: Path) -> None:
+    """Of a partition, by those of another one; it keeps the id of its topic."""
+    for old in target.iterdir():
+        if old.name != PARTITION_METADATA:
+            old.unlink()
+    for new in source.iterdir():
+        if new.name != PARTITION_METADATA:
+            shutil.copy2(new, target / new.name)
+
+
 class KafkaBroker:
     """A broker that is its own KRaft controller, with one log directory, on 127.0.0.1.
 
@@ -241,13 +251,7 @@ class KafkaBroker:
         if self.running:
             raise BrokerFailed("must be stopped before it adopts files")
         for partition, source in partitions.items():
-            target = self.partition_dir(topic, partition)
-            for old in target.iterdir():
-                if old.name != PARTITION_METADATA:
-                    old.unlink()
-            for new in source.iterdir():
-                if new.name != PARTITION_METADATA:
-                    shutil.copy2(new, target / new.name)
+            replace_files(source, self.partition_dir(topic, partition))
         if unclean:
             for name in (CLEAN_SHUTDOWN, RECOVERY_POINTS):
                 (self.log_dir / name).unlink(missing_ok=True)

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import confluent_kafka as confluent
 import pytest
-from broker import CLEAN_SHUTDOWN, PARTITION_METADATA, RECOVERY_POINTS, KafkaBroker
+from broker import CLEAN_SHUTDOWN, RECOVERY_POINTS, KafkaBroker, replace_files
 from confluent_kafka import admin
 
 from checkpoints.types import TopicPartition
@@ -23,6 +23,7 @@ from logstore.format.filenames import LEADER_EPOCH_CHECKPOINT
 from logstore.format.reader import iter_batches
 from logstore.log import ReplicaLog
 from logstore.verify import Severity, verify
+from replication.common.error_codes import ErrorCode
 from replication.common.internal_topics import (
     GROUP_METADATA,
     TRANSACTION_STATE,
@@ -228,7 +229,12 @@ def _idempotent_batch(bootstrap: str) -> bytes:
 def _send(bootstrap: str, records: bytes) -> int:
     """The offset of the batch, that of the first time if it is a retry."""
     with _connect(bootstrap) as client:
-        part = produce(client, TopicPartition(PAYMENTS, 0), records)
+
+        def sent() -> Any:
+            part = produce(client, TopicPartition(PAYMENTS, 0), records)
+            return None if part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER else part
+
+        part = until(sent, "the broker knows that it leads")
     assert part.error_code == 0
     return int(part.base_offset)
 
@@ -305,13 +311,7 @@ def _put_in(kafka: Path, ours: Path, topics: Sequence[str] = TAKEN) -> None:
         partitions = _partitions(kafka, name)
         assert len(partitions) == len(_partitions(ours, name))
         for source in partitions:
-            target = ours / source.name
-            for old in target.iterdir():
-                if old.name != PARTITION_METADATA:
-                    old.unlink()
-            for new in source.iterdir():
-                if new.name != PARTITION_METADATA:
-                    shutil.copy2(new, target / new.name)
+            replace_files(source, ours / source.name)
     for name in CHECKPOINTS:
         (ours / name).unlink(missing_ok=True)
     shutil.copy2(kafka / LOG_STARTS, ours / LOG_STARTS)
