@@ -40,11 +40,6 @@ class TreeIdentity(NamedTuple):
     has_kafkas_placement: bool
 
 
-def settle_cluster_id(session: Coordinator, homes: Collection[BrokerHome], new_id: str) -> str:
-    """As ``settle_identity``; the cluster id alone."""
-    return settle_identity(session, homes, new_id).cluster_id
-
-
 def settle_identity(
     session: Coordinator, homes: Collection[BrokerHome], new_id: str
 ) -> TreeIdentity:

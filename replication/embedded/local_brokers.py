@@ -25,7 +25,7 @@ from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
 from logstore.storage.paths import absolute_path
 from replication.broker.broker import Broker, BrokerState
-from replication.broker.identity import BrokerHome, settle_cluster_id
+from replication.broker.identity import BrokerHome, settle_identity
 from replication.client import Client
 from replication.common.config import ReplicationConfig
 from replication.common.errors import BrokerUnavailableError
@@ -166,7 +166,8 @@ class LocalBrokers:
             except CoordinatorUnavailableError:
                 return False
             try:
-                found.append(settle_cluster_id(session, homes, given or _new_cluster_id()))
+                identity = settle_identity(session, homes, given or _new_cluster_id())
+                found.append(identity.cluster_id)
             except (CoordinatorUnavailableError, SessionExpiredError):
                 return False
             finally:

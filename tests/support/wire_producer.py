@@ -85,13 +85,17 @@ class WireProducer:
             self.producer_id, self.epoch = response.producer_id, response.producer_epoch
         return int(response.error_code)
 
-    def send(self, tp: TopicPartition, sequence: int = 0, version: int = 9) -> int:
-        records = batch(
+    def records(self, sequence: int = 0) -> bytes:
+        """A batch of its transaction."""
+        return batch(
             b"%s-%d" % (self.name.encode(), sequence),
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
             base_sequence=sequence,
             transactional=True,
         )
+
+    def send(self, tp: TopicPartition, sequence: int = 0, version: int = 9) -> int:
+        records = self.records(sequence)
         part = produce(self.client, tp, records, version, transactional_id=self.name)
         return int(part.error_code)

@@ -186,13 +186,7 @@ class TestMarkers:
             producer = WireProducer(kafka, client, name)
             producer.init()
             assert producer.add(tp) == [E.NONE]
-            records = batch(
-                b"x",
-                producer_id=producer.producer_id,
-                producer_epoch=producer.epoch,
-                base_sequence=0,
-                transactional=True,
-            )
+            records = producer.records()
             assert produce(leader, tp, records, transactional_id=name).error_code == E.NONE
             for version in (0, 2):
                 forged = producer.producer_id, producer.epoch + 1

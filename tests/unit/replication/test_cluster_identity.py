@@ -11,7 +11,7 @@ from checkpoints.types import TopicPartition
 from logstore.common.errors import ConfigError
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import ManualClock
-from replication.broker.identity import BrokerHome, check_cluster_id, settle_cluster_id
+from replication.broker.identity import BrokerHome, check_cluster_id, settle_identity
 from replication.common.errors import InconsistentClusterIdError
 from replication.common.state import TopicAssignment
 from replication.coordination import CorruptNodeError, nodes
@@ -57,22 +57,22 @@ def test_no_cluster_id(data: bytes) -> None:
     tree = session()
     tree.create(nodes.CLUSTER_ID, data, parents=True)
     with pytest.raises(InconsistentClusterIdError, match="/cluster/id"):
-        settle_cluster_id(tree, [BrokerHome("/d", "c", {})], "new")
+        settle_identity(tree, [BrokerHome("/d", "c", {})], "new")
 
 
 @for_each("own", ["c", None])
 def test_an_empty_tree_takes_the_id_of_a_broker_without_logs(own: str | None) -> None:
     tree = session()
-    assert settle_cluster_id(tree, [BrokerHome("/d", own, {})], "new") == (own or "new")
+    assert settle_identity(tree, [BrokerHome("/d", own, {})], "new").cluster_id == (own or "new")
     assert stored(tree) == nodes.encode_cluster_id(own or "new")
     check_cluster_id(tree, BrokerHome("/d", own, LOGS))
 
 
 def test_a_tree_of_another_cluster_is_refused() -> None:
     tree = with_topic("orders", ID)
-    settle_cluster_id(tree, [], "theirs")
+    settle_identity(tree, [], "theirs")
     with pytest.raises(InconsistentClusterIdError) as refused:
-        settle_cluster_id(tree, [BrokerHome("/d", "ours", LOGS)], "new")
+        settle_identity(tree, [BrokerHome("/d", "ours", LOGS)], "new")
     assert isinstance(refused.value, ConfigError)
     assert (refused.value.directory, refused.value.cluster_id, refused.value.tree_id) == (
         "/d",
@@ -93,10 +93,10 @@ def test_a_tree_that_knows_no_log_is_refused_and_stays_as_it_is(
     """Another topic of that name is no proof: the tree may be another cluster's."""
     tree = with_topic(topic, OTHER_ID)
     if tree_id is not None:
-        settle_cluster_id(tree, [], tree_id)
+        settle_identity(tree, [], tree_id)
     before = stored(tree)
     with pytest.raises(InconsistentClusterIdError, match=r"none of the topics .*\(orders-0\)"):
-        settle_cluster_id(tree, [BrokerHome("/e", None, {}), BrokerHome("/d", "ours", LOGS)], "new")
+        settle_identity(tree, [BrokerHome("/e", None, {}), BrokerHome("/d", "ours", LOGS)], "new")
     assert stored(tree) == before
 
 
@@ -104,27 +104,29 @@ def test_a_tree_that_knows_no_log_is_refused_and_stays_as_it_is(
 def test_a_tree_without_an_id_that_knows_a_topic_takes_that_of_the_broker(name: str) -> None:
     tree = with_topic(name, ID)
     logs = {TP: ID, TopicPartition("left over", 0): OTHER_ID}
-    assert settle_cluster_id(tree, [BrokerHome("/d", "ours", logs)], "new") == "ours"
+    assert settle_identity(tree, [BrokerHome("/d", "ours", logs)], "new").cluster_id == "ours"
 
 
 def test_a_log_without_an_id_is_known_by_its_name() -> None:
     assert (
-        settle_cluster_id(with_topic("orders", ID), [BrokerHome("/d", None, {TP: None})], "n")
+        settle_identity(
+            with_topic("orders", ID), [BrokerHome("/d", None, {TP: None})], "n"
+        ).cluster_id
         == "n"
     )
     with pytest.raises(InconsistentClusterIdError):
-        settle_cluster_id(with_topic("others", ID), [BrokerHome("/d", None, {TP: None})], "n")
+        settle_identity(with_topic("others", ID), [BrokerHome("/d", None, {TP: None})], "n")
 
 
 def test_a_deletion_that_the_tree_remembers_is_known() -> None:
     """One log, whose topic was deleted while the broker was down."""
     tree = session()
     tree.create(nodes.DELETED_TOPICS, nodes.encode_deleted_topics([OTHER_ID, ID]), parents=True)
-    assert settle_cluster_id(tree, [BrokerHome("/d", "ours", LOGS)], "new") == "ours"
+    assert settle_identity(tree, [BrokerHome("/d", "ours", LOGS)], "new").cluster_id == "ours"
 
 
 def test_directories_of_two_clusters_are_refused() -> None:
     tree = session()
     with pytest.raises(InconsistentClusterIdError, match=r"belongs to cluster b, .* to a"):
-        settle_cluster_id(tree, [BrokerHome("/d", "a", {}), BrokerHome("/e", "b", {})], "new")
+        settle_identity(tree, [BrokerHome("/d", "a", {}), BrokerHome("/e", "b", {})], "new")
     assert stored(tree) is None
