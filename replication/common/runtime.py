@@ -216,10 +216,13 @@ class ThreadRuntime:
             entry.is_queued = False
             entry.task = _nothing
             self._cancelled += 1
-            if self._cancelled > max(SPARE_TIMERS, len(self._heap) // 2):
-                self._heap = [item for item in self._heap if item[2].is_queued]
-                heapq.heapify(self._heap)
-                self._cancelled = 0
+            self._drop_cancelled_locked()
+
+    def _drop_cancelled_locked(self) -> None:
+        if self._cancelled > max(SPARE_TIMERS, len(self._heap) // 2):
+            self._heap = [item for item in self._heap if item[2].is_queued]
+            heapq.heapify(self._heap)
+            self._cancelled = 0
 
     def _watch(self) -> None:
         while True:
@@ -236,6 +239,7 @@ class ThreadRuntime:
                     self._cancelled -= 1
                     continue
                 entry.is_queued = False
+                self._drop_cancelled_locked()  # those that are left may be most by now
             if entry.cancelled:
                 continue
             _run_logged(entry.task, self._thread.name)

@@ -258,6 +258,20 @@ def test_timers_are_set_and_cancelled_by_many_threads(runtime: ThreadRuntime) ->
     assert len(runtime._heap) <= 2 * SPARE_TIMERS
 
 
+def test_the_last_that_run_leave_no_heap_of_cancelled_ones(runtime: ThreadRuntime) -> None:
+    """Nobody may cancel anything after them."""
+    gate, ran = Gate(), Counter[str]()
+    runtime.call_later(0, gate)
+    assert gate.begun.wait(patience())
+    for _ in range(10 * SPARE_TIMERS):
+        runtime.call_later(0, lambda: ran.update(["run"]))
+    for _ in range(4 * SPARE_TIMERS):
+        runtime.call_later(1_000_000, lambda: None).cancel()
+    gate.go_on.set()
+    until(lambda: ran["run"] == 10 * SPARE_TIMERS, "all that were not cancelled ran")
+    assert len(runtime._heap) <= SPARE_TIMERS
+
+
 def test_close_ends_all_threads() -> None:
     with nothing_left() as threads:
         runtime = ThreadRuntime("test")
