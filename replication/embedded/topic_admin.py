@@ -37,6 +37,7 @@ from replication.common.messages import (
 from replication.common.retrying import Reaction
 from replication.common.state import TopicAssignment
 from replication.coordination import CoordinationError, nodes
+from replication.decisions.isr import effective_min_isr
 from replication.embedded.local_brokers import LocalBrokers
 
 TIMEOUT_S = 30.0
@@ -350,4 +351,7 @@ def _goes_by(
         present = log.config.to_properties()
         if any(present[key] != properties[key] for key in keys):
             return False
+        replicas = max(1, len(partition.role.replicas))
+        if partition.min_isr != effective_min_isr(log.config.min_insync_replicas, replicas):
+            return False  # a leader takes it over after its log has
     return True

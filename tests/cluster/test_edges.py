@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 
 from checkpoints.types import TopicPartition
 from logstore.common.errors import LogstoreError
+from logstore.log import ReplicaLog
 from replication.broker.broker import Broker, BrokerState
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode
@@ -561,6 +562,33 @@ def test_another_minimum_while_writes_wait(faulty: tuple[Faulty, Cluster]) -> No
     cluster.produce("t", b"3")
     cluster.alter_topic("t", {"min.insync.replicas": None})
     assert cluster.replica(tp, controller).min_isr == 1
+
+
+def test_a_minimum_is_in_force_when_it_is_told(
+    faulty: tuple[Faulty, Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader takes it over after its log: the copy of the configuration may wait for a disk."""
+    _, cluster = faulty
+    (tp,) = cluster.create_topic("t", 1, 3)
+    leader = cluster.leader(tp)
+    assert leader is not None
+    manager = cluster.broker(leader).log_manager
+    configure, go_on = manager.configure, threading.Event()
+
+    def slow(log: ReplicaLog, config: Mapping[str, str]) -> None:
+        configure(log, config)
+        assert go_on.wait(patience())
+
+    monkeypatch.setattr(manager, "configure", slow)
+    altering = threading.Thread(target=cluster.alter_topic, args=("t", {"min.insync.replicas": 2}))
+    altering.start()
+    log = cluster.replica(tp, leader).local_log()
+    until(lambda: log.config.min_insync_replicas == 2, "its log has it")
+    altering.join(0.05)
+    assert altering.is_alive()
+    go_on.set()
+    altering.join(patience())
+    assert cluster.replica(tp, leader).min_isr == 2
 
 
 def test_a_state_that_was_removed_stops_one_partition(
