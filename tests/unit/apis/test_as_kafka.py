@@ -4,6 +4,7 @@ sequences of such requests are in ``tests/differential``."""
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from tests.support.served import (
     leader_client,
     new_name,
 )
+from tests.support.until import until
 from tests.support.wire_client import WireClient
 
 Elect = wire.ElectLeadersRequest
@@ -138,7 +140,12 @@ def test_what_a_client_may_do(kafka: ServedCluster, client: WireClient) -> None:
     coordinator = find_coordinator(client, "g")
     groups = wire.DescribeGroupsRequest(("g", "g"), True)
     with connect(kafka, coordinator) as other:
-        described = other.ask(ApiKey.DESCRIBE_GROUPS, 5, groups).groups
+
+        def answered() -> Any:
+            found = other.ask(ApiKey.DESCRIBE_GROUPS, 5, groups).groups
+            return found if found[0].error_code == E.NONE else None
+
+        described = until(answered, "the coordinator has read its log")
     assert [each.authorized_operations for each in described] == [3400]  # a name once
 
 
