@@ -62,6 +62,7 @@ lint: $(VENV)/.dev ## style and format
 	$(BIN)/ruff format --check .
 
 types: $(VENV)/.dev ## mypy, strict
+	$(BIN)/python -m replication.protocol.stub
 	$(BIN)/mypy
 
 imports: $(VENV)/.dev ## checkpoints <- logstore <- replication

@@ -1,5 +1,5 @@
-"""Native kernels, Java classes, and a package that is installed elsewhere than it lies; the rest is
-in pyproject.toml."""
+"""Native kernels, Java classes, types of the protocol's messages, and a package that is installed
+elsewhere than it lies; the rest is in pyproject.toml."""
 
 import os
 import shutil
@@ -13,6 +13,9 @@ from pathlib import Path
 from Cython.Build import cythonize
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from replication.protocol import stub  # imports nothing that is not here
 
 KERNELS = "logstore/kernels"
 # No -march: crc32c.c picks the instructions of the machine it runs on.
@@ -33,6 +36,7 @@ if SANITIZE:
 JAVA = "logstore/spark/java"
 JAR = "logstore/spark/logstore-spark.jar"
 JAVA_RELEASE = 17
+MESSAGE_TYPES = "replication/protocol/messages.pyi"
 # Spark looks for top-level packages of this prefix; here it stays beside what it speaks of.
 REGISTRATION = {"pyspark_logstore": "logstore/spark/pyspark_logstore"}
 
@@ -51,17 +55,18 @@ def javac() -> str | None:
     return found if version.isdigit() and int(version) >= JAVA_RELEASE else None
 
 
-class BuildWithJava(build_ext):
-    """And the jar of Spark's columnar source; without a JDK the package works without it."""
+class BuildAll(build_ext):
+    """And the types of the protocol's messages, and the jar of Spark's columnar source; without a
+    JDK the package works without it."""
 
     def run(self) -> None:
         super().run()
+        self.place(MESSAGE_TYPES).write_text(stub.generate())
         compiler = javac()
         if compiler is None:
             print(f"no javac {JAVA_RELEASE} or newer: built without Spark's columnar source")
             return
-        target = Path("." if self.inplace else self.build_lib, JAR)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        target = self.place(JAR)
         with tempfile.TemporaryDirectory() as classes:
             sources = sorted(glob(f"{JAVA}/logstore/*.java"))
             command = [compiler, "--release", str(JAVA_RELEASE), "-nowarn", "-implicit:none"]
@@ -73,8 +78,14 @@ class BuildWithJava(build_ext):
                     info.compress_type = zipfile.ZIP_DEFLATED
                     archive.writestr(info, path.read_bytes())
 
+    def place(self, name: str) -> Path:
+        path = Path("." if self.inplace else self.build_lib, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
     def get_outputs(self) -> list[str]:
-        return [*super().get_outputs(), *([os.path.join(self.build_lib, JAR)] if javac() else [])]
+        made = [MESSAGE_TYPES, *([JAR] if javac() else [])]
+        return [*super().get_outputs(), *(os.path.join(self.build_lib, name) for name in made)]
 
 
 extensions = [
@@ -102,7 +113,7 @@ packages = find_packages(
 )
 
 setup(
-    cmdclass={"build_ext": BuildWithJava},
+    cmdclass={"build_ext": BuildAll},
     ext_modules=cythonize(
         extensions, language_level=3, build_dir=f"{SANITIZED}/c" if SANITIZE else None
     ),

