@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from replication.apis.common.refusals import refusal
@@ -18,6 +19,7 @@ from replication.protocol import (
 )
 from replication.protocol import messages as wire
 from tests.support.cases import for_each
+from tests.support.protocol_values import draw
 
 NO_PLACE = {(ApiKey.ELECT_LEADERS, 0), (ApiKey.DESCRIBE_LOG_DIRS, 1), (ApiKey.DESCRIBE_LOG_DIRS, 2)}
 CODE = ErrorCode.UNKNOWN_SERVER_ERROR
@@ -177,6 +179,30 @@ def test_the_code_stands_wherever_the_schema_has_a_place(key: ApiKey, version: i
         f for f in schema.message(f"{_name(key)}Response").body.fields if f.name == "error_code"
     ]
     assert set(codes_in(received, any(version in f.versions for f in whole))) == {CODE}, received
+
+
+@for_each("key, version", VERSIONS, at_once=60)
+def test_any_request_has_an_answer_that_can_be_sent(key: ApiKey, version: int) -> None:
+    rng = random.Random(version)
+    for _ in range(10):
+        body = encode_request(draw(f"{_name(key)}Request", version, rng), version)
+        answer = refusal(key, version, decode_request(key, version, memoryview(body)), CODE)
+        assert answer is CLOSE or encode_response(answer, version)
+
+
+def test_each_topic_and_partition_is_named_as_in_the_request() -> None:
+    request = wire.OffsetCommitRequest
+    topics = tuple(
+        request.OffsetCommitRequestTopic(
+            name, partitions=tuple(map(request.OffsetCommitRequestPartition, indexes))
+        )
+        for name, indexes in [("a", (0, 7)), ("b", ())]
+    )
+    answer = refusal(ApiKey.OFFSET_COMMIT, 8, request("g", topics=topics), CODE)
+    assert [
+        (topic.name, [(each.partition_index, each.error_code) for each in topic.partitions])
+        for topic in answer.topics
+    ] == [("a", [(0, CODE), (7, CODE)]), ("b", [])]
 
 
 def test_a_producer_without_acks_hears_by_the_end_of_its_connection() -> None:
