@@ -14,6 +14,7 @@ import uuid
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from checkpoints.checkpoint_file import FileState
 from checkpoints.errors import MalformedCheckpointError
@@ -21,7 +22,7 @@ from checkpoints.leader_epoch_checkpoint import LeaderEpochCheckpoint
 from checkpoints.loggers import get_logger
 from checkpoints.partition_metadata import PartitionMetadataFile
 from logstore.common.clock import Clock
-from logstore.common.config import LogConfig
+from logstore.common.config import MAX_LONG, LogConfig
 from logstore.common.errors import CorruptBatchError
 from logstore.common.types import TopicPartition
 from logstore.format import filenames
@@ -73,17 +74,49 @@ def load_log(
 
     ``recovery_point`` is None if none is on file.
     """
-    loader = _Loader(storage, directory, config, clock, options, keep_name)
-    loaded = loader.load(
-        clean_shutdown, recovery_point, log_start_offset, producer_id_expiration_ms
+    loader = _Loader(
+        storage, directory, config, clock, options, producer_id_expiration_ms, keep_name
     )
+    loaded = loader.load(_Stop(clean_shutdown, recovery_point, log_start_offset))
     for warning in loaded.report.warnings:
         logger.warning("%s: %s", directory, warning)
     return loaded
 
 
+class _Stop(NamedTuple):
+    """How the log was left, by what is on file; ``recovery_point`` is None if none is.
+
+    Segments from the one of ``scanned_from`` on are scanned whatever else is said of them.
+    """
+
+    clean: bool
+    recovery_point: int | None
+    log_start_offset: int
+    scanned_from: int = MAX_LONG
+
+    @property
+    def point(self) -> int:
+        return self.recovery_point or 0
+
+    @property
+    def flushed(self) -> int:
+        """The offset below which everything is on the disk.
+
+        A recovery point that only follows the log start was never reached by a flush (F-222).
+        """
+        return self.point if self.point > self.log_start_offset else 0
+
+
+class _Recovered(NamedTuple):
+    """What segments the log has, where it ends, and whether a clean stop was believed."""
+
+    segments: list[Segment]
+    end: int
+    clean: bool
+
+
 class _Loader:
-    """The passes of F-238 … F-252 over one directory."""
+    """The passes of F-238 … F-252 over one directory: find, recover, derive, report."""
 
     def __init__(
         self,
@@ -92,6 +125,7 @@ class _Loader:
         config: LogConfig,
         clock: Clock,
         options: RecoveryOptions,
+        producer_id_expiration_ms: int,
         keep_name: bool,
     ) -> None:
         self.storage = storage
@@ -99,102 +133,104 @@ class _Loader:
         self.config = config
         self.clock = clock
         self.options = options
+        self.producer_id_expiration_ms = producer_id_expiration_ms
         self.keep_name = keep_name
         name = os.path.basename(os.path.normpath(directory))
         self.parsed = filenames.parse_partition_dir(name)
+        self.deleting = self.parsed.suffix == filenames.DELETE_DIR_SUFFIX
 
-    def load(
-        self, clean: bool, point_on_file: int | None, log_start_offset: int, expiration_ms: int
-    ) -> LoadedLog:
+    def load(self, stop: _Stop) -> LoadedLog:
         """Load the log.
 
         If a segment that was not scanned turns out to be damaged, load again and scan all segments
         from that one on.
         """
         started = self.clock.monotonic_ns()
-        self.report = report = RecoveryReport(self.directory, clean)
-        scanned_from = 2**63
+        self.report = report = RecoveryReport(self.directory, stop.clean)
         if self.options.scan_all:
-            clean, report.clean, scanned_from = False, False, 0
+            report.clean = False
+            stop = stop._replace(clean=False, scanned_from=0)
         while True:
             try:
-                loaded = self._load(
-                    clean, point_on_file, log_start_offset, expiration_ms, scanned_from
-                )
+                loaded = self._load(stop)
                 break
             except CorruptBatchError as damage:
                 base = _segment_of(damage)
-                if base is None or base >= scanned_from:
+                if base is None or base >= stop.scanned_from:
                     raise
-                if clean:
+                if stop.clean:
                     self._disbelieve(str(damage))
                 else:
                     report.warnings.append(f"scanned from segment {base} on: {damage}")
-                clean, scanned_from = False, base
+                stop = stop._replace(clean=False, scanned_from=base)
         report.warnings = list(dict.fromkeys(report.warnings))
         report.seconds = (self.clock.monotonic_ns() - started) / 1e9
         return loaded
 
-    def _load(
-        self,
-        clean: bool,
-        point_on_file: int | None,
-        log_start_offset: int,
-        expiration_ms: int,
-        scanned_from: int,
-    ) -> LoadedLog:
+    def _load(self, stop: _Stop) -> LoadedLog:
         if self.storage.info(self.directory) is None:
             self.storage.make_dir(self.directory)
         self.files = LogFiles(self.storage, self.directory, self.config, self.clock, self.report)
         try:
-            return self._load_files(
-                clean, point_on_file, log_start_offset, expiration_ms, scanned_from
-            )
+            found = self._find(stop)
+            recovered = self._recover(found, stop)
+            start, end = self._derive(recovered, stop)
+            point = self._report(recovered, start, end, stop)
         except BaseException:
             self.files.close()  # nobody else knows the segments
             raise
+        return LoadedLog(
+            self.parsed.topic_partition,
+            self.segments,
+            self.epochs,
+            self.producers,
+            start,
+            point,
+            end,
+            self.topic_id,
+            self.report,
+        )
 
-    def _load_files(
-        self,
-        clean: bool,
-        point_on_file: int | None,
-        log_start_offset: int,
-        expiration_ms: int,
-        scanned_from: int,
-    ) -> LoadedLog:
-        files, report, recovery_point = self.files, self.report, point_on_file or 0
-        self.remover = Remover(self.storage, self.directory, self.options.keep_cut, report)
-        replacements = Replacements(
+    def _find(self, stop: _Stop) -> list[Segment]:
+        """Settle what a crash interrupted, and open what then lies there."""
+        files = self.files
+        self.remover = Remover(self.storage, self.directory, self.options.keep_cut, self.report)
+        self.replacements = Replacements(
             self.storage, self.directory, self.config, self.clock, files.act, self.remover
         )
-        deleting = self.parsed.suffix == filenames.DELETE_DIR_SUFFIX
-        # A recovery point that only follows the log start was never reached by a flush (F-222).
-        flushed = recovery_point if recovery_point > log_start_offset else 0
-        files.settle(2**63 if deleting else flushed, replacements)
+        files.settle(2**63 if self.deleting else stop.flushed, self.replacements)
         if filenames.CLEAN_STOP in files.others:  # no longer true once the log is opened
             self.storage.remove(files.path(filenames.CLEAN_STOP))
             self.storage.sync_dir(self.directory)
-        self.producers = ProducerStateManager(self.storage, self.directory, expiration_ms)
+        self.producers = ProducerStateManager(
+            self.storage, self.directory, self.producer_id_expiration_ms
+        )
         self.producers.set_snapshots(files.snapshots)
-        topic_id = self._read_topic_id()
-        segments = self._without_hollow(files.open_segments(), 2**63)
-        leo = 0
-        if clean and not deleting:
-            leo, clean = self._believe_clean_stop(segments, replacements, point_on_file)
-        trusted = clean or deleting
-        suspect = min((recovery_point, scanned_from, *replacements.damaged))
+        self.topic_id = self._read_topic_id()
+        return self._without_hollow(files.open_segments(), 2**63)
+
+    def _recover(self, segments: list[Segment], stop: _Stop) -> _Recovered:
+        """Believe a clean stop with which all agrees, or scan what a crash may have left.
+
+        Of a log that will be deleted nothing is scanned.
+        """
+        end, clean = 0, stop.clean
+        if clean and not self.deleting:
+            end, clean = self._believe_clean_stop(segments, stop.recovery_point)
+        trusted = clean or self.deleting
+        suspect = min((stop.point, stop.scanned_from, *self.replacements.damaged))
         if not trusted:
             segments = self._without_hollow(segments, _floor(segments, suspect))
         recovery = CrashRecovery(
-            files,
+            self.files,
             segments,
             self.producers,
-            replacements,
+            self.replacements,
             self.remover,
             self.options,
-            flushed,
+            stop.flushed,
         )
-        if clean and not deleting:
+        if clean and not self.deleting:
             recovery.split_wide_segments()
         segments = recovery.segments
         first_suspect = len(segments)
@@ -202,67 +238,58 @@ class _Loader:
             first_suspect = _before_overlap(segments, _floor(segments, suspect))
         for segment in segments[:first_suspect]:  # recovery rebuilds the rest in any case
             recovery.check_indexes(segment)
-        self.epochs = self._load_epochs(segments, is_new=not trusted and not flushed)
-        if first_suspect < len(segments) or files.rolled:
-            segments = recovery.recover(first_suspect, self.epochs, log_start_offset)
+        self.epochs = self._load_epochs(segments, is_new=not trusted and not stop.flushed)
+        if first_suspect < len(segments) or self.files.rolled:
+            segments = recovery.recover(first_suspect, self.epochs, stop.log_start_offset)
         if not clean:
-            leo = self._end_of_log(segments, deleting)
-        end_found = leo
-        if segments and leo < log_start_offset:
-            segments = self._empty(segments, leo, log_start_offset)
+            end = self._end_of_log(segments)
+        return _Recovered(segments, end, clean)
+
+    def _derive(self, recovered: _Recovered, stop: _Stop) -> tuple[int, int]:
+        """The log start and end; epochs and producers follow from them and from the segments."""
+        segments, end, clean = recovered
+        if segments and end < stop.log_start_offset:
+            segments = self._empty(segments, end, stop.log_start_offset)
         if not segments:
-            if report.actions:  # what was removed must not come back beside the new segment
-                self.storage.sync_dir(self.directory)
-            # Otherwise a flush of a new log would be durable in a directory that has no durable
-            # name.
-            if self.keep_name:
-                self.storage.sync_dir(os.path.dirname(os.path.normpath(self.directory)) or ".")
-            leo = log_start_offset
-            segments = [self._create_segment(leo)]
-        start = max(log_start_offset, segments[0].base_offset)
-        leo = max(leo, start)
-        segments[-1].state.next_offset = leo
-        self.epochs.truncate_from_end(leo)
-        self._derive_epochs(segments, start, leo)
-        self.epochs.truncate_from_start(log_start_offset)
-        self.epochs.truncate_from_end(leo)  # of an empty log: the next start would drop it
+            segments, end = [self._begin(stop.log_start_offset)], stop.log_start_offset
+        start = max(stop.log_start_offset, segments[0].base_offset)
+        end = max(end, start)
+        segments[-1].state.next_offset = end
+        self.epochs.truncate_from_end(end)
+        self._derive_epochs(segments, start, end)
+        self.epochs.truncate_from_start(stop.log_start_offset)
+        self.epochs.truncate_from_end(end)  # of an empty log: the next start would drop it
         if self.epochs_lacking and self.epochs.entries:  # batches below magic 2 have no epoch
-            report.warnings.append(self.epochs_lacking)
+            self.report.warnings.append(self.epochs_lacking)
         self.epochs.flush()
-        container = Segments(segments)
-        self.producers.remove_stray_snapshots(container.bases)
-        self._load_producers(container, start, leo, clean)
-        point = recovery_point
-        if clean:
-            point = leo
-        elif recovery_point > leo:  # it described other records: a cut came between
-            point = container.bases[-1]
-        point = min(max(point, start), leo)
-        first_lost = max(end_found, log_start_offset)  # what lies below the start was deleted
-        if recovery_point > first_lost and not deleting:
-            report.offsets_lost = (first_lost, recovery_point)
-            report.warnings.append(
-                f"recovery point {recovery_point} is above the log end {end_found}: offsets "
-                f"[{first_lost}, {recovery_point}) are lost, unless the log was truncated"
-            )
-        if not clean or report.actions:  # what was removed here must not come back later
-            self.storage.sync_dir(self.directory)
+        self.segments = Segments(segments)
+        self.producers.remove_stray_snapshots(self.segments.bases)
+        self._load_producers(self.segments, start, end, clean)
         # The process that died may have cut the log, and only the cache may show that.
         segments[-1].state.cut_pending = not clean
-        report.recovery_point = point
-        report.log_start_offset, report.log_end_offset = start, leo
-        report.segments = len(container)
-        return LoadedLog(
-            self.parsed.topic_partition,
-            container,
-            self.epochs,
-            self.producers,
-            start,
-            point,
-            leo,
-            topic_id,
-            report,
-        )
+        return start, end
+
+    def _report(self, recovered: _Recovered, start: int, end: int, stop: _Stop) -> int:
+        """The recovery point; the report says what was found and what is lost."""
+        report, point = self.report, stop.point
+        if recovered.clean:
+            point = end
+        elif point > end:  # it described other records: a cut came between
+            point = self.segments.bases[-1]
+        # What lies below the start was deleted.
+        first_lost = max(recovered.end, stop.log_start_offset)
+        if stop.point > first_lost and not self.deleting:
+            report.offsets_lost = (first_lost, stop.point)
+            report.warnings.append(
+                f"recovery point {stop.point} is above the log end {recovered.end}: offsets "
+                f"[{first_lost}, {stop.point}) are lost, unless the log was truncated"
+            )
+        if not recovered.clean or report.actions:  # what was removed must not come back later
+            self.storage.sync_dir(self.directory)
+        report.recovery_point = min(max(point, start), end)
+        report.log_start_offset, report.log_end_offset = start, end
+        report.segments = len(self.segments)
+        return report.recovery_point
 
     def _without_hollow(self, segments: list[Segment], first: int) -> list[Segment]:
         """Remove segments that are only a name inside another one, and return the rest.
@@ -352,13 +379,13 @@ class _Loader:
     # -- end, producers ------------------------------------------------------------------------
 
     def _believe_clean_stop(
-        self, segments: list[Segment], replacements: Replacements, point_on_file: int | None
+        self, segments: list[Segment], point_on_file: int | None
     ) -> tuple[int, bool]:
         """The log end after a clean stop, and whether everything agrees with it (F-252)."""
         end, doubt = 0, ""
         if self.files.rolled:
             doubt = "a roll is unsettled"
-        elif replacements.damaged:
+        elif self.replacements.damaged:
             doubt = "a replacement is damaged"
         elif segments:
             while point_on_file is not None and ends_beyond(segments, point_on_file):
@@ -374,8 +401,7 @@ class _Loader:
         self.report.clean, self.report.clean_doubt = False, doubt
         self.report.warnings.append(f"clean stop disbelieved: {doubt}")
 
-    @staticmethod
-    def _end_of_log(segments: list[Segment], deleting: bool) -> int:
+    def _end_of_log(self, segments: list[Segment]) -> int:
         """The log end after recovery (F-252).
 
         For a log that will be deleted only headers are read.
@@ -383,7 +409,7 @@ class _Loader:
         if not segments:
             return 0
         active = segments[-1]
-        if deleting:
+        if self.deleting:
             with suppress(CorruptBatchError):
                 active.state.next_offset, _ = active.read_next_offset()
         return active.state.next_offset
@@ -413,7 +439,13 @@ class _Loader:
             return
         rebuild_producers(producers, segments.snapshot(), start, leo, self.clock.wall_ms())
 
-    def _create_segment(self, base_offset: int) -> Segment:
+    def _begin(self, base_offset: int) -> Segment:
+        """The first segment of a log that has none."""
+        if self.report.actions:  # what was removed must not come back beside the new segment
+            self.storage.sync_dir(self.directory)
+        # Otherwise a flush of a new log would be durable in a directory that has no durable name.
+        if self.keep_name:
+            self.storage.sync_dir(os.path.dirname(os.path.normpath(self.directory)) or ".")
         segment = Segment(self.storage, self.directory, base_offset, self.config, self.clock)
         self.files.opened.append(segment)
         segment.create()
