@@ -122,6 +122,7 @@ __all__ = [
     "WatchEvent",
     "base",
     "embedded",
+    "errors",
     "journal",
     "nodes",
     "open_coordinator",
