@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator
 
@@ -12,6 +13,7 @@ from logstore import terminal
 from logstore.cli.common import completion
 from logstore.cli.common.exits import fail, json_option
 from logstore.cli.common.explanations import explanation_lines
+from logstore.common.suggestions import or_meant
 from logstore.verify.common.explanations import EXPLANATIONS
 from logstore.verify.common.rules import NUMBERS, RULES
 
@@ -54,7 +56,10 @@ def _listed() -> Iterator[str]:
 def _known(text: str) -> str:
     rule = NUMBERS.get(text.upper(), text.lower())
     if rule not in RULES:
-        fail(f"{printable(text, 40)}: there is no such rule; logstore explain lists them")
+        no_rule = f"{printable(text, 40)}: no rule of verify; logstore explain lists them"
+        if re.fullmatch(r"[A-Z]-\d+", text.upper()):
+            no_rule += ", docs/rules has all others"
+        fail(or_meant(no_rule, text, RULES))
     return rule
 
 

@@ -103,7 +103,10 @@ class LogDirLockedError(LogstoreError):
 
     def _text(self) -> str:
         path = printable(self.path)
-        return f"{path} is locked by {self.holder}; a log directory has one owner at a time"
+        return (
+            f"{path} is locked by {self.holder}. A log directory has one owner at a time, for all "
+            "partitions in it: close it there, or use another directory"
+        )
 
 
 class ForkedError(LogstoreError):

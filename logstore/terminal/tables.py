@@ -24,6 +24,7 @@ from rich.text import Text
 from checkpoints.printable import one_line
 
 _GAP = 2  # spaces between two columns of a listing
+_PADDED_MAX = 48  # one longer name moves its own row, and not all rows
 
 
 def cell(text: str, style: str = "") -> Text:
@@ -85,6 +86,9 @@ class Listing:
     def _rendered(self, console: Console) -> Iterator[list[str]]:
         """The lines of each row."""
         widths = [max(map(cell_len, column)) for column in zip(*self._rows, strict=True)]
+        if not console.is_terminal:
+            usual = [min(width, _PADDED_MAX) for width in widths[: self._names]]
+            widths[: self._names] = usual
         names = slice(0, self._names)
         numbers = slice(self._names, None)
         needed = sum(widths) + _GAP * (len(widths) - 1)
