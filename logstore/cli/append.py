@@ -28,7 +28,6 @@ from logstore.common.types import Header
 from logstore.format import filenames
 from logstore.log import ReplicaLog
 from logstore.manager import LogManager
-from logstore.storage.local import LocalStorage
 
 _BATCH_BYTES = 1_000_000  # below max.message.bytes, 1 MiB
 _RECORD_OVERHEAD = 32  # an upper bound for the lengths and deltas of a record
@@ -119,9 +118,6 @@ def append(
         if first is None:  # to open the directory would recover it, for nothing
             terminal.line("note: stdin holds no records", err=True)
             return terminal.print_json([]) if as_json else None
-        storage = LocalStorage()
-        if storage.info(directory) is None:
-            storage.make_dir(directory)
         with LogManager([directory], keep_high_watermarks=True, background=False) as manager:
             logs = _open_topic(manager, directory, topic, partition, partitions, settings)
             # Whoever keeps other topics here may have told them to keep what the defaults delete.
@@ -149,12 +145,10 @@ def _headers(texts: tuple[str, ...]) -> tuple[Header, ...]:
 
 
 def _check_directory(directory: str) -> None:
-    """Check the directory first: if it cannot be opened, the manager reports that at length."""
-    if LocalStorage().info(directory) is None:
-        return
-    if not os.path.isdir(directory):
+    """Refuse what could not be opened before the input is read."""
+    if os.path.lexists(directory) and not os.path.isdir(directory):
         fail(f"{printable(directory)}: not a directory")
-    if not os.access(directory, os.W_OK):
+    if os.path.isdir(directory) and not os.access(directory, os.W_OK):
         fail(f"{printable(directory)}: not writable")
 
 

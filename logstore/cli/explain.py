@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Iterator
 
@@ -56,10 +55,8 @@ def _listed() -> Iterator[str]:
 def _known(text: str) -> str:
     rule = NUMBERS.get(text.upper(), text.lower())
     if rule not in RULES:
-        no_rule = f"{printable(text, 40)}: no rule of verify; logstore explain lists them"
-        if re.fullmatch(r"[A-Z]-\d+", text.upper()):
-            no_rule += ", docs/rules has all others"
-        fail(or_meant(no_rule, text, RULES))
+        rules = "logstore explain lists them, docs/rules has all others"
+        fail(or_meant(f"{printable(text, 40)}: no rule of verify; {rules}", text, RULES))
     return rule
 
 

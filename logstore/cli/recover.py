@@ -263,9 +263,8 @@ def _print(reports: list[Any], dry_run: bool) -> None:
     terminal.line(f"{len(reports):,} logs, {cut:,} bytes {verb}")
     unread = sum(report.clean and not report.segments_scanned for report in reports)
     if unread:
-        looked = "--scan-all reads them, and logstore verify checks everything"
-        closed = f"{unread:,} were closed cleanly, so their records were not read"
-        terminal.line(f"note: {closed}: {looked}", err=True)
+        why = f"{unread:,} were closed cleanly, so their records were not read"
+        terminal.line(f"note: {why}: --scan-all reads them, so does logstore verify", err=True)
 
 
 def _name(report: Any) -> str:

@@ -86,10 +86,9 @@ class Listing:
     def _rendered(self, console: Console) -> Iterator[list[str]]:
         """The lines of each row."""
         widths = [max(map(cell_len, column)) for column in zip(*self._rows, strict=True)]
-        if not console.is_terminal:
-            usual = [min(width, _PADDED_MAX) for width in widths[: self._names]]
-            widths[: self._names] = usual
         names = slice(0, self._names)
+        if not console.is_terminal:
+            widths[names] = [min(width, _PADDED_MAX) for width in widths[names]]
         numbers = slice(self._names, None)
         needed = sum(widths) + _GAP * (len(widths) - 1)
         beside = needed <= console.width or not console.is_terminal
