@@ -13,7 +13,7 @@ from logstore.common.extras import Extra, load
 
 if TYPE_CHECKING:
     from logstore.spark.batches import count, map_batches
-    from logstore.spark.executor_environment import package_archive, shipped
+    from logstore.spark.executor_environment import package_archive, shipped, workers
     from logstore.spark.sessions import register, session, settings
     from logstore.spark.verification.job import verify_on_spark
 
@@ -27,6 +27,7 @@ _HOMES = {
     "settings": "logstore.spark.sessions",
     "shipped": "logstore.spark.executor_environment",
     "verify_on_spark": "logstore.spark.verification.job",
+    "workers": "logstore.spark.executor_environment",
 }
 _ROOMS = {"segments", "source"}
 
@@ -63,4 +64,5 @@ __all__ = [
     "shipped",
     "source",
     "verify_on_spark",
+    "workers",
 ]
