@@ -1,5 +1,5 @@
-"""Native kernels, Java classes, and a package that is installed elsewhere than it lies; the rest is
-in pyproject.toml."""
+"""Native kernels, Java classes, the pages, and a package that is installed elsewhere than it lies;
+the rest is in pyproject.toml."""
 
 import os
 import shutil
@@ -35,6 +35,16 @@ JAR = "logstore/spark/logstore-spark.jar"
 JAVA_RELEASE = 17
 # Spark looks for top-level packages of this prefix; here it stays beside what it speaks of.
 REGISTRATION = {"pyspark_logstore": "logstore/spark/pyspark_logstore"}
+# Whoever has a wheel has nothing else: the pages come along, laid out so that their links hold.
+PAGES = "share/doc/pylogstore"
+PAGE_FILES = (
+    "*.md",
+    "docs/**/*.md",
+    "docs/*.svg",
+    "bench/*.md",
+    "tests/README.md",
+    "examples/*.py",
+)
 
 
 def module_of(source: str) -> str:
@@ -100,6 +110,7 @@ extensions += [
 packages = find_packages(
     include=["checkpoints*", "logstore*", "replication*"], exclude=["*.pyspark_logstore"]
 )
+pages = [path for names in PAGE_FILES for path in sorted(glob(names, recursive=True))]
 
 setup(
     cmdclass={"build_ext": BuildWithJava},
@@ -108,5 +119,6 @@ setup(
     ),
     packages=[*packages, *REGISTRATION],
     package_dir=REGISTRATION,
+    data_files=[(os.path.join(PAGES, os.path.dirname(path)), [path]) for path in pages],
     options={"build": {"build_base": SANITIZED, "build_lib": SANITIZED}} if SANITIZE else {},
 )
