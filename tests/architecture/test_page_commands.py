@@ -64,10 +64,11 @@ def ours() -> Iterator[tuple[str, str, list[str]]]:
         text = page.read_text().replace("\\\n", " ")
         code = [*BLOCK.findall(text), *re.findall(r"`(logstore [^`]*)`", text)]
         for line in "\n".join(code).splitlines():
-            for found in re.finditer(r"(?:^|[\s;|&$(])logstore +([a-z]+)(?= |$)([^|;&]*)", line):
-                words = re.split(r"   +|\s#", found[2])[0]
-                options = re.findall(r"(?<![\w-])--[a-z][\w-]*", words)
-                yield page.relative_to(ROOT).as_posix(), found[1], options
+            for name, words in re.findall(
+                r"\blogstore +([a-z]+)(?= |$)((?:(?!logstore)[^|&])*)", line
+            ):
+                options = re.findall(r"(?<![\w-])--[a-z][\w-]*", words.partition(" #")[0])
+                yield page.relative_to(ROOT).as_posix(), name, options
 
 
 @pytest.mark.slow
