@@ -33,7 +33,7 @@ def dead_links(pages: Path) -> list[str]:
     return [
         f"{page.relative_to(pages)}: {link}"
         for page in pages.rglob("*.md")
-        for link in re.findall(r"\]\(([^)#:\s]+)", page.read_text())
+        for link in re.findall(r"\]\(([^)#:\s]+)[)#]", page.read_text())
         if link.endswith((".md", ".svg")) or page.parent == pages
         if not (page.parent / link).exists()
     ]
