@@ -17,5 +17,5 @@ CHOSEN = [s for s in scripts() if s.needs & CLIENTS and not s.why_not]
 @pytest.mark.parametrize("script", CHOSEN, ids=[script.name for script in CHOSEN])
 def test_it_runs_twice(script: Script, tmp_path: Path) -> None:
     if script.lacks:
-        missing(f"needs {script.lacks}; on Debian: apt-get install {script.lacks}")
+        missing(f"needs {script.lacks}")
     run([script], tmp_path)

@@ -110,7 +110,8 @@ def raise_loopback() -> None:
 
 
 def main() -> int:
-    raise_loopback()
+    with contextlib.suppress(PermissionError):
+        raise_loopback()
     scripts, directory = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
     failed = 0
     for script in scripts:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.pages.snippets import ROOT, Script
+from tests.pages.snippets import ROOT, Script, own_network
 
 HERE = Path(__file__).resolve().parent
 # A JVM lives for seconds here, so the second compiler never pays; no port is opened to look at.
@@ -40,8 +40,7 @@ def run(
         "PYTHONPATH": f"{path}:{HERE}" if path else str(HERE),
         "COLUMNS": "100",
     }
-    # Pages name fixed ports: the network of the scripts is their own.
-    command = ["unshare", "--map-root-user", "--net", python, str(HERE / "play.py")]
+    command = [*own_network(), python, str(HERE / "play.py")]
     for turn in ("first", "second"):
         done = subprocess.run(
             [*command, str(listed), str(directory)],

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -28,6 +30,17 @@ _BLOCK = re.compile(
         (?:\nIt\ prints:\n\n```\n(?P<prints>.*?)^```\n)?""",
     re.DOTALL | re.MULTILINE | re.VERBOSE,
 )
+
+
+@cache
+def own_network() -> tuple[str, ...]:
+    """What begins a command with a network of its own, as pages name fixed ports.
+
+    Nothing where that is not allowed, as in some containers.
+    """
+    words = ("unshare", "--net", *(["--map-root-user"] if os.geteuid() else []))
+    allowed = shutil.which("unshare") and not subprocess.run([*words, "true"]).returncode
+    return words if allowed else ()
 
 
 @dataclass
@@ -58,6 +71,8 @@ class Script:
     @property
     def lacks(self) -> str:
         """A program that is not there, or nothing."""
+        if self.kind == "console" and not own_network():
+            return "unshare --net"
         return next((each for each in sorted(self.needs & PROGRAMS) if not shutil.which(each)), "")
 
     def to_json(self) -> dict[str, Any]:

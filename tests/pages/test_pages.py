@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.pages.running import run
-from tests.pages.snippets import PACKAGES, PROGRAMS, Script, scripts, scripts_of
+from tests.pages.snippets import PACKAGES, PROGRAMS, Script, own_network, scripts, scripts_of
 from tests.support.cases import for_each
+from tests.support.lanes import missing
 
 ELSEWHERE = {"spark", "confluent-kafka", *PROGRAMS}
 HERE = [s for s in scripts() if not s.why_not and not s.needs & ELSEWHERE]
@@ -18,6 +19,8 @@ HERE = [s for s in scripts() if not s.why_not and not s.needs & ELSEWHERE]
 @pytest.mark.slow
 @pytest.mark.parametrize("script", HERE, ids=[script.name for script in HERE])
 def test_it_runs_twice(script: Script, tmp_path: Path) -> None:
+    if script.lacks:
+        missing(f"needs {script.lacks}")
     run([script], tmp_path)
 
 
@@ -70,6 +73,8 @@ def test_a_comment_that_means_nothing(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_what_fails_is_told(tmp_path: Path, text: str, reason: str) -> None:
+    if text.startswith("```\n") and not own_network():
+        missing("needs unshare --net")
     with pytest.raises(AssertionError, match=f"(?s){reason}"):
         run(page(tmp_path, text), tmp_path)
 
@@ -77,7 +82,10 @@ def test_what_fails_is_told(tmp_path: Path, text: str, reason: str) -> None:
 @pytest.mark.slow
 def test_what_holds_passes(tmp_path: Path) -> None:
     text = "```\n$ echo it took 17 ms\nit took … ms\n$ test ! -e /var/lib/x\n```\n"
-    run(page(tmp_path, text), tmp_path)
+    (script,) = page(tmp_path, text)
+    if script.lacks:
+        missing(f"needs {script.lacks}")
+    run([script], tmp_path)
 
 
 def test_the_front_page_says_what_it_prints() -> None:
