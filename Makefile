@@ -61,9 +61,10 @@ lint: $(VENV)/.dev ## style and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(VENV)/.dev ## mypy, strict
+types: $(VENV)/.dev ## mypy, strict, of the snippets on the pages too
 	$(BIN)/python -m replication.protocol.stub
 	$(BIN)/mypy
+	$(BIN)/python -m tests.pages types
 
 imports: $(VENV)/.dev ## checkpoints <- logstore <- replication
 	$(BIN)/lint-imports

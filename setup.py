@@ -1,5 +1,5 @@
-"""Native kernels, Java classes, types of the protocol's messages, and a package that is installed
-elsewhere than it lies; the rest is in pyproject.toml."""
+"""Native kernels, Java classes, types of the protocol's messages, the pages, and a package that is
+installed elsewhere than it lies; the rest is in pyproject.toml."""
 
 import os
 import shutil
@@ -39,6 +39,16 @@ JAVA_RELEASE = 17
 MESSAGE_TYPES = "replication/protocol/messages.pyi"
 # Spark looks for top-level packages of this prefix; here it stays beside what it speaks of.
 REGISTRATION = {"pyspark_logstore": "logstore/spark/pyspark_logstore"}
+# Whoever has a wheel has nothing else: the pages come along, laid out so that their links hold.
+PAGES = "share/doc/pylogstore"
+PAGE_FILES = (
+    "*.md",
+    "docs/**/*.md",
+    "docs/*.svg",
+    "bench/*.md",
+    "tests/README.md",
+    "examples/*.py",
+)
 
 
 def module_of(source: str) -> str:
@@ -111,6 +121,7 @@ extensions += [
 packages = find_packages(
     include=["checkpoints*", "logstore*", "replication*"], exclude=["*.pyspark_logstore"]
 )
+pages = [path for names in PAGE_FILES for path in sorted(glob(names, recursive=True))]
 
 setup(
     cmdclass={"build_ext": BuildAll},
@@ -119,5 +130,6 @@ setup(
     ),
     packages=[*packages, *REGISTRATION],
     package_dir=REGISTRATION,
+    data_files=[(os.path.join(PAGES, os.path.dirname(path)), [path]) for path in pages],
     options={"build": {"build_base": SANITIZED, "build_lib": SANITIZED}} if SANITIZE else {},
 )

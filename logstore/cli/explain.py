@@ -23,9 +23,8 @@ from logstore.verify.common.rules import NUMBERS, RULES
 def explain(rules: tuple[str, ...], as_json: bool) -> None:
     """Say what a finding of RULE means, what may have caused it, and what to do.
 
-    RULE is an id such as log-checksum, or the number of the rule behind it in docs/rules, such
-    as F-53. Without RULE all rules are listed. `logstore verify --explain` adds these texts to
-    its findings.
+    RULE is an id such as log-checksum, or the number of the rule behind it, such as F-53. Without
+    RULE all rules are listed. `logstore verify --explain` adds these texts to its findings.
 
     \b
     Example:

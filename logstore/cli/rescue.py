@@ -60,7 +60,7 @@ def rescue(
     Each SRC is a log directory or a partition directory that nobody uses; several are taken for
     replicas, and what one has lost is taken from another. They are only read. DST gets the good
     batches, with new indexes and checkpoints, and a broker starts on it. Batches that a later
-    leader epoch replaced are kept beside the log, as *.cut files. docs/rescue.md has the rules.
+    leader epoch replaced are kept beside the log, as *.cut files.
 
     Exit code 0: whole, as far as the sources show. 1: something is missing or in doubt; each
     place is reported with its offsets and the reason. 2: an error; then there is no DST.

@@ -1,12 +1,14 @@
 """Optional libraries, and how to install them with pip.
 
-The distribution name for pip is here and in pyproject.toml. Its packages are imported as
-``checkpoints``, ``logstore`` and ``replication``.
+The distribution name is here and in pyproject.toml. Its packages are imported as ``checkpoints``,
+``logstore`` and ``replication``.
 """
 
 from __future__ import annotations
 
 import importlib
+import re
+import shlex
 from enum import StrEnum
 from typing import Any
 
@@ -28,14 +30,36 @@ class Extra(StrEnum):
     ZOOKEEPER = "zookeeper"
 
 
-def requirement(extra: Extra) -> str:
-    """The pip requirement for this project with the libraries of ``extra``."""
-    return f"{DISTRIBUTION}[{extra}]"
+def requirements(extra: str) -> list[str]:
+    """What ``extra`` asks pip for, as the installation declares it.
+
+    A hint names these rather than ``pylogstore[extra]``, which pip would look for on an index,
+    whether this was installed from a checkout, from a wheel or editable. Empty where there is no
+    declaration: the packages were sent to a worker as an archive.
+    """
+    from importlib.metadata import PackageNotFoundError, requires  # 10 ms, which few need
+
+    try:
+        declared = requires(DISTRIBUTION) or []
+    except PackageNotFoundError:
+        return []
+    found: list[str] = []
+    for line in declared:
+        name, _, marker = (part.strip() for part in line.partition(";"))
+        if re.search(rf"\bextra == ['\"]{extra}['\"]", marker):
+            ours = re.fullmatch(rf"{DISTRIBUTION}\[([\w,-]+)\]", name)
+            found += [n for e in ours[1].split(",") for n in requirements(e)] if ours else [name]
+    return found
+
+
+def install(extra: Extra, package: str) -> str:
+    """The command that brings ``package``, of ``extra``, and what else the extra has."""
+    return f"pip install {shlex.join(requirements(extra) or [package])}"
 
 
 def missing(feature: str, package: str, extra: Extra) -> ConfigError:
     """The error that says what ``feature`` lacks and how to install it."""
-    return ConfigError(f"{feature} needs the package {package}: pip install '{requirement(extra)}'")
+    return ConfigError(f"{feature} needs the package {package}: {install(extra, package)}")
 
 
 def load(module: str, extra: Extra, feature: str) -> Any:
@@ -55,4 +79,4 @@ def load(module: str, extra: Extra, feature: str) -> Any:
         raise missing(feature, package, extra) from None
 
 
-__all__ = ["DISTRIBUTION", "Extra", "load", "missing", "requirement"]
+__all__ = ["DISTRIBUTION", "Extra", "install", "load", "missing"]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from logstore.common.errors import ConfigError
-from logstore.common.extras import Extra, requirement
+from logstore.common.extras import Extra, install
 from logstore.common.version import __version__
 
 if TYPE_CHECKING:
@@ -129,8 +129,9 @@ def check_workers(spark: SparkSession) -> list[Worker]:
         where = f"the workers on {worker.host}, Python {worker.python},"
         if worker.missing:
             raise ConfigError(
-                f"{where} have no package {worker.missing}: install {requirement(Extra.SPARK)} "
-                "there, or send it with session(master, conf=shipped(package_archive(path)))"
+                f"{where} have no package {worker.missing}: install logstore {__version__} there, "
+                f"and {install(Extra.SPARK, worker.missing)}; or send logstore with "
+                "session(master, conf=shipped(package_archive(path)))"
             )
         if worker.version != __version__:
             raise ConfigError(

@@ -7,10 +7,13 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
+from logstore.cli import main
 from tests.support.lanes import lane_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,6 +56,43 @@ def commands() -> list[tuple[str, list[str]]]:
 
 
 COMMANDS = commands()
+
+
+def ours() -> Iterator[tuple[str, str, list[str]]]:
+    """The page, the name of a ``logstore`` command, and its options; two may stand in a line."""
+    for page in PAGES:
+        text = page.read_text().replace("\\\n", " ")
+        code = [*BLOCK.findall(text), *re.findall(r"`(logstore [^`]*)`", text)]
+        for line in "\n".join(code).splitlines():
+            for name, words in re.findall(
+                r"\blogstore +([a-z]+)(?= |$)((?:(?!logstore)[^|&])*)", line
+            ):
+                options = re.findall(r"(?<![\w-])--[a-z][\w-]*", words.partition(" #")[0])
+                yield page.relative_to(ROOT).as_posix(), name, options
+
+
+@pytest.mark.slow
+def test_the_commands_of_logstore_know_their_options() -> None:
+    given = list(ours())
+    assert len(given) > 60
+    context = click.Context(main)
+    known = {name: main.get_command(context, name) for name in main.list_commands(context)}
+    wrong = {
+        (page, name, option)
+        for page, name, options in given
+        for option in ["", *options]
+        if name not in known
+        or (option and all(option not in p.opts + p.secondary_opts for p in known[name].params))
+    }
+    assert wrong - {(page, name, "--help") for page, name, _ in given} == set()
+
+
+def test_no_help_sends_its_reader_to_a_checkout() -> None:
+    context = click.Context(main)
+    for name in main.list_commands(context):
+        command = main.get_command(context, name)
+        said = command.get_help(click.Context(command, info_name=name))
+        assert not re.search(r"docs/|\b\w+\.md\b(?!`)", said), said
 
 
 def test_they_are_found() -> None:

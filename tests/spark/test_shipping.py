@@ -15,6 +15,7 @@ import pytest
 
 import logstore
 from logstore.common.errors import ConfigError
+from logstore.common.extras import Extra, install
 from logstore.spark import executor_environment as shipping
 from logstore.spark import package_archive, settings, shipped
 from logstore.spark.executor_environment import Worker, check_workers
@@ -59,7 +60,7 @@ for name in logstore.spark.__all__:
         print(type(error).__name__, error)
 """
     lines = set(run(code, PYTHONPATH=str(ROOT)).splitlines())
-    text = f"logstore.spark needs the package {missing}: pip install 'pylogstore[spark]'"
+    text = f"logstore.spark needs the package {missing}: {install(Extra.SPARK, missing)}"
     assert lines <= {f"ConfigError {text}"}
     assert lines or missing == "pyarrow"
 

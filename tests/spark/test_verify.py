@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 import logstore.spark.verification.job as spark_job
 from logstore.cli import main
+from logstore.common.extras import Extra, install
 from logstore.kernels import crc32c
 from logstore.manager import LogManager
 from logstore.verify import VerifyOptions, verify
@@ -348,7 +349,7 @@ def test_without_the_extra(root: Path, monkeypatch: pytest.MonkeyPatch, package:
     monkeypatch.delitem(vars(sys.modules["logstore.spark"]), "session", raising=False)
     result = CliRunner().invoke(main, ["verify", str(root / "0"), "--spark", "local[2]"])
     assert result.exit_code == 2
-    assert "pip install 'pylogstore[spark]'" in result.stderr
+    assert install(Extra.SPARK, package) in result.stderr
 
 
 def test_conf_without_spark(root: Path) -> None:

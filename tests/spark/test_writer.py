@@ -52,6 +52,8 @@ ARROW = {
     "value": pa.binary(),
     "topic": pa.string(),
     "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestampType": pa.int32(),
     "timestamp": pa.timestamp("us", "UTC"),
     "headers": HEADERS,
 }
@@ -60,6 +62,8 @@ SPARK = {
     "value": BinaryType(),
     "topic": StringType(),
     "partition": IntegerType(),
+    "offset": LongType(),
+    "timestampType": IntegerType(),
     "timestamp": TimestampType(),
     "headers": ArrayType(
         StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -812,7 +816,7 @@ def test_a_file_uri_is_a_local_path(tmp_path):
 
 def test_columns_that_are_refused(tmp_path):
     for column, kind, reason in (
-        ("offset", LongType(), "column 'offset' is not written; known are: key, value"),
+        ("leaderEpoch", IntegerType(), "column 'leaderEpoch' is not written; known are: key, val"),
         ("key", IntegerType(), "column 'key' must be binary or string, not int"),
         ("partition", LongType(), "column 'partition' must be int, not bigint"),
         ("headers", MapType(StringType(), BinaryType()), "column 'headers' must be array<struct<"),
@@ -821,6 +825,13 @@ def test_columns_that_are_refused(tmp_path):
         schema = StructType([StructField("value", BinaryType()), StructField(column, kind)])
         with pytest.raises(ConfigError, match=reason):
             LogstoreWriter({"path": str(tmp_path / "out"), "topic": "t"}, schema, False)
+
+
+def test_what_reading_gives_is_written(tmp_path):
+    """Its offset and timestampType are the target's to settle."""
+    read = rows(value=[b"a", b"b"], topic=["t", "t"], offset=[7, 9], timestampType=[0, 1])
+    write(tmp_path / "out", read)
+    assert [(r.offset, r.value) for r in records(tmp_path / "out")] == [(0, b"a"), (1, b"b")]
 
 
 def test_a_value_is_needed(tmp_path):

