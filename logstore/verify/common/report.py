@@ -115,7 +115,7 @@ class PartitionReport:
     compared_from: int = UNKNOWN
     compared_end: int = UNKNOWN
     unreadable: int = 0
-    """Records of damaged batches, as far as offsets and headers show their number."""
+    """Records that the files promise and do not give (docs/verify.md, "What cannot be read")."""
 
 
 @dataclass(slots=True)
