@@ -65,7 +65,7 @@ def run(run: Run) -> None:
     run.done.update(kind.split()[0] for kind in run.trace)
     promised = outlook(verify(brokers, storage=storage), brokers, storage=storage)
     report = rescue(brokers, TARGET, storage=storage)
-    found = list(_broken(promised.found.partitions if promised and promised.found else [], report))
+    found = list(_broken((promised and promised.partitions) or [], report))
     for name in PARTITIONS:
         part = next(p for p in report.partitions if f"{p.topic}-{p.partition}" == name)
         damaged = read_damaged(storage, [f"{broker}/{name}" for broker in brokers])

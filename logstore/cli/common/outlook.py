@@ -9,8 +9,7 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checkpoints import TopicPartition
 from checkpoints.printable import printable
@@ -22,43 +21,33 @@ from logstore.storage.local import LocalStorage
 from logstore.verify import Progress, Severity, VerifyReport
 
 if TYPE_CHECKING:
-    from logstore.rescue import PartitionRescue, RescueReport
+    from logstore.rescue import PartitionRescue
 
 _READ_MAX = 16 << 30
 """More bytes than that are not read once more for it. The command is told all the same."""
 
 _LISTED_MAX = 20
-_LOST = ("index-without-log",)
-"""A warning, because retention may have been stopped on its way; or a segment is lost."""
+_LOST = "index-without-log"  # a warning, because retention may have been stopped on its way
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """``found`` is the report of the dry run; without one ``reason`` says why."""
+class Outlook(NamedTuple):
+    """``partitions`` is None where they were not looked at, for a ``reason``."""
 
     command: str
-    found: RescueReport | None = None
-    reason: str = ""
+    partitions: list[PartitionRescue] | None = None
+    reason: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        found = [] if self.found is None else self.found.partitions
-        return {
-            "command": self.command,
-            "reason": self.reason or None,
-            "partitions": [part.to_dict() for part in found],
-        }
+        return self._asdict() | {"partitions": [part.to_dict() for part in self.partitions or ()]}
 
     def lines(self) -> Iterator[str]:
-        if self.found is None:
+        if self.partitions is None:
             yield f"What a rescue would bring back is not known: {self.reason}"
         else:
             yield "A rescue of these directories would bring back"
-            for part in self.found.partitions[:_LISTED_MAX]:
-                yield f"  {_name(part)}: {_outcome(part)}"
-            rest = self.found.partitions[_LISTED_MAX:]
-            if rest:
-                records, lost = sum(p.records for p in rest), sum(map(_lost, rest))
-                yield f"  {len(rest):,} more partitions: {_records(records)}, {lost:,} offsets lost"
+            yield from map(_line, self.partitions[:_LISTED_MAX])
+            if len(self.partitions) > _LISTED_MAX:
+                yield f"  and so on: {len(self.partitions):,} partitions in all"
         yield f"It changes none of them, and makes a new one: {self.command}"
 
 
@@ -73,60 +62,39 @@ def outlook(
     Only the partitions with errors, or with records that cannot be read, are read once more.
     """
     storage = storage or LocalStorage()
-    errors = [f for f in report.findings if f.severity is Severity.ERROR or f.rule in _LOST]
+    errors = [f for f in report.findings if f.severity is Severity.ERROR or f.rule == _LOST]
+    unread = [part for part in report.partitions if part.unreadable]
     damaged = {TopicPartition(f.topic, f.partition) for f in errors if f.topic}
-    damaged |= {
-        TopicPartition(p.topic, p.partition) for p in report.partitions if p.unreadable and p.topic
-    }
+    damaged |= {TopicPartition(part.topic, part.partition) for part in unread if part.topic}
     if not damaged or not all((info := storage.info(path)) and info.is_dir for path in paths):
         return None
     sources: list[str] = []
     for path in paths:
         names = broker_directories(storage, path)
         sources += [os.path.join(path, name) for name in names] or [path]
+    command = f"logstore rescue {shlex.join(map(printable, sources))} --to DST"
     brokers = Counter(finding.broker for finding in errors if finding.broker.isdigit())
-    several = len({part.broker for part in report.partitions}) > 1
-    chosen = f" --broker {brokers.most_common(1)[0][0]}" if several and brokers else ""
-    command = f"logstore rescue {shlex.join(map(printable, sources))} --to DST{chosen}"
+    if brokers and len({part.broker for part in report.partitions}) > 1:
+        command += f" --broker {brokers.most_common(1)[0][0]}"
     size = sum(p.bytes for p in report.partitions if (p.topic, p.partition) in damaged)
     if size > _READ_MAX:
         return Outlook(f"{command} --dry-run", reason=f"the partitions have {size:,} bytes")
     from logstore.rescue import rescue
 
+    never_made = os.path.join(os.path.dirname(os.path.abspath(sources[0])), random_id())
+    wanted: dict[str, Any] = {"dry_run": True, "partitions": damaged, "storage": storage}
     try:
-        beside = os.path.dirname(os.path.abspath(sources[0]))
-        target = os.path.join(beside, random_id())  # never made
-        found = rescue(
-            sources,
-            target,
-            dry_run=True,
-            partitions=damaged,
-            storage=storage,
-            progress=progress,
-        )
+        found = rescue(sources, never_made, **wanted, progress=progress).partitions
     except (LogstoreError, OSError) as error:
         return Outlook(command, reason=str(error))
-    return Outlook(command, found) if found.partitions else None
+    return Outlook(command, found) if found else None
 
 
-def _outcome(part: PartitionRescue) -> str:
-    if part.whole:
-        return f"all of it, {_records(part.records)}"
-    text = _records(part.records)
+def _line(part: PartitionRescue) -> str:
+    text = f"  {part.topic}-{part.partition}: {'all of it, ' if part.whole else ''}"
+    text += f"{part.records:,} records"
     if part.gaps:
+        lost = sum(gap.next - gap.first for gap in part.gaps)
         ranges = ", ".join(f"{gap.first}…{gap.next - 1}" for gap in part.gaps[:5])
-        more = ", …" if len(part.gaps) > 5 else ""
-        text += f"; {_lost(part):,} offsets are lost: {ranges}{more}"
-    return text + (f"; {len(part.doubts):,} in doubt" if part.doubts else "")
-
-
-def _records(count: int) -> str:
-    return f"{count:,} record{'' if count == 1 else 's'}"
-
-
-def _lost(part: PartitionRescue) -> int:
-    return sum(gap.next - gap.first for gap in part.gaps)
-
-
-def _name(part: PartitionRescue) -> str:
-    return printable(f"{part.topic}-{part.partition}")
+        text += f"; {lost:,} offsets are lost: {ranges}{', …' if len(part.gaps) > 5 else ''}"
+    return printable(text + (f"; {len(part.doubts):,} in doubt" if part.doubts else ""))

@@ -18,13 +18,13 @@ import ipaddress
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from importlib import resources
 from io import BytesIO
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 from urllib.parse import parse_qsl
 
 from checkpoints.loggers import get_logger
@@ -47,8 +47,7 @@ ANSWER_S = 30.0
 """How long its answer may take to be made and to leave, in all."""
 SPARE_S = 1.0
 """Both, for a connection in the place of the spare descriptor."""
-PICTURE_S = 0.25
-PICTURE_SHARE = 20
+PICTURE_S, PICTURE_SHARE = 0.25, 20
 """The state behind the pages is made anew after this time, and never for more than a twentieth of
 one processor, however many pages and partitions there are."""
 LIMIT_MAX = 500
@@ -71,14 +70,6 @@ _HEADERS = {
         "frame-ancestors 'none'"
     ),
 }
-
-
-class _Picture(NamedTuple):
-    """A state, made at a time of the loop's clock, and good until another."""
-
-    state: Mapping[str, Any] = {}
-    made: float = 0.0
-    until: float = 0.0
 
 
 class HttpServer:
@@ -123,7 +114,9 @@ class HttpServer:
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         """Host and port that are bound."""
         self._spare = socket.socket(family)
-        self._picture, self._drawing = _Picture(), threading.Lock()
+        self._picture: dict[str, Any] = {}
+        """The last state that was made for selections."""
+        self._old_at, self._drawing = 0.0, threading.Lock()
         self._open: dict[asyncio.Task[None], socket.socket] = {}
         """The connections, the oldest first."""
         self._incomplete: dict[asyncio.Task[None], None] = {}
@@ -278,24 +271,14 @@ class HttpServer:
             return _json(HTTPStatus.BAD_REQUEST, {"error": str(error)})
         if wanted is None:
             return _json(HTTPStatus.OK, cluster_state(self._brokers(), self._groups()))
-        if self._loop.time() >= self._picture.until:
-            self._draw()
-        found = self._picture
-        made = {"made_ms": round(found.made * 1000)}
-        return _json(HTTPStatus.OK, select(found.state, wanted) | made)
-
-    def _draw(self) -> None:
-        if not self._drawing.acquire(blocking=not self._picture.state):
-            return  # somebody else does, and the last one serves until then
-        try:
-            begun = self._loop.time()
-            if begun >= self._picture.until:
+        with self._drawing:
+            if (now := self._loop.time()) >= self._old_at:
                 state = cluster_state(self._brokers(), self._groups())
-                took = self._loop.time() - begun
-                until = begun + max(PICTURE_S, took * PICTURE_SHARE)
-                self._picture = _Picture(state, begun, until)
-        finally:
-            self._drawing.release()
+                took = self._loop.time() - now
+                self._picture = state | {"made_ms": round(now * 1000)}
+                self._old_at = now + max(PICTURE_S, took * PICTURE_SHARE)
+            found = self._picture
+        return _json(HTTPStatus.OK, select(found, wanted))
 
     def _health(self) -> tuple[HTTPStatus, str, bytes]:
         """200 while every broker here runs and knows the cluster, else 503. A load balancer or a

@@ -6,7 +6,6 @@ numbers may be an instant apart, as in any monitoring.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -55,14 +54,15 @@ def cluster_state(
     """
     here = sorted(brokers, key=lambda broker: broker.broker_id)
     partitions = _partitions(here)
-    leaderless = sum(found["leader"] < 0 for found in partitions.values())
-    unwell = sum(not _is_well(found) for found in partitions.values())
+    unwell = [found for found in partitions.values() if not _is_well(found)]
+    leaderless = sum(found["leader"] < 0 for found in unwell)
+    short = len(unwell) - leaderless
     return {
         "version": STATE_VERSION,
         "counts": {
             "partitions": len(partitions),
             "leaderless": leaderless,
-            "under_replicated": unwell - leaderless,
+            "under_replicated": short,
         },
         "brokers": [_broker(broker) for broker in here],
         "partitions": list(partitions.values()),
@@ -78,15 +78,17 @@ def select(state: Mapping[str, Any], wanted: Selection) -> dict[str, Any]:
     def is_meant(topic: str) -> bool:
         return (wanted.internal or not topic.startswith("__")) and text in topic.lower()
 
-    partitions = [found for found in state["partitions"] if is_meant(found["topic"])]
-    partitions = _worst_first(partitions, _is_well, wanted)
+    def worst_first(rows: Iterable[T], is_well: Callable[[T], bool]) -> list[T]:
+        return sorted((r for r in rows if not (wanted.unwell and is_well(r))), key=is_well)
+
+    partitions = worst_first((p for p in state["partitions"] if is_meant(p["topic"])), _is_well)
     lines = [
         (group, offset)
         for group in state["groups"]
         for offset in group["offsets"] or [None]
         if text in group["group"].lower() or (offset and is_meant(offset["topic"]))
     ]
-    lines = _worst_first(lines, lambda line: not line[1] or line[1]["lag"] == 0, wanted)
+    lines = worst_first(lines, lambda line: not line[1] or line[1]["lag"] == 0)
     truncations = [cut for cut in state["truncations"] if is_meant(cut["topic"])]
     counts = {"selected_partitions": len(partitions), "selected_offsets": len(lines)}
     groups: list[dict[str, Any]] = []
@@ -101,11 +103,6 @@ def select(state: Mapping[str, Any], wanted: Selection) -> dict[str, Any]:
         "groups": groups,
         "truncations": truncations[:TRUNCATIONS_MAX],
     }
-
-
-def _worst_first(rows: list[T], is_well: Callable[[T], bool], wanted: Selection) -> list[T]:
-    ordered = sorted(rows, key=is_well)
-    return ordered[: bisect_left(ordered, True, key=is_well)] if wanted.unwell else ordered
 
 
 def _is_well(partition: Mapping[str, Any]) -> bool:
