@@ -13,9 +13,9 @@ from pyspark import daemon
 plain = daemon.worker
 
 
-def worker(connection: socket.socket, authenticated: bool) -> int:
+def worker(sock: socket.socket, authenticated: bool) -> int:
     try:
-        return plain(connection, authenticated)
+        return plain(sock, authenticated)
     except ConnectionError:
         return 1
 
