@@ -6,11 +6,12 @@ numbers may be an instant apart, as in any monitoring.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from checkpoints.types import TopicPartition
 from replication.broker.broker import Broker
+from replication.common.state import PartitionRegistration
 from replication.partition import Partition
 
 STATE_VERSION = 2  # of the JSON; it rises when a field changes its meaning
@@ -130,35 +131,45 @@ def _broker(broker: Broker) -> dict[str, Any]:
 
 def _partitions(brokers: Sequence[Broker]) -> dict[TopicPartition, dict[str, Any]]:
     """The partitions, ascending. The leader is the replica that leads in the latest epoch, not one
-    that was replaced and does not know it yet."""
+    that was replaced and does not know it yet; or one of another process."""
     replicas: dict[TopicPartition, dict[int, Partition]] = {}
     for broker in brokers:
         for tp, partition in list(broker.replica_manager.partitions.items()):
             replicas.setdefault(tp, {})[broker.broker_id] = partition
-    here = {broker.broker_id for broker in brokers}
+    here = {broker.broker_id: broker for broker in brokers}
     return {tp: _partition(tp, replicas[tp], here) for tp in sorted(replicas)}
 
 
 def _partition(
-    tp: TopicPartition, replicas: Mapping[int, Partition], here: Container[int]
+    tp: TopicPartition, replicas: Mapping[int, Partition], here: Mapping[int, Broker]
 ) -> dict[str, Any]:
     epoch = max(partition.leader_epoch for partition in replicas.values())
     leader = next(
         (p for p in replicas.values() if p.is_leader and p.leader_epoch == epoch),
         None,
     )
+    led = _led_elsewhere(tp, here) if leader is None else None
     assigned = max((p.replicas for p in replicas.values()), key=len)
     shown = sorted({*assigned, *replicas})
     return {
         "topic": tp.topic,
         "partition": tp.partition,
-        "leader": -1 if leader is None else leader.leader_id,
+        "leader": led.leader if led else -1 if leader is None else leader.leader_id,
         "leader_epoch": epoch,
-        "isr": [] if leader is None else sorted(leader.isr.committed),
+        "isr": sorted(led.isr if led else () if leader is None else leader.isr.committed),
         "min_isr": 0 if leader is None else leader.min_isr,
         "high_watermark": -1 if leader is None else _offsets(leader)[2],
         "replicas": [_replica(one, replicas.get(one), one in here) for one in shown],
     }
+
+
+def _led_elsewhere(tp: TopicPartition, here: Mapping[int, Broker]) -> PartitionRegistration | None:
+    """What the controller says of a partition that a live broker of another process leads."""
+    for metadata in (broker.metadata for broker in here.values()):
+        told = metadata.registration(tp)
+        if told is not None and told.leader not in here and metadata.is_alive(told.leader):
+            return told
+    return None
 
 
 def _replica(broker_id: int, partition: Partition | None, is_here: bool) -> dict[str, Any]:

@@ -266,9 +266,27 @@ def test_a_replica_that_is_not_online_says_why(cluster: Cluster) -> None:
     states = {each["broker"]: each["state"] for each in state["partitions"][0]["replicas"]}
     assert states == {leader: "online", away: "unknown", new: "absent"}
     assert state["counts"] == {"partitions": 1, "leaderless": 0, "under_replicated": 0}
+
+
+def test_a_partition_that_is_being_made_has_no_leader_and_is_not_short_of_replicas(
+    cluster: Cluster,
+) -> None:
+    leader = cluster.leader(TP)
+    here = brokers_of(cluster)()
+    state = cluster_state(WithoutPartitions(b) if b.broker_id == leader else b for b in here)
+    assert state["counts"] == {"partitions": 1, "leaderless": 1, "under_replicated": 0}
+    states = {each["state"] for each in state["partitions"][0]["replicas"]}
+    assert states == {"online", "absent"}
+
+
+def test_a_leader_in_another_process_is_known_from_the_controller(cluster: Cluster) -> None:
+    leader = cluster.leader(TP)
     followers = [broker for broker in brokers_of(cluster)() if broker.broker_id != leader]
-    counts = cluster_state(followers)["counts"]
-    assert counts == {"partitions": 1, "leaderless": 1, "under_replicated": 0}
+    until(lambda: all(broker.metadata.registration(TP) for broker in followers), "the metadata")
+    state = cluster_state(followers)
+    assert state["partitions"][0]["leader"] == leader
+    assert state["partitions"][0]["isr"] == [0, 1, 2]
+    assert state["counts"] == {"partitions": 1, "leaderless": 0, "under_replicated": 0}
 
 
 def test_health_follows_the_brokers(cluster: Cluster) -> None:
