@@ -45,6 +45,8 @@ python_maximum_signature_line_length = 88
 napoleon_numpy_docstring = False
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["phone.css"]
 html_title = f"logstore {version}"
 html_show_copyright = False
 html_show_sourcelink = False

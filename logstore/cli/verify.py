@@ -13,7 +13,9 @@ from logstore import terminal
 from logstore.cli.common import completion
 from logstore.cli.common.exits import EXIT_ERROR, EXIT_FINDINGS, fail, json_option
 from logstore.cli.common.numbers import Number
+from logstore.cli.common.outlook import outlook
 from logstore.cli.common.verify_output import explanations_of, print_report, progress_bar
+from logstore.cli.recover import warnings_in_reports
 from logstore.verify import Progress, VerifyOptions, VerifyReport
 from logstore.verify import verify as verify_here
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 # Spark's own messages do not belong beside a report; --conf brings them back.
-_QUIET = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
+_QUIET = {"spark.log.level": "ERROR"}
 
 
 @click.command(short_help="Check directories or files, and compare replicas.")
@@ -62,7 +64,8 @@ def verify(
     brokers' directories are given, the replicas of each partition are compared below their high
     watermarks. A PATH may be a URI, such as s3://bucket/logs. `logstore explain RULE` says what a
     finding means. Equal fingerprints of two partitions mean equal content, whatever their segment
-    boundaries and leader epochs.
+    boundaries and leader epochs. Where something is lost, the report ends with what a rescue of
+    these directories would bring back.
 
     Exit code 0: clean, or information only. 1: an error or a warning was found. 2: a path could not
     be read.
@@ -89,15 +92,21 @@ def verify(
             report = verify_here(paths, options, progress=progress)
         else:
             report = _in_a_session(paths, options, progress, master, conf)
-    if as_json:
-        explanations = {"explanations": explanations_of(report)} if explain else {}
-        terminal.print_json(report.to_dict() | explanations, indent=2)
-    else:
+    if not as_json:
         print_report(report, explain=explain)
+    with progress_bar(quiet=as_json) as progress, warnings_in_reports():
+        rescued = outlook(report, paths, progress)
+    if as_json:
+        more: dict[str, object] = {"rescue": rescued.to_dict() if rescued else None}
+        more |= {"explanations": explanations_of(report)} if explain else {}
+        terminal.print_json(report.to_dict() | more, indent=2)
+    elif rescued is not None:
+        terminal.lines(rescued.lines())
     for line in report.unusable:
         terminal.line(f"error: {line}", err=True)
     if html is not None:
-        write_report(report, html, settings=_how(shallow, master))
+        lines = list(rescued.lines()) if rescued else []
+        write_report(report, html, rescue=lines, settings=_how(shallow, master))
     if report.unusable:
         ctx.exit(EXIT_ERROR)
     ctx.exit(0 if report.clean else EXIT_FINDINGS)

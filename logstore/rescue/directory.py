@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
 from checkpoints import (
@@ -44,6 +44,7 @@ def rescue(
     topic_ids: Mapping[str, uuid.UUID] | None = None,
     broker: int | None = None,
     dry_run: bool = False,
+    partitions: Container[TopicPartition] | None = None,
     storage: Storage | None = None,
     progress: Progress | None = None,
 ) -> RescueReport:
@@ -55,6 +56,7 @@ def rescue(
         topic_ids: of topics for which the sources have several.
         broker: the source with this node id gives its ``meta.properties``; by default the source
             does, if all have the same.
+        partitions: only these; by default all.
     Raises:
         ConfigError: the sources do not belong together, or the target is in use.
         LogDirLockedError: a source is in use.
@@ -62,7 +64,7 @@ def rescue(
         OSError: the target could not be written; there is no target then.
     """
     job = _Rescue(storage or LocalStorage(), sources, target, broker, progress)
-    return job.run(topic_ids or {}, dry_run)
+    return job.run(topic_ids or {}, dry_run, partitions)
 
 
 class _Rescue:
@@ -79,13 +81,22 @@ class _Rescue:
         self._broker, self._progress = broker, progress
         self._done = self._total = 0
 
-    def run(self, topic_ids: Mapping[str, uuid.UUID], dry_run: bool) -> RescueReport:
+    def run(
+        self,
+        topic_ids: Mapping[str, uuid.UUID],
+        dry_run: bool,
+        partitions: Container[TopicPartition] | None,
+    ) -> RescueReport:
         self._check_target()
         with ExitStack() as stack:
             for path in self._paths:
                 stack.enter_context(_not_in_use(self._storage, path))
+            if dry_run:  # which keeps no broker from starting
+                stack.close()
             found = self._read_sources()
             ids = settle_topic_ids(found, topic_ids)
+            if partitions is not None:
+                found.replicas = {tp: r for tp, r in found.replicas.items() if tp in partitions}
             meta = self._meta_source(found)
             self._total = found.bytes
             report = RescueReport(self._target, dry_run, notes=found.notes)

@@ -114,10 +114,8 @@ def test_offsets_move_and_a_lost_leader_shows(
     assert page.rows("truncations")[0][5:] == ["6", "5", "1"]
 
     assert browser.complaints() == []
-    assert {url.rpartition("/")[2] for url in browser.requests() if url.startswith("http")} == {
-        "",
-        "state",
-    }
+    asked = {url.rpartition("/")[2] for url in browser.requests() if url.startswith("http")}
+    assert {name.partition("?")[0] for name in asked} == {"", "state"}
 
 
 def test_filter_pause_and_a_server_that_goes_away(
@@ -126,9 +124,9 @@ def test_filter_pause_and_a_server_that_goes_away(
     page = Page(browser, served)
     until(lambda: len(page.rows("partitions")) == 3, "all partitions")
     page.type("filter", "ORD")
-    assert [row[0] for row in page.rows("partitions")] == ["orders"]
+    until(lambda: [row[0] for row in page.rows("partitions")] == ["orders"], "the filtered rows")
     page.type("filter", "nothing")
-    assert page.rows("partitions") == [["No partition."]]
+    until(lambda: page.rows("partitions") == [["No partition."]], "no row")
     page.type("filter", " ")
     until(lambda: len(page.rows("partitions")) == 3, "no filter")
     assert any(row[0].startswith("<img") for row in page.rows("groups"))  # text, not markup
@@ -156,3 +154,47 @@ def test_it_fits_the_screen(browser: Browser, served: HttpServer) -> None:
         for scheme in ("light", "dark"):
             browser.look(width=width, scheme=scheme)
             assert browser.ask("document.documentElement.scrollWidth") <= width
+
+
+def test_pages_of_many_partitions(browser: Browser, cluster: Cluster, served: HttpServer) -> None:
+    cluster.create_topic("many", 60)
+    page = Page(browser, served)
+
+    def shown() -> str:
+        return str(browser.ask("document.querySelector('[data-of=partitions] span').textContent"))
+
+    def turn(which: str) -> None:
+        browser.driver.find_element("css selector", f"[aria-label='{which} partitions']").click()
+
+    until(lambda: shown() == "1 to 50 of 63", "the first page")
+    assert len(page.rows("partitions")) == 50
+    turn("Later")
+    until(lambda: shown() == "51 to 63 of 63", "the second page")
+    assert len(page.rows("partitions")) == 13
+    page.type("filter", "many")
+    until(lambda: shown() == "1 to 50 of 60", "a filter begins at its first page")
+    turn("Later")
+    page.type("filter", "ord")
+    until(lambda: len(page.rows("partitions")) == 1, "one row, and no pages")
+    assert not browser.driver.find_element("css selector", "[data-of=partitions]").is_displayed()
+
+
+def test_only_what_is_not_well(browser: Browser, cluster: Cluster, served: HttpServer) -> None:
+    page = Page(browser, served)
+    page.click("unwell")
+    nothing = [["No partition that is not well."]]
+    until(lambda: page.rows("partitions") == nothing, "all are well")
+    follower = next(broker for broker in cluster.broker_ids if broker != cluster.leader(TP))
+    cluster.crash(follower)
+    cluster.wait_for_isr(TP, [broker for broker in cluster.broker_ids if broker != follower])
+    until(lambda: "orders" in [row[0] for row in page.rows("partitions")], "one that is not")
+    assert "under-replicated" in browser.ask("document.getElementById('summary').textContent")
+
+
+def test_on_a_phone_a_row_is_a_card_without_gaps(browser: Browser, served: HttpServer) -> None:
+    browser.look(width=390)
+    page = Page(browser, served)
+    until(lambda: len(page.rows("partitions")) == 3, "rows")
+    cells = "[...document.querySelectorAll('td')].map((td) => td.getBoundingClientRect().right)"
+    assert max(browser.ask(cells)) <= 390  # nothing is out of sight beside it
+    assert browser.ask("document.querySelector('#partitions tr').offsetHeight") < 150

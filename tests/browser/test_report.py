@@ -111,6 +111,16 @@ def test_no_width_makes_the_page_scroll_sideways(
         assert browser.ask(OVERFLOW) == 0, width
 
 
+def test_on_a_phone_no_column_is_out_of_sight(browser: Browser, shown: Shown) -> None:
+    """A row is a card there, so that no hidden column makes it high."""
+    browser.look(width=390)
+    shown(reports.cluster())
+    cells = [box for box in boxes(browser, "#finding-rows td") if box["width"]]
+    assert cells
+    assert max(box["right"] for box in cells) <= 390
+    assert browser.ask("document.querySelector('#finding-rows td').dataset.label") == "Severity"
+
+
 FAINT = """(() => {
           const channels = (color) => color.match(/[\\d.]+/g).map(Number);
           const light = (color) => {

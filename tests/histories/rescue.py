@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 import tempfile
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from logstore.rescue import rescue
+from logstore.cli.common.outlook import outlook
+from logstore.rescue import PartitionRescue, RescueReport, rescue
 from logstore.storage.local import LocalStorage
 from logstore.storage.memory import MemoryStorage
+from logstore.verify import verify
 from tests.faults import engine
 from tests.histories.history import Run, history
 from tests.histories.rescue_damage import damage
@@ -60,8 +63,9 @@ def run(run: Run) -> None:
         brokers.append(ELECTED)
     run.trace += damage(rng, storage, brokers, rng.choice((1, 2, 5, 10, 30)))
     run.done.update(kind.split()[0] for kind in run.trace)
+    promised = outlook(verify(brokers, storage=storage), brokers, storage=storage)
     report = rescue(brokers, TARGET, storage=storage)
-    found: list[str] = []
+    found = list(_broken((promised and promised.partitions) or [], report))
     for name in PARTITIONS:
         part = next(p for p in report.partitions if f"{p.topic}-{p.partition}" == name)
         damaged = read_damaged(storage, [f"{broker}/{name}" for broker in brokers])
@@ -75,3 +79,18 @@ def run(run: Run) -> None:
             found.append(f"{name}: called whole, with gaps")
     run.done["whole" if report.whole else "not whole"] += 1
     assert not found, found
+
+
+def _broken(promised: list[PartitionRescue], report: RescueReport) -> Iterator[str]:
+    """What ``verify`` said of the rescue, and is not so."""
+    told = {(part.topic, part.partition): part for part in promised}
+    for part in report.partitions:
+        said = told.get((part.topic, part.partition))
+        if said is None and not part.whole:
+            yield f"{part.topic}-{part.partition}: not whole, and not told: {part.gaps}"
+        elif said is not None and _numbers(said) != _numbers(part):
+            yield f"{part.topic}-{part.partition}: not as told: {_numbers(said)}, {_numbers(part)}"
+
+
+def _numbers(part: PartitionRescue) -> tuple[object, ...]:
+    return part.start, part.end, part.records, part.gaps, part.doubts, part.set_aside

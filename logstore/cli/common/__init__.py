@@ -2,7 +2,7 @@
 
 ``exits`` has the exit codes, ``directories``, ``numbers`` and ``config`` read arguments,
 ``interrupts`` handles Ctrl-C while a log is written, ``topics``, ``partitions`` and ``listing``
-look at a log directory that no broker uses.
+look at a log directory that no broker uses, ``outlook`` asks a rescue what it would bring back.
 """
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "interrupts",
     "listing",
     "numbers",
+    "outlook",
     "partitions",
     "topics",
     "verify_output",

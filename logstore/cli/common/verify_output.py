@@ -36,21 +36,9 @@ def print_report(report: VerifyReport, *, explain: bool = False) -> None:
         _print_partitions(report.partitions)
     if report.findings:
         _print_findings(report)
-    counts = ", ".join(
-        f"{count:,} {severity}{'' if count == 1 else 's'}"
-        for severity in Severity
-        if (count := report.count(severity))
-    )
-    if report.suppressed:
-        counts += f", and {report.suppressed:,} more findings in the same files"
-    if report.unreadable:
-        counts += f"; {report.unreadable:,} records cannot be read"
-    verdict = "clean" if report.clean else "not clean"
-    if report.unusable:
-        verdict = "not all could be checked"
     if explain and report.findings:
         terminal.lines(["", *explanation_lines(_rules(report)), ""])
-    terminal.line(f"{report.files:,} files: {verdict}{': ' if counts else ''}{counts}")
+    terminal.line(report.verdict)
 
 
 def explanations_of(report: VerifyReport) -> dict[str, dict[str, str]]:

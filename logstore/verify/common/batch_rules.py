@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import NamedTuple
 
 from logstore.format import attributes as bits
@@ -135,24 +134,31 @@ class OffsetOrder:
 
     No checksum covers the base offset or the order of batches (F-62). Where two batches disagree,
     the one that follows decides which is wrong. ``expected`` is the next offset, −1 when damage has
-    hidden it. ``gaps`` holds ``(position, offset, missing)`` of each gap, because only compaction
-    makes gaps normal.
+    hidden it. ``gaps`` holds ``(position, offset, missing)`` of the first gaps, and ``missing`` is
+    the sum over all, because only compaction makes gaps normal.
     """
 
     segment_base: int
     next_base: int = UNKNOWN
     expected: int = UNKNOWN
     gap_count: int = 0
+    missing: int = 0
     gaps: list[tuple[int, int, int]] = field(default_factory=list)
     out_of_range: int = 0
     gaps_kept: int = 100
     next_is_empty: bool = False
 
-    def advance(self, end: int, gap_count: int, gaps: Iterable[tuple[int, int, int]]) -> None:
+    def advance(self, end: int, gaps: Iterable[tuple[int, int, int]]) -> None:
         """Pass batches that ascend inside the segment, up to the offset ``end``."""
-        self.gap_count += gap_count
-        self.gaps.extend(islice(gaps, self.gaps_kept - len(self.gaps)))
+        for gap in gaps:
+            self._gap(*gap)
         self.expected = end
+
+    def _gap(self, position: int, offset: int, missing: int) -> None:
+        self.gap_count += 1
+        self.missing += missing
+        if len(self.gaps) < self.gaps_kept:
+            self.gaps.append((position, offset, missing))
 
     def place(self, row: Row, following: int) -> Placed:
         """Judge one batch; ``following`` is the base offset of the next one, −1 if unknown."""
@@ -173,9 +179,7 @@ class OffsetOrder:
                 problems.append(self._moved(row, expected))
                 base = last = following - 1
             elif last - self.segment_base <= MAX_RELATIVE_OFFSET:
-                self.gap_count += 1
-                if len(self.gaps) < self.gaps_kept:
-                    self.gaps.append((row.position, expected, base - expected))
+                self._gap(row.position, expected, base - expected)
         if not problems:
             problems.extend(self._in_range(row))
         self.expected = last + 1

@@ -36,9 +36,9 @@ _RESTORE = (
 )
 
 _REPLICA = (
-    "With another replica: stop the broker, move the partition directory away and let the broker "
-    "fetch it again. Without one: `logstore rescue SRC… --to DST` salvages what can be read. Then "
-    "check the disk."
+    "`logstore rescue SRC… --to DST`, given the directories of all replicas, makes one log of what "
+    "each of them still has. If another replica is whole, the broker may fetch it again instead: "
+    "stop it, copy the partition directory elsewhere, and move it away. Then check the disk."
 )
 _REBUILD_INDEX = (
     "The records are not concerned. Stop the broker and delete the index files of this segment: "
@@ -207,9 +207,9 @@ EXPLANATIONS = {
         "consumers read other records from one broker than from another. As information: a "
         "comparison was left out, or another finding explains it.",
         "Damage on one replica; an unclean election; a broker that came back from an old backup.",
-        "The finding names the replica that stands alone. Stop its broker, move the partition "
-        "directory away and let it fetch again. With two replicas that both claim to be right, see "
-        "what each has first: `logstore read DIR TOPIC --from OFFSET`.",
+        "The finding names a replica that has lost something, or the one that stands alone. With "
+        "two that both claim to be right, see what each has: `logstore read DIR TOPIC --from "
+        "OFFSET`. " + _REPLICA,
     ),
     "log-epoch-falls": _E(
         "A batch has another leader epoch than those before and behind it. As an info, epochs fall "
@@ -395,7 +395,7 @@ EXPLANATIONS = {
         "its log parts from the leader's.",
         _HAND,
         "A start of logstore sets the file aside and takes the epochs from the batches. On a Kafka "
-        "broker: stop it and run `logstore recover DIR`, or move the partition away and fetch it.",
+        "broker: stop it and run `logstore recover DIR`.",
     ),
     "epochs-range": _E(
         "`leader-epoch-checkpoint` has epochs that begin above the end or below the start of a "
@@ -465,7 +465,8 @@ EXPLANATIONS = {
         "Partitions of a topic have different topic ids: some belong to an earlier topic of the "
         "name, and their records are not of this one.",
         "The topic was deleted and created again while this broker or directory was away.",
-        "Keep the partitions with the id that the cluster has; move the others away.",
+        "Keep the partitions with the id that the cluster has; copy the others elsewhere before "
+        "you remove them.",
     ),
     "meta-form": _E(
         "`meta.properties` cannot be read, or has keys or values that no release writes. The "

@@ -1,8 +1,7 @@
 """Digests of ranges of offsets, so that replicas of a partition can be compared piece by piece.
 
 Ranges begin at fixed offsets and ignore segments, so replicas with different segments give the same
-digests for the same content. A range that crosses a segment boundary has a part in each segment;
-`join_ranges` joins them.
+digests for the same content. A range that crosses a segment boundary has a part in each segment.
 """
 
 from __future__ import annotations
@@ -75,21 +74,6 @@ class RangeDigest:
             self.epoch,
             self.fingerprint.joined(later.fingerprint),
         )
-
-
-def join_ranges(pieces: Iterable[RangeDigest]) -> Iterator[RangeDigest]:
-    """Join the parts of consecutive segments to whole ranges, in order of offsets."""
-    before: RangeDigest | None = None
-    for piece in pieces:
-        if before is None:
-            before = piece
-        elif before.number == piece.number:
-            before = before.joined(piece)
-        else:
-            yield before
-            before = piece
-    if before is not None:
-        yield before
 
 
 class ContentDigests:

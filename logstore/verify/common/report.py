@@ -115,10 +115,10 @@ class PartitionReport:
     compared_from: int = UNKNOWN
     compared_end: int = UNKNOWN
     unreadable: int = 0
-    """Records of damaged batches, as far as offsets and headers show their number."""
+    """Records that the files promise and do not give (docs/verify.md, "What cannot be read")."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class VerifyReport:
     """The result for all paths. ``unusable`` lists, as one line each, what could not be checked."""
 
@@ -143,6 +143,26 @@ class VerifyReport:
     def unreadable(self) -> int:
         """How many records of all partitions cannot be read."""
         return sum(partition.unreadable for partition in self.partitions)
+
+    @property
+    def verdict(self) -> str:
+        """All of it in a line."""
+        counts = ", ".join(
+            f"{count:,} {severity}{'' if count == 1 else 's'}"
+            for severity in Severity
+            if (count := self.count(severity))
+        )
+        if self.suppressed:
+            counts += f", and {self.suppressed:,} more findings in the same files"
+        if self.unreadable:
+            counts += f"; {self.unreadable:,} records cannot be read"
+        verdict = "clean" if self.clean else "not clean"
+        if self.unusable:
+            verdict = "not all could be checked"
+        return f"{self.files:,} files: {verdict}{': ' if counts else ''}{counts}"
+
+    def __repr__(self) -> str:
+        return f"<VerifyReport {self.verdict}>"
 
     def refuse(self, path: str, reason: object) -> None:
         """Note that ``path`` could not be checked."""

@@ -12,7 +12,7 @@ import hashlib
 import os
 import platform
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 
@@ -41,6 +41,7 @@ def write_report(
     path: str | os.PathLike[str],
     *,
     title: str = TITLE,
+    rescue: Sequence[str] = (),
     settings: Mapping[str, str] | None = None,
     clock: Clock | None = None,
 ) -> None:
@@ -49,7 +50,7 @@ def write_report(
     Raises:
         OSError: the file cannot be written.
     """
-    content = render(report, title=title, settings=settings, clock=clock).encode()
+    content = render(report, title=title, rescue=rescue, settings=settings, clock=clock).encode()
     replace_file(OsFiles(), os.fspath(path), content)
 
 
@@ -57,13 +58,14 @@ def render(
     report: VerifyReport,
     *,
     title: str = TITLE,
+    rescue: Sequence[str] = (),
     settings: Mapping[str, str] | None = None,
     clock: Clock | None = None,
 ) -> str:
     """The page, of at most 1 to 3 MB whatever the report holds. It counts what is left out.
 
-    "How this was made" shows ``settings`` beside version and time: what was asked for (paths,
-    depth) and what carried it out.
+    ``rescue`` is what a rescue would bring back, in lines. "How this was made" shows ``settings``
+    beside version and time: what was asked for (paths, depth) and what carried it out.
     """
     style, script = Markup(_read("report.css")), Markup(_read("report.js"))
     page = pages.Page(report)
@@ -74,6 +76,7 @@ def render(
             title=title,
             page=page,
             report=report,
+            rescue=rescue,
             bar_plots=plots.bar_plots(page),
             finding_lanes=plots.finding_lanes(page),
             epoch_lanes=plots.epoch_lanes(page),

@@ -22,6 +22,9 @@ function sortBy(table, header) {
 }
 
 for (const table of document.querySelectorAll("table.sortable")) {
+  const labels = Array.from(table.tHead.rows[0].cells, (header) => header.textContent);
+  for (const row of table.tBodies[0].rows)
+    for (const td of row.cells) td.dataset.label = labels[td.cellIndex];
   for (const header of table.tHead.rows[0].cells) {
     const button = document.createElement("button");
     button.type = "button";

@@ -62,6 +62,7 @@ from logstore.verify.partition.ends import (
 )
 from logstore.verify.partition.own_files import OwnFiles, is_own_file
 from logstore.verify.partition.producer_files import CheckedSegments, ProducerFiles
+from logstore.verify.segment.diagnosis import TORN
 from logstore.verify.segment.producers import ProducerFacts, check_snapshot
 from logstore.verify.segment.segment_check import (
     SegmentJob,
@@ -427,17 +428,23 @@ class PartitionCheck:
         by_base = {result.base: result for result in found}
         results = [by_base.get(job.base) or _unread(job.base) for job in self.jobs]
         report = self._report(results)
+        compacted = self.is_compacted(results)
+        claimed = 0
         for result in found:
             self.suppressed += result.suppressed
-            report.unreadable += result.unreadable
-            report.unreadable += self._tell(result, active=result.base >= self._last_settled)
-        compacted = self.is_compacted(results)
+            claimed = self._tell(result, active=result.base >= self._last_settled)
+            report.unreadable += result.unreadable + claimed
+            report.unreadable += 0 if compacted else result.missing
         self._join(results, compacted)
         ends = not results or filenames.LOG_SUFFIX not in results[-1].vanished
         end_offset = report.log_end_offset if ends else _NO_END
         if self.only < 0:
             self._check_epochs(results, end_offset)
             if ends:
+                reached = report.log_end_offset
+                reached += claimed if results and results[-1].tail == TORN else 0
+                promised = max(self.facts.recovery_point, self.facts.high_watermark)
+                report.unreadable += max(0, promised - max(reached, self.facts.log_start))
                 last = self.file_name(results[-1].base, filenames.LOG_SUFFIX) if results else "."
                 for problem in check_checkpoints(
                     self.facts, end_offset, self._tail, self._is_settled, is_empty=not results

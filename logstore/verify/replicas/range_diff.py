@@ -19,6 +19,7 @@ from logstore.format.header import CRC_FROM, MAGIC, PREFIX_SIZE
 from logstore.format.reader import batch_records, parse_batch
 from logstore.kernels import SCAN_COLUMNS, SCAN_INCOMPLETE, SCAN_TAIL, scan_batches
 from logstore.storage.base import File, Storage
+from logstore.verify.common.report import UNKNOWN
 from logstore.verify.segment.diagnosis import diagnose
 from logstore.verify.segment.segment_check import open_log
 
@@ -172,8 +173,10 @@ def _read(sources: Sequence[RangeStart], bounds: DiffBounds) -> Iterator[_DiffBa
 def _batches(file: File, source: RangeStart) -> Iterator[_DiffBatch]:
     """The readable batches from ``source`` on.
 
-    Unreadable ones are skipped; they are reported already.
+    Unreadable ones are skipped; they are reported already. What follows one is searched as the
+    check of the segment does it, so that both see the same batches.
     """
+    expected = UNKNOWN
     size, position, window = file.size(), source.position, _WINDOW
     columns = array("q", bytes(8 * len(SCAN_COLUMNS) * _ROWS))
     while position < size:
@@ -185,6 +188,7 @@ def _batches(file: File, source: RangeStart) -> Iterator[_DiffBatch]:
                 yield _DiffBatch(
                     base, last, position + start, length, epoch, records, content, source
                 )
+                expected = last + 1
         position += done
         if done:
             window = _WINDOW
@@ -193,7 +197,7 @@ def _batches(file: File, source: RangeStart) -> Iterator[_DiffBatch]:
         if status in (SCAN_TAIL, SCAN_INCOMPLETE) and window < framed <= WHOLE_BATCH_MAX:
             window = framed
             continue
-        position = diagnose(file, size, position, status, -1).resume
+        position = diagnose(file, size, position, status, expected).resume
         if position < 0:
             return
 

@@ -1,8 +1,10 @@
 """Which of several replicas is wrong where they differ, and how the finding says it.
 
-Two replicas that differ cannot show which one is right. A third one can: the replica that disagrees
-with the two others is the odd one, even if it is the reference. Between two replicas, the one that
-lacks something gets the finding.
+A log has no holes, so the replica that lacks a batch has lost it, however many others have lost it
+as well: damage is no testimony. One that cannot read its batch there is told of that already.
+
+Two replicas that have different batches cannot show which one is right. A third one can: the
+replica that disagrees with the two others is the odd one, even if it is the reference.
 """
 
 from __future__ import annotations
@@ -42,34 +44,21 @@ def judge(
 
 
 def _report(group: Sequence[Disagreement], beside: Sequence[Side]) -> Iterator[Finding]:
-    """Report a difference. ``beside`` is the reference and the replicas that equal it there.
-
-    A replica that cannot read its batch there does not say that it lacks it. It has no vote.
-    """
-    first, reference = group[0].difference, beside[0]
-    lacks = [found for found in group if not _is_blind(found.side, found.difference)]
-    if first.mine is None and first.theirs is not None:
+    """Report a difference. ``beside`` is the reference and the replicas that equal it there."""
+    first = group[0].difference
+    names = _names(found.side for found in group)
+    if first.mine is not None and first.theirs is None:
+        for side in beside:
+            severity = Severity.INFO if _is_blind(side, first) else _worst(group)
+            yield _finding(group[0], severity, side, names, first.theirs, first.mine)
+    elif len(group) > len(beside) and (first.mine or not first.theirs):
+        yield _finding(group[0], _worst(group), beside[0], names, first.theirs, first.mine)
+    else:
         for found in group:
-            if found not in lacks:
-                places = found.difference.mine, found.difference.theirs
-                yield _finding(found, Severity.INFO, found.side, _names(beside), *places)
-        group = lacks
-    elif first.theirs is None and first.mine is not None:
-        names = _names(found.side for found in group)
-        seeing = [side for side in beside if not _is_blind(side, first)]
-        if len(seeing) <= len(group):
-            for side in beside:
-                severity = _worst(group) if side in seeing else Severity.INFO
-                yield _finding(group[0], severity, side, names, first.theirs, first.mine)
-            return
-        beside = seeing
-    if len(group) > len(beside):
-        names = _names(found.side for found in group)
-        yield _finding(group[0], _worst(group), reference, names, first.theirs, first.mine)
-        return
-    for found in group:
-        places = found.difference.mine, found.difference.theirs
-        yield _finding(found, found.severity, found.side, _names(beside), *places)
+            places = found.difference.mine, found.difference.theirs
+            is_blind = places[0] is None and _is_blind(found.side, found.difference)
+            severity = Severity.INFO if is_blind else found.severity
+            yield _finding(found, severity, found.side, _names(beside), *places)
 
 
 def _is_blind(side: Side, difference: Difference) -> bool:

@@ -94,12 +94,12 @@ class SegmentChecks:
             self.result.end_offset = max(self.result.end_offset, last_offset + 1)
         self.order.expected = UNKNOWN
 
-    def _end_hidden(self, end: int) -> None:
-        """Note that offsets up to ``end`` could not be read, if it is known where they begin."""
-        if self._hidden_from >= 0:
-            count = min(end, self.job.base + MAX_RELATIVE_OFFSET) - self._hidden_from
-            self.result.unreadable += max(0, count)
-        self._hidden_from = UNKNOWN
+    def _hidden(self, end: int) -> int:
+        """How many records below ``end`` damage has hidden, if it is known where that begins."""
+        if self._hidden_from < 0:
+            return 0
+        first, self._hidden_from = max(self._hidden_from, self.job.floor), UNKNOWN
+        return max(0, min(end, self.job.base + MAX_RELATIVE_OFFSET) - first)
 
     def take(self, view: memoryview, table: HeaderTable) -> None:
         """Check the next batches, whose bytes lie in ``view``."""
@@ -144,7 +144,7 @@ class SegmentChecks:
         order.
         """
         job, result = self.job, self.result
-        self._end_hidden(table.column(BASE)[0])
+        result.unreadable += self._hidden(table.column(BASE)[0])
         survey = survey_batches(
             table.columns, table.count, self.order.expected, job.base, job.next_base
         )
@@ -221,7 +221,7 @@ class SegmentChecks:
                 return False
         positions = table.column(POSITION)
         found = ((table.start + positions[g], due(g), bases[g] - due(g)) for g in gaps)
-        order.advance(lasts[last] + 1, len(gaps), found)
+        order.advance(lasts[last] + 1, found)
         return True
 
     def _place(self, rows: list[Row]) -> tuple[memoryview, memoryview]:
@@ -384,13 +384,15 @@ class SegmentChecks:
         if self._offset_index is not None and self._offset_index.several:
             settled = closed and sound and not result.vanished
             self._offset_index.check_several(self._time_index.timestamps() if settled else None)
+        following = self.job.next_base
+        hidden = self._hidden(following if following >= 0 else self._hidden_end)
         if result.tail:  # its place in the log decides whether it counts
-            if self._hidden_from >= 0:
-                end = self._hidden_end if self.job.next_base < 0 else self.job.next_base
-                end = min(end, self.job.base + MAX_RELATIVE_OFFSET)
-                result.tail_records = max(0, end - self._hidden_from)
+            result.tail_records = hidden
         else:
-            self._end_hidden(self.job.next_base)
+            result.unreadable += hidden
+        if self.order.expected >= 0:  # otherwise damage hid it
+            self.order.missing += max(0, following - self.order.expected)
+        result.missing = self.order.missing
         result.gap_count, result.gaps = self.order.gap_count, self.order.gaps
         result.fingerprint, result.ranges = self._digests.fingerprint, self._digests.ranges
         if result.end_offset < 0:

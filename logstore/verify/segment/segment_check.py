@@ -132,6 +132,8 @@ class SegmentResult:
     """How many records damaged batches had, going by offsets and headers."""
     tail_records: int = 0
     """How many records the batch claims from which ``tail`` was torn."""
+    missing: int = 0
+    """How many offsets lie in gaps, inside the segment and before the next one."""
     gap_count: int = 0
     gaps: list[tuple[int, int, int]] = field(default_factory=list)
     holes: bool = False

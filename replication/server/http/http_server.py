@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gzip
 import ipaddress
 import json
 import socket
@@ -24,6 +25,7 @@ from http.server import BaseHTTPRequestHandler
 from importlib import resources
 from io import BytesIO
 from typing import Any, Self
+from urllib.parse import parse_qsl
 
 from checkpoints.loggers import get_logger
 from checkpoints.printable import printable
@@ -33,7 +35,7 @@ from logstore.common.forks import register
 from replication.broker.broker import Broker, BrokerState
 from replication.broker.metrics import MoreSamples, collector, no_more
 from replication.common.limited_log import LimitedLogger
-from replication.server.http.state import GroupSnapshot, cluster_state
+from replication.server.http.state import GroupSnapshot, Selection, cluster_state, select
 
 logger = get_logger(__name__)
 limited = LimitedLogger(logger)
@@ -45,6 +47,13 @@ ANSWER_S = 30.0
 """How long its answer may take to be made and to leave, in all."""
 SPARE_S = 1.0
 """Both, for a connection in the place of the spare descriptor."""
+PICTURE_S, PICTURE_SHARE = 0.25, 20
+"""The state behind the pages is made anew after this time, and never for more than a twentieth of
+one processor, however many pages and partitions there are."""
+LIMIT_MAX = 500
+"""How many rows one selection may have."""
+PACKED_FROM = 1400
+"""More bytes than that are compressed for those who take it; fewer are one packet anyway."""
 RETRY_S = 0.1
 """The pause after a connection could not be accepted."""
 HEAD_MAX = 1 << 16
@@ -105,6 +114,9 @@ class HttpServer:
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         """Host and port that are bound."""
         self._spare = socket.socket(family)
+        self._picture: dict[str, Any] = {}
+        """The last state that was made for selections."""
+        self._old_at, self._drawing = 0.0, threading.Lock()
         self._open: dict[asyncio.Task[None], socket.socket] = {}
         """The connections, the oldest first."""
         self._incomplete: dict[asyncio.Task[None], None] = {}
@@ -236,13 +248,13 @@ class HttpServer:
 
     # -- what is served ------------------------------------------------------------------------
 
-    def _answer(self, path: str) -> tuple[HTTPStatus, str, bytes]:
+    def _answer(self, path: str, query: str) -> tuple[HTTPStatus, str, bytes]:
         """Status, content type and body."""
         match path:
             case "/":
                 return HTTPStatus.OK, "text/html; charset=utf-8", self._page
             case "/state":
-                return _json(HTTPStatus.OK, cluster_state(self._brokers(), self._groups()))
+                return self._state(query)
             case "/health":
                 return self._health()
             case "/metrics":
@@ -250,6 +262,23 @@ class HttpServer:
             case _:
                 paths = ["/", "/state", "/health", "/metrics"]
                 return _json(HTTPStatus.NOT_FOUND, {"error": "no such page", "pages": paths})
+
+    def _state(self, query: str) -> tuple[HTTPStatus, str, bytes]:
+        """All there is now, or a selection of what there was a moment ago: those share it."""
+        try:
+            wanted = _selection(query)
+        except ValueError as error:
+            return _json(HTTPStatus.BAD_REQUEST, {"error": str(error)})
+        if wanted is None:
+            return _json(HTTPStatus.OK, cluster_state(self._brokers(), self._groups()))
+        with self._drawing:
+            if (now := self._loop.time()) >= self._old_at:
+                state = cluster_state(self._brokers(), self._groups())
+                took = self._loop.time() - now
+                self._picture = state | {"made_ms": round(now * 1000)}
+                self._old_at = now + max(PICTURE_S, took * PICTURE_SHARE)
+            found = self._picture
+        return _json(HTTPStatus.OK, select(found, wanted))
 
     def _health(self) -> tuple[HTTPStatus, str, bytes]:
         """200 while every broker here runs and knows the cluster, else 503. A load balancer or a
@@ -285,6 +314,21 @@ def _json(status: HTTPStatus, value: Any) -> tuple[HTTPStatus, str, bytes]:
     return status, "application/json", json.dumps(value).encode()
 
 
+def _selection(query: str) -> Selection | None:
+    """What a query asks for; None if none of it is known here.
+
+    Raises:
+        ValueError: a value is none.
+    """
+    given = parse_qsl(query, keep_blank_values=True, max_num_fields=10)
+    values = {name: value for name, value in given if name in Selection._fields}
+    text = values.pop("text", None)
+    numbers: Any = {name: int(value) for name, value in values.items()}
+    if min(numbers.values(), default=0) < 0 or numbers.get("limit", 0) > LIMIT_MAX:
+        raise ValueError(f"a number from 0 on is wanted, and a limit up to {LIMIT_MAX}")
+    return Selection((text or "").strip(), **numbers) if numbers or text is not None else None
+
+
 def _is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
@@ -295,7 +339,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _handler(
-    answer: Callable[[str], tuple[HTTPStatus, str, bytes]],
+    answer: Callable[[str, str], tuple[HTTPStatus, str, bytes]],
     only_local: bool,
 ) -> Callable[[bytes], bytes]:
     """From a request to the bytes of its answer."""
@@ -317,18 +361,25 @@ def _handler(
             self._send(is_head=True)
 
         def _send(self, *, is_head: bool) -> None:
-            path = self.path.partition("?")[0]
+            path, _, query = self.path.partition("?")
             if not self._is_meant():
                 status, kind, body = _json(HTTPStatus.MISDIRECTED_REQUEST, {"error": "wrong host"})
             else:
                 try:
-                    status, kind, body = answer(path)
+                    status, kind, body = answer(path, query)
                 except Exception:
                     limited.exception("GET %s failed", path)
                     status, kind, body = _json(
                         HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "see the log"}
                     )
+            is_packed = len(body) > PACKED_FROM and "gzip" in self.headers.get(
+                "Accept-Encoding", ""
+            )
+            if is_packed:
+                body = gzip.compress(body, compresslevel=1)
             self.send_response(status)
+            if is_packed:
+                self.send_header("Content-Encoding", "gzip")
             for name, value in _HEADERS.items():
                 self.send_header(name, value)
             self.send_header("Content-Type", kind)

@@ -6,14 +6,18 @@ numbers may be an instant apart, as in any monitoring.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from checkpoints.types import TopicPartition
 from replication.broker.broker import Broker
+from replication.common.state import PartitionRegistration
 from replication.partition import Partition
 
 STATE_VERSION = 2  # of the JSON; it rises when a field changes its meaning
+TRUNCATIONS_MAX = 20  # in a selection
+
+T = TypeVar("T")
 
 
 class GroupSnapshot(NamedTuple):
@@ -26,23 +30,84 @@ class GroupSnapshot(NamedTuple):
     offsets: Mapping[TopicPartition, int]  # committed
 
 
+class Selection(NamedTuple):
+    """Which rows are wanted: ``limit`` of the partitions, and of the offsets of groups.
+
+    ``text`` is a part of the name of a topic or a group, in any case. ``unwell`` leaves out
+    partitions that are well and offsets without a lag; otherwise these come last.
+    """
+
+    text: str = ""
+    internal: bool = False
+    unwell: bool = False
+    start: int = 0
+    group_start: int = 0
+    limit: int = 50
+
+
 def cluster_state(
     brokers: Iterable[Broker], groups: Iterable[GroupSnapshot] = ()
 ) -> dict[str, Any]:
     """
     Returns:
-        ``version``, ``brokers``, ``partitions``, ``groups`` and ``truncations``; ids ascending,
-        truncations latest first. Offsets are −1 where they are not known.
+        ``version``, ``counts``, ``brokers``, ``partitions``, ``groups`` and ``truncations``; ids
+        ascending, truncations latest first. Offsets are −1 where they are not known.
     """
     here = sorted(brokers, key=lambda broker: broker.broker_id)
     partitions = _partitions(here)
+    unwell = [found for found in partitions.values() if not _is_well(found)]
+    leaderless = sum(found["leader"] < 0 for found in unwell)
+    short = len(unwell) - leaderless
     return {
         "version": STATE_VERSION,
+        "counts": {
+            "partitions": len(partitions),
+            "leaderless": leaderless,
+            "under_replicated": short,
+        },
         "brokers": [_broker(broker) for broker in here],
         "partitions": list(partitions.values()),
         "groups": [_group(group, partitions) for group in sorted(groups)],
         "truncations": _truncations(here),
     }
+
+
+def select(state: Mapping[str, Any], wanted: Selection) -> dict[str, Any]:
+    """The state with some rows only. ``counts`` has how many there are to choose from."""
+    text = wanted.text.lower()
+
+    def is_meant(topic: str) -> bool:
+        return (wanted.internal or not topic.startswith("__")) and text in topic.lower()
+
+    def worst_first(rows: Iterable[T], is_well: Callable[[T], bool]) -> list[T]:
+        return sorted((r for r in rows if not (wanted.unwell and is_well(r))), key=is_well)
+
+    partitions = worst_first((p for p in state["partitions"] if is_meant(p["topic"])), _is_well)
+    lines = [
+        (group, offset)
+        for group in state["groups"]
+        for offset in group["offsets"] or [None]
+        if text in group["group"].lower() or (offset and is_meant(offset["topic"]))
+    ]
+    lines = worst_first(lines, lambda line: not line[1] or line[1]["lag"] == 0)
+    truncations = [cut for cut in state["truncations"] if is_meant(cut["topic"])]
+    counts = {"selected_partitions": len(partitions), "selected_offsets": len(lines)}
+    groups: list[dict[str, Any]] = []
+    for group, offset in lines[wanted.group_start :][: wanted.limit]:
+        if not groups or groups[-1]["group"] != group["group"]:
+            groups.append(group | {"offsets": []})
+        groups[-1]["offsets"] += [offset] if offset else []
+    return {
+        **state,
+        "counts": state["counts"] | counts,
+        "partitions": partitions[wanted.start :][: wanted.limit],
+        "groups": groups,
+        "truncations": truncations[:TRUNCATIONS_MAX],
+    }
+
+
+def _is_well(partition: Mapping[str, Any]) -> bool:
+    return partition["leader"] >= 0 and len(partition["isr"]) >= len(partition["replicas"])
 
 
 def _broker(broker: Broker) -> dict[str, Any]:
@@ -64,41 +129,59 @@ def _broker(broker: Broker) -> dict[str, Any]:
     }
 
 
-def _partitions(brokers: Iterable[Broker]) -> dict[TopicPartition, dict[str, Any]]:
+def _partitions(brokers: Sequence[Broker]) -> dict[TopicPartition, dict[str, Any]]:
     """The partitions, ascending. The leader is the replica that leads in the latest epoch, not one
-    that was replaced and does not know it yet."""
+    that was replaced and does not know it yet; or one of another process."""
     replicas: dict[TopicPartition, dict[int, Partition]] = {}
     for broker in brokers:
         for tp, partition in list(broker.replica_manager.partitions.items()):
             replicas.setdefault(tp, {})[broker.broker_id] = partition
-    return {tp: _partition(tp, replicas[tp]) for tp in sorted(replicas)}
+    here = {broker.broker_id: broker for broker in brokers}
+    return {tp: _partition(tp, replicas[tp], here) for tp in sorted(replicas)}
 
 
-def _partition(tp: TopicPartition, replicas: Mapping[int, Partition]) -> dict[str, Any]:
+def _partition(
+    tp: TopicPartition, replicas: Mapping[int, Partition], here: Mapping[int, Broker]
+) -> dict[str, Any]:
     epoch = max(partition.leader_epoch for partition in replicas.values())
     leader = next(
         (p for p in replicas.values() if p.is_leader and p.leader_epoch == epoch),
         None,
     )
+    led = _led_elsewhere(tp, here) if leader is None else None
     assigned = max((p.replicas for p in replicas.values()), key=len)
     shown = sorted({*assigned, *replicas})
     return {
         "topic": tp.topic,
         "partition": tp.partition,
-        "leader": -1 if leader is None else leader.leader_id,
+        "leader": led.leader if led else -1 if leader is None else leader.leader_id,
         "leader_epoch": epoch,
-        "isr": [] if leader is None else sorted(leader.isr.committed),
+        "isr": sorted(led.isr if led else () if leader is None else leader.isr.committed),
         "min_isr": 0 if leader is None else leader.min_isr,
         "high_watermark": -1 if leader is None else _offsets(leader)[2],
-        "replicas": [_replica(broker_id, replicas.get(broker_id)) for broker_id in shown],
+        "replicas": [_replica(one, replicas.get(one), one in here) for one in shown],
     }
 
 
-def _replica(broker_id: int, partition: Partition | None) -> dict[str, Any]:
+def _led_elsewhere(tp: TopicPartition, here: Mapping[int, Broker]) -> PartitionRegistration | None:
+    """What the controller says of a partition that a live broker of another process leads."""
+    for metadata in (broker.metadata for broker in here.values()):
+        told = metadata.registration(tp)
+        if told is not None and told.leader not in here and metadata.is_alive(told.leader):
+            return told
+    return None
+
+
+def _replica(broker_id: int, partition: Partition | None, is_here: bool) -> dict[str, Any]:
+    """``state``: its broker may not have it yet (``absent``), or be none of these (``unknown``)."""
     start, end, high = (-1, -1, -1) if partition is None else _offsets(partition)
+    state = "absent" if is_here else "unknown"
+    if partition is not None:
+        state = "offline" if partition.offline else "online"
     return {
         "broker": broker_id,
-        "is_online": partition is not None and not partition.offline,
+        "is_online": state == "online",
+        "state": state,
         "log_start_offset": start,
         "log_end_offset": end,
         "high_watermark": high,

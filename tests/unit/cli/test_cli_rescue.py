@@ -10,6 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from logstore.cli import main
+from logstore.common.errors import LogDirLockedError
+from logstore.rescue import rescue
 from logstore.storage.local import LocalStorage
 from tests.unit.verify.verify_logs import LOG_DIR, copy, log_dir
 
@@ -102,3 +104,17 @@ def test_a_source_that_is_none_is_refused(tmp_path: Path) -> None:
         result = run(tmp_path / name, "--to", tmp_path / "out")
         assert result.exit_code == 2
         assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_keeps_no_broker_from_starting(source: Path, tmp_path: Path) -> None:
+    """It may take long, and a verification makes one."""
+    started: list[int] = []
+
+    def start(done: int, total: int) -> None:
+        LocalStorage().lock(str(source / ".lock")).release()
+        started.append(done)
+
+    rescue([str(source)], str(tmp_path / "out"), dry_run=True, progress=start)
+    assert started
+    with pytest.raises(LogDirLockedError):
+        rescue([str(source)], str(tmp_path / "out"), progress=start)

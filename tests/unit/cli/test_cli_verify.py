@@ -15,6 +15,7 @@ from logstore.cli import main
 from logstore.common.config import LogConfig
 from logstore.log import ReplicaLog
 from logstore.manager import LogManager
+from logstore.storage.local import LocalStorage
 
 
 @pytest.fixture(scope="module")
@@ -227,3 +228,68 @@ def test_a_roll_that_waits_for_its_name_is_told_and_not_called_an_orphan(tmp_pat
     assert result.exit_code == 0
     assert f"info leftover {tmp_path}/t-0/{2:020}.log.swap: not settled" in result.stdout
     assert "the next start deletes it" not in result.stdout
+
+
+# -- what a rescue would bring back ----------------------------------------------------------------
+
+
+def damage(directory: Path, *numbers: int) -> Path:
+    """Damage batches of ten records of orders-0, by number."""
+    log = next((directory / "orders-0").glob("*.log"))
+    size = log.stat().st_size // 5
+    for number in numbers:
+        flip(log, number * size + size // 2)
+    return directory
+
+
+def test_the_report_ends_with_what_a_rescue_then_brings_back(data: Path, tmp_path: Path) -> None:
+    other = damage(Path(shutil.copytree(data, tmp_path / "other")), 2, 4)
+    damage(data, 1, 2)
+    before = hashes(tmp_path)
+    command = f"logstore rescue {data} {other} --to DST"
+    assert run(data, other).stdout.splitlines()[-3:] == [
+        "A rescue of these directories would bring back",
+        "  orders-0: 40 records; 10 offsets are lost: 20…29",
+        f"It changes none of them, and makes a new one: {command}",
+    ]
+    told = json.loads(run(data, other, "--json").stdout)["rescue"]
+    assert told["command"] == command
+    assert hashes(tmp_path) == before
+    arguments = [*command.replace("DST", str(tmp_path / "DST")).split()[1:], "--json"]
+    made = json.loads(CliRunner().invoke(main, arguments).stdout)
+    assert told["partitions"] == made["partitions"][:1]
+    assert [part["whole"] for part in made["partitions"]] == [False, True]
+
+
+def test_what_one_has_lost_another_has(data: Path, tmp_path: Path) -> None:
+    other = damage(Path(shutil.copytree(data, tmp_path / "other")), 2)
+    damage(data, 1)
+    assert "  orders-0: all of it, 50 records\n" in run(data, other).stdout
+
+
+def test_nothing_of_a_rescue_where_nothing_is_lost(data: Path) -> None:
+    assert json.loads(run(data, "--json").stdout)["rescue"] is None
+
+
+def test_nothing_of_a_rescue_for_a_single_file(data: Path) -> None:
+    log = next((damage(data, 1) / "orders-0").glob("*.log"))
+    assert json.loads(run(log, "--json").stdout)["rescue"] is None
+
+
+def test_a_broker_at_work_keeps_its_directory(data: Path) -> None:
+    damage(data, 1)
+    lock = LocalStorage().lock(str(data / ".lock"))
+    try:
+        *_, reason, command = run(data).stdout.splitlines()
+    finally:
+        lock.release()
+    assert reason.startswith("What a rescue would bring back is not known: ")
+    assert "is locked" in reason
+    assert command.endswith(f"logstore rescue {data} --to DST")
+
+
+def test_the_page_has_it_too(data: Path, tmp_path: Path) -> None:
+    run(damage(data, 1), "--html", tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "orders-0: 40 records; 10 offsets are lost: 10…19" in page
+    assert f"logstore rescue {data} --to DST" in page

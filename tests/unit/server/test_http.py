@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 import os
@@ -11,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from replication.embedded.cluster import Cluster
 from replication.server.http import GroupSnapshot, cluster_state
 from replication.server.http import http_server as module
 from replication.server.http.http_server import HttpServer
+from replication.server.http.state import TRUNCATIONS_MAX, Selection, select
 from tests.support.until import patience, until
 
 TP = TopicPartition("orders", 0)
@@ -59,8 +62,8 @@ def ask(
     return answer
 
 
-def state_of(server: HttpServer) -> dict[str, Any]:
-    answer = ask(server, "/state")
+def state_of(server: HttpServer, query: str = "") -> dict[str, Any]:
+    answer = ask(server, f"/state{query}")
     assert answer.status == 200
     found: dict[str, Any] = json.loads(answer.body)  # type: ignore[attr-defined]
     return found
@@ -129,6 +132,161 @@ def test_a_truncation_is_shown_with_what_was_given_up(cluster: Cluster) -> None:
     assert (cut["from_offset"], cut["to_offset"]) == (4, 1)
     assert cut["leader_epoch"] == cluster.replica(TP, new).leader_epoch
     assert cut["ago_ms"] >= 0
+
+
+def partition(topic: str, number: int, leader: int = 0, isr: str = "012") -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "partition": number,
+        "leader": leader,
+        "isr": [int(broker) for broker in isr],
+        "replicas": [{"broker": broker} for broker in range(3)],
+    }
+
+
+def group(name: str, *lags: int | None, topic: str = "orders") -> dict[str, Any]:
+    offsets = [{"topic": topic, "partition": n, "lag": lag} for n, lag in enumerate(lags)]
+    return {"group": name, "offsets": offsets}
+
+
+PICTURE = {
+    "counts": {},
+    "partitions": [
+        partition("__consumer_offsets", 0),
+        *(partition("orders", n) for n in range(4)),
+        partition("orders", 4, isr="01"),
+        partition("payments", 0, leader=-1, isr=""),
+    ],
+    "groups": [group("audit"), group("billing", 0, 3, None), group("mail", 0, topic="payments")],
+    "truncations": [{"topic": "orders"}] * 30,
+}
+
+
+def rows(state: dict[str, Any]) -> list[str]:
+    return [f"{p['topic']}-{p['partition']}" for p in state["partitions"]]
+
+
+def lines(state: dict[str, Any]) -> list[tuple[str, list[int]]]:
+    return [(g["group"], [o["partition"] for o in g["offsets"]]) for g in state["groups"]]
+
+
+def test_a_selection_begins_with_what_is_not_well() -> None:
+    found = select(PICTURE, Selection(limit=3))
+    assert rows(found) == ["orders-4", "payments-0", "orders-0"]
+    assert lines(found) == [("billing", [1, 2]), ("audit", [])]
+    assert found["counts"] == {"selected_partitions": 6, "selected_offsets": 5}
+    assert len(found["truncations"]) == TRUNCATIONS_MAX
+    later = select(PICTURE, Selection(start=3, group_start=3, limit=3))
+    assert rows(later) == ["orders-1", "orders-2", "orders-3"]
+    assert lines(later) == [("billing", [0]), ("mail", [0])]
+
+
+def test_a_selection_of_what_is_not_well() -> None:
+    found = select(PICTURE, Selection(unwell=True))
+    assert rows(found) == ["orders-4", "payments-0"]
+    assert lines(found) == [("billing", [1, 2])]
+    assert found["counts"] == {"selected_partitions": 2, "selected_offsets": 2}
+
+
+def test_a_selection_by_a_part_of_a_name() -> None:
+    found = select(PICTURE, Selection("PAY"))
+    assert (rows(found), lines(found)) == (["payments-0"], [("mail", [0])])
+    found = select(PICTURE, Selection("bill"))
+    assert (rows(found), lines(found)) == ([], [("billing", [1, 2, 0])])
+    assert rows(select(PICTURE, Selection("__", internal=True))) == ["__consumer_offsets-0"]
+
+
+def test_what_a_selection_may_ask_for(cluster: Cluster) -> None:
+    with HttpServer(brokers_of(cluster)) as server:
+        well = ask(server, "/state?text=ORD&limit=1&unwell=0")
+        assert well.status == 200
+        assert rows(json.loads(well.body)) == ["orders-0"]  # type: ignore[attr-defined]
+        assert "selected_partitions" not in state_of(server, "?_=17&colour=red")["counts"]
+        for query in ("start=-1", "limit=501", "limit=x", "start=", "a&" * 99):
+            assert ask(server, f"/state?{query}").status == 400, query
+
+
+def test_selections_share_a_picture_for_a_moment(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many pages ask, and whatever it costs. Without a selection the state is of now."""
+    asked: list[None] = []
+
+    def brokers() -> list[Any]:
+        asked.append(None)
+        return brokers_of(cluster)()
+
+    monkeypatch.setattr(module, "PICTURE_S", 1e6)
+    with HttpServer(brokers) as server:
+        for _ in range(5):
+            assert ask(server, "/state?start=0").status == 200
+        assert len(asked) == 1
+        state_of(server)
+        assert len(asked) == 2
+    monkeypatch.setattr(module, "PICTURE_S", 0.0)
+    monkeypatch.setattr(module, "PICTURE_SHARE", 0)
+    with HttpServer(brokers) as server:
+        for _ in range(5):
+            ask(server, "/state?start=0")
+    assert len(asked) == 7
+
+
+def test_a_long_answer_is_compressed_for_those_who_take_it(cluster: Cluster) -> None:
+    cluster.create_topic("payments", 20)
+    with HttpServer(brokers_of(cluster)) as server:
+        plain = ask(server, "/state")
+        assert plain.headers["Content-Encoding"] is None
+        packed = ask(server, "/state", {"Accept-Encoding": "gzip, br"})
+        assert packed.headers["Content-Encoding"] == "gzip"
+        assert len(packed.body) < len(plain.body) / 5  # type: ignore[attr-defined]
+        assert json.loads(gzip.decompress(packed.body))["version"] == 2  # type: ignore[attr-defined]
+        short = ask(server, "/health", {"Accept-Encoding": "gzip"})
+        assert short.headers["Content-Encoding"] is None
+
+
+class WithoutPartitions:
+    """A broker that the controller has not told of any partition yet."""
+
+    def __init__(self, broker: Any) -> None:
+        self._broker = broker
+        stats = broker.replica_manager.stats
+        self.replica_manager = SimpleNamespace(partitions={}, stats=stats, truncations=())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._broker, name)
+
+
+def test_a_replica_that_is_not_online_says_why(cluster: Cluster) -> None:
+    """Its broker does not have it yet, or is not among those that are shown."""
+    leader = cluster.leader(TP)
+    away, new = (broker for broker in cluster.broker_ids if broker != leader)
+    here = [broker for broker in brokers_of(cluster)() if broker.broker_id != away]
+    here = [WithoutPartitions(b) if b.broker_id == new else b for b in here]
+    state = cluster_state(here)
+    states = {each["broker"]: each["state"] for each in state["partitions"][0]["replicas"]}
+    assert states == {leader: "online", away: "unknown", new: "absent"}
+    assert state["counts"] == {"partitions": 1, "leaderless": 0, "under_replicated": 0}
+
+
+def test_a_partition_that_is_being_made_has_no_leader_and_is_not_short_of_replicas(
+    cluster: Cluster,
+) -> None:
+    leader = cluster.leader(TP)
+    here = brokers_of(cluster)()
+    state = cluster_state(WithoutPartitions(b) if b.broker_id == leader else b for b in here)
+    assert state["counts"] == {"partitions": 1, "leaderless": 1, "under_replicated": 0}
+    states = {each["state"] for each in state["partitions"][0]["replicas"]}
+    assert states == {"online", "absent"}
+
+
+def test_a_leader_in_another_process_is_known_from_the_controller(cluster: Cluster) -> None:
+    leader = cluster.leader(TP)
+    followers = [broker for broker in brokers_of(cluster)() if broker.broker_id != leader]
+    until(lambda: all(broker.metadata.registration(TP) for broker in followers), "the metadata")
+    state = cluster_state(followers)
+    assert state["partitions"][0]["leader"] == leader
+    assert state["partitions"][0]["isr"] == [0, 1, 2]
+    assert state["counts"] == {"partitions": 1, "leaderless": 0, "under_replicated": 0}
 
 
 def test_health_follows_the_brokers(cluster: Cluster) -> None:

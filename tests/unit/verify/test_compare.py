@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from verify_logs import LOG_DIR, copy, log_dir, names, patch
+from verify_logs import DAMAGE, LOG_DIR, copy, harm, log_dir, names, patch
 
 from logstore.common.config import LogConfig
 from logstore.format.batch import encode_batch
@@ -25,7 +26,7 @@ from logstore.storage.memory import MemoryStorage
 from logstore.verify import Severity, VerifyOptions, VerifyReport, verify
 from logstore.verify.replicas import compare
 
-SEGMENT_SIZES = (6000, 2500, 100_000)
+SEGMENT_SIZES = (6000, 2500, 100_000, 6000, 2500)
 HIGH_WATERMARK = "replication-offset-checkpoint"
 
 
@@ -549,6 +550,41 @@ def test_who_cannot_read_a_batch_does_not_say_that_it_lacks_it(odd: int, damage:
     assert report.unreadable > 0
 
 
+def blamed(report: VerifyReport) -> set[str]:
+    """The brokers that an error or a warning tells of."""
+    return {f.broker for f in report.findings if f.severity is not Severity.INFO}
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("kind", DAMAGE)
+@pytest.mark.parametrize("odd", [0, 1])
+def test_the_only_whole_replica_is_never_blamed(odd: int, kind: str, count: int) -> None:
+    """However many others have the same damage in the same place."""
+    storage = replicas(count)
+    for number in set(range(count)) - {odd}:
+        harm(storage, place(storage, number, 100)[0], kind, 0.5)
+    assert str(odd) not in blamed(check(storage))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_random_damage_blames_no_whole_replica(seed: int) -> None:
+    """Other damage in each replica but one."""
+    plain = replicas(5)
+    for number in range(100 * seed, 100 * (seed + 1)):
+        rng = Random(number)
+        count = rng.choice((2, 3, 3, 5))
+        storage = MemoryStorage()
+        for each in range(count):
+            copy(plain, f"/b{each}", storage, f"/b{each}")
+        whole = rng.randrange(count)
+        for each in set(range(count)) - {whole}:
+            logs = names(storage, ".log", f"/b{each}/orders-0")
+            for path in rng.sample(logs, rng.randint(0, min(2, len(logs)))):
+                harm(storage, path, rng.choice(DAMAGE), rng.random())
+        assert str(whole) not in blamed(check(storage)), number
+
+
 def split(storage: Storage, path: str, position: int, base: int) -> None:
     """Move what is behind a byte into a segment of its own, without indexes."""
     data = storage.read_file(path)
@@ -558,15 +594,3 @@ def split(storage: Storage, path: str, position: int, base: int) -> None:
         storage.write_file(f"{folder}/{base:020d}{suffix}", b"")
     storage.write_file(f"{folder}/{base:020d}.log", data[position:])
     storage.write_file(path, data[:position])
-
-
-@pytest.mark.parametrize("number", [0, -1])
-def test_what_a_torn_segment_cannot_give_is_counted(number: int) -> None:
-    """In the middle of the log and at its end: as many records as the torn batch had."""
-    storage = log_dir(batches=40)
-    path = names(storage, ".log")[number]
-    data = storage.read_file(path)
-    last = list(iter_batches(data))[-1]
-    storage.write_file(path, data[: last.end_position - 3])
-    report = verify([LOG_DIR], storage=storage)
-    assert report.unreadable == last.record_count

@@ -60,6 +60,13 @@ def explain(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["explain", *arguments])
 
 
+def test_nothing_is_moved_away_before_it_is_rescued_or_copied() -> None:
+    for rule, texts in EXPLANATIONS.items():
+        before, away, _ = texts.advice.partition("away")
+        if away and "partition" in texts.advice:
+            assert "copy the partition directory elsewhere" in before, rule
+
+
 def test_every_rule_is_explained() -> None:
     """Whoever adds a rule says in logstore/verify/common/explanations.py what its findings mean."""
     assert set(EXPLANATIONS) == set(RULES)

@@ -10,6 +10,7 @@ from logstore.common.config import LogConfig
 from logstore.format.batch import encode_batch, end_transaction_marker
 from logstore.format.codecs.compression import Compression
 from logstore.format.control import ControlType
+from logstore.format.reader import iter_batches
 from logstore.log import ReplicaLog, run_inline
 from logstore.manager import LogManager
 from logstore.segments.producer_state import AppendOrigin
@@ -134,6 +135,40 @@ def short(report: VerifyReport) -> list[tuple[str, str, str]]:
         for finding in report.findings
         if finding.severity is not Severity.INFO
     ]
+
+
+DAMAGE = ("gone", "bare", "emptied", "flipped", "zeroed", "torn", "length", "index", "dropped")
+
+
+def harm(storage: Storage, path: str, kind: str, at: float) -> None:
+    """Damage a segment, if it is as it was, about as far in as ``at`` says, from 0 to 1."""
+    data = storage.read_file(path)
+    found = list(iter_batches(data))
+    chosen = found[int(at * len(found))]
+    start, end = chosen.position, chosen.end_position
+    index, times = (path.replace(".log", suffix) for suffix in (".index", ".timeindex"))
+    match kind:
+        case "gone":
+            storage.remove(path)
+        case "bare":
+            for name in (path, index, times):
+                storage.remove(name)
+        case "emptied":
+            storage.write_file(path, b"")
+        case "flipped":
+            patch(storage, path, end - 5, bytes([data[end - 5] ^ 255]))
+        case "zeroed":  # into the header of a batch behind it, maybe
+            patch(storage, path, start, bytes(min(600, len(data) - start)))
+        case "torn":
+            storage.write_file(path, data[: (start + end) // 2])
+        case "length":
+            patch(storage, path, start + 8, b"\x00\x00\x7f\x00")
+        case "index":
+            storage.write_file(index, b"\x7f" * 8 + storage.read_file(index)[8:])
+        case "dropped":
+            storage.write_file(path, data[:start] + data[end:])
+            for name in (index, times):
+                storage.write_file(name, b"")
 
 
 def names(storage: Storage, suffix: str, directory: str = PARTITION) -> list[str]:
