@@ -45,6 +45,10 @@ class WireError(LogstoreError):
     """A broker cannot be asked: it does not answer, or not as the protocol says."""
 
 
+class UnservedApiError(WireError):
+    """The broker is too old, or too new, for what is asked."""
+
+
 class Connector:
     """Opens connections to brokers of one cluster, all in one way.
 
@@ -66,6 +70,7 @@ class Connector:
             port,
             client_id=self.config.client_id,
             timeout_s=self.config.request_timeout_ms / 1000,
+            setup_timeout_s=self.config.socket_connection_setup_timeout_ms / 1000,
             context=self._context,
             login=begin_login(self.config) if self.config.uses_sasl else None,
         )
@@ -90,6 +95,7 @@ class WireConnection:
         *,
         client_id: str = "logstore",
         timeout_s: float = TIMEOUT_S,
+        setup_timeout_s: float = TIMEOUT_S,
         context: ssl.SSLContext | None = None,
         login: LoginSteps | None = None,
     ) -> None:
@@ -100,10 +106,11 @@ class WireConnection:
         self._hint = f"; is {protocol} its security.protocol?"
         self._is_open = False  # it has answered something that only those get who may ask
         try:
-            connection = socket.create_connection((host, port), timeout_s)
+            connection = socket.create_connection((host, port), min(timeout_s, setup_timeout_s))
         except (OSError, UnicodeError) as error:  # the latter for a name that is none, such as a..b
             raise WireError(f"{self.peer}: {error}") from error
         try:
+            connection.settimeout(timeout_s)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if context is not None:
                 connection = context.wrap_socket(connection, server_hostname=host)
@@ -157,7 +164,9 @@ class WireConnection:
             latest = min(ours.last, theirs.last, at_most)
             if latest >= max(ours.first, theirs.first):
                 return latest
-        raise WireError(f"{self.peer} does not serve {api_key.name} as this client asks for it")
+        raise UnservedApiError(
+            f"{self.peer} does not serve {api_key.name} as this client asks for it"
+        )
 
     def call(self, api_key: ApiKey, request: Any) -> Any:
         """The answer to ``request``, both in the latest version that both sides have.

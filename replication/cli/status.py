@@ -39,10 +39,12 @@ def status(
     Example:
       logstore status --bootstrap-server 127.0.0.1:9092
     """
-    from replication.admin import Connector, cluster_status
-    from replication.admin.status import is_ahead, under_replicated
+    from replication.admin import AdminClient, cluster_status
+    from replication.admin.groups import is_ahead
+    from replication.admin.topics import under_replicated
 
-    found = cluster_status(client.config.servers, Connector(client.config))
+    with AdminClient(client.config) as admin:
+        found = cluster_status(admin)
     if topic is not None:
         found = found._replace(
             partitions=tuple(each for each in found.partitions if each.tp.topic == topic)
@@ -102,7 +104,7 @@ def _json(found: ClusterStatus) -> dict[str, Any]:
                 "state": group.state,
                 "protocolType": group.protocol_type,
                 "coordinator": group.coordinator,
-                "members": group.members,
+                "members": len(group.members),
                 "offsets": [
                     {
                         "topic": each.tp.topic,
@@ -155,7 +157,7 @@ def _print(found: ClusterStatus) -> None:
         )
         for group in found.groups:
             head = [printable(group.group_id), printable(group.state)]
-            rest = str(group.members)
+            rest = str(len(group.members))
             if not group.offsets:
                 groups.add_row(*head, "", rest, "", "", "")
             for offset in group.offsets:
@@ -163,7 +165,7 @@ def _print(found: ClusterStatus) -> None:
                     *head,
                     printable(str(offset.tp)),
                     rest,
-                    str(offset.committed),
+                    _known(offset.committed),
                     _known(offset.high_watermark),
                     "-" if offset.lag is None else str(offset.lag),
                 )
