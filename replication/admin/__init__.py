@@ -15,6 +15,7 @@ __all__ = [
     "Connector",
     "WireConnection",
     "WireError",
+    "admin_client",
     "cluster_status",
     "groups",
     "status",

@@ -61,6 +61,7 @@ class AdminClient:
 
     Attributes:
         brokers: host and port by id, as the latest metadata name them.
+        timeout_ms: for what a broker waits for before it answers, such as a topic's creation.
 
     Raises:
         ConfigError: TLS cannot be set up, or ``bootstrap.servers`` is malformed.
@@ -68,6 +69,7 @@ class AdminClient:
 
     def __init__(self, config: ClientConfig, clock: Clock | None = None) -> None:
         self.brokers: dict[int, tuple[str, int]] = {}
+        self.timeout_ms = config.request_timeout_ms
         self._connect = Connector(config)
         self._servers = config.servers
         self._patience_ns = config.default_api_timeout_ms * 1_000_000

@@ -122,8 +122,6 @@ def create_topics(
     partitions: int | None = None,
     replication_factor: int | None = None,
     configs: Mapping[str, str] = {},
-    timeout_ms: int = 30_000,
-    validate_only: bool = False,
 ) -> dict[str, Answered]:
     """None is the default of the brokers; before Kafka 2.4 they had none, so it is 1."""
     key = ApiKey.CREATE_TOPICS
@@ -134,17 +132,15 @@ def create_topics(
         count, factor = (default if n is None else n for n in (partitions, replication_factor))
         set_ = tuple(kind.CreatableTopicConfig(*pair) for pair in configs.items())
         topics = tuple(kind.CreatableTopic(name, count, factor, (), set_) for name in names)
-        answer = connection.call(key, kind(topics, timeout_ms, validate_only))
+        answer = connection.call(key, kind(topics, client.timeout_ms))
         return {each.name: Answered(each.error_code, each.error_message) for each in answer.topics}
 
     return client.ask_controller(names, ask)
 
 
-def delete_topics(
-    client: AdminClient, names: Iterable[str], timeout_ms: int = 30_000
-) -> dict[str, Answered]:
+def delete_topics(client: AdminClient, names: Iterable[str]) -> dict[str, Answered]:
     def ask(connection: WireConnection, names: list[str]) -> dict[str, Answered]:
-        request = wire.DeleteTopicsRequest(timeout_ms=timeout_ms)
+        request = wire.DeleteTopicsRequest(timeout_ms=client.timeout_ms)
         if connection.version(ApiKey.DELETE_TOPICS) >= _BY_ID_SINCE:
             kind = wire.DeleteTopicsRequest.DeleteTopicState
             request = request._replace(topics=tuple(kind(name) for name in names))
@@ -159,9 +155,7 @@ def delete_topics(
     return client.ask_controller(names, ask)
 
 
-def create_partitions(
-    client: AdminClient, names: Iterable[str], count: int, timeout_ms: int = 30_000
-) -> dict[str, Answered]:
+def create_partitions(client: AdminClient, names: Iterable[str], count: int) -> dict[str, Answered]:
     """
     Args:
         count: of partitions in all, more than each topic has.
@@ -170,7 +164,7 @@ def create_partitions(
     def ask(connection: WireConnection, names: list[str]) -> dict[str, Answered]:
         kind = wire.CreatePartitionsRequest
         topics = tuple(kind.CreatePartitionsTopic(name, count, None) for name in names)
-        answer = connection.call(ApiKey.CREATE_PARTITIONS, kind(topics, timeout_ms))
+        answer = connection.call(ApiKey.CREATE_PARTITIONS, kind(topics, client.timeout_ms))
         return {each.name: Answered(each.error_code, each.error_message) for each in answer.results}
 
     return client.ask_controller(names, ask)

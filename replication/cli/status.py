@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +15,7 @@ from replication.common.internal_topics import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from replication.admin.status import ClusterStatus
+    from replication.admin.topics import PartitionStatus
     from replication.security.config import ClientProperties
 
 
@@ -84,20 +86,7 @@ def _json(found: ClusterStatus) -> dict[str, Any]:
             }
             for broker in found.brokers
         ],
-        "partitions": [
-            {
-                "topic": each.tp.topic,
-                "partition": each.tp.partition,
-                "leader": each.leader,
-                "leaderEpoch": each.leader_epoch,
-                "replicas": each.replicas,
-                "isr": each.isr,
-                "offlineReplicas": each.offline,
-                "logStartOffset": each.log_start_offset,
-                "highWatermark": each.high_watermark,
-            }
-            for each in found.partitions
-        ],
+        "partitions": [partition_json(each) for each in found.partitions],
         "groups": [
             {
                 "group": group.group_id,
@@ -121,6 +110,40 @@ def _json(found: ClusterStatus) -> dict[str, Any]:
     }
 
 
+def partition_json(each: PartitionStatus) -> dict[str, Any]:
+    return {
+        "topic": each.tp.topic,
+        "partition": each.tp.partition,
+        "leader": each.leader,
+        "leaderEpoch": each.leader_epoch,
+        "replicas": each.replicas,
+        "isr": each.isr,
+        "offlineReplicas": each.offline,
+        "logStartOffset": each.log_start_offset,
+        "highWatermark": each.high_watermark,
+    }
+
+
+def print_partitions(found: Iterable[PartitionStatus]) -> None:
+    from logstore.terminal import tables
+
+    partitions = tables.Listing(
+        ["partition", "isr", "replicas", "offline"], ["leader", "epoch", "start", "hw"]
+    )
+    for each in found:
+        partitions.add_row(
+            printable(str(each.tp)),
+            _ids(each.isr),
+            _ids(each.replicas),
+            _ids(each.offline),
+            known(each.leader),
+            known(each.leader_epoch),
+            known(each.log_start_offset),
+            known(each.high_watermark),
+        )
+    partitions.print()
+
+
 def _print(found: ClusterStatus) -> None:
     from logstore.terminal import tables
 
@@ -136,20 +159,7 @@ def _print(found: ClusterStatus) -> None:
             terminal.line(f"broker {broker.broker_id}: {printable(broker.problem)}", err=True)
     if found.partitions:
         terminal.line()
-        partitions = tables.Listing(
-            ["partition", "isr", "replicas"], ["leader", "epoch", "start", "hw"]
-        )
-        for each in found.partitions:
-            partitions.add_row(
-                printable(str(each.tp)),
-                _ids(each.isr),
-                _ids(each.replicas),
-                _known(each.leader),
-                str(each.leader_epoch),
-                _known(each.log_start_offset),
-                _known(each.high_watermark),
-            )
-        partitions.print()
+        print_partitions(found.partitions)
     if found.groups:
         terminal.line()
         groups = tables.Listing(
@@ -165,8 +175,8 @@ def _print(found: ClusterStatus) -> None:
                     *head,
                     printable(str(offset.tp)),
                     rest,
-                    _known(offset.committed),
-                    _known(offset.high_watermark),
+                    known(offset.committed),
+                    known(offset.high_watermark),
                     "-" if offset.lag is None else str(offset.lag),
                 )
         groups.print()
@@ -176,5 +186,5 @@ def _ids(ids: tuple[int, ...]) -> str:
     return ",".join(map(str, ids))
 
 
-def _known(value: int) -> str:
+def known(value: int) -> str:
     return "-" if value < 0 else str(value)
