@@ -48,7 +48,8 @@ class Answered(NamedTuple):
 
     def __str__(self) -> str:
         name = error_name(self.code)
-        return f"{name}: {self.message}" if self.message else name
+        message = (self.message or "").removeprefix(f"{name}: ")
+        return f"{name}: {message}" if message else name
 
 
 Ask = Callable[[WireConnection, list[K]], Mapping[K, Answered]]
@@ -138,7 +139,7 @@ class AdminClient:
             return {}, Answered(code, f"there is no broker {broker_id}")
         address = self.brokers[broker_id]
         try:
-            self._ask(address, lambda connection: None)
+            self._ask(address, lambda connection: connection.is_of(broker_id))
             code = ErrorCode.NETWORK_EXCEPTION
             answers = self._ask(address, lambda connection: ask(connection, keys))
         except UnservedApiError as error:

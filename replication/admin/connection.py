@@ -100,6 +100,7 @@ class WireConnection:
         login: LoginSteps | None = None,
     ) -> None:
         self.peer = f"{host}:{port}"
+        self.broker_id = -1  # not known
         self._client_id = client_id
         self._correlation = itertools.count()
         protocol = f"{'SASL_' if login else ''}{'SSL' if context else 'PLAINTEXT'}"
@@ -108,7 +109,7 @@ class WireConnection:
         try:
             connection = socket.create_connection((host, port), min(timeout_s, setup_timeout_s))
         except (OSError, UnicodeError) as error:  # the latter for a name that is none, such as a..b
-            raise WireError(f"{self.peer}: {error}") from error
+            raise WireError(f"{self.peer}: {self._reason(error)}") from error
         try:
             connection.settimeout(timeout_s)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -132,6 +133,9 @@ class WireConnection:
 
     def close(self) -> None:
         self._socket.close()
+
+    def is_of(self, broker_id: int) -> None:
+        self.broker_id = broker_id
 
     def _log_in(self, login: LoginSteps) -> None:
         answer = None
@@ -233,7 +237,9 @@ class WireConnection:
             hint = "; ssl.truststore.location names whom to trust"
             told = hint if error.verify_code in _UNTRUSTED else ""
             return f"its certificate is not accepted: {error.verify_message}{told}"
-        text = str(error.strerror or error) if isinstance(error, OSError) else str(error)
-        if isinstance(error, ssl.SSLError | ConnectionResetError):
-            return text + self._hint
-        return text
+        if isinstance(error, ssl.SSLError):
+            return f"no TLS: {(error.reason or str(error)).replace('_', ' ').lower()}{self._hint}"
+        text = error.strerror if isinstance(error, OSError) else None
+        return (text or str(error)) + (
+            self._hint if isinstance(error, ConnectionResetError) else ""
+        )

@@ -52,7 +52,7 @@ def list_groups(
 
     def ask(connection: WireConnection, brokers: list[int]) -> dict[int, Answered]:
         (broker,) = brokers
-        return {broker: _groups_of(connection, broker, offsets)}
+        return {broker: _groups_of(connection, offsets)}
 
     client.metadata(())
     asked = client.settle(
@@ -64,7 +64,7 @@ def list_groups(
     return sorted(found), {key: told for key, told in asked.items() if told.code}
 
 
-def _groups_of(connection: WireConnection, broker: int, offsets: bool) -> Answered:
+def _groups_of(connection: WireConnection, offsets: bool) -> Answered:
     if ApiKey.LIST_GROUPS not in connection.versions:
         return Answered(ErrorCode.NONE)
     listed = connection.call(ApiKey.LIST_GROUPS, wire.ListGroupsRequest())
@@ -72,9 +72,9 @@ def _groups_of(connection: WireConnection, broker: int, offsets: bool) -> Answer
     told = _statuses(connection, names) if offsets else _describe(connection, names)
     groups = []
     for name, each in zip(names, listed.groups, strict=True):
-        status = GroupStatus(name, each.group_state, each.protocol_type, broker, ())
+        status = GroupStatus(name, each.group_state, each.protocol_type, connection.broker_id, ())
         if name in told and not told[name].code:  # others are described in another way
-            status = told[name].value._replace(coordinator=broker)
+            status = told[name].value
         groups.append(status)
     return Answered(listed.error_code, value=groups)
 
@@ -108,16 +108,16 @@ def _describe(connection: WireConnection, names: list[str]) -> dict[str, Answere
         newer = wire.ConsumerGroupDescribeRequest(group_ids=tuple(names))
         for each in connection.call(ApiKey.CONSUMER_GROUP_DESCRIBE, newer).groups:
             if each.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
-                found[each.group_id] = _newer(each)
+                found[each.group_id] = _newer(each, connection.broker_id)
     rest = [name for name in names if name not in found]
     if rest:
         older = wire.DescribeGroupsRequest(groups=tuple(rest))
         for each in connection.call(ApiKey.DESCRIBE_GROUPS, older).groups:
-            found[each.group_id] = _older(each)
+            found[each.group_id] = _older(each, connection.broker_id)
     return found
 
 
-def _newer(group: Any) -> Answered:
+def _newer(group: Any, coordinator: int) -> Answered:
     members = tuple(
         GroupMember(
             each.member_id,
@@ -133,12 +133,12 @@ def _newer(group: Any) -> Answered:
         for each in group.members
     )
     status = GroupStatus(
-        group.group_id, group.group_state, CONSUMER, -1, members, (), group.assignor_name
+        group.group_id, group.group_state, CONSUMER, coordinator, members, (), group.assignor_name
     )
     return Answered(group.error_code, group.error_message, status)
 
 
-def _older(group: Any) -> Answered:
+def _older(group: Any, coordinator: int) -> Answered:
     members = tuple(
         GroupMember(
             each.member_id,
@@ -153,7 +153,7 @@ def _older(group: Any) -> Answered:
         group.group_id,
         group.group_state,
         group.protocol_type,
-        -1,
+        coordinator,
         members,
         (),
         group.protocol_data,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from checkpoints.partition_metadata import topic_id_to_text
 from checkpoints.types import TopicPartition
 from replication.admin.admin_client import EARLIEST, LATEST, AdminClient, Answered
 from replication.admin.connection import WireConnection
@@ -30,14 +31,14 @@ class PartitionStatus(NamedTuple):
     leader_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
-    offline: tuple[int, ...]
+    offline_replicas: tuple[int, ...]
     log_start_offset: int = UNKNOWN
     high_watermark: int = UNKNOWN
 
 
 class TopicStatus(NamedTuple):
     name: str
-    topic_id: Any  # a UUID; None of brokers before Kafka 2.8
+    topic_id: str | None  # None of brokers before Kafka 2.8
     is_internal: bool
     partitions: tuple[PartitionStatus, ...]
     configs: Mapping[str, str | None] = {}  # what is not Kafka's default; None: a secret
@@ -55,7 +56,7 @@ def topic_statuses(metadata: wire.MetadataResponse) -> dict[str, Answered]:
             topic.error_code,
             value=TopicStatus(
                 topic.name or "",
-                None if topic.topic_id == ZERO_UUID else topic.topic_id,
+                None if topic.topic_id == ZERO_UUID else topic_id_to_text(topic.topic_id),
                 topic.is_internal,
                 tuple(
                     PartitionStatus(
@@ -124,33 +125,28 @@ def create_topics(
     configs: Mapping[str, str] = {},
 ) -> dict[str, Answered]:
     """None is the default of the brokers; before Kafka 2.4 they had none, so it is 1."""
-    key = ApiKey.CREATE_TOPICS
+    key, kind = ApiKey.CREATE_TOPICS, wire.CreateTopicsRequest
 
     def ask(connection: WireConnection, names: list[str]) -> dict[str, Answered]:
-        kind = wire.CreateTopicsRequest
         default = BROKERS_DEFAULT if connection.version(key) >= _DEFAULTS_SINCE else 1
         count, factor = (default if n is None else n for n in (partitions, replication_factor))
-        set_ = tuple(kind.CreatableTopicConfig(*pair) for pair in configs.items())
-        topics = tuple(kind.CreatableTopic(name, count, factor, (), set_) for name in names)
-        answer = connection.call(key, kind(topics, client.timeout_ms))
-        return {each.name: Answered(each.error_code, each.error_message) for each in answer.topics}
+        pairs = tuple(kind.CreatableTopicConfig(*pair) for pair in configs.items())
+        topics = tuple(kind.CreatableTopic(name, count, factor, (), pairs) for name in names)
+        return _answered(connection.call(key, kind(topics, client.timeout_ms)).topics)
 
     return client.ask_controller(names, ask)
 
 
 def delete_topics(client: AdminClient, names: Iterable[str]) -> dict[str, Answered]:
+    key, kind = ApiKey.DELETE_TOPICS, wire.DeleteTopicsRequest
+
     def ask(connection: WireConnection, names: list[str]) -> dict[str, Answered]:
-        request = wire.DeleteTopicsRequest(timeout_ms=client.timeout_ms)
-        if connection.version(ApiKey.DELETE_TOPICS) >= _BY_ID_SINCE:
-            kind = wire.DeleteTopicsRequest.DeleteTopicState
-            request = request._replace(topics=tuple(kind(name) for name in names))
+        states = tuple(map(kind.DeleteTopicState, names))
+        if connection.version(key) >= _BY_ID_SINCE:
+            request = kind(topics=states, timeout_ms=client.timeout_ms)
         else:
-            request = request._replace(topic_names=tuple(names))
-        answer = connection.call(ApiKey.DELETE_TOPICS, request)
-        return {
-            each.name or "": Answered(each.error_code, each.error_message)
-            for each in answer.responses
-        }
+            request = kind(topic_names=tuple(names), timeout_ms=client.timeout_ms)
+        return _answered(connection.call(key, request).responses)
 
     return client.ask_controller(names, ask)
 
@@ -160,35 +156,32 @@ def create_partitions(client: AdminClient, names: Iterable[str], count: int) -> 
     Args:
         count: of partitions in all, more than each topic has.
     """
+    key, kind = ApiKey.CREATE_PARTITIONS, wire.CreatePartitionsRequest
 
     def ask(connection: WireConnection, names: list[str]) -> dict[str, Answered]:
-        kind = wire.CreatePartitionsRequest
         topics = tuple(kind.CreatePartitionsTopic(name, count, None) for name in names)
-        answer = connection.call(ApiKey.CREATE_PARTITIONS, kind(topics, client.timeout_ms))
-        return {each.name: Answered(each.error_code, each.error_message) for each in answer.results}
+        return _answered(connection.call(key, kind(topics, client.timeout_ms)).results)
 
     return client.ask_controller(names, ask)
 
 
 def alter_configs(
-    client: AdminClient, names: Iterable[str], set_: Mapping[str, str], removed: Iterable[str] = ()
+    client: AdminClient, names: Iterable[str], set_: Mapping[str, str], removed: Sequence[str] = ()
 ) -> dict[str, Answered]:
     """Keys that are not named stay as they are. Before Kafka 2.3 brokers could only replace all
     keys of a topic: what another one sets in between is lost.
     """
-    removed = tuple(removed)
+    key, kind = ApiKey.INCREMENTAL_ALTER_CONFIGS, wire.IncrementalAlterConfigsRequest
+    changes = (
+        *(kind.AlterableConfig(name, _SET, value) for name, value in set_.items()),
+        *(kind.AlterableConfig(name, _DELETE, None) for name in removed),
+    )
 
     def ask(connection: WireConnection, names: list[str]) -> dict[str, Answered]:
-        if ApiKey.INCREMENTAL_ALTER_CONFIGS not in connection.versions:
+        if key not in connection.versions:
             return _replace_configs(client, connection, names, set_, removed)
-        kind = wire.IncrementalAlterConfigsRequest
-        changes = (
-            *(kind.AlterableConfig(key, _SET, value) for key, value in set_.items()),
-            *(kind.AlterableConfig(key, _DELETE, None) for key in removed),
-        )
         resources = tuple(kind.AlterConfigsResource(_TOPIC, name, changes) for name in names)
-        answer = connection.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, kind(resources))
-        return _altered(answer)
+        return _answered(connection.call(key, kind(resources)).responses)
 
     return client.ask_controller(names, ask)
 
@@ -210,11 +203,14 @@ def _replace_configs(
             pairs = tuple(kind.AlterableConfig(*pair) for pair in kept.items())
             resources.append(kind.AlterConfigsResource(_TOPIC, name, pairs))
     answer = connection.call(ApiKey.ALTER_CONFIGS, kind(tuple(resources)))
-    return before | _altered(answer)
+    return before | _answered(answer.responses)
 
 
-def _altered(answer: Any) -> dict[str, Answered]:
+def _answered(results: Iterable[Any]) -> dict[str, Answered]:
+    """By the name of the topic, or of the resource."""
     return {
-        each.resource_name: Answered(each.error_code, each.error_message)
-        for each in answer.responses
+        getattr(each, "name", None) or each.resource_name: Answered(
+            each.error_code, each.error_message
+        )
+        for each in results
     }

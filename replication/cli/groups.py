@@ -15,7 +15,7 @@ from logstore import terminal
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
 from logstore.cli.common.numbers import OFFSET, WHOLE
 from replication.cli.connection import client_options, print_errors, report
-from replication.cli.status import known
+from replication.cli.status import flat, known
 from replication.common.error_codes import ErrorCode, error_name
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def list_(client: ClientProperties, as_json: bool) -> None:
     with AdminClient(client.config) as admin:
         found, failed = list_groups(admin)
     if as_json:
-        terminal.print_json([_summary(group) for group in found], indent=2)
+        terminal.print_json(flat(found), indent=2)
     else:
         listing = tables.Listing(["group", "state", "protocol type"], ["members", "coordinator"])
         for group in found:
@@ -74,16 +74,6 @@ def list_(client: ClientProperties, as_json: bool) -> None:
         listing.print()
     if print_errors({f"broker {broker}": each for broker, each in failed.items()}):
         raise click.exceptions.Exit(EXIT_FINDINGS)
-
-
-def _summary(group: GroupStatus) -> dict[str, Any]:
-    return {
-        "group": group.group_id,
-        "state": group.state,
-        "protocolType": group.protocol_type,
-        "coordinator": group.coordinator,
-        "members": len(group.members),
-    }
 
 
 @groups.command(short_help="Members, assignments, committed offsets, lag.")
@@ -112,7 +102,7 @@ def describe(client: ClientProperties, names: tuple[str, ...], as_json: bool) ->
     at = {tp: each.value for tp, each in ends.items() if not each.code}
     found: list[GroupStatus] = [with_lag(group, at) for group in described]
     if as_json:
-        terminal.print_json([{**_summary(group), **_details(group)} for group in found], indent=2)
+        terminal.print_json(flat(found), indent=2)
     else:
         for number, group in enumerate(found):
             if number:
@@ -123,38 +113,6 @@ def describe(client: ClientProperties, names: tuple[str, ...], as_json: bool) ->
         raise click.exceptions.Exit(EXIT_FINDINGS)
 
 
-def _details(group: GroupStatus) -> dict[str, Any]:
-    owners = {tp: member for member in group.members for tp in member.assigned}
-    return {
-        "assignor": group.assignor,
-        "members": [
-            {
-                "consumerId": each.member_id,
-                "instanceId": each.instance_id,
-                "clientId": each.client_id,
-                "host": each.host,
-                "assignment": [{"topic": t, "partition": p} for t, p in each.assigned],
-            }
-            for each in group.members
-        ],
-        "offsets": [
-            {
-                "topic": each.tp.topic,
-                "partition": each.tp.partition,
-                "currentOffset": _or_none(each.committed),
-                "logEndOffset": _or_none(each.high_watermark),
-                "lag": each.lag,
-                "consumerId": owners[each.tp].member_id if each.tp in owners else None,
-            }
-            for each in group.offsets
-        ],
-    }
-
-
-def _or_none(offset: int) -> int | None:
-    return None if offset < 0 else offset
-
-
 def _print(group: GroupStatus) -> None:
     from logstore.terminal import tables
 
@@ -163,7 +121,7 @@ def _print(group: GroupStatus) -> None:
         printable(f"{group.group_id}: {group.state}, {len(group.members)} members{assignor}")
     )
     listing = tables.Listing(
-        ["partition", "consumer", "client", "host"], ["current offset", "log end offset", "lag"]
+        ["partition", "consumer", "client", "host"], ["committed", "hw", "lag"]
     )
     owners = {tp: member for member in group.members for tp in member.assigned}
     for each in group.offsets:
@@ -198,7 +156,7 @@ def delete(client: ClientProperties, names: tuple[str, ...], as_json: bool) -> N
 
     with AdminClient(client.config) as admin:
         told = delete_groups(admin, names)
-    report(told, "deleted", as_json, lambda name: {"group": name})
+    report(told, "deleted", as_json, lambda name: {"groupId": name})
 
 
 @groups.command(name="delete-offsets", short_help="Forget what a group has committed.")
@@ -218,7 +176,7 @@ def delete_offsets_(
         fail("give --topic")
     with AdminClient(client.config) as admin:
         told = delete_offsets(admin, group, _scope(admin, topics))
-    report(told, f"{group}: deleted", as_json, lambda tp: {"group": group, **tp._asdict()})
+    report(told, f"{group}: deleted", as_json, lambda tp: {"groupId": group, **tp._asdict()})
 
 
 @groups.command(name="reset-offsets", short_help="Let a group read from elsewhere.")
@@ -304,9 +262,9 @@ def reset_offsets(
         terminal.print_json(
             [
                 {
-                    "group": group,
+                    "groupId": group,
                     **tp._asdict(),
-                    "currentOffset": before.get(tp),
+                    "committed": before.get(tp),
                     "newOffset": None if each.code else each.value,
                     "executed": execute and not refused and not each.code,
                     "errorCode": error_name(each.code),
@@ -318,7 +276,7 @@ def reset_offsets(
         )
     else:
         _print_plan(before, plan)
-        if not execute:
+        if not execute and not refused:
             terminal.line("nothing is changed; --execute commits these offsets", err=True)
     if print_errors({tp: each for tp, each in plan.items() if each.code}):
         if refused:
@@ -390,7 +348,7 @@ def _print_plan(
 ) -> None:
     from logstore.terminal import tables
 
-    listing = tables.Listing(["partition"], ["current offset", "new offset"])
+    listing = tables.Listing(["partition"], ["committed", "new"])
     for tp, each in plan.items():
         if not each.code:
             listing.add_row(printable(str(tp)), known(before.get(tp, -1)), str(each.value))

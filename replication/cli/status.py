@@ -10,6 +10,7 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common.exits import EXIT_FINDINGS, json_option
+from logstore.common.json_fields import json_fields
 from replication.cli.connection import client_options
 from replication.common.internal_topics import INTERNAL_TOPICS
 
@@ -73,55 +74,23 @@ def status(
         raise click.exceptions.Exit(EXIT_FINDINGS)
 
 
+def flat(value: Any) -> Any:
+    """The fields of a value in JSON. What is of a partition has its topic and number beside the
+    others."""
+    found = json_fields(value) if hasattr(value, "_fields") else value
+    if isinstance(found, dict):
+        rest = {key: flat(each) for key, each in found.items()}
+        return {**rest.pop("tp", {}), **rest}
+    return [flat(each) for each in found] if isinstance(found, list) else found
+
+
 def _json(found: ClusterStatus) -> dict[str, Any]:
-    return {
-        "clusterId": found.cluster_id,
-        "brokers": [
-            {
-                "broker": broker.broker_id,
-                "host": broker.host,
-                "port": broker.port,
-                "isController": broker.is_controller,
-                "problem": broker.problem,
-            }
-            for broker in found.brokers
-        ],
-        "partitions": [partition_json(each) for each in found.partitions],
-        "groups": [
-            {
-                "group": group.group_id,
-                "state": group.state,
-                "protocolType": group.protocol_type,
-                "coordinator": group.coordinator,
-                "members": len(group.members),
-                "offsets": [
-                    {
-                        "topic": each.tp.topic,
-                        "partition": each.tp.partition,
-                        "committed": each.committed,
-                        "highWatermark": each.high_watermark,
-                        "lag": each.lag,
-                    }
-                    for each in group.offsets
-                ],
-            }
-            for group in found.groups
-        ],
-    }
-
-
-def partition_json(each: PartitionStatus) -> dict[str, Any]:
-    return {
-        "topic": each.tp.topic,
-        "partition": each.tp.partition,
-        "leader": each.leader,
-        "leaderEpoch": each.leader_epoch,
-        "replicas": each.replicas,
-        "isr": each.isr,
-        "offlineReplicas": each.offline,
-        "logStartOffset": each.log_start_offset,
-        "highWatermark": each.high_watermark,
-    }
+    told = flat(found)
+    for broker in told["brokers"]:
+        broker["broker"] = broker.pop("brokerId")
+    for group in told["groups"]:
+        group["group"], group["members"] = group.pop("groupId"), len(group["members"])
+    return dict(told)
 
 
 def print_partitions(found: Iterable[PartitionStatus]) -> None:
@@ -135,7 +104,7 @@ def print_partitions(found: Iterable[PartitionStatus]) -> None:
             printable(str(each.tp)),
             _ids(each.isr),
             _ids(each.replicas),
-            _ids(each.offline),
+            _ids(each.offline_replicas),
             known(each.leader),
             known(each.leader_epoch),
             known(each.log_start_offset),

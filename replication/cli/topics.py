@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from checkpoints.partition_metadata import topic_id_to_text
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common.config import config_option, parse_pairs
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
 from logstore.cli.common.numbers import PARTITIONS, Number
 from replication.cli.connection import client_options, print_errors, report
-from replication.cli.status import partition_json, print_partitions
+from replication.cli.status import flat, print_partitions
 from replication.common.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def topics() -> None:
 
 
 def _topic(name: str) -> dict[str, Any]:
-    return {"topic": name}
+    return {"name": name}
 
 
 @topics.command(name="list", short_help="Names, partitions and replicas.")
@@ -114,17 +113,7 @@ def describe(
         if not only_under_replicated or topic.name in parts
     ]
     if as_json:
-        terminal.print_json(
-            [
-                {
-                    **_summary(topic),
-                    "configs": topic.configs,
-                    "partitions": [*map(partition_json, topic.partitions)],
-                }
-                for topic in shown
-            ],
-            indent=2,
-        )
+        terminal.print_json([{**_summary(topic), **flat(topic)} for topic in shown], indent=2)
     else:
         _print(shown)
     print_errors(failed)
@@ -134,8 +123,8 @@ def describe(
 
 def _summary(topic: TopicStatus) -> dict[str, Any]:
     return {
-        "topic": topic.name,
-        "topicId": topic.topic_id and topic_id_to_text(topic.topic_id),
+        "name": topic.name,
+        "topicId": topic.topic_id,
         "isInternal": topic.is_internal,
         "partitionCount": len(topic.partitions),
         "replicationFactor": _factor(topic),
@@ -150,13 +139,12 @@ def _print(found: Iterable[TopicStatus]) -> None:
     for number, topic in enumerate(found):
         if number:
             terminal.line()
-        head = _summary(topic)
         pairs = (f"{key}={value}" for key, value in sorted(topic.configs.items()))
         words = (
             topic.name,
-            *([f"id {head['topicId']}"] if head["topicId"] else []),
-            f"partitions {head['partitionCount']}",
-            f"replication factor {head['replicationFactor']}",
+            *([f"id {topic.topic_id}"] if topic.topic_id else []),
+            f"partitions {len(topic.partitions)}",
+            f"replication factor {_factor(topic)}",
             *pairs,
         )
         terminal.line(printable("  ".join(words)))
