@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from typing import Any, NamedTuple, Self, TypeVar
 
 from checkpoints.types import TopicPartition
@@ -52,6 +51,7 @@ class Answered(NamedTuple):
         return f"{name}: {message}" if message else name
 
 
+Connect = Callable[[str, int], WireConnection]
 Ask = Callable[[WireConnection, list[K]], Mapping[K, Answered]]
 """Asks one broker about several things."""
 
@@ -68,10 +68,12 @@ class AdminClient:
         ConfigError: TLS cannot be set up, or ``bootstrap.servers`` is malformed.
     """
 
-    def __init__(self, config: ClientConfig, clock: Clock | None = None) -> None:
+    def __init__(
+        self, config: ClientConfig, *, connect: Connect | None = None, clock: Clock | None = None
+    ) -> None:
         self.brokers: dict[int, tuple[str, int]] = {}
         self.timeout_ms = config.request_timeout_ms
-        self._connect = Connector(config)
+        self._connect = connect or Connector(config)
         self._servers = config.servers
         self._patience_ns = config.default_api_timeout_ms * 1_000_000
         self._clock = clock or SystemClock()
@@ -81,9 +83,12 @@ class AdminClient:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        with ExitStack() as stack:
-            for connection in self._opened.values():
-                stack.callback(connection.close)
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections; what is asked next opens new ones."""
+        while self._opened:
+            self._opened.popitem()[1].close()
 
     def metadata(self, topics: Sequence[str] | None = None) -> wire.MetadataResponse:
         """
