@@ -12,6 +12,7 @@ import ssl
 import struct
 from typing import Any, Self
 
+from logstore.common.clock import SystemClock
 from logstore.common.errors import LogstoreError
 from logstore.common.version import __version__
 from replication.common.errors import SaslAuthenticationError
@@ -103,6 +104,7 @@ class WireConnection:
         self.broker_id = -1  # not known
         self._client_id = client_id
         self._correlation = itertools.count()
+        self._timeout_s = timeout_s
         protocol = f"{'SASL_' if login else ''}{'SSL' if context else 'PLAINTEXT'}"
         self._hint = f"; is {protocol} its security.protocol?"
         self._is_open = False  # it has answered something that only those get who may ask
@@ -186,7 +188,9 @@ class WireConnection:
         correlation_id = next(self._correlation) & 0x7FFFFFFF
         header = request_header(api_key, version, correlation_id, self._client_id)
         body = encode_request(request, version)
+        self._deadline_ns = SystemClock.monotonic_ns() + int(self._timeout_s * 1e9)
         try:
+            self._socket.settimeout(self._timeout_s)
             self._socket.sendall(b"".join((_LENGTH.pack(len(header) + len(body)), header, body)))
             frame = self._receive()
         except OSError as error:
@@ -224,6 +228,9 @@ class WireConnection:
         """Receive exactly so many bytes. Memory grows with what came, not with ``size``."""
         received = bytearray()
         while len(received) < size:
+            # Of the whole answer: who sends a byte now and then is not waited for.
+            left_s = (self._deadline_ns - SystemClock.monotonic_ns()) / 1e9
+            self._socket.settimeout(max(left_s, 0.001))
             chunk = self._socket.recv(min(_CHUNK, size - len(received)))
             if not chunk:
                 hint = "" if self._is_open else self._hint

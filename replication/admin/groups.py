@@ -20,7 +20,7 @@ _BY_NAME = 9  # later versions of OffsetFetch and OffsetCommit take topic ids
 _SEVERAL_GROUPS = 8  # from here on one OffsetFetch may ask for several
 
 
-class GroupMember(NamedTuple):
+class MemberStatus(NamedTuple):
     member_id: str
     instance_id: str | None
     client_id: str
@@ -40,7 +40,7 @@ class GroupStatus(NamedTuple):
     state: str
     protocol_type: str
     coordinator: int
-    members: tuple[GroupMember, ...]
+    members: tuple[MemberStatus, ...]
     offsets: tuple[GroupOffset, ...] = ()
     assignor: str = ""
 
@@ -60,8 +60,11 @@ def list_groups(
         lambda ids: client.ask_brokers({each: [each] for each in ids}, ask),
         (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
     )
-    found = [group for told in asked.values() for group in told.value or ()]
-    return sorted(found), {key: told for key, told in asked.items() if told.code}
+    # A group that moves may be at two of them.
+    found = {group.group_id: group for told in asked.values() for group in told.value or ()}
+    return [found[name] for name in sorted(found)], {
+        key: told for key, told in asked.items() if told.code
+    }
 
 
 def _groups_of(connection: WireConnection, offsets: bool) -> Answered:
@@ -119,7 +122,7 @@ def _describe(connection: WireConnection, names: list[str]) -> dict[str, Answere
 
 def _newer(group: Any, coordinator: int) -> Answered:
     members = tuple(
-        GroupMember(
+        MemberStatus(
             each.member_id,
             each.instance_id,
             each.client_id,
@@ -140,7 +143,7 @@ def _newer(group: Any, coordinator: int) -> Answered:
 
 def _older(group: Any, coordinator: int) -> Answered:
     members = tuple(
-        GroupMember(
+        MemberStatus(
             each.member_id,
             each.group_instance_id,
             each.client_id,
@@ -242,12 +245,12 @@ def delete_groups(client: AdminClient, groups: Iterable[str]) -> dict[str, Answe
     return client.ask_coordinators(groups, ask)
 
 
-Target = Callable[[TopicPartition, int | None, int, int], int | None]
+NewOffset = Callable[[TopicPartition, int | None, int, int], int | None]
 """A new offset of a committed one, and of the first and the end offset of the partition."""
 
 
 def plan_offsets(
-    client: AdminClient, group: GroupStatus, tps: Iterable[TopicPartition], target: Target
+    client: AdminClient, group: GroupStatus, tps: Iterable[TopicPartition], target: NewOffset
 ) -> dict[TopicPartition, Answered]:
     """The new offset of each partition, moved into its log; a message says so. Changes nothing."""
     tps = tuple(tps)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -14,15 +14,30 @@ from checkpoints.types import TopicPartition
 from logstore import terminal
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
 from logstore.cli.common.numbers import OFFSET, WHOLE
+from logstore.cli.records.positions import moment
+from replication.admin import AdminClient, Answered
+from replication.admin.admin_client import LATEST
+from replication.admin.groups import (
+    INACTIVE,
+    NONE_COMMITTED,
+    GroupStatus,
+    NewOffset,
+    commit_offsets,
+    delete_groups,
+    delete_offsets,
+    describe_groups,
+    is_ahead,
+    list_groups,
+    plan_offsets,
+    with_lag,
+)
+from replication.admin.topics import topic_statuses
 from replication.cli.connection import client_options, print_errors, report
 from replication.cli.status import flat, known
 from replication.common.error_codes import ErrorCode, error_name
+from replication.security.config import ClientProperties
 
-if TYPE_CHECKING:
-    from replication.admin import AdminClient, Answered
-    from replication.admin.groups import GroupStatus, Target
-    from replication.security.config import ClientProperties
-
+_CSV_LINE = re.compile(r'"?([a-zA-Z0-9._-]+)"? *, *([0-9]{1,9}) *, *([0-9]{1,19})')
 group_argument = click.argument("group")
 topic_option = click.option(
     "--topic",
@@ -54,8 +69,6 @@ def groups() -> None:
 def list_(client: ClientProperties, as_json: bool) -> None:
     """All groups: in which state each is, how many members it has, which broker coordinates it."""
     from logstore.terminal import tables
-    from replication.admin import AdminClient
-    from replication.admin.groups import list_groups
 
     with AdminClient(client.config) as admin:
         found, failed = list_groups(admin)
@@ -83,11 +96,7 @@ def list_(client: ClientProperties, as_json: bool) -> None:
 def describe(client: ClientProperties, names: tuple[str, ...], as_json: bool) -> None:
     """Groups with their members, and each partition that is committed or assigned: the committed
     offset, the end of the log as consumers see it, the lag between, and who reads it. What is not
-    known is `-`, in JSON null."""
-    from replication.admin import AdminClient
-    from replication.admin.admin_client import LATEST
-    from replication.admin.groups import describe_groups, is_ahead, list_groups, with_lag
-
+    known is `-`, in JSON −1, and a lag null."""
     failed: dict[Any, Answered] = {}
     with AdminClient(client.config) as admin:
         if not names:
@@ -108,7 +117,9 @@ def describe(client: ClientProperties, names: tuple[str, ...], as_json: bool) ->
             if number:
                 terminal.line()
             _print(group)
-    failed |= {tp: each for tp, each in ends.items() if each.code}
+    # What is left of a topic that was deleted is no fault of its group.
+    fine = (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    failed |= {tp: each for tp, each in ends.items() if each.code not in fine}
     if print_errors(failed) or any(map(is_ahead, found)):
         raise click.exceptions.Exit(EXIT_FINDINGS)
 
@@ -151,9 +162,6 @@ def _names(*names: str) -> list[str]:
 @json_option
 def delete(client: ClientProperties, names: tuple[str, ...], as_json: bool) -> None:
     """Delete groups with all their offsets. A group with members is refused (NON_EMPTY_GROUP)."""
-    from replication.admin import AdminClient
-    from replication.admin.groups import delete_groups
-
     with AdminClient(client.config) as admin:
         told = delete_groups(admin, names)
     report(told, "deleted", as_json, lambda name: {"groupId": name})
@@ -164,14 +172,9 @@ def delete(client: ClientProperties, names: tuple[str, ...], as_json: bool) -> N
 @topic_option
 @client_options("--config")
 @json_option
-def delete_offsets_(
-    client: ClientProperties, group: str, topics: tuple[str, ...], as_json: bool
-) -> None:
+def forget(client: ClientProperties, group: str, topics: tuple[str, ...], as_json: bool) -> None:
     """Delete the committed offsets of GROUP in some partitions. Those of topics to which a member
     is subscribed are refused (GROUP_SUBSCRIBED_TO_TOPIC)."""
-    from replication.admin import AdminClient
-    from replication.admin.groups import delete_offsets
-
     if not topics:
         fail("give --topic")
     with AdminClient(client.config) as admin:
@@ -222,16 +225,6 @@ def reset_offsets(
     Needs one of --to-earliest, --to-latest, --to-current, --to-offset, --shift-by, --to-datetime,
     --from-file; and --topic or --all-topics, unless a file names the partitions.
     """
-    from replication.admin import AdminClient
-    from replication.admin.groups import (
-        INACTIVE,
-        NONE_COMMITTED,
-        GroupStatus,
-        commit_offsets,
-        describe_groups,
-        plan_offsets,
-    )
-
     given = {name: value for name, value in to.items() if value not in (None, False)}
     if len(given) != 1:
         fail("give one of --" + ", --".join(name.replace("_", "-") for name in to))
@@ -294,8 +287,7 @@ def _target(
     tps: list[TopicPartition],
     given: Mapping[str, Any],
     from_file: Mapping[TopicPartition, int],
-) -> Target:
-    from logstore.cli.records.positions import moment
+) -> NewOffset:
 
     ((kind, value),) = given.items()
     if kind == "to_datetime":
@@ -304,7 +296,7 @@ def _target(
         )
         # Nothing is that new: what comes next will be.
         return lambda tp, own, start, end: end if found[tp].value == -1 else found[tp].value
-    targets: dict[str, Target] = {
+    targets: dict[str, NewOffset] = {
         "to_earliest": lambda tp, own, start, end: start,
         "to_latest": lambda tp, own, start, end: end,
         "to_current": lambda tp, own, start, end: end if own is None else own,
@@ -317,18 +309,17 @@ def _target(
 
 def _scope(admin: AdminClient, topics: tuple[str, ...]) -> list[TopicPartition]:
     """The partitions of ``TOPIC`` or ``TOPIC:0,1``."""
-    from replication.admin.topics import topic_statuses
-
     named = [topic.partition(":") for topic in topics]
     told = topic_statuses(admin.metadata([*dict.fromkeys(name for name, _, _ in named)]))
     found: dict[TopicPartition, None] = {}
     for name, colon, numbers in named:
-        if told[name].code:
-            _refuse(name, told[name])
+        topic = told.get(name, Answered(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        if topic.code:
+            _refuse(name, topic)
         parts = numbers.split(",") if colon else []
         if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
             fail(f"--topic {printable(f'{name}:{numbers}')}: give TOPIC:0,1")
-        every = [each.tp for each in told[name].value.partitions]
+        every = [each.tp for each in topic.value.partitions]
         found |= dict.fromkeys([TopicPartition(name, int(part)) for part in parts] or every)
     return list(found)
 
@@ -336,10 +327,11 @@ def _scope(admin: AdminClient, topics: tuple[str, ...]) -> list[TopicPartition]:
 def _read(path: Path) -> dict[TopicPartition, int]:
     found = {}
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
-        for number, row in enumerate(csv.reader(file), 1):
-            if len(row) != 3 or not all(part.strip().isdecimal() for part in row[1:]):
+        for number, line in enumerate(file, 1):
+            match = _CSV_LINE.fullmatch(line.strip())
+            if match is None:
                 fail(f"{printable(str(path))}:{number}: give topic,partition,offset")
-            found[TopicPartition(row[0], int(row[1]))] = int(row[2])
+            found[TopicPartition(match[1], int(match[2]))] = int(match[3])
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -12,14 +12,24 @@ from logstore import terminal
 from logstore.cli.common.config import config_option, parse_pairs
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
 from logstore.cli.common.numbers import PARTITIONS, Number
+from replication.admin import AdminClient, Answered
+from replication.admin.topics import (
+    PartitionStatus,
+    TopicStatus,
+    alter_configs,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_configs,
+    overrides,
+    topic_statuses,
+    under_replicated,
+    with_offsets,
+)
 from replication.cli.connection import client_options, print_errors, report
 from replication.cli.status import flat, print_partitions
 from replication.common.error_codes import ErrorCode
-
-if TYPE_CHECKING:
-    from replication.admin import Answered
-    from replication.admin.topics import PartitionStatus, TopicStatus
-    from replication.security.config import ClientProperties
+from replication.security.config import ClientProperties
 
 topics_argument = click.argument("names", nargs=-1, required=True, metavar="TOPIC…")
 
@@ -52,8 +62,6 @@ def _topic(name: str) -> dict[str, Any]:
 def list_(client: ClientProperties, exclude_internal: bool, as_json: bool) -> None:
     """All topics: how many partitions each has, and how many replicas."""
     from logstore.terminal import tables
-    from replication.admin import AdminClient
-    from replication.admin.topics import topic_statuses
 
     with AdminClient(client.config) as admin:
         told = topic_statuses(admin.metadata())
@@ -82,15 +90,6 @@ def describe(
 ) -> None:
     """Topics with their configuration, as far as it is not Kafka's default; who leads each
     partition, its replicas, those in sync and offline, log start and high watermark."""
-    from replication.admin import AdminClient
-    from replication.admin.topics import (
-        describe_configs,
-        overrides,
-        topic_statuses,
-        under_replicated,
-        with_offsets,
-    )
-
     with AdminClient(client.config) as admin:
         told = topic_statuses(admin.metadata(names or None))
         found: list[TopicStatus] = [each.value for each in told.values() if not each.code]
@@ -171,9 +170,6 @@ def create(
     as_json: bool,
 ) -> None:
     """Create topics. The brokers check the configuration, under Kafka's keys."""
-    from replication.admin import AdminClient
-    from replication.admin.topics import create_topics
-
     with AdminClient(client.config) as admin:
         told = create_topics(
             admin,
@@ -195,9 +191,6 @@ def delete(
     client: ClientProperties, names: tuple[str, ...], if_exists: bool, as_json: bool
 ) -> None:
     """Delete topics with all their records, at once."""
-    from replication.admin import AdminClient
-    from replication.admin.topics import delete_topics
-
     with AdminClient(client.config) as admin:
         told = delete_topics(admin, names)
     fine = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if if_exists else ErrorCode.NONE
@@ -232,9 +225,6 @@ def alter(
 ) -> None:
     """Give topics another configuration, then more partitions. Keys that are not named stay as
     they are."""
-    from replication.admin import AdminClient
-    from replication.admin.topics import alter_configs, create_partitions
-
     if partitions is None and not config and not removed:
         fail("give --partitions, --config or --delete-config")
     settings = parse_pairs(config)
