@@ -23,6 +23,7 @@ from replication.network import Listener as Listener
 from replication.network import SecurityProtocol as SecurityProtocol
 from replication.network import UserCredentials as UserCredentials
 from replication.protocol import ApiKey as ApiKey
+from replication.security.config import ClientConfig as ClientConfig
 from replication.server.config import ServerConfig as ServerConfig
 from replication.server.faults import FaultKind as FaultKind
 from replication.server.faults import RequestFault as RequestFault
