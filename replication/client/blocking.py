@@ -21,7 +21,7 @@ from logstore.format.reader import parse_batch
 from logstore.log.reading.reading import EARLIEST, LATEST
 from replication.client.asking import OffsetLookup
 from replication.client.inline import InlineRuntime
-from replication.client.metadata import ANSWER_TIMEOUT_MS, MAX_AGE_MS, Metadata
+from replication.client.metadata import MAX_AGE_MS, Metadata
 from replication.client.producer_id import ProducerIds
 from replication.client.receiving import ConsumerConfig, ConsumerCore, OnPolled, PollResult
 from replication.client.sending import (
@@ -114,18 +114,19 @@ class Client:
         *,
         timers: Runtime | None = None,
         metadata_max_age_s: float = MAX_AGE_MS / 1000,
+        **metadata_options: Any,
     ) -> None:
         """``brokers`` returns the brokers to ask for metadata.
 
         ``timers`` is a runtime whose timers may be used; without it a thread for timers starts when
         needed. ``metadata_max_age_s``: new partitions are noticed after this time at the latest
-        (Kafka's ``metadata.max.age.ms``).
+        (Kafka's ``metadata.max.age.ms``). ``metadata_options`` are further ones of ``Metadata``.
         """
         max_age_ms = _milliseconds("metadata_max_age_s", metadata_max_age_s)
         self.clock: Clock = clock or SystemClock()
         self.runtime = InlineRuntime(self.clock, timers)
         self.transport = transport
-        self.metadata = Metadata(self.runtime, transport, brokers, max_age_ms)
+        self.metadata = Metadata(self.runtime, transport, brokers, max_age_ms, **metadata_options)
         self._waiting: set[_Answer[Any]] = set()
         self._closed = False
         self._ownership = Ownership("a client")
@@ -186,7 +187,7 @@ class Client:
         Raises:
             BrokerUnavailableError: no broker answers.
         """
-        limit_s = (1 + len(self.metadata.brokers())) * ANSWER_TIMEOUT_MS / 1000
+        limit_s = (1 + len(self.metadata.brokers())) * self.metadata.answer_timeout_ms / 1000
         if not self.wait(self.metadata.refresh, limit_s + _PATIENCE_S):
             raise BrokerUnavailableError("no broker answers")
 
@@ -201,6 +202,7 @@ class Client:
             UnknownPartitionError: the topic does not exist.
         """
         self._ownership.check()
+        self.metadata.want(topic)
         self.metadata.keep_fresh()
         for attempt in (0, 1):
             found = sorted(tp for tp in self.metadata.view.partitions if tp.topic == topic)
@@ -208,6 +210,8 @@ class Client:
                 return found
             if attempt == 0:
                 self.refresh()
+        if (refusal := self.metadata.refusal(topic)) is not None:
+            raise refusal
         raise UnknownPartitionError(f"there is no topic {topic!r}")
 
     def leader(self, tp: TopicPartition) -> TopicPartitionMetadata:

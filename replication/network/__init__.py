@@ -30,6 +30,7 @@ from replication.network.requests import (
     Send,
 )
 from replication.network.security.credentials import Credentials, UserCredentials
+from replication.network.security.tls import TlsTransportLayer
 from replication.network.server import NetworkServer
 
 __all__ = [
@@ -49,12 +50,17 @@ __all__ = [
     "Respond",
     "SecurityProtocol",
     "Send",
+    "TlsTransportLayer",
     "UserCredentials",
     "check_ports",
+    "errors",
+    "framing",
     "metrics",
     "parse_addresses",
     "parse_listeners",
     "parse_protocol_map",
     "requests",
+    "transport_layer",
+    "wakeup",
     "with_inter_broker",
 ]
