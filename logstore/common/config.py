@@ -22,8 +22,16 @@ COMPRESSION_TYPES = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 
 
-def kafka_key(name: str, default: Any, low: int | None = None, high: int | None = None) -> Any:
-    return field(default=default, metadata={"key": name, "low": low, "high": high})
+def kafka_key(
+    name: str,
+    default: Any,
+    low: int | None = None,
+    high: int | None = None,
+    *,
+    secret: bool = False,
+) -> Any:
+    """A field under Kafka's name. A ``secret`` is not in the repr."""
+    return field(default=default, metadata={"key": name, "low": low, "high": high}, repr=not secret)
 
 
 class Properties:

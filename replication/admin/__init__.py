@@ -3,7 +3,7 @@
 Begin with ``status``, which ``logstore status`` prints; ``connection`` asks one broker.
 """
 
-from replication.admin.connection import WireConnection, WireError
+from replication.admin.connection import Connector, WireConnection, WireError
 from replication.admin.status import ClusterStatus, cluster_status
 
-__all__ = ["ClusterStatus", "WireConnection", "WireError", "cluster_status", "status"]
+__all__ = ["ClusterStatus", "Connector", "WireConnection", "WireError", "cluster_status", "status"]

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from logstore.common.errors import LogstoreError
 from logstore.common.version import __version__
+from replication.common.errors import SaslAuthenticationError
 from replication.protocol import (
     ApiKey,
     MalformedMessageError,
@@ -25,16 +26,49 @@ from replication.protocol import (
     schema,
 )
 from replication.protocol import messages as wire
+from replication.security.config import ClientConfig
+from replication.security.login import LoginSteps
+from replication.security.login import login as begin_login
+from replication.security.tls import client_context
 
 TIMEOUT_S = 30.0
 MAX_RESPONSE_BYTES = 100 << 20
 _CHUNK = 1 << 16
 _LENGTH = struct.Struct(">i")
+_TLS_ALERT = 0x1503  # how a record begins in which a server refuses what is no TLS
+_UNTRUSTED = (18, 19, 20)  # OpenSSL's codes: nobody whom this side trusts has signed it
+_BEFORE_LOGINS = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 _ASKING = 3  # the version of the first ApiVersions request; every broker answers, in v0 at least
 
 
 class WireError(LogstoreError):
     """A broker cannot be asked: it does not answer, or not as the protocol says."""
+
+
+class Connector:
+    """Opens connections to brokers of one cluster, all in one way.
+
+    Raises:
+        ConfigError: TLS cannot be set up.
+    """
+
+    def __init__(self, config: ClientConfig | None = None) -> None:
+        self.config = config = config or ClientConfig()
+        self._context = client_context(config)
+
+    def __call__(self, host: str, port: int) -> WireConnection:
+        """
+        Raises:
+            WireError: as ``WireConnection``.
+        """
+        return WireConnection(
+            host,
+            port,
+            client_id=self.config.client_id,
+            timeout_s=self.config.request_timeout_ms / 1000,
+            context=self._context,
+            login=begin_login(self.config) if self.config.uses_sasl else None,
+        )
 
 
 class WireConnection:
@@ -44,8 +78,9 @@ class WireConnection:
         host, port: of the broker.
         client_id: what quotas and logs of the broker name.
         context: for TLS; None speaks in the open.
+        login: to be carried out before anything else is asked.
     Raises:
-        WireError: nobody is there, or it is no Kafka broker.
+        WireError: nobody is there, or it is no Kafka broker, or not one that takes this client.
     """
 
     def __init__(
@@ -56,10 +91,14 @@ class WireConnection:
         client_id: str = "logstore",
         timeout_s: float = TIMEOUT_S,
         context: ssl.SSLContext | None = None,
+        login: LoginSteps | None = None,
     ) -> None:
         self.peer = f"{host}:{port}"
         self._client_id = client_id
         self._correlation = itertools.count()
+        protocol = f"{'SASL_' if login else ''}{'SSL' if context else 'PLAINTEXT'}"
+        self._hint = f"; is {protocol} its security.protocol?"
+        self._is_open = False  # it has answered something that only those get who may ask
         try:
             connection = socket.create_connection((host, port), timeout_s)
         except (OSError, UnicodeError) as error:  # the latter for a name that is none, such as a..b
@@ -70,10 +109,12 @@ class WireConnection:
                 connection = context.wrap_socket(connection, server_hostname=host)
             self._socket = connection
             self.versions = self._ask_versions()
+            if login is not None:
+                self._log_in(login)
         except BaseException as error:
             connection.close()
-            if isinstance(error, OSError):
-                raise WireError(f"{self.peer}: {error}") from error
+            if isinstance(error, OSError | SaslAuthenticationError):
+                raise WireError(f"{self.peer}: {self._reason(error)}") from error
             raise
 
     def __enter__(self) -> Self:
@@ -84,6 +125,14 @@ class WireConnection:
 
     def close(self) -> None:
         self._socket.close()
+
+    def _log_in(self, login: LoginSteps) -> None:
+        answer = None
+        try:
+            while True:
+                answer = self.call(*login.send(answer))
+        except StopIteration:
+            return
 
     def _ask_versions(self) -> dict[int, VersionRange]:
         request = wire.ApiVersionsRequest(
@@ -128,7 +177,8 @@ class WireConnection:
             self._socket.sendall(b"".join((_LENGTH.pack(len(header) + len(body)), header, body)))
             frame = self._receive()
         except OSError as error:
-            raise WireError(f"{self.peer}: {error}") from error
+            raise WireError(f"{self.peer}: {self._reason(error)}") from error
+        self._is_open |= api_key not in _BEFORE_LOGINS
         try:
             answered, start = parse_response_header(frame, api_key, version)
             if answered != correlation_id:
@@ -149,6 +199,10 @@ class WireConnection:
 
     def _receive(self) -> memoryview:
         (size,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
+        if size >> 16 == _TLS_ALERT:
+            raise WireError(
+                f"{self.peer} answers in TLS: security.protocol is to be SSL or SASL_SSL"
+            )
         if not 0 < size <= MAX_RESPONSE_BYTES:
             raise WireError(f"{self.peer} announces an answer of {size} bytes")
         return memoryview(self._exactly(size))
@@ -159,6 +213,18 @@ class WireConnection:
         while len(received) < size:
             chunk = self._socket.recv(min(_CHUNK, size - len(received)))
             if not chunk:
-                raise WireError(f"{self.peer} closed the connection")
+                hint = "" if self._is_open else self._hint
+                raise WireError(f"{self.peer} closed the connection{hint}")
             received += chunk
         return received
+
+    def _reason(self, error: Exception) -> str:
+        """In one line, with a hint where one side speaks TLS and the other does not."""
+        if isinstance(error, ssl.SSLCertVerificationError):
+            hint = "; ssl.truststore.location names whom to trust"
+            told = hint if error.verify_code in _UNTRUSTED else ""
+            return f"its certificate is not accepted: {error.verify_message}{told}"
+        text = str(error.strerror or error) if isinstance(error, OSError) else str(error)
+        if isinstance(error, ssl.SSLError | ConnectionResetError):
+            return text + self._hint
+        return text

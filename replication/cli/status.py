@@ -8,48 +8,23 @@ import click
 
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
+from logstore.cli.common.exits import EXIT_FINDINGS, json_option
+from replication.cli.connection import client_options
 from replication.common.internal_topics import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from replication.admin.status import ClusterStatus
-
-DEFAULT_PORT = 9092
-
-
-def parse_servers(text: str) -> list[tuple[str, int]]:
-    """``host:port,host`` as pairs; IPv6 addresses stand in brackets.
-
-    Raises:
-        click.BadParameter: a part is not of that form.
-    """
-    servers = []
-    for part in text.split(","):
-        host, colon, port = part.strip().rpartition(":")
-        if not colon or part.strip().endswith("]"):
-            host, port = part.strip(), str(DEFAULT_PORT)
-        host = host.removeprefix("[").removesuffix("]")
-        if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-            raise click.BadParameter(f"{part!r} is not host:port")
-        servers.append((host, int(port)))
-    return servers
+    from replication.security.config import ClientProperties
 
 
 @click.command(short_help="Show brokers, partitions, groups and lag of a running cluster.")
-@click.option(
-    "--bootstrap-server",
-    "servers",
-    default="127.0.0.1:9092",
-    show_default=True,
-    metavar="HOST:PORT,…",
-    help="Some brokers; they name the others.",
-)
+@client_options("--config")
 @click.option("--topic", metavar="T", help="Only the partitions of this topic.")
 @click.option("--internal", is_flag=True, help="Show the brokers' own topics, too.")
 @click.option("--group", metavar="G", help="Only this consumer group.")
 @json_option
 def status(
-    servers: str, topic: str | None, internal: bool, group: str | None, as_json: bool
+    client: ClientProperties, topic: str | None, internal: bool, group: str | None, as_json: bool
 ) -> None:
     """Show the brokers of a running cluster, who leads what, how far each partition goes, and how
     far behind its consumer groups are. It speaks Kafka's protocol, so the cluster may be a real
@@ -64,13 +39,10 @@ def status(
     Example:
       logstore status --bootstrap-server 127.0.0.1:9092
     """
-    from replication.admin import WireError, cluster_status
+    from replication.admin import Connector, cluster_status
     from replication.admin.status import is_ahead, under_replicated
 
-    try:
-        found = cluster_status(parse_servers(servers))
-    except WireError as error:
-        fail(printable(str(error)))
+    found = cluster_status(client.config.servers, Connector(client.config))
     if topic is not None:
         found = found._replace(
             partitions=tuple(each for each in found.partitions if each.tp.topic == topic)

@@ -113,6 +113,16 @@ class ErrorCode(IntEnum):
     INVALID_REGULAR_EXPRESSION = 128
 
 
+_OF_OTHERS = {29: "TOPIC_AUTHORIZATION_FAILED", 30: "GROUP_AUTHORIZATION_FAILED"}
+"""What brokers with access lists answer, as ours never do."""
+
+
+def error_name(code: int) -> str:
+    """Kafka's name of a code on the wire; the number of one that is not known here."""
+    known = ErrorCode._value2member_map_.get(code)
+    return known.name if known is not None else _OF_OTHERS.get(code, str(code))
+
+
 FRONT_DOOR_CODES = (
     ErrorCode.OFFSET_METADATA_TOO_LARGE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,

@@ -57,6 +57,12 @@ class UnknownPartitionError(_Retriable):
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+class SaslAuthenticationError(ReplicationError):
+    """A login failed. To a client the text of a broker says no more than that."""
+
+    code = ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
 class InvalidRequiredAcksError(ReplicationError):
     code = ErrorCode.INVALID_REQUIRED_ACKS
 

@@ -29,9 +29,9 @@ from replication.network.requests import (
     Respond,
     Send,
 )
-from replication.network.security.credentials import Credentials, UserCredentials
 from replication.network.security.tls import TlsTransportLayer
 from replication.network.server import NetworkServer
+from replication.security.credentials import Credentials, UserCredentials
 
 __all__ = [
     "CLOSE",

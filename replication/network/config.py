@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from logstore.common.config import MAX_INT, MAX_LONG, Properties, kafka_key
+from logstore.common.config import MAX_INT, MAX_LONG, kafka_key
 from logstore.common.errors import ConfigError
 from logstore.storage.local import LocalStorage
 from logstore.storage.paths import absolute_path
-
-SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+from replication.security.config import SASL_MECHANISMS, TlsConfig
 
 
 @dataclass(frozen=True, slots=True)
-class NetworkConfig(Properties):
+class NetworkConfig(TlsConfig):
     """Limits and threads. ``*_ms`` are milliseconds, ``*_bytes`` bytes, rates are per second.
 
     Where a default is not Kafka's, the comment says why.
@@ -61,24 +60,13 @@ class NetworkConfig(Properties):
     sasl_enabled_mechanisms: tuple[str, ...] = kafka_key(
         # Kafka's default is GSSAPI, which is not served.
         "sasl.enabled.mechanisms",
-        SASL_MECHANISMS,
+        tuple(SASL_MECHANISMS),
     )
     # Of a request before the login.
     sasl_server_max_receive_size: int = kafka_key(
         "sasl.server.max.receive.size", 512 << 10, 1, MAX_INT
     )
-    # PEM: a private key and its chain of certificates in one file.
-    ssl_keystore_type: str = kafka_key("ssl.keystore.type", "PEM")
-    ssl_keystore_location: str = kafka_key("ssl.keystore.location", "")
-    ssl_key_password: str = kafka_key("ssl.key.password", "")
-    ssl_truststore_type: str = kafka_key("ssl.truststore.type", "PEM")
-    ssl_truststore_location: str = kafka_key("ssl.truststore.location", "")
     ssl_client_auth: str = kafka_key("ssl.client.auth", "none")
-    ssl_enabled_protocols: tuple[str, ...] = kafka_key(
-        "ssl.enabled.protocols", ("TLSv1.2", "TLSv1.3")
-    )
-    # Of TLS 1.2, by their OpenSSL names; empty for OpenSSL's choice.
-    ssl_cipher_suites: tuple[str, ...] = kafka_key("ssl.cipher.suites", ())
 
     def with_absolute_paths(self) -> NetworkConfig:
         """The same, for listeners that are opened again wherever the process is by then."""

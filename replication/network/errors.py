@@ -1,4 +1,4 @@
-"""Errors of the network. Each closes the connection; only a failed login is answered before."""
+"""Errors of the network. Each closes the connection."""
 
 from __future__ import annotations
 
@@ -27,7 +27,3 @@ class RequestRefusedError(NetworkError):
 
 class TlsHandshakeError(NetworkError):
     """The other side speaks no TLS, or none that is allowed here."""
-
-
-class SaslAuthenticationError(NetworkError):
-    """A login failed; ``reason`` may be shown to the other side."""

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from logstore.common.types import Buffer
 from logstore.storage.file_slice import FileSlice
 from replication.network.listeners import Listener
-from replication.network.security.sasl import SaslServer
 from replication.protocol import ApiKey, Gathered
+from replication.security.sasl import SaslServer
 
 ANONYMOUS = "User:ANONYMOUS"
 

@@ -20,9 +20,9 @@ from replication.network.processor import Processor
 from replication.network.request_channel import RequestChannel
 from replication.network.requests import ConnectionInfo, ReceivedRequest, RequestHandler
 from replication.network.security.authentication import Authenticator
-from replication.network.security.credentials import Credentials
 from replication.network.transport_layer import PlaintextTransportLayer, TransportLayer
 from replication.protocol import SERVED, ApiKey, RequestHeader, parse_request_header
+from replication.security.credentials import Credentials
 
 _connection_ids = itertools.count()
 _SERVED = frozenset(
@@ -230,9 +230,10 @@ def _maker_of_tls(
     config: NetworkConfig,
 ) -> Callable[[socket.socket, Callable[[str | None], None]], TransportLayer]:
     # Imported here because it takes 5 ms, and few servers need it.
-    from replication.network.security.tls import TlsTransportLayer, server_context
+    from replication.network.security.tls import TlsTransportLayer
+    from replication.security.tls import server_context
 
-    context = server_context(config)
+    context = server_context(config, config.ssl_client_auth)
     return lambda connected, on_handshake: TlsTransportLayer(connected, context, on_handshake)
 
 

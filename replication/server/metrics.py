@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from replication.broker.metrics import Histogram, Sample
-from replication.common.error_codes import ErrorCode
+from replication.common.error_codes import error_name
 from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.groups.states import GroupState
 from replication.coordinators.runtime import CoordinatorRuntime, ShardState
@@ -25,7 +25,6 @@ from replication.network.metrics import (
 from replication.protocol import schema
 
 _API_NAMES = {int(api.key): api.name for api in schema.APIS.values()}
-_ERROR_NAMES = {int(code): code.name for code in ErrorCode}
 _SOCKETS = "server_socket_server_metrics"
 _REQUESTS = "network_RequestMetrics"
 _SHARD_STATES = (ShardState.LOADING, ShardState.ACTIVE, ShardState.UNREADABLE)
@@ -63,7 +62,7 @@ def network_samples(found: NetworkMetrics) -> Iterator[Sample | Histogram]:
             labels = (request, ("version", text))
             yield Sample(f"{_REQUESTS}_Requests", count, labels, is_counter=True)
         for code, count in sorted(api.errors.items()):
-            labels = (request, ("error", _ERROR_NAMES.get(code, str(code))))
+            labels = (request, ("error", error_name(code)))
             yield Sample(f"{_REQUESTS}_Errors", count, labels, is_counter=True)
         for at, phase in enumerate(RequestPhase):
             name = f"{_REQUESTS}_{phase.value}"

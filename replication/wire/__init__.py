@@ -2,8 +2,8 @@
 
 Begin with ``calls``: for each kind of request the message that carries it in a version, and the
 house value of its answer. ``fetch``, ``produce``, ``offsets`` and ``metadata`` translate; the
-APIs of brokers use their other halves. ``lane`` is one connection as a state machine, ``transport`` has the
-sockets of a client around lanes, and ``connecting`` makes a ``Client`` of it.
+APIs of brokers use their other halves. ``lane`` is one connection as a state machine,
+``transport`` has the sockets of a client around lanes, and ``connecting`` makes a ``Client`` of it.
 """
 
 __all__ = ["connecting", "fetch", "offsets", "produce", "transport"]

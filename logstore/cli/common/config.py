@@ -29,14 +29,14 @@ def parse_config(pairs: tuple[str, ...]) -> dict[str, str]:
     return settings
 
 
-def parse_pairs(pairs: tuple[str, ...]) -> dict[str, str]:
-    """Key → value as they are given, each key once."""
+def parse_pairs(pairs: tuple[str, ...], option: str = "--config") -> dict[str, str]:
+    """Key → value as they are given, each key once. What is wrong names no value."""
     settings: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
-            fail(f"--config {printable(pair)}: give KEY=VALUE")
+            fail(f"{option} {printable(pair)}: give KEY=VALUE")
         if key in settings:
-            fail(f"--config {printable(pair)}: {printable(key)} is given twice")
+            fail(f"{option} {printable(key)}: is given twice")
         settings[key] = value
     return settings

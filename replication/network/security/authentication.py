@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from checkpoints.loggers import get_logger
 from replication.common.error_codes import ErrorCode
+from replication.common.errors import SaslAuthenticationError
 from replication.network.config import NetworkConfig
-from replication.network.errors import SaslAuthenticationError
 from replication.network.requests import (
     CLOSE,
     ConnectionInfo,
@@ -18,8 +18,6 @@ from replication.network.requests import (
     Respond,
     Send,
 )
-from replication.network.security.credentials import Credentials
-from replication.network.security.sasl import MECHANISMS
 from replication.protocol import (
     ApiKey,
     decode_request,
@@ -28,6 +26,8 @@ from replication.protocol import (
     response_header,
 )
 from replication.protocol import messages as wire
+from replication.security.credentials import Credentials
+from replication.security.sasl import MECHANISMS
 
 logger = get_logger(__name__)
 

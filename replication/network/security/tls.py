@@ -1,4 +1,4 @@
-"""TLS: a server's context from Kafka's keys, and a socket that speaks it."""
+"""A socket of a server that speaks TLS."""
 
 from __future__ import annotations
 
@@ -6,24 +6,14 @@ import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
-from logstore.common.errors import ConfigError
 from logstore.common.types import Buffer
 from logstore.storage.file_slice import FileSlice
-from replication.network.config import NetworkConfig
 from replication.network.errors import FrameError, TlsHandshakeError
 from replication.network.transport_layer import leading_buffers
 
-_T = TypeVar("_T")
-
 _CHUNK_BYTES = 128 << 10  # of one call; TLS cuts it into records of 16 KiB
-_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
-_CLIENT_AUTH = {
-    "none": ssl.CERT_NONE,
-    "requested": ssl.CERT_OPTIONAL,
-    "required": ssl.CERT_REQUIRED,
-}
 # Names of an X.500 principal as Java writes them; others by their OpenSSL name.
 _SHORT_NAMES = {
     "commonName": "CN",
@@ -33,45 +23,6 @@ _SHORT_NAMES = {
     "stateOrProvinceName": "ST",
     "countryName": "C",
 }
-
-
-def server_context(config: NetworkConfig) -> ssl.SSLContext:
-    """What listeners with TLS use.
-
-    Raises:
-        ConfigError: no key or certificate, a file that cannot be read, an unknown value.
-    """
-    if config.ssl_keystore_type != "PEM" or config.ssl_truststore_type != "PEM":
-        raise ConfigError("ssl.keystore.type and ssl.truststore.type must be PEM")
-    if not config.ssl_keystore_location:
-        raise ConfigError("a listener with TLS takes ssl.keystore.location")
-    versions = [
-        _known(_VERSIONS, name, "ssl.enabled.protocols") for name in config.ssl_enabled_protocols
-    ]
-    if not versions:
-        raise ConfigError("ssl.enabled.protocols is empty")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.minimum_version, context.maximum_version = min(versions), max(versions)
-        context.verify_mode = _known(_CLIENT_AUTH, config.ssl_client_auth, "ssl.client.auth")
-        context.load_cert_chain(
-            config.ssl_keystore_location, password=config.ssl_key_password or None
-        )
-        if config.ssl_truststore_location:
-            context.load_verify_locations(config.ssl_truststore_location)
-        elif context.verify_mode != ssl.CERT_NONE:
-            context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
-        if config.ssl_cipher_suites:
-            context.set_ciphers(":".join(config.ssl_cipher_suites))
-    except (OSError, ValueError) as error:  # an SSLError is an OSError
-        raise ConfigError(f"TLS cannot be set up: {error}") from error
-    return context
-
-
-def _known(table: Mapping[str, _T], name: str, key: str) -> _T:
-    if name not in table:
-        raise ConfigError(f"{key} = {name!r} is not one of {', '.join(table)}")
-    return table[name]
 
 
 class TlsTransportLayer:

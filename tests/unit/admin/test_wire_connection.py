@@ -9,10 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from click import BadParameter
 
 from replication.admin import WireConnection, WireError
-from replication.cli.status import parse_servers
 from replication.protocol import (
     ApiKey,
     VersionRange,
@@ -123,6 +121,9 @@ def test_an_old_broker_answers_in_version_0() -> None:
         ),
         pytest.param(lambda c: c.sendall(b"HTTP/1.1 400 Bad"), "bytes", id="HTTP"),
         pytest.param(
+            lambda c: c.sendall(b"\x15\x03\x03\0\x02\x02\x46"), "answers in TLS", id="TLS"
+        ),
+        pytest.param(
             lambda c: answer(c, wire.ApiVersionsResponse(error_code=42), 3), "error 42", id="error"
         ),
     ],
@@ -152,21 +153,3 @@ def test_nobody_there() -> None:
 def test_a_name_that_no_host_can_have(host: str) -> None:
     with pytest.raises(WireError, match=f"{host}:9092: .*label"):
         WireConnection(host, 9092)
-
-
-@pytest.mark.parametrize(
-    ("text", "servers"),
-    [
-        ("a:1,b:2", [("a", 1), ("b", 2)]),
-        ("a", [("a", 9092)]),
-        ("[::1]:9094, [::1]", [("::1", 9094), ("::1", 9092)]),
-    ],
-)
-def test_addresses(text: str, servers: list[tuple[str, int]]) -> None:
-    assert parse_servers(text) == servers
-
-
-@pytest.mark.parametrize("text", ["", "a:", "a:x", "a:0", "a:65536", ":9092", "a:1,,b:2"])
-def test_no_addresses(text: str) -> None:
-    with pytest.raises(BadParameter):
-        parse_servers(text)

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from checkpoints.types import TopicPartition
+from logstore.cli import main
 from logstore.pytest_plugin import logstore_kafka, make_logstore_kafka
 from replication import ServedCluster
 from replication.admin import ClusterStatus
@@ -102,7 +103,7 @@ def test_the_lag_is_not_known_where_the_end_is_not(monkeypatch: pytest.MonkeyPat
     tp = TopicPartition("gone", 0)
     group = GroupStatus("billing", "Empty", "consumer", 0, 0, (GroupOffset(tp, 7, -1, None),))
     found = ClusterStatus("c", (), (), (group,))
-    monkeypatch.setattr("replication.admin.cluster_status", lambda servers: found)
+    monkeypatch.setattr("replication.admin.cluster_status", lambda servers, connect: found)
     told = CliRunner().invoke(status, [])
     assert (told.exit_code, told.output.split()[-3:]) == (0, ["7", "-", "-"])
     (shown,) = json.loads(CliRunner().invoke(status, ["--json"]).output)["groups"]
@@ -130,6 +131,6 @@ def test_what_is_committed_meanwhile_is_not_ahead(
 
 
 def test_nobody_there_gives_2() -> None:
-    told = CliRunner().invoke(status, ["--bootstrap-server", "127.0.0.1:1"])
+    told = CliRunner().invoke(main, ["status", "--bootstrap-server", "127.0.0.1:1"])
     assert told.exit_code == 2
     assert told.stderr.startswith("error: 127.0.0.1:1: ")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from logstore.common.clock import SystemClock
 from logstore.common.errors import ConfigError
 from replication.common.error_codes import ErrorCode
+from replication.common.errors import SaslAuthenticationError
 from replication.network import (
     Listener,
     NetworkConfig,
@@ -24,9 +25,6 @@ from replication.network import (
     Send,
     UserCredentials,
 )
-from replication.network.errors import SaslAuthenticationError
-from replication.network.security.credentials import ScramCredential, ScramMechanism, derive
-from replication.network.security.sasl import MECHANISMS, PlainServer, ScramServer
 from replication.protocol import (
     ApiKey,
     decode_response,
@@ -35,6 +33,8 @@ from replication.protocol import (
     request_header,
 )
 from replication.protocol import messages as wire
+from replication.security.credentials import ScramCredential, ScramMechanism, derive
+from replication.security.sasl import MECHANISMS, PlainServer, ScramServer
 from tests.support.cases import for_each
 from tests.support.network import RawClient
 

@@ -39,6 +39,14 @@ class ScramCredential(NamedTuple):
     iterations: int
 
 
+class ScramKeys(NamedTuple):
+    """What both sides compute of a password; with the client's key one can log in."""
+
+    client_key: bytes
+    stored_key: bytes
+    server_key: bytes
+
+
 class Credentials(Protocol):
     """Where users come from. Called on handler threads, so it may take its time."""
 
@@ -55,6 +63,12 @@ def salted_password(kind: ScramMechanism, password: str, salt: bytes, iterations
     return hashlib.pbkdf2_hmac(kind.value, password.encode(), salt, iterations)
 
 
+def keys_of(kind: ScramMechanism, salted: bytes) -> ScramKeys:
+    client_key = hmac.digest(salted, b"Client Key", kind.value)
+    stored_key = hashlib.new(kind.value, client_key).digest()
+    return ScramKeys(client_key, stored_key, hmac.digest(salted, b"Server Key", kind.value))
+
+
 def derive(
     kind: ScramMechanism, password: str, salt: bytes, iterations: int = MIN_ITERATIONS
 ) -> ScramCredential:
@@ -65,14 +79,8 @@ def derive(
     """
     if iterations < MIN_ITERATIONS:
         raise ConfigError(f"{iterations} iterations; SCRAM takes {MIN_ITERATIONS} at least")
-    salted = salted_password(kind, password, salt, iterations)
-    client_key = hmac.digest(salted, b"Client Key", kind.value)
-    return ScramCredential(
-        salt,
-        hashlib.new(kind.value, client_key).digest(),
-        hmac.digest(salted, b"Server Key", kind.value),
-        iterations,
-    )
+    keys = keys_of(kind, salted_password(kind, password, salt, iterations))
+    return ScramCredential(salt, keys.stored_key, keys.server_key, iterations)
 
 
 class UserCredentials:

@@ -1,6 +1,6 @@
-"""The server's side of SASL mechanisms: a client's message in, the answer out; no I/O (W-210).
+"""SASL mechanisms of both sides: a message in, the answer out; no I/O (W-210).
 
-Kafka's ``PlainSaslServer`` and ``ScramSaslServer``.
+Kafka's ``PlainSaslServer``, ``ScramSaslServer`` and ``ScramSaslClient``.
 """
 
 from __future__ import annotations
@@ -11,22 +11,29 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Protocol
 
-from replication.network.errors import SaslAuthenticationError
-from replication.network.security.credentials import (
+from replication.common.errors import SaslAuthenticationError
+from replication.security.credentials import (
     MIN_ITERATIONS,
     Credentials,
     ScramCredential,
     ScramMechanism,
+    keys_of,
+    salted_password,
 )
 
 _NONCE_BYTES = 18
+MAX_ITERATIONS = 1 << 20  # a second of work: a broker must not have a client compute for hours
 _NAME = r"(?:[^\x00=,]|=2C|=3D)+"
 _CLIENT_FIRST = re.compile(
     rf"(?P<gs2>[ny],(?:a=(?P<authzid>{_NAME}))?,)"
     rf"(?P<bare>n=(?P<user>{_NAME}),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+))(?:,.*)?",
+    re.DOTALL,
+)
+_SERVER_FIRST = re.compile(
+    r"r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+),s=(?P<salt>[A-Za-z0-9+/=]+),i=(?P<count>[0-9]{1,9})(?:,.*)?",
     re.DOTALL,
 )
 _CLIENT_FINAL = re.compile(
@@ -34,6 +41,10 @@ _CLIENT_FINAL = re.compile(
     r",p=(?P<proof>[A-Za-z0-9+/=]+)",
     re.DOTALL,
 )
+
+
+def _new_nonce() -> str:
+    return secrets.token_urlsafe(_NONCE_BYTES)
 
 
 class SaslServer(Protocol):
@@ -87,7 +98,7 @@ class ScramServer:
         self,
         kind: ScramMechanism,
         credentials: Credentials,
-        make_nonce: Callable[[], str] = lambda: secrets.token_urlsafe(_NONCE_BYTES),
+        make_nonce: Callable[[], str] = _new_nonce,
     ) -> None:
         self._kind = kind
         self._credentials = credentials
@@ -144,9 +155,66 @@ class ScramServer:
         signature = hmac.digest(credential.stored_key, signed, self._kind.value)
         if len(proof) != len(signature):
             return False
-        client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
+        client_key = _xor(proof, signature)
         stored_key = hashlib.new(self._kind.value, client_key).digest()
         return hmac.compare_digest(stored_key, credential.stored_key)
+
+
+SaslExchange = Generator[bytes, bytes, None]
+"""A client's side of a login: yields a message, takes the server's answer, ends when it is done.
+
+Raises:
+    SaslAuthenticationError: the answer is malformed, or the server does not know the password.
+"""
+
+
+def client_exchange(mechanism: str, user: str, password: str) -> SaslExchange:
+    """
+    Args:
+        mechanism: one of ``MECHANISMS``.
+    """
+    if mechanism == "PLAIN":
+        return _plain_exchange(user, password)
+    kind = next(each for each in ScramMechanism if each.mechanism == mechanism)
+    return scram_exchange(kind, user, password)
+
+
+def _plain_exchange(user: str, password: str) -> SaslExchange:
+    yield f"\0{user}\0{password}".encode()
+
+
+def scram_exchange(
+    kind: ScramMechanism, user: str, password: str, make_nonce: Callable[[], str] = _new_nonce
+) -> SaslExchange:
+    """RFC 5802 without channel binding. The server has to prove that it knows the password."""
+    name, nonce = user.replace("=", "=3D").replace(",", "=2C"), make_nonce()
+    bare = f"n={name},r={nonce}"
+    answer = _text((yield f"n,,{bare}".encode()), kind.mechanism)
+    first = _SERVER_FIRST.fullmatch(answer)
+    if first is None or not first["nonce"].startswith(nonce) or first["nonce"] == nonce:
+        raise SaslAuthenticationError("the broker's first message is malformed")
+    iterations = int(first["count"])
+    if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
+        raise SaslAuthenticationError(
+            f"the broker asks for {iterations} iterations; {MIN_ITERATIONS} to {MAX_ITERATIONS} "
+            "are taken"
+        )
+    without_proof = f"c=biws,r={first['nonce']}"
+    signed = f"{bare},{answer},{without_proof}".encode()
+    salted = salted_password(kind, password, _decoded(first["salt"]), iterations)
+    keys = keys_of(kind, salted)
+    signature = hmac.digest(keys.stored_key, signed, kind.value)
+    proof = base64.b64encode(_xor(keys.client_key, signature)).decode()
+    last = _text((yield f"{without_proof},p={proof}".encode()), kind.mechanism)
+    expected = hmac.digest(keys.server_key, signed, kind.value)
+    if last.startswith("e="):
+        raise SaslAuthenticationError(f"the broker says {last[2:]}")
+    if not hmac.compare_digest(last.encode(), b"v=" + base64.b64encode(expected)):
+        raise SaslAuthenticationError("the broker does not know the password: it may be another's")
+
+
+def _xor(left: bytes, right: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(left, right, strict=True))
 
 
 def _text(message: bytes, mechanism: str) -> str:

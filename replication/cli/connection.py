@@ -1,0 +1,105 @@
+"""How commands get at a running cluster: options, and Kafka's ``client.properties``."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from checkpoints.printable import printable
+from logstore import terminal
+from logstore.cli.common.config import parse_pairs
+from logstore.cli.common.exits import fail
+
+if TYPE_CHECKING:
+    from replication.security.config import ClientProperties
+
+DEFAULT_SERVER = "127.0.0.1:9092"
+_MAX_FILE_BYTES = 1 << 20
+
+
+def client_options(*spellings: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options of every command that asks a cluster: parameter ``client``, which is
+    ``ClientProperties``.
+
+    Args:
+        spellings: of the option that names a file, beside Kafka's ``--command-config``.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @click.option(
+            "--bootstrap-server",
+            "servers",
+            metavar="HOST:PORT,…",
+            help=f"Some brokers; they name the others.  [default: {DEFAULT_SERVER}]",
+        )
+        @click.option(
+            "--command-config",
+            *spellings,
+            "config_file",
+            metavar="FILE",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="Kafka's client.properties: TLS, login, time-outs.",
+        )
+        @click.option(
+            "-X",
+            "pairs",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="A key of that file; may be repeated, and goes before the file.",
+        )
+        @wraps(command)
+        def run(
+            *args: Any,
+            servers: str | None,
+            config_file: Path | None,
+            pairs: tuple[str, ...],
+            **others: Any,
+        ) -> Any:
+            return command(*args, client=_client(servers, config_file, pairs), **others)
+
+        return run
+
+    return decorate
+
+
+def _client(
+    servers: str | None, config_file: Path | None, pairs: tuple[str, ...]
+) -> ClientProperties:
+    from replication.security.config import client_properties, in_kafkas_words, unknown_keys
+
+    given = in_kafkas_words(parse_pairs(pairs, "-X"))
+    for key in unknown_keys(given):
+        fail(f"-X {_unknown(key)}")
+    found = {"bootstrap.servers": DEFAULT_SERVER}
+    if config_file is not None:
+        on_file = in_kafkas_words(_read(config_file))
+        for key in unknown_keys(on_file):
+            terminal.line(f"note: {printable(str(config_file))}: {_unknown(key)}", err=True)
+        found |= on_file
+    found |= given
+    if servers is not None:
+        found["bootstrap.servers"] = servers
+    return client_properties(found)
+
+
+def _read(path: Path) -> dict[str, str]:
+    from replication.security.config import read_properties
+
+    with path.open("rb") as file:
+        data = file.read(_MAX_FILE_BYTES + 1)
+    if len(data) > _MAX_FILE_BYTES:
+        fail(f"{printable(str(path))}: above {_MAX_FILE_BYTES} bytes")
+    return read_properties(str(path), data)
+
+
+def _unknown(key: str) -> str:
+    from replication.security.config import known_keys
+
+    near = difflib.get_close_matches(key, known_keys(), 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"{printable(key)} is no key of Kafka's clients{hint}"
