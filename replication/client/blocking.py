@@ -37,7 +37,14 @@ from replication.common.errors import (
     RequestTimedOutError,
     UnknownPartitionError,
 )
-from replication.common.messages import IsolationLevel, Request, Response, TopicPartitionMetadata
+from replication.common.messages import (
+    IsolationLevel,
+    MetadataRequest,
+    MetadataResponse,
+    Request,
+    Response,
+    TopicPartitionMetadata,
+)
 from replication.common.runtime import Runtime
 from replication.common.transport import OnReply, Transport
 
@@ -153,6 +160,10 @@ class Client:
             BrokerUnavailableError: no value in time, or the client was closed.
             ForkedError: another process opened the client.
         """
+        return self.begin(ask)(timeout_s)
+
+    def begin(self, ask: Callable[[Callable[[T], None]], None]) -> Callable[[float], T]:
+        """As ``wait``, in two steps: returns the function that waits, so many seconds at most."""
         self._ownership.check()
         answer: _Answer[T] = _Answer()
         self._waiting.add(answer)
@@ -160,9 +171,17 @@ class Client:
             if self._closed:  # checked after it was added, so that ``close`` cannot miss it
                 raise BrokerUnavailableError("the client was closed")
             ask(answer.put)
-            return answer.get(timeout_s)
-        finally:
+        except BaseException:
             self._waiting.discard(answer)
+            raise
+
+        def wait(timeout_s: float) -> T:
+            try:
+                return answer.get(timeout_s)
+            finally:
+                self._waiting.discard(answer)
+
+        return wait
 
     def call(self, broker_id: int, request: Request, timeout_s: float) -> Response:
         """
@@ -213,6 +232,20 @@ class Client:
         if (refusal := self.metadata.refusal(topic)) is not None:
             raise refusal
         raise UnknownPartitionError(f"there is no topic {topic!r}")
+
+    def topics(self) -> list[str]:
+        """The names of all topics of the cluster, in order.
+
+        Raises:
+            BrokerUnavailableError: no broker answers.
+        """
+        timeout_s = self.metadata.answer_timeout_ms / 1000
+        for broker_id in self.metadata.brokers():
+            with suppress(BrokerUnavailableError):
+                found = self.call(broker_id, MetadataRequest(), timeout_s)
+                if isinstance(found, MetadataResponse):
+                    return sorted(found.topic_ids)
+        raise BrokerUnavailableError("no broker answers")
 
     def leader(self, tp: TopicPartition) -> TopicPartitionMetadata:
         """
@@ -369,9 +402,18 @@ class Producer:
                 continues with the next batch. To send this one again may duplicate it.
             InvalidRecordError: a record is malformed. Nothing was sent.
         """
+        return self.begin_batch(topic, partition, records)()
+
+    def begin_batch(
+        self, topic: str, partition: int, records: Sequence[tuple[Any, ...]]
+    ) -> Callable[[], RecordMetadata]:
+        """As ``send_batch`` in two steps: returns the function that waits, to be called once.
+
+        So many batches may be on their way. Those of an idempotent producer stay in order.
+        """
         tp = TopicPartition(topic, partition)
-        offset = self._sent(partial(self._core.send, tp, records))
-        return RecordMetadata(tp, offset, len(records))
+        wait = self._client.begin(partial(self._core.send, tp, records))
+        return lambda: RecordMetadata(tp, self._acknowledged(wait), len(records))
 
     def send_encoded(self, tp: TopicPartition, batch: Buffer) -> int:
         """Send an encoded batch as ``send_batch`` does. Returns the base offset.
@@ -385,10 +427,11 @@ class Producer:
             if not isinstance(header, BatchHeader) or header.end_position != len(batch):
                 raise InvalidRecordError("an idempotent producer sends one whole batch at a time")
             count = header.last_offset_delta + 1
-        return self._sent(partial(self._core.send_encoded, tp, batch, count))
+        send = partial(self._core.send_encoded, tp, batch, count)
+        return self._acknowledged(self._client.begin(send))
 
-    def _sent(self, send: Callable[[Callable[[SendResult], None]], None]) -> int:
-        result = self._client.wait(send, self._limit_s + _PATIENCE_S)
+    def _acknowledged(self, wait: Callable[[float], SendResult]) -> int:
+        result = wait(self._limit_s + _PATIENCE_S)
         if result.error is not None:
             raise result.error
         return result.base_offset

@@ -5,50 +5,51 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from logstore.common.clock import Clock
 from logstore.common.errors import ConfigError
 from replication.client import Client
 from replication.common.errors import BrokerUnavailableError, SaslAuthenticationError
-from replication.security.config import client_properties
+from replication.security.config import ClientProperties, client_properties
 from replication.security.login import login
 from replication.security.tls import client_context
 from replication.wire.transport import Connection, TcpTransport
 
 
-def connect(
-    servers: str,
-    config: Mapping[str, str] = {},
-    *,
-    clock: Clock | None = None,
-) -> RemoteClient:
-    """Connect to the brokers of a cluster.
+def connect(servers: str, config: Mapping[str, str] = {}) -> Client:
+    """A client of the cluster that some brokers belong to, ours or a real Kafka's.
 
     Args:
-        servers: ``host:port,host:port``, some brokers; they name the others.
-        config: keys of a ``client.properties``. Of those beside TLS, logins and time-outs the
-            client takes ``metadata.max.age.ms`` and ``allow.auto.create.topics`` (false).
+        servers: ``host:port,host:port``; they name the others.
+        config: keys of a ``client.properties`` for TLS, logins and time-outs; of the others the
+            client takes ``metadata.max.age.ms`` and ``allow.auto.create.topics``, here false.
     Raises:
-        BrokerUnavailableError: none of them can be spoken to. The text says for each why.
+        BrokerUnavailableError: none of them can be spoken to. The text says of each why.
         SaslAuthenticationError: they refuse the login.
-        ConfigError: a key, or the text of ``servers``, is wrong.
+        ConfigError: a value is wrong.
     """
-    properties = client_properties({**config, "bootstrap.servers": servers})
+    return connect_by(client_properties({**config, "bootstrap.servers": servers}))
+
+
+def connect_by(properties: ClientProperties, *, may_create: bool = False) -> Client:
+    """As ``connect``.
+
+    Args:
+        may_create: let brokers make missing topics, if they are configured so and the properties
+            do not say otherwise.
+    """
     keys, others = properties.config, properties.others
+    max_age = others.get("metadata.max.age.ms", "300000").strip()
+    if not (max_age.isascii() and max_age.isdigit()):
+        raise ConfigError(f"metadata.max.age.ms = {max_age!r} is no number of milliseconds")
+    if "allow.auto.create.topics" in others:
+        may_create = others["allow.auto.create.topics"].strip().lower() == "true"
     connection = Connection(
         keys.servers,
         keys.client_id,
         client_context(keys),
         partial(login, keys) if keys.uses_sasl else None,
     )
-    max_age = others.get("metadata.max.age.ms", "300000")
-    if not max_age.isdecimal():
-        raise ConfigError(f"metadata.max.age.ms = {max_age!r} is not a number")
     client = RemoteClient(
-        TcpTransport(connection, clock),
-        clock,
-        int(max_age) / 1000,
-        keys.request_timeout_ms,
-        others.get("allow.auto.create.topics", "false").strip().lower() == "true",
+        TcpTransport(connection), int(max_age) / 1000, keys.request_timeout_ms, may_create
     )
     try:
         client.refresh()
@@ -66,7 +67,6 @@ class RemoteClient(Client):
     def __init__(
         self,
         transport: TcpTransport,
-        clock: Clock | None,
         max_age_s: float,
         request_timeout_ms: int,
         may_create: bool,
@@ -74,7 +74,6 @@ class RemoteClient(Client):
         super().__init__(
             transport,
             transport.brokers,
-            clock,
             metadata_max_age_s=max_age_s,
             answer_timeout_ms=request_timeout_ms,
             only_wanted=True,
