@@ -1,8 +1,9 @@
 """Replicas of partitions on several brokers: Kafka's replication, on ``logstore``'s logs.
 
 Start with ``Cluster`` (brokers in one process, for services and for tests), or with ``serve``,
-which lets Kafka's clients talk to them. ``Broker`` is one of them, behind the seams ``Transport``,
-``Coordinator`` and ``Runtime``. See docs/replication.md and docs/server.md.
+which lets Kafka's clients talk to them; ``connect`` makes a client of a cluster that runs, ours or
+a real Kafka's. ``Broker`` is one broker, behind the seams ``Transport``, ``Coordinator`` and
+``Runtime``. See docs/replication.md and docs/server.md.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from replication.coordination import Coordinator, open_coordinator
     from replication.embedded.cluster import Cluster
     from replication.server.serving import ServedCluster, serve, serve_async
+    from replication.wire.connecting import connect
 
 # Where each name lives; imported when first asked for.
 _HOMES = {
@@ -27,6 +29,7 @@ _HOMES = {
     "replication.client": ("Client", "Consumer", "Producer", "RecordMetadata"),
     "replication.embedded.cluster": ("Cluster",),
     "replication.server.serving": ("ServedCluster", "serve", "serve_async"),
+    "replication.wire.connecting": ("connect",),
     "replication.common.config": ("ReplicationConfig",),
     "replication.coordination": ("Coordinator", "open_coordinator"),
     "replication.common.error_codes": ("ErrorCode", "error_code_of"),
@@ -69,6 +72,7 @@ __all__ = [
     "ServedCluster",
     "ThreadRuntime",
     "Transport",
+    "connect",
     "error_code_of",
     "open_coordinator",
     "serve",
