@@ -224,6 +224,8 @@ class Lane:
 
     def why_closed(self) -> str:
         """What it may mean that the broker closed the connection now."""
+        if self.state is LaneState.CONNECTING:
+            return "it ends the TLS handshake: does it take this security.protocol?"
         if self.state is LaneState.ASKING:
             return "it closed the connection at once: it may expect TLS (security.protocol=SSL)"
         if self.state is LaneState.LOGGING_IN:

@@ -449,6 +449,8 @@ class TcpTransport:
         """Close a connection that failed. If nothing was under way, its broker only tidied up."""
         node, lane = channel.node, channel.lane
         was_idle = lane.state is LaneState.READY and lane.is_idle
+        if isinstance(error, ConnectionResetError | BrokenPipeError):
+            error = LaneError(lane.why_closed())
         calls = self._shut(channel)
         if not was_idle:
             node.failures += 1
@@ -487,7 +489,7 @@ def _described(node: _Node, error: Exception) -> LogstoreError:
     text, cause = str(error), error.__cause__ or error
     if isinstance(cause, ssl.SSLCertVerificationError):
         text = f"its certificate is not accepted: {cause.verify_message}"
-    elif isinstance(cause, ssl.SSLError | ConnectionResetError):
+    elif isinstance(cause, ssl.SSLError):
         text = f"{cause.strerror}: does it take this security.protocol?"
     elif isinstance(cause, OSError):
         text = cause.strerror or text
