@@ -221,12 +221,11 @@ class _Partition:
         return self._consumer.offset_for(self.topic_partition, -1)
 
     def first_at(self, timestamp: int) -> int:
-        """The offset of the first record at or after ``timestamp`` ms, or the end."""
         found = self._consumer.offset_for(self.topic_partition, timestamp)
         return self.latest() if found < 0 else found
 
     def last(self, count: int) -> int:
-        """``count`` offsets before the end, or the first."""
+        """By offsets: those of markers, and of records that were compacted, count too."""
         return max(self.earliest(), self.latest() - count)
 
 
