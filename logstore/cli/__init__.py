@@ -148,4 +148,4 @@ def main() -> None:
     """Read, check and write the log directories of Apache Kafka, without a broker."""
 
 
-__all__ = ["ENTRY_POINT_GROUP", "LazyGroup", "common", "main"]
+__all__ = ["ENTRY_POINT_GROUP", "LazyGroup", "common", "main", "records"]

@@ -17,7 +17,7 @@ from logstore.cli.common.directories import directory_argument
 from logstore.cli.common.exits import fail, json_option
 from logstore.cli.common.interrupts import InterruptibleInput, Interrupts
 from logstore.cli.common.numbers import COUNT, PARTITION, PARTITIONS, counted
-from logstore.cli.records.batching import CODECS, Batch, Batcher, parse_headers
+from logstore.cli.records.batching import CODECS, Batcher, LinesBatch, parse_headers
 from logstore.cli.records.input import BadInputError, LineForm, records_as_they_come
 from logstore.cli.records.reading import find_partitions
 from logstore.common.errors import LogstoreError
@@ -217,7 +217,7 @@ class _Appender:
     def count(self) -> int:
         return sum(each.count for each in self.done)
 
-    def _append(self, at: int, batch: Batch) -> None:
+    def _append(self, at: int, batch: LinesBatch) -> None:
         done, records, now = self.done[at], batch.records, int(time.time() * 1000)
         try:
             done.log.append_columns(

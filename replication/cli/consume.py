@@ -16,7 +16,7 @@ from logstore.cli.common.exits import EXIT_FINDINGS, fail
 from logstore.cli.common.numbers import COUNT, PARTITION
 from logstore.cli.records import positions as _positions
 from logstore.cli.records.format import Encoding
-from logstore.cli.records.output import Output, output
+from logstore.cli.records.output import RecordOutput, output
 from logstore.format.reader import MAX_OFFSET
 from replication.cli.connection import client_options
 from replication.cli.produce import delimiter_of
@@ -92,7 +92,7 @@ def consume(
     begins with ^ is a pattern for the names of topics that are there. No topic is made.
 
     It goes on until interrupted, or with -e, -c or -o e@TIME to an end. Damage ends the output with
-    exit code 1. Output is written when there is a pause. On a terminal what is not printable
+    exit code 1. RecordOutput is written when there is a pause. On a terminal what is not printable
     appears as an escape; to a pipe or a file every byte goes as it is.
 
     \b
@@ -230,7 +230,7 @@ class _Partition:
 
 
 def _copy(
-    consumer: Consumer, out: Output, stops: dict[TopicPartition, int], unbuffered: bool
+    consumer: Consumer, out: RecordOutput, stops: dict[TopicPartition, int], unbuffered: bool
 ) -> None:
     """Write records until there are enough, each partition up to where it stops."""
     while True:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -18,7 +17,7 @@ from logstore import terminal
 from logstore.cli.common.exits import EXIT_FINDINGS, EXIT_INTERRUPTED, fail, json_option
 from logstore.cli.common.interrupts import InterruptibleInput, Interrupts
 from logstore.cli.common.numbers import COUNT, Number, counted
-from logstore.cli.records.batching import CODECS, Batch, Batcher, parse_headers
+from logstore.cli.records.batching import CODECS, Batcher, LinesBatch, parse_headers
 from logstore.cli.records.format import BadTemplateError, unescaped
 from logstore.cli.records.input import BadInputError, LineForm, records_as_they_come
 from replication.cli.connection import client_options
@@ -138,7 +137,8 @@ def produce(
         connected = stack.enter_context(connect_by(client, may_create=True))
         partitions = _partitions(connected, topic, partition)
         interrupts = stack.enter_context(Interrupts())
-        sender = _Sender(Producer(connected, **options), topic, partitions, interrupts)
+        producer = Producer(connected, **options)
+        sender = _Sender(producer, topic, partitions, interrupts, connected.now_s)
         batcher = Batcher(len(partitions), batch_records, common, sender.send)
         try:
             stream = InterruptibleInput(source, interrupts)
@@ -244,20 +244,25 @@ class _Sender:
     """
 
     def __init__(
-        self, producer: Producer, topic: str, partitions: list[int], interrupts: Interrupts
+        self,
+        producer: Producer,
+        topic: str,
+        partitions: list[int],
+        interrupts: Interrupts,
+        now_s: Callable[[], float],
     ) -> None:
         self._producer, self._topic, self._partitions = producer, topic, partitions
-        self._interrupts = interrupts
-        self._open: deque[tuple[Batch, Callable[[], RecordMetadata]]] = deque()
+        self._interrupts, self._now_s = interrupts, now_s
+        self._open: deque[tuple[LinesBatch, Callable[[], RecordMetadata]]] = deque()
         self._bytes = 0
         self._done: dict[int, list[RecordMetadata]] = {}
         self._shows = sys.stderr.isatty() and not sys.stdin.isatty()
-        self._shown = time.monotonic()
+        self._shown = self._now_s()
         self.acknowledged = self.lost = 0
         self.error: Exception | None = None
         self.was_interrupted = False
 
-    def send(self, at: int, batch: Batch) -> None:
+    def send(self, at: int, batch: LinesBatch) -> None:
         if self.error is not None:
             self.lost += len(batch.records)
             return
@@ -271,8 +276,8 @@ class _Sender:
 
     def collect(self) -> None:
         """Show how far it has come, from time to time."""
-        if self._shows and time.monotonic() - self._shown >= PROGRESS_S:
-            self._shown = time.monotonic()
+        if self._shows and self._now_s() - self._shown >= PROGRESS_S:
+            self._shown = self._now_s()
             terminal.status(f"{counted(self.acknowledged)} written", last=False)
 
     def finish(self) -> None:

@@ -53,7 +53,6 @@ __all__ = [
     "TlsTransportLayer",
     "UserCredentials",
     "check_ports",
-    "errors",
     "framing",
     "metrics",
     "parse_addresses",

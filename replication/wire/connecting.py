@@ -11,7 +11,7 @@ from replication.common.errors import BrokerUnavailableError, SaslAuthentication
 from replication.security.config import ClientProperties, client_properties
 from replication.security.login import login
 from replication.security.tls import client_context
-from replication.wire.transport import Connection, TcpTransport
+from replication.wire.transport import ClusterAccess, TcpTransport
 
 
 def connect(servers: str, config: Mapping[str, str] = {}) -> Client:
@@ -42,14 +42,14 @@ def connect_by(properties: ClientProperties, *, may_create: bool = False) -> Cli
         raise ConfigError(f"metadata.max.age.ms = {max_age!r} is no number of milliseconds")
     if "allow.auto.create.topics" in others:
         may_create = others["allow.auto.create.topics"].strip().lower() == "true"
-    connection = Connection(
+    access = ClusterAccess(
         keys.servers,
         keys.client_id,
         client_context(keys),
         partial(login, keys) if keys.uses_sasl else None,
     )
     client = RemoteClient(
-        TcpTransport(connection), int(max_age) / 1000, keys.request_timeout_ms, may_create
+        TcpTransport(access), int(max_age) / 1000, keys.request_timeout_ms, may_create
     )
     try:
         client.refresh()

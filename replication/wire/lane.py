@@ -49,7 +49,7 @@ class LaneState(Enum):
     CLOSED = "closed"
 
 
-class Call:
+class OpenCall:
     """A request with the callback for its answer."""
 
     __slots__ = ("correlation_id", "deadline_ms", "on_reply", "request", "translation", "version")
@@ -66,7 +66,7 @@ class Call:
         self.version = self.correlation_id = -1
 
 
-class Lane:
+class BrokerLane:
     """For one thread at a time. What it wants to send is in ``out``; call ``sent`` for it.
 
     Attributes:
@@ -80,19 +80,19 @@ class Lane:
         self.head_offset = 0  # what is sent of the first of them
         self.versions: Mapping[int, VersionRange] = {}
         self.has_answered = False
-        self.calls: deque[Call] = deque()
-        self._waiting: deque[Call] = deque()
+        self.calls: deque[OpenCall] = deque()
+        self._waiting: deque[OpenCall] = deque()
         self._client_id, self._login = client_id, login
         self._last_id = -1
         self._asked: tuple[ApiKey, int, int] | None = None  # before READY
-        self._unanswered: deque[tuple[int, Call]] = deque()  # with the end of their bytes
+        self._unanswered: deque[tuple[int, OpenCall]] = deque()  # with the end of their bytes
         self._queued = self._sent = 0  # bytes in all
 
     @property
     def is_idle(self) -> bool:
         return not (self.calls or self._waiting or self._unanswered)
 
-    def open_calls(self) -> list[Call]:
+    def open_calls(self) -> list[OpenCall]:
         return [*self.calls, *(call for _, call in self._unanswered), *self._waiting]
 
     # -- requests ------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class Lane:
         )
         self._ask(ApiKey.API_VERSIONS, request, ASKING)
 
-    def call(self, call: Call) -> None:
+    def call(self, call: OpenCall) -> None:
         """Send a request, now or once the lane is ready.
 
         Raises:
@@ -116,7 +116,7 @@ class Lane:
         else:
             self._waiting.append(call)
 
-    def _send(self, call: Call) -> None:
+    def _send(self, call: OpenCall) -> None:
         translation, request = call.translation, call.request
         call.version = self._version(translation.api_key, translation.latest_version(request))
         message = translation.request_to(request, call.version)
@@ -152,7 +152,7 @@ class Lane:
         self._queued += len(frame)
         return self._last_id
 
-    def sent(self, count: int) -> list[tuple[Call, Response]]:
+    def sent(self, count: int) -> list[tuple[OpenCall, Response]]:
         """``count`` bytes of ``out`` are sent. Returns requests that get no answer: done."""
         self._sent += count
         self.head_offset += count
@@ -168,7 +168,7 @@ class Lane:
 
     # -- answers -------------------------------------------------------------------------------
 
-    def received(self, frame: memoryview) -> tuple[Call, Response] | None:
+    def received(self, frame: memoryview) -> tuple[OpenCall, Response] | None:
         """Take an answer. Returns its request with it, unless the lane itself has asked.
 
         Raises:
@@ -211,7 +211,7 @@ class Lane:
                 return
         self.state = LaneState.READY
 
-    def release(self) -> list[tuple[Call, LogstoreError]]:
+    def release(self) -> list[tuple[OpenCall, LogstoreError]]:
         """Send what has waited for READY. Returns those that this broker cannot be sent."""
         failed = []
         while self._waiting and self.state is LaneState.READY:

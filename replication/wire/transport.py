@@ -34,7 +34,7 @@ from replication.network import TlsTransportLayer, framing, wakeup
 from replication.network.transport_layer import PlaintextTransportLayer, TransportLayer
 from replication.security.login import LoginSteps
 from replication.wire.calls import TRANSLATIONS
-from replication.wire.lane import Call, Lane, LaneError, LaneState
+from replication.wire.lane import BrokerLane, LaneError, LaneState, OpenCall
 
 logger = get_logger(__name__)
 
@@ -48,7 +48,7 @@ _TLS_ALERT = 0x1503  # how a TLS server's refusal of something else begins
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 
 
-class Connection(NamedTuple):
+class ClusterAccess(NamedTuple):
     """How to speak to the brokers of a cluster.
 
     Attributes:
@@ -96,7 +96,7 @@ class _Channel:
         "used_ms",
     )
 
-    def __init__(self, node: _Node, lane: Lane, for_fetch: bool, now_ms: int) -> None:
+    def __init__(self, node: _Node, lane: BrokerLane, for_fetch: bool, now_ms: int) -> None:
         self.node, self.lane, self.for_fetch = node, lane, for_fetch
         self.addresses: deque[tuple[Any, ...]] = deque()
         self.sock: socket.socket | None = None
@@ -109,16 +109,16 @@ class _Channel:
 class TcpTransport:
     """A `Transport` of a client.
 
-    Call ``close`` at the end. ``on_reply`` is called on the thread of the transport.
+    OpenCall ``close`` at the end. ``on_reply`` is called on the thread of the transport.
     """
 
-    def __init__(self, connection: Connection, clock: Clock | None = None) -> None:
-        self._connection = connection
+    def __init__(self, access: ClusterAccess, clock: Clock | None = None) -> None:
+        self._access = access
         self._clock = clock or SystemClock()
         self._random = random.Random()
         self._bootstrap = [
             _Node(FIRST_BOOTSTRAP_ID - at, host, port)
-            for at, (host, port) in enumerate(connection.servers)
+            for at, (host, port) in enumerate(access.servers)
         ]
         self._nodes = {node.id: node for node in self._bootstrap}
         self._known: list[int] = []  # of the last metadata
@@ -143,7 +143,7 @@ class TcpTransport:
         on_reply: OnReply,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
     ) -> None:
-        call = Call(request, TRANSLATIONS[type(request)], on_reply, self._now_ms() + timeout_ms)
+        call = OpenCall(request, TRANSLATIONS[type(request)], on_reply, self._now_ms() + timeout_ms)
         self._post(partial(self._send, broker_id, call))
 
     def brokers(self) -> list[int]:
@@ -255,7 +255,7 @@ class TcpTransport:
 
     # -- requests ------------------------------------------------------------------------------
 
-    def _send(self, broker_id: int, call: Call) -> None:
+    def _send(self, broker_id: int, call: OpenCall) -> None:
         node, now_ms = self._nodes.get(broker_id), self._now_ms()
         if node is None or (node.failures and now_ms < node.retry_at_ms):
             _answer(call, None)
@@ -271,7 +271,7 @@ class TcpTransport:
         if channel.lane.state is LaneState.READY:
             self._guarded(channel, lambda: self._flush(channel))
 
-    def _refuse(self, node: _Node, call: Call, error: LogstoreError) -> None:
+    def _refuse(self, node: _Node, call: OpenCall, error: LogstoreError) -> None:
         node.reason = error
         logger.warning("%s cannot be asked: %s", node.address, error)
         _answer(call, None)
@@ -281,8 +281,8 @@ class TcpTransport:
         idle = [each for each in fitting if each.lane.is_idle]
         if idle or len(fitting) >= (MAX_FETCH_LANES if for_fetch else 1):
             return min(idle or fitting, key=lambda each: len(each.lane.calls))
-        login = self._connection.login
-        lane = Lane(self._connection.client_id, None if login is None else login())
+        login = self._access.login
+        lane = BrokerLane(self._access.client_id, None if login is None else login())
         channel = _Channel(node, lane, for_fetch, now_ms)
         node.lanes.append(channel)
         self._opening.add(channel)
@@ -358,7 +358,7 @@ class TcpTransport:
 
     def _begin(self, channel: _Channel) -> None:
         """Speak over a socket that is connected."""
-        context, sock, lane = self._connection.context, channel.sock, channel.lane
+        context, sock, lane = self._access.context, channel.sock, channel.lane
         assert sock is not None
         if context is None:
             channel.layer = PlaintextTransportLayer(sock)
@@ -436,7 +436,7 @@ class TcpTransport:
         with suppress(OSError):
             (layer or sock).close()
 
-    def _shut(self, channel: _Channel) -> list[Call]:
+    def _shut(self, channel: _Channel) -> list[OpenCall]:
         """Close a connection. Returns the requests without an answer."""
         channel.lane.state, calls = LaneState.CLOSED, channel.lane.open_calls()
         self._opening.discard(channel)
@@ -477,7 +477,7 @@ def _nothing() -> None:
     pass
 
 
-def _answer(call: Call, response: Response | None) -> None:
+def _answer(call: OpenCall, response: Response | None) -> None:
     try:
         call.on_reply(response)
     except Exception:

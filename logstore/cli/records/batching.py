@@ -18,7 +18,7 @@ _RECORD_OVERHEAD = 32  # an upper bound for the lengths and deltas of a record
 
 
 @dataclass(slots=True)
-class Batch:
+class LinesBatch:
     records: list[Parsed] = field(default_factory=list)
     size: int = 0
     first_line: int = 0
@@ -48,9 +48,9 @@ class Batcher:
         partition_count: int,
         batch_records: int,
         headers: tuple[Header, ...],
-        on_batch: Callable[[int, Batch], None],
+        on_batch: Callable[[int, LinesBatch], None],
     ) -> None:
-        self._pending = [Batch() for _ in range(partition_count)]
+        self._pending = [LinesBatch() for _ in range(partition_count)]
         self._spread = partitioner("murmur2")
         self._headers, self._batch_records, self._on_batch = headers, batch_records, on_batch
 
@@ -78,7 +78,7 @@ class Batcher:
                 self._take(at)
 
     def _take(self, at: int) -> None:
-        batch, self._pending[at] = self._pending[at], Batch()
+        batch, self._pending[at] = self._pending[at], LinesBatch()
         self._on_batch(at, batch)
         if any(record.key is None for record in batch.records):
             self._spread.on_new_batch()

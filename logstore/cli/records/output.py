@@ -28,7 +28,7 @@ def output(
     *,
     end: bytes = b"\n",
     null: bytes = NULL,
-) -> Output:
+) -> RecordOutput:
     """What ``--format`` and the options beside it ask for; ends the command if they disagree.
 
     Args:
@@ -54,7 +54,7 @@ def output(
             fail(f"--format: {error}")
     elif form == "raw" and encoding is not None:
         fail("--encoding is not for raw")
-    return Output(terminal.RecordLines(), form, encoding or Encoding.BASE64, line, count, end)
+    return RecordOutput(terminal.RecordLines(), form, encoding or Encoding.BASE64, line, count, end)
 
 
 def _line(
@@ -68,7 +68,7 @@ def _line(
 
 
 @dataclass(slots=True)
-class Output:
+class RecordOutput:
     """Writes records. ``left`` is how many more to write, None for all."""
 
     stream: terminal.RecordLines

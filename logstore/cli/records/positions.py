@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,40}")
 Note = Callable[[str], None]
 
 
-class Places(Protocol):
+class PartitionPlaces(Protocol):
     """Where the offsets of one partition are."""
 
     @property
@@ -41,7 +41,7 @@ class Places(Protocol):
         ...
 
 
-def begin(reader: Places, text: str, option: str, note: Note) -> int:
+def begin(reader: PartitionPlaces, text: str, option: str, note: Note) -> int:
     """The offset of ``text`` in one log, at least its first. -N means the last N records."""
     if text == "earliest":
         return reader.earliest()
@@ -58,7 +58,7 @@ def begin(reader: Places, text: str, option: str, note: Note) -> int:
     return max(number, earliest)
 
 
-def end(reader: Places, text: str | None, option: str) -> int:
+def end(reader: PartitionPlaces, text: str | None, option: str) -> int:
     """The exclusive end offset. -N leaves out the last N records, None nothing."""
     if text is None:
         return MAX_OFFSET

@@ -42,7 +42,7 @@ from replication.wire.transport import (
     MAX_FETCH_LANES,
     MAX_RESPONSE_BYTES,
     SETUP_TIMEOUT_MS,
-    Connection,
+    ClusterAccess,
     TcpTransport,
 )
 from tests.support.cases import for_each
@@ -90,7 +90,7 @@ def asking(
     *servers: tuple[str, int], clock: ManualClock | None = None, **options: Any
 ) -> Iterator[Asker]:
     with nothing_left():
-        transport = TcpTransport(Connection(servers, **options), clock)
+        transport = TcpTransport(ClusterAccess(servers, **options), clock)
         try:
             yield Asker(transport)
         finally:
