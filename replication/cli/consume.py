@@ -19,7 +19,7 @@ from logstore.cli.records.format import Encoding
 from logstore.cli.records.output import RecordOutput, output
 from logstore.format.reader import MAX_OFFSET
 from replication.cli.connection import client_options
-from replication.cli.produce import delimiter_of
+from replication.cli.produce import delimiter_of, partitions_of
 
 if TYPE_CHECKING:
     from replication.client import Client, Consumer
@@ -92,7 +92,7 @@ def consume(
     begins with ^ is a pattern for the names of topics that are there. No topic is made.
 
     It goes on until interrupted, or with -e, -c or -o e@TIME to an end. Damage ends the output with
-    exit code 1. RecordOutput is written when there is a pause. On a terminal what is not printable
+    exit code 1. Output is written when there is a pause. On a terminal what is not printable
     appears as an escape; to a pipe or a file every byte goes as it is.
 
     \b
@@ -135,12 +135,12 @@ def consume(
             if start != "earliest":
                 consumer.seek(tp, _positions.begin(reader, start, "-o", _note))
         try:
-            _copy(consumer, out, stops, unbuffered)
+            is_whole = _copy(consumer, out, stops, unbuffered)
         except CorruptBatchError as error:
             terminal.flush()
             terminal.line(f"corrupt: {error}", err=True)
             ctx.exit(EXIT_FINDINGS)
-        if ends and not quiet:
+        if ends and is_whole and not quiet:
             terminal.flush()
             for tp, offset in sorted(stops.items()):
                 name = printable(tp.topic)
@@ -176,25 +176,14 @@ def _places(
 
 
 def _found(client: Client, topics: tuple[str, ...], partition: int | None) -> list[TopicPartition]:
-    from replication.common.errors import UnknownPartitionError
-
     names: dict[str, None] = {}
     for topic in topics:
-        matching = _matching(client, topic) if topic.startswith("^") else [topic]
-        names |= dict.fromkeys(matching)
-    found: list[TopicPartition] = []
-    for name in names:
-        try:
-            parts = client.partitions(name)
-        except UnknownPartitionError:
-            fail(f"there is no topic {name!r}")
-        if partition is not None:
-            parts = [tp for tp in parts if tp.partition == partition]
-            if not parts:
-                count = len(client.partitions(name))
-                fail(f"there is no partition {partition} of {name!r}: it has {count}, from 0 on")
-        found += parts
-    return found
+        names |= dict.fromkeys(_matching(client, topic) if topic.startswith("^") else [topic])
+    return [
+        TopicPartition(name, number)
+        for name in names
+        for number in partitions_of(client, name, partition)
+    ]
 
 
 def _matching(client: Client, pattern: str) -> list[str]:
@@ -231,19 +220,19 @@ class _Partition:
 
 def _copy(
     consumer: Consumer, out: RecordOutput, stops: dict[TopicPartition, int], unbuffered: bool
-) -> None:
-    """Write records until there are enough, each partition up to where it stops."""
+) -> bool:
+    """Write records, of each partition up to where it stops. False: there were enough before."""
     while True:
         left = [tp for tp, stop in stops.items() if (consumer.positions[tp] or 0) < stop]
         if stops and not left:
-            return
+            return True
         records = consumer.poll(POLL_MS)
         for tp, pairs in groupby(records, itemgetter(0)):
             stop = stops.get(tp, MAX_OFFSET)
             wanted = [record for _, record in pairs if record.offset < stop]
             for chunk in [[each] for each in wanted] if unbuffered else [wanted]:
                 if not out.write(chunk, tp):
-                    return
+                    return False
                 if unbuffered:
                     terminal.flush()
         terminal.flush()

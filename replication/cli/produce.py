@@ -20,13 +20,15 @@ from logstore.cli.common.numbers import COUNT, Number, counted
 from logstore.cli.records.batching import CODECS, Batcher, LinesBatch, parse_headers
 from logstore.cli.records.format import BadTemplateError, unescaped
 from logstore.cli.records.input import BadInputError, LineForm, records_as_they_come
+from logstore.common.errors import InvalidRecordError, LogstoreError
 from replication.cli.connection import client_options
 
 if TYPE_CHECKING:
     from replication.client import Client, Producer, RecordMetadata
     from replication.security.config import ClientProperties
 
-PARTITION = Number(-1, 2**31 - 1)
+ANY = -1
+PARTITION = Number(ANY, 2**31 - 1)
 TOPIC_WAIT_S = 5.0  # until a topic is made for us, or told to be there
 MAX_BATCHES, MAX_BYTES = 100, 32 << 20  # on their way: Kafka's buffer.memory
 PROGRESS_S = 0.5
@@ -135,7 +137,9 @@ def produce(
     with ExitStack() as stack:
         source = sys.stdin.buffer if file is None else stack.enter_context(file.open("rb"))
         connected = stack.enter_context(connect_by(client, may_create=True))
-        partitions = _partitions(connected, topic, partition)
+        chosen = None if partition == ANY else partition
+        reason = ", and the brokers make none"
+        partitions = partitions_of(connected, topic, chosen, TOPIC_WAIT_S, reason)
         interrupts = stack.enter_context(Interrupts())
         producer = Producer(connected, **options)
         sender = _Sender(producer, topic, partitions, interrupts, connected.now_s)
@@ -146,10 +150,7 @@ def produce(
             bad = _feed(batcher, records, sender, interrupts, count)
             sender.finish()
         finally:
-            if sender.error is not None or sender.lost:
-                _complain(sender)
-            if as_json or not quiet:
-                sender.report(as_json)
+            sender.report(as_json, quiet=quiet)
         if bad is not None:
             fail(f"{bad}; {counted(sender.acknowledged)} before it written")
         if sender.was_interrupted:
@@ -193,19 +194,19 @@ def _producer_options(
     }
 
 
-def _partitions(client: Client, topic: str, partition: int | None) -> list[int]:
+def partitions_of(
+    client: Client, topic: str, partition: int | None, wait_s: float = 0, reason: str = ""
+) -> list[int]:
+    """The partitions of a topic, or the one that is asked for; without it the command ends."""
     from replication.common.errors import UnknownPartitionError
 
     try:
-        found = client.retry(lambda: client.partitions(topic), TOPIC_WAIT_S)
+        found = [tp.partition for tp in client.retry(lambda: client.partitions(topic), wait_s)]
     except UnknownPartitionError:
-        fail(f"there is no topic {topic!r}, and the brokers make none")
-    numbers = [tp.partition for tp in found]
-    if partition is None or partition < 0:
-        return numbers
-    if partition not in numbers:
-        fail(f"there is no partition {partition} of {topic!r}: it has {len(numbers)}, from 0 on")
-    return [partition]
+        fail(f"there is no topic {topic!r}{reason}")
+    if partition is not None and partition not in found:
+        fail(f"there is no partition {partition} of {topic!r}: it has {len(found)}, from 0 on")
+    return found if partition is None else [partition]
 
 
 def _feed(
@@ -229,8 +230,7 @@ def _feed(
     except BadInputError as error:
         bad = error
     except KeyboardInterrupt:
-        interrupts.pending = False  # a second one ends the wait for acknowledgements
-        sender.was_interrupted = True
+        pass  # ``finish`` sees that it was pressed; a second one ends the wait there
     batcher.flush()
     return bad
 
@@ -255,7 +255,7 @@ class _Sender:
         self._interrupts, self._now_s = interrupts, now_s
         self._open: deque[tuple[LinesBatch, Callable[[], RecordMetadata]]] = deque()
         self._bytes = 0
-        self._done: dict[int, list[RecordMetadata]] = {}
+        self._done = dict.fromkeys(partitions, (0, -1, -1))  # count, first, last offset
         self._shows = sys.stderr.isatty() and not sys.stdin.isatty()
         self._shown = self._now_s()
         self.acknowledged = self.lost = 0
@@ -267,9 +267,12 @@ class _Sender:
             self.lost += len(batch.records)
             return
         records = [(r.key, r.value, r.timestamp, r.headers) for r in batch.records]
-        self._open.append(
-            (batch, self._producer.begin_batch(self._topic, self._partitions[at], records))
-        )
+        try:
+            wait = self._producer.begin_batch(self._topic, self._partitions[at], records)
+        except InvalidRecordError as error:
+            self.error, self.lost = error, self.lost + len(batch.records)
+            return
+        self._open.append((batch, wait))
         self._bytes += batch.size
         while len(self._open) > MAX_BATCHES or (self._bytes > MAX_BYTES and len(self._open) > 1):
             self._wait()
@@ -282,6 +285,8 @@ class _Sender:
 
     def finish(self) -> None:
         """Wait for all that was sent."""
+        if self._interrupts.pending:
+            self._interrupts.pending, self.was_interrupted = False, True
         try:
             with self._interrupts.ending_waits():
                 while self._open:
@@ -293,8 +298,6 @@ class _Sender:
             terminal.status(f"{counted(self.acknowledged)} written", last=True)
 
     def _wait(self) -> None:
-        from logstore.common.errors import LogstoreError
-
         batch, wait = self._open[0]
         try:
             written = wait()
@@ -302,39 +305,30 @@ class _Sender:
             self.error = self.error or error
             self.lost += len(batch.records)
         else:
-            self.acknowledged += len(batch.records)
-            self._done.setdefault(written.tp.partition, []).append(written)
+            self.acknowledged += written.record_count
+            number, offset = written.tp.partition, written.base_offset
+            count, first, last = self._done[number]
+            if offset >= 0:
+                first = offset if first < 0 else min(first, offset)
+                last = max(last, offset + written.record_count - 1)
+            self._done[number] = count + written.record_count, first, last
         self._open.popleft()
         self._bytes -= batch.size
 
-    def report(self, as_json: bool) -> None:
-        rows = [self._row(each) for each in self._partitions]
+    def report(self, as_json: bool, *, quiet: bool) -> None:
+        """Print what was written, as `append` does. Records of others may be between the first
+        offset and the last."""
+        if self.lost:
+            why = "" if self.error is None else f": {self.error}"
+            terminal.line(f"{counted(self.lost)} not acknowledged{why}", err=True)
         if as_json:
-            terminal.print_json(rows)
+            names = ("partition", "records", "firstOffset", "lastOffset")
+            rows = [(number, *done) for number, done in self._done.items()]
+            terminal.print_json(
+                [{"topic": self._topic, **dict(zip(names, row, strict=True))} for row in rows]
+            )
             return
-        for row in rows:
-            if row["records"]:
-                where = f", offsets {row['firstOffset']} to {row['lastOffset']}"
-                terminal.line(
-                    f"{printable(self._topic)}-{row['partition']}: {counted(row['records'])}"
-                    f"{where if row['firstOffset'] >= 0 else ''}"
-                )
-
-    def _row(self, partition: int) -> dict[str, Any]:
-        """As `append` has it. Records of others may be between the first and the last."""
-        done = self._done.get(partition, [])
-        placed = [each for each in done if each.base_offset >= 0]
-        return {
-            "topic": self._topic,
-            "partition": partition,
-            "records": sum(each.record_count for each in done),
-            "firstOffset": min((each.base_offset for each in placed), default=-1),
-            "lastOffset": max(
-                (each.base_offset + each.record_count - 1 for each in placed), default=-1
-            ),
-        }
-
-
-def _complain(sender: _Sender) -> None:
-    why = "" if sender.error is None else f": {sender.error}"
-    terminal.line(f"{counted(sender.lost)} not acknowledged{why}", err=True)
+        for number, (count, first, last) in self._done.items():
+            if count and not quiet:
+                where = f", offsets {first} to {last}" if first >= 0 else ""
+                terminal.line(f"{printable(self._topic)}-{number}: {counted(count)}{where}")

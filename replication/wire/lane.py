@@ -95,6 +95,13 @@ class BrokerLane:
     def open_calls(self) -> list[OpenCall]:
         return [*self.calls, *(call for _, call in self._unanswered), *self._waiting]
 
+    def close(self) -> list[OpenCall]:
+        """Close the lane. Returns the requests that get no answer any more, once."""
+        self.state, left = LaneState.CLOSED, self.open_calls()
+        for queue in (self.calls, self._unanswered, self._waiting):
+            queue.clear()
+        return left
+
     # -- requests ------------------------------------------------------------------------------
 
     def connected(self) -> None:

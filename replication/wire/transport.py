@@ -66,8 +66,6 @@ class ClusterAccess(NamedTuple):
 class _Node:
     """A broker, or an address that was given for one."""
 
-    __slots__ = ("failures", "host", "id", "lanes", "port", "reason", "retry_at_ms")
-
     def __init__(self, node_id: int, host: str, port: int) -> None:
         self.id, self.host, self.port = node_id, host, port
         self.lanes: list[_Channel] = []
@@ -83,19 +81,6 @@ class _Node:
 class _Channel:
     """A lane and its socket."""
 
-    __slots__ = (
-        "addresses",
-        "for_fetch",
-        "interest",
-        "lane",
-        "layer",
-        "node",
-        "reader",
-        "setup_by_ms",
-        "sock",
-        "used_ms",
-    )
-
     def __init__(self, node: _Node, lane: BrokerLane, for_fetch: bool, now_ms: int) -> None:
         self.node, self.lane, self.for_fetch = node, lane, for_fetch
         self.addresses: deque[tuple[Any, ...]] = deque()
@@ -109,7 +94,7 @@ class _Channel:
 class TcpTransport:
     """A `Transport` of a client.
 
-    OpenCall ``close`` at the end. ``on_reply`` is called on the thread of the transport.
+    Call ``close`` at the end. ``on_reply`` is called on the thread of the transport.
     """
 
     def __init__(self, access: ClusterAccess, clock: Clock | None = None) -> None:
@@ -127,7 +112,7 @@ class TcpTransport:
         self._inbox: deque[Callable[[], None]] = deque()
         self._due_ms: int | None = None  # of the first deadline, or earlier
         self._shared = memoryview(bytearray(framing.SHARED_BYTES))
-        self._closing = self._ended = False
+        self._closing = False
         self._epoll = select.epoll()
         self._wakeup = wakeup.Wakeup(self._epoll)
         self._sleeping = False
@@ -194,7 +179,6 @@ class TcpTransport:
             logger.exception("the network thread of a client failed")
             raise
         finally:
-            self._ended = True
             for channel in [*self._channels.values(), *self._opening]:
                 self._shut(channel)
             self._wakeup.close()
@@ -438,12 +422,11 @@ class TcpTransport:
 
     def _shut(self, channel: _Channel) -> list[OpenCall]:
         """Close a connection. Returns the requests without an answer."""
-        channel.lane.state, calls = LaneState.CLOSED, channel.lane.open_calls()
         self._opening.discard(channel)
         self._unwatch(channel)
         if channel in channel.node.lanes:
             channel.node.lanes.remove(channel)
-        return calls
+        return channel.lane.close()
 
     def _lose(self, channel: _Channel, error: Exception) -> None:
         """Close a connection that failed. If nothing was under way, its broker only tidied up."""

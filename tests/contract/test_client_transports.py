@@ -39,7 +39,7 @@ def kafka() -> Iterator[ServedCluster]:
         yield brokers
 
 
-@pytest.fixture(scope="module", params=CLIENTS)
+@pytest.fixture(params=CLIENTS)
 def client(request: pytest.FixtureRequest, kafka: ServedCluster) -> Iterator[Client]:
     with client_of(request.param, kafka) as made:
         yield made

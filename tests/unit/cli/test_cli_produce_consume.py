@@ -261,6 +261,10 @@ class TestConsume:
         assert f"% Reached end of topic {filled} [0] at offset 5\n" in done.stderr
         assert f"% Reached end of topic {filled} [1] at offset 1\n" in done.stderr
 
+    def test_where_it_ends_early_no_end_is_told(self, kafka: ServedCluster, filled: str) -> None:
+        done = read(kafka, filled, "-e", "-c", "2")
+        assert (done.exit_code, done.stderr) == (0, "")
+
     def test_json_comes_back(self, kafka: ServedCluster, filled: str, topic: str) -> None:
         text = printed(kafka, filled, "-J")
         assert write(kafka, topic, "-p", "0", "--format", "json", given=text).exit_code == 0

@@ -7,7 +7,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -271,6 +271,25 @@ def test_a_connection_that_takes_too_long_is_given_up() -> None:
         asker.transport.wake()
         assert answer() is None
         silent.set()
+
+
+def test_a_request_is_answered_once_though_nobody_accepts() -> None:
+    clock = ManualClock()
+    answers: list[Response | None] = []
+    with socket.socket() as full, ExitStack() as stack:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(8):  # so that the kernel takes no more
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(full.getsockname())
+        with asking(full.getsockname(), clock=clock) as asker:
+            asker.transport.send(BOOTSTRAP, ASKED, answers.append, 50)
+            until(lambda: asker.transport._channels, "it connects")
+            clock.advance(51)
+            asker.transport.wake()
+            until(lambda: answers, "it gives up")
+        assert answers == [None]
 
 
 @pytest.mark.parametrize("who", ["broker", "client"])
