@@ -38,7 +38,8 @@ def alter(
     """Give TOPIC of the log directory DIR more partitions, or another configuration.
 
     Keys that are not named stay as they are. A Kafka broker keeps the configuration of its topics
-    elsewhere and does not read this one. DIR must not be in use.
+    elsewhere and does not read this one. DIR must not be in use. For a
+    running cluster: `logstore topics alter`.
 
     \b
     Example:

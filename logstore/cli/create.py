@@ -24,7 +24,8 @@ def create(
 ) -> None:
     """Create TOPIC in the log directory DIR, which is made when missing.
 
-    All partitions are created, or none. DIR must not be in use.
+    All partitions are created, or none. DIR must not be in use. For a
+    running cluster: `logstore topics create`.
 
     \b
     Example:

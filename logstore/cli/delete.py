@@ -19,7 +19,8 @@ from logstore.cli.common.topics import known, offline
 def delete(directory: str, topic: str, as_json: bool) -> None:
     """Delete TOPIC of the log directory DIR, with all its partitions and records, at once.
 
-    Partitions that are too damaged to be opened go too. DIR must not be in use.
+    Partitions that are too damaged to be opened go too. DIR must not be in use. For a
+    running cluster: `logstore topics delete`.
 
     \b
     Example:

@@ -12,6 +12,7 @@ import ssl
 import struct
 from typing import Any, Self
 
+from logstore.common.clock import SystemClock
 from logstore.common.errors import LogstoreError
 from logstore.common.version import __version__
 from replication.common.errors import SaslAuthenticationError
@@ -45,6 +46,10 @@ class WireError(LogstoreError):
     """A broker cannot be asked: it does not answer, or not as the protocol says."""
 
 
+class UnservedApiError(WireError):
+    """The broker is too old, or too new, for what is asked."""
+
+
 class Connector:
     """Opens connections to brokers of one cluster, all in one way.
 
@@ -66,6 +71,7 @@ class Connector:
             port,
             client_id=self.config.client_id,
             timeout_s=self.config.request_timeout_ms / 1000,
+            setup_timeout_s=self.config.socket_connection_setup_timeout_ms / 1000,
             context=self._context,
             login=begin_login(self.config) if self.config.uses_sasl else None,
         )
@@ -90,20 +96,24 @@ class WireConnection:
         *,
         client_id: str = "logstore",
         timeout_s: float = TIMEOUT_S,
+        setup_timeout_s: float = TIMEOUT_S,
         context: ssl.SSLContext | None = None,
         login: LoginSteps | None = None,
     ) -> None:
         self.peer = f"{host}:{port}"
+        self.broker_id = -1  # not known
         self._client_id = client_id
         self._correlation = itertools.count()
+        self._timeout_s = timeout_s
         protocol = f"{'SASL_' if login else ''}{'SSL' if context else 'PLAINTEXT'}"
         self._hint = f"; is {protocol} its security.protocol?"
         self._is_open = False  # it has answered something that only those get who may ask
         try:
-            connection = socket.create_connection((host, port), timeout_s)
+            connection = socket.create_connection((host, port), min(timeout_s, setup_timeout_s))
         except (OSError, UnicodeError) as error:  # the latter for a name that is none, such as a..b
-            raise WireError(f"{self.peer}: {error}") from error
+            raise WireError(f"{self.peer}: {self._reason(error)}") from error
         try:
+            connection.settimeout(timeout_s)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if context is not None:
                 connection = context.wrap_socket(connection, server_hostname=host)
@@ -125,6 +135,9 @@ class WireConnection:
 
     def close(self) -> None:
         self._socket.close()
+
+    def is_of(self, broker_id: int) -> None:
+        self.broker_id = broker_id
 
     def _log_in(self, login: LoginSteps) -> None:
         answer = None
@@ -157,7 +170,9 @@ class WireConnection:
             latest = min(ours.last, theirs.last, at_most)
             if latest >= max(ours.first, theirs.first):
                 return latest
-        raise WireError(f"{self.peer} does not serve {api_key.name} as this client asks for it")
+        raise UnservedApiError(
+            f"{self.peer} does not serve {api_key.name} as this client asks for it"
+        )
 
     def call(self, api_key: ApiKey, request: Any) -> Any:
         """The answer to ``request``, both in the latest version that both sides have.
@@ -173,7 +188,9 @@ class WireConnection:
         correlation_id = next(self._correlation) & 0x7FFFFFFF
         header = request_header(api_key, version, correlation_id, self._client_id)
         body = encode_request(request, version)
+        self._deadline_ns = SystemClock.monotonic_ns() + int(self._timeout_s * 1e9)
         try:
+            self._socket.settimeout(self._timeout_s)
             self._socket.sendall(b"".join((_LENGTH.pack(len(header) + len(body)), header, body)))
             frame = self._receive()
         except OSError as error:
@@ -211,6 +228,9 @@ class WireConnection:
         """Receive exactly so many bytes. Memory grows with what came, not with ``size``."""
         received = bytearray()
         while len(received) < size:
+            # Of the whole answer: who sends a byte now and then is not waited for.
+            left_s = (self._deadline_ns - SystemClock.monotonic_ns()) / 1e9
+            self._socket.settimeout(max(left_s, 0.001))
             chunk = self._socket.recv(min(_CHUNK, size - len(received)))
             if not chunk:
                 hint = "" if self._is_open else self._hint
@@ -224,7 +244,9 @@ class WireConnection:
             hint = "; ssl.truststore.location names whom to trust"
             told = hint if error.verify_code in _UNTRUSTED else ""
             return f"its certificate is not accepted: {error.verify_message}{told}"
-        text = str(error.strerror or error) if isinstance(error, OSError) else str(error)
-        if isinstance(error, ssl.SSLError | ConnectionResetError):
-            return text + self._hint
-        return text
+        if isinstance(error, ssl.SSLError):
+            return f"no TLS: {(error.reason or str(error)).replace('_', ' ').lower()}{self._hint}"
+        text = error.strerror if isinstance(error, OSError) else None
+        return (text or str(error)) + (
+            self._hint if isinstance(error, ConnectionResetError) else ""
+        )

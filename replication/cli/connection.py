@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,10 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common.config import parse_pairs
-from logstore.cli.common.exits import fail
+from logstore.cli.common.exits import EXIT_FINDINGS, fail
 
 if TYPE_CHECKING:
+    from replication.admin import Answered
     from replication.security.config import ClientProperties
 
 DEFAULT_SERVER = "127.0.0.1:9092"
@@ -65,6 +66,39 @@ def client_options(*spellings: str) -> Callable[[Callable[..., Any]], Callable[.
         return run
 
     return decorate
+
+
+def report(
+    told: Mapping[Any, Answered], done: str, as_json: bool, of: Callable[[Any], dict[str, Any]]
+) -> None:
+    """Print the answer about each thing in a line; end with 1 if something was refused.
+
+    Args:
+        done: what was done, as ``created``.
+        of: the fields of a thing in JSON.
+    """
+    from replication.common.error_codes import error_name
+
+    if as_json:
+        terminal.print_json(
+            [
+                {**of(key), "errorCode": error_name(each.code), "errorMessage": each.message}
+                for key, each in told.items()
+            ],
+            indent=2,
+        )
+    for key, each in told.items():
+        if not each.code and not as_json:
+            terminal.line(f"{done} {printable(str(key))}")
+    if print_errors({key: each for key, each in told.items() if each.code}):
+        raise click.exceptions.Exit(EXIT_FINDINGS)
+
+
+def print_errors(failed: Mapping[Any, Answered]) -> bool:
+    """Print a line on stderr for each; whether there are any."""
+    for key, each in failed.items():
+        terminal.line(f"error: {printable(str(key))}: {printable(str(each))}", err=True)
+    return bool(failed)
 
 
 def _client(

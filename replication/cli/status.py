@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,11 +10,13 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common.exits import EXIT_FINDINGS, json_option
+from logstore.common.json_fields import json_fields
 from replication.cli.connection import client_options
 from replication.common.internal_topics import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from replication.admin.status import ClusterStatus
+    from replication.admin.topics import PartitionStatus
     from replication.security.config import ClientProperties
 
 
@@ -39,10 +42,12 @@ def status(
     Example:
       logstore status --bootstrap-server 127.0.0.1:9092
     """
-    from replication.admin import Connector, cluster_status
-    from replication.admin.status import is_ahead, under_replicated
+    from replication.admin import AdminClient, cluster_status
+    from replication.admin.groups import is_ahead
+    from replication.admin.topics import under_replicated
 
-    found = cluster_status(client.config.servers, Connector(client.config))
+    with AdminClient(client.config) as admin:
+        found = cluster_status(admin)
     if topic is not None:
         found = found._replace(
             partitions=tuple(each for each in found.partitions if each.tp.topic == topic)
@@ -69,54 +74,43 @@ def status(
         raise click.exceptions.Exit(EXIT_FINDINGS)
 
 
+def flat(value: Any) -> Any:
+    """The fields of a value in JSON. What is of a partition has its topic and number beside the
+    others."""
+    found = json_fields(value) if hasattr(value, "_fields") else value
+    if isinstance(found, dict):
+        rest = {key: flat(each) for key, each in found.items()}
+        return {**rest.pop("tp", {}), **rest}
+    return [flat(each) for each in found] if isinstance(found, list) else found
+
+
 def _json(found: ClusterStatus) -> dict[str, Any]:
-    return {
-        "clusterId": found.cluster_id,
-        "brokers": [
-            {
-                "broker": broker.broker_id,
-                "host": broker.host,
-                "port": broker.port,
-                "isController": broker.is_controller,
-                "problem": broker.problem,
-            }
-            for broker in found.brokers
-        ],
-        "partitions": [
-            {
-                "topic": each.tp.topic,
-                "partition": each.tp.partition,
-                "leader": each.leader,
-                "leaderEpoch": each.leader_epoch,
-                "replicas": each.replicas,
-                "isr": each.isr,
-                "offlineReplicas": each.offline,
-                "logStartOffset": each.log_start_offset,
-                "highWatermark": each.high_watermark,
-            }
-            for each in found.partitions
-        ],
-        "groups": [
-            {
-                "group": group.group_id,
-                "state": group.state,
-                "protocolType": group.protocol_type,
-                "coordinator": group.coordinator,
-                "members": group.members,
-                "offsets": [
-                    {
-                        "topic": each.tp.topic,
-                        "partition": each.tp.partition,
-                        "committed": each.committed,
-                        "highWatermark": each.high_watermark,
-                        "lag": each.lag,
-                    }
-                    for each in group.offsets
-                ],
-            }
-            for group in found.groups
-        ],
-    }
+    told = flat(found)
+    for broker in told["brokers"]:
+        broker["broker"] = broker.pop("brokerId")
+    for group in told["groups"]:
+        group["group"], group["members"] = group.pop("groupId"), len(group["members"])
+    return dict(told)
+
+
+def print_partitions(found: Iterable[PartitionStatus]) -> None:
+    from logstore.terminal import tables
+
+    partitions = tables.Listing(
+        ["partition", "isr", "replicas", "offline"], ["leader", "epoch", "start", "hw"]
+    )
+    for each in found:
+        partitions.add_row(
+            printable(str(each.tp)),
+            _ids(each.isr),
+            _ids(each.replicas),
+            _ids(each.offline_replicas),
+            known(each.leader),
+            known(each.leader_epoch),
+            known(each.log_start_offset),
+            known(each.high_watermark),
+        )
+    partitions.print()
 
 
 def _print(found: ClusterStatus) -> None:
@@ -134,20 +128,7 @@ def _print(found: ClusterStatus) -> None:
             terminal.line(f"broker {broker.broker_id}: {printable(broker.problem)}", err=True)
     if found.partitions:
         terminal.line()
-        partitions = tables.Listing(
-            ["partition", "isr", "replicas"], ["leader", "epoch", "start", "hw"]
-        )
-        for each in found.partitions:
-            partitions.add_row(
-                printable(str(each.tp)),
-                _ids(each.isr),
-                _ids(each.replicas),
-                _known(each.leader),
-                str(each.leader_epoch),
-                _known(each.log_start_offset),
-                _known(each.high_watermark),
-            )
-        partitions.print()
+        print_partitions(found.partitions)
     if found.groups:
         terminal.line()
         groups = tables.Listing(
@@ -155,7 +136,7 @@ def _print(found: ClusterStatus) -> None:
         )
         for group in found.groups:
             head = [printable(group.group_id), printable(group.state)]
-            rest = str(group.members)
+            rest = str(len(group.members))
             if not group.offsets:
                 groups.add_row(*head, "", rest, "", "", "")
             for offset in group.offsets:
@@ -163,8 +144,8 @@ def _print(found: ClusterStatus) -> None:
                     *head,
                     printable(str(offset.tp)),
                     rest,
-                    str(offset.committed),
-                    _known(offset.high_watermark),
+                    known(offset.committed),
+                    known(offset.high_watermark),
                     "-" if offset.lag is None else str(offset.lag),
                 )
         groups.print()
@@ -174,5 +155,5 @@ def _ids(ids: tuple[int, ...]) -> str:
     return ",".join(map(str, ids))
 
 
-def _known(value: int) -> str:
+def known(value: int) -> str:
     return "-" if value < 0 else str(value)

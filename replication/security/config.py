@@ -46,6 +46,9 @@ class ClientConfig(TlsConfig):
     bootstrap_servers: tuple[str, ...] = kafka_key("bootstrap.servers", ())
     client_id: str = kafka_key("client.id", "logstore")
     request_timeout_ms: int = kafka_key("request.timeout.ms", 30_000, 1, MAX_INT)
+    socket_connection_setup_timeout_ms: int = kafka_key(
+        "socket.connection.setup.timeout.ms", 10_000, 1, MAX_INT
+    )
     # Of one call with all its repeats.
     default_api_timeout_ms: int = kafka_key("default.api.timeout.ms", 60_000, 1, MAX_INT)
     security_protocol: str = kafka_key("security.protocol", "PLAINTEXT")
@@ -174,7 +177,7 @@ partitioner.availability.timeout.ms partitioner.class partitioner.ignore.keys re
 reconnect.backoff.max.ms reconnect.backoff.ms retries retry.backoff.max.ms retry.backoff.ms
 sasl.client.callback.handler.class security.providers send.buffer.bytes session.timeout.ms
 share.acknowledgement.mode share.acquire.mode socket.connection.setup.timeout.max.ms
-socket.connection.setup.timeout.ms ssl.engine.factory.class ssl.keymanager.algorithm
+ ssl.engine.factory.class ssl.keymanager.algorithm
 ssl.keystore.password ssl.protocol ssl.provider ssl.secure.random.implementation
 ssl.trustmanager.algorithm ssl.truststore.password transaction.timeout.ms
 transaction.two.phase.commit.enable transactional.id value.deserializer value.serializer

@@ -47,6 +47,7 @@ def connect_by(properties: ClientProperties, *, may_create: bool = False) -> Cli
         keys.client_id,
         client_context(keys),
         partial(login, keys) if keys.uses_sasl else None,
+        keys.socket_connection_setup_timeout_ms,
     )
     client = RemoteClient(
         TcpTransport(access), int(max_age) / 1000, keys.request_timeout_ms, may_create

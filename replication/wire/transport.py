@@ -61,6 +61,7 @@ class ClusterAccess(NamedTuple):
     client_id: str = "logstore"
     context: ssl.SSLContext | None = None
     login: Callable[[], LoginSteps] | None = None
+    setup_timeout_ms: int = SETUP_TIMEOUT_MS
 
 
 class _Node:
@@ -88,7 +89,7 @@ class _Channel:
         self.layer: TransportLayer | None = None
         self.reader = framing.FrameReader(MAX_RESPONSE_BYTES)
         self.interest = -1  # what epoll watches for
-        self.setup_by_ms, self.used_ms = now_ms + SETUP_TIMEOUT_MS, now_ms
+        self.setup_by_ms = self.used_ms = now_ms
 
 
 class TcpTransport:
@@ -268,6 +269,7 @@ class TcpTransport:
         login = self._access.login
         lane = BrokerLane(self._access.client_id, None if login is None else login())
         channel = _Channel(node, lane, for_fetch, now_ms)
+        channel.setup_by_ms += self._access.setup_timeout_ms
         node.lanes.append(channel)
         self._opening.add(channel)
         self._due(channel.setup_by_ms)

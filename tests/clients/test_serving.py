@@ -18,8 +18,9 @@ from logstore.pytest_plugin import (
     make_logstore_kafka,
 )
 from replication import ErrorCode, ServedCluster, serve
-from replication.admin import cluster_status
+from replication.admin import AdminClient, cluster_status
 from replication.protocol import ApiKey
+from replication.security.config import ClientConfig
 from replication.server.serving import HttpListener
 from tests.support.until import patience, until
 
@@ -130,7 +131,8 @@ def test_groups_and_their_lag_are_on_the_page_and_in_status(tmp_path: Path) -> N
         url = "http://{}:{}/state".format(*kafka.http.address)
         with urllib.request.urlopen(url, timeout=patience()) as answer:
             state = json.load(answer)
-        status = cluster_status([kafka.broker(0).endpoints[0][1:3]])
+        with AdminClient(ClientConfig(bootstrap_servers=(kafka.bootstrap_servers,))) as client:
+            status = cluster_status(client)
         consumer.close()
     (group,) = state["groups"]
     assert (group["group"], group["state"], group["members"]) == ("billing", "Stable", 1)

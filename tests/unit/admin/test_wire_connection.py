@@ -6,7 +6,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -137,6 +137,23 @@ def test_what_is_no_answer_is_an_error(script: Script, reason: str) -> None:
 def test_a_silent_broker_is_given_up() -> None:
     done = threading.Event()
     with peer(lambda connection: done.wait(patience()) and None) as address:
+        with pytest.raises(WireError, match="timed out"):
+            WireConnection(*address, timeout_s=0.05)
+        done.set()
+
+
+def test_a_broker_that_drips_is_given_up() -> None:
+    """Each byte comes in time, and the whole never does."""
+    done = threading.Event()
+
+    def drip(connection: socket.socket) -> None:
+        frame(connection)
+        connection.sendall(struct.pack(">i", 1 << 20))
+        with suppress(OSError):
+            while not done.wait(0.01):
+                connection.sendall(b"x")
+
+    with peer(drip) as address:
         with pytest.raises(WireError, match="timed out"):
             WireConnection(*address, timeout_s=0.05)
         done.set()

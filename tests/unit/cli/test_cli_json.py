@@ -60,7 +60,9 @@ def command(name: str) -> click.Command:
 
 @for_each("name", sorted({*BUILT_IN, "demo", "simulate"}))
 def test_every_command_takes_json(name: str) -> None:
-    assert "--json" in {option for param in command(name).params for option in param.opts}
+    found = command(name)
+    for each in found.commands.values() if isinstance(found, click.Group) else (found,):
+        assert "--json" in {option for param in each.params for option in param.opts}, each.name
 
 
 CALLS = [

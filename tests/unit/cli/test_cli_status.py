@@ -15,7 +15,7 @@ from logstore.pytest_plugin import logstore_kafka, make_logstore_kafka
 from replication import ServedCluster
 from replication.admin import ClusterStatus
 from replication.admin.connection import WireConnection
-from replication.admin.status import GroupOffset, GroupStatus
+from replication.admin.groups import GroupOffset, GroupStatus
 from replication.cli.status import status
 from replication.common.error_codes import ErrorCode
 from replication.protocol import ApiKey
@@ -101,9 +101,9 @@ def test_an_offset_above_the_end_is_told(
 
 def test_the_lag_is_not_known_where_the_end_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     tp = TopicPartition("gone", 0)
-    group = GroupStatus("billing", "Empty", "consumer", 0, 0, (GroupOffset(tp, 7, -1, None),))
+    group = GroupStatus("billing", "Empty", "consumer", 0, (), (GroupOffset(tp, 7, -1, None),))
     found = ClusterStatus("c", (), (), (group,))
-    monkeypatch.setattr("replication.admin.cluster_status", lambda servers, connect: found)
+    monkeypatch.setattr("replication.admin.cluster_status", lambda client: found)
     told = CliRunner().invoke(status, [])
     assert (told.exit_code, told.output.split()[-3:]) == (0, ["7", "-", "-"])
     (shown,) = json.loads(CliRunner().invoke(status, ["--json"]).output)["groups"]
