@@ -1,8 +1,9 @@
 """Replicas of partitions on several brokers: Kafka's replication, on ``logstore``'s logs.
 
 Start with ``Cluster`` (brokers in one process, for services and for tests), or with ``serve``,
-which lets Kafka's clients talk to them. ``Broker`` is one of them, behind the seams ``Transport``,
-``Coordinator`` and ``Runtime``. See docs/replication.md and docs/server.md.
+which lets Kafka's clients talk to them; ``connect`` makes a client of a cluster that runs, ours or
+a real Kafka's. ``Broker`` is one broker, behind the seams ``Transport``, ``Coordinator`` and
+``Runtime``. See docs/replication.md and docs/server.md.
 """
 
 from __future__ import annotations

@@ -33,3 +33,4 @@ from replication.server.serving import HttpListener as HttpListener
 from replication.server.serving import ServedCluster as ServedCluster
 from replication.server.serving import serve as serve
 from replication.server.serving import serve_async as serve_async
+from replication.wire.connecting import connect as connect

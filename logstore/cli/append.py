@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import chain
 
 import click
@@ -18,20 +17,16 @@ from logstore.cli.common import completion
 from logstore.cli.common.config import config_option, parse_config
 from logstore.cli.common.directories import directory_argument
 from logstore.cli.common.exits import fail, json_option
-from logstore.cli.common.interrupts import Interrupts
+from logstore.cli.common.interrupts import InterruptibleInput, Interrupts
 from logstore.cli.common.numbers import COUNT, PARTITION, PARTITIONS, counted
 from logstore.cli.common.partitions import topics_of
-from logstore.cli.records.input import BadInputError, Parsed, records_as_they_come
+from logstore.cli.records.batching import CODECS, Batcher, LinesBatch, parse_headers
+from logstore.cli.records.input import BadInputError, LineForm, Parsed, records_as_they_come
 from logstore.common.errors import LogstoreError
-from logstore.common.partitioner import partitioner
 from logstore.common.types import Header
 from logstore.format import filenames
 from logstore.log import ReplicaLog
 from logstore.manager import LogManager
-
-_BATCH_BYTES = 1_000_000  # below max.message.bytes, 1 MiB
-_RECORD_OVERHEAD = 32  # an upper bound for the lengths and deltas of a record
-_CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 @click.command(short_help="Append lines of stdin to a topic.")
@@ -60,7 +55,7 @@ _CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
     help="lines: a value a line; json: an object a line, as read and dump print them.",
 )
 @click.option("--key-separator", metavar="S", help="Lines: the key comes first, up to S.")
-@click.option("--compression", type=click.Choice(_CODECS), default="none", show_default=True)
+@click.option("--compression", type=click.Choice(CODECS), default="none", show_default=True)
 @click.option("--flush", is_flag=True, help="Make each batch durable before the next is read.")
 @click.option(
     "--batch",
@@ -106,14 +101,15 @@ def append(
         fail("--partition and --partitions exclude each other")
     if form == "json" and key_separator is not None:
         fail("--key-separator is for lines only")
-    separator = None if key_separator is None else os.fsencode(key_separator)
-    if separator == b"":
+    lines = LineForm(None if key_separator is None else os.fsencode(key_separator))
+    if lines.separator == b"":
         fail("--key-separator is empty")
-    settings, common = parse_config(config), _headers(headers)
+    settings, common = parse_config(config), parse_headers(headers, "--header")
     filenames.validate_topic(topic)
     _check_directory(directory)
     with Interrupts() as interrupts:
-        records = records_as_they_come(_Input(interrupts), form == "json", separator)
+        stream = InterruptibleInput(sys.stdin.buffer, interrupts)
+        records = records_as_they_come(stream, lines if form == "lines" else None)
         first = _first(records)
         if first is None:  # to open the directory would recover it, for nothing
             terminal.line("note: stdin holds no records", err=True)
@@ -130,18 +126,6 @@ def append(
                 fail(f"{error}; {counted(appender.count)} before it appended")
             finally:
                 _report(appender, as_json)
-
-
-def _headers(texts: tuple[str, ...]) -> tuple[Header, ...]:
-    headers: list[Header] = []
-    for text in texts:
-        name, equals, value = text.partition("=")
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            fail(f"--header {printable(text)}: the name is not Unicode")
-        headers.append((name, os.fsencode(value) if equals else None))
-    return tuple(headers)
 
 
 def _check_directory(directory: str) -> None:
@@ -198,28 +182,18 @@ def _first(records: Iterator[tuple[Parsed | None, int]]) -> tuple[Parsed, int] |
 def _append_all(
     appender: _Appender, records: Iterable[tuple[Parsed | None, int]], interrupts: Interrupts
 ) -> None:
+    batcher = appender.batcher
     try:
         for record, line in records:
             if record is None:
-                appender.append_pending()
+                batcher.flush()
             else:
-                appender.add(record, line)
+                batcher.add(record, line)
             interrupts.check()
     except BadInputError:
-        appender.append_pending()
+        batcher.flush()
         raise
-    appender.append_pending()
-
-
-class _Input:
-    """stdin as an input whose read Ctrl-C ends at once."""
-
-    def __init__(self, interrupts: Interrupts) -> None:
-        self._interrupts = interrupts
-        self.fileno = sys.stdin.buffer.fileno
-
-    def read1(self, size: int) -> bytes:
-        return self._interrupts.read1(sys.stdin.buffer, size)
+    batcher.flush()
 
 
 class RejectedInputError(LogstoreError):
@@ -238,16 +212,8 @@ class _Done:
         return self.log.log_end_offset - self.first_offset
 
 
-@dataclass(slots=True)
-class _PendingBatch:
-    records: list[Parsed] = field(default_factory=list)
-    size: int = 0
-    first_line: int = 0
-    last_line: int = 0
-
-
 class _Appender:
-    """Collects records by partition and appends them in batches."""
+    """Appends batches of records to the logs of their partitions."""
 
     def __init__(
         self,
@@ -257,42 +223,16 @@ class _Appender:
         batch_records: int,
         headers: tuple[Header, ...],
     ) -> None:
-        self._headers = headers
         self.done = [_Done(log) for log in logs]
-        self._pending = [_PendingBatch() for _ in logs]
-        self._spread = partitioner("murmur2")
-        self._compression, self._flush, self._batch_records = compression, flush, batch_records
+        self.batcher = Batcher(len(logs), batch_records, headers, self._append)
+        self._compression, self._flush = compression, flush
 
     @property
     def count(self) -> int:
         return sum(each.count for each in self.done)
 
-    def add(self, record: Parsed, line: int) -> None:
-        if self._headers:
-            record = record._replace(headers=(*self._headers, *record.headers))
-        at = self._spread.partition(record.key, len(self.done))
-        size = _RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
-        for name, value in record.headers:
-            size += _RECORD_OVERHEAD + 4 * len(name) + len(value or b"")
-        if self._pending[at].records and self._pending[at].size + size > _BATCH_BYTES:
-            self._append(at)
-            at = self._spread.partition(record.key, len(self.done))
-        pending = self._pending[at]
-        pending.records.append(record)
-        pending.size += size
-        pending.first_line, pending.last_line = pending.first_line or line, line
-        if len(pending.records) >= self._batch_records:
-            self._append(at)
-
-    def append_pending(self) -> None:
-        for at, pending in enumerate(self._pending):
-            if pending.records:
-                self._append(at)
-
-    def _append(self, at: int) -> None:
-        pending, done = self._pending[at], self.done[at]
-        self._pending[at] = _PendingBatch()
-        records, now = pending.records, int(time.time() * 1000)
+    def _append(self, at: int, batch: LinesBatch) -> None:
+        done, records, now = self.done[at], batch.records, int(time.time() * 1000)
         try:
             done.log.append_columns(
                 [r.value for r in records],
@@ -303,14 +243,9 @@ class _Appender:
             )
             done.log.update_high_watermark(done.log.log_end_offset)  # no other replica to wait for
         except LogstoreError as error:
-            span = f"line {pending.first_line}"
-            if pending.last_line > pending.first_line:
-                span = f"lines {pending.first_line} to {pending.last_line}"
-            raise RejectedInputError(f"{span}: {type(error).__name__}: {error}") from None
+            raise RejectedInputError(f"{batch.span}: {type(error).__name__}: {error}") from None
         if self._flush:
             done.log.flush()
-        if any(record.key is None for record in records):
-            self._spread.on_new_batch()
 
 
 def _report(appender: _Appender, as_json: bool) -> None:

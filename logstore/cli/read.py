@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
 
 import click
 
@@ -19,7 +17,8 @@ from logstore.cli.common.exits import EXIT_FINDINGS, fail
 from logstore.cli.common.numbers import COUNT, PARTITION
 from logstore.cli.common.partitions import partitions_of
 from logstore.cli.records import positions as _positions
-from logstore.cli.records.format import BadTemplateError, Encoding, encoded, in_json, template
+from logstore.cli.records.format import Encoding
+from logstore.cli.records.output import output
 from logstore.cli.records.reading import PartitionReader
 from logstore.common.errors import CorruptBatchError
 from logstore.common.types import Record
@@ -100,7 +99,8 @@ def read(
     for option, text in (("--from", start), ("--to", end)):
         _positions.check(text, option)
     chosen = None if encoding is None else Encoding(encoding)
-    out = _output("json" if as_json else form, chosen, key_separator, count)
+    separator = None if key_separator is None else os.fsencode(key_separator)
+    out = output("json" if as_json else form, chosen, separator, count)
     readers = _readers(directory, topic, partition)
     try:
         for reader in readers:
@@ -147,73 +147,3 @@ def _records(
             return
         terminal.flush()
         time.sleep(POLL_SECONDS)
-
-
-def _output(
-    form: str, encoding: Encoding | None, key_separator: str | None, count: int | None
-) -> _Output:
-    separator = None if key_separator is None else os.fsencode(key_separator)
-    if separator is not None and form != "lines":
-        fail("--key-separator is for lines only")
-    line: Callable[[Record, TopicPartition], bytes] | None = None
-    if form == "lines":
-        line = _line(encoding or Encoding.RAW, separator)
-    elif form not in ("raw", "json"):
-        if "%" not in form:
-            fail(f"--format {form}: lines, json, raw, or a template with % in it")
-        try:
-            # On a terminal a line break of the template stays, but one of a value is escaped.
-            plain = Encoding.UTF8 if terminal.is_terminal() else Encoding.RAW
-            line = template(form, encoding or plain)
-        except BadTemplateError as error:
-            fail(f"--format: {error}")
-    elif form == "raw" and encoding is not None:
-        fail("--encoding is not for raw")
-    return _Output(terminal.RecordLines(), form, encoding or Encoding.BASE64, line, count)
-
-
-def _line(encoding: Encoding, separator: bytes | None) -> Callable[[Record, TopicPartition], bytes]:
-    if separator is None:
-        return lambda record, _: encoded(record.value, encoding)
-    return lambda record, _: (
-        encoded(record.key, encoding) + separator + encoded(record.value, encoding)
-    )
-
-
-@dataclass(slots=True)
-class _Output:
-    """Writes records. ``left`` is how many more to write, None for all."""
-
-    stream: terminal.RecordLines
-    form: str
-    encoding: Encoding
-    line: Callable[[Record, TopicPartition], bytes] | None
-    left: int | None
-
-    def write(self, records: list[Record], tp: TopicPartition) -> bool:
-        """Write records. False once enough are written."""
-        if self.left is not None:
-            records = records[: max(self.left, 0)]
-            self.left -= len(records)
-        match self.form:
-            case "raw":
-                self.stream.joined([r.value or b"" for r in records])
-            case "json":
-                terminal.json_lines(self._json(r, tp) for r in records)
-            case _:
-                line = self.line
-                assert line is not None
-                put = self.stream.lines if self.form == "lines" else self.stream.formatted
-                put([line(record, tp) for record in records])
-        return self.left is None or self.left > 0
-
-    def _json(self, record: Record, tp: TopicPartition) -> dict[str, Any]:
-        return {
-            "topic": tp.topic,
-            "partition": tp.partition,
-            "offset": record.offset,
-            "timestamp": record.timestamp,
-            "key": in_json(record.key, self.encoding),
-            "value": in_json(record.value, self.encoding),
-            "headers": [[name, in_json(value, self.encoding)] for name, value in record.headers],
-        }

@@ -20,22 +20,18 @@ from replication.common.messages import (
     DeleteRecordsResponse,
     IsolationLevel,
     ListOffsetsPartition,
-    ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
-    OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
-    OffsetForLeaderPartition,
     Response,
 )
 from replication.network import CLOSE
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
+from replication.wire import offsets as codec
 
 T = TypeVar("T")
 
-FIRST_WITH_EPOCHS = 4
-FIRST_WITH_NOT_AVAILABLE = 5
 EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
 ELSEWHERE = (LATEST_TIERED, EARLIEST_PENDING_UPLOAD)  # where nothing is kept
 # The first version in which a client may ask for it.
@@ -91,7 +87,7 @@ class OffsetsApi:
             found = iter(response.partitions)
             listed = []
             for (_, part), known in zip(asked, own, strict=True):
-                each = _listed(next(found), version) if known is None else known
+                each = codec.listed_to(next(found), version) if known is None else known
                 if part.timestamp in ELSEWHERE and not each.error_code:
                     each = kind.ListOffsetsPartitionResponse(part.partition_index)
                 listed.append(each)
@@ -121,43 +117,14 @@ class OffsetsApi:
         self, received: ReceivedRequest, request: wire.OffsetForLeaderEpochRequest, reply: Reply
     ) -> None:
         """Say where leader epochs end."""
-        kind = wire.OffsetForLeaderEpochResponse
-        wanted = tuple(
-            OffsetForLeaderPartition(
-                TopicPartition(topic.topic, part.partition),
-                part.leader_epoch,
-                part.current_leader_epoch,
-            )
-            for topic in request.topics
-            for part in topic.partitions
-        )
 
         def answer(response: Response | None) -> None:
-            if not isinstance(response, OffsetForLeaderEpochResponse):
+            if isinstance(response, OffsetForLeaderEpochResponse):
+                reply(codec.epoch_response_to(request, response.partitions))
+            else:
                 reply(CLOSE)
-                return
-            found = iter(response.partitions)
-            reply(
-                kind(
-                    topics=tuple(
-                        kind.OffsetForLeaderTopicResult(
-                            topic.topic,
-                            tuple(
-                                kind.EpochEndOffset(
-                                    each.error_code,
-                                    each.tp.partition,
-                                    each.leader_epoch,
-                                    each.end_offset,
-                                )
-                                for each in _take(found, len(topic.partitions))
-                            ),
-                        )
-                        for topic in request.topics
-                    )
-                )
-            )
 
-        self._broker.handle(OffsetForLeaderEpochRequest(wanted), answer)
+        self._broker.handle(codec.epoch_request_from(request), answer)
 
     def delete_records(
         self, received: ReceivedRequest, request: wire.DeleteRecordsRequest, reply: Reply
@@ -218,18 +185,6 @@ def _unsupported(
         return None
     kind = wire.ListOffsetsResponse.ListOffsetsPartitionResponse
     return kind(asked.partition_index, ErrorCode.UNSUPPORTED_VERSION)
-
-
-def _listed(
-    found: ListOffsetsPartitionResponse, version: int
-) -> wire.ListOffsetsResponse.ListOffsetsPartitionResponse:
-    code = found.error_code
-    if code is ErrorCode.OFFSET_NOT_AVAILABLE and version < FIRST_WITH_NOT_AVAILABLE:
-        code = ErrorCode.LEADER_NOT_AVAILABLE
-    epoch = found.leader_epoch if version >= FIRST_WITH_EPOCHS else -1
-    return wire.ListOffsetsResponse.ListOffsetsPartitionResponse(
-        found.tp.partition, code, found.timestamp, found.offset, epoch
-    )
 
 
 __all__ = ["OffsetsApi"]

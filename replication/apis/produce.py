@@ -18,27 +18,22 @@ from replication.common.error_codes import ErrorCode
 from replication.common.internal_topics import INTERNAL_TOPICS
 from replication.common.messages import (
     ProducePartition,
-    ProducePartitionResponse,
     ProduceRequest,
     ProduceResponse,
     Response,
-    TransactionSupport,
 )
 from replication.network import CLOSE, NO_RESPONSE
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
+from replication.wire import produce as codec
 
-FIRST_WITH_IDS = 13
 FIRST_WITH_ZSTD = 7
-FIRST_WITH_LEADERS = 10
-FIRST_WITH_ABORTABLE = 11
-FIRST_THAT_ADDS_PARTITIONS = 12
 
 OF_ALL = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 """Refusals of one partition for which nothing of the request is appended, as in Kafka."""
 ZSTD = int(Compression.ZSTD)
 
-Part = wire.ProduceResponse.PartitionProduceResponse
+Part = codec.Part
 TopicProduceResponse = wire.ProduceResponse.TopicProduceResponse
 
 
@@ -65,7 +60,7 @@ class ProduceApi:
         shape: list[tuple[str, uuid.UUID, int]] = []
         for topic in request.topic_data:
             name: str | None = topic.name
-            if version >= FIRST_WITH_IDS:
+            if version >= codec.FIRST_WITH_IDS:
                 name = self._metadata.topic_name(topic.topic_id)
             shape.append((topic.name, topic.topic_id, len(topic.partition_data)))
             for index, data in topic.partition_data:
@@ -105,7 +100,7 @@ class ProduceApi:
                 request.timeout_ms,
                 tuple(wanted),
                 transactional_id,
-                _transaction_support(version),
+                codec.transaction_support(version),
             ),
             answer,
         )
@@ -118,19 +113,18 @@ class ProduceApi:
         refused: Mapping[int, Part],
         response: ProduceResponse,
     ) -> wire.ProduceResponse:
-        has_leaders = version >= FIRST_WITH_LEADERS
         appended = iter(response.partitions)
         topics = []
         begin = 0
         for name, topic_id, count in shape:
             parts = [
-                refused.get(place) or _part(next(appended), has_leaders)
+                refused.get(place) or codec.part_to(next(appended), version)
                 for place in range(begin, begin + count)
             ]
             topics.append(TopicProduceResponse(name, topic_id, tuple(parts)))
             begin += count
         endpoints: tuple[wire.ProduceResponse.NodeEndpoint, ...] = ()
-        if has_leaders:
+        if version >= codec.FIRST_WITH_LEADERS:
             leaders = [each.current_leader[0] for each in response.partitions if each.error_code]
             if leaders:
                 kind = wire.ProduceResponse.NodeEndpoint
@@ -150,14 +144,6 @@ def _refused(request: wire.ProduceRequest, refusal: Part) -> wire.ProduceRespons
             for topic in request.topic_data
         )
     )
-
-
-def _transaction_support(version: int) -> TransactionSupport:
-    if version >= FIRST_THAT_ADDS_PARTITIONS:
-        return TransactionSupport.ADD_PARTITION
-    if version >= FIRST_WITH_ABORTABLE:
-        return TransactionSupport.GENERIC_ERROR
-    return TransactionSupport.DEFAULT_ERROR
 
 
 def _refusal_of(
@@ -201,26 +187,3 @@ def _refusal_of_other(index: int, records: Buffer) -> Part:
     else:
         reason = "more than one batch in a partition"
     return Part(index, code, -1, error_message=reason)
-
-
-def _part(found: ProducePartitionResponse, has_leaders: bool) -> Part:
-    if not found.error_code:
-        return Part(
-            found.tp.partition,
-            0,
-            found.base_offset,
-            found.log_append_time_ms,
-            found.log_start_offset,
-        )
-    kind = wire.ProduceResponse
-    part = Part(
-        found.tp.partition,
-        found.error_code,
-        -1,
-        log_start_offset=found.log_start_offset,
-        record_errors=tuple(kind.BatchIndexAndErrorMessage(*each) for each in found.record_errors),
-        error_message=found.error_message or None,
-    )
-    if has_leaders and found.current_leader[0] >= 0:
-        part = part._replace(current_leader=kind.LeaderIdAndEpoch(*found.current_leader))
-    return part

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from checkpoints.types import TopicPartition
-from replication.client.metadata import ANSWER_TIMEOUT_MS, Metadata
+from replication.client.metadata import Metadata
 from replication.client.reactions import LIST_OFFSETS, AskReaction
 from replication.client.sending import RETRY_BACKOFF
 from replication.common.error_codes import ErrorCode
@@ -63,7 +63,7 @@ class OffsetLookup:
             leader.leader_id,
             request,
             lambda response: self._actor.post(partial(self._answered, leader.leader_id, response)),
-            ANSWER_TIMEOUT_MS,
+            self._metadata.answer_timeout_ms,
         )
 
     def _answered(self, node: int, response: Response | None) -> None:

@@ -21,7 +21,7 @@ from logstore.format.reader import parse_batch
 from logstore.log.reading.reading import EARLIEST, LATEST
 from replication.client.asking import OffsetLookup
 from replication.client.inline import InlineRuntime
-from replication.client.metadata import ANSWER_TIMEOUT_MS, MAX_AGE_MS, Metadata
+from replication.client.metadata import MAX_AGE_MS, Metadata
 from replication.client.producer_id import ProducerIds
 from replication.client.receiving import ConsumerConfig, ConsumerCore, OnPolled, PollResult
 from replication.client.sending import (
@@ -37,7 +37,14 @@ from replication.common.errors import (
     RequestTimedOutError,
     UnknownPartitionError,
 )
-from replication.common.messages import IsolationLevel, Request, Response, TopicPartitionMetadata
+from replication.common.messages import (
+    IsolationLevel,
+    MetadataRequest,
+    MetadataResponse,
+    Request,
+    Response,
+    TopicPartitionMetadata,
+)
 from replication.common.runtime import Runtime
 from replication.common.transport import OnReply, Transport
 
@@ -114,18 +121,19 @@ class Client:
         *,
         timers: Runtime | None = None,
         metadata_max_age_s: float = MAX_AGE_MS / 1000,
+        **metadata_options: Any,
     ) -> None:
         """``brokers`` returns the brokers to ask for metadata.
 
         ``timers`` is a runtime whose timers may be used; without it a thread for timers starts when
         needed. ``metadata_max_age_s``: new partitions are noticed after this time at the latest
-        (Kafka's ``metadata.max.age.ms``).
+        (Kafka's ``metadata.max.age.ms``). ``metadata_options`` are further ones of ``Metadata``.
         """
         max_age_ms = _milliseconds("metadata_max_age_s", metadata_max_age_s)
         self.clock: Clock = clock or SystemClock()
         self.runtime = InlineRuntime(self.clock, timers)
         self.transport = transport
-        self.metadata = Metadata(self.runtime, transport, brokers, max_age_ms)
+        self.metadata = Metadata(self.runtime, transport, brokers, max_age_ms, **metadata_options)
         self._waiting: set[_Answer[Any]] = set()
         self._closed = False
         self._ownership = Ownership("a client")
@@ -152,6 +160,10 @@ class Client:
             BrokerUnavailableError: no value in time, or the client was closed.
             ForkedError: another process opened the client.
         """
+        return self.begin(ask)(timeout_s)
+
+    def begin(self, ask: Callable[[Callable[[T], None]], None]) -> Callable[[float], T]:
+        """As ``wait``, in two steps: returns the function that waits, so many seconds at most."""
         self._ownership.check()
         answer: _Answer[T] = _Answer()
         self._waiting.add(answer)
@@ -159,9 +171,17 @@ class Client:
             if self._closed:  # checked after it was added, so that ``close`` cannot miss it
                 raise BrokerUnavailableError("the client was closed")
             ask(answer.put)
-            return answer.get(timeout_s)
-        finally:
+        except BaseException:
             self._waiting.discard(answer)
+            raise
+
+        def wait(timeout_s: float) -> T:
+            try:
+                return answer.get(timeout_s)
+            finally:
+                self._waiting.discard(answer)
+
+        return wait
 
     def call(self, broker_id: int, request: Request, timeout_s: float) -> Response:
         """
@@ -186,7 +206,7 @@ class Client:
         Raises:
             BrokerUnavailableError: no broker answers.
         """
-        limit_s = (1 + len(self.metadata.brokers())) * ANSWER_TIMEOUT_MS / 1000
+        limit_s = (1 + len(self.metadata.brokers())) * self.metadata.answer_timeout_ms / 1000
         if not self.wait(self.metadata.refresh, limit_s + _PATIENCE_S):
             raise BrokerUnavailableError("no broker answers")
 
@@ -201,6 +221,7 @@ class Client:
             UnknownPartitionError: the topic does not exist.
         """
         self._ownership.check()
+        self.metadata.want(topic)
         self.metadata.keep_fresh()
         for attempt in (0, 1):
             found = sorted(tp for tp in self.metadata.view.partitions if tp.topic == topic)
@@ -208,7 +229,23 @@ class Client:
                 return found
             if attempt == 0:
                 self.refresh()
+        if (refusal := self.metadata.refusal(topic)) is not None:
+            raise refusal
         raise UnknownPartitionError(f"there is no topic {topic!r}")
+
+    def topics(self) -> list[str]:
+        """The names of all topics of the cluster, in order.
+
+        Raises:
+            BrokerUnavailableError: no broker answers.
+        """
+        timeout_s = self.metadata.answer_timeout_ms / 1000
+        for broker_id in self.metadata.brokers():
+            with suppress(BrokerUnavailableError):
+                found = self.call(broker_id, MetadataRequest(), timeout_s)
+                if isinstance(found, MetadataResponse):
+                    return sorted(found.topic_ids)
+        raise BrokerUnavailableError("no broker answers")
 
     def leader(self, tp: TopicPartition) -> TopicPartitionMetadata:
         """
@@ -365,9 +402,18 @@ class Producer:
                 continues with the next batch. To send this one again may duplicate it.
             InvalidRecordError: a record is malformed. Nothing was sent.
         """
+        return self.begin_batch(topic, partition, records)()
+
+    def begin_batch(
+        self, topic: str, partition: int, records: Sequence[tuple[Any, ...]]
+    ) -> Callable[[], RecordMetadata]:
+        """As ``send_batch`` in two steps: returns the function that waits, to be called once.
+
+        So many batches may be on their way. Those of an idempotent producer stay in order.
+        """
         tp = TopicPartition(topic, partition)
-        offset = self._sent(partial(self._core.send, tp, records))
-        return RecordMetadata(tp, offset, len(records))
+        wait = self._client.begin(partial(self._core.send, tp, records))
+        return lambda: RecordMetadata(tp, self._acknowledged(wait), len(records))
 
     def send_encoded(self, tp: TopicPartition, batch: Buffer) -> int:
         """Send an encoded batch as ``send_batch`` does. Returns the base offset.
@@ -381,10 +427,11 @@ class Producer:
             if not isinstance(header, BatchHeader) or header.end_position != len(batch):
                 raise InvalidRecordError("an idempotent producer sends one whole batch at a time")
             count = header.last_offset_delta + 1
-        return self._sent(partial(self._core.send_encoded, tp, batch, count))
+        send = partial(self._core.send_encoded, tp, batch, count)
+        return self._acknowledged(self._client.begin(send))
 
-    def _sent(self, send: Callable[[Callable[[SendResult], None]], None]) -> int:
-        result = self._client.wait(send, self._limit_s + _PATIENCE_S)
+    def _acknowledged(self, wait: Callable[[float], SendResult]) -> int:
+        result = wait(self._limit_s + _PATIENCE_S)
         if result.error is not None:
             raise result.error
         return result.base_offset

@@ -30,7 +30,7 @@ from replication.common.transport import Transport
 
 logger = get_logger(__name__)
 
-ANSWER_TIMEOUT_MS = 1000  # timeout of requests that are answered at once
+ANSWER_TIMEOUT_MS = 1000  # of requests that are answered at once, without a network between
 MAX_AGE_MS = 300_000  # Kafka's metadata.max.age.ms
 
 T = TypeVar("T")
@@ -42,6 +42,7 @@ class ClusterView(NamedTuple):
     partitions: Mapping[TopicPartition, TopicPartitionMetadata] = {}
     topic_ids: Mapping[str, uuid.UUID | None] = {}
     controller_id: int = NO_LEADER  # −1: none or unknown
+    topic_errors: Mapping[str, ErrorCode] = {}
 
 
 class Metadata:
@@ -52,6 +53,7 @@ class Metadata:
 
     Attributes:
         view: the present metadata, replaced by each answer.
+        answer_timeout_ms: timeout of requests that are answered at once.
     """
 
     def __init__(
@@ -60,9 +62,22 @@ class Metadata:
         transport: Transport,
         brokers: Callable[[], Sequence[int]],
         max_age_ms: int = MAX_AGE_MS,
+        *,
+        answer_timeout_ms: int = ANSWER_TIMEOUT_MS,
+        only_wanted: bool = False,
+        may_create: bool = False,
     ) -> None:
-        """``brokers`` returns the brokers to ask. ``max_age_ms`` is for ``keep_fresh``."""
+        """
+        Args:
+            brokers: returns the brokers to ask.
+            max_age_ms: for ``keep_fresh``.
+            only_wanted: ask for topics that a caller has named, not for all of the cluster.
+            may_create: let the broker make those that are missing, if it is configured so.
+        """
         self.view = ClusterView()
+        self.answer_timeout_ms = answer_timeout_ms
+        self._wanted: dict[str, None] | None = {} if only_wanted else None
+        self._may_create = may_create
         self._runtime = runtime
         self._max_age_ms = max_age_ms
         self._asked_ms = runtime.now_ms()
@@ -111,7 +126,9 @@ class Metadata:
         def on_reply(response: Response | None) -> None:
             self._actor.post(partial(self._answered, brokers[1:], response))
 
-        self._transport.send(brokers[0], MetadataRequest(), on_reply, ANSWER_TIMEOUT_MS)
+        topics = None if self._wanted is None else tuple(self._wanted)
+        request = MetadataRequest(topics, self._may_create)
+        self._transport.send(brokers[0], request, on_reply, self.answer_timeout_ms)
 
     def _answered(self, others: list[int], response: Response | None) -> None:
         # A broker without brokers in its answer has just started, and knows nothing yet.
@@ -120,7 +137,9 @@ class Metadata:
             return
         known = self.view
         partitions = {p.tp: _newer(known, p, response.topic_ids) for p in response.partitions}
-        self.view = ClusterView(partitions, response.topic_ids, response.controller_id)
+        self.view = ClusterView(
+            partitions, response.topic_ids, response.controller_id, response.topic_errors
+        )
         self._finish(True)
 
     def _finish(self, answered: bool) -> None:
@@ -154,11 +173,22 @@ class Metadata:
             self.view = view._replace(partitions={**view.partitions, tp: newer})
         on_learned()
 
+    def want(self, topic: str) -> None:
+        """Ask for this topic, too, from the next request on."""
+        if self._wanted is not None:
+            self._wanted[topic] = None
+
+    def refusal(self, topic: str) -> ReplicationError | None:
+        """Why there is no such topic for this client, if that will not change."""
+        code = self.view.topic_errors.get(topic, ErrorCode.NONE)
+        return error_for(code, topic) if METADATA[code] is AskReaction.FAIL else None
+
     def leader(self, tp: TopicPartition) -> TopicPartitionMetadata | ReplicationError:
         """The metadata of a partition with a leader, or why it is not available."""
         found = self.view.partitions.get(tp)
         if found is None:
-            return UnknownPartitionError(f"{tp} is not known")
+            self.want(tp.topic)
+            return self.refusal(tp.topic) or UnknownPartitionError(f"{tp} is not known")
         if found.error_code is ErrorCode.NONE and found.leader_id != NO_LEADER:
             return found
         if METADATA[found.error_code] is AskReaction.FAIL:

@@ -85,12 +85,14 @@ class FetchPosition:
         topic_id, leader_epoch: of the log and the leader that it was last compared with.
         error: set with STOPPED.
         out_of_range: the leader says so. Whether there was a truncation is not known yet.
+        bounds: those of the leader's log that have come, by special timestamp, for an error.
         preferred, preferred_until_ms: another replica that the leader named (KIP-392), and until
             when to use it.
         failures, failing_since_ms, retry_at_ms, last_error: consecutive failures.
     """
 
     __slots__ = (
+        "bounds",
         "epochs",
         "error",
         "failing_since_ms",
@@ -123,6 +125,7 @@ class FetchPosition:
         self.epochs = EpochsRead()
         self.error: LogstoreError | None = None
         self.out_of_range = False
+        self.bounds: dict[int, int] = {}
         self.preferred = NO_REPLICA
         self.succeeded()
 
@@ -165,7 +168,7 @@ class FetchPosition:
 
     def begin(self, offset: int) -> None:
         """Begin where the leader says."""
-        self.offset, self.step = offset, NextStep.FETCH
+        self.offset, self.step, self.bounds = offset, NextStep.FETCH, {}
         self.succeeded()
 
     def compare(self, answer: EpochEndOffset) -> None:

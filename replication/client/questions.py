@@ -11,7 +11,6 @@ from typing import NamedTuple
 from checkpoints.types import TopicPartition
 from logstore.common.errors import LogstoreError, OffsetOutOfRangeError
 from logstore.log.reading.reading import EARLIEST, LATEST
-from replication.client.metadata import ANSWER_TIMEOUT_MS
 from replication.client.positions import FetchPosition, NextStep
 from replication.client.reactions import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, AskReaction
 from replication.common.error_codes import ErrorCode
@@ -33,6 +32,8 @@ from replication.common.messages import (
 )
 from replication.common.runtime import Actor
 from replication.common.transport import Transport
+
+BOUNDS = (EARLIEST, LATEST)
 
 
 class Question(NamedTuple):
@@ -60,14 +61,16 @@ class Questions:
         isolation: IsolationLevel,
         reset: int,
         on_failed: OnFailed,
+        timeout_ms: int,
     ) -> None:
         self._transport, self._actor = transport, actor
         self._isolation, self._reset = isolation, reset
-        self._on_failed = on_failed
+        self._on_failed, self._timeout_ms = on_failed, timeout_ms
 
     def ask(self, questions: list[Question], on_answered: OnAnswered) -> int:
         """Send the requests. Returns their number."""
-        lists: dict[int, list[tuple[FetchPosition, ListOffsetsPartition]]] = {}
+        # A broker refuses a request that names a partition twice.
+        lists: dict[tuple[int, int], list[tuple[FetchPosition, ListOffsetsPartition]]] = {}
         epochs: dict[int, list[tuple[FetchPosition, OffsetForLeaderPartition]]] = {}
         for position, leader in questions:
             tp, epoch, node = position.tp, leader.leader_epoch, leader.leader_id
@@ -75,17 +78,16 @@ class Questions:
                 part = OffsetForLeaderPartition(tp, position.epoch, epoch, position.topic_id)
                 epochs.setdefault(node, []).append((position, part))
                 continue
-            bounds = (EARLIEST, LATEST)
-            for which in bounds if position.step is NextStep.BOUNDS else (self._reset,):
-                lists.setdefault(node, []).append(
+            for which in BOUNDS if position.step is NextStep.BOUNDS else (self._reset,):
+                lists.setdefault((node, which), []).append(
                     (position, ListOffsetsPartition(tp, which, epoch, position.topic_id))
                 )
-        for node, listed in lists.items():
+        for (node, which), listed in lists.items():
             request = ListOffsetsRequest(
                 tuple(part for _, part in listed), isolation_level=self._isolation
             )
-            positions = list({position.tp: position for position, _ in listed}.values())
-            self._send(node, request, partial(self._listed, positions, node, on_answered))
+            positions = [position for position, _ in listed]
+            self._send(node, request, partial(self._listed, positions, which, node, on_answered))
         for node, compared in epochs.items():
             wanted = OffsetForLeaderEpochRequest(tuple(part for _, part in compared))
             before = [(position, position.offset) for position, _ in compared]
@@ -97,34 +99,37 @@ class Questions:
             node,
             request,
             lambda response: self._actor.post(partial(then, response)),
-            ANSWER_TIMEOUT_MS,
+            self._timeout_ms,
         )
 
     def _listed(
         self,
         positions: list[FetchPosition],
+        which: int,
         node: int,
         on_answered: OnAnswered,
         response: Response | None,
     ) -> None:
         error: LogstoreError | None = None
-        answers: dict[TopicPartition, list[ListOffsetsPartitionResponse]] = {}
+        answers: dict[TopicPartition, ListOffsetsPartitionResponse] = {}
         if isinstance(response, ListOffsetsResponse):
-            for part in response.partitions:
-                answers.setdefault(part.tp, []).append(part)
+            answers = {part.tp: part for part in response.partitions}
         for position in positions:
             if position.step not in (NextStep.RESET, NextStep.BOUNDS):
                 continue  # moved since
-            parts = answers.get(position.tp, [])
-            code = next((p.error_code for p in parts if p.error_code is not ErrorCode.NONE), None)
-            if not parts or code is not None:
+            part = answers.get(position.tp)
+            if part is None or part.error_code is not ErrorCode.NONE:
+                code = None if part is None else part.error_code
                 error = self._refused(position, node, code, LIST_OFFSETS) or error
-            elif position.step is NextStep.BOUNDS:
-                offset, name = position.offset or 0, str(position.tp)
-                error = OffsetOutOfRangeError(name, offset, parts[0].offset, parts[-1].offset)
-                position.begin(offset)  # a later poll may succeed
+            elif position.step is NextStep.RESET:
+                position.begin(part.offset)
             else:
-                position.begin(parts[0].offset)
+                position.bounds[which] = part.offset
+                if len(position.bounds) == len(BOUNDS):
+                    offset, name = position.offset or 0, str(position.tp)
+                    bounds = [position.bounds[each] for each in BOUNDS]
+                    error = OffsetOutOfRangeError(name, offset, *bounds)
+                    position.begin(offset)  # a later poll may succeed
         on_answered(error)
 
     def _validated(

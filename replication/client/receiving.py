@@ -22,7 +22,7 @@ from replication.client.metadata import Metadata
 from replication.client.positions import NO_REPLICA, FetchPosition, NextStep
 from replication.client.questions import Question, Questions
 from replication.client.reactions import FETCH, ClientFetchReaction
-from replication.client.sending import ANSWER_GRACE_MS, RETRY_BACKOFF
+from replication.client.sending import RETRY_BACKOFF
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import BrokerUnavailableError, ReplicationError, error_for
 from replication.common.messages import (
@@ -38,6 +38,7 @@ from replication.common.retrying import Backoff
 from replication.common.runtime import Runtime
 from replication.common.transport import Transport
 
+MAX_BYTES = 50 << 20  # of one answer: Kafka's fetch.max.bytes
 PREFERRED_REPLICA_MS = 300_000  # how long another replica is used: Kafka's metadata.max.age.ms
 _PASSES = 8  # passes of one poll after its time, while each moves a position
 
@@ -123,7 +124,12 @@ class ConsumerCore:
         self._poll: _Poll | None = None
         reset = EARLIEST if config.reset is None else config.reset
         self._questions = Questions(
-            transport, self._actor, config.isolation, reset, self._not_answered
+            transport,
+            self._actor,
+            config.isolation,
+            reset,
+            self._not_answered,
+            metadata.answer_timeout_ms,
         )
 
     def seek(self, tp: TopicPartition, offset: int | None) -> None:
@@ -296,7 +302,7 @@ class ConsumerCore:
         request = FetchRequest(
             tuple(parts),
             max_wait_ms=wait_ms,
-            max_bytes=config.max_bytes * len(parts),
+            max_bytes=min(config.max_bytes * len(parts), max(config.max_bytes, MAX_BYTES)),
             isolation_level=config.isolation,
             rack_id="" if failing else config.rack_id,
         )
@@ -306,7 +312,7 @@ class ConsumerCore:
             lambda response: self._actor.post(
                 partial(self._fetched, poll, node, parts, again, response)
             ),
-            wait_ms + ANSWER_GRACE_MS,
+            wait_ms + self._metadata.answer_timeout_ms,
         )
 
     def _end_pass(self, poll: _Poll, again: bool) -> None:

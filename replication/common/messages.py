@@ -535,6 +535,7 @@ ControlRequest: TypeAlias = LeaderAndIsrRequest | UpdateMetadataRequest | StopRe
 
 class MetadataRequest(NamedTuple):
     topics: tuple[str, ...] | None = None  # None: all
+    may_create: bool = False  # missing ones, if the broker is configured so
 
 
 class TopicPartitionMetadata(NamedTuple):
@@ -552,6 +553,7 @@ class MetadataResponse(NamedTuple):
     controller_id: int
     partitions: tuple[TopicPartitionMetadata, ...]
     topic_ids: Mapping[str, uuid.UUID | None] = {}
+    topic_errors: Mapping[str, ErrorCode] = {}  # of topics without partitions here
 
 
 class InitProducerIdRequest(NamedTuple):

@@ -29,6 +29,7 @@ from replication.network.requests import (
     Respond,
     Send,
 )
+from replication.network.security.tls import TlsTransportLayer
 from replication.network.server import NetworkServer
 from replication.security.credentials import Credentials, UserCredentials
 
@@ -49,12 +50,16 @@ __all__ = [
     "Respond",
     "SecurityProtocol",
     "Send",
+    "TlsTransportLayer",
     "UserCredentials",
     "check_ports",
+    "framing",
     "metrics",
     "parse_addresses",
     "parse_listeners",
     "parse_protocol_map",
     "requests",
+    "transport_layer",
+    "wakeup",
     "with_inter_broker",
 ]

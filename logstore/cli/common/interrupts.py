@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -41,12 +43,25 @@ class Interrupts:
         if self.pending:
             raise KeyboardInterrupt
 
-    def read1(self, stream: Any, size: int) -> bytes:
-        """Call ``stream.read1(size)``, which an interrupt ends."""
+    @contextmanager
+    def ending_waits(self) -> Iterator[None]:
+        """Let an interrupt end what is called inside at once."""
         self._waiting = True
         try:
             self.check()
-            data: bytes = stream.read1(size)
-            return data
+            yield
         finally:
             self._waiting = False
+
+
+class InterruptibleInput:
+    """A binary input whose reads Ctrl-C ends at once."""
+
+    def __init__(self, stream: Any, interrupts: Interrupts) -> None:
+        self._stream, self._interrupts = stream, interrupts
+        self.fileno = stream.fileno
+
+    def read1(self, size: int) -> bytes:
+        with self._interrupts.ending_waits():
+            data: bytes = self._stream.read1(size)
+            return data

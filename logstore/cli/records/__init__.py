@@ -1,7 +1,19 @@
-"""Records on their way between a log and a pipe or a file: for read, append, export and import.
+"""Records on their way between a log and a pipe or a file: for read, append, export and import, and
+those of a running cluster.
 
 Begin with ``reading``, which needs no lock, and ``loading``, which writes. ``format`` and
-``input`` turn records into text and back, ``columns`` and ``files`` into rows of a file.
+``input`` turn records into text and back, ``columns`` and ``files`` into rows of a file;
+``output`` and ``batching`` write them.
 """
 
-__all__ = ["columns", "files", "format", "input", "loading", "positions", "reading"]
+__all__ = [
+    "batching",
+    "columns",
+    "files",
+    "format",
+    "input",
+    "loading",
+    "output",
+    "positions",
+    "reading",
+]

@@ -32,10 +32,10 @@ class BadTemplateError(ValueError):
     """A template names a field that does not exist, or ends in the middle of one."""
 
 
-def encoded(data: bytes | None, encoding: Encoding) -> bytes:
+def encoded(data: bytes | None, encoding: Encoding, null: bytes = NULL) -> bytes:
     """The encoded bytes; ``null`` for None. With UTF-8, unprintable bytes are escaped."""
     if data is None:
-        return NULL
+        return null
     match encoding:
         case Encoding.RAW:
             return data
@@ -63,20 +63,31 @@ def in_json(data: bytes | None, encoding: Encoding) -> Any:
             return base64.b64encode(data).decode("ascii")
 
 
+def _size(data: bytes | None) -> int:
+    return -1 if data is None else len(data)
+
+
 def _length(data: bytes | None) -> bytes:
-    return b"-1" if data is None else b"%d" % len(data)
+    return b"%d" % _size(data)
 
 
-def _fields(encoding: Encoding) -> dict[str, Part]:
+def _fields(encoding: Encoding, null: bytes) -> dict[str, Part]:
     def headers(record: Record, _: TopicPartition) -> bytes:
-        named = ((name.encode("utf-8", "surrogateescape"), value) for name, value in record.headers)
-        return b",".join(encoded(n, shown) + b"=" + encoded(v, encoding) for n, v in named)
+        return b",".join(
+            encoded(name.encode("utf-8", "surrogateescape"), shown)
+            + b"="
+            + encoded(value, encoding, named_null)
+            for name, value in record.headers
+        )
+
+    named_null = null or b"NULL"  # as kcat's: a header is told from an empty one
 
     shown = Encoding.RAW if encoding is Encoding.RAW else Encoding.UTF8  # names are text
     return {
-        "s": lambda record, _: encoded(record.value, encoding),
+        "s": lambda record, _: encoded(record.value, encoding, null),
         "S": lambda record, _: _length(record.value),
-        "k": lambda record, _: encoded(record.key, encoding),
+        "R": lambda record, _: _size(record.value).to_bytes(4, signed=True),
+        "k": lambda record, _: encoded(record.key, encoding, null),
         "K": lambda record, _: _length(record.key),
         "h": headers,
         "t": lambda _, tp: encoded(tp.topic.encode("utf-8", "surrogateescape"), shown),
@@ -86,7 +97,9 @@ def _fields(encoding: Encoding) -> dict[str, Part]:
     }
 
 
-def template(text: str, encoding: Encoding) -> Callable[[Record, TopicPartition], bytes]:
+def template(
+    text: str, encoding: Encoding, null: bytes = NULL
+) -> Callable[[Record, TopicPartition], bytes]:
     """Compile a template in the style of kcat to a function that formats a record.
 
     ====  ===================  ====  ===============================
@@ -94,16 +107,17 @@ def template(text: str, encoding: Encoding) -> Callable[[Record, TopicPartition]
     %k    key                  %K    its length, −1 of null
     %h    headers, ``a=b,c=d`` %T    timestamp in milliseconds
     %t    topic                %p    partition
-    %o    offset               %%    a percent sign
+    %o    offset               %R    %S in 4 bytes, big endian
+    %%    a percent sign
     ====  ===================  ====  ===============================
 
     ``\\n``, ``\\r``, ``\\t``, ``\\0``, ``\\e``, ``\\xHH`` and ``\\\\`` are escapes. A null is
-    written ``null``.
+    written as ``null`` says.
 
     Raises:
         BadTemplateError: another letter follows a percent sign or a backslash.
     """
-    known = _fields(encoding)
+    known = _fields(encoding, null)
     parts: list[Part] = []
     for match in _PIECE.finditer(text):
         field, code, escape, literal, _ = match.groups()
@@ -125,3 +139,13 @@ def template(text: str, encoding: Encoding) -> Callable[[Record, TopicPartition]
 
 def _constant(data: bytes) -> Part:
     return lambda record, tp: data
+
+
+def unescaped(text: str) -> bytes:
+    """The bytes of a delimiter, with the escapes of a template.
+
+    Raises:
+        BadTemplateError: another letter follows a backslash.
+    """
+    whole = template(text.replace("%", "%%"), Encoding.RAW)
+    return whole(Record(0, 0, None, None), TopicPartition("", 0))

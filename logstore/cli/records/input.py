@@ -1,4 +1,4 @@
-"""Records from lines on stdin, as values or as JSON, for ``logstore append``."""
+"""Records from lines on stdin, as values or as JSON."""
 
 from __future__ import annotations
 
@@ -28,10 +28,27 @@ class Parsed(NamedTuple):
     headers: tuple[Header, ...] = ()
 
 
-def records_as_they_come(
-    stream: Any, as_json: bool, separator: bytes | None
-) -> Iterator[tuple[Parsed | None, int]]:
-    """Records with their line numbers; None when the input pauses.
+class LineForm(NamedTuple):
+    """How lines are records.
+
+    Attributes:
+        separator: ends the key of a line; None: lines have no keys.
+        delimiter: ends a line.
+        key: of lines without their own. None: a line without ``separator`` is malformed, or has
+            no key with ``may_lack_key``.
+        may_lack_key: as kcat's.
+        empty_is_null: an empty value or key is null.
+    """
+
+    separator: bytes | None = None
+    delimiter: bytes = b"\n"
+    key: bytes | None = None
+    may_lack_key: bool = False
+    empty_is_null: bool = False
+
+
+def records_as_they_come(stream: Any, form: LineForm | None) -> Iterator[tuple[Parsed | None, int]]:
+    """Records with their line numbers; None when the input pauses. Without ``form`` lines are JSON.
 
     Blank lines of JSON and control records are left out.
 
@@ -40,10 +57,10 @@ def records_as_they_come(
     """
     number = 0
     try:
-        for lines in lines_as_they_come(stream):
+        for lines in lines_as_they_come(stream, b"\n" if form is None else form.delimiter):
             for number, line in enumerate(lines, number + 1):  # noqa: B020 - goes on counting
-                if not as_json:
-                    yield parse_line(line, separator), number
+                if form is not None:
+                    yield parse_line(line, form), number
                 elif line.strip() and (record := parse_json(line)) is not None:
                     yield record, number
             if not lines:
@@ -52,17 +69,17 @@ def records_as_they_come(
         raise BadInputError(f"line {number}: {error}") from None
 
 
-def lines_as_they_come(stream: Any) -> Iterator[list[bytes]]:
-    """Lists of whole lines without their newline; an empty list when the input pauses.
+def lines_as_they_come(stream: Any, delimiter: bytes = b"\n") -> Iterator[list[bytes]]:
+    """Lists of whole lines without their delimiter; an empty list when the input pauses.
 
-    ``stream`` is buffered and binary. Bytes after the last newline are a line too.
+    ``stream`` is buffered and binary. Bytes after the last delimiter are a line too.
 
     Raises:
         BadInputError: a line is longer than 64 MiB.
     """
     rest = b""
     while data := stream.read1(_READ_BYTES):
-        *lines, rest = (rest + data).split(b"\n")
+        *lines, rest = (rest + data).split(delimiter)
         if lines:
             yield lines
         if len(rest) > _LINE_BYTES_MAX:
@@ -81,18 +98,23 @@ def _pauses(stream: Any) -> bool:
         return False
 
 
-def parse_line(line: bytes, separator: bytes | None) -> Parsed:
-    """A value, or with ``separator`` a key and a value, as Kafka's console producer takes them.
+def parse_line(line: bytes, form: LineForm) -> Parsed:
+    """A value, or with a separator a key and a value, as Kafka's console producer takes them.
 
     Raises:
         BadInputError: the line has no separator.
     """
-    if separator is None:
-        return Parsed(None, line)
-    key, found, value = line.partition(separator)
-    if not found:
-        raise BadInputError(f"no key separator {separator.decode(errors='replace')!r}")
-    return Parsed(key, value)
+    key: bytes | None = None
+    value: bytes | None = line
+    if form.separator is not None:
+        first, found, rest = line.partition(form.separator)
+        if found:
+            key, value = first, rest
+        elif form.key is None and not form.may_lack_key:
+            raise BadInputError(f"no key separator {form.separator.decode(errors='replace')!r}")
+    if form.empty_is_null:
+        key, value = key or None, value or None
+    return Parsed(form.key if key is None else key, value)
 
 
 def parse_json(line: bytes) -> Parsed | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Protocol
 
 from checkpoints.printable import printable
+from checkpoints.types import TopicPartition
 from logstore.cli.common.exits import fail
-from logstore.cli.records.reading import PartitionReader
 from logstore.format.reader import MAX_OFFSET
 
 FORMS = "OFFSET|-N|earliest|latest|@TIME"
@@ -19,7 +20,28 @@ _NUMBER = re.compile(r"-?[0-9]{1,40}")
 Note = Callable[[str], None]
 
 
-def begin(reader: PartitionReader, text: str, option: str, note: Note) -> int:
+class PartitionPlaces(Protocol):
+    """Where the offsets of one partition are."""
+
+    @property
+    def topic_partition(self) -> TopicPartition: ...
+
+    def earliest(self) -> int: ...
+
+    def latest(self) -> int:
+        """The offset of the next record."""
+        ...
+
+    def first_at(self, timestamp: int) -> int:
+        """The first offset at or after ``timestamp`` ms, or the end."""
+        ...
+
+    def last(self, count: int) -> int:
+        """The offset of the last ``count`` records, or of the first if there are fewer."""
+        ...
+
+
+def begin(reader: PartitionPlaces, text: str, option: str, note: Note) -> int:
     """The offset of ``text`` in one log, at least its first. -N means the last N records."""
     if text == "earliest":
         return reader.earliest()
@@ -36,7 +58,7 @@ def begin(reader: PartitionReader, text: str, option: str, note: Note) -> int:
     return max(number, earliest)
 
 
-def end(reader: PartitionReader, text: str | None, option: str) -> int:
+def end(reader: PartitionPlaces, text: str | None, option: str) -> int:
     """The exclusive end offset. -N leaves out the last N records, None nothing."""
     if text is None:
         return MAX_OFFSET

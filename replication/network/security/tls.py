@@ -26,7 +26,7 @@ _SHORT_NAMES = {
 
 
 class TlsTransportLayer:
-    """The server's side of a TLS connection (Kafka's ``SslTransportLayer``).
+    """One side of a TLS connection (Kafka's ``SslTransportLayer``).
 
     Files cannot leave by ``sendfile`` here: they are read and encrypted in chunks.
     """
@@ -38,14 +38,20 @@ class TlsTransportLayer:
         connected: socket.socket,
         context: ssl.SSLContext,
         on_handshake: Callable[[str | None], None],
+        server_hostname: str | None = None,
     ) -> None:
         """
         Args:
-            on_handshake: called once the handshake is over, with the name in the client's
+            on_handshake: called once the handshake is over, with the name in the other side's
                 certificate if it gave one.
+            server_hostname: of the server, on the client's side; the first ``receive_into`` begins
+                the handshake.
         """
         self.socket: ssl.SSLSocket = context.wrap_socket(
-            connected, server_side=True, do_handshake_on_connect=False
+            connected,
+            server_side=server_hostname is None,
+            do_handshake_on_connect=False,
+            server_hostname=server_hostname,
         )
         self.wants_write = False
         self._shaken = False

@@ -14,7 +14,7 @@ import pytest
 from checkpoints.types import TopicPartition
 from logstore.common.errors import ConfigError, CorruptBatchError, OffsetOutOfRangeError
 from logstore.format.header import parse_header
-from logstore.log.reading.reading import EARLIEST
+from logstore.log.reading.reading import EARLIEST, LATEST
 from replication.client import (
     Client,
     Consumer,
@@ -441,10 +441,13 @@ class TestConsumer:
         talk.consumer(offset=50, reset=None)
         talk.poll()
         talk.answer_fetch(FetchPartitionResponse(TP, ErrorCode.OFFSET_OUT_OF_RANGE))
-        bounds = tuple(
-            ListOffsetsPartitionResponse(TP, ErrorCode.NONE, -1, offset) for offset in (3, 9)
-        )
-        talk.expect(ListOffsetsRequest, lambda request: ListOffsetsResponse(bounds))
+        for asked, offset in ((EARLIEST, 3), (LATEST, 9)):  # no broker takes both in one request
+            part = ListOffsetsPartitionResponse(TP, ErrorCode.NONE, -1, offset)
+            sent = talk.expect(
+                ListOffsetsRequest, lambda _, part=part: ListOffsetsResponse((part,))
+            )
+            assert isinstance(sent.request, ListOffsetsRequest)
+            assert [each.timestamp for each in sent.request.partitions] == [asked]
         error = talk.polled[-1].error
         assert isinstance(error, OffsetOutOfRangeError)
         assert (error.offset, error.start, error.end) == (50, 3, 9)

@@ -1,0 +1,97 @@
+"""Records collected by partition into batches, for what writes them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from checkpoints.printable import printable
+from logstore.cli.common.exits import fail
+from logstore.cli.records.input import Parsed
+from logstore.common.partitioner import partitioner
+from logstore.common.types import Header
+
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+_BATCH_BYTES = 1_000_000  # below max.message.bytes, 1 MiB
+_RECORD_OVERHEAD = 32  # an upper bound for the lengths and deltas of a record
+
+
+@dataclass(slots=True)
+class LinesBatch:
+    records: list[Parsed] = field(default_factory=list)
+    size: int = 0
+    first_line: int = 0
+    last_line: int = 0
+
+    @property
+    def span(self) -> str:
+        """The lines that it comes from."""
+        if self.last_line > self.first_line:
+            return f"lines {self.first_line} to {self.last_line}"
+        return f"line {self.first_line}"
+
+
+class Batcher:
+    """Gives each record to a partition by its key, as Kafka's producers do. Those without one stay
+    together for a batch.
+
+    Args:
+        batch_records: records a batch, at most.
+        headers: of every record, before its own.
+        on_batch: called with the number of a partition and its batch when that is full, and at
+            ``flush``.
+    """
+
+    def __init__(
+        self,
+        partition_count: int,
+        batch_records: int,
+        headers: tuple[Header, ...],
+        on_batch: Callable[[int, LinesBatch], None],
+    ) -> None:
+        self._pending = [LinesBatch() for _ in range(partition_count)]
+        self._spread = partitioner("murmur2")
+        self._headers, self._batch_records, self._on_batch = headers, batch_records, on_batch
+
+    def add(self, record: Parsed, line: int) -> None:
+        if self._headers:
+            record = record._replace(headers=(*self._headers, *record.headers))
+        at = self._spread.partition(record.key, len(self._pending))
+        size = _RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
+        for name, value in record.headers:
+            size += _RECORD_OVERHEAD + 4 * len(name) + len(value or b"")
+        if self._pending[at].records and self._pending[at].size + size > _BATCH_BYTES:
+            self._take(at)
+            at = self._spread.partition(record.key, len(self._pending))
+        pending = self._pending[at]
+        pending.records.append(record)
+        pending.size += size
+        pending.first_line, pending.last_line = pending.first_line or line, line
+        if len(pending.records) >= self._batch_records:
+            self._take(at)
+
+    def flush(self) -> None:
+        """Give away what is there."""
+        for at, pending in enumerate(self._pending):
+            if pending.records:
+                self._take(at)
+
+    def _take(self, at: int) -> None:
+        batch, self._pending[at] = self._pending[at], LinesBatch()
+        self._on_batch(at, batch)
+        if any(record.key is None for record in batch.records):
+            self._spread.on_new_batch()
+
+
+def parse_headers(texts: tuple[str, ...], option: str) -> tuple[Header, ...]:
+    """``NAME=VALUE`` as headers; without = the value is null."""
+    headers: list[Header] = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            fail(f"{option} {printable(text)}: the name is not Unicode")
+        headers.append((name, os.fsencode(value) if equals else None))
+    return tuple(headers)

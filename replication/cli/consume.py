@@ -1,0 +1,238 @@
+"""``logstore consume``: records of topics of a running cluster, to stdout."""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+import click
+
+from checkpoints.printable import printable
+from checkpoints.types import TopicPartition
+from logstore import terminal
+from logstore.cli.common.exits import EXIT_FINDINGS, fail
+from logstore.cli.common.numbers import COUNT, PARTITION
+from logstore.cli.records import positions as _positions
+from logstore.cli.records.format import Encoding
+from logstore.cli.records.output import RecordOutput, output
+from logstore.format.reader import MAX_OFFSET
+from replication.cli.connection import client_options
+from replication.cli.produce import delimiter_of, partitions_of
+
+if TYPE_CHECKING:
+    from replication.client import Client, Consumer
+    from replication.security.config import ClientProperties
+
+POLL_MS = 500
+_WORDS = {"beginning": "earliest", "end": "latest"}
+_FORMS = "beginning|end|OFFSET|-N|s@TIME|e@TIME"
+_LEVELS = ("read_uncommitted", "read_committed")
+
+
+@click.command(short_help="Print the records of topics of a running cluster.")
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC…")
+@client_options("--consumer.config", "--config", "-F")
+@click.option("-p", "--partition", type=PARTITION, metavar="N", help="Only this one; else all.")
+@click.option(
+    "-o",
+    "--offset",
+    "places",
+    multiple=True,
+    metavar=_FORMS,
+    help="Where to begin in each partition [beginning]. -N: its last N records; s@TIME: the first "
+    "record that is not older, in ms or as 2026-11-01T12:00+01:00. e@TIME: where to stop.",
+)
+@click.option("--from-beginning", is_flag=True, help="As -o beginning.")
+@click.option("-e", "--exit", "ends", is_flag=True, help="End where the partitions ended at first.")
+@click.option("-c", "--count", type=COUNT, metavar="N", help="At most N records in all.")
+@click.option(
+    "-f",
+    "--format",
+    "form",
+    default="lines",
+    metavar="lines|json|raw|TEMPLATE",
+    help=r"As of logstore read. A template is kcat's: %s value, %k key, %h headers, %t topic, "
+    r"%p partition, %o offset, %T timestamp, %S and %K lengths; \n, \t, \xHH.",
+)
+@click.option("-J", "--json", "as_json", is_flag=True, help="As --format json.")
+@click.option(
+    "--encoding",
+    type=click.Choice([*map(str, Encoding)]),
+    help="Of keys, values and headers [json: base64, else raw].",
+)
+@click.option("-K", "--key-separator", metavar="S", help="Lines: print the key, S and the value.")
+@click.option("-D", "--delimiter", default="\\n", metavar="S", help="Lines: what ends one [\\n].")
+@click.option("-Z", "--null", is_flag=True, help="Print NULL for a null, not nothing.")
+@click.option("--isolation", type=click.Choice(_LEVELS), help=f"[{_LEVELS[0]}]")
+@click.option("-u", "--unbuffered", is_flag=True, help="Write each record as it comes.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not say where a partition ends.")
+@click.pass_context
+def consume(
+    ctx: click.Context,
+    topics: tuple[str, ...],
+    client: ClientProperties,
+    partition: int | None,
+    places: tuple[str, ...],
+    from_beginning: bool,
+    ends: bool,
+    count: int | None,
+    form: str,
+    as_json: bool,
+    encoding: str | None,
+    key_separator: str | None,
+    delimiter: str,
+    null: bool,
+    isolation: str | None,
+    unbuffered: bool,
+    quiet: bool,
+) -> None:
+    """Print the records of each TOPIC of a running cluster, which may be a real Kafka. A TOPIC that
+    begins with ^ is a pattern for the names of topics that are there. No topic is made.
+
+    It goes on until interrupted, or with -e, -c or -o e@TIME to an end. Damage ends the output with
+    exit code 1. Output is written when there is a pause. On a terminal what is not printable
+    appears as an escape; to a pipe or a file every byte goes as it is.
+
+    \b
+    Example:
+      logstore consume orders -e -f '%p/%o %k: %s\\n'
+    """
+    start, end = _places(places, from_beginning, client)
+    level = isolation or client.others.get("isolation.level", _LEVELS[0]).strip().lower()
+    if level not in _LEVELS:
+        fail(f"isolation.level = {printable(level)}: give {' or '.join(_LEVELS)}")
+    out = output(
+        "json" if as_json else form,
+        None if encoding is None else Encoding(encoding),
+        None if key_separator is None else delimiter_of(key_separator, "--key-separator"),
+        count,
+        end=delimiter_of(delimiter, "--delimiter"),
+        null=b"NULL" if null else b"",
+    )
+
+    from logstore.common.errors import CorruptBatchError
+    from replication.client import Consumer
+    from replication.wire.connecting import connect_by
+
+    with connect_by(client) as connected:
+        found = _found(connected, topics, partition)
+        consumer = Consumer(
+            connected,
+            found,
+            isolation=level,
+            rack=client.others.get("client.rack", ""),
+            timeout_s=client.config.default_api_timeout_ms / 1000,
+        )
+        stops: dict[TopicPartition, int] = {}
+        for tp in found:
+            reader = _Partition(consumer, tp)
+            if end is not None or ends:
+                stops[tp] = _positions.end(reader, "latest" if end is None else end, "-o")
+                if ends:
+                    stops[tp] = min(stops[tp], reader.latest())
+            if start != "earliest":
+                consumer.seek(tp, _positions.begin(reader, start, "-o", _note))
+        try:
+            is_whole = _copy(consumer, out, stops, unbuffered)
+        except CorruptBatchError as error:
+            terminal.flush()
+            terminal.line(f"corrupt: {error}", err=True)
+            ctx.exit(EXIT_FINDINGS)
+        if ends and is_whole and not quiet:
+            terminal.flush()
+            for tp, offset in sorted(stops.items()):
+                name = printable(tp.topic)
+                text = f"% Reached end of topic {name} [{tp.partition}] at offset {offset}"
+                terminal.line(text, err=True)
+    terminal.flush()
+
+
+def _note(message: str) -> None:
+    terminal.line(f"note: {message}", err=True)
+
+
+def _places(
+    places: tuple[str, ...], from_beginning: bool, client: ClientProperties
+) -> tuple[str, str | None]:
+    """Where to begin, and where to stop, in the words of `logstore.cli.records.positions`."""
+    start, end = None, None
+    for place in places:
+        if place.startswith("e@"):
+            end = place[1:]
+            continue
+        if start is not None:
+            fail("-o is given twice")
+        start = _WORDS.get(place, place.removeprefix("s") if place.startswith("s@") else place)
+    if start is not None and from_beginning:
+        fail("-o and --from-beginning exclude each other")
+    if start is None:
+        reset = client.others.get("auto.offset.reset", "earliest").strip().lower()
+        start = "earliest" if from_beginning else _WORDS.get(reset, reset)
+    for text in (start, end):
+        _positions.check(text, "-o")
+    return start, end
+
+
+def _found(client: Client, topics: tuple[str, ...], partition: int | None) -> list[TopicPartition]:
+    names: dict[str, None] = {}
+    for topic in topics:
+        names |= dict.fromkeys(_matching(client, topic) if topic.startswith("^") else [topic])
+    return [
+        TopicPartition(name, number)
+        for name in names
+        for number in partitions_of(client, name, partition)
+    ]
+
+
+def _matching(client: Client, pattern: str) -> list[str]:
+    try:
+        wanted = re.compile(pattern)
+    except re.error as error:
+        fail(f"{printable(pattern)} is no pattern: {error}")
+    found = [name for name in client.topics() if wanted.match(name)]
+    if not found:
+        fail(f"no topic matches {printable(pattern)}")
+    return found
+
+
+class _Partition:
+    """The ends of a partition, for positions."""
+
+    def __init__(self, consumer: Consumer, tp: TopicPartition) -> None:
+        self._consumer, self.topic_partition = consumer, tp
+
+    def earliest(self) -> int:
+        return self._consumer.offset_for(self.topic_partition, -2)
+
+    def latest(self) -> int:
+        return self._consumer.offset_for(self.topic_partition, -1)
+
+    def first_at(self, timestamp: int) -> int:
+        found = self._consumer.offset_for(self.topic_partition, timestamp)
+        return self.latest() if found < 0 else found
+
+    def last(self, count: int) -> int:
+        """By offsets: those of markers, and of records that were compacted, count too."""
+        return max(self.earliest(), self.latest() - count)
+
+
+def _copy(
+    consumer: Consumer, out: RecordOutput, stops: dict[TopicPartition, int], unbuffered: bool
+) -> bool:
+    """Write records, of each partition up to where it stops. False: there were enough before."""
+    while True:
+        left = [tp for tp, stop in stops.items() if (consumer.positions[tp] or 0) < stop]
+        if stops and not left:
+            return True
+        records = consumer.poll(POLL_MS)
+        for tp, pairs in groupby(records, itemgetter(0)):
+            stop = stops.get(tp, MAX_OFFSET)
+            wanted = [record for _, record in pairs if record.offset < stop]
+            for chunk in [[each] for each in wanted] if unbuffered else [wanted]:
+                if not out.write(chunk, tp):
+                    return False
+                if unbuffered:
+                    terminal.flush()
+        terminal.flush()

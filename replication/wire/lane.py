@@ -1,0 +1,267 @@
+"""One connection to a broker, as a state machine: frames in, answers out; no socket and no clock.
+
+A lane asks which versions the broker serves, logs in if it has to, and then sends each request in
+the latest version of both sides. Answers come in the order of requests, and each has the
+correlation id of its request: anything else ends the lane, as does whatever cannot be read.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any
+
+from logstore.common.errors import LogstoreError
+from logstore.common.types import Buffer
+from logstore.common.version import __version__
+from replication.common.errors import BrokerUnavailableError
+from replication.common.messages import Request, Response
+from replication.protocol import (
+    ApiKey,
+    MalformedMessageError,
+    VersionRange,
+    decode_response,
+    encode_request,
+    parse_response_header,
+    request_header,
+    schema,
+)
+from replication.protocol import messages as wire
+from replication.security.login import LoginSteps
+from replication.wire.calls import Translation
+
+ASKING = 3  # the version of the first ApiVersions request; every broker answers, in v0 at least
+MAX_CORRELATION_ID = 2**31 - 1
+_LENGTH = struct.Struct(">i")
+
+
+class LaneError(BrokerUnavailableError):
+    """A broker cannot be spoken to; the text says what it did."""
+
+
+class LaneState(Enum):
+    CONNECTING = "connecting"  # the socket, and TLS
+    ASKING = "asking"  # for the versions that the broker serves
+    LOGGING_IN = "logging in"
+    READY = "ready"
+    CLOSED = "closed"
+
+
+class OpenCall:
+    """A request with the callback for its answer."""
+
+    __slots__ = ("correlation_id", "deadline_ms", "on_reply", "request", "translation", "version")
+
+    def __init__(
+        self,
+        request: Request,
+        translation: Translation,
+        on_reply: Callable[[Response | None], None],
+        deadline_ms: int,
+    ) -> None:
+        self.request, self.translation, self.on_reply = request, translation, on_reply
+        self.deadline_ms = deadline_ms
+        self.version = self.correlation_id = -1
+
+
+class BrokerLane:
+    """For one thread at a time. What it wants to send is in ``out``; call ``sent`` for it.
+
+    Attributes:
+        has_answered: to a request after the login, at least once.
+        calls: without an answer, in order: those that are sent, then those that wait.
+    """
+
+    def __init__(self, client_id: str, login: LoginSteps | None) -> None:
+        self.state = LaneState.CONNECTING
+        self.out: deque[Buffer] = deque()
+        self.head_offset = 0  # what is sent of the first of them
+        self.versions: Mapping[int, VersionRange] = {}
+        self.has_answered = False
+        self.calls: deque[OpenCall] = deque()
+        self._waiting: deque[OpenCall] = deque()
+        self._client_id, self._login = client_id, login
+        self._last_id = -1
+        self._asked: tuple[ApiKey, int, int] | None = None  # before READY
+        self._unanswered: deque[tuple[int, OpenCall]] = deque()  # with the end of their bytes
+        self._queued = self._sent = 0  # bytes in all
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self.calls or self._waiting or self._unanswered)
+
+    def open_calls(self) -> list[OpenCall]:
+        return [*self.calls, *(call for _, call in self._unanswered), *self._waiting]
+
+    def close(self) -> list[OpenCall]:
+        """Close the lane. Returns the requests that get no answer any more, once."""
+        self.state, left = LaneState.CLOSED, self.open_calls()
+        for queue in (self.calls, self._unanswered, self._waiting):
+            queue.clear()
+        return left
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def connected(self) -> None:
+        """The socket is there, and TLS is spoken if it has to be."""
+        self.state = LaneState.ASKING
+        request = wire.ApiVersionsRequest(
+            client_software_name="logstore", client_software_version=__version__
+        )
+        self._ask(ApiKey.API_VERSIONS, request, ASKING)
+
+    def call(self, call: OpenCall) -> None:
+        """Send a request, now or once the lane is ready.
+
+        Raises:
+            LogstoreError: this broker cannot be sent it; the lane is as it was.
+        """
+        if self.state is LaneState.READY:
+            self._send(call)
+        else:
+            self._waiting.append(call)
+
+    def _send(self, call: OpenCall) -> None:
+        translation, request = call.translation, call.request
+        call.version = self._version(translation.api_key, translation.latest_version(request))
+        message = translation.request_to(request, call.version)
+        body = encode_request(message, call.version)
+        call.correlation_id = self._write(translation.api_key, call.version, body)
+        if translation.unanswered(request) is None:
+            self.calls.append(call)
+        else:
+            self._unanswered.append((self._queued, call))
+
+    def _version(self, key: ApiKey, latest: int | None = None) -> int:
+        ours, theirs = schema.APIS[key].versions, self.versions.get(key)
+        if theirs is not None:
+            version = min(ours.last, theirs.last, ours.last if latest is None else latest)
+            if version >= max(ours.first, theirs.first):
+                return version
+        served = "nothing of it" if theirs is None else f"versions {theirs.first} to {theirs.last}"
+        raise LaneError(
+            f"{key.name} is spoken here in versions {ours.first} to {ours.last}, "
+            f"and the broker serves {served}"
+        )
+
+    def _ask(self, key: ApiKey, message: Any, version: int) -> None:
+        number = self._write(key, version, encode_request(message, version))
+        self._asked = key, version, number
+
+    def _write(self, key: ApiKey, version: int, body: bytes) -> int:
+        """The correlation id."""
+        self._last_id = 0 if self._last_id == MAX_CORRELATION_ID else self._last_id + 1
+        header = request_header(key, version, self._last_id, self._client_id)
+        frame = b"".join((_LENGTH.pack(len(header) + len(body)), header, body))
+        self.out.append(frame)
+        self._queued += len(frame)
+        return self._last_id
+
+    def sent(self, count: int) -> list[tuple[OpenCall, Response]]:
+        """``count`` bytes of ``out`` are sent. Returns requests that get no answer: done."""
+        self._sent += count
+        self.head_offset += count
+        while self.out and self.head_offset >= len(self.out[0]):
+            self.head_offset -= len(self.out.popleft())
+        done = []
+        while self._unanswered and self._unanswered[0][0] <= self._sent:
+            _, call = self._unanswered.popleft()
+            response = call.translation.unanswered(call.request)
+            assert response is not None
+            done.append((call, response))
+        return done
+
+    # -- answers -------------------------------------------------------------------------------
+
+    def received(self, frame: memoryview) -> tuple[OpenCall, Response] | None:
+        """Take an answer. Returns its request with it, unless the lane itself has asked.
+
+        Raises:
+            LogstoreError: the answer is none, or the broker refuses. Close the lane.
+        """
+        if self.state is not LaneState.READY:
+            self._prepare(frame)
+            return None
+        if not self.calls:
+            raise LaneError("it answers what was not asked")
+        call = self.calls[0]
+        key = call.translation.api_key
+        body = _body(frame, key, call.version, call.correlation_id)
+        message = decode_response(key, call.version, body)
+        response = call.translation.response_from(call.request, message, call.version)
+        self.calls.popleft()
+        self.has_answered = True
+        return call, response
+
+    def _prepare(self, frame: memoryview) -> None:
+        """Take an answer before the lane is ready, and ask on."""
+        if self._asked is None:
+            raise LaneError("it speaks before it was asked")
+        key, version, number = self._asked
+        body = _body(frame, key, version, number)
+        if self.state is LaneState.ASKING:
+            self.versions = _versions_in(body)
+            self.state = LaneState.LOGGING_IN
+            message = None
+        else:
+            message = decode_response(key, version, body)
+        self._asked = None
+        if self._login is not None:
+            try:
+                key, request = self._login.send(message)
+            except StopIteration:
+                self._login = None
+            else:
+                self._ask(key, request, self._version(key))
+                return
+        self.state = LaneState.READY
+
+    def release(self) -> list[tuple[OpenCall, LogstoreError]]:
+        """Send what has waited for READY. Returns those that this broker cannot be sent."""
+        failed = []
+        while self._waiting and self.state is LaneState.READY:
+            call = self._waiting.popleft()
+            try:
+                self._send(call)
+            except LogstoreError as error:
+                failed.append((call, error))
+        return failed
+
+    def why_closed(self) -> str:
+        """What it may mean that the broker closed the connection now."""
+        if self.state is LaneState.CONNECTING:
+            return "it ends the TLS handshake: does it take this security.protocol?"
+        if self.state is LaneState.ASKING:
+            return "it closed the connection at once: it may expect TLS (security.protocol=SSL)"
+        if self.state is LaneState.LOGGING_IN:
+            return "it closed the connection during the login"
+        if not self.has_answered:
+            return (
+                "it closed the connection at the first request: it may expect a login "
+                "(security.protocol, sasl.mechanism)"
+            )
+        return "it closed the connection"
+
+
+def _body(frame: memoryview, key: ApiKey, version: int, number: int) -> memoryview:
+    answered, start = parse_response_header(frame, key, version)
+    if answered != number:
+        raise LaneError(f"it answers request {answered}, not {number}")
+    return frame[start:]
+
+
+def _versions_in(body: memoryview) -> dict[int, VersionRange]:
+    """A broker that does not know the version of the question answers in version 0 (W-11)."""
+    try:
+        answer = decode_response(ApiKey.API_VERSIONS, ASKING, body)
+    except MalformedMessageError:
+        answer = decode_response(ApiKey.API_VERSIONS, 0, body)
+        if answer.api_keys:
+            answer = answer._replace(error_code=0)
+    if answer.error_code:
+        raise LaneError(f"it answers ApiVersions with error {answer.error_code}")
+    return {
+        each.api_key: VersionRange(each.min_version, each.max_version) for each in answer.api_keys
+    }

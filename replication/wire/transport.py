@@ -1,0 +1,482 @@
+"""``TcpTransport``: the requests of a client go to brokers over TCP, and over TLS.
+
+One thread does the I/O of all connections. A broker's address is looked up at each connect. A
+broker that cannot be reached is left alone for a pause that grows with its failures; requests to it
+fail at once meanwhile, and their senders know when to try again.
+
+Requests to one broker share a connection, in order. A fetch that waits for records would hold up
+what comes behind it, so each fetch that is under way has a connection of its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import select
+import socket
+import ssl
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple
+
+from checkpoints.loggers import get_logger
+from logstore.common.clock import Clock, SystemClock
+from logstore.common.errors import LogstoreError
+from replication.common.errors import SaslAuthenticationError
+from replication.common.messages import FetchRequest, MetadataResponse, Request, Response
+from replication.common.retrying import Backoff
+from replication.common.transport import DEFAULT_TIMEOUT_MS, OnReply
+from replication.network import TlsTransportLayer, framing, wakeup
+from replication.network.transport_layer import PlaintextTransportLayer, TransportLayer
+from replication.security.login import LoginSteps
+from replication.wire.calls import TRANSLATIONS
+from replication.wire.lane import BrokerLane, LaneError, LaneState, OpenCall
+
+logger = get_logger(__name__)
+
+SETUP_TIMEOUT_MS = 10_000  # Kafka's socket.connection.setup.timeout.ms
+IDLE_MS = 540_000  # Kafka's connections.max.idle.ms of clients, a minute below that of brokers
+RECONNECT = Backoff(50, 1000)  # Kafka's reconnect.backoff.ms, reconnect.backoff.max.ms
+MAX_RESPONSE_BYTES = 100 << 20
+MAX_FETCH_LANES = 16  # to one broker; further fetches queue behind these
+FIRST_BOOTSTRAP_ID = -1000  # downwards: stands for an address whose broker id is not known
+_TLS_ALERT = 0x1503  # how a TLS server's refusal of something else begins
+_READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
+
+
+class ClusterAccess(NamedTuple):
+    """How to speak to the brokers of a cluster.
+
+    Attributes:
+        servers: host and port of some brokers, which name the others.
+        context: for TLS; None speaks in the open.
+        login: begins the login of one connection; None for none.
+    """
+
+    servers: Sequence[tuple[str, int]]
+    client_id: str = "logstore"
+    context: ssl.SSLContext | None = None
+    login: Callable[[], LoginSteps] | None = None
+    setup_timeout_ms: int = SETUP_TIMEOUT_MS
+
+
+class _Node:
+    """A broker, or an address that was given for one."""
+
+    def __init__(self, node_id: int, host: str, port: int) -> None:
+        self.id, self.host, self.port = node_id, host, port
+        self.lanes: list[_Channel] = []
+        self.failures = self.retry_at_ms = 0
+        self.reason: LogstoreError | None = None  # of the last failure
+
+    @property
+    def address(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+class _Channel:
+    """A lane and its socket."""
+
+    def __init__(self, node: _Node, lane: BrokerLane, for_fetch: bool, now_ms: int) -> None:
+        self.node, self.lane, self.for_fetch = node, lane, for_fetch
+        self.addresses: deque[tuple[Any, ...]] = deque()
+        self.sock: socket.socket | None = None
+        self.layer: TransportLayer | None = None
+        self.reader = framing.FrameReader(MAX_RESPONSE_BYTES)
+        self.interest = -1  # what epoll watches for
+        self.setup_by_ms = self.used_ms = now_ms
+
+
+class TcpTransport:
+    """A `Transport` of a client.
+
+    Call ``close`` at the end. ``on_reply`` is called on the thread of the transport.
+    """
+
+    def __init__(self, access: ClusterAccess, clock: Clock | None = None) -> None:
+        self._access = access
+        self._clock = clock or SystemClock()
+        self._random = random.Random()
+        self._bootstrap = [
+            _Node(FIRST_BOOTSTRAP_ID - at, host, port)
+            for at, (host, port) in enumerate(access.servers)
+        ]
+        self._nodes = {node.id: node for node in self._bootstrap}
+        self._known: list[int] = []  # of the last metadata
+        self._channels: dict[int, _Channel] = {}  # by descriptor
+        self._opening: set[_Channel] = set()
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._due_ms: int | None = None  # of the first deadline, or earlier
+        self._shared = memoryview(bytearray(framing.SHARED_BYTES))
+        self._closing = False
+        self._epoll = select.epoll()
+        self._wakeup = wakeup.Wakeup(self._epoll)
+        self._sleeping = False
+        self._thread = threading.Thread(target=self._run, name="client-io", daemon=True)
+        self._thread.start()
+
+    # -- from any thread -----------------------------------------------------------------------
+
+    def send(
+        self,
+        broker_id: int,
+        request: Request,
+        on_reply: OnReply,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    ) -> None:
+        call = OpenCall(request, TRANSLATIONS[type(request)], on_reply, self._now_ms() + timeout_ms)
+        self._post(partial(self._send, broker_id, call))
+
+    def brokers(self) -> list[int]:
+        """Those that may be asked for metadata: the known ones, and if none of them can be reached
+        also the addresses that were given, because all brokers may have moved."""
+        now_ms = self._now_ms()
+        nodes = [self._nodes[each] for each in self._known]
+        reachable = [node.id for node in nodes if not node.failures or node.retry_at_ms <= now_ms]
+        if any(not node.failures for node in nodes):
+            return reachable
+        return [*reachable, *(node.id for node in self._bootstrap)]
+
+    def address_of(self, broker_id: int) -> str:
+        node = self._nodes.get(broker_id)
+        return f"broker {broker_id}" if node is None else node.address
+
+    def failures(self) -> list[LogstoreError]:
+        """Why brokers cannot be reached now."""
+        return [node.reason for node in [*self._nodes.values()] if node.reason is not None]
+
+    def close(self) -> None:
+        """Close all connections. What waits for an answer gets none. Idempotent."""
+        self._closing = True
+        self._post(_nothing)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def wake(self) -> None:
+        """Look at the clock again. For tests, which move it by hand."""
+        self._post(self._expire)
+
+    def _now_ms(self) -> int:
+        return self._clock.monotonic_ns() // 1_000_000
+
+    def _post(self, task: Callable[[], None]) -> None:
+        self._inbox.append(task)
+        if self._sleeping:
+            self._sleeping = False
+            self._wakeup.set()
+
+    # -- the loop ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                self._turn()
+        except BaseException:
+            logger.exception("the network thread of a client failed")
+            raise
+        finally:
+            for channel in [*self._channels.values(), *self._opening]:
+                self._shut(channel)
+            self._wakeup.close()
+            self._epoll.close()
+
+    def _turn(self) -> None:
+        self._sleeping = True
+        # The flag is set before the inbox is looked at, so any later post wakes the poll.
+        timeout_s = -1.0
+        if self._inbox:
+            timeout_s = 0
+        elif self._due_ms is not None:
+            timeout_s = max(0, self._due_ms - self._now_ms()) / 1000
+        events = self._epoll.poll(timeout_s)
+        self._sleeping = False
+        for descriptor, event in events:
+            if descriptor == self._wakeup.descriptor:
+                self._wakeup.clear()
+            elif (channel := self._channels.get(descriptor)) is not None:
+                self._guarded(channel, partial(self._io, channel, event))
+        while self._inbox:
+            self._inbox.popleft()()
+        if self._due_ms is not None and self._due_ms <= self._now_ms():
+            self._expire()
+
+    def _guarded(self, channel: _Channel, step: Callable[[], None]) -> None:
+        """Run a step of one connection. Its failure closes it and no other."""
+        try:
+            step()
+        except (OSError, LogstoreError) as error:
+            self._lose(channel, error)
+        except Exception as error:  # an error of ours: the other connections go on
+            logger.exception("a connection to %s failed", channel.node.address)
+            self._lose(channel, error)
+
+    def _due(self, at_ms: int) -> None:
+        if self._due_ms is None or at_ms < self._due_ms:
+            self._due_ms = at_ms
+
+    def _expire(self) -> None:
+        """Give up what took too long, and close what nobody uses."""
+        now_ms, self._due_ms = self._now_ms(), None
+        for channel in [*self._channels.values(), *self._opening]:
+            lane = channel.lane
+            deadlines = [call.deadline_ms for call in lane.open_calls()]
+            is_ready = lane.state is LaneState.READY
+            if not is_ready:
+                deadlines.append(channel.setup_by_ms)
+            idle_at_ms = channel.used_ms + IDLE_MS
+            if deadlines and min(deadlines) <= now_ms:
+                # An answer that comes later must not be taken for another's.
+                what = "does not answer in time" if is_ready else "cannot be reached in time"
+                self._lose(channel, LaneError(f"it {what}"))
+            elif lane.is_idle and idle_at_ms <= now_ms:
+                self._shut(channel)
+            else:
+                self._due(min([*deadlines, idle_at_ms] if lane.is_idle else deadlines))
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def _send(self, broker_id: int, call: OpenCall) -> None:
+        node, now_ms = self._nodes.get(broker_id), self._now_ms()
+        if node is None or (node.failures and now_ms < node.retry_at_ms):
+            _answer(call, None)
+            return
+        channel = self._channel_for(node, isinstance(call.request, FetchRequest), now_ms)
+        self._due(call.deadline_ms)
+        channel.used_ms = now_ms
+        try:
+            channel.lane.call(call)
+        except LogstoreError as error:  # this request cannot be sent to this broker
+            self._refuse(node, call, error)
+            return
+        if channel.lane.state is LaneState.READY:
+            self._guarded(channel, lambda: self._flush(channel))
+
+    def _refuse(self, node: _Node, call: OpenCall, error: LogstoreError) -> None:
+        node.reason = error
+        logger.warning("%s cannot be asked: %s", node.address, error)
+        _answer(call, None)
+
+    def _channel_for(self, node: _Node, for_fetch: bool, now_ms: int) -> _Channel:
+        fitting = [each for each in node.lanes if each.for_fetch == for_fetch]
+        idle = [each for each in fitting if each.lane.is_idle]
+        if idle or len(fitting) >= (MAX_FETCH_LANES if for_fetch else 1):
+            return min(idle or fitting, key=lambda each: len(each.lane.calls))
+        login = self._access.login
+        lane = BrokerLane(self._access.client_id, None if login is None else login())
+        channel = _Channel(node, lane, for_fetch, now_ms)
+        channel.setup_by_ms += self._access.setup_timeout_ms
+        node.lanes.append(channel)
+        self._opening.add(channel)
+        self._due(channel.setup_by_ms)
+        self._look_up(channel)
+        return channel
+
+    def _look_up(self, channel: _Channel) -> None:
+        """Find the addresses of a name, on a thread of its own where that may take long."""
+        node = channel.node
+
+        def look_up(flags: int = 0) -> None:
+            found: Any
+            try:
+                found = socket.getaddrinfo(
+                    node.host, node.port, type=socket.SOCK_STREAM, flags=flags
+                )
+            except (OSError, UnicodeError) as error:  # the latter for a..b, which is no name
+                if flags:
+                    raise
+                found = error
+            self._post(lambda: self._looked_up(channel, found))
+
+        try:
+            look_up(socket.AI_NUMERICHOST)
+        except (OSError, UnicodeError):
+            threading.Thread(target=look_up, name="client-dns", daemon=True).start()
+
+    def _looked_up(self, channel: _Channel, found: Any) -> None:
+        if channel not in self._opening:
+            return  # given up meanwhile
+        if isinstance(found, Exception):
+            text = found.strerror if isinstance(found, OSError) else str(found)
+            self._lose(channel, LaneError(f"the name cannot be found: {text}"))
+            return
+        channel.addresses = deque(found)
+        self._guarded(channel, lambda: self._connect(channel))
+
+    def _connect(self, channel: _Channel) -> None:
+        """Begin to connect to the next address."""
+        family, kind, protocol, _, address = channel.addresses.popleft()
+        sock = channel.sock = socket.socket(family, kind, protocol)
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        code = sock.connect_ex(address)
+        if code not in (0, errno.EINPROGRESS):
+            self._next_address(channel, code)
+            return
+        self._channels[sock.fileno()] = channel
+        self._watch(channel, _WRITE)
+
+    def _next_address(self, channel: _Channel, code: int) -> None:
+        self._unwatch(channel)
+        if not channel.addresses:
+            raise OSError(code, os.strerror(code))
+        self._connect(channel)
+
+    # -- one connection ------------------------------------------------------------------------
+
+    def _io(self, channel: _Channel, event: int) -> None:
+        if channel.layer is None:
+            assert channel.sock is not None
+            code = channel.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                self._next_address(channel, code)
+                return
+            self._opening.discard(channel)
+            self._begin(channel)
+        elif event & ~_WRITE or channel.layer.wants_write:
+            self._receive(channel)
+        self._flush(channel)
+
+    def _begin(self, channel: _Channel) -> None:
+        """Speak over a socket that is connected."""
+        context, sock, lane = self._access.context, channel.sock, channel.lane
+        assert sock is not None
+        if context is None:
+            channel.layer = PlaintextTransportLayer(sock)
+            lane.connected()
+            return
+        # The certificate has to be for the name that was asked for.
+        name = channel.node.host
+        channel.layer = TlsTransportLayer(sock, context, lambda _: lane.connected(), name)
+        channel.sock = channel.layer.socket
+        self._receive(channel)
+
+    def _receive(self, channel: _Channel) -> None:
+        layer, reader = channel.layer, channel.reader
+        assert layer is not None
+        while True:
+            count = layer.receive_into(reader.window(self._shared))
+            reader.received(count or 0)
+            if count == 0:
+                raise LaneError(channel.lane.why_closed())
+            if reader.announced_size >> 16 == _TLS_ALERT and not channel.lane.versions:
+                raise LaneError("it answers in TLS: security.protocol is to be SSL or SASL_SSL")
+            while (frame := reader.next_frame()) is not None:
+                self._take(channel, frame)
+            if reader.large_header() is not None:
+                reader.begin_large()
+            if reader.growth:
+                reader.grow()
+            if not layer.has_buffered:
+                return
+
+    def _take(self, channel: _Channel, frame: memoryview) -> None:
+        lane, node = channel.lane, channel.node
+        answered = lane.received(frame)
+        channel.used_ms = self._now_ms()
+        if answered is None:
+            if lane.state is LaneState.READY:
+                node.failures, node.reason = 0, None
+                for call, error in lane.release():
+                    self._refuse(node, call, error)
+            return
+        call, response = answered
+        if isinstance(response, MetadataResponse):
+            self._learn(response)
+        _answer(call, response)
+
+    def _flush(self, channel: _Channel) -> None:
+        """Send what fits into the socket, and watch for what is needed next."""
+        layer, lane = channel.layer, channel.lane
+        assert layer is not None
+        while lane.out:
+            count = layer.send(lane.out, lane.head_offset)
+            if count is None:
+                break
+            for call, response in lane.sent(count):
+                _answer(call, response)
+        if lane.is_idle:
+            self._due(channel.used_ms + IDLE_MS)
+        self._watch(channel, _READ | _WRITE if lane.out or layer.wants_write else _READ)
+
+    def _watch(self, channel: _Channel, interest: int) -> None:
+        if interest != channel.interest:
+            sock = channel.sock
+            assert sock is not None
+            change = self._epoll.register if channel.interest == -1 else self._epoll.modify
+            change(sock.fileno(), interest)
+            channel.interest = interest
+
+    def _unwatch(self, channel: _Channel) -> None:
+        """Close the socket."""
+        sock, layer, channel.sock, channel.layer = channel.sock, channel.layer, None, None
+        if sock is None:
+            return
+        self._channels.pop(sock.fileno(), None)
+        channel.interest = -1
+        with suppress(OSError):
+            (layer or sock).close()
+
+    def _shut(self, channel: _Channel) -> list[OpenCall]:
+        """Close a connection. Returns the requests without an answer."""
+        self._opening.discard(channel)
+        self._unwatch(channel)
+        if channel in channel.node.lanes:
+            channel.node.lanes.remove(channel)
+        return channel.lane.close()
+
+    def _lose(self, channel: _Channel, error: Exception) -> None:
+        """Close a connection that failed. If nothing was under way, its broker only tidied up."""
+        node, lane = channel.node, channel.lane
+        was_idle = lane.state is LaneState.READY and lane.is_idle
+        if isinstance(error, ConnectionResetError | BrokenPipeError):
+            error = LaneError(lane.why_closed())
+        calls = self._shut(channel)
+        if not was_idle:
+            node.failures += 1
+            pause_ms = RECONNECT.delay_ms(node.failures, self._random)
+            node.retry_at_ms = self._now_ms() + max(1, int(pause_ms))
+            node.reason = _described(node, error)
+            logger.debug("%s", node.reason)
+        for call in calls:
+            _answer(call, None)
+
+    def _learn(self, found: MetadataResponse) -> None:
+        """Take the addresses of brokers. Connections to earlier ones end when they are idle."""
+        if not found.brokers:
+            return
+        for registration, _ in found.brokers:
+            node = self._nodes.get(registration.broker_id)
+            address = registration.host, registration.port
+            if node is None or (node.host, node.port) != address:
+                self._nodes[registration.broker_id] = _Node(registration.broker_id, *address)
+        self._known = [registration.broker_id for registration, _ in found.brokers]
+
+
+def _nothing() -> None:
+    pass
+
+
+def _answer(call: OpenCall, response: Response | None) -> None:
+    try:
+        call.on_reply(response)
+    except Exception:
+        logger.exception("a client failed over an answer")
+
+
+def _described(node: _Node, error: Exception) -> LogstoreError:
+    """The error with the address in front; that of a login keeps its class."""
+    text, cause = str(error), error.__cause__ or error
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        text = f"its certificate is not accepted: {cause.verify_message}"
+    elif isinstance(cause, ssl.SSLError):
+        text = f"{cause.strerror}: does it take this security.protocol?"
+    elif isinstance(cause, OSError):
+        text = cause.strerror or text
+    kind = SaslAuthenticationError if isinstance(error, SaslAuthenticationError) else LaneError
+    return kind(f"{node.address}: {text}")
