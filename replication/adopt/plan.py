@@ -1,0 +1,353 @@
+"""From what was found to a cluster of its own: which topics it has, who leads what, and above which
+epochs it has to begin. Pure.
+
+Nothing is taken for whole that may be a part. A partition without a log here, or whose in-sync
+replicas are elsewhere, is offline; so is nothing served that the metadata does not know.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from checkpoints.types import TopicPartition
+from logstore.common.config import LogConfig
+from logstore.common.errors import ConfigError
+from replication.adopt.found import FoundBroker, FoundLog
+from replication.adopt.report import Adoption, Note
+from replication.common.errors import ResponseError
+from replication.common.internal_topics import (
+    GROUP_METADATA,
+    INTERNAL_TOPICS,
+    TRANSACTION_STATE,
+    masked_partition_for,
+    partition_for,
+)
+from replication.common.state import (
+    MAX_EPOCH,
+    MAX_EPOCH_OF_A_LOG,
+    NO_LEADER,
+    PartitionRegistration,
+    TopicAssignment,
+)
+from replication.common.topic_configs import check_topic_config
+
+if TYPE_CHECKING:
+    from replication.adopt.cluster_metadata import ClusterImage, PartitionImage
+
+MAX_GAPS = 10_000  # a folder may claim any number; partitions that nobody has cost memory, too
+FOR_EVER = {"retention.ms": "-1", "retention.bytes": "-1"}
+RETENTION = "retention.ms"
+
+Logs = Mapping[TopicPartition, Mapping[int, FoundLog]]
+"""The logs of each partition, by broker."""
+
+
+class AdoptedCluster(NamedTuple):
+    """All that the tree of the new cluster needs.
+
+    Attributes:
+        states: of every partition of ``topics``.
+        masked: internal topics whose keys have the places of our earlier versions (W-100).
+        broker_epoch: no broker was registered in a later one.
+        producer_id: the largest that anybody had; −1 without any.
+    """
+
+    cluster_id: str
+    brokers: Mapping[int, tuple[str, ...]]
+    topics: Mapping[str, TopicAssignment]
+    states: Mapping[TopicPartition, PartitionRegistration]
+    masked: frozenset[str]
+    broker_epoch: int
+    producer_id: int
+    report: Adoption
+
+
+class _Identity(NamedTuple):
+    """What is known of a topic before its logs are looked at."""
+
+    topic_id: uuid.UUID
+    config: Mapping[str, str]
+    partitions: Mapping[int, PartitionImage | None]
+
+
+def plan(
+    cluster_id: str,
+    brokers: Mapping[int, FoundBroker],
+    image: ClusterImage | None,
+    *,
+    pins_retention: bool = True,
+    notes: Sequence[Note] = (),
+) -> AdoptedCluster:
+    """The cluster that these log directories are.
+
+    Args:
+        image: what the controllers of the cluster decided, if that is among the directories.
+        pins_retention: a topic whose retention is not known keeps everything.
+        notes: of the search, before those of the plan.
+    """
+    planner = _Planner(cluster_id, brokers, image, pins_retention)
+    topics: dict[str, TopicAssignment] = {}
+    states: dict[TopicPartition, PartitionRegistration] = {}
+    for name, identity in planner.identities().items():
+        own = planner.states(name, identity)
+        states |= own
+        replicas = {tp.partition: state.replicas for tp, state in own.items()}
+        topics[name] = TopicAssignment(identity.topic_id, replicas, identity.config)
+    masked = frozenset(name for name in sorted(INTERNAL_TOPICS & topics.keys()) if planner.is_masked(name, topics))
+    report = planner.report(topics, states, notes)
+    largest = [found.producer_id for found in brokers.values()]
+    if image is not None:
+        largest.append(image.next_producer_id - 1)
+    return AdoptedCluster(
+        cluster_id,
+        {broker_id: found.directories for broker_id, found in brokers.items()},
+        topics,
+        states,
+        masked,
+        max((found.broker_epoch for found in brokers.values()), default=-1),
+        max(largest),
+        report,
+    )
+
+
+class _Planner:
+    def __init__(
+        self,
+        cluster_id: str,
+        brokers: Mapping[int, FoundBroker],
+        image: ClusterImage | None,
+        pins_retention: bool,
+    ) -> None:
+        self._cluster_id = cluster_id
+        self._brokers = brokers
+        self._image = image
+        self._pins_retention = pins_retention
+        self._notes: dict[str, Note] = {}
+        self._states: dict[TopicPartition, FoundLog] = {}  # the logs that lead
+        self._logs: dict[TopicPartition, dict[int, FoundLog]] = {}
+        for broker_id, found in brokers.items():
+            for tp, log in found.logs.items():
+                self._logs.setdefault(tp, {})[broker_id] = log
+        named = {tp.topic for tp in self._logs}
+        named.update(tp.topic for found in brokers.values() for tp in found.unavailable)
+        self._named = sorted(named)
+        # It stands for whoever has what is not here and of which no metadata tells.
+        self._absent = next(each for each in range(len(brokers) + 1) if each not in brokers)
+
+    def _note(self, kind: str, text: str, *names: object) -> None:
+        known = self._notes.get(kind, Note(kind, text))
+        self._notes[kind] = known._replace(names=(*known.names, *map(str, names)))
+
+    # -- topics --------------------------------------------------------------------------------
+
+    def identities(self) -> dict[str, _Identity]:
+        if self._image is None:
+            found = {name: self._from_logs(name) for name in self._named}
+            return {name: identity for name, identity in found.items() if identity is not None}
+        for name in self._named:
+            if name not in self._image.topics:
+                self._note("unknown to the metadata", "topics are not served: deleted, or made later than the metadata says", name)
+        return {name: self._from_image(name, self._image) for name in sorted(self._image.topics)}
+
+    def _from_logs(self, name: str) -> _Identity | None:
+        logs = {tp: own for tp, own in self._logs.items() if tp.topic == name}
+        ids = {log.topic_id for own in logs.values() for log in own.values()} - {None}
+        if len(ids) > 1:
+            self._note("two topics of one name", "are not served, because nothing tells which id is right: move the logs of one aside", name)
+            return None
+        numbers = {tp.partition for tp in logs}
+        numbers.update(
+            tp.partition
+            for found in self._brokers.values()
+            for tp in found.unavailable
+            if tp.topic == name
+        )
+        count = max(numbers) + 1
+        if count - len(numbers) > MAX_GAPS:
+            self._note("nearly no partition", "topics are not served: hardly one of their partitions is here", name)
+            return None
+        topic_id = next(iter(ids), None)
+        if topic_id is None:
+            # Without an id the next reader has to come to the same one.
+            topic_id = uuid.uuid5(uuid.NAMESPACE_OID, f"{self._cluster_id}/{name}")
+            self._note("without an id", "topics have no partition.metadata, and get an id", name)
+        stored = [found.configs[name] for found in self._brokers.values() if name in found.configs]
+        if stored:
+            config = dict(max(stored, key=lambda each: each.revision).values)
+        elif name in INTERNAL_TOPICS:
+            config = {"cleanup.policy": "compact"}
+        else:
+            config = self._pinned(name, {}, "without a configuration")
+        return _Identity(topic_id, self._known(name, config), dict.fromkeys(range(count)))
+
+    def _from_image(self, name: str, image: ClusterImage) -> _Identity:
+        topic = image.topics[name]
+        config = dict(image.topic_configs(name))
+        if config.get("remote.storage.enable") == "true":
+            self._note("in tiered storage", "topics have older records there, which are not served", name)
+        return _Identity(
+            topic.id,
+            self._known(name, self._pinned(name, config, "without a retention of their own")),
+            {number: topic.partitions[number] for number in sorted(topic.partitions)},
+        )
+
+    def _pinned(self, name: str, config: dict[str, str], kind: str) -> dict[str, str]:
+        """A retention that is not known must not delete anything: that of a broker was in its
+        ``server.properties``."""
+        keeps = RETENTION in config or config.get("cleanup.policy") == "compact"
+        if keeps or not self._pins_retention:
+            return config
+        self._note(kind, "topics keep everything, until somebody sets retention.ms", name)
+        return FOR_EVER | config
+
+    def _known(self, name: str, config: Mapping[str, str]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for key, value in config.items():
+            try:
+                check_topic_config({key: value})
+            except ResponseError:
+                self._note("unknown settings of topics", "are left out", f"{name}: {key}")
+            else:
+                found[key] = value
+        return found
+
+    # -- partitions ----------------------------------------------------------------------------
+
+    def states(
+        self, name: str, identity: _Identity
+    ) -> dict[TopicPartition, PartitionRegistration]:
+        return {
+            tp: self._state(tp, identity, known)
+            for number, known in identity.partitions.items()
+            for tp in (TopicPartition(name, number),)
+        }
+
+    def _state(
+        self, tp: TopicPartition, identity: _Identity, known: PartitionImage | None
+    ) -> PartitionRegistration:
+        everywhere = self._logs.get(tp, {})
+        logs = {
+            broker: log
+            for broker, log in everywhere.items()
+            if log.topic_id in (None, identity.topic_id)
+        }
+        if len(logs) < len(everywhere):
+            self._note("of another id", "logs are not served: their topic was made anew", tp_text(tp))
+        for broker, found in self._brokers.items():
+            if tp in found.unavailable:
+                self._note("damaged", "logs cannot be opened (logstore rescue)", f"{tp_text(tp)} of broker {broker}")
+        if known is None:
+            damaged = [b for b, found in self._brokers.items() if tp in found.unavailable]
+            ranked = sorted(logs, key=lambda broker: (*(-n for n in logs[broker].rank), broker))
+            replicas = (*ranked, *damaged) or (self._absent,)
+            in_sync: Collection[int] = logs
+            epoch = 0
+        else:
+            strays = [broker for broker in logs if broker not in known.replicas]
+            for broker in strays:
+                self._note("moved away", "logs are not served: the metadata has their replicas elsewhere", f"{tp_text(tp)} of broker {broker}")
+                del logs[broker]
+            replicas, in_sync, epoch = known.replicas, known.isr, known.leader_epoch
+        if not logs:
+            # A broker that is here and has lost its log must never serve an empty one.
+            elsewhere = tuple(broker for broker in replicas if broker not in self._brokers)
+            self._note("without a log", "partitions are offline: no log of theirs is here", tp_text(tp))
+            replicas = elsewhere or (self._absent,)
+        led = {broker: log for broker, log in logs.items() if broker in in_sync}
+        best = max((log.rank for log in led.values()), default=(-1, 0))
+        isr = tuple(broker for broker in replicas if broker in led and led[broker].rank == best)
+        if logs and not led:
+            self._note("out of sync", "partitions are offline: the replicas here may lack committed records; an unclean election serves them", tp_text(tp))
+        if isr:
+            self._states[tp] = led[isr[0]]
+        else:
+            isr = tuple(broker for broker in in_sync if broker in replicas)
+        return PartitionRegistration(
+            replicas,
+            isr,
+            isr[0] if led else NO_LEADER,
+            self._epoch(tp, epoch, logs.values()),
+            0,
+        )
+
+    def _epoch(self, tp: TopicPartition, known: int, logs: Iterable[FoundLog]) -> int:
+        """The controller elects above it. What no cluster reaches is left to the broker (R-181)."""
+        epochs = [log.leader_epoch for log in logs if log.leader_epoch <= MAX_EPOCH_OF_A_LOG]
+        if tp.topic == TRANSACTION_STATE:  # markers carry it into all logs (R-182)
+            epochs += [
+                found.coordinator_epoch
+                for found in self._brokers.values()
+                if found.coordinator_epoch <= MAX_EPOCH_OF_A_LOG
+            ]
+        return min(max([known, 0, *epochs]), MAX_EPOCH)
+
+    # -- coordinators --------------------------------------------------------------------------
+
+    def is_masked(self, name: str, topics: Mapping[str, TopicAssignment]) -> bool:
+        """Whether all keys have the places of our earlier versions, and some not those of Kafka."""
+        count = len(topics[name].partitions)
+        placed = [
+            (key, tp.partition)
+            for tp, log in self._states.items()
+            if tp.topic == name and log.state is not None
+            for key in log.state.keys
+        ]
+        if all(partition_for(key, count) == at for key, at in placed):
+            return False
+        is_masked = all(masked_partition_for(key, count) == at for key, at in placed)
+        if not is_masked:
+            self._note("misplaced", "coordinators' topics have keys in partitions where nobody looks for them", name)
+        return is_masked
+
+    # -- the report ----------------------------------------------------------------------------
+
+    def report(
+        self,
+        topics: Mapping[str, TopicAssignment],
+        states: Mapping[TopicPartition, PartitionRegistration],
+        notes: Sequence[Note],
+    ) -> Adoption:
+        absent = {b for state in states.values() for b in state.replicas} - self._brokers.keys()
+        for broker in sorted(absent):
+            self._note("absent", "brokers have replicas, and are not here", f"broker {broker}")
+        for tp, state in states.items():
+            here = sum(
+                tp in self._brokers[b].logs for b in state.replicas if b in self._brokers
+            )
+            least = int(topics[tp.topic].config.get("min.insync.replicas", "1"))
+            if state.leader != NO_LEADER and here < min(least, len(state.replicas)):
+                self._note("too few replicas", "partitions are readable; writes with acks=all get NOT_ENOUGH_REPLICAS (min.insync.replicas)", tp_text(tp))
+        coordinated = [(tp, log.state) for tp, log in self._states.items() if log.state is not None]
+        ended = {each for _, state in coordinated for each in state.open}
+        for tp, log in self._states.items():
+            known = [each for each in log.open_producers if each in ended]
+            if known:
+                self._note("open transactions", "partitions have some: their coordinator ends them", tp_text(tp))
+            if len(known) < len(log.open_producers):
+                self._note("hanging transactions", "partitions have some that no coordinator knows: they hold read_committed readers up (kafka-transactions abort)", tp_text(tp))
+        for tp, state in coordinated:
+            for kind, names in state.others.items():
+                self._note(f"not carried: {kind}", "keep their offsets, and their members join anew" if kind == "consumer groups" else "are not served", *sorted(names))
+            if state.unreadable:
+                self._note("unreadable", "partitions of coordinators have records that cannot be read", tp_text(tp))
+        carried = self._image.left_out.items() if self._image is not None else ()
+        left_out = [Note(f"not carried: {kind}", "are not carried", count=n) for kind, n in carried]
+        groups = [s for tp, s in coordinated if tp.topic == GROUP_METADATA]
+        transactions = [s for tp, s in coordinated if tp.topic == TRANSACTION_STATE]
+        return Adoption(
+            self._cluster_id,
+            tuple(self._brokers),
+            len(topics),
+            len(states),
+            sum(state.leader != NO_LEADER for state in states.values()),
+            len({key for state in groups for key in state.keys}),
+            sum(state.offsets for state in groups),
+            len({key for state in transactions for key in state.keys}),
+            (*notes, *self._notes.values(), *left_out),
+        )
+
+
+def tp_text(tp: TopicPartition) -> str:
+    return f"{tp.topic}-{tp.partition}"
