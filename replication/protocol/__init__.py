@@ -61,6 +61,7 @@ __all__ = [
     "error_codes",
     "is_flexible",
     "messages",
+    "metadata_records",
     "parse_request_header",
     "parse_response_header",
     "request_decoder",
