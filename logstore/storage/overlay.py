@@ -4,8 +4,8 @@ It is for dry runs: recovery works on the real files and changes nothing. It is 
 the seam: it uses only the reading calls of the lower storage.
 
 A file of the lower storage is read through until it is written here, and then copied. So a dry run
-takes memory for the files that it changes: indexes, checkpoints, snapshots. Neither a truncation nor
-an append copies anything, and nothing else happens to a ``.log``.
+takes memory for the files that it changes: indexes, checkpoints, snapshots. A truncation copies
+nothing, nor does an append, and nothing else happens to a ``.log``.
 """
 
 from __future__ import annotations

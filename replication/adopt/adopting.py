@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from checkpoints.partition_metadata import topic_id_to_text
 from logstore.common.errors import ConfigError, CorruptDataError
 from logstore.common.random_id import new_uuid, random_id
+from logstore.format import filenames
 from logstore.storage.base import Storage
 from replication.adopt.cluster_metadata import ClusterImage, read_cluster_metadata
 from replication.adopt.found import LogDirs, find_broker, log_dirs_of
 from replication.adopt.plan import AdoptedCluster, plan
-from replication.adopt.report import Note
+from replication.adopt.report import Kind, Note
 from replication.protocol import ProtocolError
 
 _LEFT_ALONE = {
-    "-delete": "directories of deleted logs are there; a broker deletes them a minute after it starts",
-    "-future": "directories of moves between disks are left alone",
-    "-stray": "directories that a broker had set aside are left alone",
-    "no partition": "directories have no name of a log, and are left alone",
+    filenames.DELETE_DIR_SUFFIX: Kind.DELETED,
+    filenames.FUTURE_DIR_SUFFIX: Kind.FUTURE,
+    filenames.STRAY_DIR_SUFFIX: Kind.STRAY,
+    "": Kind.NO_PARTITION,
 }
 
 
@@ -69,19 +70,11 @@ def _image(dirs: LogDirs, storage: Storage) -> ClusterImage | None:
 
 
 def _notes(dirs: LogDirs, image: ClusterImage | None) -> list[Note]:
-    notes = []
-    for kind, text in _LEFT_ALONE.items():
-        names = [name for own in dirs.left_alone.values() for name in own.get(kind, ())]
-        if names:
-            notes.append(Note(kind, text, tuple(names)))
+    found = [
+        kind.note(names)
+        for suffix, kind in _LEFT_ALONE.items()
+        if (names := dirs.left_alone.get(suffix))
+    ]
     if image is None:
-        notes.append(
-            Note(
-                "no metadata",
-                "of the cluster is here: topics and replicas are those whose logs are here",
-                count=0,
-            )
-        )
-    else:
-        notes += [Note("metadata", note) for note in image.notes]
-    return notes
+        return [Kind.NO_METADATA.note(), *found]
+    return [*(Note("metadata", note) for note in image.notes), *found]

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from checkpoints.errors import CheckpointError
 from checkpoints.meta_properties import META_PROPERTIES, MetaProperties, MetaPropertiesFile
+from checkpoints.partition_metadata import topic_id_to_text
 from checkpoints.printable import printable
 from checkpoints.topic_properties import TOPIC_PROPERTIES, TopicProperties, TopicPropertiesFile
 from checkpoints.types import TopicPartition
@@ -35,7 +36,8 @@ from replication.protocol.coordinator_records import (
 
 ONGOING = frozenset((1, 2, 3))  # a transaction that its coordinator ends: open, or being ended
 
-_NEW_GROUPS = {3: "consumer groups", 11: "share groups", 17: "streams groups"}
+CONSUMER_GROUPS = "consumer groups"
+_NEW_GROUPS = {3: CONSUMER_GROUPS, 11: "share groups", 17: "streams groups"}
 """Types of the keys in which groups of the later protocols have their head (KIP-848, 932, 1071)."""
 
 
@@ -115,12 +117,15 @@ class _Contents(NamedTuple):
 
 
 class LogDirs(NamedTuple):
-    """Log directories by broker. Those of controllers have metadata alone."""
+    """Log directories by broker. Those of controllers have metadata alone.
+
+    ``left_alone``: what is there beside logs, by the end of its name; "" for what is no partition.
+    """
 
     brokers: Mapping[int, tuple[str, ...]]
     with_metadata: tuple[str, ...]
     cluster_id: str | None
-    left_alone: Mapping[int, Mapping[str, tuple[str, ...]]]
+    left_alone: Mapping[str, tuple[str, ...]]
 
 
 def expanded(paths: Iterable[str], storage: Storage) -> list[str]:
@@ -148,22 +153,21 @@ def log_dirs_of(paths: Sequence[str], storage: Storage, first_id: int | None = N
         twice = real.setdefault(storage.real_path(each.path), each.path)
         if twice is not each.path:
             raise ConfigError(f"{each.path} and {twice} are the same directory")
-    clusters = {each.meta.cluster_id for each in contents if each.meta is not None} - {None}
+    metas = [each.meta for each in contents if each.meta is not None]
+    clusters = {meta.cluster_id for meta in metas if meta.cluster_id is not None}
     if len(clusters) > 1:
         raise ConfigError(f"the directories belong to several clusters: {_listed(clusters)}")
-    named = {each.meta.node_id for each in contents if each.meta is not None} - {None}
-    nameless = first_id if first_id is not None else min(filter(None.__ne__, named), default=0)
+    named = {meta.node_id for meta in metas if meta.node_id is not None}
+    nameless = first_id if first_id is not None else min(named, default=0)
     owned: dict[int, list[_Contents]] = {}
     for each in contents:
-        is_named = each.meta is not None and each.meta.node_id is not None
-        if not is_named and first_id is None and len(named) > 1:
+        owner = None if each.meta is None else each.meta.node_id
+        if owner is None and first_id is None and len(named) > 1:
             raise ConfigError(
                 f"{each.path} does not say which broker's it is: give it the meta.properties of "
                 "its broker"
             )
-        owner = each.meta.node_id if is_named and each.meta is not None else nameless
-        assert owner is not None
-        owned.setdefault(owner, []).append(each)
+        owned.setdefault(nameless if owner is None else owner, []).append(each)
     for broker_id, parts in owned.items():
         if broker_id < 0:
             raise ConfigError(f"{parts[0].path}: {broker_id} is no id of a broker")
@@ -179,10 +183,7 @@ def log_dirs_of(paths: Sequence[str], storage: Storage, first_id: int | None = N
         brokers,
         tuple(each.path for each in contents if each.has_metadata),
         next(iter(clusters), None),
-        {
-            broker_id: _merged(part.left_alone for part in parts)
-            for broker_id, parts in owned.items()
-        },
+        _merged(each.left_alone for each in contents),
     )
 
 
@@ -204,7 +205,7 @@ def _contents(path: str, storage: Storage) -> _Contents:
         try:
             parsed = filenames.parse_partition_dir(entry.name)
         except InvalidTopicError:
-            left_alone.setdefault("no partition", []).append(entry.name)
+            left_alone.setdefault("", []).append(entry.name)
             continue
         if parsed.suffix:
             left_alone.setdefault(parsed.suffix, []).append(entry.name)
@@ -219,17 +220,17 @@ def _check_one_broker(broker_id: int, parts: Sequence[_Contents]) -> None:
     Raises:
         ConfigError: they are copies of each other, or of one broker at two times.
     """
-    seen: dict[object, _Contents] = {}
+    seen: dict[str, _Contents] = {}
     for part in parts:
-        own = part.meta.directory_id if part.meta is not None else None
-        for key in (*part.logs, *((own,) if own is not None else ())):
+        keys = [filenames.partition_dir_name(tp) for tp in part.logs]
+        if part.meta is not None and part.meta.directory_id is not None:
+            keys.append(f"directory.id {topic_id_to_text(part.meta.directory_id)}")
+        for key in keys:
             other = seen.setdefault(key, part)
             if other is not part:
-                what = "the same directory.id" if key == own else "{}-{}".format(*key)  # type: ignore[misc]
                 raise ConfigError(
                     f"{other.path} and {part.path} are both of broker {broker_id}, and both have "
-                    f"{what}, so that one is a copy of the other: give one of them, or change "
-                    "broker.id or node.id in the meta.properties of a replica"
+                    f"{key}, so that one is a copy of the other: give one of them"
                 )
 
 

@@ -12,10 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from checkpoints.types import TopicPartition
-from logstore.common.config import LogConfig
-from logstore.common.errors import ConfigError
-from replication.adopt.found import FoundBroker, FoundLog
-from replication.adopt.report import Adoption, Note
+from replication.adopt.found import CONSUMER_GROUPS, FoundBroker, FoundLog
+from replication.adopt.report import Adoption, Kind, Note
 from replication.common.errors import ResponseError
 from replication.common.internal_topics import (
     GROUP_METADATA,
@@ -39,6 +37,12 @@ if TYPE_CHECKING:
 MAX_GAPS = 10_000  # a folder may claim any number; partitions that nobody has cost memory, too
 FOR_EVER = {"retention.ms": "-1", "retention.bytes": "-1"}
 RETENTION = "retention.ms"
+
+_OTHER_GROUPS = {
+    CONSUMER_GROUPS: "have their offsets; their members join anew, by the classic protocol",
+    "share groups": "are not served",
+    "streams groups": "have their offsets; their members are gone",
+}
 
 Logs = Mapping[TopicPartition, Mapping[int, FoundLog]]
 """The logs of each partition, by broker."""
@@ -95,7 +99,9 @@ def plan(
         states |= own
         replicas = {tp.partition: state.replicas for tp, state in own.items()}
         topics[name] = TopicAssignment(identity.topic_id, replicas, identity.config)
-    masked = frozenset(name for name in sorted(INTERNAL_TOPICS & topics.keys()) if planner.is_masked(name, topics))
+    masked = frozenset(
+        name for name in sorted(INTERNAL_TOPICS & topics.keys()) if planner.is_masked(name, topics)
+    )
     report = planner.report(topics, states, notes)
     largest = [found.producer_id for found in brokers.values()]
     if image is not None:
@@ -124,7 +130,7 @@ class _Planner:
         self._brokers = brokers
         self._image = image
         self._pins_retention = pins_retention
-        self._notes: dict[str, Note] = {}
+        self._notes: dict[Kind, list[str]] = {}
         self._states: dict[TopicPartition, FoundLog] = {}  # the logs that lead
         self._logs: dict[TopicPartition, dict[int, FoundLog]] = {}
         for broker_id, found in brokers.items():
@@ -136,9 +142,8 @@ class _Planner:
         # It stands for whoever has what is not here and of which no metadata tells.
         self._absent = next(each for each in range(len(brokers) + 1) if each not in brokers)
 
-    def _note(self, kind: str, text: str, *names: object) -> None:
-        known = self._notes.get(kind, Note(kind, text))
-        self._notes[kind] = known._replace(names=(*known.names, *map(str, names)))
+    def _note(self, kind: Kind, *names: object) -> None:
+        self._notes.setdefault(kind, []).extend(map(str, names))
 
     # -- topics --------------------------------------------------------------------------------
 
@@ -148,14 +153,20 @@ class _Planner:
             return {name: identity for name, identity in found.items() if identity is not None}
         for name in self._named:
             if name not in self._image.topics:
-                self._note("unknown to the metadata", "topics are not served: deleted, or made later than the metadata says", name)
+                self._note(
+                    Kind.UNKNOWN_TOPIC,
+                    name,
+                )
         return {name: self._from_image(name, self._image) for name in sorted(self._image.topics)}
 
     def _from_logs(self, name: str) -> _Identity | None:
         logs = {tp: own for tp, own in self._logs.items() if tp.topic == name}
         ids = {log.topic_id for own in logs.values() for log in own.values()} - {None}
         if len(ids) > 1:
-            self._note("two topics of one name", "are not served, because nothing tells which id is right: move the logs of one aside", name)
+            self._note(
+                Kind.TWO_IDS,
+                name,
+            )
             return None
         numbers = {tp.partition for tp in logs}
         numbers.update(
@@ -166,40 +177,43 @@ class _Planner:
         )
         count = max(numbers) + 1
         if count - len(numbers) > MAX_GAPS:
-            self._note("nearly no partition", "topics are not served: hardly one of their partitions is here", name)
+            self._note(
+                Kind.FEW_PARTITIONS,
+                name,
+            )
             return None
         topic_id = next(iter(ids), None)
         if topic_id is None:
             # Without an id the next reader has to come to the same one.
             topic_id = uuid.uuid5(uuid.NAMESPACE_OID, f"{self._cluster_id}/{name}")
-            self._note("without an id", "topics have no partition.metadata, and get an id", name)
+            self._note(Kind.WITHOUT_ID, name)
         stored = [found.configs[name] for found in self._brokers.values() if name in found.configs]
         if stored:
             config = dict(max(stored, key=lambda each: each.revision).values)
         elif name in INTERNAL_TOPICS:
             config = {"cleanup.policy": "compact"}
         else:
-            config = self._pinned(name, {}, "without a configuration")
+            config = self._pinned(name, {})
         return _Identity(topic_id, self._known(name, config), dict.fromkeys(range(count)))
 
     def _from_image(self, name: str, image: ClusterImage) -> _Identity:
         topic = image.topics[name]
         config = dict(image.topic_configs(name))
         if config.get("remote.storage.enable") == "true":
-            self._note("in tiered storage", "topics have older records there, which are not served", name)
+            self._note(Kind.TIERED, name)
         return _Identity(
             topic.id,
-            self._known(name, self._pinned(name, config, "without a retention of their own")),
+            self._known(name, self._pinned(name, config)),
             {number: topic.partitions[number] for number in sorted(topic.partitions)},
         )
 
-    def _pinned(self, name: str, config: dict[str, str], kind: str) -> dict[str, str]:
+    def _pinned(self, name: str, config: dict[str, str]) -> dict[str, str]:
         """A retention that is not known must not delete anything: that of a broker was in its
         ``server.properties``."""
         keeps = RETENTION in config or config.get("cleanup.policy") == "compact"
         if keeps or not self._pins_retention:
             return config
-        self._note(kind, "topics keep everything, until somebody sets retention.ms", name)
+        self._note(Kind.KEEP_ALL, name)
         return FOR_EVER | config
 
     def _known(self, name: str, config: Mapping[str, str]) -> dict[str, str]:
@@ -208,16 +222,14 @@ class _Planner:
             try:
                 check_topic_config({key: value})
             except ResponseError:
-                self._note("unknown settings of topics", "are left out", f"{name}: {key}")
+                self._note(Kind.UNKNOWN_CONFIG, f"{name}: {key}")
             else:
                 found[key] = value
         return found
 
     # -- partitions ----------------------------------------------------------------------------
 
-    def states(
-        self, name: str, identity: _Identity
-    ) -> dict[TopicPartition, PartitionRegistration]:
+    def states(self, name: str, identity: _Identity) -> dict[TopicPartition, PartitionRegistration]:
         return {
             tp: self._state(tp, identity, known)
             for number, known in identity.partitions.items()
@@ -234,10 +246,13 @@ class _Planner:
             if log.topic_id in (None, identity.topic_id)
         }
         if len(logs) < len(everywhere):
-            self._note("of another id", "logs are not served: their topic was made anew", tp_text(tp))
+            self._note(Kind.OTHER_ID, tp_text(tp))
         for broker, found in self._brokers.items():
             if tp in found.unavailable:
-                self._note("damaged", "logs cannot be opened (logstore rescue)", f"{tp_text(tp)} of broker {broker}")
+                self._note(
+                    Kind.DAMAGED,
+                    f"{tp_text(tp)} of broker {broker}",
+                )
         if known is None:
             damaged = [b for b, found in self._brokers.items() if tp in found.unavailable]
             ranked = sorted(logs, key=lambda broker: (*(-n for n in logs[broker].rank), broker))
@@ -247,19 +262,25 @@ class _Planner:
         else:
             strays = [broker for broker in logs if broker not in known.replicas]
             for broker in strays:
-                self._note("moved away", "logs are not served: the metadata has their replicas elsewhere", f"{tp_text(tp)} of broker {broker}")
+                self._note(
+                    Kind.MOVED,
+                    f"{tp_text(tp)} of broker {broker}",
+                )
                 del logs[broker]
             replicas, in_sync, epoch = known.replicas, known.isr, known.leader_epoch
         if not logs:
             # A broker that is here and has lost its log must never serve an empty one.
             elsewhere = tuple(broker for broker in replicas if broker not in self._brokers)
-            self._note("without a log", "partitions are offline: no log of theirs is here", tp_text(tp))
+            self._note(Kind.WITHOUT_LOG, tp_text(tp))
             replicas = elsewhere or (self._absent,)
         led = {broker: log for broker, log in logs.items() if broker in in_sync}
         best = max((log.rank for log in led.values()), default=(-1, 0))
         isr = tuple(broker for broker in replicas if broker in led and led[broker].rank == best)
         if logs and not led:
-            self._note("out of sync", "partitions are offline: the replicas here may lack committed records; an unclean election serves them", tp_text(tp))
+            self._note(
+                Kind.OUT_OF_SYNC,
+                tp_text(tp),
+            )
         if isr:
             self._states[tp] = led[isr[0]]
         else:
@@ -298,7 +319,10 @@ class _Planner:
             return False
         is_masked = all(masked_partition_for(key, count) == at for key, at in placed)
         if not is_masked:
-            self._note("misplaced", "coordinators' topics have keys in partitions where nobody looks for them", name)
+            self._note(
+                Kind.MISPLACED,
+                name,
+            )
         return is_masked
 
     # -- the report ----------------------------------------------------------------------------
@@ -311,29 +335,46 @@ class _Planner:
     ) -> Adoption:
         absent = {b for state in states.values() for b in state.replicas} - self._brokers.keys()
         for broker in sorted(absent):
-            self._note("absent", "brokers have replicas, and are not here", f"broker {broker}")
+            self._note(Kind.ABSENT, f"broker {broker}")
         for tp, state in states.items():
-            here = sum(
-                tp in self._brokers[b].logs for b in state.replicas if b in self._brokers
-            )
+            here = sum(tp in self._brokers[b].logs for b in state.replicas if b in self._brokers)
             least = int(topics[tp.topic].config.get("min.insync.replicas", "1"))
             if state.leader != NO_LEADER and here < min(least, len(state.replicas)):
-                self._note("too few replicas", "partitions are readable; writes with acks=all get NOT_ENOUGH_REPLICAS (min.insync.replicas)", tp_text(tp))
+                self._note(
+                    Kind.TOO_FEW,
+                    tp_text(tp),
+                )
+        others: dict[str, set[str]] = {}
         coordinated = [(tp, log.state) for tp, log in self._states.items() if log.state is not None]
         ended = {each for _, state in coordinated for each in state.open}
         for tp, log in self._states.items():
             known = [each for each in log.open_producers if each in ended]
             if known:
-                self._note("open transactions", "partitions have some: their coordinator ends them", tp_text(tp))
+                self._note(
+                    Kind.OPEN,
+                    tp_text(tp),
+                )
             if len(known) < len(log.open_producers):
-                self._note("hanging transactions", "partitions have some that no coordinator knows: they hold read_committed readers up (kafka-transactions abort)", tp_text(tp))
-        for tp, state in coordinated:
-            for kind, names in state.others.items():
-                self._note(f"not carried: {kind}", "keep their offsets, and their members join anew" if kind == "consumer groups" else "are not served", *sorted(names))
-            if state.unreadable:
-                self._note("unreadable", "partitions of coordinators have records that cannot be read", tp_text(tp))
-        carried = self._image.left_out.items() if self._image is not None else ()
-        left_out = [Note(f"not carried: {kind}", "are not carried", count=n) for kind, n in carried]
+                self._note(
+                    Kind.HANGING,
+                    tp_text(tp),
+                )
+        for tp, told in coordinated:
+            for kind, names in told.others.items():
+                others.setdefault(kind, set()).update(names)
+            if told.unreadable:
+                self._note(
+                    Kind.UNREADABLE,
+                    tp_text(tp),
+                )
+        left_out = self._image.left_out if self._image is not None else {}
+        not_carried = [
+            *(Note(f"not carried: {kind}", "", count=count) for kind, count in left_out.items()),
+            *(
+                Note(f"not carried: {kind}", _OTHER_GROUPS[kind], tuple(sorted(names)))
+                for kind, names in others.items()
+            ),
+        ]
         groups = [s for tp, s in coordinated if tp.topic == GROUP_METADATA]
         transactions = [s for tp, s in coordinated if tp.topic == TRANSACTION_STATE]
         return Adoption(
@@ -345,7 +386,11 @@ class _Planner:
             len({key for state in groups for key in state.keys}),
             sum(state.offsets for state in groups),
             len({key for state in transactions for key in state.keys}),
-            (*notes, *self._notes.values(), *left_out),
+            (
+                *notes,
+                *(kind.note(names) for kind, names in self._notes.items()),
+                *not_carried,
+            ),
         )
 
 

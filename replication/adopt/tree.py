@@ -1,4 +1,4 @@
-"""The coordinator's tree of an adopted cluster, as the one snapshot that its journal begins with."""
+"""The coordinator's tree of an adopted cluster: the snapshot with which its journal begins."""
 
 from __future__ import annotations
 
