@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from checkpoints.types import TopicPartition
+from logstore.common.config import LogConfig
 from replication.adopt.found import CONSUMER_GROUPS, FoundBroker, FoundLog
 from replication.adopt.report import Adoption, Kind, Note
 from replication.common.errors import ResponseError
