@@ -180,10 +180,15 @@ class OverlayStorage(MemoryStorage):
 
     def lock(self, path: str) -> DirLock:
         """Take the lock of the lower storage if its lock file exists, so that a directory in use is
-        refused (F-9). That does not change the file.
+        refused (F-9). That does not change the file. Where it cannot be opened for writing, as on a
+        file system that is mounted read-only, nobody can tell whether it is in use.
         """
         if self._lower.info(path) is not None:
-            return self._lower.lock(path)
+            try:
+                return self._lower.lock(path)
+            except OSError as error:
+                if error.errno not in (errno.EROFS, errno.EACCES):
+                    raise
         try:
             return super().lock(self._absolute(path))
         except LogDirLockedError as refusal:

@@ -27,7 +27,9 @@ def look(
     paths: Sequence[str],
     overlay: Storage,
     *,
+    now_ms: int,
     first_id: int | None = None,
+    read_only: bool = False,
     pins_retention: bool = True,
 ) -> AdoptedCluster:
     """The cluster that log directories are.
@@ -35,6 +37,7 @@ def look(
     Args:
         overlay: where recoveries write; nothing else is written.
         first_id: the broker of directories without ``meta.properties``.
+        now_ms, read_only, pins_retention: as of ``plan``.
     Raises:
         ConfigError: they do not belong together, or cannot be read.
         LogDirLockedError: a broker has one open.
@@ -48,7 +51,13 @@ def look(
         for broker, own in dirs.brokers.items()
     }
     return plan(
-        cluster_id, brokers, image, pins_retention=pins_retention, notes=[*_notes(dirs, image)]
+        cluster_id,
+        brokers,
+        image,
+        now_ms=now_ms,
+        read_only=read_only,
+        pins_retention=pins_retention,
+        notes=_notes(dirs, image),
     )
 
 

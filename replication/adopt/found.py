@@ -66,6 +66,8 @@ class FoundLog(NamedTuple):
 
     Attributes:
         epochs: ``(leader epoch, start offset)``, ascending.
+        oldest_ms: the largest timestamp of the first segment, by which retention goes; −1 without
+            a record.
         open_producers: ids of producers with a transaction that has no end.
         state: of an internal topic.
     """
@@ -73,6 +75,7 @@ class FoundLog(NamedTuple):
     topic_id: UUID | None
     epochs: tuple[tuple[int, int], ...]
     log_end_offset: int
+    oldest_ms: int = -1
     open_producers: tuple[int, ...] = ()
     state: CoordinatorState | None = None
 
@@ -297,6 +300,7 @@ def _found(log: ReplicaLog, state: CoordinatorState | None) -> FoundLog:
         log.topic_id,
         tuple(log.epoch_entries),
         log.log_end_offset,
+        log.segments[0].largest_timestamp if log.size else -1,
         tuple(each.producer_id for each in entries if each.current_txn_first_offset >= 0),
         state,
     )

@@ -8,10 +8,11 @@ replicas are elsewhere, is offline; so is nothing served that the metadata does 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from checkpoints.types import TopicPartition
+from logstore.common.config import LogConfig
 from replication.adopt.found import CONSUMER_GROUPS, FoundBroker, FoundLog
 from replication.adopt.report import Adoption, Kind, Note
 from replication.common.errors import ResponseError
@@ -81,6 +82,8 @@ def plan(
     brokers: Mapping[int, FoundBroker],
     image: ClusterImage | None,
     *,
+    now_ms: int,
+    read_only: bool = False,
     pins_retention: bool = True,
     notes: Sequence[Note] = (),
 ) -> AdoptedCluster:
@@ -88,10 +91,12 @@ def plan(
 
     Args:
         image: what the controllers of the cluster decided, if that is among the directories.
+        now_ms: of the wall clock, in ms.
+        read_only: nothing is deleted, and nothing copied from one broker to another.
         pins_retention: a topic whose retention is not known keeps everything.
         notes: of the search, before those of the plan.
     """
-    planner = _Planner(cluster_id, brokers, image, pins_retention)
+    planner = _Planner(cluster_id, brokers, image, now_ms, read_only, pins_retention)
     topics: dict[str, TopicAssignment] = {}
     states: dict[TopicPartition, PartitionRegistration] = {}
     for name, identity in planner.identities().items():
@@ -124,14 +129,18 @@ class _Planner:
         cluster_id: str,
         brokers: Mapping[int, FoundBroker],
         image: ClusterImage | None,
+        now_ms: int,
+        read_only: bool,
         pins_retention: bool,
     ) -> None:
+        self._now_ms = now_ms
+        self._read_only = read_only
         self._cluster_id = cluster_id
         self._brokers = brokers
         self._image = image
-        self._pins_retention = pins_retention
+        self._pins_retention = pins_retention and not read_only
         self._notes: dict[Kind, list[str]] = {}
-        self._states: dict[TopicPartition, FoundLog] = {}  # the logs that lead
+        self._leading: dict[TopicPartition, FoundLog] = {}  # the logs that lead
         self._logs: dict[TopicPartition, dict[int, FoundLog]] = {}
         for broker_id, found in brokers.items():
             for tp, log in found.logs.items():
@@ -230,68 +239,47 @@ class _Planner:
     # -- partitions ----------------------------------------------------------------------------
 
     def states(self, name: str, identity: _Identity) -> dict[TopicPartition, PartitionRegistration]:
-        return {
-            tp: self._state(tp, identity, known)
-            for number, known in identity.partitions.items()
-            for tp in (TopicPartition(name, number),)
-        }
+        numbers = (TopicPartition(name, number) for number in identity.partitions)
+        return {tp: self._state(tp, identity) for tp in numbers}
 
-    def _state(
-        self, tp: TopicPartition, identity: _Identity, known: PartitionImage | None
-    ) -> PartitionRegistration:
+    def _state(self, tp: TopicPartition, identity: _Identity) -> PartitionRegistration:
         everywhere = self._logs.get(tp, {})
-        logs = {
-            broker: log
-            for broker, log in everywhere.items()
-            if log.topic_id in (None, identity.topic_id)
-        }
+        ids = (None, identity.topic_id)
+        logs = {broker: log for broker, log in everywhere.items() if log.topic_id in ids}
         if len(logs) < len(everywhere):
             self._note(Kind.OTHER_ID, tp_text(tp))
-        for broker, found in self._brokers.items():
-            if tp in found.unavailable:
-                self._note(
-                    Kind.DAMAGED,
-                    f"{tp_text(tp)} of broker {broker}",
-                )
+        damaged = [broker for broker, found in self._brokers.items() if tp in found.unavailable]
+        for broker in damaged:
+            self._note(Kind.DAMAGED, f"{tp_text(tp)} of broker {broker}")
+        known = identity.partitions[tp.partition]
         if known is None:
-            damaged = [b for b, found in self._brokers.items() if tp in found.unavailable]
             ranked = sorted(logs, key=lambda broker: (*(-n for n in logs[broker].rank), broker))
-            replicas = (*ranked, *damaged) or (self._absent,)
-            in_sync: Collection[int] = logs
-            epoch = 0
+            replicas, in_sync, epoch = (*ranked, *damaged), tuple(logs), 0
         else:
-            strays = [broker for broker in logs if broker not in known.replicas]
-            for broker in strays:
-                self._note(
-                    Kind.MOVED,
-                    f"{tp_text(tp)} of broker {broker}",
-                )
-                del logs[broker]
             replicas, in_sync, epoch = known.replicas, known.isr, known.leader_epoch
+            for broker in logs.keys() - replicas:
+                self._note(Kind.MOVED, f"{tp_text(tp)} of broker {broker}")
+                del logs[broker]
+        epoch = self._epoch(tp, epoch, logs.values())
         if not logs:
             # A broker that is here and has lost its log must never serve an empty one.
-            elsewhere = tuple(broker for broker in replicas if broker not in self._brokers)
             self._note(Kind.WITHOUT_LOG, tp_text(tp))
-            replicas = elsewhere or (self._absent,)
+            may_have = [b for b in replicas if b not in self._brokers or b in damaged]
+            replicas = tuple(may_have) or (self._absent,)
         led = {broker: log for broker, log in logs.items() if broker in in_sync}
-        best = max((log.rank for log in led.values()), default=(-1, 0))
-        isr = tuple(broker for broker in replicas if broker in led and led[broker].rank == best)
-        if logs and not led:
-            self._note(
-                Kind.OUT_OF_SYNC,
-                tp_text(tp),
-            )
-        if isr:
-            self._states[tp] = led[isr[0]]
-        else:
-            isr = tuple(broker for broker in in_sync if broker in replicas)
-        return PartitionRegistration(
-            replicas,
-            isr,
-            isr[0] if led else NO_LEADER,
-            self._epoch(tp, epoch, logs.values()),
-            0,
-        )
+        if not led:
+            if logs:
+                self._note(Kind.OUT_OF_SYNC, tp_text(tp))
+            isr = tuple(b for b in in_sync if b in replicas and b not in self._brokers)
+            return PartitionRegistration(replicas, isr, NO_LEADER, epoch, 0)
+        best = max(log.rank for log in led.values())
+        isr = tuple(b for b in replicas if b in led and led[b].rank == best)
+        self._leading[tp] = led[isr[0]]
+        behind = logs.keys() - isr
+        if behind and self._read_only:  # they would copy all that they lack into memory
+            self._note(Kind.BEHIND, tp_text(tp))
+            replicas = tuple(broker for broker in replicas if broker not in behind)
+        return PartitionRegistration(replicas, isr, isr[0], epoch, 0)
 
     def _epoch(self, tp: TopicPartition, known: int, logs: Iterable[FoundLog]) -> int:
         """The controller elects above it. What no cluster reaches is left to the broker (R-181)."""
@@ -311,7 +299,7 @@ class _Planner:
         count = len(topics[name].partitions)
         placed = [
             (key, tp.partition)
-            for tp, log in self._states.items()
+            for tp, log in self._leading.items()
             if tp.topic == name and log.state is not None
             for key in log.state.keys
         ]
@@ -336,18 +324,26 @@ class _Planner:
         absent = {b for state in states.values() for b in state.replicas} - self._brokers.keys()
         for broker in sorted(absent):
             self._note(Kind.ABSENT, f"broker {broker}")
+        configs = {name: LogConfig.from_properties(t.config) for name, t in topics.items()}
         for tp, state in states.items():
             here = sum(tp in self._brokers[b].logs for b in state.replicas if b in self._brokers)
-            least = int(topics[tp.topic].config.get("min.insync.replicas", "1"))
+            config = configs[tp.topic]
+            log = self._leading.get(tp)
+            is_old = log is not None and 0 <= log.oldest_ms < self._now_ms - config.retention_ms
+            if is_old and config.delete and config.retention_ms >= 0 and not self._read_only:
+                self._note(Kind.EXPIRED, tp_text(tp))
+            least = config.min_insync_replicas
             if state.leader != NO_LEADER and here < min(least, len(state.replicas)):
                 self._note(
                     Kind.TOO_FEW,
                     tp_text(tp),
                 )
         others: dict[str, set[str]] = {}
-        coordinated = [(tp, log.state) for tp, log in self._states.items() if log.state is not None]
+        coordinated = [
+            (tp, log.state) for tp, log in self._leading.items() if log.state is not None
+        ]
         ended = {each for _, state in coordinated for each in state.open}
-        for tp, log in self._states.items():
+        for tp, log in self._leading.items():
             known = [each for each in log.open_producers if each in ended]
             if known:
                 self._note(

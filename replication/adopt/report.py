@@ -55,6 +55,14 @@ class Kind(Enum):
         "partitions, offline: their logs here may lack committed records, and only an unclean "
         "election serves them",
     )
+    BEHIND = (
+        "behind",
+        "partitions have replicas that lag behind their leader, and stay out: nothing is copied",
+    )
+    EXPIRED = (
+        "past their retention",
+        "partitions have records older than their topic's retention.ms, which the brokers delete",
+    )
     ABSENT = "absent brokers", "brokers have replicas, and are not here"
     TOO_FEW = (
         "too few replicas",

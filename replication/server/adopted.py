@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from logstore.common.clock import SystemClock
 from logstore.common.config import MAX_INT, LogConfig
 from logstore.common.errors import ConfigError
 from logstore.storage.base import Storage
@@ -104,7 +105,7 @@ def settle_place(
     if adopted_before(storage, home, paths):
         log_dirs = read_home(storage, home) or {}
         return Place(home, storage, sorted(log_dirs), log_dirs)
-    cluster = _look(paths, OverlayStorage(storage), config, pins_retention=True)
+    cluster = _look(paths, OverlayStorage(storage), config, read_only=False)
     make_home(storage, home, cluster)
     return Place(home, storage, sorted(cluster.brokers), cluster.brokers, cluster.report)
 
@@ -116,21 +117,25 @@ def _read_only(paths: Sequence[str], overlay: OverlayStorage, config: ServerConf
         names = broker_directories(overlay, own)
         ids = sorted(log_dirs) or [int(name.rpartition("-")[2]) for name in names]
         return Place(own, overlay, ids, log_dirs)
-    cluster = _look(expanded(paths, overlay), overlay, config, pins_retention=False)
+    cluster = _look(expanded(paths, overlay), overlay, config, read_only=True)
     overlay.make_dir(NOWHERE)
     write_tree(overlay, os.path.join(NOWHERE, COORDINATOR), cluster)
     return Place(NOWHERE, overlay, sorted(cluster.brokers), cluster.brokers, cluster.report)
 
 
 def _look(
-    paths: Sequence[str], overlay: OverlayStorage, config: ServerConfig, *, pins_retention: bool
+    paths: Sequence[str], overlay: OverlayStorage, config: ServerConfig, *, read_only: bool
 ) -> AdoptedCluster:
-    usual = LogConfig()
-    own = config.log
-    is_told = (own.retention_ms, own.retention_bytes) != (usual.retention_ms, usual.retention_bytes)
-    node = config.node
-    first_id = None if node.node_id == node.broker_id == UNSET else node.first_id
-    return look(paths, overlay, first_id=first_id, pins_retention=pins_retention and not is_told)
+    usual, own, node = LogConfig(), config.log, config.node
+    return look(
+        paths,
+        overlay,
+        now_ms=SystemClock().wall_ms(),
+        first_id=None if node.node_id == node.broker_id == UNSET else node.first_id,
+        read_only=read_only,
+        pins_retention=(own.retention_ms, own.retention_bytes)
+        == (usual.retention_ms, usual.retention_bytes),
+    )
 
 
 def _cluster_of(paths: Sequence[str], storage: Storage) -> str | None:

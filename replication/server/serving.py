@@ -158,8 +158,7 @@ def serve(
     if not isinstance(config, ServerConfig):
         config = ServerConfig.from_properties({**EMBEDDED, **(config or {})})
     storage: Storage = options.pop("storage", None) or LocalStorage()
-    adopted = [adopt] if isinstance(adopt, str | os.PathLike) else list(adopt)
-    place = settle_place(directory, adopted, read_only, storage, config)
+    place = settle_place(directory, _paths(adopt), read_only, storage, config)
     if read_only:
         config = read_only_config(config)
     broker_ids = _broker_ids(place, brokers, config)
@@ -177,6 +176,12 @@ def serve(
     )
     kafka.adoption, kafka.read_only = place.report, read_only
     return kafka
+
+
+def _paths(adopt: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    return [
+        os.fspath(each) for each in ([adopt] if isinstance(adopt, str | os.PathLike) else adopt)
+    ]
 
 
 def _broker_ids(place: Place, brokers: int | None, config: ServerConfig) -> Sequence[int]:
@@ -226,8 +231,10 @@ async def serve_async(
     """
     import asyncio  # 40 ms, which only code on an event loop has paid already
 
+    storage: Storage = options.get("storage") or LocalStorage()
     if directory is not None:  # before the thread begins
-        directory = absolute_path(options.get("storage") or LocalStorage(), directory)
+        directory = absolute_path(storage, directory)
+    options["adopt"] = [absolute_path(storage, each) for each in _paths(options.get("adopt", ()))]
     abandoned = threading.Event()
 
     def start() -> ServedCluster:
