@@ -8,50 +8,104 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tests.adopt.reading import Picture
+from tests.adopt.histories import TOPICS
+from tests.adopt.reading import LOOKED_UP, Picture
 
 ABSENT = "absent"
 
 
+class Difference(NamedTuple):
+    """``picture``: ours, where more can be looked up."""
+
+    path: str
+    theirs: Any
+    ours: Any
+    picture: Picture
+
+    def __str__(self) -> str:
+        return f"{self.path}\n    Kafka {_short(self.theirs)}\n    ours  {_short(self.ours)}"
+
+
 class Reason(NamedTuple):
-    """Why values of paths that match may differ, as far as ``holds`` for (Kafka's, ours)."""
+    """Why values of paths that match may differ, as far as ``holds``. ``releases``: in which."""
 
     paths: str
-    holds: Callable[[Any, Any], bool]
+    holds: Callable[[Difference], bool]
     why: str
+    releases: str = ".*"
+
+
+REASONS = (
+    Reason(
+        r"partition/.*/leader epoch|offset/.*/(latest|last stable), leader epoch",
+        lambda it: it.ours >= it.theirs,
+        "an adopted cluster begins its own epochs, above all that were",
+    ),
+    Reason(
+        r"offset/.*/earliest, leader epoch",
+        lambda it: it.ours >= it.theirs and _is_empty(it),
+        "the start of an empty log is of the present epoch",
+    ),
+    Reason(
+        r"offset/.*/(at|committed at)(, leader epoch)?",
+        lambda it: _is_none(it.theirs) and it.ours == _first_after(it),
+        "Kafka stops its search in a segment without such a record, although a later one has it",
+    ),
+    Reason(
+        r"producers/.*/\d+",
+        lambda it: it.theirs == ABSENT and it.ours[3] < 0 and _is_old(it.ours[2]),
+        "a producer whose last record is a day old is forgotten sooner or later",
+    ),
+    Reason(
+        r"group/newer-.*/(type|protocol type)",
+        lambda it: it.theirs == "consumer" and it.ours in ("classic", ""),
+        "a group of the consumer protocol keeps its offsets; its members join anew",
+        "4.3",
+    ),
+    Reason(
+        r"configs/made-again/retention.ms",
+        lambda it: it.theirs == TOPICS["made-again"][1]["retention.ms"] and it.ours == ABSENT,
+        "a Kafka that starts without a snapshot gives a new topic configs of the old one",
+        "4.3|3.9",
+    ),
+    Reason(
+        r"configs/.*",
+        lambda it: it.ours == ABSENT or it.path.endswith(("retention.ms", "retention.bytes")),
+        "configs of topics are in ZooKeeper; a topic keeps everything until somebody says",
+        "3.9-zookeeper|2.8",
+    ),
+    Reason(
+        r"(transaction|producers|offset)/.*|group/.*/type",
+        lambda it: it.theirs in (ABSENT, ""),
+        "that Kafka has no such request",
+        "2.8",
+    ),
+)
+
+
+def _is_empty(it: Difference) -> bool:
+    place = it.path.removesuffix("earliest, leader epoch")
+    ours: Any = it.picture[f"{place}earliest"], it.picture[f"{place}latest"]
+    return bool(ours[0][1] == ours[1][1])
+
+
+def _is_none(value: Any) -> bool:
+    return value in (-1, (0, -1, -1))
+
+
+def _first_after(it: Difference) -> Any:
+    """What the records themselves say to a look-up by time."""
+    _, topic, partition, question = it.path.split("/")
+    isolation = "read_committed" if question.startswith("committed") else "read_uncommitted"
+    for record in it.picture[f"records/{topic}/{partition}/{isolation}"]:
+        if record[2] >= LOOKED_UP:
+            return record[-1] if question.endswith("epoch") else (0, record[0], record[2])
+    return None
 
 
 def _is_old(timestamp: int) -> bool:
     """By the clock of ``producer.id.expiration.ms``."""
     return timestamp < time.time() * 1000 - 24 * 3600 * 1000
-
-
-REASONS = (
-    Reason(
-        r"partition/.*/leader epoch",
-        lambda theirs, ours: ours >= theirs,
-        "an adopted cluster begins its own epochs, above all that were",
-    ),
-    Reason(
-        r"group/newer-.*/(type|protocol type)",
-        lambda theirs, ours: theirs == "consumer" and ours in ("classic", ""),
-        "a group of the consumer protocol keeps its offsets; its members join anew",
-    ),
-    Reason(
-        r"producers/.*/\d+",
-        lambda theirs, ours: theirs == ABSENT and ours[3] < 0 and _is_old(ours[2]),
-        "a producer whose last record is a day old is forgotten sooner or later",
-    ),
-)
-
-
-class Difference(NamedTuple):
-    path: str
-    theirs: Any
-    ours: Any
-
-    def __str__(self) -> str:
-        return f"{self.path}\n    Kafka {_short(self.theirs)}\n    ours  {_short(self.ours)}"
 
 
 class Comparison(NamedTuple):
@@ -68,27 +122,28 @@ class Comparison(NamedTuple):
         return "\n".join(lines)
 
 
-def compare(theirs: Picture, ours: Picture, reasons: tuple[Reason, ...] = REASONS) -> Comparison:
+def compare(theirs: Picture, ours: Picture, release: str) -> Comparison:
+    """``release``: of that Kafka, as in ``kafkas.RELEASES``."""
+    reasons = [each for each in REASONS if re.fullmatch(each.releases, release)]
     same, explained, wrong = 0, Counter[str](), []
     for path in sorted({*theirs, *ours}):
-        one, other = theirs.get(path, ABSENT), ours.get(path, ABSENT)
-        if one == other:
+        found = Difference(path, theirs.get(path, ABSENT), ours.get(path, ABSENT), ours)
+        if found.theirs == found.ours:
             same += 1
             continue
-        why = next(
-            (r.why for r in reasons if re.fullmatch(r.paths, path) and _holds(r, one, other)), ""
-        )
-        if why:
-            explained[why] += 1
+        fitting = [each for each in reasons if re.fullmatch(each.paths, path)]
+        why = next((each.why for each in fitting if _holds(each, found)), None)
+        if why is None:
+            wrong.append(found)
         else:
-            wrong.append(Difference(path, one, other))
+            explained[why] += 1
     return Comparison(same, explained, wrong)
 
 
-def _holds(reason: Reason, theirs: Any, ours: Any) -> bool:
+def _holds(reason: Reason, found: Difference) -> bool:
     try:
-        return reason.holds(theirs, ours)
-    except TypeError:
+        return reason.holds(found)
+    except (TypeError, IndexError):
         return False  # one of them is absent
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from tests.adopt.kafkas import Node
 from tests.support.until import patience, until
@@ -115,14 +115,10 @@ class History:
             until(lambda: self._created(admin, wanted), "the old topic is gone")
             self._send(self._producer({"compression.type": "lz4"}), "made-again", 20)
         else:
-            _wait(admin.create_partitions(self._more_partitions(life)))
-            trimmed = TopicPartition("trimmed", 0, 7 * life)
-            _wait(admin.delete_records([trimmed]))
-
-    def _more_partitions(self, life: int) -> list[Any]:
-        from confluent_kafka.admin import NewPartitions
-
-        return [NewPartitions("plain", 3 + life)]
+            _wait(admin.create_partitions([NewPartitions("plain", 3 + life)]))
+            _wait(admin.delete_records([TopicPartition("trimmed", 0, 7 * life)]))
+            starts = self.node.log_dir / "log-start-offset-checkpoint"
+            until(lambda: f"trimmed 0 {7 * life}\n" in starts.read_text(), "it is on file")
 
     def _create(self, admin: AdminClient, topics: Mapping[str, Any]) -> None:
         made = [NewTopic(name, count, 1, config=dict(c)) for name, (count, c) in topics.items()]

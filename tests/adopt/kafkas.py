@@ -52,7 +52,7 @@ class Node(KafkaBroker):
     def __init__(
         self, release: str, directory: Path, overrides: Mapping[str, str | int] = {}
     ) -> None:
-        self.release = RELEASES[release]
+        self.name, self.release = release, RELEASES[release]
         super().__init__(
             directory, overrides={**SETTINGS, **overrides}, heap=HEAP, pom=self.release.pom
         )
@@ -115,5 +115,4 @@ class Node(KafkaBroker):
         shutil.copytree(self.directory, directory)
         (directory / "broker.log").unlink(missing_ok=True)
         (directory / "data" / ".lock").unlink(missing_ok=True)
-        name = next(name for name, release in RELEASES.items() if release == self.release)
-        return Node(name, directory, overrides)
+        return Node(self.name, directory, overrides)

@@ -33,4 +33,4 @@ def read_only(node: Node, theirs: Picture, directory: Path) -> Comparison:
     after = digest(data)
     changed = {name for name in {*before, *after} if before.get(name) != after.get(name)}
     assert not changed, f"changed: {sorted(changed)[:10]}"
-    return compare(theirs, ours)
+    return compare(theirs, ours, node.name)

@@ -18,6 +18,7 @@ Picture: TypeAlias = dict[str, Any]
 """Paths such as ``topic/plain/id`` to values."""
 
 EARLIEST, LATEST, LARGEST = -2, -1, -3
+LOOKED_UP = 1_700_000_500_000  # a time among those of the records
 TOPIC_CONFIG, BROKER_CONFIG, CLUSTER_CONFIG = 1, 2, 3  # sources of a setting that somebody set
 TOPIC, BROKER = 2, 4
 INTERNAL = "__"  # a broker writes into these topics as it starts
@@ -117,8 +118,8 @@ def _offsets(asker: _Asker, places: list[Place]) -> Iterator[tuple[str, Any]]:
         "latest": (0, LATEST),
         "last stable": (1, LATEST),
         "largest timestamp": (0, LARGEST),
-        "at 1700000500000": (0, 1_700_000_500_000),
-        "committed at 1700000500000": (1, 1_700_000_500_000),
+        "at": (0, LOOKED_UP),
+        "committed at": (1, LOOKED_UP),
     }
     kind = wire.ListOffsetsRequest
     for name, (isolation, timestamp) in questions.items():
@@ -133,12 +134,13 @@ def _offsets(asker: _Asker, places: list[Place]) -> Iterator[tuple[str, Any]]:
         answer = asker(ApiKey.LIST_OFFSETS, kind(-1, isolation, topics))
         for each in answer.topics:
             for part in each.partitions:
-                value = (part.error_code, part.offset, part.timestamp, part.leader_epoch)
-                yield f"offset/{each.name}/{part.partition_index}/{name}", value
+                place = f"offset/{each.name}/{part.partition_index}/{name}"
+                yield place, (part.error_code, part.offset, part.timestamp)
+                yield f"{place}, leader epoch", part.leader_epoch
 
 
 def _codes(asker: _Asker, places: list[Place]) -> set[int]:
-    return {value[0] for _, value in _offsets(asker, places)}
+    return {value[0] for path, value in _offsets(asker, places) if not path.endswith("epoch")}
 
 
 def _bytes(asker: _Asker, place: Place) -> Any:
