@@ -15,6 +15,7 @@ from checkpoints.types import TopicPartition
 from logstore.common.config import LogConfig
 from replication.adopt.found import CONSUMER_GROUPS, FoundBroker, FoundLog
 from replication.adopt.report import Adoption, Kind, Note
+from replication.apis.configs import BROKER_NAMES
 from replication.common.errors import ResponseError
 from replication.common.internal_topics import (
     GROUP_METADATA,
@@ -140,6 +141,7 @@ class _Planner:
         self._image = image
         self._pins_retention = pins_retention and not read_only
         self._notes: dict[Kind, list[str]] = {}
+        self._defaults = {} if image is None or read_only else self._broker_defaults(image)
         self._leading: dict[TopicPartition, FoundLog] = {}  # the logs that lead
         self._logs: dict[TopicPartition, dict[int, FoundLog]] = {}
         for broker_id, found in brokers.items():
@@ -207,7 +209,7 @@ class _Planner:
 
     def _from_image(self, name: str, image: ClusterImage) -> _Identity:
         topic = image.topics[name]
-        config = dict(image.topic_configs(name))
+        config = {**self._defaults, **image.topic_configs(name)}
         if config.get("remote.storage.enable") == "true":
             self._note(Kind.TIERED, name)
         return _Identity(
@@ -215,6 +217,20 @@ class _Planner:
             self._known(name, self._pinned(name, config)),
             {number: topic.partitions[number] for number in sorted(topic.partitions)},
         )
+
+    def _broker_defaults(self, image: ClusterImage) -> dict[str, str]:
+        """What all brokers were told for topics, by the keys of topics, where it differs from what
+        topics have anyway. Nothing else that brokers were told is carried."""
+        usual = LogConfig().to_properties()
+        names = {BROKER_NAMES.get(key, key): key for key in usual}
+        told = image.broker_configs(None)
+        others = [key for key in told if key not in names]
+        for number in image.brokers:
+            others += [f"{key} of broker {number}" for key in image.broker_configs(number)]
+        if others:
+            self._note(Kind.BROKER_CONFIG, *others)
+        found = {names[key]: value for key, value in told.items() if key in names}
+        return {k: value for k, value in found.items() if k == RETENTION or value != usual[k]}
 
     def _pinned(self, name: str, config: dict[str, str]) -> dict[str, str]:
         """A retention that is not known must not delete anything: that of a broker was in its

@@ -45,6 +45,7 @@ class Kind(Enum):
         "topics keep everything until somebody sets their retention.ms: a broker's is not known",
     )
     UNKNOWN_CONFIG = "unknown configuration", "keys of topics, left out"
+    BROKER_CONFIG = "not carried: broker configuration", "keys that brokers were told at run time"
     TIERED = "tiered storage", "topics have older records there, which are not served"
     OTHER_ID = "of another id", "logs, not served: their topic was made anew"
     DAMAGED = "damaged", "logs that cannot be opened: see logstore rescue"
