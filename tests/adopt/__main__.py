@@ -44,13 +44,16 @@ def _prove(name: str, seed: int, directory: Path) -> int:
         node = History(plan, directory / "node", seed).run()
         (directory / "whole").touch()
     wrong = 0
-    for each in ("kafka", "read-only"):
+    for each in ("kafka", "read-only", "writable"):
         shutil.rmtree(directory / each, ignore_errors=True)
     theirs = proofs.what_kafka_shows(node, directory / "kafka")
     print(f"{name} --seed {seed}, Kafka: {time.monotonic() - started:.0f} s", flush=True)
     found = proofs.read_only(node, theirs, directory / "read-only")
     wrong += len(found.wrong)
     print(f"{name} --seed {seed}, read-only: {time.monotonic() - started:.0f} s\n{found.text()}")
+    for_good = proofs.writable(node, theirs, directory / "writable")
+    wrong += len(for_good.wrong)
+    print(f"{name} --seed {seed}, for good: {time.monotonic() - started:.0f} s\n{for_good.text()}")
     return wrong
 
 

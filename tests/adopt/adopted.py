@@ -69,9 +69,11 @@ class Adopted:
         assert self._process is not None
         self._process.kill()
         self._process.wait()
+        self._process = None
 
     def __exit__(self, *raised: object) -> None:
-        assert self._process is not None
+        if self._process is None:
+            return
         self._process.send_signal(signal.SIGTERM)
         try:
             status = self._process.wait(patience())

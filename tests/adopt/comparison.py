@@ -12,15 +12,17 @@ from tests.adopt.histories import TOPICS
 from tests.adopt.reading import LOOKED_UP, Picture
 
 ABSENT = "absent"
+UNSTABLE_OFFSET_COMMIT = 88
 
 
 class Difference(NamedTuple):
-    """``picture``: ours, where more can be looked up."""
+    """Values of one path, and the pictures, where more can be looked up."""
 
     path: str
     theirs: Any
     ours: Any
-    picture: Picture
+    their_picture: Picture
+    our_picture: Picture
 
     def __str__(self) -> str:
         return f"{self.path}\n    Kafka {_short(self.theirs)}\n    ours  {_short(self.ours)}"
@@ -69,6 +71,18 @@ REASONS = (
         "4.3|3.9",
     ),
     Reason(
+        r"(configs|defaults)/.*/min.insync.replicas",
+        lambda it: ABSENT in (it.theirs, it.ours) and "1" in (it.theirs, it.ours),
+        "what was set for all brokers is set for each topic",
+        "4.3",
+    ),
+    Reason(
+        r"topic/.*/id",
+        lambda it: it.ours.version == 5,
+        "ids are in ZooKeeper alone",
+        "2.8",
+    ),
+    Reason(
         r"configs/.*",
         lambda it: it.ours == ABSENT or it.path.endswith(("retention.ms", "retention.bytes")),
         "configs of topics are in ZooKeeper; a topic keeps everything until somebody says",
@@ -83,9 +97,68 @@ REASONS = (
 )
 
 
+ENDED = (
+    Reason(
+        r"transaction/.*/(state|producer|partitions|start)",
+        lambda it: (
+            [_state(it.path, each) for each in (it.their_picture, it.our_picture)]
+            == ["Ongoing", "CompleteAbort"]
+        ),
+        "open transactions are aborted",
+    ),
+    Reason(
+        r"offset/.*/(latest|last stable)|(bytes|producers)/.*|records/.*/read_committed",
+        lambda it: _was_open(it) and _goes_on(it),
+        "markers end what was open",
+    ),
+    Reason(
+        r"group/copier/.*/stable",
+        lambda it: it.theirs[0] == UNSTABLE_OFFSET_COMMIT and it.ours[0] == 0,
+        "offsets of an open transaction were pending",
+    ),
+)
+"""Of an adoption that is not read-only."""
+
+GIVEN_BACK = (
+    Reason(
+        r"epoch/.*",
+        lambda it: True,
+        "Kafka begins at the epoch that it knows, and forgets larger ones",
+    ),
+    Reason(
+        r"configs/.*",
+        lambda it: it.theirs == ABSENT and it.ours == "-1",
+        "a topic whose retention nobody knows keeps everything",
+    ),
+)
+"""Of a Kafka that has the directory again."""
+
+
+def _state(path: str, picture: Picture) -> str:
+    return str(picture[f"{path.rsplit('/', 1)[0]}/state"][1])
+
+
+def _was_open(it: Difference) -> bool:
+    _, topic, partition, *_ = it.path.split("/")
+    place = f"offset/{topic}/{partition}"
+    stable, end = (it.their_picture[f"{place}/{each}"][1] for each in ("last stable", "latest"))
+    return bool(stable < end)
+
+
+def _goes_on(it: Difference) -> bool:
+    """Nothing that was there is gone."""
+    kind = it.path.split("/")[0]
+    if kind == "records":
+        return bool(it.ours[: len(it.theirs)] == it.theirs)
+    if kind == "producers":
+        return bool(it.ours[3] == -1)
+    at = 1 if kind == "offset" else 0
+    return bool(it.ours[at] >= it.theirs[at])
+
+
 def _is_empty(it: Difference) -> bool:
     place = it.path.removesuffix("earliest, leader epoch")
-    ours: Any = it.picture[f"{place}earliest"], it.picture[f"{place}latest"]
+    ours: Any = it.our_picture[f"{place}earliest"], it.our_picture[f"{place}latest"]
     return bool(ours[0][1] == ours[1][1])
 
 
@@ -97,7 +170,7 @@ def _first_after(it: Difference) -> Any:
     """What the records themselves say to a look-up by time."""
     _, topic, partition, question = it.path.split("/")
     isolation = "read_committed" if question.startswith("committed") else "read_uncommitted"
-    for record in it.picture[f"records/{topic}/{partition}/{isolation}"]:
+    for record in it.our_picture[f"records/{topic}/{partition}/{isolation}"]:
         if record[2] >= LOOKED_UP:
             return record[-1] if question.endswith("epoch") else (0, record[0], record[2])
     return None
@@ -122,12 +195,15 @@ class Comparison(NamedTuple):
         return "\n".join(lines)
 
 
-def compare(theirs: Picture, ours: Picture, release: str) -> Comparison:
-    """``release``: of that Kafka, as in ``kafkas.RELEASES``."""
-    reasons = [each for each in REASONS if re.fullmatch(each.releases, release)]
+def compare(
+    theirs: Picture, ours: Picture, release: str, more: tuple[Reason, ...] = ()
+) -> Comparison:
+    """``release``: of that Kafka, as in ``kafkas.RELEASES``. ``more`` reasons hold, too."""
+    reasons = [each for each in (*more, *REASONS) if re.fullmatch(each.releases, release)]
     same, explained, wrong = 0, Counter[str](), []
     for path in sorted({*theirs, *ours}):
-        found = Difference(path, theirs.get(path, ABSENT), ours.get(path, ABSENT), ours)
+        values = theirs.get(path, ABSENT), ours.get(path, ABSENT)
+        found = Difference(path, *values, theirs, ours)
         if found.theirs == found.ours:
             same += 1
             continue

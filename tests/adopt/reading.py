@@ -23,6 +23,7 @@ TOPIC_CONFIG, BROKER_CONFIG, CLUSTER_CONFIG = 1, 2, 3  # sources of a setting th
 TOPIC, BROKER = 2, 4
 INTERNAL = "__"  # a broker writes into these topics as it starts
 LOADING = {14, 15, 16}
+AT_REST = ("Empty", "CompleteAbort", "CompleteCommit", "Dead")
 BECOMING_LEADER = {3, 5, 6, 78}
 
 
@@ -288,6 +289,18 @@ def _committed(asker: _Asker, group: str, is_stable: bool) -> Any:
     request = wire.OffsetFetchRequest(group, None, require_stable=is_stable)
     answer = asker(ApiKey.OFFSET_FETCH, request, most=7)
     return None if answer.error_code in LOADING else answer
+
+
+def ongoing(bootstrap: str) -> list[str]:
+    """The transactional ids whose transactions have not ended."""
+    asker = _Asker(bootstrap)
+    try:
+        answer = asker(ApiKey.LIST_TRANSACTIONS, wire.ListTransactionsRequest())
+        states = {t.transactional_id: t.transaction_state for t in answer.transaction_states}
+        is_loading = answer.error_code in LOADING
+        return ["loading"] if is_loading else [t for t, s in states.items() if s not in AT_REST]
+    finally:
+        asker.client.close()
 
 
 def _transactions(asker: _Asker, places: list[Place]) -> Iterator[tuple[str, Any]]:
