@@ -14,7 +14,7 @@ import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from checkpoints.checkpoint_file import load_file
 from checkpoints.errors import CheckpointError
@@ -31,6 +31,8 @@ from logstore.storage.local import LocalStorage
 from replication.protocol import ProtocolError, UnsupportedVersionError, metadata_records
 from replication.protocol import messages as wire
 
+T = TypeVar("T")
+
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4  # types of ConfigRecord
 NO_LEADER_CHANGE = -2
 
@@ -41,8 +43,13 @@ _ZERO_TAIL_BYTES = 1 << 20
 
 
 class PartitionImage(NamedTuple):
-    """One partition. ``directories`` are ids of the replicas' log directories, in the same order;
-    () from clusters that do not know them. ``leader`` is −1 for none."""
+    """One partition. ``leader`` is −1 for none.
+
+    ``directories`` are ids of the replicas' log directories, in the same order; () from clusters
+    that do not know them. ``elr`` are the eligible leader replicas (KIP-966): out of the ISR, but
+    nothing was committed without them. After a clean stop of all brokers the ISR is empty, and they
+    are all there is.
+    """
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -50,6 +57,13 @@ class PartitionImage(NamedTuple):
     leader_epoch: int
     partition_epoch: int
     directories: tuple[uuid.UUID, ...] = ()
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+
+    @property
+    def electable(self) -> tuple[int, ...]:
+        """The replicas that Kafka would let lead, and not call it unclean."""
+        return tuple(dict.fromkeys((*self.isr, *self.elr))) or self.last_known_elr
 
 
 class TopicImage(NamedTuple):
@@ -199,6 +213,8 @@ class _Replay:
             record.leader_epoch,
             record.partition_epoch,
             record.directories,
+            record.eligible_leader_replicas or (),
+            record.last_known_elr or (),
         )
 
     def partition_change(self, record: wire.PartitionChangeRecord) -> None:
@@ -210,13 +226,23 @@ class _Replay:
             raise _BadRecordError("an epoch above the largest")
         has_leader = record.leader != NO_LEADER_CHANGE  # the epoch rises even if it is the same
         partitions[record.partition_id] = PartitionImage(
-            old.replicas if record.replicas is None else record.replicas,
-            old.isr if record.isr is None else record.isr,
+            _given(record.replicas, old.replicas),
+            _given(record.isr, old.isr),
             record.leader if has_leader else old.leader,
             old.leader_epoch + has_leader,
             old.partition_epoch + 1,
-            old.directories if record.directories is None else record.directories,
+            _given(record.directories, old.directories),
+            _given(record.eligible_leader_replicas, old.elr),
+            _given(record.last_known_elr, old.last_known_elr),
         )
+
+    def clear_elr(self, record: wire.ClearElrRecord) -> None:
+        """Of one topic, or of all without a name."""
+        for topic in self.topics.values():
+            if record.topic_name in ("", topic.name):
+                partitions = self._partitions(topic.id)
+                for number, each in partitions.items():
+                    partitions[number] = each._replace(elr=(), last_known_elr=())
 
     def remove_topic(self, record: wire.RemoveTopicRecord) -> None:
         self._partitions(record.topic_id)
@@ -263,6 +289,10 @@ class _Replay:
         (keys.discard if removed else keys.add)(key)
 
 
+def _given(new: tuple[T, ...] | None, old: tuple[T, ...]) -> tuple[T, ...]:
+    return old if new is None else new
+
+
 _ACLS, _CREDENTIALS = "ACLs", "SCRAM credentials"
 _TOKENS, _QUOTAS = "delegation tokens", "client quotas"
 
@@ -270,6 +300,7 @@ _APPLY: Mapping[str, Callable[[_Replay, Any], None]] = {
     "TopicRecord": _Replay.topic,
     "PartitionRecord": _Replay.partition,
     "PartitionChangeRecord": _Replay.partition_change,
+    "ClearElrRecord": _Replay.clear_elr,
     "RemoveTopicRecord": _Replay.remove_topic,
     "ConfigRecord": _Replay.config,
     "RegisterBrokerRecord": _Replay.register_broker,

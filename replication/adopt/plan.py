@@ -272,7 +272,7 @@ class _Planner:
             ranked = sorted(logs, key=lambda broker: (*(-n for n in logs[broker].rank), broker))
             replicas, in_sync, epoch = (*ranked, *damaged), tuple(logs), 0
         else:
-            replicas, in_sync, epoch = known.replicas, known.isr, known.leader_epoch
+            replicas, in_sync, epoch = known.replicas, known.electable, known.leader_epoch
             for broker in logs.keys() - replicas:
                 self._note(Kind.MOVED, f"{tp_text(tp)} of broker {broker}")
                 del logs[broker]

@@ -2172,6 +2172,12 @@ class _RemoveDelegationTokenRecord(NamedTuple):
 class RemoveDelegationTokenRecord(_RemoveDelegationTokenRecord):
     pass
 
+class _ClearElrRecord(NamedTuple):
+    topic_name: str = ...
+
+class ClearElrRecord(_ClearElrRecord):
+    pass
+
 class _VotersRecord_Endpoint(NamedTuple):
     name: str = ...
     host: str = ...

@@ -38,6 +38,7 @@ NAMES: Mapping[int, str] = {
     19: "RemoveAccessControlEntryRecord",
     22: "RemoveUserScramCredentialRecord",
     26: "RemoveDelegationTokenRecord",
+    28: "ClearElrRecord",
 }
 """The types that are decoded."""
 
@@ -50,7 +51,6 @@ PASSING: Mapping[int, str] = {
     END_TRANSACTION: "EndTransactionRecord",
     ABORT_TRANSACTION: "AbortTransactionRecord",
     27: "RegisterControllerRecord",
-    28: "ClearElrRecord",
 }
 """The types that speak of running processes or of the log itself; nothing but the type is read."""
 

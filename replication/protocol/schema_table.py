@@ -543,6 +543,9 @@ RemoveUserScramCredentialRecord 0 flexible 0+
 RemoveDelegationTokenRecord 0 flexible 0+
   token_id str
 
+ClearElrRecord 0 flexible 0+
+  topic_name str
+
 VotersRecord 0 flexible 0+
   version i16, voters [Voter {voter_id i32, voter_directory_id uuid,
   endpoints [Endpoint {name str, host str, port u16}],

@@ -34,6 +34,8 @@ PARTITION = wire.PartitionRecord(
     leader_epoch=3,
     partition_epoch=5,
     directories=(DISK, DISK),
+    eligible_leader_replicas=(2,),
+    last_known_elr=(1,),
 )
 ONE_VOTER = {"currentVoters": [{"voterId": 1}], "data_version": 0}
 
@@ -115,7 +117,7 @@ def test_topics_configs_brokers_and_numbers():
     assert image.brokers == {1: (1, "r", (DISK,))}
     assert image.topics["events"].id == ID
     assert image.topics["events"].partitions == {
-        0: PartitionImage((1, 2), (1,), 1, 3, 5, (DISK, DISK))
+        0: PartitionImage((1, 2), (1,), 1, 3, 5, (DISK, DISK), (2,), (1,))
     }
     assert image.topic_configs("events") == {"retention.ms": "5"}
     assert image.topic_configs("others") == {}
@@ -136,7 +138,24 @@ def test_a_change_of_a_partition_names_what_changes():
         change._replace(leader=2, isr=()),
         change._replace(replicas=(2, 1), directories=(OTHER, DISK)),
     )
-    assert image.topics["events"].partitions[0] == ((2, 1), (), 2, 5, 9, (OTHER, DISK))
+    expected = PartitionImage((2, 1), (), 2, 5, 9, (OTHER, DISK), (2,), (1,))
+    assert image.topics["events"].partitions[0] == expected
+
+
+def test_who_may_lead_after_a_clean_stop_of_all():
+    """KIP-966: the ISR is empty then."""
+    stopped = wire.PartitionChangeRecord(0, ID, isr=(), leader=-1)
+
+    def electable(*messages: Any) -> tuple[int, ...]:
+        return image_of(TOPIC, PARTITION, *messages).topics["events"].partitions[0].electable
+
+    assert electable() == (1, 2)
+    assert electable(stopped) == (2,)
+    assert electable(stopped._replace(eligible_leader_replicas=())) == (1,)
+    assert electable(stopped._replace(eligible_leader_replicas=(), last_known_elr=())) == ()
+    assert electable(stopped, wire.ClearElrRecord("other")) == (2,)
+    assert electable(stopped, wire.ClearElrRecord("events")) == ()
+    assert electable(stopped, wire.ClearElrRecord("")) == ()
 
 
 def test_a_topic_that_is_removed_takes_its_configs_along_and_may_come_again():
