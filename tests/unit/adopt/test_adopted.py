@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from logstore.storage.memory import MemoryStorage
 from logstore.testing import FaultyStorage, SimulatedCrash
 from replication import ServedCluster, serve
 from replication.adopt import Note
+from replication.adopt.home import ADOPTED
 from replication.common.error_codes import ErrorCode
 from replication.common.internal_topics import GROUP_METADATA
 from replication.protocol import ApiKey
@@ -236,19 +236,15 @@ def test_one_of_three_brokers_serves_its_part() -> None:
     }
 
 
-def test_two_log_directories_of_one_broker(storage: MemoryStorage) -> None:
-    first, second = f"{OLD}/broker-0", "/second"
-    storage.make_dir(second)
-    storage.rename(f"{first}/orders-0", f"{second}/orders-0")
-    meta = MetaPropertiesFile(f"{first}/meta.properties", storage).read()
-    assert meta is not None
-    other = MetaProperties(1, meta.cluster_id, 0, uuid.uuid4())
-    MetaPropertiesFile(f"{second}/meta.properties", storage).write(other, 0)
-    with serve(NEW, adopt=[first, second], storage=storage) as kafka:
-        assert values(kafka) == [b"a", b"b"]
-    with serve(NEW, storage=storage) as kafka, connect(kafka) as client:
-        assert values(kafka) == [b"a", b"b"]
-        assert committed(client) == 1
+def test_two_log_directories_of_one_broker() -> None:
+    storage = MemoryStorage()
+    filled(storage, log_dirs_per_broker=2)
+    paths = [f"{OLD}/broker-0/logs-{number}" for number in (0, 1)]
+    for options in ({"adopt": paths}, {}):
+        with serve(NEW, storage=storage, **options) as kafka, connect(kafka) as client:
+            assert values(kafka) == [b"a", b"b"]
+            assert committed(client) == 1
+            assert kafka.log_dirs(0) == paths
 
 
 def test_folders_without_an_owner(storage: MemoryStorage) -> None:
