@@ -1,8 +1,8 @@
 """From what was found to a cluster of its own: which topics it has, who leads what, and above which
 epochs it has to begin. Pure.
 
-Nothing is taken for whole that may be a part. A partition without a log here, or whose in-sync
-replicas are elsewhere, is offline; so is nothing served that the metadata does not know.
+Nothing is taken for whole that may be a part: a partition without a log here, or whose in-sync
+replicas are elsewhere, is offline (R-184). What the metadata does not know is not served.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from checkpoints.types import TopicPartition
 from logstore.common.config import LogConfig
 from replication.adopt.found import CONSUMER_GROUPS, FoundBroker, FoundLog
-from replication.adopt.report import Adoption, Kind, Note
+from replication.adopt.report import Adoption, Kind, Remark
 from replication.apis.configs import BROKER_NAMES
 from replication.common.errors import ResponseError
 from replication.common.internal_topics import (
@@ -46,9 +46,6 @@ _OTHER_GROUPS = {
     "share groups": "are not served",
     "streams groups": "have their offsets; their members are gone",
 }
-
-Logs = Mapping[TopicPartition, Mapping[int, FoundLog]]
-"""The logs of each partition, by broker."""
 
 
 class AdoptedCluster(NamedTuple):
@@ -87,7 +84,7 @@ def plan(
     now_ms: int,
     read_only: bool = False,
     pins_retention: bool = True,
-    notes: Sequence[Note] = (),
+    notes: Sequence[Remark] = (),
 ) -> AdoptedCluster:
     """The cluster that these log directories are.
 
@@ -216,7 +213,8 @@ class _Planner:
         placed = self._placed(
             {tp: log for tp, own in self._logs.items() for log in own.values()}, name
         )
-        for count in (KAFKAS_COUNT, *range(least, MAX_COUNT)):
+        counts: list[int] = [KAFKAS_COUNT, *range(least, MAX_COUNT)]
+        for count in counts:
             if count >= least and all(partition_for(key, count) == at for key, at in placed):
                 return count
         return least
@@ -354,7 +352,7 @@ class _Planner:
         self,
         topics: Mapping[str, TopicAssignment],
         states: Mapping[TopicPartition, PartitionRegistration],
-        notes: Sequence[Note],
+        notes: Sequence[Remark],
     ) -> Adoption:
         absent = {b for state in states.values() for b in state.replicas} - self._brokers.keys()
         for broker in sorted(absent):
@@ -400,9 +398,9 @@ class _Planner:
                 )
         left_out = self._image.left_out if self._image is not None else {}
         not_carried = [
-            *(Note(f"not carried: {kind}", "", count=count) for kind, count in left_out.items()),
+            *(Remark(f"not carried: {kind}", "", count=count) for kind, count in left_out.items()),
             *(
-                Note(f"not carried: {kind}", _OTHER_GROUPS[kind], tuple(sorted(names)))
+                Remark(f"not carried: {kind}", _OTHER_GROUPS[kind], tuple(sorted(names)))
                 for kind, names in others.items()
             ),
         ]

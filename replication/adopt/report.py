@@ -78,12 +78,12 @@ class Kind(Enum):
     MISPLACED = "misplaced keys", "coordinators' topics have keys where nobody looks for them"
     UNREADABLE = "unreadable records", "partitions of coordinators have some"
 
-    def note(self, names: Iterable[str] = ()) -> Note:
-        return Note(*self.value, tuple(names))
+    def note(self, names: Iterable[str] = ()) -> Remark:
+        return Remark(*self.value, tuple(names))
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class Remark:
     """One kind of what is not as it was.
 
     Attributes:
@@ -123,7 +123,7 @@ class Adoption(NamedTuple):
     groups: int
     offsets: int
     transactional_ids: int
-    notes: tuple[Note, ...]
+    notes: tuple[Remark, ...]
 
     def lines(self) -> list[str]:
         brokers = ", ".join(map(str, self.brokers))

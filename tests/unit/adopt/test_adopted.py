@@ -8,19 +8,21 @@ from typing import Any
 
 import pytest
 
+from checkpoints import clean_shutdown
+from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
 from checkpoints.meta_properties import MetaProperties, MetaPropertiesFile
 from checkpoints.types import TopicPartition
 from logstore.common.errors import ConfigError, LogDirLockedError
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import FaultyStorage, SimulatedCrash
 from replication import ServedCluster, serve
-from replication.adopt import Note
+from replication.adopt import Remark, has_tree
 from replication.adopt.home import ADOPTED
 from replication.common.error_codes import ErrorCode
 from replication.common.internal_topics import GROUP_METADATA
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
-from replication.server.adopted import Place, read_only_config, settle_place
+from replication.server.adopted import ClusterFiles, read_only_config, settle_place
 from replication.server.config import ServerConfig
 from tests.support.served import batch, connect, find_coordinator, produce
 from tests.support.until import until
@@ -70,7 +72,7 @@ def values(kafka: ServedCluster, tp: TopicPartition = TP) -> list[bytes | None]:
     return [record.value for record in kafka.read_all(tp.topic)[tp.partition]]
 
 
-def notes(kafka: ServedCluster) -> dict[str, Note]:
+def notes(kafka: ServedCluster) -> dict[str, Remark]:
     assert kafka.adoption is not None
     return {note.kind: note for note in kafka.adoption.notes}
 
@@ -96,6 +98,7 @@ def storage() -> MemoryStorage:
 
 
 def test_read_only_changes_nothing(storage: MemoryStorage) -> None:
+    """R-185"""
     before = contents(storage, "/")
     with serve(adopt=OLD, read_only=True, storage=storage) as kafka, connect(kafka) as client:
         assert values(kafka) == [b"a", b"b"]
@@ -138,7 +141,7 @@ def test_read_only_serves_a_whole_cluster_with_its_tree() -> None:
 
 
 def test_nothing_expires_while_it_is_read_only() -> None:
-    """The first round of each duty comes after a delay, and no later one before it."""
+    """The first round of each duty comes after a delay, and no later one before it (R-185)."""
     config = read_only_config(ServerConfig())
     century_ms = 90 * YEAR_MS
     assert config.broker.log_initial_task_delay_ms > century_ms
@@ -153,9 +156,13 @@ def test_nothing_expires_while_it_is_read_only() -> None:
 
 
 def test_an_adopted_cluster_goes_on(storage: MemoryStorage) -> None:
+    """Its epochs begin above those of the old one (R-186)."""
+    marker = f"{OLD}/broker-0/{CLEAN_SHUTDOWN}"
+    clean_shutdown.write(marker, 7000, storage)
     for life, options in enumerate(({"adopt": f"{OLD}/broker-0"}, {"adopt": OLD}, {})):
         with serve(NEW, storage=storage, **options) as kafka, connect(kafka) as client:
             assert (kafka.adoption is None) is (life > 0)
+            assert kafka.broker(0).broker_epoch > 7000
             assert committed(client) == 1 + life
             assert commit(client, 2 + life) == ErrorCode.NONE
             kafka.produce(TP.topic, b"%d" % life)
@@ -266,12 +273,12 @@ def test_folders_without_an_owner(storage: MemoryStorage) -> None:
 
 
 def test_an_adoption_survives_a_kill_anywhere() -> None:
-    """Until the journal has its name nothing has happened, and it can be tried again."""
+    """Until the journal has its name nothing has happened, and it can be tried again (R-186)."""
     storage = FaultyStorage()
     filled(storage)
     before = contents(storage, OLD)
 
-    def adopt() -> Place:
+    def adopt() -> ClusterFiles:
         return settle_place(NEW, [OLD], False, storage, ServerConfig())
 
     interrupted = 0
@@ -283,11 +290,12 @@ def test_an_adoption_survives_a_kill_anywhere() -> None:
         except SimulatedCrash:
             storage.crash(mode="all_kept")
         assert contents(storage, OLD) == before
-        if storage.info(f"{NEW}/{ADOPTED}") is not None:
+        is_whole = has_tree(storage, NEW)
+        if not is_whole and storage.info(f"{NEW}/{ADOPTED}") is not None:
             interrupted += 1
             with pytest.raises(ConfigError, match="was interrupted"):
                 serve(NEW, storage=storage)
-        assert adopt().report is not None
+        assert (adopt().report is None) is is_whole
         assert adopt().report is None  # it is adopted
         storage.remove_tree(NEW)
     assert interrupted > 2
@@ -317,6 +325,9 @@ def test_what_cannot_be_adopted_is_refused(storage: MemoryStorage) -> None:
     assert "need no directory" in refused(storage, own, read_only=True)
     storage.make_dir("/full/of")
     assert "is not empty" in refused(storage, own, home="/full")
+    told = refused(storage, own, config={"node.id": 3})
+    assert "node.id = 3, but the directories are those of 0" in told
+    assert "2 brokers, but 1 are adopted" in refused(storage, own, brokers=2)
     with pytest.raises(ConfigError, match="need directories to adopt"):
         serve(read_only=True, storage=storage)
 
