@@ -5,7 +5,7 @@ the seam: it uses only the reading calls of the lower storage.
 
 A file of the lower storage is read through until it is written here, and then copied. So a dry run
 takes memory for the files that it changes: indexes, checkpoints, snapshots. A truncation copies
-nothing, and a ``.log`` is only ever truncated.
+nothing, nor does an append, and nothing else happens to a ``.log``.
 """
 
 from __future__ import annotations
@@ -25,15 +25,18 @@ _KEPT_ASIDE = ".cut.tmp"
 
 
 class _LowerFile(FileNode):
-    """A file of the lower storage. ``size`` may be smaller than the file's: it was cut here."""
+    """A file of the lower storage: its first ``kept`` bytes lie there, and ``data`` has the rest.
 
-    __slots__ = ("_lower", "_path")
+    It may be smaller here than there, because it was cut.
+    """
+
+    __slots__ = ("_kept", "_lower", "_path")
 
     def __init__(self, lower: Storage, path: str, info: FileInfo) -> None:
         super().__init__(info.mtime_ms)
         self._lower: Storage | None = lower
         self._path = path
-        self.size = info.size
+        self.size = self._kept = info.size
         self.regular = info.is_file
 
     def is_of(self, path: str) -> bool:
@@ -45,30 +48,44 @@ class _LowerFile(FileNode):
             return super().read(position, size)
         if position < 0 or size < 0:
             raise OSError(errno.EINVAL, "negative position or size")
-        wanted = min(size, self.size - position)
-        return self._read_lower(self._lower, position, wanted) if wanted > 0 else b""
+        end = min(position + size, self.size)
+        below = min(end, self._kept) - position
+        found = self._read_lower(self._lower, position, below) if below > 0 else b""
+        if end <= self._kept:
+            return found
+        first = max(position, self._kept) - self._kept
+        return _padded(found, below) + bytes(self.data[first : end - self._kept])
 
     def write(self, position: int, data: memoryview) -> None:
+        if self._lower is not None and position >= self._kept:
+            end = position + len(data)
+            self._grow(end)
+            self.data[position - self._kept : end - self._kept] = data
+            self.size = max(self.size, end)
+            return
         self._copy()
         super().write(position, data)
 
     def resize(self, size: int) -> None:
-        if self._lower is not None and size <= self.size:
-            self.size = size
+        if self._lower is None:
+            super().resize(size)
             return
-        self._copy()
-        super().resize(size)
+        self._kept = min(self._kept, size)
+        del self.data[size - self._kept :]
+        self._grow(size)
+        self.size = size
 
     def mapped(self) -> memoryview:
         self._copy()
         return super().mapped()
 
+    def _grow(self, size: int) -> None:
+        self.data.extend(bytes(max(0, size - self._kept - len(self.data))))
+
     def _copy(self) -> None:
         lower, self._lower = self._lower, None
-        if lower is not None and self.size:
-            data = self._read_lower(lower, 0, self.size)
-            self.data.extend(data)
-            self.data.extend(bytes(self.size - len(data)))  # the lower file was cut since
+        if lower is not None and self._kept:
+            self.data[:0] = _padded(self._read_lower(lower, 0, self._kept), self._kept)
 
     def _read_lower(self, lower: Storage, position: int, size: int) -> bytes:
         file = lower.open(self._path, writable=False)
@@ -76,6 +93,11 @@ class _LowerFile(FileNode):
             return file.read_at(position, size)
         finally:
             file.close()
+
+
+def _padded(data: bytes, size: int) -> bytes:
+    """With zeros for what somebody has cut from the lower file since it was found."""
+    return data + bytes(max(0, size - len(data)))
 
 
 class _LowerEntries(dict[str, FileOrDir]):
@@ -158,10 +180,15 @@ class OverlayStorage(MemoryStorage):
 
     def lock(self, path: str) -> DirLock:
         """Take the lock of the lower storage if its lock file exists, so that a directory in use is
-        refused (F-9). That does not change the file.
+        refused (F-9). That does not change the file. Where it cannot be opened for writing, as on a
+        file system that is mounted read-only, nobody can tell whether it is in use.
         """
         if self._lower.info(path) is not None:
-            return self._lower.lock(path)
+            try:
+                return self._lower.lock(path)
+            except OSError as error:
+                if error.errno not in (errno.EROFS, errno.EACCES):
+                    raise
         try:
             return super().lock(self._absolute(path))
         except LogDirLockedError as refusal:

@@ -29,10 +29,22 @@ MAX_PORT = 65_535
 @click.option(
     "--dir",
     "directory",
-    required=True,
     metavar="DIR",
     type=click.Path(file_okay=False),
     help="Directory; each broker has its log directory in it.",
+)
+@click.option(
+    "--adopt",
+    multiple=True,
+    metavar="DIR",
+    type=click.Path(file_okay=False),
+    help="Log directory of another cluster, a Kafka's or one of ours, to serve as it is; may be "
+    "repeated. --dir is a new directory then, which keeps what the logs do not say.",
+)
+@click.option(
+    "--read-only",
+    is_flag=True,
+    help="Change nothing in the adopted directories, and keep nothing.",
 )
 @click.option(
     "--listen",
@@ -43,7 +55,9 @@ MAX_PORT = 65_535
     "Protocols are PLAINTEXT, SSL, SASL_PLAINTEXT and SASL_SSL.",
 )
 @click.option(
-    "--brokers", default=1, show_default=True, type=Number(1, 100), help="Brokers in this process."
+    "--brokers",
+    type=Number(1, 100),
+    help="Brokers in this process; 1 by default, and those that were adopted.",
 )
 @click.option(
     "--config",
@@ -77,9 +91,11 @@ MAX_PORT = 65_535
 )
 @json_option
 def serve(
-    directory: str,
+    directory: str | None,
+    adopt: tuple[str, ...],
+    read_only: bool,
     listen: str,
-    brokers: int,
+    brokers: int | None,
     pairs: tuple[str, ...],
     users: Path | None,
     allow_plaintext: bool,
@@ -96,6 +112,7 @@ def serve(
     \b
       logstore serve --dir /tmp/kafka
       logstore serve --dir /tmp/kafka --brokers 3 --config num.partitions=4
+      logstore serve --adopt /backup/kafka-logs --read-only
       logstore serve --dir /tmp/kafka --listen SASL_SSL://:9093 --advertise kafka.example.org
         --users users.txt --config ssl.keystore.location=server.pem
       echo hello | kcat -b 127.0.0.1:9092 -P -t greetings
@@ -106,6 +123,8 @@ def serve(
     from replication.server.serving import HttpListener
     from replication.server.serving import serve as start
 
+    if directory is None and not read_only:
+        raise click.UsageError("Missing option '--dir'.")
     page = None if http is None else HttpListener(*_address("--http", http), allow_plaintext)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -119,11 +138,15 @@ def serve(
             config=ServerConfig.from_properties(parse_pairs(pairs)),
             exposure=Exposure(advertise, allow_plaintext, credentials),
             http=page,
+            adopt=adopt,
+            read_only=read_only,
         )
     except ConfigError as error:
         fail(str(error))
     except OSError as error:
-        fail(f"{printable(str(error.filename or directory))}: {error.strerror or error}")
+        fail(
+            f"{printable(str(error.filename or directory or adopt[0]))}: {error.strerror or error}"
+        )
     with kafka:
         # A full collection looked at all modules, while every request waited: 24 ms. They stay.
         gc.freeze()
@@ -132,9 +155,16 @@ def serve(
         address = None if kafka.http is None else _url(*kafka.http.address)
         if as_json:
             ready: dict[str, object] = {"bootstrapServers": servers.split(",")}
-            terminal.line(json.dumps(ready if address is None else {**ready, "http": address}))
+            if address is not None:
+                ready["http"] = address
+            if kafka.adoption is not None:
+                ready["adoption"] = kafka.adoption.to_json()
+            terminal.line(json.dumps(ready | ({"readOnly": True} if read_only else {})))
         else:
-            terminal.line(f"ready: {servers}")
+            for line in () if kafka.adoption is None else kafka.adoption.lines():
+                terminal.line(line)
+            forgets = " (read-only: what groups commit is gone at the end)" if read_only else ""
+            terminal.line(f"ready: {servers}{forgets}")
             if address is not None:
                 terminal.line(f"page:  {address}")
         while not stop.wait(LOOK_S):

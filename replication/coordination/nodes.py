@@ -146,9 +146,10 @@ def log_dir_event_path() -> str:
 # --- the cluster
 
 
-def encode_cluster_id(cluster_id: str) -> bytes:
+def encode_cluster_id(cluster_id: str, has_kafkas_placement: bool = True) -> bytes:
     """Of a new tree, in which groups and transactional ids are placed as Kafka does (W-100)."""
-    return _encode({"version": "1", "id": cluster_id, "key_placement": KAFKAS_PLACEMENT})
+    placement = {"key_placement": KAFKAS_PLACEMENT} if has_kafkas_placement else {}
+    return _encode({"version": "1", "id": cluster_id, **placement})
 
 
 def has_kafkas_placement(data: bytes) -> bool:

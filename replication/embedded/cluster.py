@@ -30,6 +30,7 @@ class Cluster(TopicAdmin):
             ``zookeeper://127.0.0.1:2181/chroot``, or a service.
         log_config, broker_config, config: defaults of topics, of log directories, of replication.
         storage, storages: the storage of all files; ``storages`` replaces it for single brokers.
+        log_dirs: log directories of brokers that do not have theirs in ``directory``.
         session_timeout_ms: how long a silent broker counts as alive. Only for a coordinator given
             by name or URL.
         cluster_id: for ``meta.properties`` of all brokers and for the coordinator's tree. By

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol, Self
 
@@ -94,6 +94,7 @@ class LocalBrokers:
         storage: Storage | None = None,
         storages: Mapping[int, Storage] | None = None,
         log_dirs_per_broker: int = 1,
+        log_dirs: Mapping[int, Sequence[str]] | None = None,
         session_timeout_ms: int = 6000,
         cluster_id: str | None = None,
         front_door: OpenFrontDoor | None = None,
@@ -115,6 +116,7 @@ class LocalBrokers:
         self._broker_config = broker_config
         self._config = config or ReplicationConfig()
         self._log_dirs = log_dirs_per_broker
+        self._log_dirs_elsewhere = dict(log_dirs or {})
         self._runtime = ThreadRuntime("cluster")
         try:
             self.coordinator = self._open_coordinator(coordinator, session_timeout_ms)
@@ -239,6 +241,9 @@ class LocalBrokers:
 
     def log_dirs(self, broker_id: int) -> list[str]:
         """The log directories of a broker."""
+        elsewhere = self._log_dirs_elsewhere.get(broker_id)
+        if elsewhere is not None:
+            return list(elsewhere)
         base = self._directory_of(broker_id)
         if self._log_dirs == 1:
             return [base]

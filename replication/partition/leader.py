@@ -310,7 +310,8 @@ class LeaderReplica(IsrChanges):
                 self._confirm(leading, log)
                 return -1, -1, -1
             found_at, offset = found.timestamp, found.offset
-        epoch = log.epoch_for_offset(offset)
+        # The end is that of this leadership for a consumer, also where open transactions lower it.
+        epoch = None if consumer and timestamp == LATEST else log.epoch_for_offset(offset)
         self._confirm(leading, log)
         if unsettled and (timestamp == LATEST or offset >= limit):
             raise OffsetNotAvailableError(f"{self.tp}: the high watermark is not settled yet")

@@ -62,6 +62,7 @@ __all__ = [
     "errors",
     "is_flexible",
     "messages",
+    "metadata_records",
     "parse_request_header",
     "parse_response_header",
     "request_decoder",

@@ -29,7 +29,8 @@ class VersionRange(NamedTuple):
 
 
 NO_VERSIONS = VersionRange(0, -1)
-FIXED_SIZES = {"bool": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "f64": 8, "uuid": 16}  # in bytes
+INTEGER_SIZES = {"i8": 1, "i16": 2, "u16": 2, "i32": 4, "i64": 8}  # in bytes
+FIXED_SIZES = {"bool": 1, **INTEGER_SIZES, "f64": 8, "uuid": 16}
 SCALARS = (*FIXED_SIZES, "str", "bytes", "records")
 
 
@@ -57,7 +58,7 @@ class Field(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A request, a response or a record of a coordinator."""
+    """A request, a response or what a record holds."""
 
     name: str
     versions: VersionRange

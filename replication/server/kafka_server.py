@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from logstore.common.errors import ConfigError
@@ -10,6 +10,7 @@ from replication.apis.assembly import BrokerApis, kafka_apis
 from replication.apis.quick import is_quick
 from replication.broker.broker import Broker
 from replication.broker.metrics import Histogram, Sample
+from replication.common.error_codes import ErrorCode
 from replication.common.state import Endpoint
 from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.network import (
@@ -19,6 +20,7 @@ from replication.network import (
     Listener,
     NetworkServer,
     ReceivedRequest,
+    RequestHandler,
     Respond,
     check_ports,
     with_inter_broker,
@@ -61,7 +63,7 @@ class KafkaServer:
         exposure: who may use the listeners, and by which host.
         advertised: host and port for clients, by the names of listeners that have others than they
             are bound to.
-        faults: what requests meet on their way, in tests.
+        faults: what requests meet on their way, in tests, or where some are never carried out.
     Raises:
         ConfigError: a listener is bound to all addresses and none is advertised, or anybody could
             use it.
@@ -74,7 +76,7 @@ class KafkaServer:
         listeners: Sequence[Listener],
         config: ServerConfig,
         exposure: Exposure = LOCAL,
-        faults: RequestFaults | None = None,
+        faults: Sequence[RequestFaults] = (),
         advertised: Mapping[str, tuple[str, int]] | None = None,
     ) -> None:
         advertised = advertised or {}
@@ -91,9 +93,12 @@ class KafkaServer:
                     f"listener {listener.name} is bound to all addresses: give the host that "
                     "clients are to use (--advertise HOST)"
                 )
+        handler: RequestHandler = self._handle
+        for each in faults:
+            handler = each.around(broker_id, handler)
         self._network = NetworkServer(
             listeners,
-            self._handle if faults is None else faults.around(broker_id, self._handle),
+            handler,
             config.network,
             is_quick=is_quick,
             credentials=exposure.credentials,
@@ -172,6 +177,7 @@ class FrontDoors:
             other port is that of the first broker, and the next ones take the ports after it.
         broker_ids: in the order of their ports.
         config: for a cluster of these brokers (``ServerConfig.of_cluster``).
+        refused: requests that are answered with POLICY_VIOLATION, which no client repeats.
     Attributes:
         faults: what requests to any of the brokers meet; nothing at first.
         opened: the door of each broker in its latest life.
@@ -183,8 +189,12 @@ class FrontDoors:
         broker_ids: Sequence[int],
         config: ServerConfig,
         exposure: Exposure = LOCAL,
+        refused: Iterable[ApiKey] = (),
     ) -> None:
         self.faults = RequestFaults()
+        self._refusals = RequestFaults()
+        for api_key in refused:
+            self._refusals.fail(api_key, error=ErrorCode.POLICY_VIOLATION, times=None)
         self.opened: dict[int, KafkaServer] = {}
         config = config.of_cluster(len(broker_ids))
         self._config = config._replace(network=config.network.with_absolute_paths())
@@ -221,7 +231,7 @@ class FrontDoors:
             listeners,
             self._config,
             self._exposure,
-            self.faults,
+            (self._refusals, self.faults),
             self._advertised[broker_id],
         )
         self.opened[broker_id] = server

@@ -14,10 +14,12 @@ from logstore.storage.base import Storage
 from logstore.storage.broker_directories import broker_directories
 from logstore.storage.local import LocalStorage
 from logstore.storage.paths import absolute_path
+from replication.adopt import Adoption
 from replication.broker.broker import Broker
 from replication.broker.metrics import Histogram, Sample
 from replication.embedded.cluster import Cluster
 from replication.network import Listener
+from replication.server.adopted import REFUSED, ClusterFiles, read_only_config, settle_place
 from replication.server.config import ServerConfig
 from replication.server.groups import group_snapshots
 from replication.server.http import GroupSnapshot
@@ -50,7 +52,12 @@ class ServedCluster(Cluster):
     Attributes:
         faults: let requests fail, for tests of clients.
         http: health, metrics, state and the live page; None where it was not asked for.
+        adoption: what was found in the directories that this start adopted; None without any.
+        read_only: nothing is kept; see ``serve``.
     """
+
+    adoption: Adoption | None = None
+    read_only = False
 
     def __init__(
         self,
@@ -107,10 +114,12 @@ def serve(
     directory: str | os.PathLike[str] | None = None,
     *,
     listeners: Iterable[Listener] = (LOOPBACK,),
-    brokers: int = 1,
+    brokers: int | None = None,
     config: Mapping[str, object] | ServerConfig | None = None,
     exposure: Exposure = LOCAL,
     http: HttpListener | None = None,
+    adopt: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    read_only: bool = False,
     **options: Any,
 ) -> ServedCluster:
     """Start brokers that Kafka's clients can talk to; close what is returned, or use it in a
@@ -123,41 +132,72 @@ def serve(
         directory: where each broker gets a directory ``broker-N``; a temporary one by default.
         listeners: of the first broker. The next ones take the ports after it, or any free ones
             if the port is 0.
+        brokers: how many; those of an adopted cluster by default, otherwise 1.
         config: Kafka's broker-wide keys, such as ``{"num.partitions": 4}``. Groups do not wait for
             more members, their topic has 4 partitions, and of fewer than three brokers each has
             a replica of it, unless it says otherwise; a ``ServerConfig`` is taken as it is.
         exposure: who may use the listeners, where that is not this machine alone.
         http: serve health, metrics, the state of the brokers and a live page there.
+        adopt: log directories that another cluster wrote, a Kafka's or one of ours: they become a
+            cluster of their own, with the brokers, topics, groups and offsets that are in them.
+            ``directory`` gets the coordinator's tree; a later start names ``directory`` alone.
+        read_only: change nothing in the directories to adopt, and keep nothing. Clients read, and
+            groups commit until the end; other requests that change anything get POLICY_VIOLATION.
         options: further ones of ``Cluster``.
     Raises:
         ConfigError: an unknown key, a value outside its bounds, a listener that anybody could use,
-            no broker, or no listener.
+            no broker, or no listener; or the directories cannot be adopted, and are as they were.
         OSError: an address is taken.
         LogDirLockedError, StorageFailedError: as ``Cluster``.
     """
     listeners = tuple(listeners)
-    if brokers < 1 or not listeners:
+    if not listeners or (brokers is not None and brokers < 1):
         raise ConfigError(
             f"{brokers} brokers with {len(listeners)} listeners: one at least of each"
         )
     if not isinstance(config, ServerConfig):
         config = ServerConfig.from_properties({**EMBEDDED, **(config or {})})
-    first = config.node.first_id
-    if first > MAX_INT - brokers + 1:
-        raise ConfigError(f"node.id = {first}: there are not {brokers} ids from there on")
-    broker_ids = range(first, first + brokers)
-    if directory is not None:
-        _check_ids(options.get("storage") or LocalStorage(), directory, broker_ids)
-    return ServedCluster(
+    storage: Storage = options.pop("storage", None) or LocalStorage()
+    place = settle_place(directory, _paths(adopt), read_only, storage, config, brokers)
+    if read_only:
+        config = read_only_config(config)
+    broker_ids = _broker_ids(place, brokers, config)
+    kafka = ServedCluster(
         broker_ids,
-        directory,
-        FrontDoors(listeners, broker_ids, config, exposure),
+        place.directory,
+        FrontDoors(listeners, broker_ids, config, exposure, REFUSED if read_only else ()),
         http,
         log_config=config.log,
         broker_config=config.broker,
         config=config.replication,
+        storage=place.storage,
+        log_dirs=place.log_dirs,
         **options,
     )
+    kafka.adoption, kafka.read_only = place.report, read_only
+    return kafka
+
+
+def _paths(adopt: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    return [
+        os.fspath(each) for each in ([adopt] if isinstance(adopt, str | os.PathLike) else adopt)
+    ]
+
+
+def _broker_ids(place: ClusterFiles, brokers: int | None, config: ServerConfig) -> Sequence[int]:
+    """
+    Raises:
+        ConfigError: there are no such ids, or the files are those of other brokers.
+    """
+    if place.brokers is not None:
+        return place.brokers
+    count, first = brokers or 1, config.node.first_id
+    if first > MAX_INT - count + 1:
+        raise ConfigError(f"node.id = {first}: there are not {count} ids from there on")
+    broker_ids = range(first, first + count)
+    if place.directory is not None:
+        _check_ids(place.storage, place.directory, broker_ids)
+    return broker_ids
 
 
 def _check_ids(
@@ -189,8 +229,10 @@ async def serve_async(
     """
     import asyncio  # 40 ms, which only code on an event loop has paid already
 
+    storage: Storage = options.get("storage") or LocalStorage()
     if directory is not None:  # before the thread begins
-        directory = absolute_path(options.get("storage") or LocalStorage(), directory)
+        directory = absolute_path(storage, directory)
+    options["adopt"] = [absolute_path(storage, each) for each in _paths(options.get("adopt", ()))]
     abandoned = threading.Event()
 
     def start() -> ServedCluster:

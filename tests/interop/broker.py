@@ -17,7 +17,7 @@ import kafka_tools
 from tests.support.until import patience, until
 
 CLUSTER_ID = "bG9nc3RvcmUtaW50ZXJvcA"  # any 16 bytes in URL-safe base64
-READY_LINE = "Kafka Server started"
+READY_LINES = ("Kafka Server started", "[KafkaServer id=1] started")  # KRaft, ZooKeeper
 BIND_FAILURE = "failed to bind"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
@@ -60,6 +60,7 @@ class KafkaBroker:
         overrides: broker configs by Kafka's names, over those of ``properties``.
         heap: the JVM's ``-Xmx``.
         jvm_options: its others; by default those of a process that ends soon.
+        pom: which Kafka.
     """
 
     def __init__(
@@ -69,12 +70,14 @@ class KafkaBroker:
         overrides: Mapping[str, str | int] | None = None,
         heap: str = "512m",
         jvm_options: Sequence[str] = kafka_jars.SHORT_JVM,
+        pom: Path = kafka_jars.POM,
     ) -> None:
         self.directory = directory
         self.log_dir = directory / "data"
         self.log_file = directory / "broker.log"
         self._overrides = dict(overrides or {})
         self._jvm_options = (*jvm_options, f"-Xmx{heap}")  # the later -Xmx counts
+        self._pom = pom
         self._ports = _free_ports(2)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -141,6 +144,7 @@ class KafkaBroker:
             CLUSTER_ID,
             "-c",
             str(self._write_properties()),
+            pom=self._pom,
         )
 
     def start(self) -> None:
@@ -167,6 +171,7 @@ class KafkaBroker:
             classes=kafka_jars.helper_classes(),
             jvm_options=self._jvm_options,
             log_level="info",
+            pom=self._pom,
         )
         with self.log_file.open("ab") as log:
             begin = log.tell()
@@ -180,7 +185,7 @@ class KafkaBroker:
                 return log.read().decode(errors="replace")
 
         try:
-            until(lambda: not self.running or READY_LINE in said())
+            until(lambda: not self.running or any(line in said() for line in READY_LINES))
         except AssertionError:
             self.kill()
             raise self._failure("was not ready in time") from None

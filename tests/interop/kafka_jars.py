@@ -24,6 +24,8 @@ CACHE = ROOT / ".cache" / "kafka"
 KAFKA = Path(__file__).resolve().parent / "kafka"
 POM = KAFKA / "pom.xml"
 POM_3_9 = KAFKA / "clients-3.9.xml"  # whose controller still speaks to brokers by request
+BROKER_3_9 = KAFKA / "broker-3.9.xml"  # KRaft, and the last one with ZooKeeper
+BROKER_2_8 = KAFKA / "broker-2.8.xml"  # ZooKeeper
 JAVA_SOURCES = Path(__file__).resolve().parent / "java"
 
 SHORT_JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -180,16 +182,19 @@ def java_command(
     classes: Path | None = None,
     jvm_options: Sequence[str] = ("-Xmx512m",),
     log_level: str = "error",
+    pom: Path = POM,
 ) -> list[str]:
     """Return the command that runs ``main`` with Kafka, and ``classes``, on its class path.
 
-    Kafka's own log goes to standard error from ``log_level`` on.
+    Kafka's own log goes to standard error from ``log_level`` on. ``pom``: which Kafka.
     """
-    path = classpath() if classes is None else f"{classes}{os.pathsep}{classpath()}"
+    jars = classpath(pom=pom)
+    path = jars if classes is None else f"{classes}{os.pathsep}{jars}"
     return [
         _tool("java"),
         *jvm_options,
         f"-Dlog4j2.configurationFile={(KAFKA / 'log4j2.properties').as_uri()}",
+        f"-Dlog4j.configuration={(KAFKA / 'log4j.properties').as_uri()}",
         f"-Dlogstore.log.level={log_level}",
         "-cp",
         path,
@@ -206,6 +211,7 @@ def run_java(
     jvm_options: Sequence[str] = SHORT_JVM,
     timeout_s: float = 2 * patience(),
     statuses: Sequence[int] = (0,),
+    pom: Path = POM,
 ) -> subprocess.CompletedProcess[str]:
     """Run ``main`` to its end and return what it printed.
 
@@ -215,7 +221,7 @@ def run_java(
         KafkaUnavailable: as ``classpath``.
         JavaError: it ended with another status, or not within ``timeout_s``.
     """
-    command = java_command(main, *args, classes=classes, jvm_options=jvm_options)
+    command = java_command(main, *args, classes=classes, jvm_options=jvm_options, pom=pom)
     try:
         result = subprocess.run(
             command, input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False

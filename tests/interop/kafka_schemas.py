@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import kafka_jars
 
-FOLDER = "common/message/"
+FOLDERS = ("common/message/", "common/metadata/")
 
 
 class Field(NamedTuple):
@@ -66,7 +66,7 @@ def schemas(pom: Path) -> Schemas:
 def _read(jar: str) -> Iterator[dict[str, Any]]:
     with zipfile.ZipFile(jar) as archive:
         for name in archive.namelist():
-            if name.startswith(FOLDER) and name.endswith(".json"):
+            if name.startswith(FOLDERS) and name.endswith(".json"):
                 text = archive.read(name).decode()
                 yield json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,26 @@ def test_a_cut_copies_nothing(below: MemoryStorage) -> None:
     assert file.read_at(0, 99) == b"/d/a/\0\0"
 
 
+def test_an_append_copies_nothing(below: MemoryStorage) -> None:
+    overlay = OverlayStorage(below)
+    file = overlay.open("/d/a")
+    node = file.node  # type: ignore[attr-defined]
+    file.write_at(12, b"tail")
+    file.write_at(18, b"more")
+    assert bytes(node.data) == b"tail\0\0more"
+    assert file.read_at(10, 7) == b"/atail\0"
+    assert file.read_at(0, 99) == b"/d/a" * 3 + b"tail\0\0more"
+    assert (file.read_at(20, 1), file.read_at(22, 9)) == (b"r", b"")
+    file.truncate(14)
+    assert file.read_at(11, 9) == b"ata"
+    file.truncate(3)
+    file.write_at(3, b"!")
+    assert (file.size(), file.read_at(0, 9), bytes(node.data)) == (4, b"/d/!", b"!")
+    file.write_at(1, b"D")  # into what lies below: only now it is copied
+    assert (file.size(), file.read_at(0, 9)) == (4, b"/D/!")
+    assert below.read_file("/d/a") == b"/d/a" * 3
+
+
 def test_errors_below_come_through() -> None:
     below = FaultyStorage()
     below.make_dir("/d")
@@ -96,3 +117,18 @@ def test_a_link_to_a_directory_is_renamed_itself(tmp_path: Path) -> None:
     overlay.rename(str(tmp_path / "sub" / "up"), str(tmp_path / "sub" / "aside"))
     names = [entry.name for entry in overlay.scan_dir(str(tmp_path / "sub"))]
     assert names == ["aside"]
+
+
+@pytest.mark.parametrize("error", [errno.EROFS, errno.EACCES])
+def test_a_lock_file_that_cannot_be_written_does_not_lock(error: int) -> None:
+    below = FaultyStorage()
+    below.make_dir("/d")
+    below.write_file("/d/.lock", b"")
+    below.fail("open", "/d/.lock", error=error, times=2)
+    overlay = OverlayStorage(below)
+    assert overlay.lock("/d/.lock").held
+    with pytest.raises(LogDirLockedError):
+        overlay.lock("/d/.lock")
+    below.fail("open", "/d/.lock", error=errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        OverlayStorage(below).lock("/d/.lock")

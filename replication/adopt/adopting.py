@@ -1,0 +1,89 @@
+"""Log directories that another cluster wrote, looked at and planned for; nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from checkpoints.partition_metadata import topic_id_to_text
+from logstore.common.errors import ConfigError, CorruptDataError
+from logstore.common.random_id import new_uuid, random_id
+from logstore.format import filenames
+from logstore.storage.base import Storage
+from replication.adopt.cluster_metadata import ClusterImage, read_cluster_metadata
+from replication.adopt.found import LogDirs, find_broker, log_dirs_of
+from replication.adopt.plan import AdoptedCluster, plan
+from replication.adopt.report import Kind, Remark
+from replication.protocol import ProtocolError
+
+_LEFT_ALONE = {
+    filenames.DELETE_DIR_SUFFIX: Kind.DELETED,
+    filenames.FUTURE_DIR_SUFFIX: Kind.FUTURE,
+    filenames.STRAY_DIR_SUFFIX: Kind.STRAY,
+    "": Kind.NO_PARTITION,
+}
+
+
+def look(
+    paths: Sequence[str],
+    overlay: Storage,
+    *,
+    now_ms: int,
+    first_id: int | None = None,
+    read_only: bool = False,
+    pins_retention: bool = True,
+) -> AdoptedCluster:
+    """The cluster that log directories are.
+
+    Args:
+        overlay: where recoveries write; nothing else is written.
+        first_id: the broker of directories without ``meta.properties``.
+        now_ms, read_only, pins_retention: as of ``plan``.
+    Raises:
+        ConfigError: they do not belong together, or cannot be read.
+        LogDirLockedError: a broker has one open.
+        StorageFailedError: a disk refused.
+    """
+    dirs = log_dirs_of(paths, overlay, first_id)
+    cluster_id = dirs.cluster_id or topic_id_to_text(new_uuid(random_id))
+    image = _image(dirs, overlay)
+    brokers = {
+        broker: find_broker(broker, own, cluster_id, overlay)
+        for broker, own in dirs.brokers.items()
+    }
+    return plan(
+        cluster_id,
+        brokers,
+        image,
+        now_ms=now_ms,
+        read_only=read_only,
+        pins_retention=pins_retention,
+        notes=_notes(dirs, image),
+    )
+
+
+def _image(dirs: LogDirs, storage: Storage) -> ClusterImage | None:
+    """The newest metadata of all that are there."""
+    found: list[ClusterImage] = []
+    for path in dirs.with_metadata:
+        try:
+            image = read_cluster_metadata(path, storage)
+        except (CorruptDataError, ProtocolError) as error:
+            raise ConfigError(
+                f"the metadata of the cluster cannot be read: {error}. Without it topics and "
+                "replicas are those whose logs are here, and topics keep everything: move "
+                "__cluster_metadata-0 elsewhere for that"
+            ) from error
+        if image is not None:
+            found.append(image)
+    return max(found, key=lambda image: image.end_offset, default=None)
+
+
+def _notes(dirs: LogDirs, image: ClusterImage | None) -> list[Remark]:
+    found = [
+        kind.note(names)
+        for suffix, kind in _LEFT_ALONE.items()
+        if (names := dirs.left_alone.get(suffix))
+    ]
+    if image is None:
+        return [Kind.NO_METADATA.note(), *found]
+    return [*(Remark("metadata", note) for note in image.notes), *found]

@@ -1,0 +1,457 @@
+"""What the controllers of a KRaft cluster decided, from the files of one of its nodes.
+
+``__cluster_metadata-0`` is a log of changes. A snapshot ``<end offset>-<epoch>.checkpoint`` beside
+its segments, of the same batches, stands for all changes below its end (F-340). Nothing is locked
+or written; the node must be stopped, or the directory a copy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import uuid
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from typing import Any, NamedTuple, TypeVar
+
+from checkpoints.checkpoint_file import load_file
+from checkpoints.errors import CheckpointError
+from logstore.common.config import MAX_INT
+from logstore.common.errors import CorruptBatchError, CorruptDataError, InvalidTopicError
+from logstore.common.types import Buffer, Record
+from logstore.format import filenames
+from logstore.format.control import ControlType, parse_control_key
+from logstore.format.header import BatchHeader
+from logstore.format.reader import Batch, batch_records, parse_batch
+from logstore.log.reading.directory_reader import DirectoryReader
+from logstore.storage import File, Storage
+from logstore.storage.local import LocalStorage
+from replication.protocol import ProtocolError, UnsupportedVersionError, metadata_records
+from replication.protocol import messages as wire
+
+T = TypeVar("T")
+
+TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4  # types of ConfigRecord
+NO_LEADER_CHANGE = -2
+
+_SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
+_OFFSET_DIGITS = 20
+_QUORUM_STATE = "quorum-state"
+_ZERO_TAIL_BYTES = 1 << 20
+
+
+class PartitionImage(NamedTuple):
+    """One partition. ``leader`` is −1 for none.
+
+    ``directories`` are ids of the replicas' log directories, in the same order; () from clusters
+    that do not know them. ``elr`` are the eligible leader replicas (KIP-966): out of the ISR, but
+    nothing was committed without them. After a clean stop of all brokers the ISR is empty, and they
+    are all there is.
+    """
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    directories: tuple[uuid.UUID, ...] = ()
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+
+    @property
+    def electable(self) -> tuple[int, ...]:
+        """The replicas that Kafka would let lead, and not call it unclean."""
+        return tuple(dict.fromkeys((*self.isr, *self.elr))) or self.last_known_elr
+
+
+class TopicImage(NamedTuple):
+    name: str
+    id: uuid.UUID
+    partitions: Mapping[int, PartitionImage]
+
+
+class BrokerImage(NamedTuple):
+    """A registered broker, running or not. ``directories`` are ids of its log directories."""
+
+    id: int
+    rack: str | None
+    directories: tuple[uuid.UUID, ...]
+
+
+class ClusterImage(NamedTuple):
+    """What was decided below ``end_offset`` of the metadata log.
+
+    ``configs``: by type of resource, 2 for topics and 4 for brokers, and its name, "" for the
+    defaults of all brokers. ``next_producer_id``: no producer has this id or a larger one.
+    ``left_out``: how many things of each kind there are that the image does not carry. Changes from
+    ``certain_end`` on may be of a leader that lost its office before a majority had them.
+    """
+
+    topics: Mapping[str, TopicImage]
+    configs: Mapping[tuple[int, str], Mapping[str, str]]
+    brokers: Mapping[int, BrokerImage]
+    next_producer_id: int
+    features: Mapping[str, int]
+    left_out: Mapping[str, int]
+    certain_end: int
+    end_offset: int
+    notes: tuple[str, ...]
+
+    def topic_configs(self, topic: str) -> Mapping[str, str]:
+        return self.configs.get((TOPIC_RESOURCE, topic), {})
+
+    def broker_configs(self, broker_id: int | None) -> Mapping[str, str]:
+        """Of one broker; of None: the defaults of all."""
+        name = "" if broker_id is None else str(broker_id)
+        return self.configs.get((BROKER_RESOURCE, name), {})
+
+
+def read_cluster_metadata(log_dir: str, storage: Storage | None = None) -> ClusterImage | None:
+    """The metadata that lies in ``log_dir``, or None if it has no metadata log.
+
+    Everything that is whole is read; ``notes`` say what is not certain. An unfinished write at the
+    end of the log is left out.
+
+    Raises:
+        CorruptDataError: a damaged batch, a hole, or a record that cannot follow those before it.
+        UnsupportedVersionError: a later Kafka wrote a record that is needed.
+    """
+    storage = storage or LocalStorage()
+    directory = os.path.join(log_dir, filenames.CLUSTER_METADATA_DIR)
+    info = storage.info(directory)
+    if info is None or not info.is_dir:
+        return None
+    return _MetadataFiles(storage, directory).read()
+
+
+class _BadRecordError(ValueError):
+    """A record that cannot follow those before it."""
+
+
+class _Replay:
+    """The state that records lead to, one after the other."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, TopicImage] = {}
+        self.configs: dict[tuple[int, str], dict[str, str]] = {}
+        self.brokers: dict[int, BrokerImage] = {}
+        self.features: dict[str, int] = {}
+        self.next_producer_id = 0
+        self._names: dict[uuid.UUID, str] = {}
+        self._left_out: dict[str, set[object]] = {}
+        self._unknown: dict[str, int] = {}
+        self._open: list[Any] | None = None  # messages of a transaction whose end is not known
+
+    @property
+    def open_messages(self) -> int | None:
+        """How many messages an open transaction has; None if none is open."""
+        return None if self._open is None else len(self._open)
+
+    def left_out(self) -> dict[str, int]:
+        counts = {what: len(keys) for what, keys in self._left_out.items() if keys}
+        return counts | self._unknown
+
+    def take(self, value: Buffer | None) -> None:
+        """
+        Raises:
+            ProtocolError: not a record that is known here.
+            _BadRecordError: its content does not fit.
+        """
+        kind, version, message = metadata_records.decode(value)
+        match kind:
+            case metadata_records.BEGIN_TRANSACTION:
+                if self._open is not None:
+                    raise _BadRecordError("a transaction begins inside another")
+                self._open = []
+            case metadata_records.END_TRANSACTION | metadata_records.ABORT_TRANSACTION:
+                if self._open is None:
+                    raise _BadRecordError("a transaction ends that did not begin")
+                messages, self._open = self._open, None
+                if kind == metadata_records.END_TRANSACTION:
+                    for each in messages:
+                        self._apply(each)
+            case _ if message is not None:
+                if self._open is None:
+                    self._apply(message)
+                else:
+                    self._open.append(message)
+            case _ if kind not in metadata_records.PASSING:
+                what = f"records of type {kind}, version {version}"
+                self._unknown[what] = self._unknown.get(what, 0) + 1
+
+    def _apply(self, message: Any) -> None:
+        _APPLY[type(message).__name__](self, message)
+
+    # -- topics --------------------------------------------------------------------------------
+
+    def topic(self, record: wire.TopicRecord) -> None:
+        try:
+            filenames.validate_topic(record.name)
+        except InvalidTopicError as error:
+            raise _BadRecordError(str(error)) from None
+        if record.name in self.topics or record.topic_id in self._names:
+            raise _BadRecordError(f"topic {record.name} with id {record.topic_id} is there already")
+        self.topics[record.name] = TopicImage(record.name, record.topic_id, {})
+        self._names[record.topic_id] = record.name
+
+    def _partitions(self, topic_id: uuid.UUID) -> dict[int, PartitionImage]:
+        if topic_id not in self._names:
+            raise _BadRecordError(f"there is no topic with id {topic_id}")
+        partitions = self.topics[self._names[topic_id]].partitions
+        assert isinstance(partitions, dict)
+        return partitions
+
+    def partition(self, record: wire.PartitionRecord) -> None:
+        if record.partition_id < 0:
+            raise _BadRecordError(f"a partition {record.partition_id}")
+        self._partitions(record.topic_id)[record.partition_id] = PartitionImage(
+            record.replicas,
+            record.isr,
+            record.leader,
+            record.leader_epoch,
+            record.partition_epoch,
+            record.directories,
+            record.eligible_leader_replicas or (),
+            record.last_known_elr or (),
+        )
+
+    def partition_change(self, record: wire.PartitionChangeRecord) -> None:
+        partitions = self._partitions(record.topic_id)
+        old = partitions.get(record.partition_id)
+        if old is None:
+            raise _BadRecordError(f"there is no partition {record.partition_id} to change")
+        if max(old.leader_epoch, old.partition_epoch) >= MAX_INT:
+            raise _BadRecordError("an epoch above the largest")
+        has_leader = record.leader != NO_LEADER_CHANGE  # the epoch rises even if it is the same
+        partitions[record.partition_id] = PartitionImage(
+            _given(record.replicas, old.replicas),
+            _given(record.isr, old.isr),
+            record.leader if has_leader else old.leader,
+            old.leader_epoch + has_leader,
+            old.partition_epoch + 1,
+            _given(record.directories, old.directories),
+            _given(record.eligible_leader_replicas, old.elr),
+            _given(record.last_known_elr, old.last_known_elr),
+        )
+
+    def clear_elr(self, record: wire.ClearElrRecord) -> None:
+        """Of one topic, or of all without a name."""
+        for topic in self.topics.values():
+            if record.topic_name in ("", topic.name):
+                partitions = self._partitions(topic.id)
+                for number, each in partitions.items():
+                    partitions[number] = each._replace(elr=(), last_known_elr=())
+
+    def remove_topic(self, record: wire.RemoveTopicRecord) -> None:
+        self._partitions(record.topic_id)
+        name = self._names.pop(record.topic_id)
+        del self.topics[name]
+        self.configs.pop((TOPIC_RESOURCE, name), None)
+
+    # -- the rest ------------------------------------------------------------------------------
+
+    def config(self, record: wire.ConfigRecord) -> None:
+        key = (record.resource_type, record.resource_name)
+        configs = self.configs.setdefault(key, {})
+        if record.value is not None:
+            configs[record.name] = record.value
+        else:
+            configs.pop(record.name, None)
+        if not configs:
+            del self.configs[key]
+
+    def register_broker(self, record: wire.RegisterBrokerRecord) -> None:
+        broker = BrokerImage(record.broker_id, record.rack, record.log_dirs)
+        self.brokers[record.broker_id] = broker
+
+    def change_broker(self, record: wire.BrokerRegistrationChangeRecord) -> None:
+        old = self.brokers.get(record.broker_id)
+        if old is None:
+            raise _BadRecordError(f"there is no broker {record.broker_id} to change")
+        if record.log_dirs:
+            self.brokers[record.broker_id] = old._replace(directories=record.log_dirs)
+
+    def unregister_broker(self, record: wire.UnregisterBrokerRecord) -> None:
+        self.brokers.pop(record.broker_id, None)
+
+    def feature(self, record: wire.FeatureLevelRecord) -> None:
+        self.features[record.name] = record.feature_level
+
+    def producer_ids(self, record: wire.ProducerIdsRecord) -> None:
+        if record.next_producer_id < 0:
+            raise _BadRecordError(f"the next producer id is {record.next_producer_id}")
+        self.next_producer_id = max(self.next_producer_id, record.next_producer_id)
+
+    def leave_out(self, what: str, key: object, removed: bool = False) -> None:
+        keys = self._left_out.setdefault(what, set())
+        (keys.discard if removed else keys.add)(key)
+
+
+def _given(new: tuple[T, ...] | None, old: tuple[T, ...]) -> tuple[T, ...]:
+    return old if new is None else new
+
+
+_ACLS, _CREDENTIALS = "ACLs", "SCRAM credentials"
+_TOKENS, _QUOTAS = "delegation tokens", "client quotas"
+
+_APPLY: Mapping[str, Callable[[_Replay, Any], None]] = {
+    "TopicRecord": _Replay.topic,
+    "PartitionRecord": _Replay.partition,
+    "PartitionChangeRecord": _Replay.partition_change,
+    "ClearElrRecord": _Replay.clear_elr,
+    "RemoveTopicRecord": _Replay.remove_topic,
+    "ConfigRecord": _Replay.config,
+    "RegisterBrokerRecord": _Replay.register_broker,
+    "BrokerRegistrationChangeRecord": _Replay.change_broker,
+    "UnregisterBrokerRecord": _Replay.unregister_broker,
+    "FeatureLevelRecord": _Replay.feature,
+    "ProducerIdsRecord": _Replay.producer_ids,
+    "AccessControlEntryRecord": lambda to, acl: to.leave_out(_ACLS, acl.id),
+    "RemoveAccessControlEntryRecord": lambda to, acl: to.leave_out(_ACLS, acl.id, True),
+    "UserScramCredentialRecord": lambda to, one: to.leave_out(
+        _CREDENTIALS, (one.name, one.mechanism)
+    ),
+    "RemoveUserScramCredentialRecord": lambda to, one: to.leave_out(
+        _CREDENTIALS, (one.name, one.mechanism), True
+    ),
+    "DelegationTokenRecord": lambda to, token: to.leave_out(_TOKENS, token.token_id),
+    "RemoveDelegationTokenRecord": lambda to, token: to.leave_out(_TOKENS, token.token_id, True),
+    "ClientQuotaRecord": lambda to, quota: to.leave_out(
+        _QUOTAS, (quota.entity, quota.key), quota.remove
+    ),
+}
+
+
+class _MetadataFiles:
+    """The files of one metadata log, read once."""
+
+    def __init__(self, storage: Storage, directory: str) -> None:
+        self._storage, self._directory = storage, directory
+        self._replay = _Replay()
+        self._notes: list[str] = []
+        self._voters = self._voters_on_file()  # 0: not known
+        self._end = 0  # what lies below it counts already
+        self._next = 0  # the offset of the next batch of the file
+        self._is_complete = False  # the last batch ends a snapshot
+
+    def read(self) -> ClusterImage:
+        """As ``read_cluster_metadata``."""
+        self._end = snapshot_end = self._read_snapshot()
+        self._read_log()
+        left = self._replay.open_messages
+        if left is not None:
+            self._notes.append(f"an open transaction of {left} changes of metadata is left out")
+        certain_end = self._end if self._voters == 1 else snapshot_end
+        if certain_end < self._end:
+            self._notes.append(
+                f"changes of metadata from offset {certain_end} to {self._end - 1} are taken, "
+                "although a majority of the controllers may not have had them"
+            )
+        replay = self._replay
+        return ClusterImage(
+            replay.topics,
+            replay.configs,
+            replay.brokers,
+            replay.next_producer_id,
+            replay.features,
+            replay.left_out(),
+            certain_end,
+            self._end,
+            tuple(self._notes),
+        )
+
+    def _voters_on_file(self) -> int:
+        """How many controllers the quorum has. Records of the log say it if they may change."""
+        path = os.path.join(self._directory, _QUORUM_STATE)
+        try:
+            voters = json.loads(load_file(self._storage, path) or b"{}").get("currentVoters")
+        except (CheckpointError, ValueError, RecursionError, AttributeError):
+            return 0
+        return len(voters) if isinstance(voters, list) else 0
+
+    def _read_snapshot(self) -> int:
+        """The end of the newest snapshot, which is replayed; 0 if there is none."""
+        names = [entry.name for entry in self._storage.scan_dir(self._directory)]
+        name = max((name for name in names if _SNAPSHOT.fullmatch(name)), default=None)
+        if name is None:
+            return 0
+        path = os.path.join(self._directory, name)
+        self._read_file(self._storage.open(path, writable=False), may_be_unfinished=False)
+        if not self._is_complete:
+            raise CorruptDataError(path, 0, "a snapshot without its last batch")
+        return int(name[:_OFFSET_DIGITS])
+
+    def _read_log(self) -> None:
+        reader = DirectoryReader(self._directory, storage=self._storage)
+        bases = reader.bases()
+        first = bisect_right(bases, self._end) - 1
+        if first < 0:
+            found = f"begins at offset {bases[0]}" if bases else "has no segment"
+            reason = f"the log {found}, the newest snapshot ends at {self._end}"
+            raise CorruptDataError(self._directory, 0, reason)
+        self._next = bases[first]
+        for base in bases[first:]:
+            if base != self._next:
+                reason = f"the segment before it ends at offset {self._next}"
+                raise CorruptDataError(reader.log_path(base), 0, reason)
+            self._read_file(reader.open(base), may_be_unfinished=base == bases[-1])
+        if self._next < self._end:
+            reason = f"the log ends at offset {self._next}, the newest snapshot at {self._end}"
+            raise CorruptDataError(self._directory, 0, reason)
+        self._end = self._next
+
+    def _read_file(self, file: File, *, may_be_unfinished: bool) -> None:
+        """Replay the batches of a file, and close it."""
+        with closing(file):
+            size = file.size()
+            if size > MAX_INT:
+                raise CorruptDataError(file.path, 0, f"{size} bytes are too many for a segment")
+            with file.view(0, size) as data:
+                position = self._read_batches(file.path, data, may_be_unfinished)
+        if position < size:
+            self._notes.append(
+                f"{file.path}: an unfinished write from byte {position} on is left out"
+            )
+
+    def _read_batches(self, path: str, data: memoryview, may_be_unfinished: bool) -> int:
+        """Where the last whole batch ends."""
+        position, end = 0, len(data)
+        try:
+            while (batch := parse_batch(data, position)) is not None:
+                end = batch.end_position
+                records = batch_records(data, batch)
+                self._take(path, batch, records)
+                position, end = end, len(data)
+            if position < len(data) and not may_be_unfinished:
+                raise CorruptBatchError("", position, "a torn batch")
+        except CorruptBatchError as error:
+            is_last = end >= len(data) or not any(data[position : position + _ZERO_TAIL_BYTES])
+            if not (may_be_unfinished and is_last):
+                raise error.located(path) from None
+        return position
+
+    def _take(self, path: str, batch: Batch, records: list[Record]) -> None:
+        where = f"offset {batch.base_offset}"
+        try:
+            if batch.base_offset != self._next or not isinstance(batch, BatchHeader):
+                raise _BadRecordError(f"a batch of offset {self._next} is missing")
+            self._next = batch.last_offset + 1
+            self._is_complete = False
+            for record in records:
+                where = f"offset {record.offset}"
+                if batch.is_control:
+                    self._take_control(record)
+                elif record.offset >= self._end:
+                    self._replay.take(record.value)
+        except UnsupportedVersionError:
+            raise
+        except (ProtocolError, CorruptBatchError, _BadRecordError) as error:
+            raise CorruptDataError(path, batch.position, f"{where}: {error}") from None
+
+    def _take_control(self, record: Record) -> None:
+        kind = parse_control_key(record.key)
+        if kind is ControlType.KRAFT_VOTERS:
+            self._voters = len(metadata_records.decode_voters(record.value).voters)
+        self._is_complete = kind is ControlType.SNAPSHOT_FOOTER

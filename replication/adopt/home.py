@@ -1,0 +1,112 @@
+"""The directory of a cluster that was adopted: its coordinator's tree, and where its logs are.
+
+The log directories stay where they are, and as a Kafka can load them, which refuses a directory
+that is no partition. So the tree lies elsewhere, beside ``adopted.json``, which names them. That
+file is written first, and the journal with its rename as the last: an adoption without a journal
+has not happened (R-186).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+
+from checkpoints.files import replace_file
+from checkpoints.printable import printable
+from logstore.common.errors import ConfigError
+from logstore.storage.base import Storage
+from replication.adopt.plan import AdoptedCluster
+from replication.adopt.tree import write_tree
+from replication.coordination.journal import FILE_NAME
+
+ADOPTED = "adopted.json"
+COORDINATOR = "coordinator"
+VERSION = 1
+_SIZE_MAX = 1 << 20
+
+LogDirsByBroker = Mapping[int, tuple[str, ...]]
+
+
+def read_home(storage: Storage, home: str) -> LogDirsByBroker | None:
+    """The log directories of the cluster that was adopted there; None without one.
+
+    Raises:
+        ConfigError: the file makes no sense, an adoption was interrupted, or a directory is gone.
+    """
+    found = _read(storage, home)
+    if found is None:
+        return None
+    if not has_tree(storage, home):
+        raise ConfigError(
+            f"{home}: the adoption there was interrupted; nothing was changed in the log "
+            f"directories: adopt them again (--adopt {' --adopt '.join(_all(found))})"
+        )
+    for path in _all(found):
+        info = storage.info(path)
+        if info is None or not info.is_dir:
+            raise ConfigError(f"{path} is not there; {os.path.join(home, ADOPTED)} names it")
+    return found
+
+
+def has_tree(storage: Storage, home: str) -> bool:
+    return storage.info(os.path.join(home, COORDINATOR, FILE_NAME)) is not None
+
+
+def adopted_before(storage: Storage, home: str, paths: list[str]) -> bool:
+    """Whether ``home`` is the cluster of just these log directories already.
+
+    Raises:
+        ConfigError: it is that of others, or anything else is there; or as ``read_home``.
+    """
+    for path in paths:
+        real, own = storage.real_path(path), storage.real_path(home)
+        if real == own or own.startswith(f"{real}/"):
+            raise ConfigError(
+                f"{home} is inside of the log directory {path}: a Kafka would refuse to load it"
+            )
+    found = _read(storage, home)
+    if found is not None and has_tree(storage, home):
+        if sorted(map(storage.real_path, _all(found))) == sorted(map(storage.real_path, paths)):
+            return True
+        raise ConfigError(
+            f"{home} is the cluster of {', '.join(_all(found))}: give another directory"
+        )
+    left = {f"{ADOPTED}.tmp"}  # of an adoption that was killed
+    is_there = storage.info(home) is not None
+    if found is None and is_there and any(each.name not in left for each in storage.scan_dir(home)):
+        raise ConfigError(f"{home} is not empty: give a new directory to the adopted cluster")
+    return False
+
+
+def make_home(storage: Storage, home: str, cluster: AdoptedCluster) -> None:
+    """
+    Raises:
+        OSError: the disk refused; the adoption can be repeated.
+    """
+    storage.make_dir(home)
+    storage.sync_dir(os.path.dirname(home) or ".")
+    brokers = {str(broker): list(paths) for broker, paths in cluster.brokers.items()}
+    text = json.dumps({"version": VERSION, "brokers": brokers}, indent=2) + "\n"
+    replace_file(storage, os.path.join(home, ADOPTED), text.encode())
+    write_tree(storage, os.path.join(home, COORDINATOR), cluster)
+
+
+def _all(brokers: LogDirsByBroker) -> list[str]:
+    return [path for paths in brokers.values() for path in paths]
+
+
+def _read(storage: Storage, home: str) -> LogDirsByBroker | None:
+    path = os.path.join(home, ADOPTED)
+    try:
+        value = json.loads(storage.read_file(path, _SIZE_MAX))
+        if value["version"] != VERSION:
+            raise ValueError(f"version {value['version']!r}")
+        brokers = {int(broker): tuple(paths) for broker, paths in value["brokers"].items()}
+        if not brokers or not all(isinstance(each, str) and each for each in _all(brokers)):
+            raise ValueError("no log directories")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ConfigError(f"{path}: {printable(str(error))}") from None
+    return brokers

@@ -1,0 +1,427 @@
+"""From what was found to a cluster of its own: which topics it has, who leads what, and above which
+epochs it has to begin. Pure.
+
+Nothing is taken for whole that may be a part: a partition without a log here, or whose in-sync
+replicas are elsewhere, is offline (R-184). What the metadata does not know is not served.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from checkpoints.types import TopicPartition
+from logstore.common.config import LogConfig
+from replication.adopt.found import CONSUMER_GROUPS, FoundBroker, FoundLog
+from replication.adopt.report import Adoption, Kind, Remark
+from replication.apis.configs import BROKER_NAMES
+from replication.common.errors import ResponseError
+from replication.common.internal_topics import (
+    GROUP_METADATA,
+    INTERNAL_TOPICS,
+    TRANSACTION_STATE,
+    masked_partition_for,
+    partition_for,
+)
+from replication.common.state import (
+    MAX_EPOCH,
+    MAX_EPOCH_OF_A_LOG,
+    NO_LEADER,
+    PartitionRegistration,
+    TopicAssignment,
+)
+from replication.common.topic_configs import check_topic_config
+
+if TYPE_CHECKING:
+    from replication.adopt.cluster_metadata import ClusterImage, PartitionImage
+
+MAX_GAPS = 10_000  # a folder may claim any number; partitions that nobody has cost memory, too
+KAFKAS_COUNT, MAX_COUNT = 50, 1000  # of partitions of the topics of coordinators
+FOR_EVER = {"retention.ms": "-1", "retention.bytes": "-1"}
+RETENTION = "retention.ms"
+
+_OTHER_GROUPS = {
+    CONSUMER_GROUPS: "have their offsets; their members join anew, by the classic protocol",
+    "share groups": "are not served",
+    "streams groups": "have their offsets; their members are gone",
+}
+
+
+class AdoptedCluster(NamedTuple):
+    """All that the tree of the new cluster needs.
+
+    Attributes:
+        states: of every partition of ``topics``.
+        masked: internal topics whose keys have the places of our earlier versions (W-100).
+        broker_epoch: no broker was registered in a later one.
+        producer_id: the largest that anybody had; −1 without any.
+    """
+
+    cluster_id: str
+    brokers: Mapping[int, tuple[str, ...]]
+    topics: Mapping[str, TopicAssignment]
+    states: Mapping[TopicPartition, PartitionRegistration]
+    masked: frozenset[str]
+    broker_epoch: int
+    producer_id: int
+    report: Adoption
+
+
+class _Identity(NamedTuple):
+    """What is known of a topic before its logs are looked at."""
+
+    topic_id: uuid.UUID
+    config: Mapping[str, str]
+    partitions: Mapping[int, PartitionImage | None]
+
+
+def plan(
+    cluster_id: str,
+    brokers: Mapping[int, FoundBroker],
+    image: ClusterImage | None,
+    *,
+    now_ms: int,
+    read_only: bool = False,
+    pins_retention: bool = True,
+    notes: Sequence[Remark] = (),
+) -> AdoptedCluster:
+    """The cluster that these log directories are.
+
+    Args:
+        image: what the controllers of the cluster decided, if that is among the directories.
+        now_ms: of the wall clock, in ms.
+        read_only: nothing is deleted, and nothing copied from one broker to another.
+        pins_retention: a topic whose retention is not known keeps everything.
+        notes: of the search, before those of the plan.
+    """
+    planner = _Planner(cluster_id, brokers, image, now_ms, read_only, pins_retention)
+    topics: dict[str, TopicAssignment] = {}
+    states: dict[TopicPartition, PartitionRegistration] = {}
+    for name, identity in planner.identities().items():
+        own = planner.states(name, identity)
+        states |= own
+        replicas = {tp.partition: state.replicas for tp, state in own.items()}
+        topics[name] = TopicAssignment(identity.topic_id, replicas, identity.config)
+    masked = frozenset(
+        name for name in sorted(INTERNAL_TOPICS & topics.keys()) if planner.is_masked(name, topics)
+    )
+    report = planner.report(topics, states, notes)
+    largest = [found.producer_id for found in brokers.values()]
+    if image is not None:
+        largest.append(image.next_producer_id - 1)
+    return AdoptedCluster(
+        cluster_id,
+        {broker_id: found.directories for broker_id, found in brokers.items()},
+        topics,
+        states,
+        masked,
+        max((found.broker_epoch for found in brokers.values()), default=-1),
+        max(largest),
+        report,
+    )
+
+
+class _Planner:
+    def __init__(
+        self,
+        cluster_id: str,
+        brokers: Mapping[int, FoundBroker],
+        image: ClusterImage | None,
+        now_ms: int,
+        read_only: bool,
+        pins_retention: bool,
+    ) -> None:
+        self._now_ms = now_ms
+        self._read_only = read_only
+        self._cluster_id = cluster_id
+        self._brokers = brokers
+        self._image = image
+        self._pins_retention = pins_retention and not read_only
+        self._notes: dict[Kind, list[str]] = {}
+        self._defaults = {} if image is None or read_only else self._broker_defaults(image)
+        self._leading: dict[TopicPartition, FoundLog] = {}  # the logs that lead
+        self._logs: dict[TopicPartition, dict[int, FoundLog]] = {}
+        for broker_id, found in brokers.items():
+            for tp, log in found.logs.items():
+                self._logs.setdefault(tp, {})[broker_id] = log
+        named = {tp.topic for tp in self._logs}
+        named.update(tp.topic for found in brokers.values() for tp in found.unavailable)
+        self._named = sorted(named)
+        # It stands for whoever has what is not here and of which no metadata tells.
+        self._absent = next(each for each in range(len(brokers) + 1) if each not in brokers)
+
+    def _note(self, kind: Kind, *names: object) -> None:
+        self._notes.setdefault(kind, []).extend(map(str, names))
+
+    # -- topics --------------------------------------------------------------------------------
+
+    def identities(self) -> dict[str, _Identity]:
+        if self._image is None:
+            found = {name: self._from_logs(name) for name in self._named}
+            return {name: identity for name, identity in found.items() if identity is not None}
+        for name in self._named:
+            if name not in self._image.topics:
+                self._note(
+                    Kind.UNKNOWN_TOPIC,
+                    name,
+                )
+        return {name: self._from_image(name, self._image) for name in sorted(self._image.topics)}
+
+    def _from_logs(self, name: str) -> _Identity | None:
+        logs = {tp: own for tp, own in self._logs.items() if tp.topic == name}
+        ids = {log.topic_id for own in logs.values() for log in own.values()} - {None}
+        if len(ids) > 1:
+            self._note(
+                Kind.TWO_IDS,
+                name,
+            )
+            return None
+        numbers = {tp.partition for tp in logs}
+        numbers.update(
+            tp.partition
+            for found in self._brokers.values()
+            for tp in found.unavailable
+            if tp.topic == name
+        )
+        count = max(numbers) + 1
+        if count - len(numbers) > MAX_GAPS:
+            self._note(
+                Kind.FEW_PARTITIONS,
+                name,
+            )
+            return None
+        if name in INTERNAL_TOPICS and len(numbers) < count:
+            count = self._count_by_keys(name, count)
+        topic_id = next(iter(ids), None)
+        if topic_id is None:
+            # Without an id the next reader has to come to the same one.
+            topic_id = uuid.uuid5(uuid.NAMESPACE_OID, f"{self._cluster_id}/{name}")
+            self._note(Kind.WITHOUT_ID, name)
+        stored = [found.configs[name] for found in self._brokers.values() if name in found.configs]
+        if stored:
+            config = dict(max(stored, key=lambda each: each.revision).values)
+        elif name in INTERNAL_TOPICS:
+            config = {"cleanup.policy": "compact"}
+        else:
+            config = self._pinned(name, {})
+        return _Identity(topic_id, self._known(name, config), dict.fromkeys(range(count)))
+
+    def _count_by_keys(self, name: str, least: int) -> int:
+        """How many partitions a topic of coordinators has, of which the last may not be here: with
+        another number nobody would find his group."""
+        placed = self._placed(
+            {tp: log for tp, own in self._logs.items() for log in own.values()}, name
+        )
+        counts: list[int] = [KAFKAS_COUNT, *range(least, MAX_COUNT)]
+        for count in counts:
+            if count >= least and all(partition_for(key, count) == at for key, at in placed):
+                return count
+        return least
+
+    @staticmethod
+    def _placed(logs: Mapping[TopicPartition, FoundLog], name: str) -> list[tuple[str, int]]:
+        """The keys of a topic of coordinators, and in which partition they are."""
+        found = ((tp, log.state) for tp, log in logs.items() if tp.topic == name)
+        return [(key, tp.partition) for tp, state in found if state for key in state.keys]
+
+    def _from_image(self, name: str, image: ClusterImage) -> _Identity:
+        topic = image.topics[name]
+        config = {**self._defaults, **image.topic_configs(name)}
+        if config.get("remote.storage.enable") == "true":
+            self._note(Kind.TIERED, name)
+        return _Identity(
+            topic.id,
+            self._known(name, self._pinned(name, config)),
+            {number: topic.partitions[number] for number in sorted(topic.partitions)},
+        )
+
+    def _broker_defaults(self, image: ClusterImage) -> dict[str, str]:
+        """What all brokers were told for topics, by the keys of topics, where it differs from what
+        topics have anyway. Nothing else that brokers were told is carried."""
+        usual = LogConfig().to_properties()
+        names = {BROKER_NAMES.get(key, key): key for key in usual}
+        told = image.broker_configs(None)
+        others = [key for key in told if key not in names]
+        for number in image.brokers:
+            others += [f"{key} of broker {number}" for key in image.broker_configs(number)]
+        if others:
+            self._note(Kind.BROKER_CONFIG, *others)
+        found = {names[key]: value for key, value in told.items() if key in names}
+        return {k: value for k, value in found.items() if k == RETENTION or value != usual[k]}
+
+    def _pinned(self, name: str, config: dict[str, str]) -> dict[str, str]:
+        """A retention that is not known must not delete anything: that of a broker was in its
+        ``server.properties``."""
+        keeps = RETENTION in config or config.get("cleanup.policy") == "compact"
+        if keeps or not self._pins_retention:
+            return config
+        self._note(Kind.KEEP_ALL, name)
+        return FOR_EVER | config
+
+    def _known(self, name: str, config: Mapping[str, str]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for key, value in config.items():
+            try:
+                check_topic_config({key: value})
+            except ResponseError:
+                self._note(Kind.UNKNOWN_CONFIG, f"{name}: {key}")
+            else:
+                found[key] = value
+        return found
+
+    # -- partitions ----------------------------------------------------------------------------
+
+    def states(self, name: str, identity: _Identity) -> dict[TopicPartition, PartitionRegistration]:
+        numbers = (TopicPartition(name, number) for number in identity.partitions)
+        return {tp: self._state(tp, identity) for tp in numbers}
+
+    def _state(self, tp: TopicPartition, identity: _Identity) -> PartitionRegistration:
+        everywhere = self._logs.get(tp, {})
+        ids = (None, identity.topic_id)
+        logs = {broker: log for broker, log in everywhere.items() if log.topic_id in ids}
+        if len(logs) < len(everywhere):
+            self._note(Kind.OTHER_ID, tp_text(tp))
+        damaged = [broker for broker, found in self._brokers.items() if tp in found.unavailable]
+        for broker in damaged:
+            self._note(Kind.DAMAGED, f"{tp_text(tp)} of broker {broker}")
+        known = identity.partitions[tp.partition]
+        if known is None:
+            ranked = sorted(logs, key=lambda broker: (*(-n for n in logs[broker].rank), broker))
+            replicas, in_sync, epoch = (*ranked, *damaged), tuple(logs), 0
+        else:
+            replicas, in_sync, epoch = known.replicas, known.electable, known.leader_epoch
+            for broker in logs.keys() - replicas:
+                self._note(Kind.MOVED, f"{tp_text(tp)} of broker {broker}")
+                del logs[broker]
+        epoch = self._epoch(tp, epoch, logs.values())
+        if not logs:
+            # A broker that is here and has lost its log must never serve an empty one.
+            self._note(Kind.WITHOUT_LOG, tp_text(tp))
+            may_have = [b for b in replicas if b not in self._brokers or b in damaged]
+            replicas = tuple(may_have) or (self._absent,)
+        led = {
+            broker: log
+            for broker, log in logs.items()
+            if broker in in_sync and tp not in self._brokers[broker].unproven
+        }
+        if not led:
+            if logs:
+                self._note(Kind.OUT_OF_SYNC, tp_text(tp))
+            isr = tuple(b for b in in_sync if b in replicas and b not in self._brokers)
+            return PartitionRegistration(replicas, isr, NO_LEADER, epoch, 0)
+        best = max(log.rank for log in led.values())
+        isr = tuple(b for b in replicas if b in led and led[b].rank == best)
+        self._leading[tp] = led[isr[0]]
+        behind = logs.keys() - isr
+        if behind and self._read_only:  # they would copy all that they lack into memory
+            self._note(Kind.BEHIND, tp_text(tp))
+            replicas = tuple(broker for broker in replicas if broker not in behind)
+        return PartitionRegistration(replicas, isr, isr[0], epoch, 0)
+
+    def _epoch(self, tp: TopicPartition, known: int, logs: Iterable[FoundLog]) -> int:
+        """The controller elects above it. What no cluster reaches is left to the broker (R-181)."""
+        epochs = [log.leader_epoch for log in logs if log.leader_epoch <= MAX_EPOCH_OF_A_LOG]
+        if tp.topic == TRANSACTION_STATE:  # markers carry it into all logs (R-182)
+            epochs += [
+                found.coordinator_epoch
+                for found in self._brokers.values()
+                if found.coordinator_epoch <= MAX_EPOCH_OF_A_LOG
+            ]
+        return min(max([known, 0, *epochs]), MAX_EPOCH)
+
+    # -- coordinators --------------------------------------------------------------------------
+
+    def is_masked(self, name: str, topics: Mapping[str, TopicAssignment]) -> bool:
+        """Whether all keys have the places of our earlier versions, and some not those of Kafka."""
+        count = len(topics[name].partitions)
+        placed = self._placed(self._leading, name)
+        if all(partition_for(key, count) == at for key, at in placed):
+            return False
+        is_masked = all(masked_partition_for(key, count) == at for key, at in placed)
+        if not is_masked:
+            self._note(
+                Kind.MISPLACED,
+                name,
+            )
+        return is_masked
+
+    # -- the report ----------------------------------------------------------------------------
+
+    def report(
+        self,
+        topics: Mapping[str, TopicAssignment],
+        states: Mapping[TopicPartition, PartitionRegistration],
+        notes: Sequence[Remark],
+    ) -> Adoption:
+        absent = {b for state in states.values() for b in state.replicas} - self._brokers.keys()
+        for broker in sorted(absent):
+            self._note(Kind.ABSENT, f"broker {broker}")
+        configs = {name: LogConfig.from_properties(t.config) for name, t in topics.items()}
+        for tp, state in states.items():
+            here = sum(tp in self._brokers[b].logs for b in state.replicas if b in self._brokers)
+            config = configs[tp.topic]
+            log = self._leading.get(tp)
+            is_old = log is not None and 0 <= log.oldest_ms < self._now_ms - config.retention_ms
+            if is_old and config.delete and config.retention_ms >= 0 and not self._read_only:
+                self._note(Kind.EXPIRED, tp_text(tp))
+            least = config.min_insync_replicas
+            if state.leader != NO_LEADER and here < min(least, len(state.replicas)):
+                self._note(
+                    Kind.TOO_FEW,
+                    tp_text(tp),
+                )
+        others: dict[str, set[str]] = {}
+        coordinated = [
+            (tp, log.state) for tp, log in self._leading.items() if log.state is not None
+        ]
+        ended = {each for _, state in coordinated for each in state.open}
+        for tp, log in self._leading.items():
+            known = [each for each in log.open_producers if each in ended]
+            if known:
+                self._note(
+                    Kind.OPEN,
+                    tp_text(tp),
+                )
+            if len(known) < len(log.open_producers):
+                self._note(
+                    Kind.HANGING,
+                    tp_text(tp),
+                )
+        for tp, told in coordinated:
+            for kind, names in told.others.items():
+                others.setdefault(kind, set()).update(names)
+            if told.unreadable:
+                self._note(
+                    Kind.UNREADABLE,
+                    tp_text(tp),
+                )
+        left_out = self._image.left_out if self._image is not None else {}
+        not_carried = [
+            *(Remark(f"not carried: {kind}", "", count=count) for kind, count in left_out.items()),
+            *(
+                Remark(f"not carried: {kind}", _OTHER_GROUPS[kind], tuple(sorted(names)))
+                for kind, names in others.items()
+            ),
+        ]
+        groups = [s for tp, s in coordinated if tp.topic == GROUP_METADATA]
+        transactions = [s for tp, s in coordinated if tp.topic == TRANSACTION_STATE]
+        return Adoption(
+            self._cluster_id,
+            tuple(self._brokers),
+            len(topics),
+            len(states),
+            sum(state.leader != NO_LEADER for state in states.values()),
+            len({key for state in groups for key in state.keys}),
+            sum(state.offsets for state in groups),
+            len({key for state in transactions for key in state.keys}),
+            (
+                *notes,
+                *(kind.note(names) for kind, names in self._notes.items()),
+                *not_carried,
+            ),
+        )
+
+
+def tp_text(tp: TopicPartition) -> str:
+    return f"{tp.topic}-{tp.partition}"

@@ -1,0 +1,157 @@
+"""What an adoption found, and what it cannot carry: for people, and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from checkpoints.printable import printable
+
+NAMED = 3  # how many of a kind a line names
+
+
+class Kind(Enum):
+    """What a note is about: its words, which programs may know, and what it means after a number
+    of things."""
+
+    NO_METADATA = (
+        "no metadata",
+        "the topics and replicas are those whose logs are here (there is no __cluster_metadata-0)",
+    )
+    DELETED = (
+        "deleted",
+        "directories of deleted logs; a broker removes them a minute after it starts",
+    )
+    FUTURE = "future", "directories of moves between disks, left alone"
+    STRAY = "stray", "directories that a broker had set aside, left alone"
+    NO_PARTITION = "no partition", "directories without the name of a log, left alone"
+    UNKNOWN_TOPIC = (
+        "unknown to the metadata",
+        "topics, not served: deleted, or made after what the metadata says",
+    )
+    TWO_IDS = (
+        "two topics of one name",
+        "topics, not served: move the logs of one id aside, as nothing tells which is right",
+    )
+    FEW_PARTITIONS = (
+        "nearly no partition",
+        "topics, not served: most of their partitions are missing",
+    )
+    WITHOUT_ID = "without an id", "topics without partition.metadata; they get an id"
+    KEEP_ALL = (
+        "retention unknown",
+        "topics keep everything until somebody sets their retention.ms: a broker's is not known",
+    )
+    UNKNOWN_CONFIG = "unknown configuration", "keys of topics, left out"
+    BROKER_CONFIG = "not carried: broker configuration", "keys that brokers were told at run time"
+    TIERED = "tiered storage", "topics have older records there, which are not served"
+    OTHER_ID = "of another id", "logs, not served: their topic was made anew"
+    DAMAGED = "damaged", "logs that cannot be opened: see logstore rescue"
+    MOVED = "moved away", "logs, not served: the metadata has their replicas elsewhere"
+    WITHOUT_LOG = "without a log", "partitions, offline: no log of theirs is here"
+    OUT_OF_SYNC = (
+        "out of sync",
+        "partitions, offline: their logs here may lack committed records, and only an unclean "
+        "election serves them",
+    )
+    BEHIND = (
+        "behind",
+        "partitions have replicas that lag behind their leader, and stay out: nothing is copied",
+    )
+    EXPIRED = (
+        "past their retention",
+        "partitions have records older than their topic's retention.ms, which the brokers delete",
+    )
+    ABSENT = "absent brokers", "brokers have replicas, and are not here"
+    TOO_FEW = (
+        "too few replicas",
+        "partitions can be read; for acks=all they are NOT_ENOUGH_REPLICAS (min.insync.replicas)",
+    )
+    OPEN = "open transactions", "partitions have some, which end at their time-out at the latest"
+    HANGING = (
+        "hanging transactions",
+        "partitions have some that no coordinator knows, and that hold read_committed readers up: "
+        "kafka-transactions.sh abort ends them",
+    )
+    MISPLACED = "misplaced keys", "coordinators' topics have keys where nobody looks for them"
+    UNREADABLE = "unreadable records", "partitions of coordinators have some"
+
+    def note(self, names: Iterable[str] = ()) -> Remark:
+        return Remark(*self.value, tuple(names))
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """One kind of what is not as it was.
+
+    Attributes:
+        kind: the words of a ``Kind``, or "not carried: …".
+        text: what that means, after the number of things.
+        names: the things, if they have names; otherwise ``count`` is their number.
+    """
+
+    kind: str
+    text: str
+    names: tuple[str, ...] = ()
+    count: int = 0
+
+    @property
+    def number(self) -> int:
+        return self.count or len(self.names)
+
+    def __str__(self) -> str:
+        shown = ", ".join(printable(name, 120) for name in self.names[:NAMED])
+        more = f" and {self.number - NAMED} more" if len(self.names) > NAMED else ""
+        named = f" ({shown}{more})" if shown else ""
+        number = f"{self.number} " if self.number else ""
+        return f"{self.kind}: {number}{self.text}{named}".rstrip()
+
+
+class Adoption(NamedTuple):
+    """What was adopted. ``led``: how many of the partitions have a leader here.
+
+    ``groups`` and ``transactional_ids`` are those that the partitions with a leader know.
+    """
+
+    cluster_id: str
+    brokers: tuple[int, ...]
+    topics: int
+    partitions: int
+    led: int
+    groups: int
+    offsets: int
+    transactional_ids: int
+    notes: tuple[Remark, ...]
+
+    def lines(self) -> list[str]:
+        brokers = ", ".join(map(str, self.brokers))
+        return [
+            f"adopted: cluster {printable(self.cluster_id, 200)}, broker {brokers}: "
+            f"{self.topics} topics, {self.led} of {self.partitions} partitions led, "
+            f"{self.groups} groups with {self.offsets} offsets, "
+            f"{self.transactional_ids} transactional ids",
+            *map(str, self.notes),
+        ]
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "clusterId": self.cluster_id,
+            "brokers": list(self.brokers),
+            "topics": self.topics,
+            "partitions": self.partitions,
+            "led": self.led,
+            "groups": self.groups,
+            "offsets": self.offsets,
+            "transactionalIds": self.transactional_ids,
+            "notes": [
+                {
+                    "kind": note.kind,
+                    "text": note.text,
+                    "count": note.number,
+                    "names": list(note.names),
+                }
+                for note in self.notes
+            ],
+        }

@@ -1,0 +1,191 @@
+"""Where the brokers of ``serve`` have their files: in the cluster's directory, or where another
+cluster left them; and what of it may change."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from logstore.common.clock import SystemClock
+from logstore.common.config import MAX_INT, LogConfig
+from logstore.common.errors import ConfigError
+from logstore.storage.base import Storage
+from logstore.storage.broker_directories import broker_directories
+from logstore.storage.overlay import OverlayStorage
+from logstore.storage.paths import absolute_path
+from replication.adopt import (
+    COORDINATOR,
+    AdoptedCluster,
+    Adoption,
+    adopted_before,
+    expanded,
+    has_tree,
+    look,
+    make_home,
+    read_home,
+    write_tree,
+)
+from replication.protocol import ApiKey
+from replication.server.config import ServerConfig
+
+NOWHERE = "/.logstore-read-only"
+"""A directory that is in the overlay alone, of a coordinator whose tree is in memory."""
+
+NEVER_MS = 100 * 365 * 86_400_000
+INDEX_BYTES = 1 << 20  # an index that is appended to has its full size in memory
+
+REFUSED = (
+    ApiKey.PRODUCE,
+    ApiKey.CREATE_TOPICS,
+    ApiKey.DELETE_TOPICS,
+    ApiKey.DELETE_RECORDS,
+    ApiKey.CREATE_PARTITIONS,
+    ApiKey.ALTER_CONFIGS,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+    ApiKey.ELECT_LEADERS,
+    ApiKey.WRITE_TXN_MARKERS,
+)
+"""What clients cannot ask of brokers that are read-only. Groups join and commit, in memory."""
+
+
+class ClusterFiles(NamedTuple):
+    """The files of a cluster.
+
+    Attributes:
+        log_dirs: of brokers that do not have theirs in ``directory``.
+        brokers: all ids, if the files say which there are.
+        report: of the adoption, by this start.
+    """
+
+    directory: str | os.PathLike[str] | None
+    storage: Storage
+    brokers: Sequence[int] | None = None
+    log_dirs: Mapping[int, tuple[str, ...]] = {}
+    report: Adoption | None = None
+
+
+def settle_place(
+    directory: str | os.PathLike[str] | None,
+    adopt: Sequence[str | os.PathLike[str]],
+    read_only: bool,
+    storage: Storage,
+    config: ServerConfig,
+    brokers: int | None = None,
+) -> ClusterFiles:
+    """Adopt what is to be adopted, and say where the brokers find their files.
+
+    Args:
+        brokers: how many there are to be.
+    Raises:
+        ConfigError: the directories do not fit; nothing was changed.
+        LogDirLockedError, StorageFailedError: as ``look``.
+        OSError: the disk refused.
+    """
+    if not adopt:
+        if read_only:
+            raise ConfigError("read-only brokers need directories to adopt")
+        if directory is None:
+            return ClusterFiles(None, storage)
+        log_dirs = read_home(storage, absolute_path(storage, directory))
+        if log_dirs is None:
+            return ClusterFiles(directory, storage)
+        return ClusterFiles(directory, storage, _checked(log_dirs, brokers, config), log_dirs)
+    paths = [absolute_path(storage, path).rstrip("/") or "/" for path in adopt]
+    if read_only:
+        if directory is not None:
+            raise ConfigError("read-only brokers keep nothing, so that they need no directory")
+        return _read_only(paths, OverlayStorage(storage), config, brokers)
+    if directory is None:
+        raise ConfigError(
+            "give a directory for the tree of the adopted cluster, or adopt read-only"
+        )
+    home = absolute_path(storage, directory).rstrip("/")
+    own = _cluster_of(paths, storage)
+    if own is not None:
+        raise ConfigError(f"{own} is a whole cluster of ours: serve it as it is (--dir {own})")
+    paths = expanded(paths, storage)
+    if adopted_before(storage, home, paths):
+        log_dirs = read_home(storage, home) or {}
+        return ClusterFiles(home, storage, _checked(log_dirs, brokers, config), log_dirs)
+    cluster = _look(paths, OverlayStorage(storage), config, read_only=False)
+    ids = _checked(cluster.brokers, brokers, config)
+    make_home(storage, home, cluster)
+    return ClusterFiles(home, storage, ids, cluster.brokers, cluster.report)
+
+
+def _checked(found: Iterable[int], brokers: int | None, config: ServerConfig) -> list[int]:
+    """The ids of the brokers that were found.
+
+    Raises:
+        ConfigError: others are asked for.
+    """
+    ids = sorted(found)
+    if brokers not in (None, len(ids)):
+        raise ConfigError(f"{brokers} brokers, but {len(ids)} are adopted")
+    if config.node.is_given and config.node.first_id not in ids:
+        raise ConfigError(
+            f"node.id = {config.node.first_id}, but the directories are those of "
+            f"{', '.join(map(str, ids))}"
+        )
+    return ids
+
+
+def _read_only(
+    paths: Sequence[str], overlay: OverlayStorage, config: ServerConfig, brokers: int | None
+) -> ClusterFiles:
+    own = _cluster_of(paths, overlay)
+    if own is not None:
+        log_dirs = read_home(overlay, own) or {}
+        names = broker_directories(overlay, own)
+        ids = log_dirs or [int(name.rpartition("-")[2]) for name in names]
+        return ClusterFiles(own, overlay, _checked(ids, brokers, config), log_dirs)
+    cluster = _look(expanded(paths, overlay), overlay, config, read_only=True)
+    ids = _checked(cluster.brokers, brokers, config)
+    overlay.make_dir(NOWHERE)
+    write_tree(overlay, os.path.join(NOWHERE, COORDINATOR), cluster)
+    return ClusterFiles(NOWHERE, overlay, ids, cluster.brokers, cluster.report)
+
+
+def _look(
+    paths: Sequence[str], overlay: OverlayStorage, config: ServerConfig, *, read_only: bool
+) -> AdoptedCluster:
+    usual, own, node = LogConfig(), config.log, config.node
+    return look(
+        paths,
+        overlay,
+        now_ms=SystemClock().wall_ms(),
+        first_id=node.first_id if node.is_given else None,
+        read_only=read_only,
+        pins_retention=(own.retention_ms, own.retention_bytes)
+        == (usual.retention_ms, usual.retention_bytes),
+    )
+
+
+def _cluster_of(paths: Sequence[str], storage: Storage) -> str | None:
+    """The one directory, if it is a cluster's with its coordinator's tree."""
+    return paths[0] if len(paths) == 1 and has_tree(storage, paths[0]) else None
+
+
+def read_only_config(config: ServerConfig) -> ServerConfig:
+    """Nothing of an old copy expires, is deleted or compacted, and no topic is made (R-185)."""
+    return config._replace(
+        log=replace(config.log, segment_index_bytes=INDEX_BYTES),
+        broker=replace(
+            config.broker,
+            log_cleaner_enable=False,
+            log_initial_task_delay_ms=NEVER_MS,
+            producer_id_expiration_ms=NEVER_MS,
+        ),
+        groups=replace(
+            config.groups,
+            offsets_retention_minutes=MAX_INT,
+            offsets_retention_check_interval_ms=NEVER_MS,
+        ),
+        transactions=replace(
+            config.transactions, id_expiration_ms=MAX_INT, forget_interval_ms=MAX_INT
+        ),
+        apis=replace(config.apis, auto_create_topics_enable=False),
+    )
