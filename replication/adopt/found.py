@@ -96,6 +96,7 @@ class FoundBroker(NamedTuple):
         broker_epoch: of its last clean stop.
         configs: ``topic.properties`` of each topic that has any.
         unavailable: logs that cannot be opened, and why.
+        unproven: replicas whose logs are surely not as the last stop left them (R-180).
         coordinator_epoch, producer_id: the largest that its logs know.
     """
 
@@ -104,6 +105,7 @@ class FoundBroker(NamedTuple):
     logs: Mapping[TopicPartition, FoundLog]
     configs: Mapping[str, TopicProperties]
     unavailable: Mapping[TopicPartition, str] = {}
+    unproven: frozenset[TopicPartition] = frozenset()
     coordinator_epoch: int = UNKNOWN_EPOCH
     producer_id: int = -1
 
@@ -287,6 +289,7 @@ def find_broker(
             {tp: _found(log, states.get(tp)) for tp, log in usable.items()},
             _configs(usable, overlay),
             {tp: str(error) for tp, error in manager.unavailable_logs.items()},
+            manager.last_stop.unproven,
             max((log.largest_coordinator_epoch() for log in usable.values()), default=-1),
             max(largest, default=-1),
         )

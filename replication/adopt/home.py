@@ -72,7 +72,9 @@ def adopted_before(storage: Storage, home: str, paths: list[str]) -> bool:
         raise ConfigError(
             f"{home} is the cluster of {', '.join(_all(found))}: give another directory"
         )
-    if found is None and storage.info(home) is not None and storage.scan_dir(home):
+    left = {f"{ADOPTED}.tmp"}  # of an adoption that was killed
+    is_there = storage.info(home) is not None
+    if found is None and is_there and any(each.name not in left for each in storage.scan_dir(home)):
         raise ConfigError(f"{home} is not empty: give a new directory to the adopted cluster")
     return False
 

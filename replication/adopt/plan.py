@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from replication.adopt.cluster_metadata import ClusterImage, PartitionImage
 
 MAX_GAPS = 10_000  # a folder may claim any number; partitions that nobody has cost memory, too
+KAFKAS_COUNT, MAX_COUNT = 50, 1000  # of partitions of the topics of coordinators
 FOR_EVER = {"retention.ms": "-1", "retention.bytes": "-1"}
 RETENTION = "retention.ms"
 
@@ -193,6 +194,8 @@ class _Planner:
                 name,
             )
             return None
+        if name in INTERNAL_TOPICS and len(numbers) < count:
+            count = self._count_by_keys(name, count)
         topic_id = next(iter(ids), None)
         if topic_id is None:
             # Without an id the next reader has to come to the same one.
@@ -206,6 +209,23 @@ class _Planner:
         else:
             config = self._pinned(name, {})
         return _Identity(topic_id, self._known(name, config), dict.fromkeys(range(count)))
+
+    def _count_by_keys(self, name: str, least: int) -> int:
+        """How many partitions a topic of coordinators has, of which the last may not be here: with
+        another number nobody would find his group."""
+        placed = self._placed(
+            {tp: log for tp, own in self._logs.items() for log in own.values()}, name
+        )
+        for count in (KAFKAS_COUNT, *range(least, MAX_COUNT)):
+            if count >= least and all(partition_for(key, count) == at for key, at in placed):
+                return count
+        return least
+
+    @staticmethod
+    def _placed(logs: Mapping[TopicPartition, FoundLog], name: str) -> list[tuple[str, int]]:
+        """The keys of a topic of coordinators, and in which partition they are."""
+        found = ((tp, log.state) for tp, log in logs.items() if tp.topic == name)
+        return [(key, tp.partition) for tp, state in found if state for key in state.keys]
 
     def _from_image(self, name: str, image: ClusterImage) -> _Identity:
         topic = image.topics[name]
@@ -282,7 +302,11 @@ class _Planner:
             self._note(Kind.WITHOUT_LOG, tp_text(tp))
             may_have = [b for b in replicas if b not in self._brokers or b in damaged]
             replicas = tuple(may_have) or (self._absent,)
-        led = {broker: log for broker, log in logs.items() if broker in in_sync}
+        led = {
+            broker: log
+            for broker, log in logs.items()
+            if broker in in_sync and tp not in self._brokers[broker].unproven
+        }
         if not led:
             if logs:
                 self._note(Kind.OUT_OF_SYNC, tp_text(tp))
@@ -313,12 +337,7 @@ class _Planner:
     def is_masked(self, name: str, topics: Mapping[str, TopicAssignment]) -> bool:
         """Whether all keys have the places of our earlier versions, and some not those of Kafka."""
         count = len(topics[name].partitions)
-        placed = [
-            (key, tp.partition)
-            for tp, log in self._leading.items()
-            if tp.topic == name and log.state is not None
-            for key in log.state.keys
-        ]
+        placed = self._placed(self._leading, name)
         if all(partition_for(key, count) == at for key, at in placed):
             return False
         is_masked = all(masked_partition_for(key, count) == at for key, at in placed)

@@ -69,7 +69,7 @@ class Kind(Enum):
         "too few replicas",
         "partitions can be read; for acks=all they are NOT_ENOUGH_REPLICAS (min.insync.replicas)",
     )
-    OPEN = "open transactions", "partitions have some, which their coordinator ends"
+    OPEN = "open transactions", "partitions have some, which end at their time-out at the latest"
     HANGING = (
         "hanging transactions",
         "partitions have some that no coordinator knows, and that hold read_committed readers up: "

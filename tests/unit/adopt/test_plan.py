@@ -114,6 +114,14 @@ def test_without_a_replica_in_sync_nobody_leads() -> None:
     assert found.report.led == 0
 
 
+def test_a_log_that_is_not_as_its_stop_left_it_does_not_lead() -> None:
+    """Its broker says so when it registers (R-180)."""
+    brokers = {0: broker({T0: log(4, 60)}, unproven=frozenset({T0})), 1: broker({T0: log(4, 50)})}
+    assert roles(planned(brokers).states[T0]) == ((0, 1), (1,), 1)
+    del brokers[1]
+    assert roles(planned(brokers).states[T0]) == ((0,), (), NO_LEADER)
+
+
 def test_a_broker_that_lost_its_log_never_serves_an_empty_one() -> None:
     """Its absence from the replicas keeps even an unclean election from taking it."""
     here = {0: broker({T0: log()})}
@@ -304,6 +312,20 @@ def test_the_place_of_keys_is_told_by_the_keys() -> None:
     assert not found.masked
     assert "misplaced keys" in kinds(found)
     assert (found.report.groups, found.report.offsets) == (5, 5)
+
+
+@pytest.mark.parametrize(("count", "found"), [(50, 50), (64, 64), (7, 7)])
+def test_the_number_of_partitions_is_told_by_the_keys(count: int, found: int) -> None:
+    """A broker of three may not have the last ones; ``java_hash`` then leads elsewhere."""
+    whole = _placed(partition_for, count)
+    part = {tp: log for tp, log in whole.logs.items() if log.state and log.state.keys}
+    assert len(part) < count
+    adopted = planned({0: whole._replace(logs=part)})
+    assert len(adopted.topics[GROUP_METADATA].partitions) == found
+    assert adopted.report.groups == 5
+    empty = TopicPartition(GROUP_METADATA, 3)
+    adopted = planned({0: whole._replace(logs={empty: log(state=CoordinatorState())})})
+    assert len(adopted.topics[GROUP_METADATA].partitions) == 50
 
 
 def test_transactions_without_a_coordinator_are_named() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from checkpoints.types import TopicPartition
+from replication import Cluster
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 from tests.support.served import batch, codes_of, fetch, produce
@@ -55,6 +56,46 @@ def serving(directory: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen
 def connect(address: str) -> WireClient:
     host, _, port = address.rpartition(":")
     return WireClient(host, int(port))
+
+
+def test_a_backup_is_served_as_it_is(tmp_path: Path) -> None:
+    """The report comes before the line that says where, and what is gone at the end."""
+    with Cluster(1, tmp_path / "old") as cluster:
+        cluster.create_topic(TP.topic, 1)
+        cluster.produce(TP.topic, b"value")
+    (tmp_path / "old" / "coordinator" / "coordinator.journal").unlink()
+    adopt = ["--adopt", str(tmp_path / "old" / "broker-0")]
+    command = [sys.executable, "-c", "from replication.cli.serve import serve; serve()", *adopt]
+    options = ["--read-only", "--listen", "127.0.0.1:0"]
+    for more in ([], ["--json"]):
+        process = subprocess.Popen(
+            [*command, *options, *more], stdout=subprocess.PIPE, text=True, cwd=ROOT
+        )
+        try:
+            assert process.stdout is not None
+            lines = [process.stdout.readline()]
+            if more:
+                told = json.loads(lines[0])
+                assert (told["readOnly"], told["adoption"]["led"]) == (True, 1)
+                (address,) = told["bootstrapServers"]
+                with connect(address) as client:
+                    assert fetch(client, TP).records
+            else:
+                lines += [process.stdout.readline() for _ in range(2)]
+                assert lines[0].startswith("adopted: cluster ")
+                assert lines[0].endswith(
+                    "broker 0: 1 topics, 1 of 1 partitions led, "
+                    "0 groups with 0 offsets, 0 transactional ids\n"
+                )
+                assert lines[1].startswith("no metadata: ")
+                assert lines[2].startswith("ready: 127.0.0.1:")
+                assert lines[2].endswith(" (read-only: what groups commit is gone at the end)\n")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(patience()) == 0
+        finally:
+            process.kill()
+            process.communicate()
+    assert not (tmp_path / "old" / "coordinator" / "coordinator.journal").exists()
 
 
 def made_by_asking(client: WireClient) -> wire.MetadataResponse:

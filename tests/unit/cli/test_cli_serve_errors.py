@@ -45,6 +45,21 @@ def test_the_directory_of_another_broker_is_refused(tmp_path: Path) -> None:
     assert "[0, 7]" in told
 
 
+@for_each(
+    "arguments, reason",
+    [
+        ([], "Missing option '--dir'"),
+        (["--read-only"], "read-only brokers need directories to adopt"),
+        (["--adopt", "/nowhere", "--read-only"], "/nowhere: no such directory"),
+        (["--adopt", "/nowhere"], "Missing option '--dir'"),
+    ],
+)
+def test_what_cannot_be_adopted_is_named(arguments: list[str], reason: str) -> None:
+    told = CliRunner().invoke(serve, [*arguments, "--listen", "127.0.0.1:0"])
+    assert told.exit_code == 2
+    assert reason in told.stderr
+
+
 def test_a_directory_without_its_coordinator_is_refused(tmp_path: Path) -> None:
     """Its logs would seem to be left over from topics that are gone."""
     home = tmp_path / "data" / "broker-0"

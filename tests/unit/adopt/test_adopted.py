@@ -1,0 +1,376 @@
+"""Directories of other clusters, served: as they are, or as a cluster of their own."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpoints.meta_properties import MetaProperties, MetaPropertiesFile
+from checkpoints.types import TopicPartition
+from logstore.common.errors import ConfigError, LogDirLockedError
+from logstore.storage.memory import MemoryStorage
+from logstore.testing import FaultyStorage, SimulatedCrash
+from replication import ServedCluster, serve
+from replication.adopt import Note
+from replication.adopt.home import ADOPTED
+from replication.common.error_codes import ErrorCode
+from replication.common.internal_topics import GROUP_METADATA
+from replication.protocol import ApiKey
+from replication.protocol import messages as wire
+from replication.server.adopted import Place, read_only_config, settle_place
+from replication.server.config import ServerConfig
+from tests.support.served import batch, connect, find_coordinator, produce
+from tests.support.until import until
+from tests.support.wire_client import WireClient
+from tests.support.wire_producer import WireProducer
+
+TP = TopicPartition("orders", 0)
+OLD = "/old"
+NEW = "/new"
+GROUP = "group"
+YEAR_MS = 365 * 86_400_000
+
+
+def contents(storage: MemoryStorage, path: str) -> dict[str, tuple[int, bytes | None]]:
+    found: dict[str, tuple[int, bytes | None]] = {}
+    for entry in storage.scan_dir(path):
+        below = f"{path}/{entry.name}"
+        if entry.is_dir:
+            found |= {below: (entry.mtime_ms, None), **contents(storage, below)}
+        else:
+            found[below] = entry.mtime_ms, storage.read_file(below)
+    return found
+
+
+def commit(client: WireClient, offset: int, group: str = GROUP) -> ErrorCode:
+    find_coordinator(client, group)
+    kind = wire.OffsetCommitRequest
+    part = kind.OffsetCommitRequestPartition(TP.partition, offset, -1, "")
+    request = kind(group, topics=(kind.OffsetCommitRequestTopic(TP.topic, partitions=(part,)),))
+    answer = client.ask(ApiKey.OFFSET_COMMIT, 7, request)
+    return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+
+def committed(client: WireClient, group: str = GROUP) -> int:
+    find_coordinator(client, group)
+    kind = wire.OffsetFetchRequest
+    request = kind(group, (kind.OffsetFetchRequestTopic(TP.topic, (TP.partition,)),))
+
+    def answer() -> Any:
+        found = client.ask(ApiKey.OFFSET_FETCH, 7, request)
+        return found if found.error_code == ErrorCode.NONE else None
+
+    return int(until(answer, "the group is loaded").topics[0].partitions[0].committed_offset)
+
+
+def values(kafka: ServedCluster, tp: TopicPartition = TP) -> list[bytes | None]:
+    return [record.value for record in kafka.read_all(tp.topic)[tp.partition]]
+
+
+def notes(kafka: ServedCluster) -> dict[str, Note]:
+    assert kafka.adoption is not None
+    return {note.kind: note for note in kafka.adoption.notes}
+
+
+def filled(storage: MemoryStorage, **options: Any) -> None:
+    """A cluster of ours, without its coordinator's tree."""
+    with serve(OLD, storage=storage, **options) as kafka, connect(kafka) as client:
+        kafka.create_topic(TP.topic, 1, replication_factor=len(kafka.broker_ids))
+        for value in (b"a", b"b"):
+            kafka.produce(TP.topic, value)
+        assert commit(client, 1) == ErrorCode.NONE
+    storage.remove_tree(f"{OLD}/coordinator")
+
+
+@pytest.fixture
+def storage() -> MemoryStorage:
+    found = MemoryStorage()
+    filled(found)
+    return found
+
+
+# -- read-only -------------------------------------------------------------------------------------
+
+
+def test_read_only_changes_nothing(storage: MemoryStorage) -> None:
+    before = contents(storage, "/")
+    with serve(adopt=OLD, read_only=True, storage=storage) as kafka, connect(kafka) as client:
+        assert values(kafka) == [b"a", b"b"]
+        assert committed(client) == 1
+        assert commit(client, 2) == ErrorCode.NONE
+        assert committed(client) == 2
+        assert kafka.adoption is not None
+        assert (kafka.adoption.groups, kafka.adoption.offsets) == (1, 1)
+        answer = produce(client, TP, batch(b"c"))
+        assert answer.error_code == ErrorCode.POLICY_VIOLATION
+        kind = wire.CreateTopicsRequest
+        made = client.ask(ApiKey.CREATE_TOPICS, 5, kind((kind.CreatableTopic("new", 1, 1),)))
+        assert made.topics[0].error_code == ErrorCode.POLICY_VIOLATION
+    assert contents(storage, "/") == before
+    with serve(adopt=OLD, read_only=True, storage=storage) as kafka, connect(kafka) as client:
+        assert committed(client) == 1
+
+
+def test_read_only_serves_a_log_that_needs_recovery(storage: MemoryStorage) -> None:
+    storage.remove(f"{OLD}/broker-0/.kafka_cleanshutdown")
+    file = storage.open(f"{OLD}/broker-0/orders-0/{0:020d}.log")
+    file.write_at(file.size(), b"torn")
+    file.close()
+    before = contents(storage, "/")
+    with serve(adopt=OLD, read_only=True, storage=storage) as kafka:
+        assert values(kafka) == [b"a", b"b"]
+    assert contents(storage, "/") == before
+
+
+def test_read_only_serves_a_whole_cluster_with_its_tree() -> None:
+    storage = MemoryStorage()
+    with serve(OLD, storage=storage, brokers=2) as kafka:
+        kafka.create_topic(TP.topic, 1, replication_factor=2)
+        kafka.produce(TP.topic, b"a")
+    before = contents(storage, "/")
+    with serve(adopt=OLD, read_only=True, storage=storage) as kafka:
+        assert kafka.broker_ids == [0, 1]
+        assert values(kafka) == [b"a"]
+    assert contents(storage, "/") == before
+
+
+def test_nothing_expires_while_it_is_read_only() -> None:
+    """The first round of each duty comes after a delay, and no later one before it."""
+    config = read_only_config(ServerConfig())
+    century_ms = 90 * YEAR_MS
+    assert config.broker.log_initial_task_delay_ms > century_ms
+    assert not config.broker.log_cleaner_enable
+    assert config.broker.producer_id_expiration_ms > century_ms
+    assert config.groups.offsets_retention_minutes * 60_000 > century_ms
+    assert config.groups.offsets_retention_check_interval_ms > century_ms
+    assert not config.apis.auto_create_topics_enable
+
+
+# -- a cluster of its own --------------------------------------------------------------------------
+
+
+def test_an_adopted_cluster_goes_on(storage: MemoryStorage) -> None:
+    for life, options in enumerate(({"adopt": f"{OLD}/broker-0"}, {"adopt": OLD}, {})):
+        with serve(NEW, storage=storage, **options) as kafka, connect(kafka) as client:
+            assert (kafka.adoption is None) is (life > 0)
+            assert committed(client) == 1 + life
+            assert commit(client, 2 + life) == ErrorCode.NONE
+            kafka.produce(TP.topic, b"%d" % life)
+            assert values(kafka) == [b"a", b"b", b"0", b"1", b"2"][: 3 + life]
+            epochs = kafka.replica(TP, 0).log.epoch_entries  # type: ignore[union-attr]
+            assert [start for _, start in epochs] == [0, *range(2, 3 + life)]
+    names = {entry.name for entry in storage.scan_dir(f"{OLD}/broker-0") if entry.is_dir}
+    assert names == {"orders-0", *(f"{GROUP_METADATA}-{n}" for n in range(4))}
+
+
+def test_transactions_go_on(storage: MemoryStorage) -> None:
+    """An open one is ended by its coordinator; no producer id is given out twice."""
+    storage = MemoryStorage()
+    with serve(OLD, storage=storage) as kafka, connect(kafka) as client:
+        kafka.create_topic(TP.topic, 1)
+        first = WireProducer(kafka, client, "pays")
+        assert first.init() == ErrorCode.NONE
+        assert first.add(TP) == [ErrorCode.NONE]
+        assert first.send(TP) == ErrorCode.NONE
+    storage.remove_tree(f"{OLD}/coordinator")
+    with serve(NEW, adopt=OLD, storage=storage) as kafka, connect(kafka) as client:
+        assert notes(kafka)["open transactions"].names == ("orders-0",)
+        second = WireProducer(kafka, client, "pays")
+        assert second.init() == ErrorCode.NONE  # which ends what was open
+        assert (second.producer_id, second.epoch > first.epoch) == (first.producer_id, True)
+        other = WireProducer(kafka, client, "other")
+        assert other.init() == ErrorCode.NONE
+        assert other.producer_id > first.producer_id
+        log = kafka.replica(TP, 0).log
+        assert log is not None
+        until(lambda: log.last_stable_offset == log.log_end_offset, "the transaction has ended")
+
+
+def test_only_a_later_epoch_leads_and_the_others_follow() -> None:
+    """Of three copies the first is old; then another broker led."""
+    storage = MemoryStorage()
+    with serve(OLD, storage=storage, brokers=3) as kafka:
+        kafka.create_topic(TP.topic, 1, replication_factor=3)
+        kafka.produce(TP.topic, b"a")
+        leader = kafka.wait_for_leader(TP)
+        kafka.crash(leader)
+        kafka.wait_for_leader(TP, not_broker=leader)
+        kafka.produce(TP.topic, b"b")
+    storage.remove_tree(f"{OLD}/coordinator")
+    with serve(NEW, adopt=OLD, storage=storage) as kafka:
+        assert kafka.broker_ids == [0, 1, 2]
+        assert values(kafka) == [b"a", b"b"]
+        kafka.wait_for_isr(TP, (0, 1, 2))
+    with serve(
+        adopt=[f"{OLD}/broker-{n}" for n in (2, 0, 1)], read_only=True, storage=storage
+    ) as kafka:
+        assert values(kafka) == [b"a", b"b"]
+
+
+def test_one_of_three_brokers_serves_its_part() -> None:
+    storage = MemoryStorage()
+    with serve(OLD, storage=storage, brokers=3) as kafka:
+        kafka.create_topic("spread", 6, replication_factor=1)
+        for number in range(6):
+            kafka.produce("spread", b"%d" % number, partition=number)
+    storage.remove_tree(f"{OLD}/coordinator")
+    with serve(NEW, adopt=f"{OLD}/broker-1", storage=storage) as kafka, connect(kafka, 1) as client:
+        assert kafka.broker_ids == [1]
+        request = wire.MetadataRequest((wire.MetadataRequest.MetadataRequestTopic(name="spread"),))
+        (topic,) = client.ask(ApiKey.METADATA, 9, request).topics
+        codes = {part.partition_index: part.error_code for part in topic.partitions}
+        led = {number for number, code in codes.items() if code == ErrorCode.NONE}
+        here = {
+            int(entry.name.removeprefix("spread-"))
+            for entry in storage.scan_dir(f"{OLD}/broker-1")
+            if entry.name.startswith("spread-")
+        }
+        assert led == here
+        assert {*codes.values()} == {ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE}
+        assert max(codes) == max(here)
+    assert {f"spread-{number}" for number in here} == {
+        entry.name for entry in storage.scan_dir(f"{OLD}/broker-1") if "spread" in entry.name
+    }
+
+
+def test_two_log_directories_of_one_broker() -> None:
+    storage = MemoryStorage()
+    filled(storage, log_dirs_per_broker=2)
+    paths = [f"{OLD}/broker-0/logs-{number}" for number in (0, 1)]
+    for options in ({"adopt": paths}, {}):
+        with serve(NEW, storage=storage, **options) as kafka, connect(kafka) as client:
+            assert values(kafka) == [b"a", b"b"]
+            assert committed(client) == 1
+            assert kafka.log_dirs(0) == paths
+
+
+def test_folders_without_an_owner(storage: MemoryStorage) -> None:
+    """As somebody rescued them: no meta.properties, no partition.metadata."""
+    for name in ("meta.properties", ".kafka_cleanshutdown", "orders-0/partition.metadata"):
+        storage.remove(f"{OLD}/broker-0/{name}")
+    before = contents(storage, "/")
+    with serve(adopt=f"{OLD}/broker-0", read_only=True, storage=storage) as kafka:
+        assert values(kafka) == [b"a", b"b"]
+        assert notes(kafka)["without an id"].names == ("orders",)
+    assert contents(storage, "/") == before
+    config = {"node.id": 7}
+    with serve(NEW, adopt=f"{OLD}/broker-0", storage=storage, config=config) as kafka:
+        assert kafka.broker_ids == [7]
+        assert values(kafka) == [b"a", b"b"]
+    meta = MetaPropertiesFile(f"{OLD}/broker-0/meta.properties", storage).read()
+    assert meta is not None
+    assert meta.node_id == 7
+
+
+def test_an_adoption_survives_a_kill_anywhere() -> None:
+    """Until the journal has its name nothing has happened, and it can be tried again."""
+    storage = FaultyStorage()
+    filled(storage)
+    before = contents(storage, OLD)
+
+    def adopt() -> Place:
+        return settle_place(NEW, [OLD], False, storage, ServerConfig())
+
+    interrupted = 0
+    for step in itertools.count(1):
+        storage.crash_after(step)
+        try:
+            assert adopt().report is not None
+            break
+        except SimulatedCrash:
+            storage.crash(mode="all_kept")
+        assert contents(storage, OLD) == before
+        if storage.info(f"{NEW}/{ADOPTED}") is not None:
+            interrupted += 1
+            with pytest.raises(ConfigError, match="was interrupted"):
+                serve(NEW, storage=storage)
+        assert adopt().report is not None
+        assert adopt().report is None  # it is adopted
+        storage.remove_tree(NEW)
+    assert interrupted > 2
+    assert contents(storage, OLD) == before
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+
+def refused(storage: MemoryStorage, *paths: str, home: str | None = NEW, **options: Any) -> str:
+    before = contents(storage, "/")
+    with pytest.raises(ConfigError) as error:
+        serve(home, adopt=paths, storage=storage, **options)
+    assert contents(storage, "/") == before
+    return str(error.value)
+
+
+def test_what_cannot_be_adopted_is_refused(storage: MemoryStorage) -> None:
+    own = f"{OLD}/broker-0"
+    assert "no such directory" in refused(storage, "/nowhere")
+    storage.make_dir("/empty")
+    assert "no log of a partition" in refused(storage, "/empty")
+    assert "the same directory" in refused(storage, own, f"{OLD}/../old/broker-0")
+    assert "is inside of the log directory" in refused(storage, own, home=f"{own}/home")
+    assert "is inside of the log directory" in refused(storage, own, home=own)
+    assert "give a directory" in refused(storage, own, home=None)
+    assert "need no directory" in refused(storage, own, read_only=True)
+    storage.make_dir("/full/of")
+    assert "is not empty" in refused(storage, own, home="/full")
+    with pytest.raises(ConfigError, match="need directories to adopt"):
+        serve(read_only=True, storage=storage)
+
+
+def copied(storage: MemoryStorage, source: str, target: str) -> None:
+    storage.make_dir(target)
+    for entry in storage.scan_dir(source):
+        if entry.is_dir:
+            copied(storage, f"{source}/{entry.name}", f"{target}/{entry.name}")
+        else:
+            storage.write_file(
+                f"{target}/{entry.name}", storage.read_file(f"{source}/{entry.name}")
+            )
+
+
+def test_two_copies_of_a_broker_are_refused(storage: MemoryStorage) -> None:
+    copied(storage, f"{OLD}/broker-0", "/copy")
+    assert "one is a copy of the other" in refused(storage, f"{OLD}/broker-0", "/copy")
+    storage.remove("/copy/meta.properties")
+    assert "one is a copy of the other" in refused(storage, f"{OLD}/broker-0", "/copy")
+
+
+def test_two_clusters_are_refused(storage: MemoryStorage) -> None:
+    copied(storage, f"{OLD}/broker-0", "/copy")
+    meta = MetaProperties(1, "another", 1)
+    MetaPropertiesFile("/copy/meta.properties", storage).write(meta, 0)
+    assert "several clusters" in refused(storage, f"{OLD}/broker-0", "/copy")
+
+
+def test_an_adopted_cluster_is_not_adopted_as_another(storage: MemoryStorage) -> None:
+    with serve(NEW, adopt=OLD, storage=storage):
+        pass
+    copied(storage, f"{OLD}/broker-0", "/copy")
+    assert "is the cluster of /old/broker-0" in refused(storage, "/copy")
+    assert "serve it as it is (--dir /new)" in refused(storage, NEW, home="/newer")
+    storage.rename(OLD, "/gone")
+    with pytest.raises(
+        ConfigError, match=r"/old/broker-0 is not there; /new/adopted\.json names it"
+    ):
+        serve(NEW, storage=storage)
+    assert storage.info(OLD) is None
+
+
+def test_a_running_broker_is_refused(tmp_path: Path) -> None:
+    with serve(tmp_path / "old") as kafka:
+        kafka.create_topic(TP.topic, 1)
+        for options in ({"read_only": True}, {"directory": tmp_path / "new"}):
+            with pytest.raises(LogDirLockedError):
+                serve(adopt=tmp_path / "old" / "broker-0", **options)  # type: ignore[arg-type]
+    assert not (tmp_path / "new").exists()
+
+
+def test_metadata_that_cannot_be_read_is_refused(storage: MemoryStorage) -> None:
+    storage.make_dir(f"{OLD}/broker-0/__cluster_metadata-0")
+    told = refused(storage, f"{OLD}/broker-0")
+    assert "the metadata of the cluster cannot be read" in told
+    assert "move __cluster_metadata-0 elsewhere" in told
