@@ -107,7 +107,8 @@ ENDED = (
         "open transactions are aborted",
     ),
     Reason(
-        r"offset/.*/(latest|last stable)|(bytes|producers)/.*|records/.*/read_committed",
+        r"offset/.*/(latest|last stable|largest timestamp)(, leader epoch)?"
+        r"|(bytes|producers)/.*|records/.*/read_committed",
         lambda it: _was_open(it) and _goes_on(it),
         "markers end what was open",
     ),
@@ -121,7 +122,7 @@ ENDED = (
 
 GIVEN_BACK = (
     Reason(
-        r"epoch/.*",
+        r"epoch/.*|offset/.*, leader epoch",
         lambda it: True,
         "Kafka begins at the epoch that it knows, and forgets larger ones",
     ),
@@ -151,7 +152,9 @@ def _goes_on(it: Difference) -> bool:
     if kind == "records":
         return bool(it.ours[: len(it.theirs)] == it.theirs)
     if kind == "producers":
-        return bool(it.ours[3] == -1)
+        return bool(it.ours[-1] == -1)  # where its transaction began
+    if it.path.endswith("leader epoch"):
+        return bool(it.ours >= it.theirs)
     at = 1 if kind == "offset" else 0
     return bool(it.ours[at] >= it.theirs[at])
 
@@ -219,7 +222,7 @@ def compare(
 def _holds(reason: Reason, found: Difference) -> bool:
     try:
         return reason.holds(found)
-    except (TypeError, IndexError):
+    except (TypeError, IndexError, KeyError, AttributeError):
         return False  # one of them is absent
 
 

@@ -20,6 +20,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 KEYS = 40  # of the compacted topic
 SEGMENT = 1 << 20  # the smallest that a broker takes
 VALUE_MAX = 3000
+OPEN_MS = 20_000  # of a transaction; who adopts one waits for it
 IDLE = {"log_level": 0, "error_cb": lambda error: None}  # a killed broker is no news
 
 Settings = dict[str, Any]
@@ -209,7 +210,7 @@ class History:
         self._copy(life)
 
     def _transactional(self, name: str) -> Producer:
-        producer = self._producer({"transactional.id": name, "transaction.timeout.ms": 900_000})
+        producer = self._producer({"transactional.id": name, "transaction.timeout.ms": OPEN_MS})
         producer.init_transactions(patience())
         return producer
 

@@ -39,10 +39,15 @@ SETTINGS: Mapping[str, str | int] = {
     "log.initial.task.delay.ms": 200,
     "replica.high.watermark.checkpoint.interval.ms": 500,
     "log.cleaner.backoff.ms": 200,
+    "metadata.log.max.record.bytes.between.snapshots": 15_000,
+    "internal.metadata.log.segment.bytes": 20_000,
     "broker.session.timeout.ms": 2000,  # a killed broker is missed so long before it may return
     "broker.heartbeat.interval.ms": 300,
 }
-QUIET: Mapping[str, str | int] = {"log.cleaner.enable": "false"}
+QUIET: Mapping[str, str | int] = {
+    "log.cleaner.enable": "false",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 2**31 - 1,
+}
 """Of a broker that is only read: what lies there stays."""
 
 
@@ -70,7 +75,7 @@ class Node(KafkaBroker):
             name: value
             for name, value in properties.items()
             if not name.startswith(("process.", "node.", "controller.", "listener"))
-            and not name.startswith(("advertised.", "share.", "broker."))
+            and not name.startswith(("advertised.", "share.", "broker.", "metadata."))
         }
         return kept | {
             "broker.id": 1,

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from replication.adopt import COORDINATOR
+from replication.adopt.home import ADOPTED
+from replication.coordination.journal import FILE_NAME
 from tests.adopt.adopted import Adopted, digest
 from tests.adopt.comparison import ENDED, GIVEN_BACK, Comparison, Difference, compare
 from tests.adopt.going_on import go_on
@@ -39,8 +43,12 @@ def read_only(node: Node, theirs: Picture, directory: Path) -> Comparison:
     return compare(theirs, ours, node.name)
 
 
-KEEPING = ("--config", "log.retention.ms=-1", "--config", "log.cleaner.enable=false")
-"""As the real broker had it; and nothing is compacted while it is compared."""
+SETTINGS = {
+    "log.retention.ms": -1,  # as the real broker had it
+    "log.cleaner.enable": "false",  # nothing is compacted while it is compared
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
+}
+KEEPING = [f"--config={name}={value}" for name, value in SETTINGS.items()]
 
 
 class Writable(NamedTuple):
@@ -86,3 +94,29 @@ def writable(node: Node, theirs: Picture, directory: Path) -> Writable:
         compare(third, fourth, node.name),
         compare(given_back, fourth, node.name, GIVEN_BACK),
     )
+
+
+def killed_while_adopting(node: Node, theirs: Picture, directory: Path) -> Comparison:
+    """``kill -9`` at each step of an adoption, and the same command once more."""
+    data = directory / "data"
+    shutil.copytree(node.log_dir, data)
+    (data / ".lock").unlink(missing_ok=True)
+    before = digest(data)
+    home, log = directory / "home", directory / "serve.log"
+    tree = home / COORDINATOR
+    steps: tuple[Callable[[], bool], ...] = (
+        home.exists,
+        (home / ADOPTED).exists,
+        tree.exists,
+        lambda: any(tree.glob("*")),
+    )
+    adopting = Adopted(log, "--adopt", data, "--dir", home, *KEEPING)
+    for number, step in enumerate(steps):
+        process = adopting.launch()
+        until(lambda s=step, p=process: s() or p.poll() is not None, f"step {number}")
+        adopting.kill()
+        if not (tree / FILE_NAME).exists():
+            assert digest(data) == before, f"step {number} changed the directory"
+    with adopting as served:
+        until(lambda: not ongoing(served.bootstrap), "open transactions are ended")
+        return compare(theirs, picture(served.bootstrap), node.name, ENDED)

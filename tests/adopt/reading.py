@@ -13,7 +13,6 @@ from replication.protocol import messages as wire
 from tests.support.until import until
 from tests.support.wire_client import WireClient
 
-Place: TypeAlias = tuple[str, int]
 Picture: TypeAlias = dict[str, Any]
 """Paths such as ``topic/plain/id`` to values."""
 
@@ -72,7 +71,7 @@ def _look(asker: _Asker, bootstrap: str) -> Iterator[tuple[str, Any]]:
     yield from _offsets(asker, readable)
     for place in readable:
         yield f"bytes/{place[0]}/{place[1]}", _bytes(asker, place)
-    newest: dict[Place, int] = {}
+    newest: dict[tuple[str, int], int] = {}
     for isolation in ("read_uncommitted", "read_committed"):
         for place, records in consume(bootstrap, readable, isolation).items():
             yield f"records/{place[0]}/{place[1]}/{isolation}", records
@@ -106,14 +105,14 @@ def _configs(asker: _Asker, topics: list[str]) -> Iterator[tuple[str, Any]]:
                 yield f"defaults/{each.resource_name}/{config.name}", config.value
 
 
-def _by_topic(places: Iterable[Place]) -> dict[str, list[int]]:
+def _by_topic(places: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for topic, partition in places:
         found.setdefault(topic, []).append(partition)
     return found
 
 
-def _offsets(asker: _Asker, places: list[Place]) -> Iterator[tuple[str, Any]]:
+def _offsets(asker: _Asker, places: list[tuple[str, int]]) -> Iterator[tuple[str, Any]]:
     questions = {
         "earliest": (0, EARLIEST),
         "latest": (0, LATEST),
@@ -140,11 +139,11 @@ def _offsets(asker: _Asker, places: list[Place]) -> Iterator[tuple[str, Any]]:
                 yield f"{place}, leader epoch", part.leader_epoch
 
 
-def _codes(asker: _Asker, places: list[Place]) -> set[int]:
+def _codes(asker: _Asker, places: list[tuple[str, int]]) -> set[int]:
     return {value[0] for path, value in _offsets(asker, places) if not path.endswith("epoch")}
 
 
-def _bytes(asker: _Asker, place: Place) -> Any:
+def _bytes(asker: _Asker, place: tuple[str, int]) -> Any:
     """Digest and length of all batches, those with markers too, as a consumer gets them."""
     kind = wire.FetchRequest
     digest, offset, size = hashlib.sha256(), _start(asker, place), 0
@@ -184,15 +183,15 @@ def _whole(data: bytes) -> tuple[int, int]:
     return position, end
 
 
-def _start(asker: _Asker, place: Place) -> int:
+def _start(asker: _Asker, place: tuple[str, int]) -> int:
     ((_, value),) = (each for each in _offsets(asker, [place]) if each[0].endswith("/earliest"))
     offset: int = value[1]
     return offset
 
 
 def consume(
-    bootstrap: str, places: list[Place], isolation: str
-) -> dict[Place, list[tuple[Any, ...]]]:
+    bootstrap: str, places: list[tuple[str, int]], isolation: str
+) -> dict[tuple[str, int], list[tuple[Any, ...]]]:
     """What a real consumer reads from the start to the end of each partition: ``(offset,
     kind of timestamp, timestamp, key, value, headers, leader epoch)`` of each record."""
     consumer = Consumer(
@@ -206,7 +205,7 @@ def consume(
             "log_level": 0,
         }
     )
-    found: dict[Place, list[tuple[Any, ...]]] = {place: [] for place in places}
+    found: dict[tuple[str, int], list[tuple[Any, ...]]] = {place: [] for place in places}
     left = set(places)
     consumer.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in places])
 
@@ -240,7 +239,7 @@ def consume(
     return found
 
 
-def _epochs(asker: _Asker, newest: dict[Place, int]) -> Iterator[tuple[str, Any]]:
+def _epochs(asker: _Asker, newest: dict[tuple[str, int], int]) -> Iterator[tuple[str, Any]]:
     """Where each leader's records end, up to the newest that wrote any."""
     kind = wire.OffsetForLeaderEpochRequest
     for epoch in range(max(newest.values(), default=-1) + 1):
@@ -303,7 +302,7 @@ def ongoing(bootstrap: str) -> list[str]:
         asker.client.close()
 
 
-def _transactions(asker: _Asker, places: list[Place]) -> Iterator[tuple[str, Any]]:
+def _transactions(asker: _Asker, places: list[tuple[str, int]]) -> Iterator[tuple[str, Any]]:
     if asker.has(ApiKey.LIST_TRANSACTIONS):
 
         def listed() -> Any:
