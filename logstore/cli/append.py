@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain
 
 import click
@@ -106,7 +107,8 @@ def append(
         fail("--key-separator is empty")
     settings, common = parse_config(config), parse_headers(headers, "--header")
     filenames.validate_topic(topic)
-    _check_directory(directory)
+    here = partial(_usable, directory, topic, partition, partitions, settings)
+    here()
     with Interrupts() as interrupts:
         stream = InterruptibleInput(sys.stdin.buffer, interrupts)
         records = records_as_they_come(stream, lines if form == "lines" else None)
@@ -115,7 +117,7 @@ def append(
             terminal.line("note: stdin holds no records", err=True)
             return terminal.print_json([]) if as_json else None
         with LogManager([directory], keep_high_watermarks=True, background=False) as manager:
-            logs = _open_topic(manager, directory, topic, partition, partitions, settings)
+            logs = _open_topic(manager, topic, here(), partition, partitions, settings)
             # Whoever keeps other topics here may have told them to keep what the defaults delete.
             known = logs if manager.has_stored_config(topic) else []
             manager.start(configured=lambda: {log.topic_partition: log for log in known})
@@ -128,47 +130,45 @@ def append(
                 _report(appender, as_json)
 
 
-def _check_directory(directory: str) -> None:
-    """Refuse what could not be opened before the input is read."""
+def _usable(
+    directory: str, topic: str, partition: int | None, count: int | None, settings: dict[str, str]
+) -> list[int]:
+    """The partitions of the topic that are there, if the options fit them; nothing is opened."""
     if os.path.lexists(directory) and not os.path.isdir(directory):
         fail(f"{printable(directory)}: not a directory")
     if os.path.isdir(directory) and not os.access(directory, os.W_OK):
         fail(f"{printable(directory)}: not writable")
+    found = topics_of(directory).get(topic, []) if os.path.isdir(directory) else []
+    name = printable(topic)
+    if found and settings:
+        fail(f"{name} is there already: logstore alter changes its configuration")
+    if partition is not None:
+        if partition > (found[-1] + 1 if found else 0):
+            here = f"has partitions {found} here" if found else "is not here"
+            fail(f"--partition {partition} would leave a hole: {name} {here}")
+    elif found and count not in (None, len(found)):
+        fail(f"{name} has {len(found)} partitions here, not {count}")
+    elif found != list(range(len(found))):
+        here = f"only partitions {found} of {name} are here"
+        fail(f"{here}, so keys decide nothing: --partition N")
+    return found
 
 
 def _open_topic(
     manager: LogManager,
-    directory: str,
     topic: str,
+    found: list[int],
     partition: int | None,
     count: int | None,
     settings: dict[str, str],
 ) -> list[ReplicaLog]:
-    found = topics_of(directory).get(topic, [])
-    if found and settings:
-        fail(f"{printable(topic)} is there already: logstore alter changes its configuration")
     if partition is not None:
-        return [_open_partition(manager, topic, partition, found, settings)]
+        known = manager.get(topic, found[0]).topic_id if found else random_topic_id()
+        config = settings or None
+        return [manager.get_or_create(topic, partition, topic_id=known, config=config)]
     if not found:
         return manager.create_topic(topic, count or 1, settings or None)
-    if count not in (None, len(found)):
-        fail(f"{printable(topic)} has {len(found)} partitions here, not {count}")
-    if found != list(range(len(found))):
-        here = f"only partitions {found} of {printable(topic)} are here"
-        fail(f"{here}, so keys decide nothing: --partition N")
     return [manager.get(topic, p) for p in found]
-
-
-def _open_partition(
-    manager: LogManager, topic: str, partition: int, found: list[int], settings: dict[str, str]
-) -> ReplicaLog:
-    """Open a partition. A missing one is created, unless lower numbers would be missing."""
-    following = found[-1] + 1 if found else 0
-    if partition > following:
-        here = f"has partitions {found} here" if found else "is not here"
-        fail(f"--partition {partition} would leave a hole: {printable(topic)} {here}")
-    known = manager.get(topic, found[0]).topic_id if found else random_topic_id()
-    return manager.get_or_create(topic, partition, topic_id=known, config=settings or None)
 
 
 def _first(records: Iterator[tuple[Parsed | None, int]]) -> tuple[Parsed, int] | None:

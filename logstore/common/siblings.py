@@ -12,7 +12,7 @@ import importlib
 import os
 import pkgutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
@@ -63,15 +63,17 @@ def _homes(package: str) -> dict[str, str]:
     return {alias.name: node.module or "" for node in froms for alias in node.names}
 
 
-def lazy_name(package: str, name: str) -> Any:
+def lazy_name(package: str, name: str, load: Callable[[str], Any] = load) -> Any:
     """A name of a package, imported when it is first asked for, so that a command starts fast."""
     homes = _homes(package)
     if name == "__all__":
         value: Any = [*homes]
-    elif name in homes:
-        value = getattr(load(homes[name]), name)
-    else:
+    elif name not in homes:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    elif homes[name] == package:
+        value = load(f"{package}.{name}")
+    else:
+        value = getattr(load(homes[name]), name)
     setattr(sys.modules[package], name, value)
     return value
 

@@ -82,6 +82,14 @@ def test_the_files_on_the_map_are_there() -> None:
     assert [f for f in files if not any((top / f).exists() for top in tops)] == []
 
 
+def test_what_a_contributor_is_told_to_run_is_there() -> None:
+    named = set(
+        re.findall(r"\b(?:tests|bench|docs)/[\w/.-]*\w", (ROOT / "CONTRIBUTING.md").read_text())
+    )
+    assert len(named) > 10
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+
+
 @pytest.mark.slow
 def test_the_names_on_the_map_are_there() -> None:
     """Its diagrams name functions as ``Class.method``, its table as code."""

@@ -11,6 +11,7 @@ from logstore.common.types import TopicPartition
 from logstore.format.batch import encode_batch
 from replication.common.messages import FetchPartitionResponse, FetchResponse
 from replication.simulator.faults.triggers import CALLS, REGISTERS, STANDS, WRITTEN
+from replication.simulator.oracle.oracle_log import OracleEntry
 from replication.simulator.search.run import run_plan
 from replication.simulator.world.network import with_flipped_header
 from replication.simulator.world.plan import Operation, PlannedFault, SchedulePlan
@@ -90,3 +91,8 @@ def test_only_a_leader_epoch_is_flipped() -> None:
     changed = [n for n, (a, b) in enumerate(zip(batch, flipped.records, strict=True)) if a != b]
     assert len(changed) == 1
     assert changed[0] in (12, 13, 14)
+
+
+def test_a_story_tells_of_batches_in_words() -> None:
+    entry = OracleEntry(base=3, last=5, epoch=2, crc=0xABC)
+    assert f"{entry}" == "batch [3, 5] of epoch 2 with CRC 00000abc"

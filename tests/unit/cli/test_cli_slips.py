@@ -79,6 +79,9 @@ def test_rules_that_are_not_of_verify_are_elsewhere() -> None:
         (["append", "orders", "--format", "json"], b"\n \n", 0),
         (["append", "orders", "--format", "json"], b"{\n", 2),
         (["append", "no/topic"], b"a\n", 2),
+        (["append", "orders", "--partitions", "3"], b"a\n", 2),
+        (["append", "orders", "--partition", "7"], b"a\n", 2),
+        (["append", "orders", "--config", "retention.ms=1"], b"a\n", 2),
     ],
 )
 def test_a_command_with_nothing_to_do_changes_nothing(
