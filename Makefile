@@ -75,7 +75,7 @@ docs: $(VENV)/.docs ## all pages and the reference of the API in build/docs; a w
 	$(BIN)/python -m sphinx -q -W --keep-going -c docs . build/docs
 	@echo "begin with build/docs/docs/index.html"
 
-build: $(VENV)/.dev ## a wheel in dist/, tagged manylinux
+build: $(VENV)/.build ## a wheel in dist/, tagged manylinux
 	rm -rf build dist
 	PYTHON=$(abspath $(BIN)/python) .ci/wheel . dist
 
@@ -115,10 +115,11 @@ EXTRAS_demo := demo
 EXTRAS_quick := test
 EXTRAS_test := test-spark,test-zookeeper,test-clients
 EXTRAS_all := demo,test-spark,test-zookeeper,test-clients,test-browser
+EXTRAS_build := build
 EXTRAS_dev := dev
 EXTRAS_bench := demo,test-spark,bench
 EXTRAS_docs := docs
-$(VENV)/.flights $(VENV)/.demo $(VENV)/.quick $(VENV)/.test $(VENV)/.all $(VENV)/.dev $(VENV)/.bench $(VENV)/.docs: $(VENV)/.%: \
+$(VENV)/.flights $(VENV)/.demo $(VENV)/.quick $(VENV)/.test $(VENV)/.all $(VENV)/.build $(VENV)/.dev $(VENV)/.bench $(VENV)/.docs: $(VENV)/.%: \
 		pyproject.toml $(KERNEL_SOURCES) | need-compiler $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS_$*)]'
 	@touch $@

@@ -100,6 +100,11 @@ def parse_entries(path: str, data: bytes, field_count: int) -> Iterator[tuple[in
     """
     if not data:
         return
+    version = data.partition(b"\n")[0].removesuffix(b"\r")
+    if version != VERSION:
+        raise MalformedCheckpointError(
+            path, 1, raw_line(version), "a checkpoint file begins with its version, 0"
+        )
     line_count = data.count(b"\n")
     if data[-1:] != b"\n":
         last = data[data.rfind(b"\n") + 1 :]
@@ -107,9 +112,6 @@ def parse_entries(path: str, data: bytes, field_count: int) -> Iterator[tuple[in
             path, line_count + 1, raw_line(last), "no newline at the end"
         )
     version_end = data.index(b"\n")
-    version = data[:version_end].removesuffix(b"\r")
-    if version != VERSION:
-        raise MalformedCheckpointError(path, 1, raw_line(version), "unknown version")
     if line_count == 1:
         raise MalformedCheckpointError(path, 0, "", "ends after the version line")
     start = data.index(b"\n", version_end + 1) + 1

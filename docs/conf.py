@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import logstore  # noqa: E402  found through the line above
+from logstore.errors import LogstoreError  # noqa: E402
 
 project = "logstore"
 author = "the authors of logstore"
@@ -64,9 +65,14 @@ class HtmlAnchors(SphinxTransform):
         self.env.metadata[self.env.docname]["myst_slugs"] = slugs
 
 
-def skip(_app: Sphinx, _what: str, _name: str, member: Any, skipped: bool, _options: Any) -> bool:
-    """Leave out fields of named tuples: they are in the signature, without a text of their own."""
-    return skipped or str(member.__doc__).startswith("Alias for field number")
+def skip(app: Sphinx, what: str, _name: str, member: Any, skipped: bool, _options: Any) -> bool:
+    """Leave out fields of named tuples: they are in the signature, without a text of their own.
+
+    Errors are on the page of errors alone.
+    """
+    if what == "module" and isinstance(member, type) and issubclass(member, LogstoreError):
+        return bool(skipped or app.env.docname != "docs/api/errors")
+    return bool(skipped or str(member.__doc__).startswith("Alias for field number"))
 
 
 def setup(app: Sphinx) -> None:

@@ -28,6 +28,7 @@ from checkpoints.printable import one_line
 from logstore import terminal
 from logstore.cli.common.exits import EXIT_ERROR, EXIT_HUNG_UP, EXIT_INTERRUPTED, fail
 from logstore.common.errors import InvariantError, LogstoreError
+from logstore.common.suggestions import or_meant
 from logstore.common.version import __version__
 
 if TYPE_CHECKING:
@@ -65,6 +66,15 @@ class LazyGroup(click.Group):
                 return command
         point = _points().get(cmd_name)
         return None if point is None else point.load()
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchOption:
+            raise
+        except click.UsageError as error:  # click knows no command before its module is imported
+            text = or_meant(error.message, args[0], self.list_commands(ctx))
+            raise click.UsageError(text, ctx) from None
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """As click's, with the exit codes of a shell for Ctrl-C and for a closed pipe."""

@@ -50,7 +50,7 @@ def alter(
     both = sorted(set(settings) & set(removed))
     if both:
         fail(f"{printable(both[0])} is both set and deleted")
-    with offline(directory) as manager:
+    with offline(directory, topic) as manager:
         numbers = known(manager, directory, topic)
         before = stored_config(directory, topic, numbers[0])
         missing = [key for key in removed if key not in before]

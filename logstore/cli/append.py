@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 
 import click
 
@@ -18,14 +21,14 @@ from logstore.cli.common.directories import directory_argument
 from logstore.cli.common.exits import fail, json_option
 from logstore.cli.common.interrupts import Interrupts
 from logstore.cli.common.numbers import COUNT, PARTITION, PARTITIONS, counted
+from logstore.cli.common.partitions import topics_of
 from logstore.cli.records.input import BadInputError, Parsed, records_as_they_come
-from logstore.cli.records.reading import find_partitions
 from logstore.common.errors import LogstoreError
 from logstore.common.partitioner import partitioner
 from logstore.common.types import Header
+from logstore.format import filenames
 from logstore.log import ReplicaLog
 from logstore.manager import LogManager
-from logstore.storage.local import LocalStorage
 
 _BATCH_BYTES = 1_000_000  # below max.message.bytes, 1 MiB
 _RECORD_OVERHEAD = 32  # an upper bound for the lengths and deltas of a record
@@ -92,7 +95,8 @@ def append(
 
     A line that cannot be read ends it with exit code 2, after appending the lines before it. Ctrl-C
     ends it between two batches; what was appended until then is printed and stays. --config is for
-    a topic that is not there yet. While it runs, TOPIC is kept small as its stored configuration
+    a topic that is not there yet. DIR is opened when the first record has come; without one it
+    stays as it is. While it runs, TOPIC is kept small as its stored configuration
     says; other topics are left as they are.
 
     \b
@@ -107,22 +111,27 @@ def append(
     if separator == b"":
         fail("--key-separator is empty")
     settings, common = parse_config(config), _headers(headers)
-    _check_directory(directory)
-    with (
-        Interrupts() as interrupts,
-        LogManager([directory], keep_high_watermarks=True, background=False) as manager,
-    ):
-        logs = _open_topic(manager, directory, topic, partition, partitions, settings)
-        # Whoever keeps other topics here may have told them to keep what the defaults delete.
-        known = logs if manager.has_stored_config(topic) else []
-        manager.start(configured=lambda: {log.topic_partition: log for log in known})
-        appender = _Appender(logs, compression, flush, batch_records, common)
-        try:
-            _append_all(appender, form, separator, interrupts)
-        except (BadInputError, LogstoreError) as error:
-            fail(f"{error}; {counted(appender.count)} before it appended")
-        finally:
-            _report(appender, as_json)
+    filenames.validate_topic(topic)
+    here = partial(_usable, directory, topic, partition, partitions, settings)
+    here()
+    with Interrupts() as interrupts:
+        records = records_as_they_come(_Input(interrupts), form == "json", separator)
+        first = _first(records)
+        if first is None:  # to open the directory would recover it, for nothing
+            terminal.line("note: stdin holds no records", err=True)
+            return terminal.print_json([]) if as_json else None
+        with LogManager([directory], keep_high_watermarks=True, background=False) as manager:
+            logs = _open_topic(manager, topic, here(), partition, partitions, settings)
+            # Whoever keeps other topics here may have told them to keep what the defaults delete.
+            known = logs if manager.has_stored_config(topic) else []
+            manager.start(configured=lambda: {log.topic_partition: log for log in known})
+            appender = _Appender(logs, compression, flush, batch_records, common)
+            try:
+                _append_all(appender, chain([first], records), interrupts)
+            except (BadInputError, LogstoreError) as error:
+                fail(f"{error}; {counted(appender.count)} before it appended")
+            finally:
+                _report(appender, as_json)
 
 
 def _headers(texts: tuple[str, ...]) -> tuple[Header, ...]:
@@ -137,58 +146,60 @@ def _headers(texts: tuple[str, ...]) -> tuple[Header, ...]:
     return tuple(headers)
 
 
-def _check_directory(directory: str) -> None:
-    """Check the directory first: if it cannot be opened, the manager reports that at length."""
-    storage = LocalStorage()
-    if storage.info(directory) is None:
-        storage.make_dir(directory)
-    elif not os.path.isdir(directory):
+def _usable(
+    directory: str, topic: str, partition: int | None, count: int | None, settings: dict[str, str]
+) -> list[int]:
+    """The partitions of the topic that are there, if the options fit them; nothing is opened."""
+    if os.path.lexists(directory) and not os.path.isdir(directory):
         fail(f"{printable(directory)}: not a directory")
-    if not os.access(directory, os.W_OK):
+    if os.path.isdir(directory) and not os.access(directory, os.W_OK):
         fail(f"{printable(directory)}: not writable")
+    found = topics_of(directory).get(topic, []) if os.path.isdir(directory) else []
+    name = printable(topic)
+    if found and settings:
+        fail(f"{name} is there already: logstore alter changes its configuration")
+    if partition is not None:
+        if partition > (found[-1] + 1 if found else 0):
+            here = f"has partitions {found} here" if found else "is not here"
+            fail(f"--partition {partition} would leave a hole: {name} {here}")
+    elif found and count not in (None, len(found)):
+        fail(f"{name} has {len(found)} partitions here, not {count}")
+    elif found != list(range(len(found))):
+        here = f"only partitions {found} of {name} are here"
+        fail(f"{here}, so keys decide nothing: --partition N")
+    return found
 
 
 def _open_topic(
     manager: LogManager,
-    directory: str,
     topic: str,
+    found: list[int],
     partition: int | None,
     count: int | None,
     settings: dict[str, str],
 ) -> list[ReplicaLog]:
-    found = find_partitions(LocalStorage(), directory, topic)
-    if found and settings:
-        fail(f"{printable(topic)} is there already: logstore alter changes its configuration")
     if partition is not None:
-        return [_open_partition(manager, topic, partition, found, settings)]
+        known = manager.get(topic, found[0]).topic_id if found else random_topic_id()
+        config = settings or None
+        return [manager.get_or_create(topic, partition, topic_id=known, config=config)]
     if not found:
         return manager.create_topic(topic, count or 1, settings or None)
-    if count not in (None, len(found)):
-        fail(f"{printable(topic)} has {len(found)} partitions here, not {count}")
-    if found != list(range(len(found))):
-        here = f"only partitions {found} of {printable(topic)} are here"
-        fail(f"{here}, so keys decide nothing: --partition N")
     return [manager.get(topic, p) for p in found]
 
 
-def _open_partition(
-    manager: LogManager, topic: str, partition: int, found: list[int], settings: dict[str, str]
-) -> ReplicaLog:
-    """Open a partition. A missing one is created, unless lower numbers would be missing."""
-    following = found[-1] + 1 if found else 0
-    if partition > following:
-        here = f"has partitions {found} here" if found else "is not here"
-        fail(f"--partition {partition} would leave a hole: {printable(topic)} {here}")
-    known = manager.get(topic, found[0]).topic_id if found else random_topic_id()
-    return manager.get_or_create(topic, partition, topic_id=known, config=settings or None)
+def _first(records: Iterator[tuple[Parsed | None, int]]) -> tuple[Parsed, int] | None:
+    """The first record, when it has come; None if the input ends without one."""
+    try:
+        return next(((record, line) for record, line in records if record is not None), None)
+    except BadInputError as error:
+        fail(f"{error}; {counted(0)} before it appended")
 
 
 def _append_all(
-    appender: _Appender, form: str, separator: bytes | None, interrupts: Interrupts
+    appender: _Appender, records: Iterable[tuple[Parsed | None, int]], interrupts: Interrupts
 ) -> None:
-    stream = _Input(interrupts)
     try:
-        for record, line in records_as_they_come(stream, form == "json", separator):
+        for record, line in records:
             if record is None:
                 appender.append_pending()
             else:

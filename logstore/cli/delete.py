@@ -25,7 +25,7 @@ def delete(directory: str, topic: str, as_json: bool) -> None:
     Example:
       logstore delete /tmp/logs orders
     """
-    with offline(directory) as manager:
+    with offline(directory, topic) as manager:
         numbers = known(manager, directory, topic)
         manager.delete_topic(topic)
         manager.purge_deleted(at_once=True)  # no other process has it open

@@ -12,6 +12,7 @@ from logstore import terminal
 from logstore.cli.common import completion
 from logstore.cli.common.exits import fail, json_option
 from logstore.cli.common.explanations import explanation_lines
+from logstore.common.suggestions import or_meant
 from logstore.verify.common.explanations import EXPLANATIONS
 from logstore.verify.common.rules import NUMBERS, RULES
 
@@ -53,7 +54,8 @@ def _listed() -> Iterator[str]:
 def _known(text: str) -> str:
     rule = NUMBERS.get(text.upper(), text.lower())
     if rule not in RULES:
-        fail(f"{printable(text, 40)}: there is no such rule; logstore explain lists them")
+        rules = "logstore explain lists them, docs/rules has all others"
+        fail(or_meant(f"{printable(text, 40)}: no rule of verify; {rules}", text, RULES))
     return rule
 
 

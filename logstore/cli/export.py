@@ -15,8 +15,9 @@ from logstore.cli.common import completion
 from logstore.cli.common.directories import directory_argument
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
 from logstore.cli.common.numbers import PARTITION, counted
+from logstore.cli.common.partitions import partitions_of
 from logstore.cli.records import positions as _positions
-from logstore.cli.records.reading import Note, PartitionReader, find_partitions
+from logstore.cli.records.reading import Note, PartitionReader
 from logstore.common.errors import CorruptBatchError, LogstoreError
 from logstore.common.extras import Extra, load
 from logstore.storage import Storage
@@ -142,9 +143,7 @@ def _readers(directory: str, topic: str, only: tuple[int, ...]) -> list[ExportRe
     storage: Storage = LocalStorage()
     if not os.path.isdir(directory):
         fail(f"{printable(directory)}: no such directory")
-    found = find_partitions(storage, directory, topic)
-    if not found:
-        fail(f"{printable(directory)}: there is no topic {topic!r} in it")
+    found = partitions_of(directory, topic)
     for partition in only:
         if partition not in found:
             fail(f"{printable(directory)}: there is no partition {partition} of {topic!r}")

@@ -70,7 +70,7 @@ def import_(
       logstore import /var/lib/kafka-logs orders.parquet --config retention.ms=-1
     """
     load("pyarrow", Extra.ARROW, "logstore import")
-    from logstore.cli.common.topics import known
+    from logstore.cli.common.partitions import partitions_of
     from logstore.cli.records.files import Format, check_digest
     from logstore.cli.records.loading import survey
     from logstore.manager import LogManager
@@ -94,9 +94,10 @@ def import_(
         elif to_existing and not os.path.isdir(directory):
             fail(f"{printable(directory)}: no such directory")
         else:
+            if to_existing:
+                partitions_of(directory, name)
             with LogManager([directory], keep_high_watermarks=True, background=False) as manager:
                 if to_existing:
-                    known(manager, directory, name)
                     rows = source.append(manager, name)
                 else:
                     rows = source.create(manager, name, partitions, settings)

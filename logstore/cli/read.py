@@ -17,9 +17,10 @@ from logstore.cli.common import completion
 from logstore.cli.common.directories import directory_argument
 from logstore.cli.common.exits import EXIT_FINDINGS, fail
 from logstore.cli.common.numbers import COUNT, PARTITION
+from logstore.cli.common.partitions import partitions_of
 from logstore.cli.records import positions as _positions
 from logstore.cli.records.format import BadTemplateError, Encoding, encoded, in_json, template
-from logstore.cli.records.reading import PartitionReader, find_partitions
+from logstore.cli.records.reading import PartitionReader
 from logstore.common.errors import CorruptBatchError
 from logstore.common.types import Record
 from logstore.storage.local import LocalStorage
@@ -126,9 +127,7 @@ def _readers(directory: str, topic: str, partition: int | None) -> list[Partitio
     info = storage.info(directory)
     if info is None or not info.is_dir:
         fail(f"{printable(directory)}: no such directory")
-    found = find_partitions(storage, directory, topic)
-    if not found:
-        fail(f"{printable(directory)}: there is no topic {topic!r} in it")
+    found = partitions_of(directory, topic)
     if partition is not None:
         if partition not in found:
             wanted = f"partition {partition} of {topic!r}"

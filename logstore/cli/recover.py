@@ -220,7 +220,7 @@ def _offset(path: str, tp: Any, storage: Any) -> int | None:
     try:
         return OffsetCheckpoint(path, storage).read().get(tp)
     except MalformedCheckpointError as failure:
-        terminal.line(f"warning: {failure}; treated as absent", err=True)
+        terminal.line(f"warning: {failure}; taken as absent", err=True)
         return None
 
 
@@ -261,6 +261,10 @@ def _print(reports: list[Any], dry_run: bool) -> None:
     cut = sum(report.bytes_cut for report in reports)
     verb = "would be cut" if dry_run else "cut"
     terminal.line(f"{len(reports):,} logs, {cut:,} bytes {verb}")
+    unread = sum(report.clean and not report.segments_scanned for report in reports)
+    if unread:
+        why = f"{unread:,} were closed cleanly, so their records were not read"
+        terminal.line(f"note: {why}: --scan-all reads them, so does logstore verify", err=True)
 
 
 def _name(report: Any) -> str:

@@ -20,6 +20,7 @@ __all__ = [
     "random_id",
     "shield",
     "siblings",
+    "suggestions",
     "types",
     "version",
 ]

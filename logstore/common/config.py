@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, Self
 
 from logstore.common.errors import ConfigError
+from logstore.common.suggestions import unknown
 
 MAX_LONG = 2**63 - 1
 MAX_INT = 2**31 - 1
@@ -49,7 +50,7 @@ class Properties:
         changes: dict[str, Any] = {}
         for key, value in properties.items():
             if key not in known:
-                raise ConfigError(f"unknown configuration key {key!r}")
+                raise unknown("configuration key", key, known)
             spec = known[key]
             changes[spec.name] = _parse(key, value, spec.default)
         return replace(self, **changes)  # type: ignore[type-var]

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import mmh3
 
-from logstore.common.errors import ConfigError
+from logstore.common.suggestions import unknown
 
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
@@ -100,7 +100,7 @@ def partitioner(name: str = "murmur2", rng: random.Random | None = None) -> Part
         ConfigError: another name.
     """
     if name not in _HASHES:
-        raise ConfigError(f"unknown partitioner {name!r}; known are: {', '.join(sorted(_HASHES))}")
+        raise unknown("partitioner", name, _HASHES)
     return HashPartitioner(_HASHES[name], rng)
 
 

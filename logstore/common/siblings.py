@@ -7,13 +7,17 @@ a user's process that would hide the user's module, so there ``load`` reports wh
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
+import pkgutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 NAMES = ("checkpoints", "replication")
@@ -48,6 +52,32 @@ def load(module: str) -> ModuleType:
     return importlib.import_module(module)
 
 
+@cache
+def _homes(package: str) -> dict[str, str]:
+    """Where each name of ``package`` lives: its ``__init__.pyi`` is the one list of them, for type
+    checkers and at run time.
+    """
+    stub = pkgutil.get_data(package, "__init__.pyi")
+    assert stub is not None
+    froms = [node for node in ast.parse(stub).body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: node.module or "" for node in froms for alias in node.names}
+
+
+def lazy_name(package: str, name: str, load: Callable[[str], Any] = load) -> Any:
+    """A name of a package, imported when it is first asked for, so that a command starts fast."""
+    homes = _homes(package)
+    if name == "__all__":
+        value: Any = [*homes]
+    elif name not in homes:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    elif homes[name] == package:
+        value = load(f"{package}.{name}")
+    else:
+        value = getattr(load(homes[name]), name)
+    setattr(sys.modules[package], name, value)
+    return value
+
+
 def _place(name: str) -> str | None:
     spec = find_spec(name)
     return None if spec is None else spec.origin
@@ -57,4 +87,4 @@ def _is_ours(place: str) -> bool:
     return os.path.dirname(os.path.dirname(os.path.realpath(place))) == os.path.realpath(ROOT)
 
 
-__all__ = ["NAMES", "ROOT", "load", "prefer"]
+__all__ = ["NAMES", "ROOT", "lazy_name", "load", "prefer"]

@@ -198,8 +198,9 @@ def timestamp_ms(timestamp: Any) -> int:
         return operator.index(timestamp)
     except TypeError:
         kind = type(timestamp).__name__
+        hint = "; headers are the fourth" if isinstance(timestamp, (list, tuple, dict)) else ""
         raise TypeError(
-            f"a timestamp must be an int in ms or an aware datetime, not {kind}"
+            f"a timestamp must be an int in ms or an aware datetime, not {kind}{hint}"
         ) from None
 
 

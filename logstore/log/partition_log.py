@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from operator import index
 from typing import Any, Self, TypeVar, cast
 
 from checkpoints.errors import CheckpointFailedError
@@ -452,7 +453,7 @@ class PartitionLog(LogReads):
             raise PolicyViolationError(f"{self.name}: cleanup.policy does not allow deletion")
         writer = self._writer
         with writer.lock:
-            offset = writer.committed_offset if before_offset == -1 else before_offset
+            offset = writer.committed_offset if before_offset == -1 else index(before_offset)
             self._raise_log_start_locked(offset)
             start = writer.log_start_offset
         if self._hold is not None:  # a manager does this periodically
@@ -469,7 +470,7 @@ class PartitionLog(LogReads):
         log end may lie inside a dropped batch. The truncation becomes durable before anything else
         is written (stricter than F-280), so that a crash never puts old records after new ones.
         """
-        if offset < 0:
+        if index(offset) < 0:
             raise ValueError(f"cannot truncate to offset {offset}")
         return self._maintenance.truncate_to(offset)
 

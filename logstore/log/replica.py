@@ -6,6 +6,7 @@ Leader epochs, watermarks, appends of a follower, and the periodic work of a man
 from __future__ import annotations
 
 from itertools import pairwise
+from operator import index
 
 from logstore.common.config import MAX_LONG, LogConfig
 from logstore.common.errors import InvariantError, LogstoreError
@@ -225,7 +226,7 @@ class ReplicaLog(PartitionLog):
             ValueError: below 0, or above 2**63 - 1.
         """
         start = offset if log_start_offset is None else log_start_offset
-        if not (0 <= offset <= MAX_LONG and 0 <= start <= MAX_LONG):
+        if not (0 <= index(offset) <= MAX_LONG and 0 <= index(start) <= MAX_LONG):
             raise ValueError(f"cannot start at offset {offset} with log start {start}")
         self._maintenance.truncate_fully_and_start_at(offset, start)
 

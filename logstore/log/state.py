@@ -77,7 +77,8 @@ class LogState:
 
     def __repr__(self) -> str:
         name, start, end = type(self).__name__, self.log_start_offset, self.log_end_offset
-        return f"{name}({self.directory}, [{start}, {end}))"
+        closed = ", closed" if self._core.closed else ""
+        return f"{name}({self.directory}, [{start}, {end}){closed})"
 
     @property
     def config(self) -> LogConfig:

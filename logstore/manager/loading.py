@@ -6,7 +6,7 @@ import gc
 import os
 import posixpath
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -19,6 +19,7 @@ from logstore.common.disk_errors import Concern, concern_of, is_busy
 from logstore.common.errors import (
     ConfigError,
     CorruptDataError,
+    LogstoreError,
     ResourceBusyError,
     StorageFailedError,
 )
@@ -126,12 +127,18 @@ class Loader:
         """
         Raises:
             LogDirLockedError: a directory is open elsewhere.
+            StorageFailedError: none can be opened. That is not logged as well.
         """
+        failed: dict[str, StorageFailedError] = {}
         for path in paths:
             try:
                 self._directories.add(LogDir.open(path, self._storage))
             except StorageFailedError as error:
-                self._directories.fail(path, error)
+                failed[path] = error
+        if not self._directories.live():
+            raise _none_open(failed)
+        for path, failure in failed.items():
+            self._directories.fail(path, failure)
 
     def check_meta(self, cluster_id: str | None, node_id: int | None) -> tuple[str, int]:
         """Check that the directories agree on both ids, and with those that are given. One without
@@ -282,15 +289,14 @@ class Loader:
             for name, *_ in self._storage.scan_dir(log_dir.directory_of(log.topic_partition))
         )
 
-    def last_stop(self, paths: list[str]) -> LastStop:
+    def last_stop(self) -> LastStop:
         """
         Raises:
             StorageFailedError: no directory is live.
         """
         live, offline = self._directories.live(), self._directories.offline()
         if not live:
-            first = next(iter(offline.values()))
-            raise StorageFailedError(", ".join(paths), "open any log directory", str(first))
+            raise _none_open(offline)
         epochs = max((log_dir.broker_epochs for log_dir in live), key=lambda each: each[-1:])
         known = all(log_dir.broker_epochs for log_dir in live)
         agreed = known and not offline and not self._directories.unavailable()
@@ -312,6 +318,13 @@ class Loader:
         if not isinstance(error, StorageFailedError):
             error = StorageFailedError(log_dir.path, doing, str(error))
         self._directories.fail(log_dir.path, error)
+
+
+def _none_open(failed: Mapping[str, LogstoreError]) -> LogstoreError:
+    first = next(iter(failed.values()))
+    if len(failed) == 1:
+        return first
+    return StorageFailedError(", ".join(failed), "open any log directory", str(first))
 
 
 def _unproven(

@@ -153,7 +153,7 @@ class LogDir:
         try:
             closed = self._closed_file.read()
         except MalformedCheckpointError as error:
-            logger.warning("%s; treated as absent", error)
+            logger.warning("%s; taken as absent", error)
             closed = None
         if closed is not None and closed.broker_epochs == self.broker_epochs:
             self.closed = closed

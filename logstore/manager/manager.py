@@ -170,12 +170,16 @@ class LogManager:
         loader.open_all(paths)
         self.cluster_id, self.node_id = loader.check_meta(cluster_id, node_id)
         unfinished = loader.load_all()
-        self.last_stop = loader.last_stop(paths)
+        self.last_stop = loader.last_stop()
         # First, because an interrupted creation may have left files under any name.
         self._topics.finish_creations(unfinished)
         self._topics.settle_configs()
         if background:
             self.start()
+
+    def __repr__(self) -> str:
+        closed = ", closed" if self._closed else ""
+        return f"LogManager({self._directories.ownership.name}{closed})"
 
     def __enter__(self) -> LogManager:
         return self

@@ -69,7 +69,7 @@ class OffsetCheckpoints:
                 try:
                     state, found = file.inspect()
                 except MalformedCheckpointError as error:
-                    logger.warning("%s; treated as absent", error)
+                    logger.warning("%s; taken as absent", error)
                     self._stored[name] = None
                     continue
                 if state is FileState.MISSING:

@@ -133,7 +133,10 @@ class _Rescue:
             return nodes[self._broker]
         if len(nodes) == 1:
             return next(iter(nodes.values()))
-        why = "the sources are of different brokers" if nodes else "no source has one"
+        why = "no source has one"
+        if nodes:
+            ids = ", ".join(str(node) for node in nodes if node is not None)
+            why = f"the sources are of different brokers; give --broker ID, one of {ids}"
         found.notes.append(f"the result has no {META_PROPERTIES}: {why}")
         return None
 

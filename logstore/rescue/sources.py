@@ -149,7 +149,7 @@ class SourceReader:
         try:
             return read()
         except (CheckpointError, OSError) as failure:
-            self._note(f"{failure}; taken for absent")
+            self._note(f"{failure}; taken as absent")
             return None
 
     def _offsets(self, log_dir: str) -> Mapping[str, Mapping[TopicPartition, int]]:

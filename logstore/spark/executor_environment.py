@@ -32,7 +32,7 @@ _DEPENDENCIES = (  # the other packages that a task may import
     "xxhash",
 )
 _IMPORTED = ("logstore", "logstore.kernels", "pyarrow", *_DEPENDENCIES)
-_LEFT_OUT = frozenset({".c", ".h", ".pxd", ".pyc", ".pyi", ".pyx"})
+_LEFT_OUT = frozenset({".c", ".h", ".pxd", ".pyc", ".pyx"})
 _UNPACKED = "logstore-packages"  # in an executor's working directory
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same files give the same bytes, so caches recognise them
 

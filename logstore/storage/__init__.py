@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from logstore.common.errors import ConfigError
+from logstore.common.suggestions import unknown
 from logstore.storage.base import DirLock, File, FileInfo, FileKind, Mapping, Storage
 from logstore.storage.file_slice import FileSlice
 
@@ -33,7 +34,7 @@ def open_storage(name: str, **options: Any) -> Storage:
     points = {key: EntryPoint(key, value, ENTRY_POINT_GROUP) for key, value in _BUILT_IN.items()}
     points.update((point.name, point) for point in entry_points(group=ENTRY_POINT_GROUP))
     if name not in points:
-        raise ConfigError(f"unknown storage {name!r}; known are: {', '.join(sorted(points))}")
+        raise unknown("storage", name, points)
     storage = points[name].load()(**options)
     if not isinstance(storage, Storage):
         raise ConfigError(f"{points[name].value} does not have the methods of a Storage")

@@ -24,6 +24,7 @@ from rich.text import Text
 from checkpoints.printable import one_line
 
 _GAP = 2  # spaces between two columns of a listing
+_PADDED_MAX = 48  # one longer name moves its own row, and not all rows
 
 
 def cell(text: str, style: str = "") -> Text:
@@ -86,6 +87,8 @@ class Listing:
         """The lines of each row."""
         widths = [max(map(cell_len, column)) for column in zip(*self._rows, strict=True)]
         names = slice(0, self._names)
+        if not console.is_terminal:
+            widths[names] = [min(width, _PADDED_MAX) for width in widths[names]]
         numbers = slice(self._names, None)
         needed = sum(widths) + _GAP * (len(widths) - 1)
         beside = needed <= console.width or not console.is_terminal

@@ -4,6 +4,23 @@ Begin with ``status``, which ``logstore status`` prints; ``connection`` asks one
 """
 
 from replication.admin.connection import WireConnection, WireError
-from replication.admin.status import ClusterStatus, cluster_status
+from replication.admin.status import (
+    BrokerStatus,
+    ClusterStatus,
+    GroupOffset,
+    GroupStatus,
+    PartitionStatus,
+    cluster_status,
+)
 
-__all__ = ["ClusterStatus", "WireConnection", "WireError", "cluster_status", "status"]
+__all__ = [
+    "BrokerStatus",
+    "ClusterStatus",
+    "GroupOffset",
+    "GroupStatus",
+    "PartitionStatus",
+    "WireConnection",
+    "WireError",
+    "cluster_status",
+    "status",
+]

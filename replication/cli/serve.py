@@ -162,7 +162,7 @@ def _address(option: str, text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     is_port = port.isascii() and port.isdigit() and len(port) <= 5
     if not colon or not is_port or int(port) > MAX_PORT:
-        fail(f"{option} {printable(text)}: give HOST:PORT")
+        fail(f"{option} {printable(text)}: give HOST:PORT, a port from 0 to {MAX_PORT}")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 

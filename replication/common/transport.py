@@ -7,7 +7,7 @@ one that delays, loses, repeats and reorders; a wire protocol needs only another
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Protocol
 
@@ -88,10 +88,14 @@ class LocalNetwork:
             lost = [c for c in self._open if link in ((c.sender, c.receiver), c.way_back)]
         _fail(lost)
 
-    def heal(self) -> None:
-        """Restore all links."""
+    def heal(self, broker_id: int | None = None, cut_off: Collection[int] = ()) -> None:
+        """Restore all links, or those of one broker to others that are not ``cut_off``."""
         with self._lock:
-            self._cut.clear()
+            self._cut = {
+                link
+                for link in self._cut
+                if broker_id is not None and (broker_id not in link or {*link} & {*cut_off})
+            }
 
     def open_of(self, sender: int) -> list[_Call]:
         """The open calls of a broker, in order of sending."""

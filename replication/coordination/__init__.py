@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from logstore.common.errors import ConfigError
+from logstore.common.suggestions import unknown
 from replication.coordination.base import (
     Check,
     Coordinator,
@@ -63,7 +64,7 @@ def open_coordinator(url: str, **options: Any) -> CoordinatorService:
     points.update((point.name, point) for point in entry_points(group=ENTRY_POINT_GROUP))
     scheme, colon, rest = url.partition(":")
     if not colon or scheme not in points:
-        raise ConfigError(f"unknown coordinator {url!r}; known are: {', '.join(sorted(points))}")
+        raise unknown("coordinator", url, points)
     service: CoordinatorService = points[scheme].load()(rest, **options)
     return service
 
@@ -122,6 +123,7 @@ __all__ = [
     "WatchEvent",
     "base",
     "embedded",
+    "errors",
     "journal",
     "nodes",
     "open_coordinator",

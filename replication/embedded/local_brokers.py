@@ -123,6 +123,7 @@ class LocalBrokers:
             self._remove_temporary()
             raise
         self._sessions: dict[int, Coordinator] = {}
+        self._cut_off: set[int] = set()
         self._brokers: dict[int, Broker] = {}
         self._open_front_door = front_door
         self._racks = dict(racks or {})
@@ -422,6 +423,7 @@ class LocalBrokers:
     def cut_off(self, broker_id: int, *, coordinator: bool = True) -> None:
         """Cut a broker's links to all others, and to the coordinator; clients still reach it."""
         self._ownership.check()
+        self._cut_off.add(broker_id)
         for other in self.broker_ids:
             if other != broker_id:
                 self.network.cut(broker_id, other)
@@ -430,11 +432,13 @@ class LocalBrokers:
         if coordinator and suspend is not None:
             suspend()
 
-    def heal(self) -> None:
-        """Undo every ``cut_off``."""
+    def heal(self, broker_id: int | None = None) -> None:
+        """Undo every ``cut_off``, or that of one broker."""
         self._ownership.check()
-        self.network.heal()
-        for session in list(self._sessions.values()):
+        healed = [*self._sessions] if broker_id is None else [broker_id]
+        self._cut_off = set() if broker_id is None else self._cut_off - {broker_id}
+        self.network.heal(broker_id, self._cut_off)
+        for session in map(self._sessions.get, healed):
             resume: Callable[[], None] | None = getattr(session, "resume", None)
             if resume is not None:
                 resume()

@@ -59,6 +59,7 @@ __all__ = [
     "encode_request",
     "encode_response",
     "error_codes",
+    "errors",
     "is_flexible",
     "messages",
     "parse_request_header",

@@ -4,4 +4,4 @@ Begin with ``serving``, which has ``serve``. ``kafka_server`` has the sockets of
 ``faults`` what a test can make go wrong, ``http`` the page and the metrics.
 """
 
-__all__ = ["config", "kafka_server", "serving"]
+__all__ = ["config", "faults", "kafka_server", "serving"]

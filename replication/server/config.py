@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from logstore.common.config import MAX_INT, BrokerConfig, LogConfig, Properties, kafka_key
 from logstore.common.errors import ConfigError
+from logstore.common.suggestions import unknown
 from replication.apis.common.config import ApisConfig
 from replication.apis.configs import BROKER_NAMES
 from replication.common.config import ReplicationConfig
@@ -79,7 +80,8 @@ class ServerConfig(NamedTuple):
             own = {names[name]: left.pop(name) for name in [*left] if name in names}
             found.append(part.with_properties(own))
         if left:
-            raise ConfigError(f"unknown configuration key {min(left)!r}")
+            every = {_broker_name(part, key) for part in parts for key in _keys(part)}
+            raise unknown("configuration key", min(left), every)
         return cls(*found)  # type: ignore[arg-type]
 
     def of_cluster(self, brokers: int) -> ServerConfig:

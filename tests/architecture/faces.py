@@ -1,9 +1,9 @@
 """The faces of rooms: which imports go around one.
 
 A room is a package below one of the three at the top, and its face is ``__all__`` of its
-``__init__``. Files inside a room, also those of rooms within it, see all of it. Everyone else
-imports only the names and modules of its face. ``docs/api`` says what users may import, which is
-less. See docs/decisions/0012-private-without-underscores.md.
+``__init__``, or what its ``__init__.pyi`` imports. Files inside a room, also those of rooms within
+it, see all of it. Everyone else imports only the names and modules of its face. ``docs/api`` says
+what users may import, which is less. See docs/decisions/0012-private-without-underscores.md.
 """
 
 from __future__ import annotations
@@ -31,16 +31,18 @@ def modules() -> dict[str, Path]:
 
 @cache
 def rooms() -> dict[str, Path]:
-    packages = {name: path for name, path in modules().items() if path.name == "__init__.py"}
+    packages = {name: path for name, path in modules().items() if path.stem == "__init__"}
     return {name: path for name, path in packages.items() if name not in TOPS}
 
 
 def face_of(tree: ast.Module) -> set[str] | None:
-    """What ``__all__`` names; None if there is none."""
+    """What ``__all__`` names, or a stub imports; None if there is neither."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return set(ast.literal_eval(node.value))
-    return None
+    froms = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    is_stub = len(froms) == len(tree.body)
+    return {alias.name for node in froms for alias in node.names} if is_stub else None
 
 
 @cache

@@ -24,11 +24,13 @@ from replication.common.errors import (
     ReplicationError,
     UnknownPartitionError,
 )
-from replication.common.messages import DeleteTopicRequest
+from replication.common.messages import DeleteTopicRequest, MetadataRequest, Response
 from replication.common.state import BrokerRegistration
+from replication.common.transport import LocalTransport
 from replication.coordination import SessionState, nodes, open_coordinator
 from replication.embedded.cluster import Cluster
 from tests.support.coordinator_faults import LosingService
+from tests.support.replication import ManualRuntime
 from tests.support.until import patience, until
 
 pytestmark = pytest.mark.slow
@@ -213,6 +215,26 @@ def frozen() -> Cluster:
     cluster.create_topic("t", 1, 3)
     cluster.cut_off(1, coordinator=False)
     return cluster
+
+
+def reached(cluster: Cluster, sender: int, receiver: int) -> bool:
+    answers: list[Response | None] = []
+    transport = LocalTransport(cluster.network, sender, ManualRuntime())
+    transport.send(receiver, MetadataRequest(), answers.append)
+    until(lambda: bool(answers))
+    return answers[0] is not None
+
+
+def test_brokers_are_healed_one_by_one() -> None:
+    with Cluster(3) as cluster:
+        cluster.cut_off(1)
+        cluster.cut_off(2, coordinator=False)
+        cluster.heal(1)
+        assert (reached(cluster, 1, 0), reached(cluster, 0, 1)) == (True, True)
+        assert (reached(cluster, 1, 2), reached(cluster, 2, 0)) == (False, False)
+        cluster.heal(2)
+        assert (reached(cluster, 1, 2), reached(cluster, 2, 0)) == (True, True)
+        cluster.wait_until(lambda: sorted(cluster.live_brokers) == [0, 1, 2])
 
 
 class TestTheEndComesTwice:

@@ -753,6 +753,7 @@ def test_default_timestamps_and_bytes_like_fields(kernels):
         ((b"k", b"v", -2), "timestamp -2 is outside"),
         ((b"k", b"v", 2**63), "timestamp 9223372036854775808 is outside"),
         ((b"k", b"v", 1.5), "an int in ms or an aware datetime, not float"),
+        ((b"k", b"v", [("h", b"x")]), "not list; headers are the fourth"),
         ((b"k", b"v", "1"), "an int in ms or an aware datetime, not str"),
         ((b"k", b"v", datetime(2024, 1, 1)), "2024-01-01 00:00:00 has no time zone"),
         ((b"k", b"v", datetime(1969, 12, 31, 23, 59, 59, 999000, UTC)), "is before 1970"),

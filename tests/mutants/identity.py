@@ -53,8 +53,8 @@ def an_older_log_is_trusted(patch: MonkeyPatch) -> None:
     """A log that ends before its last clean stop counts as whole."""
     last_stop = Loader.last_stop
 
-    def mutant(self: Loader, paths: Any) -> Any:
-        stop, live = last_stop(self, paths), self._directories.live()
+    def mutant(self: Loader) -> Any:
+        stop, live = last_stop(self), self._directories.live()
         present = {tp for log_dir in live for tp in log_dir.logs}
         epochs = max((log_dir.broker_epochs for log_dir in live), key=lambda each: each[-1:])
         return replace(stop, broker_epochs=epochs, unproven=stop.unproven - present)

@@ -33,7 +33,8 @@ def page(directory: Path, text: str) -> list[Script]:
 def test_what_is_on_a_page(tmp_path: Path) -> None:
     found = page(
         tmp_path,
-        "# Page\n\n<!-- given: arrow, pytest[a,b]\nx = 1\n-->\n```python\nprint(x)\n```\n\nIt prints:\n\n"
+        "# Page\n\n<!-- given: arrow, pytest[a,b]\nx = 1\n-->\n```python\nprint(x)\n```\n\n"
+        "It prints:\n\n"
         "```\n1\n```\n\n<!-- given: above -->\n```python\ny = 2\n```\n\n"
         "```\nlogstore ls DIR\n```\n\n"
         "<!-- not run: it never ends -->\n```\n$ logstore serve\nready\n```\n\n"

@@ -397,7 +397,7 @@ def test_a_partition_without_segments_has_no_rows(tmp_path: Path, options: dict[
     [
         (
             {"startingOfsets": "earliest"},
-            "unknown option startingofsets; known are: ascendingTimestamps, assign, ",
+            "unknown option 'startingofsets'. Did you mean 'startingOffsets'?",
         ),
         ({"isolation": "serializable"}, "isolation: 'serializable' is none of read_uncommitted"),
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss: 'maybe' is none of true, false"),
@@ -412,7 +412,7 @@ def test_a_partition_without_segments_has_no_rows(tmp_path: Path, options: dict[
         ({"startingOffsets": '{"orders":{"0":-1}}'}, "is for streaming"),
         ({"endingOffsets": "earliest"}, "nothing lies before"),
         ({"endingOffsets": '{"orders":{"0":-3}}'}, "endingOffsets: "),
-        ({"columns": "offset,vlaue"}, "unknown column 'vlaue'; known are: key, value"),
+        ({"columns": "offset,vlaue"}, "unknown column 'vlaue'. Did you mean 'value'?"),
         ({"columns": "offset,OFFSET"}, "column offset is asked for twice"),
         ({"granularity": "batch", "columns": "value"}, "unknown column 'value'"),
     ],

@@ -850,11 +850,11 @@ def test_a_checkpoint_of_a_later_layout_is_refused():
 
 def test_options_that_are_refused():
     for options, reason in (
-        ({"maxOffsetPerTrigger": 3}, "unknown option maxoffsetpertrigger; known are: .*maxOffsets"),
+        ({"maxOffsetPerTrigger": 3}, "Did you mean 'maxOffsetsPerTrigger'"),
         ({"maxOffsetsPerTrigger": 0}, "maxOffsetsPerTrigger"),
         ({"maxOffsetsPerTrigger": 3, "minOffsetsPerTrigger": 4}, "is above maxOffsetsPerTrigger"),
         ({"maxTriggerDelay": "soon"}, "'soon' is no duration, such as 500ms, 30s or 15m"),
-        ({"endingOffsets": "latest"}, "unknown option endingoffsets"),
+        ({"endingOffsets": "latest"}, "unknown option 'endingoffsets'"),
         ({"granularity": "batch"}, "granularity=batch is for batch queries"),
         ({"replicas": "all"}, "replicas=all is for batch queries"),
     ):

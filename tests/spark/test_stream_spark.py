@@ -204,5 +204,5 @@ def test_a_first_micro_batch_that_fails_loses_nothing(spark, manager, tmp_path):
 
 def test_a_wrong_option_is_told_when_the_query_starts(spark, manager, tmp_path):
     append(manager, "t", 0, 1)
-    with pytest.raises(StreamingQueryException, match="unknown option maxoffsetpertrigger"):
+    with pytest.raises(StreamingQueryException, match="unknown option 'maxoffsetpertrigger'"):
         finish(query(spark, tmp_path, Sink(), maxOffsetPerTrigger=3))

@@ -1,8 +1,8 @@
 """What the commands share.
 
 ``exits`` has the exit codes, ``directories``, ``numbers`` and ``config`` read arguments,
-``interrupts`` handles Ctrl-C while a log is written, ``topics`` and ``listing`` look at a log
-directory that no broker uses.
+``interrupts`` handles Ctrl-C while a log is written, ``topics``, ``partitions`` and ``listing``
+look at a log directory that no broker uses.
 """
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "interrupts",
     "listing",
     "numbers",
+    "partitions",
     "topics",
     "verify_output",
 ]

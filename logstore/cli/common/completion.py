@@ -19,19 +19,11 @@ def files(_: click.Context, __: click.Parameter, incomplete: str) -> list[Comple
 
 def topics(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The topics in the DIR that was given before."""
-    from logstore.common.errors import InvalidTopicError
-    from logstore.format import filenames
-    from logstore.storage.local import LocalStorage
+    from logstore.cli.common.partitions import topics_of
 
     found: set[str] = set()
     with suppress(OSError):
-        for entry in LocalStorage().scan_dir(str(context.params.get("directory", ""))):
-            with suppress(InvalidTopicError):
-                if (
-                    entry.is_dir
-                    and not (parsed := filenames.parse_partition_dir(entry.name)).suffix
-                ):
-                    found.add(parsed.topic_partition.topic)
+        found.update(topics_of(str(context.params.get("directory", ""))))
     return [CompletionItem(topic) for topic in sorted(found) if topic.startswith(incomplete)]
 
 

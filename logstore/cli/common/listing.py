@@ -115,6 +115,10 @@ class Lister:
         try:
             reader = DirectoryReader(directory, storage=self.storage)
             bases = reader.bases()
+            names = [] if bases else [entry.name for entry in self.storage.scan_dir(directory)]
+            if names and not any(map(_is_of_a_log, names)):
+                self.note(f"{printable(directory)} is left out: nothing in it is of a log")
+                return None
             start = max(log_start, bases[0] if bases else 0)
             end = max(start, reader.end_on_file())
             size = sum(entry.size for entry in self.storage.scan_dir(directory) if entry.is_file)
@@ -155,6 +159,11 @@ class Lister:
             self.note(f"{error}; taken as absent")
             return None
         return max((epoch for epoch, _ in entries), default=None)
+
+
+def _is_of_a_log(name: str) -> bool:
+    known = name in (LEADER_EPOCH, PARTITION_METADATA, filenames.CLEAN_STOP)
+    return known or filenames.parse_segment_file(name) is not None
 
 
 def _partition_of(name: str, marked: dict[str, int]) -> TopicPartition | None:

@@ -12,14 +12,19 @@ from checkpoints.types import TopicPartition
 from logstore import terminal
 from logstore.cli.common.exits import fail
 from logstore.cli.common.interrupts import Interrupts
+from logstore.cli.common.partitions import no_topic, partitions_of
 from logstore.format import filenames
 from logstore.manager import LogManager
 from logstore.storage.local import LocalStorage
 
 
 @contextmanager
-def offline(directory: str, *, create: bool = False) -> Iterator[LogManager]:
+def offline(
+    directory: str, topic: str | None = None, *, create: bool = False
+) -> Iterator[LogManager]:
     """Lock and open the directory. Ctrl-C waits until it is closed cleanly.
+
+    To open it recovers it. So a ``topic`` that has to be there is looked for first.
 
     Raises:
         LogDirLockedError: a broker or another process has it.
@@ -28,6 +33,8 @@ def offline(directory: str, *, create: bool = False) -> Iterator[LogManager]:
         fail(f"{printable(directory)}: no such directory")
     if os.path.isdir(directory) and not os.access(directory, os.W_OK):
         fail(f"{printable(directory)}: not writable")
+    if topic is not None:
+        partitions_of(directory, topic)
     with Interrupts() as interrupts:
         with LogManager([directory], keep_high_watermarks=True, background=False) as manager:
             yield manager
@@ -38,9 +45,7 @@ def known(manager: LogManager, directory: str, topic: str) -> list[int]:
     """The partitions of a topic, also those that cannot be opened."""
     unavailable = [tp.partition for tp in manager.unavailable_logs if tp.topic == topic]
     found = sorted([*manager.topics().get(topic, []), *unavailable])
-    if not found:
-        fail(f"{printable(directory)}: there is no topic {topic!r} in it")
-    return found
+    return found or no_topic(directory, topic, manager.topics())
 
 
 def stored_config(directory: str, topic: str, partition: int) -> dict[str, str]:

@@ -37,16 +37,6 @@ Note = Callable[[str], None]
 Aborted = tuple[int, int, int]  # producer id, first offset, offset of the marker
 
 
-def find_partitions(storage: Storage, log_dir: str, topic: str) -> list[int]:
-    """The partitions of ``topic`` whose logs are in the log directory, in order."""
-    found = []
-    for entry in storage.scan_dir(log_dir):
-        name, _, number = entry.name.rpartition("-")
-        if entry.is_dir and name == topic and number.isdecimal() and number == str(int(number)):
-            found.append(int(number))
-    return sorted(found)
-
-
 class Filled(NamedTuple, Generic[T]):
     """The result for a window from some position on.
 

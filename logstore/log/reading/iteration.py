@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from operator import index
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from logstore.common.errors import CorruptBatchError, CorruptDataError
@@ -74,7 +75,8 @@ def portions(
     snapshot = readers.current()
     start = snapshot.log_start_offset if start_offset is None else start_offset
     readers.check_range(snapshot, start)
-    return _portions(readers, start, end_offset, fill, at_start=start_offset is None)
+    end = None if end_offset is None else index(end_offset)
+    return _portions(readers, start, end, fill, at_start=start_offset is None)
 
 
 def _portions(

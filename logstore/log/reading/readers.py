@@ -5,6 +5,7 @@ holds.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import index
 from typing import TypeVar
 
 from checkpoints.files import UnusableFileError
@@ -100,9 +101,9 @@ class LogReaders:
             self._repair_indexes(suspects)
 
     def check_range(self, snapshot: LogSnapshot, offset: int) -> None:
-        """Raise ``OffsetOutOfRangeError`` outside [log start, log end]."""
+        """Raise ``OffsetOutOfRangeError`` outside [log start, log end], TypeError for 0.5."""
         start, end = snapshot.log_start_offset, snapshot.log_end_offset
-        if not start <= offset <= end:
+        if not start <= index(offset) <= end:
             raise OffsetOutOfRangeError(self._name, offset, start, end)
 
     # -- reads ---------------------------------------------------------------------------------

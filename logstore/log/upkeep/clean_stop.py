@@ -201,7 +201,7 @@ def _entry(storage: Storage, parent: str, name: str, tp: TopicPartition) -> int 
     try:
         return OffsetCheckpoint(os.path.join(parent, name), storage).read().get(tp)
     except MalformedCheckpointError as error:
-        logger.warning("%s; treated as absent", error)
+        logger.warning("%s; taken as absent", error)
         return None
 
 

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from logstore.common.errors import ConfigError
+from logstore.common.suggestions import unknown
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -103,7 +104,7 @@ def choose(granularity: str, names: Sequence[str], include_headers: bool) -> tup
     for name in names:
         column = by_lower.get(name.lower())
         if column is None:
-            raise ConfigError(f"unknown column {name!r}; known are: {', '.join(known)}")
+            raise unknown("column", name, known)
         if column in chosen:
             raise ConfigError(f"column {column} is asked for twice")
         chosen.append(column)

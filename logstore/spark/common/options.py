@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 from checkpoints.loggers import get_logger
 from logstore.common.bounds import BATCH_MAX, SPARK_BATCH_MAX
 from logstore.common.errors import ConfigError, UnknownTopicOrPartitionError
+from logstore.common.suggestions import unknown
 from logstore.spark.common.columns import choose
 from logstore.spark.common.splits import ReadSettings
 from logstore.storage.local import LocalStorage
@@ -195,16 +196,13 @@ class Options:
         Raises:
             ConfigError: an option that no getter has read. Lists the options that exist.
         """
-        unknown = sorted(set(self._given) - set(self._known))
-        of_kafka = [n for n in unknown if n.startswith("kafka.") or n in _UNUSED]
+        left = sorted(set(self._given) - set(self._known))
+        of_kafka = [n for n in left if n.startswith("kafka.") or n in _UNUSED]
         if of_kafka:
             logger.info("as no broker is asked, these are not used: %s", ", ".join(of_kafka))
-        unknown = [name for name in unknown if name not in of_kafka]
-        if unknown:
-            raise ConfigError(
-                f"unknown option {', '.join(unknown)}; known are: "
-                f"{', '.join(sorted(self._known.values(), key=str.lower))}"
-            )
+        for name in left:
+            if name not in of_kafka:
+                raise unknown("option", name, self._known.values())
 
 
 @dataclass(frozen=True, slots=True)

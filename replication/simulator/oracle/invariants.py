@@ -441,7 +441,8 @@ class Oracle:
                         "I-3",
                         tp,
                         f"leader b{machine.broker_id} moves its high watermark to {end};"
-                        f" b{member} of the ISR has {other.shadow.entries.get(offset)} at {offset}",
+                        f" b{member} of the ISR has "
+                        f"{other.shadow.entries.get(offset) or 'nothing'} at {offset}",
                     )
                     return
 
@@ -489,7 +490,7 @@ class Oracle:
                 self._violated(
                     number,
                     tp,
-                    f"b{broker_id}, {what}, has {entries.get(offset)} at {offset}; "
+                    f"b{broker_id}, {what}, has {entries.get(offset) or 'nothing'} at {offset}; "
                     f"{entry} was committed",
                 )
                 return

@@ -29,6 +29,9 @@ class OracleEntry(NamedTuple):
     epoch: int
     crc: int
 
+    def __str__(self) -> str:
+        return f"batch [{self.base}, {self.last}] of epoch {self.epoch} with CRC {self.crc:08x}"
+
 
 _MOST_RECORDS = 1 << 16  # offsets of a batch: no schedule writes so many
 

@@ -86,7 +86,7 @@ class Recoveries:
                 break
             return (
                 f"b{broker_id} recovers {entry} at {offset}, where it had "
-                f"{before.entries.get(offset)}"
+                f"{before.entries.get(offset) or 'nothing'}"
             )
         if shadow.end < before.synced:
             return f"b{broker_id} recovers up to {shadow.end}; it had synced up to {before.synced}"

@@ -87,6 +87,7 @@ def test_accepted(data: bytes, offsets: dict[tuple[str, int], int]) -> None:
         pytest.param(b"-1\n0\n", 1, id="negative version"),
         pytest.param(b"00\n0\n", 1, id="version in another spelling"),
         pytest.param(b"\n0\n", 1, id="no version"),
+        pytest.param(b"garbage", 1, id="no checkpoint file"),
         pytest.param(b"0", 1, id="cut in the version"),
         pytest.param(b"0\n", 0, id="version line only: Kafka reads it as empty"),
         pytest.param(b"0\n\n", 2, id="blank count"),
@@ -147,7 +148,7 @@ def test_missing_empty_and_present_are_told_apart() -> None:
 
 
 def test_a_directory_in_its_place_is_malformed() -> None:
-    """S-55: unusable is treated as absent; the medium did not fail."""
+    """S-55: unusable is taken as absent; the medium did not fail."""
     disk = MemoryStorage()
     disk.make_dir(PATH)
     with pytest.raises(MalformedCheckpointError, match="directory"):

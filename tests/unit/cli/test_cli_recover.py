@@ -155,7 +155,7 @@ def test_damaged_checkpoints_are_mentioned(
 ) -> None:
     (data / "recovery-point-offset-checkpoint").write_text("nonsense\n")
     assert run(data, *arguments).exit_code == 1
-    assert "treated as absent" in caplog.text
+    assert "taken as absent" in caplog.text
 
 
 def damage_meta(data: Path) -> None:

@@ -61,6 +61,7 @@ def test_a_directory_without_its_coordinator_is_refused(tmp_path: Path) -> None:
     [
         (["--listen", "0.0.0.0:0"], "--advertise"),
         (["--listen", "somewhere"], "give HOST:PORT"),
+        (["--listen", "127.0.0.1:99999"], "a port from 0 to 65535"),
         (["--listen", "127.0.0.1:65535", "--brokers", "2"], "there are not 2 ports"),
         (["--listen", "127.0.0.1:0", "--http", "0.0.0.0:0"], "no login"),
         (["--listen", "127.0.0.1:0", "--http", "x"], "--http x: give HOST:PORT"),

@@ -154,6 +154,12 @@ def test_elsewhere_each_thing_has_one_line() -> None:
     assert shown(made, COLUMNS, False)[1] == "  ".join(["x" * 300, *BIG])
 
 
+def test_elsewhere_a_long_name_moves_its_own_row_alone() -> None:
+    heading, short, long = shown(listing(("t-0", "1"), ("x" * 200, "2"), numbers=1), COLUMNS, False)
+    assert long == "x" * 200 + "   2"
+    assert {len(heading), len(short)} == {52}
+
+
 def test_characters_of_two_columns_count_twice() -> None:
     first, *rest = shown(listing(("日本", "1"), ("abcd", "2"), numbers=1), COLUMNS, True)
     assert first == "partition  n0"

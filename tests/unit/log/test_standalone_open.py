@@ -9,7 +9,9 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,13 +78,42 @@ def test_partitions_of_one_directory_share_its_lock(tmp_path: Path) -> None:
     with ReplicaLog.open(tmp_path / "orders-0"):
         with ReplicaLog.open(tmp_path / "orders-1", storage=LocalStorage()) as other:
             other.append(VALUES)
-        with pytest.raises(LogDirLockedError):  # still: one is open
+        with pytest.raises(LogDirLockedError, match="or use another directory"):  # one is open
             LogManager([tmp_path])
     with (
         LogManager([tmp_path]) as manager,
         pytest.raises(LogDirLockedError),
     ):
         ReplicaLog.open(manager.get("orders", 1).directory)
+
+
+def test_a_log_says_that_it_is_closed(tmp_path: Path) -> None:
+    with ReplicaLog.open(tmp_path / "orders-0") as log:
+        log.append(VALUES)
+        assert repr(log) == f"ReplicaLog({tmp_path}/orders-0, [0, 10))"
+    assert repr(log) == f"ReplicaLog({tmp_path}/orders-0, [0, 10), closed)"
+
+
+def test_an_offset_is_a_whole_number(tmp_path: Path) -> None:
+    """Half an offset would be compared like a whole one, and cut or read beside what was meant."""
+    half: Any = 0.5
+    with ReplicaLog.open(tmp_path / "orders-0") as log:
+        log.append(VALUES)
+        calls: list[Callable[[], object]] = [
+            lambda: log.read(half),
+            lambda: log.records(half),
+            lambda: log.records(0, half),
+            lambda: log.available_bytes(half, 3),
+            lambda: log.aborted_transactions(half, 3),
+            lambda: log.follow(half),
+            lambda: log.delete_records(half),
+            lambda: log.truncate_to(half),
+            lambda: log.truncate_fully_and_start_at(half),
+        ]
+        for call in calls:
+            with pytest.raises(TypeError, match="'float' object cannot be interpreted"):
+                call()
+        assert log.log_end_offset == 10
 
 
 def test_another_process_is_refused(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import random
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -228,6 +229,22 @@ class TestDirectoryFailure:
             manager.truncate_to({log.topic_partition: 4})
         assert list(manager.offline_directories) == ["/logs"]
         manager.close()
+
+    def test_where_none_can_be_opened_the_error_alone_tells(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        paths = [tmp_path / "file" / "a", tmp_path / "file" / "b"]
+        (tmp_path / "file").touch()
+        with pytest.raises(StorageFailedError) as error:
+            LogManager(paths[:1])
+        assert (error.value.path, error.value.operation) == (str(paths[0]), "open")
+        with pytest.raises(StorageFailedError, match="open any log directory failed"):
+            LogManager(paths)
+        assert caplog.text == ""
+        with LogManager([paths[0], tmp_path / "c"]) as manager:
+            assert repr(manager) == f"LogManager({paths[0]}, {tmp_path}/c)"
+        assert repr(manager).endswith(", closed)")
+        assert caplog.text.count("is offline") == 1
 
     def test_a_slash_at_the_end_of_a_directory_means_nothing(self) -> None:
         machine = Machine("/a/", "/b/")

@@ -47,6 +47,21 @@ def test_an_answer_comes_once() -> None:
     assert heard == [ANSWER]
 
 
+def test_one_of_two_brokers_that_were_cut_off_is_healed() -> None:
+    network, heard = LocalNetwork(), []
+    for broker_id in (0, 1, 2):
+        network.bind(broker_id, lambda _, reply: reply(ANSWER))
+    for link in ((0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)):
+        network.cut(*link)
+    network.heal(1, cut_off={2})
+    for sender, receiver in ((0, 1), (1, 0), (0, 2), (1, 2), (2, 1)):
+        LocalTransport(network, sender, ManualRuntime()).send(receiver, REQUEST, heard.append)
+    assert heard == [ANSWER, ANSWER, None, None, None]
+    network.heal()
+    send(network, heard.append)
+    assert heard[-1] == ANSWER
+
+
 def test_nobody_there() -> None:
     heard: list[Response | None] = []
     send(LocalNetwork(), heard.append)

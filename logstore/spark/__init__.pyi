@@ -1,0 +1,14 @@
+from logstore.spark import segments as segments
+from logstore.spark import source as source
+from logstore.spark.batches import count as count
+from logstore.spark.batches import map_batches as map_batches
+from logstore.spark.common.errors import DataLossError as DataLossError
+from logstore.spark.common.errors import DuplicatePartitionError as DuplicatePartitionError
+from logstore.spark.common.errors import NotALogDirectoryError as NotALogDirectoryError
+from logstore.spark.executor_environment import package_archive as package_archive
+from logstore.spark.executor_environment import shipped as shipped
+from logstore.spark.executor_environment import workers as workers
+from logstore.spark.sessions import register as register
+from logstore.spark.sessions import session as session
+from logstore.spark.sessions import settings as settings
+from logstore.spark.verification.job import verify_on_spark as verify_on_spark
