@@ -11,7 +11,7 @@ from tests.pages.snippets import PROGRAMS, Script, scripts
 from tests.support.lanes import missing
 
 CLIENTS = {"confluent-kafka", *PROGRAMS}
-CHOSEN = [s for s in scripts() if s.needs & CLIENTS and not s.why_not]
+CHOSEN = [s for s in scripts() if s.names & CLIENTS and not s.why_not]
 
 
 @pytest.mark.parametrize("script", CHOSEN, ids=[script.name for script in CHOSEN])

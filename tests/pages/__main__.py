@@ -9,6 +9,7 @@ python -m tests.pages here [PAGE:LINE]      in this environment
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -30,6 +31,8 @@ def environments() -> dict[frozenset[str], list[Script]]:
 
 def dead_links(pages: Path) -> list[str]:
     """Links from page to page that lead nowhere; those to code are for a checkout."""
+    if not (pages / "README.md").exists():
+        return [f"{pages} has no pages"]
     return [
         f"{page.relative_to(pages)}: {link}"
         for page in pages.rglob("*.md")
@@ -45,6 +48,9 @@ def fresh(wheel: Path, only: str | None) -> int:
         if only is not None and only not in needs:
             continue
         runs = [script for script in listed if not script.lacks]
+        if len(runs) < len(listed) and os.environ.get("CI"):
+            failed += 1  # a skip proves nothing
+            print(*{script.lacks for script in listed} - {""}, "is not there", sep=", ")
         with tempfile.TemporaryDirectory() as made:
             python = install(Path(made) / "venv", wheel, needs)
             if dead := dead_links(Path(made) / "venv" / "share" / "doc" / "pylogstore"):

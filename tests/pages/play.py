@@ -17,6 +17,7 @@ import struct
 import subprocess
 import sys
 import traceback
+import types
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +35,22 @@ def play(script: dict[str, Any], directory: Path) -> None:
     parts = [(line, ABSOLUTE.sub(f"{root}/", text)) for line, text in script["parts"]]
     if script["kind"] == "console":
         console("".join(text for _, text in parts), first)
-    elif script["kind"] == "pytest":
-        # Beside the directory from which it runs, as tests are not where the data is.
-        test = directory / "test_page.py"
-        test.write_text("\n\n".join(text for _, text in parts))
-        words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test)]
+        return
+    # Beside the directory from which it runs, as code is not where the data is.
+    file = directory / "test_page.py"
+    file.write_text("\n\n".join(text for _, text in parts))
+    if script["kind"] == "pytest":
+        words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
         subprocess.run(words, check=True)
     else:
         said = io.StringIO()
-        scope = {"__name__": "__main__"}
+        # As if this were the program: processes that it starts look for their functions there.
+        main = sys.modules["__main__"] = types.ModuleType("__main__")
+        main.__file__ = str(file)
         with contextlib.redirect_stdout(said):
             for line, text in parts:  # a traceback shows the lines of the page
-                exec(compile("\n" * (line - 1) + text, script["page"], "exec"), scope)
+                code = compile("\n" * (line - 1) + text, script["page"], "exec")
+                exec(code, vars(main))
         settle()
         if first and script["prints"] is not None:
             expect(said.getvalue(), script["prints"])

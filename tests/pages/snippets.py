@@ -69,11 +69,16 @@ class Script:
         return f"{Path(page).with_suffix('').as_posix()}:{self.line}"
 
     @property
+    def names(self) -> set[str]:
+        """What it needs, without what stands in brackets: ``confluent-kafka[avro]``."""
+        return set(map(_name, self.needs))
+
+    @property
     def lacks(self) -> str:
         """A program that is not there, or nothing."""
         if self.kind == "console" and not own_network():
             return "unshare --net"
-        return next((each for each in sorted(self.needs & PROGRAMS) if not shutil.which(each)), "")
+        return next((each for each in sorted(self.names & PROGRAMS) if not shutil.which(each)), "")
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -99,7 +104,8 @@ def scripts_of(page: Path) -> Iterator[Script]:
         if kind == "python" and re.search(r"^def test_", found["text"], re.MULTILINE):
             kind = "pytest"
         words = set(found["said"].split(", ")) - {""} if found["word"] == "given" else set()
-        if unknown := words - EXTRAS - PACKAGES - PROGRAMS - {ABOVE}:
+        known = EXTRAS | PACKAGES | PROGRAMS | {ABOVE}
+        if unknown := {word for word in words if _name(word) not in known}:
             raise ValueError(f"{page}: {sorted(unknown)} in a comment are nothing that is known")
         if ABOVE not in words:
             if script is not None:
@@ -118,6 +124,10 @@ def scripts_of(page: Path) -> Iterator[Script]:
             script.prints = (script.prints or "") + found["prints"]
     if script is not None:
         yield script
+
+
+def _name(word: str) -> str:
+    return word.partition("[")[0]
 
 
 def _line(text: str, position: int) -> int:

@@ -13,7 +13,7 @@ from tests.support.cases import for_each
 from tests.support.lanes import missing
 
 ELSEWHERE = {"spark", "confluent-kafka", *PROGRAMS}
-HERE = [s for s in scripts() if not s.why_not and not s.needs & ELSEWHERE]
+HERE = [s for s in scripts() if not s.why_not and not s.names & ELSEWHERE]
 
 
 @pytest.mark.slow
@@ -33,14 +33,15 @@ def page(directory: Path, text: str) -> list[Script]:
 def test_what_is_on_a_page(tmp_path: Path) -> None:
     found = page(
         tmp_path,
-        "# Page\n\n<!-- given: arrow, kcat\nx = 1\n-->\n```python\nprint(x)\n```\n\nIt prints:\n\n"
+        "# Page\n\n<!-- given: arrow, pytest[a,b]\nx = 1\n-->\n```python\nprint(x)\n```\n\n"
+        "It prints:\n\n"
         "```\n1\n```\n\n<!-- given: above -->\n```python\ny = 2\n```\n\n"
         "```\nlogstore ls DIR\n```\n\n"
         "<!-- not run: it never ends -->\n```\n$ logstore serve\nready\n```\n\n"
         "```python\ndef test_it() -> None: ...\n```\n",
     )
     assert [(s.kind, s.line, s.needs, s.why_not, s.prints) for s in found] == [
-        ("python", 6, {"arrow", "kcat"}, "", "1\n"),
+        ("python", 6, {"arrow", "pytest[a,b]"}, "", "1\n"),
         ("console", 26, set(), "it never ends", None),
         ("pytest", 31, {"pytest"}, "", None),
     ]
@@ -95,6 +96,6 @@ def test_the_front_page_says_what_it_prints() -> None:
 def test_what_a_page_names_is_needed() -> None:
     """No word is left that no page says."""
     assert {"pytest", "confluent-kafka"} == PACKAGES
-    named = set().union(*(script.needs for script in scripts()))
+    named = set().union(*(script.names for script in scripts()))
     assert named >= PACKAGES | PROGRAMS | {"arrow", "spark"}
     assert json.dumps([script.to_json() for script in scripts()])
