@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 # Spark's own messages do not belong beside a report; --conf brings them back.
-_QUIET = {"spark.log.level": "ERROR"}
+_QUIET = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
 
 
 @click.command(short_help="Check directories or files, and compare replicas.")

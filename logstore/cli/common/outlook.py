@@ -82,12 +82,18 @@ def outlook(
     from logstore.rescue import rescue
 
     never_made = os.path.join(os.path.dirname(os.path.abspath(sources[0])), random_id())
-    wanted: dict[str, Any] = {"dry_run": True, "partitions": damaged, "storage": storage}
     try:
-        found = rescue(sources, never_made, **wanted, progress=progress).partitions
+        found = rescue(
+            sources,
+            never_made,
+            dry_run=True,
+            partitions=damaged,
+            storage=storage,
+            progress=progress,
+        )
     except (LogstoreError, OSError) as error:
         return Outlook(command, reason=str(error))
-    return Outlook(command, found) if found else None
+    return Outlook(command, found.partitions) if found.partitions else None
 
 
 def _line(part: PartitionRescue) -> str:
