@@ -101,7 +101,7 @@ def verify(
         more |= {"explanations": explanations_of(report)} if explain else {}
         terminal.print_json(report.to_dict() | more, indent=2)
     elif rescued is not None:
-        terminal.lines(rescued.lines())
+        rescued.print()
     for line in report.unusable:
         terminal.line(f"error: {line}", err=True)
     if html is not None:

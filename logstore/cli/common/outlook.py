@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checkpoints import TopicPartition
 from checkpoints.printable import printable
+from logstore import terminal
 from logstore.common.errors import LogstoreError
 from logstore.common.random_id import random_id
 from logstore.storage.base import Storage
@@ -48,7 +49,20 @@ class Outlook(NamedTuple):
             yield from map(_line, self.partitions[:_LISTED_MAX])
             if len(self.partitions) > _LISTED_MAX:
                 yield f"  and so on: {len(self.partitions):,} partitions in all"
-        yield f"It changes none of them, and makes a new one: {self.command}"
+        yield "It changes none of them, and makes a new one:"
+        yield f"  {self.command}"
+
+    def print(self) -> None:
+        """On a terminal wrapped at words, but for the command, which can be copied."""
+        *texts, command = self.lines()
+        if terminal.is_terminal():
+            from logstore.terminal import tables
+
+            for text in texts:
+                tables.print_paragraph(text, "none")
+        else:
+            terminal.lines(texts)
+        terminal.line(command)
 
 
 def outlook(
