@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 # Spark's own messages do not belong beside a report; --conf brings them back.
-_QUIET = {"spark.log.level": "ERROR"}
+_QUIET = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
 
 
 @click.command(short_help="Check directories or files, and compare replicas.")
@@ -101,7 +101,7 @@ def verify(
         more |= {"explanations": explanations_of(report)} if explain else {}
         terminal.print_json(report.to_dict() | more, indent=2)
     elif rescued is not None:
-        terminal.lines(rescued.lines())
+        rescued.print()
     for line in report.unusable:
         terminal.line(f"error: {line}", err=True)
     if html is not None:

@@ -31,11 +31,12 @@ _LOCAL_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
-# For sessions that `session` starts: nothing between the lines of a script but what needs a look.
-_QUIET_SETTINGS = {"spark.ui.showConsoleProgress": "false"}
-# Workers on other machines may lack logstore; `check_workers` says so better than a dead daemon.
-_QUIET_LOCALLY = {"spark.python.daemon.module": "logstore.spark.quiet_daemon"}
-_DRIVER_OPTIONS = "spark.driver.defaultJavaOptions"  # come before those of the user
+# For local sessions that `session` starts: nothing between the lines of a script but what needs a
+# look. On a cluster there is a configuration already, and workers may lack our daemon.
+_QUIET_SETTINGS = {
+    "spark.ui.showConsoleProgress": "false",
+    "spark.python.daemon.module": "logstore.spark.quiet_daemon",
+}
 _JARS = "spark.jars"
 _CLASS = "logstore.DefaultSource"
 
@@ -55,13 +56,14 @@ def settings(master: str = "local[*]") -> dict[str, str]:
     return found
 
 
-def _quiet(master: str) -> dict[str, str]:
-    found = _QUIET_SETTINGS | (_QUIET_LOCALLY if _is_local(master) else {})
+def _quiet() -> dict[str, str]:
     home = os.environ.get("SPARK_HOME", "")
     if any(Path(os.environ.get("SPARK_CONF_DIR", f"{home}/conf")).glob("log4j2*")):
-        return found  # the user says what is logged
-    log4j = Path(__file__).with_name("log4j2.properties")
-    return found | {_DRIVER_OPTIONS: f"-Dlog4j2.configurationFile={log4j.as_uri()}"}
+        return _QUIET_SETTINGS  # the user says what is logged
+    log4j = Path(__file__).with_name("log4j2.properties").as_uri()
+    # Unlike those of the same name with "extra", the default options leave the user's alone.
+    option = {"spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={log4j}"}
+    return _QUIET_SETTINGS | option
 
 
 def register(spark: SparkSession) -> None:
@@ -97,9 +99,9 @@ def session(
     """Start Spark, or take the running session of this process, and register the source.
 
     Python workers run this interpreter unless ``PYSPARK_PYTHON`` names another one. A running
-    session keeps its master and all settings that Spark reads only at a start. One that is started
-    here logs warnings and errors, and not what each start has to say. On a cluster it is checked at
-    once that the workers have what they need (``executor_environment``).
+    session keeps its master and all settings that Spark reads only at a start. A local one that is
+    started here logs warnings and errors, not what each start has to say. On a cluster it is
+    checked at once that the workers have what they need (``executor_environment``).
 
     Args:
         master: ``local[*]``, ``spark://host:port``, ``yarn``, ``k8s://…``.
@@ -117,7 +119,8 @@ def session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     running = SparkSession.getActiveSession()
     builder = SparkSession.builder.master(master).appName(app_name)
-    ours = settings(master) | (_quiet(master) if running is None else {})
+    is_new = running is None and _is_local(master)
+    ours = settings(master) | (_quiet() if is_new else {})
     for key, value in _merged(ours, conf or {}).items():
         builder = builder.config(key, value)
     try:

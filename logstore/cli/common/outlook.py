@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checkpoints import TopicPartition
 from checkpoints.printable import printable
+from logstore import terminal
 from logstore.common.errors import LogstoreError
 from logstore.common.random_id import random_id
 from logstore.storage.base import Storage
@@ -48,7 +49,20 @@ class Outlook(NamedTuple):
             yield from map(_line, self.partitions[:_LISTED_MAX])
             if len(self.partitions) > _LISTED_MAX:
                 yield f"  and so on: {len(self.partitions):,} partitions in all"
-        yield f"It changes none of them, and makes a new one: {self.command}"
+        yield "It changes none of them, and makes a new one:"
+        yield f"  {self.command}"
+
+    def print(self) -> None:
+        """On a terminal wrapped at words, but for the command, which can be copied."""
+        *texts, command = self.lines()
+        if terminal.is_terminal():
+            from logstore.terminal import tables
+
+            for text in texts:
+                tables.print_paragraph(text, "none")
+        else:
+            terminal.lines(texts)
+        terminal.line(command)
 
 
 def outlook(
@@ -82,12 +96,18 @@ def outlook(
     from logstore.rescue import rescue
 
     never_made = os.path.join(os.path.dirname(os.path.abspath(sources[0])), random_id())
-    wanted: dict[str, Any] = {"dry_run": True, "partitions": damaged, "storage": storage}
     try:
-        found = rescue(sources, never_made, **wanted, progress=progress).partitions
+        found = rescue(
+            sources,
+            never_made,
+            dry_run=True,
+            partitions=damaged,
+            storage=storage,
+            progress=progress,
+        )
     except (LogstoreError, OSError) as error:
         return Outlook(command, reason=str(error))
-    return Outlook(command, found) if found else None
+    return Outlook(command, found.partitions) if found.partitions else None
 
 
 def _line(part: PartitionRescue) -> str:
