@@ -12,14 +12,20 @@ from checkpoints import clean_shutdown
 from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
 from checkpoints.meta_properties import MetaProperties, MetaPropertiesFile
 from checkpoints.types import TopicPartition
+from logstore.common.clock import SystemClock
 from logstore.common.errors import ConfigError, LogDirLockedError
+from logstore.format.batch import BatchFields, encode_batch
+from logstore.manager import LogManager
 from logstore.storage.memory import MemoryStorage
+from logstore.storage.overlay import OverlayStorage
 from logstore.testing import FaultyStorage, SimulatedCrash
 from replication import ServedCluster, serve
-from replication.adopt import Remark, has_tree
+from replication.adopt import AdoptedCluster, Remark, has_tree, look, write_tree
 from replication.adopt.home import ADOPTED
 from replication.common.error_codes import ErrorCode
 from replication.common.internal_topics import GROUP_METADATA
+from replication.coordination import nodes
+from replication.coordination.journal import read_tree
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 from replication.server.adopted import ClusterFiles, read_only_config, settle_place
@@ -159,8 +165,8 @@ def test_an_adopted_cluster_goes_on(storage: MemoryStorage) -> None:
     """Its epochs begin above those of the old one (R-186)."""
     marker = f"{OLD}/broker-0/{CLEAN_SHUTDOWN}"
     clean_shutdown.write(marker, 7000, storage)
-    for life, options in enumerate(({"adopt": f"{OLD}/broker-0"}, {"adopt": OLD}, {})):
-        with serve(NEW, storage=storage, **options) as kafka, connect(kafka) as client:
+    for life, adopt in enumerate((f"{OLD}/broker-0", OLD, ())):
+        with serve(NEW, storage=storage, adopt=adopt) as kafka, connect(kafka) as client:
             assert (kafka.adoption is None) is (life > 0)
             assert kafka.broker(0).broker_epoch > 7000
             assert committed(client) == 1 + life
@@ -247,8 +253,8 @@ def test_two_log_directories_of_one_broker() -> None:
     storage = MemoryStorage()
     filled(storage, log_dirs_per_broker=2)
     paths = [f"{OLD}/broker-0/logs-{number}" for number in (0, 1)]
-    for options in ({"adopt": paths}, {}):
-        with serve(NEW, storage=storage, **options) as kafka, connect(kafka) as client:
+    for adopt in (paths, []):
+        with serve(NEW, storage=storage, adopt=adopt) as kafka, connect(kafka) as client:
             assert values(kafka) == [b"a", b"b"]
             assert committed(client) == 1
             assert kafka.log_dirs(0) == paths
@@ -376,7 +382,7 @@ def test_a_running_broker_is_refused(tmp_path: Path) -> None:
         kafka.create_topic(TP.topic, 1)
         for options in ({"read_only": True}, {"directory": tmp_path / "new"}):
             with pytest.raises(LogDirLockedError):
-                serve(adopt=tmp_path / "old" / "broker-0", **options)  # type: ignore[arg-type]
+                serve(adopt=tmp_path / "old" / "broker-0", **options)
     assert not (tmp_path / "new").exists()
 
 
@@ -385,3 +391,41 @@ def test_metadata_that_cannot_be_read_is_refused(storage: MemoryStorage) -> None
     told = refused(storage, f"{OLD}/broker-0")
     assert "the metadata of the cluster cannot be read" in told
     assert "move __cluster_metadata-0 elsewhere" in told
+
+
+# -- what is found, and what is written ------------------------------------------------------------
+
+
+def found(storage: MemoryStorage, *paths: str) -> AdoptedCluster:
+    return look(paths, OverlayStorage(storage), now_ms=SystemClock().wall_ms())
+
+
+def test_a_producer_of_long_ago_is_remembered() -> None:
+    """Its id expired, and is still not given to another one (R-186)."""
+    storage = MemoryStorage()
+    with LogManager(["/d"], storage=storage, background=False) as manager:
+        (log,) = manager.create_topic(TP.topic, 1)
+        old_ms = SystemClock().wall_ms() - YEAR_MS
+        fields = BatchFields(base_offset=0, producer_id=5000, producer_epoch=0, base_sequence=0)
+        log.append_as_leader(encode_batch([(b"k", b"v", old_ms)], **fields), 0)
+    adopted = found(storage, "/d")
+    assert adopted.producer_id == 5000
+    write_tree(storage, "/tree", adopted)
+    node = read_tree(storage, "/tree").get(nodes.RESERVED_PRODUCER_IDS)
+    assert node is not None
+    assert nodes.decode_reserved_producer_ids(node.data) == 5000
+
+
+def test_keys_in_the_places_of_earlier_versions_stay_there() -> None:
+    """W-100"""
+    storage = MemoryStorage()
+    filled(storage, config={"offsets.topic.num.partitions": 7})
+    adopted = found(storage, f"{OLD}/broker-0")
+    write_tree(storage, "/tree", adopted._replace(masked=frozenset({GROUP_METADATA})))
+    tree = read_tree(storage, "/tree")
+    identity, masked = tree.get(nodes.CLUSTER_ID), tree.get(nodes.MASKED_TOPICS)
+    assert identity is not None
+    assert masked is not None
+    assert not nodes.has_kafkas_placement(identity.data)
+    ids = nodes.decode_masked_topics(masked.data)
+    assert ids == [adopted.topics[GROUP_METADATA].topic_id]
