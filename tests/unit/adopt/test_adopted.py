@@ -202,6 +202,7 @@ def test_transactions_go_on(storage: MemoryStorage) -> None:
         until(lambda: log.last_stable_offset == log.log_end_offset, "the transaction has ended")
 
 
+@pytest.mark.slow
 def test_only_a_later_epoch_leads_and_the_others_follow() -> None:
     """Of three copies the first is old; then another broker led."""
     storage = MemoryStorage()
@@ -223,6 +224,7 @@ def test_only_a_later_epoch_leads_and_the_others_follow() -> None:
         assert values(kafka) == [b"a", b"b"]
 
 
+@pytest.mark.slow
 def test_one_of_three_brokers_serves_its_part() -> None:
     storage = MemoryStorage()
     with serve(OLD, storage=storage, brokers=3) as kafka:

@@ -354,4 +354,5 @@ def test_what_is_not_carried_is_counted() -> None:
     assert "not carried: share groups: 2 are not served (r, s)" in report.lines()
     notes = report.to_json()["notes"]
     assert isinstance(notes, list)
-    assert {"kind": "not carried: ACLs", "text": "", "count": 3, "names": []} in notes
+    assert report.to_json()["transactionalIds"] == 0
+    assert {"kind": "not carried: ACLs", "text": "", "count": 3, "names": ()} in notes
