@@ -340,6 +340,14 @@ def test_what_cannot_be_adopted_is_refused(storage: MemoryStorage) -> None:
         serve(read_only=True, storage=storage)
 
 
+def test_a_log_directory_is_no_place_for_a_cluster(storage: MemoryStorage) -> None:
+    """A Kafka would not load it any more, with a directory of ours in it."""
+    before = contents(storage, "/")
+    with pytest.raises(ConfigError, match="serve it with --adopt /old/broker-0"):
+        serve(f"{OLD}/broker-0", storage=storage)
+    assert contents(storage, "/") == before
+
+
 def copied(storage: MemoryStorage, source: str, target: str) -> None:
     storage.make_dir(target)
     for entry in storage.scan_dir(source):
