@@ -18,7 +18,7 @@ from replication.adopt.cluster_metadata import (
 from replication.adopt.found import expanded
 from replication.adopt.home import COORDINATOR, adopted_before, has_tree, make_home, read_home
 from replication.adopt.plan import AdoptedCluster
-from replication.adopt.report import Adoption, Note
+from replication.adopt.report import Adoption, Remark
 from replication.adopt.tree import write_tree
 
 __all__ = [
@@ -27,8 +27,8 @@ __all__ = [
     "Adoption",
     "BrokerImage",
     "ClusterImage",
-    "Note",
     "PartitionImage",
+    "Remark",
     "TopicImage",
     "adopted_before",
     "expanded",

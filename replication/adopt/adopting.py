@@ -12,7 +12,7 @@ from logstore.storage.base import Storage
 from replication.adopt.cluster_metadata import ClusterImage, read_cluster_metadata
 from replication.adopt.found import LogDirs, find_broker, log_dirs_of
 from replication.adopt.plan import AdoptedCluster, plan
-from replication.adopt.report import Kind, Note
+from replication.adopt.report import Kind, Remark
 from replication.protocol import ProtocolError
 
 _LEFT_ALONE = {
@@ -78,7 +78,7 @@ def _image(dirs: LogDirs, storage: Storage) -> ClusterImage | None:
     return max(found, key=lambda image: image.end_offset, default=None)
 
 
-def _notes(dirs: LogDirs, image: ClusterImage | None) -> list[Note]:
+def _notes(dirs: LogDirs, image: ClusterImage | None) -> list[Remark]:
     found = [
         kind.note(names)
         for suffix, kind in _LEFT_ALONE.items()
@@ -86,4 +86,4 @@ def _notes(dirs: LogDirs, image: ClusterImage | None) -> list[Note]:
     ]
     if image is None:
         return [Kind.NO_METADATA.note(), *found]
-    return [*(Note("metadata", note) for note in image.notes), *found]
+    return [*(Remark("metadata", note) for note in image.notes), *found]

@@ -3,7 +3,7 @@
 The log directories stay where they are, and as a Kafka can load them, which refuses a directory
 that is no partition. So the tree lies elsewhere, beside ``adopted.json``, which names them. That
 file is written first, and the journal with its rename as the last: an adoption without a journal
-has not happened.
+has not happened (R-186).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def write_tree(storage: Storage, directory: str, cluster: AdoptedCluster) -> Non
         OSError: the disk refused.
     """
     tree = Tree()
-    # The epochs of brokers are numbers of transactions, and only rise.
+    # The epochs of brokers are numbers of transactions, and only rise (R-186).
     tree.zxid = max(0, cluster.broker_epoch)
     ops: list[Create] = []
     made = {"/"}

@@ -4,10 +4,11 @@ cluster left them; and what of it may change."""
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from checkpoints.meta_properties import META_PROPERTIES
 from logstore.common.clock import SystemClock
 from logstore.common.config import MAX_INT, LogConfig
 from logstore.common.errors import ConfigError
@@ -28,7 +29,7 @@ from replication.adopt import (
     write_tree,
 )
 from replication.protocol import ApiKey
-from replication.server.config import UNSET, ServerConfig
+from replication.server.config import ServerConfig
 
 NOWHERE = "/.logstore-read-only"
 """A directory that is in the overlay alone, of a coordinator whose tree is in memory."""
@@ -51,7 +52,7 @@ REFUSED = (
 """What clients cannot ask of brokers that are read-only. Groups join and commit, in memory."""
 
 
-class Place(NamedTuple):
+class ClusterFiles(NamedTuple):
     """The files of a cluster.
 
     Attributes:
@@ -73,9 +74,12 @@ def settle_place(
     read_only: bool,
     storage: Storage,
     config: ServerConfig,
-) -> Place:
+    brokers: int | None = None,
+) -> ClusterFiles:
     """Adopt what is to be adopted, and say where the brokers find their files.
 
+    Args:
+        brokers: how many there are to be.
     Raises:
         ConfigError: the directories do not fit; nothing was changed.
         LogDirLockedError, StorageFailedError: as ``look``.
@@ -85,14 +89,22 @@ def settle_place(
         if read_only:
             raise ConfigError("read-only brokers need directories to adopt")
         if directory is None:
-            return Place(None, storage)
-        log_dirs = read_home(storage, absolute_path(storage, directory)) or {}
-        return Place(directory, storage, sorted(log_dirs) or None, log_dirs)
+            return ClusterFiles(None, storage)
+        path = absolute_path(storage, directory)
+        if storage.info(os.path.join(path, META_PROPERTIES)) is not None:
+            raise ConfigError(
+                f"{path} is the log directory of a broker itself: serve it with --adopt {path}, "
+                "and with --read-only or another --dir"
+            )
+        log_dirs = read_home(storage, path)
+        if log_dirs is None:
+            return ClusterFiles(directory, storage)
+        return ClusterFiles(directory, storage, _checked(log_dirs, brokers, config), log_dirs)
     paths = [absolute_path(storage, path).rstrip("/") or "/" for path in adopt]
     if read_only:
         if directory is not None:
             raise ConfigError("read-only brokers keep nothing, so that they need no directory")
-        return _read_only(paths, OverlayStorage(storage), config)
+        return _read_only(paths, OverlayStorage(storage), config, brokers)
     if directory is None:
         raise ConfigError(
             "give a directory for the tree of the adopted cluster, or adopt read-only"
@@ -104,23 +116,44 @@ def settle_place(
     paths = expanded(paths, storage)
     if adopted_before(storage, home, paths):
         log_dirs = read_home(storage, home) or {}
-        return Place(home, storage, sorted(log_dirs), log_dirs)
+        return ClusterFiles(home, storage, _checked(log_dirs, brokers, config), log_dirs)
     cluster = _look(paths, OverlayStorage(storage), config, read_only=False)
+    ids = _checked(cluster.brokers, brokers, config)
     make_home(storage, home, cluster)
-    return Place(home, storage, sorted(cluster.brokers), cluster.brokers, cluster.report)
+    return ClusterFiles(home, storage, ids, cluster.brokers, cluster.report)
 
 
-def _read_only(paths: Sequence[str], overlay: OverlayStorage, config: ServerConfig) -> Place:
+def _checked(found: Iterable[int], brokers: int | None, config: ServerConfig) -> list[int]:
+    """The ids of the brokers that were found.
+
+    Raises:
+        ConfigError: others are asked for.
+    """
+    ids = sorted(found)
+    if brokers not in (None, len(ids)):
+        raise ConfigError(f"{brokers} brokers, but {len(ids)} are adopted")
+    if config.node.is_given and config.node.first_id not in ids:
+        raise ConfigError(
+            f"node.id = {config.node.first_id}, but the directories are those of "
+            f"{', '.join(map(str, ids))}"
+        )
+    return ids
+
+
+def _read_only(
+    paths: Sequence[str], overlay: OverlayStorage, config: ServerConfig, brokers: int | None
+) -> ClusterFiles:
     own = _cluster_of(paths, overlay)
     if own is not None:
         log_dirs = read_home(overlay, own) or {}
         names = broker_directories(overlay, own)
-        ids = sorted(log_dirs) or [int(name.rpartition("-")[2]) for name in names]
-        return Place(own, overlay, ids, log_dirs)
+        ids = log_dirs or [int(name.rpartition("-")[2]) for name in names]
+        return ClusterFiles(own, overlay, _checked(ids, brokers, config), log_dirs)
     cluster = _look(expanded(paths, overlay), overlay, config, read_only=True)
+    ids = _checked(cluster.brokers, brokers, config)
     overlay.make_dir(NOWHERE)
     write_tree(overlay, os.path.join(NOWHERE, COORDINATOR), cluster)
-    return Place(NOWHERE, overlay, sorted(cluster.brokers), cluster.brokers, cluster.report)
+    return ClusterFiles(NOWHERE, overlay, ids, cluster.brokers, cluster.report)
 
 
 def _look(
@@ -131,7 +164,7 @@ def _look(
         paths,
         overlay,
         now_ms=SystemClock().wall_ms(),
-        first_id=None if node.node_id == node.broker_id == UNSET else node.first_id,
+        first_id=node.first_id if node.is_given else None,
         read_only=read_only,
         pins_retention=(own.retention_ms, own.retention_bytes)
         == (usual.retention_ms, usual.retention_bytes),
@@ -144,7 +177,7 @@ def _cluster_of(paths: Sequence[str], storage: Storage) -> str | None:
 
 
 def read_only_config(config: ServerConfig) -> ServerConfig:
-    """Nothing of an old copy expires, is deleted or compacted, and no topic is made."""
+    """Nothing of an old copy expires, is deleted or compacted, and no topic is made (R-185)."""
     return config._replace(
         log=replace(config.log, segment_index_bytes=INDEX_BYTES),
         broker=replace(

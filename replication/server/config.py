@@ -37,6 +37,11 @@ class NodeConfig(Properties):
                 raise ConfigError(f"advertised.listeners: {name} needs a host and a port")
 
     @property
+    def is_given(self) -> bool:
+        """Whether an id was given."""
+        return max(self.node_id, self.broker_id) != UNSET
+
+    @property
     def first_id(self) -> int:
         """0 by default."""
         return max(self.node_id, self.broker_id, 0)

@@ -19,7 +19,7 @@ from replication.broker.broker import Broker
 from replication.broker.metrics import Histogram, Sample
 from replication.embedded.cluster import Cluster
 from replication.network import Listener
-from replication.server.adopted import REFUSED, Place, read_only_config, settle_place
+from replication.server.adopted import REFUSED, ClusterFiles, read_only_config, settle_place
 from replication.server.config import ServerConfig
 from replication.server.groups import group_snapshots
 from replication.server.http import GroupSnapshot
@@ -158,7 +158,7 @@ def serve(
     if not isinstance(config, ServerConfig):
         config = ServerConfig.from_properties({**EMBEDDED, **(config or {})})
     storage: Storage = options.pop("storage", None) or LocalStorage()
-    place = settle_place(directory, _paths(adopt), read_only, storage, config)
+    place = settle_place(directory, _paths(adopt), read_only, storage, config, brokers)
     if read_only:
         config = read_only_config(config)
     broker_ids = _broker_ids(place, brokers, config)
@@ -184,14 +184,12 @@ def _paths(adopt: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> 
     ]
 
 
-def _broker_ids(place: Place, brokers: int | None, config: ServerConfig) -> Sequence[int]:
+def _broker_ids(place: ClusterFiles, brokers: int | None, config: ServerConfig) -> Sequence[int]:
     """
     Raises:
         ConfigError: there are no such ids, or the files are those of other brokers.
     """
     if place.brokers is not None:
-        if brokers not in (None, len(place.brokers)):
-            raise ConfigError(f"{brokers} brokers, but {len(place.brokers)} are adopted")
         return place.brokers
     count, first = brokers or 1, config.node.first_id
     if first > MAX_INT - count + 1:

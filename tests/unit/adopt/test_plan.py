@@ -83,6 +83,7 @@ def roles(state: PartitionRegistration) -> tuple[tuple[int, ...], tuple[int, ...
 
 
 def test_the_latest_epoch_leads_then_the_longest_log() -> None:
+    """R-184"""
     found = planned(
         {
             0: broker({T0: log(epoch=3, end=90)}),
@@ -123,7 +124,7 @@ def test_a_log_that_is_not_as_its_stop_left_it_does_not_lead() -> None:
 
 
 def test_a_broker_that_lost_its_log_never_serves_an_empty_one() -> None:
-    """Its absence from the replicas keeps even an unclean election from taking it."""
+    """Its absence from the replicas keeps even an unclean election from taking it (R-184)."""
     here = {0: broker({T0: log()})}
     found = planned(here, image({0: ((0,), (0,), 1), 1: ((0, 7), (0, 7), 1), 2: ((0,), (0,), 1)}))
     assert roles(found.states[TopicPartition("t", 1)]) == ((7,), (7,), NO_LEADER)
@@ -353,4 +354,5 @@ def test_what_is_not_carried_is_counted() -> None:
     assert "not carried: share groups: 2 are not served (r, s)" in report.lines()
     notes = report.to_json()["notes"]
     assert isinstance(notes, list)
-    assert {"kind": "not carried: ACLs", "text": "", "count": 3, "names": []} in notes
+    assert report.to_json()["transactionalIds"] == 0
+    assert {"kind": "not carried: ACLs", "text": "", "count": 3, "names": ()} in notes

@@ -58,6 +58,7 @@ def connect(address: str) -> WireClient:
     return WireClient(host, int(port))
 
 
+@pytest.mark.slow
 def test_a_backup_is_served_as_it_is(tmp_path: Path) -> None:
     """The report comes before the line that says where, and what is gone at the end."""
     with Cluster(1, tmp_path / "old") as cluster:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -116,3 +117,18 @@ def test_a_link_to_a_directory_is_renamed_itself(tmp_path: Path) -> None:
     overlay.rename(str(tmp_path / "sub" / "up"), str(tmp_path / "sub" / "aside"))
     names = [entry.name for entry in overlay.scan_dir(str(tmp_path / "sub"))]
     assert names == ["aside"]
+
+
+@pytest.mark.parametrize("error", [errno.EROFS, errno.EACCES])
+def test_a_lock_file_that_cannot_be_written_does_not_lock(error: int) -> None:
+    below = FaultyStorage()
+    below.make_dir("/d")
+    below.write_file("/d/.lock", b"")
+    below.fail("open", "/d/.lock", error=error, times=2)
+    overlay = OverlayStorage(below)
+    assert overlay.lock("/d/.lock").held
+    with pytest.raises(LogDirLockedError):
+        overlay.lock("/d/.lock")
+    below.fail("open", "/d/.lock", error=errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        OverlayStorage(below).lock("/d/.lock")
