@@ -238,11 +238,12 @@ class _Replay:
 
     def clear_elr(self, record: wire.ClearElrRecord) -> None:
         """Of one topic, or of all without a name."""
-        for topic in self.topics.values():
-            if record.topic_name in ("", topic.name):
-                partitions = self._partitions(topic.id)
-                for number, each in partitions.items():
-                    partitions[number] = each._replace(elr=(), last_known_elr=())
+        for name in [record.topic_name] if record.topic_name else self.topics:
+            if name not in self.topics:
+                raise _BadRecordError(f"there is no topic {name}")
+            partitions = self._partitions(self.topics[name].id)
+            for number, each in partitions.items():
+                partitions[number] = each._replace(elr=(), last_known_elr=())
 
     def remove_topic(self, record: wire.RemoveTopicRecord) -> None:
         self._partitions(record.topic_id)

@@ -153,7 +153,8 @@ def test_who_may_lead_after_a_clean_stop_of_all():
     assert electable(stopped) == (2,)
     assert electable(stopped._replace(eligible_leader_replicas=())) == (1,)
     assert electable(stopped._replace(eligible_leader_replicas=(), last_known_elr=())) == ()
-    assert electable(stopped, wire.ClearElrRecord("other")) == (2,)
+    other = wire.TopicRecord("other", OTHER)
+    assert electable(stopped, other, wire.ClearElrRecord("other")) == (2,)
     assert electable(stopped, wire.ClearElrRecord("events")) == ()
     assert electable(stopped, wire.ClearElrRecord("")) == ()
 
@@ -295,6 +296,16 @@ def test_damage_is_an_error_and_no_smaller_cluster(name):
         files.read()
 
 
+def test_a_file_that_is_too_large_for_a_segment_is_not_read(tmp_path):
+    """It may be sparse, and practically endless."""
+    directory = tmp_path / "__cluster_metadata-0"
+    directory.mkdir()
+    with open(directory / f"{0:020}.log", "wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(CorruptDataError, match="too many for a segment"):
+        read_cluster_metadata(str(tmp_path))
+
+
 BAD = {
     "a partition of no topic": (PARTITION,),
     "a negative partition": (TOPIC, PARTITION._replace(partition_id=-1)),
@@ -307,6 +318,7 @@ BAD = {
     "a topic twice": (TOPIC, TOPIC._replace(topic_id=OTHER)),
     "an id twice": (TOPIC, TOPIC._replace(name="other")),
     "a topic that is no name": (TOPIC._replace(name="../etc"),),
+    "no topic to clear": (wire.ClearElrRecord("other"),),
     "no topic to remove": (wire.RemoveTopicRecord(ID),),
     "no broker to change": (wire.BrokerRegistrationChangeRecord(1),),
     "a negative producer id": (wire.ProducerIdsRecord(1, 0, -1),),
