@@ -25,7 +25,7 @@ class Kind(Enum):
     )
     DELETED = (
         "deleted",
-        "directories of deleted logs; a broker removes them a minute after it starts",
+        "directories of deleted logs, which brokers remove a minute after they start",
     )
     FUTURE = "future", "directories of moves between disks, left alone"
     STRAY = "stray", "directories that a broker had set aside, left alone"

@@ -280,6 +280,7 @@ def test_folders_without_an_owner(storage: MemoryStorage) -> None:
     assert meta.node_id == 7
 
 
+@pytest.mark.slow
 def test_an_adoption_survives_a_kill_anywhere() -> None:
     """Until the journal has its name nothing has happened, and it can be tried again (R-186)."""
     storage = FaultyStorage()
@@ -335,6 +336,8 @@ def test_what_cannot_be_adopted_is_refused(storage: MemoryStorage) -> None:
     assert "is not empty" in refused(storage, own, home="/full")
     told = refused(storage, own, config={"node.id": 3})
     assert "node.id = 3, but the directories are those of 0" in told
+    for option in ("storages", "coordinator"):
+        assert f"{option} does not go with" in refused(storage, own, **{option: "x"})
     assert "2 brokers, but 1 are adopted" in refused(storage, own, brokers=2)
     with pytest.raises(ConfigError, match="need directories to adopt"):
         serve(read_only=True, storage=storage)
