@@ -221,10 +221,10 @@ class _Planner:
         topics have anyway. Nothing else that brokers were told is carried."""
         usual = LogConfig().to_properties()
         names = {BROKER_NAMES.get(key, key): key for key in usual}
-        told = image.broker_configs(None)
+        by_broker = dict(image.broker_configs())
+        told = by_broker.pop("", {})
         others = [key for key in told if key not in names]
-        for number in image.brokers:
-            others += [f"{key} of broker {number}" for key in image.broker_configs(number)]
+        others += [f"{key} of broker {name}" for name, own in by_broker.items() for key in own]
         if others:
             self._note(Kind.BROKER_CONFIG, *others)
         found = {names[key]: value for key, value in told.items() if key in names}
