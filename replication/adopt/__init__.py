@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from replication.adopt.adopting import look
 from replication.adopt.cluster_metadata import (
-    BrokerImage,
     ClusterImage,
     PartitionImage,
     TopicImage,
@@ -25,7 +24,6 @@ __all__ = [
     "COORDINATOR",
     "AdoptedCluster",
     "Adoption",
-    "BrokerImage",
     "ClusterImage",
     "PartitionImage",
     "Remark",

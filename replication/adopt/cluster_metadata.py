@@ -36,6 +36,18 @@ T = TypeVar("T")
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4  # types of ConfigRecord
 NO_LEADER_CHANGE = -2
 
+_LEFT_OUT = {  # by type; a removal takes one away
+    10: ("delegation tokens", 1),
+    26: ("delegation tokens", -1),
+    11: ("SCRAM credentials", 1),
+    22: ("SCRAM credentials", -1),
+    14: ("client quotas", 1),
+    18: ("ACLs", 1),
+    19: ("ACLs", -1),
+}
+_PASSING = {  # of running processes: registrations, fences, no-ops, features, a move from ZooKeeper
+    *(0, 1, 7, 8, 12, 17, 20, 21, 27)
+}
 _SNAPSHOT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 _OFFSET_DIGITS = 20
 _QUORUM_STATE = "quorum-state"
@@ -45,10 +57,8 @@ _ZERO_TAIL_BYTES = 1 << 20
 class PartitionImage(NamedTuple):
     """One partition. ``leader`` is −1 for none.
 
-    ``directories`` are ids of the replicas' log directories, in the same order; () from clusters
-    that do not know them. ``elr`` are the eligible leader replicas (KIP-966): out of the ISR, but
-    nothing was committed without them. After a clean stop of all brokers the ISR is empty, and they
-    are all there is.
+    ``elr`` are the eligible leader replicas (KIP-966): out of the ISR, but nothing was committed
+    without them. After a clean stop of all brokers the ISR is empty, and they are all there is.
     """
 
     replicas: tuple[int, ...]
@@ -56,7 +66,6 @@ class PartitionImage(NamedTuple):
     leader: int
     leader_epoch: int
     partition_epoch: int
-    directories: tuple[uuid.UUID, ...] = ()
     elr: tuple[int, ...] = ()
     last_known_elr: tuple[int, ...] = ()
 
@@ -72,28 +81,19 @@ class TopicImage(NamedTuple):
     partitions: Mapping[int, PartitionImage]
 
 
-class BrokerImage(NamedTuple):
-    """A registered broker, running or not. ``directories`` are ids of its log directories."""
-
-    id: int
-    rack: str | None
-    directories: tuple[uuid.UUID, ...]
-
-
 class ClusterImage(NamedTuple):
     """What was decided below ``end_offset`` of the metadata log.
 
     ``configs``: by type of resource, 2 for topics and 4 for brokers, and its name, "" for the
     defaults of all brokers. ``next_producer_id``: no producer has this id or a larger one.
-    ``left_out``: how many things of each kind there are that the image does not carry. Changes from
-    ``certain_end`` on may be of a leader that lost its office before a majority had them.
+    ``left_out``: how many things of a kind there may be at most that the image does not carry.
+    Changes from ``certain_end`` on may be of a leader that lost its office before a majority had
+    them.
     """
 
     topics: Mapping[str, TopicImage]
     configs: Mapping[tuple[int, str], Mapping[str, str]]
-    brokers: Mapping[int, BrokerImage]
     next_producer_id: int
-    features: Mapping[str, int]
     left_out: Mapping[str, int]
     certain_end: int
     end_offset: int
@@ -102,10 +102,9 @@ class ClusterImage(NamedTuple):
     def topic_configs(self, topic: str) -> Mapping[str, str]:
         return self.configs.get((TOPIC_RESOURCE, topic), {})
 
-    def broker_configs(self, broker_id: int | None) -> Mapping[str, str]:
-        """Of one broker; of None: the defaults of all."""
-        name = "" if broker_id is None else str(broker_id)
-        return self.configs.get((BROKER_RESOURCE, name), {})
+    def broker_configs(self) -> Mapping[str, Mapping[str, str]]:
+        """By the ids of brokers; those of "" are the defaults of all."""
+        return {name: own for (kind, name), own in self.configs.items() if kind == BROKER_RESOURCE}
 
 
 def read_cluster_metadata(log_dir: str, storage: Storage | None = None) -> ClusterImage | None:
@@ -136,12 +135,9 @@ class _Replay:
     def __init__(self) -> None:
         self.topics: dict[str, TopicImage] = {}
         self.configs: dict[tuple[int, str], dict[str, str]] = {}
-        self.brokers: dict[int, BrokerImage] = {}
-        self.features: dict[str, int] = {}
         self.next_producer_id = 0
         self._names: dict[uuid.UUID, str] = {}
-        self._left_out: dict[str, set[object]] = {}
-        self._unknown: dict[str, int] = {}
+        self._counts: dict[str, int] = {}  # of what is left out
         self._open: list[Any] | None = None  # messages of a transaction whose end is not known
 
     @property
@@ -150,8 +146,7 @@ class _Replay:
         return None if self._open is None else len(self._open)
 
     def left_out(self) -> dict[str, int]:
-        counts = {what: len(keys) for what, keys in self._left_out.items() if keys}
-        return counts | self._unknown
+        return {what: count for what, count in self._counts.items() if count > 0}
 
     def take(self, value: Buffer | None) -> None:
         """
@@ -159,7 +154,7 @@ class _Replay:
             ProtocolError: not a record that is known here.
             _BadRecordError: its content does not fit.
         """
-        kind, version, message = metadata_records.decode(value)
+        kind, message = metadata_records.decode(value)
         match kind:
             case metadata_records.BEGIN_TRANSACTION:
                 if self._open is not None:
@@ -177,9 +172,9 @@ class _Replay:
                     self._apply(message)
                 else:
                     self._open.append(message)
-            case _ if kind not in metadata_records.PASSING:
-                what = f"records of type {kind}, version {version}"
-                self._unknown[what] = self._unknown.get(what, 0) + 1
+            case _ if kind not in _PASSING:
+                what, more = _LEFT_OUT.get(kind, (f"records of type {kind}", 1))
+                self._counts[what] = self._counts.get(what, 0) + more
 
     def _apply(self, message: Any) -> None:
         _APPLY[type(message).__name__](self, message)
@@ -212,7 +207,6 @@ class _Replay:
             record.leader,
             record.leader_epoch,
             record.partition_epoch,
-            record.directories,
             record.eligible_leader_replicas or (),
             record.last_known_elr or (),
         )
@@ -231,18 +225,18 @@ class _Replay:
             record.leader if has_leader else old.leader,
             old.leader_epoch + has_leader,
             old.partition_epoch + 1,
-            _given(record.directories, old.directories),
             _given(record.eligible_leader_replicas, old.elr),
             _given(record.last_known_elr, old.last_known_elr),
         )
 
     def clear_elr(self, record: wire.ClearElrRecord) -> None:
         """Of one topic, or of all without a name."""
-        for topic in self.topics.values():
-            if record.topic_name in ("", topic.name):
-                partitions = self._partitions(topic.id)
-                for number, each in partitions.items():
-                    partitions[number] = each._replace(elr=(), last_known_elr=())
+        for name in [record.topic_name] if record.topic_name else self.topics:
+            if name not in self.topics:
+                raise _BadRecordError(f"there is no topic {name}")
+            partitions = self._partitions(self.topics[name].id)
+            for number, each in partitions.items():
+                partitions[number] = each._replace(elr=(), last_known_elr=())
 
     def remove_topic(self, record: wire.RemoveTopicRecord) -> None:
         self._partitions(record.topic_id)
@@ -262,39 +256,15 @@ class _Replay:
         if not configs:
             del self.configs[key]
 
-    def register_broker(self, record: wire.RegisterBrokerRecord) -> None:
-        broker = BrokerImage(record.broker_id, record.rack, record.log_dirs)
-        self.brokers[record.broker_id] = broker
-
-    def change_broker(self, record: wire.BrokerRegistrationChangeRecord) -> None:
-        old = self.brokers.get(record.broker_id)
-        if old is None:
-            raise _BadRecordError(f"there is no broker {record.broker_id} to change")
-        if record.log_dirs:
-            self.brokers[record.broker_id] = old._replace(directories=record.log_dirs)
-
-    def unregister_broker(self, record: wire.UnregisterBrokerRecord) -> None:
-        self.brokers.pop(record.broker_id, None)
-
-    def feature(self, record: wire.FeatureLevelRecord) -> None:
-        self.features[record.name] = record.feature_level
-
     def producer_ids(self, record: wire.ProducerIdsRecord) -> None:
         if record.next_producer_id < 0:
             raise _BadRecordError(f"the next producer id is {record.next_producer_id}")
         self.next_producer_id = max(self.next_producer_id, record.next_producer_id)
 
-    def leave_out(self, what: str, key: object, removed: bool = False) -> None:
-        keys = self._left_out.setdefault(what, set())
-        (keys.discard if removed else keys.add)(key)
-
 
 def _given(new: tuple[T, ...] | None, old: tuple[T, ...]) -> tuple[T, ...]:
     return old if new is None else new
 
-
-_ACLS, _CREDENTIALS = "ACLs", "SCRAM credentials"
-_TOKENS, _QUOTAS = "delegation tokens", "client quotas"
 
 _APPLY: Mapping[str, Callable[[_Replay, Any], None]] = {
     "TopicRecord": _Replay.topic,
@@ -303,24 +273,7 @@ _APPLY: Mapping[str, Callable[[_Replay, Any], None]] = {
     "ClearElrRecord": _Replay.clear_elr,
     "RemoveTopicRecord": _Replay.remove_topic,
     "ConfigRecord": _Replay.config,
-    "RegisterBrokerRecord": _Replay.register_broker,
-    "BrokerRegistrationChangeRecord": _Replay.change_broker,
-    "UnregisterBrokerRecord": _Replay.unregister_broker,
-    "FeatureLevelRecord": _Replay.feature,
     "ProducerIdsRecord": _Replay.producer_ids,
-    "AccessControlEntryRecord": lambda to, acl: to.leave_out(_ACLS, acl.id),
-    "RemoveAccessControlEntryRecord": lambda to, acl: to.leave_out(_ACLS, acl.id, True),
-    "UserScramCredentialRecord": lambda to, one: to.leave_out(
-        _CREDENTIALS, (one.name, one.mechanism)
-    ),
-    "RemoveUserScramCredentialRecord": lambda to, one: to.leave_out(
-        _CREDENTIALS, (one.name, one.mechanism), True
-    ),
-    "DelegationTokenRecord": lambda to, token: to.leave_out(_TOKENS, token.token_id),
-    "RemoveDelegationTokenRecord": lambda to, token: to.leave_out(_TOKENS, token.token_id, True),
-    "ClientQuotaRecord": lambda to, quota: to.leave_out(
-        _QUOTAS, (quota.entity, quota.key), quota.remove
-    ),
 }
 
 
@@ -353,9 +306,7 @@ class _MetadataFiles:
         return ClusterImage(
             replay.topics,
             replay.configs,
-            replay.brokers,
             replay.next_producer_id,
-            replay.features,
             replay.left_out(),
             certain_end,
             self._end,
@@ -453,5 +404,6 @@ class _MetadataFiles:
     def _take_control(self, record: Record) -> None:
         kind = parse_control_key(record.key)
         if kind is ControlType.KRAFT_VOTERS:
-            self._voters = len(metadata_records.decode_voters(record.value).voters)
+            voters = (record.value or b"")[2:3]  # after the version; one more than there are
+            self._voters = voters[0] - 1 if voters else 0
         self._is_complete = kind is ControlType.SNAPSHOT_FOOTER

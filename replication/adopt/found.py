@@ -5,14 +5,13 @@ there changes, not even where a log needs recovery.
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 from uuid import UUID
 
 from checkpoints.errors import CheckpointError
-from checkpoints.meta_properties import META_PROPERTIES, MetaProperties, MetaPropertiesFile
+from checkpoints.meta_properties import MetaProperties
 from checkpoints.partition_metadata import topic_id_to_text
 from checkpoints.printable import printable
 from checkpoints.topic_properties import TOPIC_PROPERTIES, TopicProperties, TopicPropertiesFile
@@ -21,12 +20,13 @@ from logstore.common.config import MAX_LONG, BrokerConfig
 from logstore.common.errors import ConfigError, InvalidTopicError, LogstoreError
 from logstore.format import filenames
 from logstore.log import ReplicaLog
-from logstore.manager import LogManager
+from logstore.manager import LogManager, peek
 from logstore.storage.base import Storage
 from logstore.storage.broker_directories import broker_directories
 from replication.common.internal_topics import GROUP_METADATA, INTERNAL_TOPICS
 from replication.common.state import UNKNOWN_EPOCH
 from replication.protocol import ProtocolError
+from replication.protocol import messages as wire
 from replication.protocol.coordinator_records import (
     CONSUMER_OFFSETS,
     TRANSACTION_STATE,
@@ -117,7 +117,7 @@ class _Contents(NamedTuple):
     path: str
     meta: MetaProperties | None
     logs: frozenset[TopicPartition]
-    left_alone: Mapping[str, tuple[str, ...]]
+    left_alone: Mapping[str, list[str]]
     has_metadata: bool
 
 
@@ -130,7 +130,7 @@ class LogDirs(NamedTuple):
     brokers: Mapping[int, tuple[str, ...]]
     with_metadata: tuple[str, ...]
     cluster_id: str | None
-    left_alone: Mapping[str, tuple[str, ...]]
+    left_alone: Mapping[str, list[str]]
 
 
 def expanded(paths: Iterable[str], storage: Storage) -> list[str]:
@@ -182,42 +182,34 @@ def log_dirs_of(paths: Sequence[str], storage: Storage, first_id: int | None = N
         for broker_id, parts in sorted(owned.items())
         if not all(part.has_metadata and not part.logs for part in parts)
     }
+    left_alone: dict[str, list[str]] = {}
+    for each in contents:
+        for suffix, names in each.left_alone.items():
+            left_alone.setdefault(suffix, []).extend(names)
     if not any(each.logs for each in contents):
         raise ConfigError(f"{_listed(paths)}: there is no log of a partition; give log directories")
     return LogDirs(
         brokers,
         tuple(each.path for each in contents if each.has_metadata),
         next(iter(clusters), None),
-        _merged(each.left_alone for each in contents),
+        left_alone,
     )
 
 
 def _contents(path: str, storage: Storage) -> _Contents:
-    meta: MetaProperties | None = None
-    try:
-        meta = MetaPropertiesFile(os.path.join(path, META_PROPERTIES), storage).read()
-    except CheckpointError as error:
-        raise ConfigError(str(error)) from error
-    logs: set[TopicPartition] = set()
+    content = peek(path, storage)
     left_alone: dict[str, list[str]] = {}
-    has_metadata = False
-    for entry in storage.scan_dir(path):
-        if not entry.is_dir or entry.name == filenames.REMOTE_LOG_INDEX_CACHE:
-            continue
-        if entry.name == filenames.CLUSTER_METADATA_DIR:
-            has_metadata = True
-            continue
+    names = {entry.name for entry in storage.scan_dir(path) if entry.is_dir}
+    for name in sorted(names - {filenames.REMOTE_LOG_INDEX_CACHE, filenames.CLUSTER_METADATA_DIR}):
         try:
-            parsed = filenames.parse_partition_dir(entry.name)
+            suffix = filenames.parse_partition_dir(name).suffix
         except InvalidTopicError:
-            left_alone.setdefault("", []).append(entry.name)
-            continue
-        if parsed.suffix:
-            left_alone.setdefault(parsed.suffix, []).append(entry.name)
+            left_alone.setdefault("", []).append(name)
         else:
-            logs.add(parsed.topic_partition)
-    frozen = {kind: tuple(names) for kind, names in left_alone.items()}
-    return _Contents(path, meta, frozenset(logs), frozen, has_metadata)
+            if suffix:
+                left_alone.setdefault(suffix, []).append(name)
+    has_metadata = filenames.CLUSTER_METADATA_DIR in names
+    return _Contents(path, content.meta, frozenset(content.logs), left_alone, has_metadata)
 
 
 def _check_one_broker(broker_id: int, parts: Sequence[_Contents]) -> None:
@@ -237,14 +229,6 @@ def _check_one_broker(broker_id: int, parts: Sequence[_Contents]) -> None:
                     f"{other.path} and {part.path} are both of broker {broker_id}, and both have "
                     f"{key}, so that one is a copy of the other: give one of them"
                 )
-
-
-def _merged(parts: Iterable[Mapping[str, tuple[str, ...]]]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
-    for part in parts:
-        for kind, names in part.items():
-            found[kind] = (*found.get(kind, ()), *names)
-    return found
 
 
 def _listed(names: Iterable[object]) -> str:
@@ -332,18 +316,17 @@ def _state_of(log: ReplicaLog) -> CoordinatorState:
     latest: dict[bytes, bytes | None] = {}
     unreadable = 0
     try:
-        for record in _plain_records(log):
-            if record[0] is None:
+        for record in log.records():
+            if record.key is None:
                 unreadable += 1
             else:
-                latest[record[0]] = record[1]
+                latest[record.key] = record.value
     except LogstoreError:  # damage: the coordinator of this partition says so
         unreadable += 1
     keys: set[str] = set()
     others: dict[str, set[str]] = {}
     ongoing: set[int] = set()
-    kinds: Counter[str] = Counter()
-    largest_id = -1
+    offsets, largest_id = 0, -1
     for raw, value in latest.items():
         if value is None:
             continue
@@ -357,7 +340,7 @@ def _state_of(log: ReplicaLog) -> CoordinatorState:
                 continue
             if types is CONSUMER_OFFSETS:
                 keys.add(key.group)
-                kinds[type(key).__name__] += 1
+                offsets += isinstance(key, wire.OffsetCommitKey)
                 continue
             keys.add(key.transactional_id)
             said = decode_value(key, value)
@@ -368,15 +351,9 @@ def _state_of(log: ReplicaLog) -> CoordinatorState:
             unreadable += 1
     return CoordinatorState(
         frozenset(keys),
-        kinds["OffsetCommitKey"],
+        offsets,
         {kind: frozenset(names) for kind, names in others.items()},
         frozenset(ongoing),
         largest_id,
         unreadable,
     )
-
-
-def _plain_records(log: ReplicaLog) -> Iterator[tuple[bytes | None, bytes | None]]:
-    for chunk in log.record_chunks():
-        for record in chunk:
-            yield record.key, record.value

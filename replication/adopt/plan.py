@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from checkpoints.types import TopicPartition
 from logstore.common.config import LogConfig
 from replication.adopt.found import CONSUMER_GROUPS, FoundBroker, FoundLog
-from replication.adopt.report import Adoption, Kind, Remark
+from replication.adopt.report import NOT_CARRIED, Adoption, Kind, Remark
 from replication.apis.configs import BROKER_NAMES
 from replication.common.errors import ResponseError
 from replication.common.internal_topics import (
@@ -162,34 +162,20 @@ class _Planner:
             return {name: identity for name, identity in found.items() if identity is not None}
         for name in self._named:
             if name not in self._image.topics:
-                self._note(
-                    Kind.UNKNOWN_TOPIC,
-                    name,
-                )
+                self._note(Kind.UNKNOWN_TOPIC, name)
         return {name: self._from_image(name, self._image) for name in sorted(self._image.topics)}
 
     def _from_logs(self, name: str) -> _Identity | None:
         logs = {tp: own for tp, own in self._logs.items() if tp.topic == name}
         ids = {log.topic_id for own in logs.values() for log in own.values()} - {None}
         if len(ids) > 1:
-            self._note(
-                Kind.TWO_IDS,
-                name,
-            )
+            self._note(Kind.TWO_IDS, name)
             return None
-        numbers = {tp.partition for tp in logs}
-        numbers.update(
-            tp.partition
-            for found in self._brokers.values()
-            for tp in found.unavailable
-            if tp.topic == name
-        )
+        damaged = (tp for found in self._brokers.values() for tp in found.unavailable)
+        numbers = {tp.partition for tp in (*logs, *damaged) if tp.topic == name}
         count = max(numbers) + 1
         if count - len(numbers) > MAX_GAPS:
-            self._note(
-                Kind.FEW_PARTITIONS,
-                name,
-            )
+            self._note(Kind.FEW_PARTITIONS, name)
             return None
         if name in INTERNAL_TOPICS and len(numbers) < count:
             count = self._count_by_keys(name, count)
@@ -210,14 +196,11 @@ class _Planner:
     def _count_by_keys(self, name: str, least: int) -> int:
         """How many partitions a topic of coordinators has, of which the last may not be here: with
         another number nobody would find his group."""
-        placed = self._placed(
-            {tp: log for tp, own in self._logs.items() for log in own.values()}, name
-        )
-        counts: list[int] = [KAFKAS_COUNT, *range(least, MAX_COUNT)]
-        for count in counts:
-            if count >= least and all(partition_for(key, count) == at for key, at in placed):
-                return count
-        return least
+        logs = {tp: log for tp, own in self._logs.items() for log in own.values()}
+        placed = self._placed(logs, name)
+        counts: list[int] = [max(KAFKAS_COUNT, least), *range(least, MAX_COUNT)]
+        fitting = (n for n in counts if all(partition_for(key, n) == at for key, at in placed))
+        return next(fitting, least)
 
     @staticmethod
     def _placed(logs: Mapping[TopicPartition, FoundLog], name: str) -> list[tuple[str, int]]:
@@ -230,21 +213,18 @@ class _Planner:
         config = {**self._defaults, **image.topic_configs(name)}
         if config.get("remote.storage.enable") == "true":
             self._note(Kind.TIERED, name)
-        return _Identity(
-            topic.id,
-            self._known(name, self._pinned(name, config)),
-            {number: topic.partitions[number] for number in sorted(topic.partitions)},
-        )
+        known = self._known(name, self._pinned(name, config))
+        return _Identity(topic.id, known, dict(sorted(topic.partitions.items())))
 
     def _broker_defaults(self, image: ClusterImage) -> dict[str, str]:
         """What all brokers were told for topics, by the keys of topics, where it differs from what
         topics have anyway. Nothing else that brokers were told is carried."""
         usual = LogConfig().to_properties()
         names = {BROKER_NAMES.get(key, key): key for key in usual}
-        told = image.broker_configs(None)
+        by_broker = dict(image.broker_configs())
+        told = by_broker.pop("", {})
         others = [key for key in told if key not in names]
-        for number in image.brokers:
-            others += [f"{key} of broker {number}" for key in image.broker_configs(number)]
+        others += [f"{key} of broker {name}" for name, own in by_broker.items() for key in own]
         if others:
             self._note(Kind.BROKER_CONFIG, *others)
         found = {names[key]: value for key, value in told.items() if key in names}
@@ -321,14 +301,11 @@ class _Planner:
 
     def _epoch(self, tp: TopicPartition, known: int, logs: Iterable[FoundLog]) -> int:
         """The controller elects above it. What no cluster reaches is left to the broker (R-181)."""
-        epochs = [log.leader_epoch for log in logs if log.leader_epoch <= MAX_EPOCH_OF_A_LOG]
+        epochs = [log.leader_epoch for log in logs]
         if tp.topic == TRANSACTION_STATE:  # markers carry it into all logs (R-182)
-            epochs += [
-                found.coordinator_epoch
-                for found in self._brokers.values()
-                if found.coordinator_epoch <= MAX_EPOCH_OF_A_LOG
-            ]
-        return min(max([known, 0, *epochs]), MAX_EPOCH)
+            epochs += [found.coordinator_epoch for found in self._brokers.values()]
+        possible = (epoch for epoch in epochs if epoch <= MAX_EPOCH_OF_A_LOG)
+        return min(max(known, 0, *possible), MAX_EPOCH)
 
     # -- coordinators --------------------------------------------------------------------------
 
@@ -340,10 +317,7 @@ class _Planner:
             return False
         is_masked = all(masked_partition_for(key, count) == at for key, at in placed)
         if not is_masked:
-            self._note(
-                Kind.MISPLACED,
-                name,
-            )
+            self._note(Kind.MISPLACED, name)
         return is_masked
 
     # -- the report ----------------------------------------------------------------------------
@@ -367,11 +341,8 @@ class _Planner:
                 self._note(Kind.EXPIRED, tp_text(tp))
             least = config.min_insync_replicas
             if state.leader != NO_LEADER and here < min(least, len(state.replicas)):
-                self._note(
-                    Kind.TOO_FEW,
-                    tp_text(tp),
-                )
-        others: dict[str, set[str]] = {}
+                self._note(Kind.TOO_FEW, tp_text(tp))
+        others: dict[str, frozenset[str]] = {}
         coordinated = [
             (tp, log.state) for tp, log in self._leading.items() if log.state is not None
         ]
@@ -379,31 +350,21 @@ class _Planner:
         for tp, log in self._leading.items():
             known = [each for each in log.open_producers if each in ended]
             if known:
-                self._note(
-                    Kind.OPEN,
-                    tp_text(tp),
-                )
+                self._note(Kind.OPEN, tp_text(tp))
             if len(known) < len(log.open_producers):
-                self._note(
-                    Kind.HANGING,
-                    tp_text(tp),
-                )
+                self._note(Kind.HANGING, tp_text(tp))
         for tp, told in coordinated:
-            for kind, names in told.others.items():
-                others.setdefault(kind, set()).update(names)
+            for kind, group_ids in told.others.items():
+                others[kind] = others.get(kind, frozenset()) | group_ids
             if told.unreadable:
-                self._note(
-                    Kind.UNREADABLE,
-                    tp_text(tp),
-                )
-        left_out = self._image.left_out if self._image is not None else {}
-        not_carried = [
-            *(Remark(f"not carried: {kind}", "", count=count) for kind, count in left_out.items()),
-            *(
-                Remark(f"not carried: {kind}", _OTHER_GROUPS[kind], tuple(sorted(names)))
-                for kind, names in others.items()
-            ),
-        ]
+                self._note(Kind.UNREADABLE, tp_text(tp))
+        left_out = {} if self._image is None else self._image.left_out
+        not_carried = [Remark(f"{NOT_CARRIED}{kind}", "", (), n) for kind, n in left_out.items()]
+        for kind, group_ids in others.items():
+            names = tuple(sorted(group_ids))
+            not_carried.append(
+                Remark(f"{NOT_CARRIED}{kind}", _OTHER_GROUPS[kind], names, len(names))
+            )
         groups = [s for tp, s in coordinated if tp.topic == GROUP_METADATA]
         transactions = [s for tp, s in coordinated if tp.topic == TRANSACTION_STATE]
         return Adoption(
@@ -415,11 +376,7 @@ class _Planner:
             len({key for state in groups for key in state.keys}),
             sum(state.offsets for state in groups),
             len({key for state in transactions for key in state.keys}),
-            (
-                *notes,
-                *(kind.note(names) for kind, names in self._notes.items()),
-                *not_carried,
-            ),
+            (*notes, *(kind.note(names) for kind, names in self._notes.items()), *not_carried),
         )
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import re
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import NamedTuple
 
 from checkpoints.printable import printable
 
 NAMED = 3  # how many of a kind a line names
+NOT_CARRIED = "not carried: "
+_WORD = re.compile("_([a-z])")
 
 
 class Kind(Enum):
@@ -22,7 +25,7 @@ class Kind(Enum):
     )
     DELETED = (
         "deleted",
-        "directories of deleted logs; a broker removes them a minute after it starts",
+        "directories of deleted logs, which brokers remove a minute after they start",
     )
     FUTURE = "future", "directories of moves between disks, left alone"
     STRAY = "stray", "directories that a broker had set aside, left alone"
@@ -45,7 +48,7 @@ class Kind(Enum):
         "topics keep everything until somebody sets their retention.ms: a broker's is not known",
     )
     UNKNOWN_CONFIG = "unknown configuration", "keys of topics, left out"
-    BROKER_CONFIG = "not carried: broker configuration", "keys that brokers were told at run time"
+    BROKER_CONFIG = f"{NOT_CARRIED}broker configuration", "keys that brokers were told at run time"
     TIERED = "tiered storage", "topics have older records there, which are not served"
     OTHER_ID = "of another id", "logs, not served: their topic was made anew"
     DAMAGED = "damaged", "logs that cannot be opened: see logstore rescue"
@@ -78,8 +81,8 @@ class Kind(Enum):
     MISPLACED = "misplaced keys", "coordinators' topics have keys where nobody looks for them"
     UNREADABLE = "unreadable records", "partitions of coordinators have some"
 
-    def note(self, names: Iterable[str] = ()) -> Remark:
-        return Remark(*self.value, tuple(names))
+    def note(self, names: Collection[str] = ()) -> Remark:
+        return Remark(*self.value, tuple(names), len(names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,8 @@ class Remark:
     Attributes:
         kind: the words of a ``Kind``, or "not carried: …".
         text: what that means, after the number of things.
-        names: the things, if they have names; otherwise ``count`` is their number.
+        names: the things, if they have names.
+        count: their number; 0 for what is not counted.
     """
 
     kind: str
@@ -97,15 +101,11 @@ class Remark:
     names: tuple[str, ...] = ()
     count: int = 0
 
-    @property
-    def number(self) -> int:
-        return self.count or len(self.names)
-
     def __str__(self) -> str:
         shown = ", ".join(printable(name, 120) for name in self.names[:NAMED])
-        more = f" and {self.number - NAMED} more" if len(self.names) > NAMED else ""
+        more = f" and {self.count - NAMED} more" if self.count > NAMED else ""
         named = f" ({shown}{more})" if shown else ""
-        number = f"{self.number} " if self.number else ""
+        number = f"{self.count} " if self.count else ""
         return f"{self.kind}: {number}{self.text}{named}".rstrip()
 
 
@@ -136,22 +136,7 @@ class Adoption(NamedTuple):
         ]
 
     def to_json(self) -> dict[str, object]:
+        told = {**self._asdict(), "notes": [asdict(note) for note in self.notes]}
         return {
-            "clusterId": self.cluster_id,
-            "brokers": list(self.brokers),
-            "topics": self.topics,
-            "partitions": self.partitions,
-            "led": self.led,
-            "groups": self.groups,
-            "offsets": self.offsets,
-            "transactionalIds": self.transactional_ids,
-            "notes": [
-                {
-                    "kind": note.kind,
-                    "text": note.text,
-                    "count": note.number,
-                    "names": list(note.names),
-                }
-                for note in self.notes
-            ],
+            _WORD.sub(lambda match: match[1].upper(), key): value for key, value in told.items()
         }

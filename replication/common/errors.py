@@ -139,7 +139,7 @@ class InconsistentClusterIdError(ReplicationError, ConfigError):
         return (
             f"{printable(self.directory)}: {printable(self.reason)}. Nothing was changed: give the "
             "broker the coordinator (address, chroot or directory) or the log directories that it "
-            "had before"
+            "had before, or adopt these (logstore serve --adopt)"
         )
 
 

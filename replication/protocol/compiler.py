@@ -36,8 +36,8 @@ COPIED_MAX = 4096
 """Records up to this size, in bytes, are copied behind the fields in front of them; larger ones
 are a buffer of their own. A send of few buffers is cheaper than the copy it saves."""
 
-_UNPACKED = {"i8": "b", "i16": "h", "u16": "H", "i32": "i", "i64": "q"}  # also arrays, at once
-_CODES = {"bool": "?", **_UNPACKED, "f64": "d", "uuid": "16s"}
+_CODES = {"bool": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q", "f64": "d", "uuid": "16s"}
+_UNPACKED = {"i8": "b", "i16": "h", "i32": "i", "i64": "q"}  # arrays of these are one unpack
 
 
 class _BadBytesError(ValueError):

@@ -29,8 +29,7 @@ class VersionRange(NamedTuple):
 
 
 NO_VERSIONS = VersionRange(0, -1)
-INTEGER_SIZES = {"i8": 1, "i16": 2, "u16": 2, "i32": 4, "i64": 8}  # in bytes
-FIXED_SIZES = {"bool": 1, **INTEGER_SIZES, "f64": 8, "uuid": 16}
+FIXED_SIZES = {"bool": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "f64": 8, "uuid": 16}  # in bytes
 SCALARS = (*FIXED_SIZES, "str", "bytes", "records")
 
 

@@ -6,7 +6,7 @@ one. ``>`` begins the fields of the request, ``<`` those of the response::
     [#tag] name type[?[versions that may be null]] [versions that have it] [=default] [!]
 
 A version is ``7``, ``2-9`` or ``7+``; without one a field is in all versions of what holds it.
-Types: ``bool i8 i16 u16 i32 i64 f64 str bytes records uuid``, ``[type]`` for an array,
+Types: ``bool i8 i16 i32 i64 f64 str bytes records uuid``, ``[type]`` for an array,
 ``Name {fields}`` for a structure, and ``Name`` alone for one that stands further up. A
 default is given where it is not zero, empty or false. ``!`` marks a field that may not be lost: a
 message in which it is set cannot be written in a version without it. All other fields are left out
@@ -479,16 +479,6 @@ TransactionLogValue 0-1 flexible 1+
   partition_ids [i32]}]?, transaction_last_update_timestamp_ms i64,
   transaction_start_timestamp_ms i64, #2 client_transaction_version i16 1+ !
 
-RegisterBrokerRecord 0-4 flexible 0+
-  broker_id i32, is_migrating_zk_broker bool 2+ !, incarnation_id uuid, broker_epoch i64,
-  end_points [BrokerEndpoint {name str, host str, port u16, security_protocol i16}],
-  features [BrokerFeature {name str, min_supported_version i16, max_supported_version i16}],
-  rack str?, fenced bool =true, in_controlled_shutdown bool 1+ !, #0 log_dirs [uuid] 3+ !,
-  #1 cordoned_log_dirs [uuid]? 4+ =null !
-
-UnregisterBrokerRecord 0 flexible 0+
-  broker_id i32, broker_epoch i64
-
 TopicRecord 0 flexible 0+
   name str, topic_id uuid
 
@@ -510,45 +500,9 @@ PartitionChangeRecord 0-2 flexible 0+
 RemoveTopicRecord 0 flexible 0+
   topic_id uuid
 
-DelegationTokenRecord 0 flexible 0+
-  owner str, requester str, renewers [str], issue_timestamp i64, max_timestamp i64,
-  expiration_timestamp i64, token_id str
-
-UserScramCredentialRecord 0 flexible 0+
-  name str, mechanism i8, salt bytes, stored_key bytes, server_key bytes, iterations i32
-
-FeatureLevelRecord 0 flexible 0+
-  name str, feature_level i16
-
-ClientQuotaRecord 0 flexible 0+
-  entity [EntityData {entity_type str, entity_name str?}], key str, value f64, remove bool
-
 ProducerIdsRecord 0 flexible 0+
   broker_id i32, broker_epoch i64 =-1, next_producer_id i64
 
-BrokerRegistrationChangeRecord 0-3 flexible 0+
-  broker_id i32, broker_epoch i64, #0 fenced i8, #1 in_controlled_shutdown i8 1+ !,
-  #2 log_dirs [uuid] 2+ !, #3 cordoned_log_dirs [uuid]? 3+ =null !
-
-AccessControlEntryRecord 0 flexible 0+
-  id uuid, resource_type i8, resource_name str, pattern_type i8, principal str, host str,
-  operation i8, permission_type i8
-
-RemoveAccessControlEntryRecord 0 flexible 0+
-  id uuid
-
-RemoveUserScramCredentialRecord 0 flexible 0+
-  name str, mechanism i8
-
-RemoveDelegationTokenRecord 0 flexible 0+
-  token_id str
-
 ClearElrRecord 0 flexible 0+
   topic_name str
-
-VotersRecord 0 flexible 0+
-  version i16, voters [Voter {voter_id i32, voter_directory_id uuid,
-  endpoints [Endpoint {name str, host str, port u16}],
-  kraft_version_feature KRaftVersionFeature {min_supported_version i16,
-  max_supported_version i16}}]
 """

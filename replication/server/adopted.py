@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from checkpoints.meta_properties import META_PROPERTIES
 from logstore.common.clock import SystemClock
 from logstore.common.config import MAX_INT, LogConfig
 from logstore.common.errors import ConfigError
@@ -89,7 +90,13 @@ def settle_place(
             raise ConfigError("read-only brokers need directories to adopt")
         if directory is None:
             return ClusterFiles(None, storage)
-        log_dirs = read_home(storage, absolute_path(storage, directory))
+        path = absolute_path(storage, directory)
+        if storage.info(os.path.join(path, META_PROPERTIES)) is not None:
+            raise ConfigError(
+                f"{path} is the log directory of a broker itself: serve it with --adopt {path}, "
+                "and with --read-only or another --dir"
+            )
+        log_dirs = read_home(storage, path)
         if log_dirs is None:
             return ClusterFiles(directory, storage)
         return ClusterFiles(directory, storage, _checked(log_dirs, brokers, config), log_dirs)

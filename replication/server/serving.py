@@ -158,6 +158,9 @@ def serve(
     if not isinstance(config, ServerConfig):
         config = ServerConfig.from_properties({**EMBEDDED, **(config or {})})
     storage: Storage = options.pop("storage", None) or LocalStorage()
+    for name in {"coordinator", "storages"} & options.keys():
+        if adopt:  # they would be changed although it is read-only, or lack what was adopted
+            raise ConfigError(f"{name} does not go with directories to adopt")
     place = settle_place(directory, _paths(adopt), read_only, storage, config, brokers)
     if read_only:
         config = read_only_config(config)

@@ -37,7 +37,7 @@ def _prove(name: str, seed: int, directory: Path) -> int:
     """How many differences have no reason."""
     plan, started = PLANS[name], time.monotonic()
     if (directory / "whole").exists():
-        node = Node(plan.release, directory / "node")
+        node = Node(plan.release, directory / ("copied-live" if plan.copied_live else "node"))
     else:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tests.adopt.histories import TOPICS
-from tests.adopt.reading import LOOKED_UP, Picture
+from tests.adopt.reading import LOOKED_UP, WHILE_COPIED, Picture
 
 ABSENT = "absent"
+LEADER_NOT_AVAILABLE = 5
 UNSTABLE_OFFSET_COMMIT = 88
 
 
@@ -54,6 +55,11 @@ REASONS = (
         "Kafka stops its search in a segment without such a record, although a later one has it",
     ),
     Reason(
+        r"offset/.*/largest timestamp(, leader epoch)?",
+        lambda it: _is_none(it.ours) and _is_below_start(it),
+        "Kafka names a record with the largest timestamp that was deleted, ours none",
+    ),
+    Reason(
         r"producers/.*/\d+",
         lambda it: it.theirs == ABSENT and it.ours[3] < 0 and _is_old(it.ours[2]),
         "a producer whose last record is a day old is forgotten sooner or later",
@@ -75,6 +81,13 @@ REASONS = (
         lambda it: ABSENT in (it.theirs, it.ours) and "1" in (it.theirs, it.ours),
         "what was set for all brokers is set for each topic",
         "4.3",
+    ),
+    Reason(
+        rf"(partition|offset|bytes|records|producers|epoch)/{WHILE_COPIED}.*",
+        lambda it: (
+            _place(it.their_picture, it) != _place(it.our_picture, it) == LEADER_NOT_AVAILABLE
+        ),
+        "a partition whose log was not copied is offline, not empty",
     ),
     Reason(
         r"topic/.*/id",
@@ -127,12 +140,23 @@ GIVEN_BACK = (
         "Kafka begins at the epoch that it knows, and forgets larger ones",
     ),
     Reason(
+        r"group/.*",
+        lambda it: it.theirs == ABSENT,
+        "an old Kafka cannot read what coordinators of later ones wrote",
+        "2.8",
+    ),
+    Reason(
         r"configs/.*",
         lambda it: it.theirs == ABSENT and it.ours == "-1",
         "a topic whose retention nobody knows keeps everything",
     ),
 )
 """Of a Kafka that has the directory again."""
+
+
+def _place(picture: Picture, it: Difference) -> Any:
+    _, topic, partition, *_ = it.path.split("/")
+    return picture[f"partition/{topic}/{partition}/error"]
 
 
 def _state(path: str, picture: Picture) -> str:
@@ -167,6 +191,12 @@ def _is_empty(it: Difference) -> bool:
 
 def _is_none(value: Any) -> bool:
     return value in (-1, (0, -1, -1))
+
+
+def _is_below_start(it: Difference) -> bool:
+    place = it.path.partition(", ")[0]
+    start = it.their_picture[f"{place.rpartition('/')[0]}/earliest"][1]
+    return bool(it.their_picture[place][1] < start)
 
 
 def _first_after(it: Difference) -> Any:

@@ -5,7 +5,9 @@ Everything follows from a seed but the clock, ids and where batches end.
 
 from __future__ import annotations
 
+import contextlib
 import random
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +16,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from tests.adopt.kafkas import Node
+from tests.adopt.reading import WHILE_COPIED
 from tests.support.until import patience, until
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -32,11 +35,14 @@ class Plan(NamedTuple):
     Attributes:
         lives: starts of the broker.
         ends_clean: the last life ends by SIGTERM, with a transaction open.
+        copied_live: the directory is a copy that was made, file by file, while records and topics
+            came. Kafka is given the same copy.
     """
 
     release: str
     lives: int
     ends_clean: bool = False
+    copied_live: bool = False
 
 
 PLANS: Mapping[str, Plan] = {
@@ -45,6 +51,7 @@ PLANS: Mapping[str, Plan] = {
     "killed-3.9": Plan("3.9", 4),
     "zookeeper-3.9": Plan("3.9-zookeeper", 3),
     "zookeeper-2.8": Plan("2.8", 3),
+    "copied-live": Plan("4.3", 2, copied_live=True),
     "short": Plan("4.3", 2),
 }
 
@@ -90,6 +97,8 @@ class History:
                 self.node.start()
                 self._live(life)
                 is_last = life == self.plan.lives - 1
+                if is_last and self.plan.copied_live:
+                    copy = self._copied_live()
                 if is_last and self.plan.ends_clean:
                     self.node.stop()
                 else:
@@ -98,7 +107,29 @@ class History:
         finally:
             self._lasting = None
             self.node.end()
-        return self.node
+        return copy if self.plan.copied_live else self.node
+
+    def _copied_live(self) -> Node:
+        """A copy beside the directory, of which no two files are of the same moment."""
+        producer = self._producer({"enable.idempotence": True})
+        admin = AdminClient(self._client())
+        moments = iter(range(10**6))
+
+        def copied(source: str, target: str) -> None:
+            moment = next(moments)
+            producer.produce("plain", b"while copied %d" % moment, partition=moment % 3)
+            producer.produce("compacted", b"while copied %d" % moment, b"key-%d" % (moment % KEYS))
+            producer.poll(0)
+            if moment % 40 == 0:
+                self._create(admin, {f"{WHILE_COPIED}{moment}": (2, {})})
+            with contextlib.suppress(FileNotFoundError):  # rolled, or deleted
+                shutil.copy2(source, target)
+
+        target = self.node.directory.with_name("copied-live")
+        shutil.copytree(self.node.directory, target, copy_function=copied)
+        (target / "data" / ".lock").unlink(missing_ok=True)
+        assert producer.flush(patience()) == 0
+        return Node(self.plan.release, target)
 
     # -- a life --------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ EARLIEST, LATEST, LARGEST = -2, -1, -3
 LOOKED_UP = 1_700_000_500_000  # a time among those of the records
 TOPIC_CONFIG, BROKER_CONFIG, CLUSTER_CONFIG = 1, 2, 3  # sources of a setting that somebody set
 TOPIC, BROKER = 2, 4
+WHILE_COPIED = "while-copied-"  # topics that were made while the directory was copied
 INTERNAL = "__"  # a broker writes into these topics as it starts
 LOADING = {14, 15, 16}
 AT_REST = ("Empty", "CompleteAbort", "CompleteCommit", "Dead")
@@ -56,7 +57,7 @@ def picture(bootstrap: str) -> Picture:
 
 def _look(asker: _Asker, bootstrap: str) -> Iterator[tuple[str, Any]]:
     topics = _metadata(asker)
-    places = [(t.name, p.partition_index) for t in topics for p in t.partitions]
+    places = [(t.name, p.partition_index) for t in topics for p in t.partitions if _is_led(p)]
     readable = [place for place in places if not place[0].startswith(INTERNAL)]
     until(lambda: not _codes(asker, readable) & BECOMING_LEADER, "its partitions are led")
     for topic in topics:
@@ -86,10 +87,15 @@ def _metadata(asker: _Asker) -> Any:
 
     def found() -> Any:
         answer = asker(ApiKey.METADATA, request)
-        ready = all(p.leader_id >= 0 for t in answer.topics for p in t.partitions)
+        lost = {t.name for t in answer.topics for p in t.partitions if not _is_led(p)}
+        ready = all(name.startswith(WHILE_COPIED) for name in lost)
         return answer.topics if answer.topics and ready else None
 
     return until(found, "every partition has a leader")
+
+
+def _is_led(part: Any) -> bool:
+    return bool(part.leader_id >= 0)
 
 
 def _configs(asker: _Asker, topics: list[str]) -> Iterator[tuple[str, Any]]:
@@ -300,6 +306,16 @@ def ongoing(bootstrap: str) -> list[str]:
         return ["loading"] if is_loading else [t for t, s in states.items() if s not in AT_REST]
     finally:
         asker.client.close()
+
+
+def in_sync(bootstrap: str) -> int:
+    """The smallest number of replicas in sync that a partition has."""
+    asker = _Asker(bootstrap)
+    try:
+        topics = _metadata(asker)
+    finally:
+        asker.client.close()
+    return min(len(part.isr_nodes) for topic in topics for part in topic.partitions)
 
 
 def _transactions(asker: _Asker, places: list[tuple[str, int]]) -> Iterator[tuple[str, Any]]:

@@ -24,7 +24,7 @@ from tests.support.protocol_reference import Place, ReferenceDecoder, Refused
 from tests.support.protocol_values import EVERY_VERSION, draw
 
 LENGTHS = ("length", "count", "tags", "tag", "tag size")
-FIXED = {"bool": 1, "mark": 1, "i8": 1, "i16": 2, "u16": 2, "i32": 4, "i64": 8, "f64": 8}
+FIXED = {"bool": 1, "mark": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "f64": 8}
 UNKNOWN_TAGS = (  # two tagged fields each
     b"\x62\0\x63\1\0",
     b"\x62\0\x62\1\0",  # one tag twice

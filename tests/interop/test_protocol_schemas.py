@@ -29,7 +29,6 @@ TYPES = {
     "bool": "bool",
     "int8": "i8",
     "int16": "i16",
-    "uint16": "u16",
     "int32": "i32",
     "int64": "i64",
     "float64": "f64",

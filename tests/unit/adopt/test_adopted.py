@@ -12,14 +12,20 @@ from checkpoints import clean_shutdown
 from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
 from checkpoints.meta_properties import MetaProperties, MetaPropertiesFile
 from checkpoints.types import TopicPartition
+from logstore.common.clock import SystemClock
 from logstore.common.errors import ConfigError, LogDirLockedError
+from logstore.format.batch import BatchFields, encode_batch
+from logstore.manager import LogManager
 from logstore.storage.memory import MemoryStorage
+from logstore.storage.overlay import OverlayStorage
 from logstore.testing import FaultyStorage, SimulatedCrash
 from replication import ServedCluster, serve
-from replication.adopt import Remark, has_tree
+from replication.adopt import AdoptedCluster, Remark, has_tree, look, write_tree
 from replication.adopt.home import ADOPTED
 from replication.common.error_codes import ErrorCode
 from replication.common.internal_topics import GROUP_METADATA
+from replication.coordination import nodes
+from replication.coordination.journal import read_tree
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 from replication.server.adopted import ClusterFiles, read_only_config, settle_place
@@ -159,8 +165,8 @@ def test_an_adopted_cluster_goes_on(storage: MemoryStorage) -> None:
     """Its epochs begin above those of the old one (R-186)."""
     marker = f"{OLD}/broker-0/{CLEAN_SHUTDOWN}"
     clean_shutdown.write(marker, 7000, storage)
-    for life, options in enumerate(({"adopt": f"{OLD}/broker-0"}, {"adopt": OLD}, {})):
-        with serve(NEW, storage=storage, **options) as kafka, connect(kafka) as client:
+    for life, adopt in enumerate((f"{OLD}/broker-0", OLD, ())):
+        with serve(NEW, storage=storage, adopt=adopt) as kafka, connect(kafka) as client:
             assert (kafka.adoption is None) is (life > 0)
             assert kafka.broker(0).broker_epoch > 7000
             assert committed(client) == 1 + life
@@ -196,6 +202,7 @@ def test_transactions_go_on(storage: MemoryStorage) -> None:
         until(lambda: log.last_stable_offset == log.log_end_offset, "the transaction has ended")
 
 
+@pytest.mark.slow
 def test_only_a_later_epoch_leads_and_the_others_follow() -> None:
     """Of three copies the first is old; then another broker led."""
     storage = MemoryStorage()
@@ -217,6 +224,7 @@ def test_only_a_later_epoch_leads_and_the_others_follow() -> None:
         assert values(kafka) == [b"a", b"b"]
 
 
+@pytest.mark.slow
 def test_one_of_three_brokers_serves_its_part() -> None:
     storage = MemoryStorage()
     with serve(OLD, storage=storage, brokers=3) as kafka:
@@ -247,8 +255,8 @@ def test_two_log_directories_of_one_broker() -> None:
     storage = MemoryStorage()
     filled(storage, log_dirs_per_broker=2)
     paths = [f"{OLD}/broker-0/logs-{number}" for number in (0, 1)]
-    for options in ({"adopt": paths}, {}):
-        with serve(NEW, storage=storage, **options) as kafka, connect(kafka) as client:
+    for adopt in (paths, []):
+        with serve(NEW, storage=storage, adopt=adopt) as kafka, connect(kafka) as client:
             assert values(kafka) == [b"a", b"b"]
             assert committed(client) == 1
             assert kafka.log_dirs(0) == paths
@@ -272,6 +280,7 @@ def test_folders_without_an_owner(storage: MemoryStorage) -> None:
     assert meta.node_id == 7
 
 
+@pytest.mark.slow
 def test_an_adoption_survives_a_kill_anywhere() -> None:
     """Until the journal has its name nothing has happened, and it can be tried again (R-186)."""
     storage = FaultyStorage()
@@ -327,9 +336,19 @@ def test_what_cannot_be_adopted_is_refused(storage: MemoryStorage) -> None:
     assert "is not empty" in refused(storage, own, home="/full")
     told = refused(storage, own, config={"node.id": 3})
     assert "node.id = 3, but the directories are those of 0" in told
+    for option in ("storages", "coordinator"):
+        assert f"{option} does not go with" in refused(storage, own, **{option: "x"})
     assert "2 brokers, but 1 are adopted" in refused(storage, own, brokers=2)
     with pytest.raises(ConfigError, match="need directories to adopt"):
         serve(read_only=True, storage=storage)
+
+
+def test_a_log_directory_is_no_place_for_a_cluster(storage: MemoryStorage) -> None:
+    """A Kafka would not load it any more, with a directory of ours in it."""
+    before = contents(storage, "/")
+    with pytest.raises(ConfigError, match="serve it with --adopt /old/broker-0"):
+        serve(f"{OLD}/broker-0", storage=storage)
+    assert contents(storage, "/") == before
 
 
 def copied(storage: MemoryStorage, source: str, target: str) -> None:
@@ -376,7 +395,7 @@ def test_a_running_broker_is_refused(tmp_path: Path) -> None:
         kafka.create_topic(TP.topic, 1)
         for options in ({"read_only": True}, {"directory": tmp_path / "new"}):
             with pytest.raises(LogDirLockedError):
-                serve(adopt=tmp_path / "old" / "broker-0", **options)  # type: ignore[arg-type]
+                serve(adopt=tmp_path / "old" / "broker-0", **options)
     assert not (tmp_path / "new").exists()
 
 
@@ -385,3 +404,41 @@ def test_metadata_that_cannot_be_read_is_refused(storage: MemoryStorage) -> None
     told = refused(storage, f"{OLD}/broker-0")
     assert "the metadata of the cluster cannot be read" in told
     assert "move __cluster_metadata-0 elsewhere" in told
+
+
+# -- what is found, and what is written ------------------------------------------------------------
+
+
+def found(storage: MemoryStorage, *paths: str) -> AdoptedCluster:
+    return look(paths, OverlayStorage(storage), now_ms=SystemClock().wall_ms())
+
+
+def test_a_producer_of_long_ago_is_remembered() -> None:
+    """Its id expired, and is still not given to another one (R-186)."""
+    storage = MemoryStorage()
+    with LogManager(["/d"], storage=storage, background=False) as manager:
+        (log,) = manager.create_topic(TP.topic, 1)
+        old_ms = SystemClock().wall_ms() - YEAR_MS
+        fields = BatchFields(base_offset=0, producer_id=5000, producer_epoch=0, base_sequence=0)
+        log.append_as_leader(encode_batch([(b"k", b"v", old_ms)], **fields), 0)
+    adopted = found(storage, "/d")
+    assert adopted.producer_id == 5000
+    write_tree(storage, "/tree", adopted)
+    node = read_tree(storage, "/tree").get(nodes.RESERVED_PRODUCER_IDS)
+    assert node is not None
+    assert nodes.decode_reserved_producer_ids(node.data) == 5000
+
+
+def test_keys_in_the_places_of_earlier_versions_stay_there() -> None:
+    """W-100"""
+    storage = MemoryStorage()
+    filled(storage, config={"offsets.topic.num.partitions": 7})
+    adopted = found(storage, f"{OLD}/broker-0")
+    write_tree(storage, "/tree", adopted._replace(masked=frozenset({GROUP_METADATA})))
+    tree = read_tree(storage, "/tree")
+    identity, masked = tree.get(nodes.CLUSTER_ID), tree.get(nodes.MASKED_TOPICS)
+    assert identity is not None
+    assert masked is not None
+    assert not nodes.has_kafkas_placement(identity.data)
+    ids = nodes.decode_masked_topics(masked.data)
+    assert ids == [adopted.topics[GROUP_METADATA].topic_id]

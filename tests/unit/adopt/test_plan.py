@@ -12,7 +12,6 @@ from checkpoints.topic_properties import TopicProperties
 from checkpoints.types import TopicPartition
 from replication.adopt import (
     AdoptedCluster,
-    BrokerImage,
     ClusterImage,
     PartitionImage,
     TopicImage,
@@ -54,9 +53,7 @@ def image(
     defaults: dict[str, Any] = {
         "topics": {"t": TopicImage("t", ONE, known)},
         "configs": {(2, "t"): dict(config)},
-        "brokers": {},
         "next_producer_id": 0,
-        "features": {},
         "left_out": {},
         "certain_end": 9,
         "end_offset": 9,
@@ -245,7 +242,7 @@ def test_what_all_brokers_were_told_for_topics_becomes_theirs() -> None:
     told = {"log.retention.ms": "9000", "min.insync.replicas": "1", "log.cleaner.threads": "4"}
     known = image({0: ((0,), (0,), 1)})
     configs = {(4, ""): told, (4, "0"): {"log.segment.bytes": "99"}}
-    known = known._replace(configs=configs, brokers={0: BrokerImage(0, None, ())})
+    known = known._replace(configs=configs)
     found = planned({0: broker({T0: log()})}, known)
     assert found.topics["t"].config == {"retention.ms": "9000"}
     (note,) = (each for each in found.report.notes if each.kind.startswith("not carried"))
@@ -354,4 +351,5 @@ def test_what_is_not_carried_is_counted() -> None:
     assert "not carried: share groups: 2 are not served (r, s)" in report.lines()
     notes = report.to_json()["notes"]
     assert isinstance(notes, list)
-    assert {"kind": "not carried: ACLs", "text": "", "count": 3, "names": []} in notes
+    assert report.to_json()["transactionalIds"] == 0
+    assert {"kind": "not carried: ACLs", "text": "", "count": 3, "names": ()} in notes
