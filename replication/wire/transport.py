@@ -41,6 +41,7 @@ logger = get_logger(__name__)
 SETUP_TIMEOUT_MS = 10_000  # Kafka's socket.connection.setup.timeout.ms
 IDLE_MS = 540_000  # Kafka's connections.max.idle.ms of clients, a minute below that of brokers
 RECONNECT = Backoff(50, 1000)  # Kafka's reconnect.backoff.ms, reconnect.backoff.max.ms
+WARN_FAILURES = 2  # in a row: the first one is its caller's to tell
 MAX_RESPONSE_BYTES = 100 << 20
 MAX_FETCH_LANES = 16  # to one broker; further fetches queue behind these
 FIRST_BOOTSTRAP_ID = -1000  # downwards: stands for an address whose broker id is not known
@@ -129,7 +130,10 @@ class TcpTransport:
         on_reply: OnReply,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
     ) -> None:
-        call = OpenCall(request, TRANSLATIONS[type(request)], on_reply, self._now_ms() + timeout_ms)
+        translation = TRANSLATIONS.get(type(request))
+        if translation is None:
+            raise TypeError(f"a client does not send {type(request).__name__}")
+        call = OpenCall(request, translation, on_reply, self._now_ms() + timeout_ms)
         self._post(partial(self._send, broker_id, call))
 
     def brokers(self) -> list[int]:
@@ -442,7 +446,8 @@ class TcpTransport:
             pause_ms = RECONNECT.delay_ms(node.failures, self._random)
             node.retry_at_ms = self._now_ms() + max(1, int(pause_ms))
             node.reason = _described(node, error)
-            logger.debug("%s", node.reason)
+            if node.failures == WARN_FAILURES:
+                logger.warning("%s; it is tried again", node.reason)
         for call in calls:
             _answer(call, None)
 

@@ -20,6 +20,7 @@ from logstore.testing import ManualClock
 from replication import Consumer, Producer, connect
 from replication.common.errors import BrokerUnavailableError, SaslAuthenticationError
 from replication.common.messages import (
+    DeleteRecordsRequest,
     FetchPartition,
     FetchRequest,
     InitProducerIdRequest,
@@ -209,9 +210,24 @@ def test_nobody_is_there() -> None:
             assert no_name.startswith("a..b:9: the name cannot be found")
 
 
+def test_what_clients_do_not_send() -> None:
+    with asking(("127.0.0.1", 1)) as asker, pytest.raises(TypeError, match="DeleteRecordsRequest"):
+        asker.begin(DeleteRecordsRequest((), 0))
+
+
 def test_unknown_brokers_are_not_asked() -> None:
     with asking(("127.0.0.1", 1)) as asker:
         assert asker.ask(broker_id=77) is None
+
+
+def test_a_broker_that_stays_away_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """So a command that waits for a leader says why: brokers may name themselves wrongly."""
+    clock = ManualClock()
+    with asking(("127.0.0.1", 1), clock=clock) as asker:
+        for _ in range(4):
+            assert asker.ask() is None
+            clock.advance(2000)
+    assert caplog.messages == ["127.0.0.1:1: Connection refused; it is tried again"]
 
 
 def test_a_broker_that_fails_is_left_alone_for_a_while() -> None:
