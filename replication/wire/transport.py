@@ -146,10 +146,6 @@ class TcpTransport:
             return reachable
         return [*reachable, *(node.id for node in self._bootstrap)]
 
-    def address_of(self, broker_id: int) -> str:
-        node = self._nodes.get(broker_id)
-        return f"broker {broker_id}" if node is None else node.address
-
     def failures(self) -> list[LogstoreError]:
         """Why brokers cannot be reached now."""
         return [node.reason for node in [*self._nodes.values()] if node.reason is not None]
@@ -205,7 +201,10 @@ class TcpTransport:
             elif (channel := self._channels.get(descriptor)) is not None:
                 self._guarded(channel, partial(self._io, channel, event))
         while self._inbox:
-            self._inbox.popleft()()
+            try:
+                self._inbox.popleft()()
+            except Exception:  # an error of ours, which must not end the thread
+                logger.exception("a task of a client failed")
         if self._due_ms is not None and self._due_ms <= self._now_ms():
             self._expire()
 
@@ -226,7 +225,7 @@ class TcpTransport:
     def _expire(self) -> None:
         """Give up what took too long, and close what nobody uses."""
         now_ms, self._due_ms = self._now_ms(), None
-        for channel in [*self._channels.values(), *self._opening]:
+        for channel in {*self._channels.values(), *self._opening}:
             lane = channel.lane
             deadlines = [call.deadline_ms for call in lane.open_calls()]
             is_ready = lane.state is LaneState.READY
@@ -250,6 +249,9 @@ class TcpTransport:
             _answer(call, None)
             return
         channel = self._channel_for(node, isinstance(call.request, FetchRequest), now_ms)
+        if channel.lane.state is LaneState.CLOSED:
+            _answer(call, None)
+            return
         self._due(call.deadline_ms)
         channel.used_ms = now_ms
         try:
@@ -277,7 +279,7 @@ class TcpTransport:
         node.lanes.append(channel)
         self._opening.add(channel)
         self._due(channel.setup_by_ms)
-        self._look_up(channel)
+        self._guarded(channel, partial(self._look_up, channel))
         return channel
 
     def _look_up(self, channel: _Channel) -> None:
@@ -453,14 +455,12 @@ class TcpTransport:
 
     def _learn(self, found: MetadataResponse) -> None:
         """Take the addresses of brokers. Connections to earlier ones end when they are idle."""
-        if not found.brokers:
-            return
-        for registration, _ in found.brokers:
-            node = self._nodes.get(registration.broker_id)
-            address = registration.host, registration.port
+        live = [each.registration for each in found.brokers if each.registration.broker_id >= 0]
+        for broker in live:
+            node, address = self._nodes.get(broker.broker_id), (broker.host, broker.port)
             if node is None or (node.host, node.port) != address:
-                self._nodes[registration.broker_id] = _Node(registration.broker_id, *address)
-        self._known = [registration.broker_id for registration, _ in found.brokers]
+                self._nodes[broker.broker_id] = _Node(broker.broker_id, *address)
+        self._known = [broker.broker_id for broker in live] or self._known
 
 
 def _nothing() -> None:

@@ -121,7 +121,6 @@ def test_each_request_in_the_latest_version_of_both() -> None:
         answer = asker.ask()
         assert isinstance(answer, MetadataResponse)
         assert asker.transport.brokers() == [1]
-        assert asker.transport.address_of(1) == "h:1"
     assert seen == [(9, "me", None)]
 
 
@@ -213,6 +212,22 @@ def test_nobody_is_there() -> None:
 def test_what_clients_do_not_send() -> None:
     with asking(("127.0.0.1", 1)) as asker, pytest.raises(TypeError, match="DeleteRecordsRequest"):
         asker.begin(DeleteRecordsRequest((), 0))
+
+
+def test_no_thread_is_left_to_look_a_name_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails on the way to a broker is an answer, and does not end the client."""
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with (
+        scripted(answering(described((1, "h", 1)))) as address,
+        asking(("some.host.invalid", 9), address) as asker,
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", start)
+            assert asker.ask() is None
+        assert asker.ask(broker_id=BOOTSTRAP - 1) is not None
 
 
 def test_unknown_brokers_are_not_asked() -> None:
