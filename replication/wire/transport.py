@@ -30,7 +30,8 @@ from replication.common.errors import SaslAuthenticationError
 from replication.common.messages import FetchRequest, MetadataResponse, Request, Response
 from replication.common.retrying import Backoff
 from replication.common.transport import DEFAULT_TIMEOUT_MS, OnReply
-from replication.network import TlsTransportLayer, framing, wakeup
+from replication.network import framing, wakeup
+from replication.network.security.tls import TlsTransportLayer
 from replication.network.transport_layer import PlaintextTransportLayer, TransportLayer
 from replication.security.login import LoginSteps
 from replication.wire.calls import TRANSLATIONS
