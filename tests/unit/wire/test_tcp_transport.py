@@ -18,7 +18,11 @@ from checkpoints.types import TopicPartition
 from logstore.common.errors import ConfigError, ForkedError
 from logstore.testing import ManualClock
 from replication import Consumer, Producer, connect
-from replication.common.errors import BrokerUnavailableError, SaslAuthenticationError
+from replication.common.errors import (
+    BrokerUnavailableError,
+    ReplicationError,
+    SaslAuthenticationError,
+)
 from replication.common.messages import (
     DeleteRecordsRequest,
     FetchPartition,
@@ -427,6 +431,22 @@ def test_a_callback_that_fails_harms_no_other() -> None:
 
 
 # -- connect ----------------------------------------------------------------------------------
+
+
+def test_a_topic_that_is_not_for_this_client() -> None:
+    """It is there: to say that it is not would send its owner the wrong way."""
+    kind = METADATA.MetadataResponseBroker
+    topics = (METADATA.MetadataResponseTopic(29, "secret"),)
+
+    def script(peer: Peer, number: int) -> None:
+        host, port = peer.socket.getsockname()
+        answering(METADATA(brokers=(kind(1, host, port),), topics=topics))(peer, number)
+
+    with scripted(script) as (host, port), connect(f"{host}:{port}") as client:
+        with pytest.raises(ReplicationError, match="TOPIC_AUTHORIZATION_FAILED: secret"):
+            client.partitions("secret")
+        with pytest.raises(ReplicationError, match="TOPIC_AUTHORIZATION_FAILED: secret"):
+            Producer(client).send("secret", b"value")
 
 
 def test_the_first_address_that_answers() -> None:
