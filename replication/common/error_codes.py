@@ -40,6 +40,8 @@ class ErrorCode(IntEnum):
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27
     INVALID_COMMIT_OFFSET_SIZE = 28
+    TOPIC_AUTHORIZATION_FAILED = 29  # of brokers with access lists, as the next one
+    GROUP_AUTHORIZATION_FAILED = 30
     CLUSTER_AUTHORIZATION_FAILED = 31
     INVALID_TIMESTAMP = 32
     UNSUPPORTED_SASL_MECHANISM = 33
@@ -113,14 +115,10 @@ class ErrorCode(IntEnum):
     INVALID_REGULAR_EXPRESSION = 128
 
 
-_OF_OTHERS = {29: "TOPIC_AUTHORIZATION_FAILED", 30: "GROUP_AUTHORIZATION_FAILED"}
-"""What brokers with access lists answer, as ours never do."""
-
-
 def error_name(code: int) -> str:
     """Kafka's name of a code on the wire; the number of one that is not known here."""
     known = ErrorCode._value2member_map_.get(code)
-    return known.name if known is not None else _OF_OTHERS.get(code, str(code))
+    return known.name if known is not None else str(code)
 
 
 FRONT_DOOR_CODES = (
@@ -135,6 +133,8 @@ FRONT_DOOR_CODES = (
     ErrorCode.INVALID_SESSION_TIMEOUT,
     ErrorCode.REBALANCE_IN_PROGRESS,
     ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     ErrorCode.UNSUPPORTED_SASL_MECHANISM,
     ErrorCode.ILLEGAL_SASL_STATE,

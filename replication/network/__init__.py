@@ -29,7 +29,6 @@ from replication.network.requests import (
     Respond,
     Send,
 )
-from replication.network.security.tls import TlsTransportLayer
 from replication.network.server import NetworkServer
 from replication.security.credentials import Credentials, UserCredentials
 
@@ -50,7 +49,6 @@ __all__ = [
     "Respond",
     "SecurityProtocol",
     "Send",
-    "TlsTransportLayer",
     "UserCredentials",
     "check_ports",
     "framing",
@@ -59,6 +57,7 @@ __all__ = [
     "parse_listeners",
     "parse_protocol_map",
     "requests",
+    "security",
     "transport_layer",
     "wakeup",
     "with_inter_broker",

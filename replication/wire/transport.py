@@ -30,7 +30,8 @@ from replication.common.errors import SaslAuthenticationError
 from replication.common.messages import FetchRequest, MetadataResponse, Request, Response
 from replication.common.retrying import Backoff
 from replication.common.transport import DEFAULT_TIMEOUT_MS, OnReply
-from replication.network import TlsTransportLayer, framing, wakeup
+from replication.network import framing, wakeup
+from replication.network.security.tls import TlsTransportLayer
 from replication.network.transport_layer import PlaintextTransportLayer, TransportLayer
 from replication.security.login import LoginSteps
 from replication.wire.calls import TRANSLATIONS
@@ -41,6 +42,7 @@ logger = get_logger(__name__)
 SETUP_TIMEOUT_MS = 10_000  # Kafka's socket.connection.setup.timeout.ms
 IDLE_MS = 540_000  # Kafka's connections.max.idle.ms of clients, a minute below that of brokers
 RECONNECT = Backoff(50, 1000)  # Kafka's reconnect.backoff.ms, reconnect.backoff.max.ms
+WARN_FAILURES = 2  # in a row: the first one is its caller's to tell
 MAX_RESPONSE_BYTES = 100 << 20
 MAX_FETCH_LANES = 16  # to one broker; further fetches queue behind these
 FIRST_BOOTSTRAP_ID = -1000  # downwards: stands for an address whose broker id is not known
@@ -129,7 +131,10 @@ class TcpTransport:
         on_reply: OnReply,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
     ) -> None:
-        call = OpenCall(request, TRANSLATIONS[type(request)], on_reply, self._now_ms() + timeout_ms)
+        translation = TRANSLATIONS.get(type(request))
+        if translation is None:
+            raise TypeError(f"a client does not send {type(request).__name__}")
+        call = OpenCall(request, translation, on_reply, self._now_ms() + timeout_ms)
         self._post(partial(self._send, broker_id, call))
 
     def brokers(self) -> list[int]:
@@ -141,10 +146,6 @@ class TcpTransport:
         if any(not node.failures for node in nodes):
             return reachable
         return [*reachable, *(node.id for node in self._bootstrap)]
-
-    def address_of(self, broker_id: int) -> str:
-        node = self._nodes.get(broker_id)
-        return f"broker {broker_id}" if node is None else node.address
 
     def failures(self) -> list[LogstoreError]:
         """Why brokers cannot be reached now."""
@@ -201,7 +202,10 @@ class TcpTransport:
             elif (channel := self._channels.get(descriptor)) is not None:
                 self._guarded(channel, partial(self._io, channel, event))
         while self._inbox:
-            self._inbox.popleft()()
+            try:
+                self._inbox.popleft()()
+            except Exception:  # an error of ours, which must not end the thread
+                logger.exception("a task of a client failed")
         if self._due_ms is not None and self._due_ms <= self._now_ms():
             self._expire()
 
@@ -222,7 +226,7 @@ class TcpTransport:
     def _expire(self) -> None:
         """Give up what took too long, and close what nobody uses."""
         now_ms, self._due_ms = self._now_ms(), None
-        for channel in [*self._channels.values(), *self._opening]:
+        for channel in {*self._channels.values(), *self._opening}:
             lane = channel.lane
             deadlines = [call.deadline_ms for call in lane.open_calls()]
             is_ready = lane.state is LaneState.READY
@@ -246,6 +250,9 @@ class TcpTransport:
             _answer(call, None)
             return
         channel = self._channel_for(node, isinstance(call.request, FetchRequest), now_ms)
+        if channel.lane.state is LaneState.CLOSED:
+            _answer(call, None)
+            return
         self._due(call.deadline_ms)
         channel.used_ms = now_ms
         try:
@@ -273,7 +280,7 @@ class TcpTransport:
         node.lanes.append(channel)
         self._opening.add(channel)
         self._due(channel.setup_by_ms)
-        self._look_up(channel)
+        self._guarded(channel, partial(self._look_up, channel))
         return channel
 
     def _look_up(self, channel: _Channel) -> None:
@@ -442,20 +449,19 @@ class TcpTransport:
             pause_ms = RECONNECT.delay_ms(node.failures, self._random)
             node.retry_at_ms = self._now_ms() + max(1, int(pause_ms))
             node.reason = _described(node, error)
-            logger.debug("%s", node.reason)
+            if node.failures == WARN_FAILURES:
+                logger.warning("%s; it is tried again", node.reason)
         for call in calls:
             _answer(call, None)
 
     def _learn(self, found: MetadataResponse) -> None:
         """Take the addresses of brokers. Connections to earlier ones end when they are idle."""
-        if not found.brokers:
-            return
-        for registration, _ in found.brokers:
-            node = self._nodes.get(registration.broker_id)
-            address = registration.host, registration.port
+        live = [each.registration for each in found.brokers if each.registration.broker_id >= 0]
+        for broker in live:
+            node, address = self._nodes.get(broker.broker_id), (broker.host, broker.port)
             if node is None or (node.host, node.port) != address:
-                self._nodes[registration.broker_id] = _Node(registration.broker_id, *address)
-        self._known = [registration.broker_id for registration, _ in found.brokers]
+                self._nodes[broker.broker_id] = _Node(broker.broker_id, *address)
+        self._known = [broker.broker_id for broker in live] or self._known
 
 
 def _nothing() -> None:

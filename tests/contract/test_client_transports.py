@@ -15,11 +15,14 @@ from checkpoints.types import TopicPartition
 from logstore.common.errors import OffsetOutOfRangeError
 from logstore.format.codecs.compression import Compression
 from replication import Client, Consumer, Producer, ServedCluster, connect
+from replication.common.error_codes import ErrorCode
 from replication.common.errors import TopicMadeAnewError, UnknownPartitionError
 from replication.protocol import ApiKey, VersionRange
 from replication.wire import lane
+from tests.support.served import connect as wire_client
 from tests.support.served import new_name, served
 from tests.support.until import patience, until
+from tests.support.wire_producer import WireProducer
 
 CLIENTS = ("local", "tcp", "tcp-2.1")
 KAFKA_2_1 = {
@@ -128,6 +131,34 @@ def test_out_of_range_names_the_range(client: Client, tps: list[TopicPartition])
     with pytest.raises(OffsetOutOfRangeError) as caught:
         consumer.poll(0)
     assert (caught.value.offset, caught.value.start, caught.value.end) == (9, 0, 4)
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_transactions_are_read_whole_or_not_at_all(kind: str) -> None:
+    """Over the wire an aborted transaction is named by its beginning alone."""
+    with (
+        served(1) as kafka,  # leader and coordinator
+        client_of(kind, kafka) as client,
+        wire_client(kafka) as connected,
+    ):
+        (tp,) = kafka.create_topic("orders")
+        kafka.wait_for_leader(tp)
+        writer = WireProducer(kafka, connected)
+        for committed in (True, False, True):
+            assert writer.init() == ErrorCode.NONE
+            assert writer.add(tp) == [ErrorCode.NONE]
+            for sequence in range(2):
+                assert writer.send(tp, sequence) == ErrorCode.NONE
+            assert writer.end(committed) == ErrorCode.NONE
+        kafka.wait_until(lambda: client_end(client, tp) == 9, "three markers")
+        read = Consumer(client, [tp], isolation="read_committed").read_to_end(patience())
+        assert [record.offset for _, record in read] == [0, 1, 6, 7]
+        every = Consumer(client, [tp]).read_to_end(patience())
+        assert [record.offset for _, record in every] == [0, 1, 3, 4, 6, 7]
+
+
+def client_end(client: Client, tp: TopicPartition) -> int:
+    return Consumer(client, [tp], isolation="read_committed").offset_for(tp, -1)
 
 
 def test_no_topic(client: Client) -> None:

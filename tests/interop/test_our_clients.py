@@ -102,12 +102,9 @@ def test_questions(client: Client) -> None:
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-def test_without_idempotence(client: Client, acks: int) -> None:
+def test_without_idempotence(broker: KafkaBroker, acks: int) -> None:
     topic = f"acks-{acks}"
-    with connect(
-        client.transport.address_of(client.metadata.brokers()[0]),  # type: ignore[attr-defined]
-        {"allow.auto.create.topics": "true"},
-    ) as creating:
+    with connect(broker.bootstrap, {"allow.auto.create.topics": "true"}) as creating:
         tp, *_ = creating.retry(lambda: creating.partitions(topic), patience())
         producer = Producer(creating, acks=acks)
         until(lambda: not isinstance(creating.metadata.leader(tp), Exception) or creating.refresh())

@@ -599,6 +599,8 @@ NEVER: dict[E, str] = {
     E.UNSUPPORTED_FOR_MESSAGE_FORMAT: "batches older than format 2 are refused at the door",
     E.DUPLICATE_SEQUENCE_NUMBER: "a repeated batch is answered with its first offset",
     E.UNKNOWN_PRODUCER_ID: "of brokers before 2.5",
+    E.TOPIC_AUTHORIZATION_FAILED: "there are no access lists",
+    E.GROUP_AUTHORIZATION_FAILED: "there are no access lists",
     E.LOG_DIR_NOT_FOUND: "replicas are not moved between directories",
     E.THROTTLING_QUOTA_EXCEEDED: "there are no quotas of changes",
     E.INCONSISTENT_CLUSTER_ID: "of the quorum of KRaft",

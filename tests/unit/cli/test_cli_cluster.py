@@ -11,6 +11,8 @@ import pytest
 
 from logstore.pytest_plugin import logstore_kafka, make_logstore_kafka
 from replication import ServedCluster
+from replication.admin import Answered
+from replication.admin.groups import GroupStatus
 from tests.support.cases import for_each
 from tests.support.commands import logstore, logstore_json
 from tests.support.until import until
@@ -207,3 +209,18 @@ def test_a_large_file_is_no_properties(tmp_path: Path) -> None:
     file.write_bytes(b"#" * ((1 << 20) + 1))
     told = logstore("status", "--config", str(file), code=2)
     assert told.stderr.startswith(f"error: {file}: above")
+
+
+def test_the_offsets_of_a_group_with_members_are_theirs(
+    logstore_kafka: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logstore_kafka.create_topic("orders")
+    stable = Answered(0, value=GroupStatus("billing", "Stable", "consumer", 0, ()))
+    monkeypatch.setattr(
+        "replication.cli.groups.describe_groups", lambda admin, names: dict.fromkeys(names, stable)
+    )
+    words = ("groups", "reset-offsets", "billing", "--topic", "orders", "--to-latest")
+    told = logstore(*words, "--execute", *at(logstore_kafka), code=1)
+    assert told.stderr.startswith("error: billing is Stable")
+    monkeypatch.undo()
+    assert logstore_json("groups", "list", *at(logstore_kafka)) == []

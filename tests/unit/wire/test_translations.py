@@ -330,7 +330,7 @@ def test_metadata() -> None:
     )
     got = metadata.response_from(MetadataRequest(), message, 12)
     assert got.topic_ids == {"a": ID}
-    assert got.topic_errors == {"secret": ErrorCode.UNKNOWN_SERVER_ERROR}  # not known here
+    assert got.topic_errors == {"secret": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
     ((tp, code, leader, epoch, replicas, isr, offline),) = got.partitions
     assert (tp, code, leader, epoch) == (A1, ErrorCode.NONE, 3, 9)
     assert (replicas, isr, offline) == ((3, 4), (3,), (4,))

@@ -18,8 +18,13 @@ from checkpoints.types import TopicPartition
 from logstore.common.errors import ConfigError, ForkedError
 from logstore.testing import ManualClock
 from replication import Consumer, Producer, connect
-from replication.common.errors import BrokerUnavailableError, SaslAuthenticationError
+from replication.common.errors import (
+    BrokerUnavailableError,
+    ReplicationError,
+    SaslAuthenticationError,
+)
 from replication.common.messages import (
+    DeleteRecordsRequest,
     FetchPartition,
     FetchRequest,
     InitProducerIdRequest,
@@ -120,7 +125,6 @@ def test_each_request_in_the_latest_version_of_both() -> None:
         answer = asker.ask()
         assert isinstance(answer, MetadataResponse)
         assert asker.transport.brokers() == [1]
-        assert asker.transport.address_of(1) == "h:1"
     assert seen == [(9, "me", None)]
 
 
@@ -209,9 +213,40 @@ def test_nobody_is_there() -> None:
             assert no_name.startswith("a..b:9: the name cannot be found")
 
 
+def test_what_clients_do_not_send() -> None:
+    with asking(("127.0.0.1", 1)) as asker, pytest.raises(TypeError, match="DeleteRecordsRequest"):
+        asker.begin(DeleteRecordsRequest((), 0))
+
+
+def test_no_thread_is_left_to_look_a_name_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails on the way to a broker is an answer, and does not end the client."""
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with (
+        scripted(answering(described((1, "h", 1)))) as address,
+        asking(("some.host.invalid", 9), address) as asker,
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", start)
+            assert asker.ask() is None
+        assert asker.ask(broker_id=BOOTSTRAP - 1) is not None
+
+
 def test_unknown_brokers_are_not_asked() -> None:
     with asking(("127.0.0.1", 1)) as asker:
         assert asker.ask(broker_id=77) is None
+
+
+def test_a_broker_that_stays_away_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """So a command that waits for a leader says why: brokers may name themselves wrongly."""
+    clock = ManualClock()
+    with asking(("127.0.0.1", 1), clock=clock) as asker:
+        for _ in range(4):
+            assert asker.ask() is None
+            clock.advance(2000)
+    assert caplog.messages == ["127.0.0.1:1: Connection refused; it is tried again"]
 
 
 def test_a_broker_that_fails_is_left_alone_for_a_while() -> None:
@@ -396,6 +431,22 @@ def test_a_callback_that_fails_harms_no_other() -> None:
 
 
 # -- connect ----------------------------------------------------------------------------------
+
+
+def test_a_topic_that_is_not_for_this_client() -> None:
+    """It is there: to say that it is not would send its owner the wrong way."""
+    kind = METADATA.MetadataResponseBroker
+    topics = (METADATA.MetadataResponseTopic(29, "secret"),)
+
+    def script(peer: Peer, number: int) -> None:
+        host, port = peer.socket.getsockname()
+        answering(METADATA(brokers=(kind(1, host, port),), topics=topics))(peer, number)
+
+    with scripted(script) as (host, port), connect(f"{host}:{port}") as client:
+        with pytest.raises(ReplicationError, match="TOPIC_AUTHORIZATION_FAILED: secret"):
+            client.partitions("secret")
+        with pytest.raises(ReplicationError, match="TOPIC_AUTHORIZATION_FAILED: secret"):
+            Producer(client).send("secret", b"value")
 
 
 def test_the_first_address_that_answers() -> None:
