@@ -17,11 +17,12 @@ import pytest
 from logstore.common.errors import LeadershipEndedError
 from logstore.format.reader import iter_batches
 from logstore.log import ReplicaLog
-from logstore.log.reading.reading import EARLIEST
+from logstore.log.reading.reading import EARLIEST, LATEST
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import NotLeaderOrFollowerError
 from replication.common.messages import (
     CONSUMER,
+    IsolationLevel,
     ListOffsetsPartition,
     ListOffsetsRequest,
     OffsetForLeaderEpochRequest,
@@ -461,3 +462,22 @@ def test_progress_of_an_earlier_leadership_does_not_count() -> None:
     assert known.log_end == -1
     story.host.lead(epoch=8)
     assert story.log.high_watermark == 3
+
+
+def test_the_end_for_a_consumer_is_of_the_present_epoch() -> None:
+    """As of a real Kafka, also where an open transaction of an earlier epoch lowers it (W-55)."""
+    host = Host()
+    partition = host.follow(epoch=4)
+    opened = batch(1, epoch=4, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    partition.append_as_follower(batch(epoch=4), 4)
+    partition.append_as_follower(opened, 4)
+    host.lead(epoch=5)
+    host.replicate(2)
+    found = {
+        isolation: partition.offset_for_timestamp(LATEST, isolation=isolation)
+        for isolation in IsolationLevel
+    }
+    assert found == {
+        IsolationLevel.READ_UNCOMMITTED: (-1, 2, 5),
+        IsolationLevel.READ_COMMITTED: (-1, 1, 5),
+    }
