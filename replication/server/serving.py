@@ -25,6 +25,7 @@ from replication.server.kafka_server import LOCAL, Exposure, FrontDoors
 
 if TYPE_CHECKING:
     from replication.server.http.http_server import HttpServer
+    from replication.server.registry.registry import SchemaRegistry
 
 EMBEDDED: Mapping[str, object] = {
     "group.initial.rebalance.delay.ms": 0,
@@ -50,6 +51,7 @@ class ServedCluster(Cluster):
     Attributes:
         faults: let requests fail, for tests of clients.
         http: health, metrics, state and the live page; None where it was not asked for.
+        registry: the server of the schema registry; None where it was not asked for.
     """
 
     def __init__(
@@ -58,33 +60,49 @@ class ServedCluster(Cluster):
         directory: str | os.PathLike[str] | None,
         doors: FrontDoors,
         http: HttpListener | None = None,
+        registry: HttpListener | None = None,
         **options: Any,
     ) -> None:
         self.http: HttpServer | None = None
+        self.registry: SchemaRegistry | None = None
         self.faults = doors.faults
         self._doors = doors
         super().__init__(brokers, directory, front_door=doors, **options)
-        if http is not None:
-            try:
+        try:
+            if http is not None:
                 from replication.server.http.http_server import HttpServer  # 20 ms, needed by few
 
                 self.http = HttpServer(
                     lambda: list(self._brokers.values()),
                     self.groups,
                     self._samples,
-                    host=http.host,
-                    port=http.port,
-                    allow_remote=http.allow_remote,
+                    **http._asdict(),
                 )
-            except BaseException:
-                self.close()
-                raise
+            if registry is not None:
+                from replication.server.registry.registry import SchemaRegistry
+
+                self.registry = SchemaRegistry(self, **registry._asdict())
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
-        """As ``Cluster.close``; the HTTP server goes first."""
-        if self.http is not None:
-            self.http.close()
+        """As ``Cluster.close``; what is served over HTTP goes first."""
+        for server in (self.registry, self.http):
+            if server is not None:
+                server.close()
         super().close()
+
+    @property
+    def registry_url(self) -> str:
+        """``schema.registry.url`` of clients.
+
+        Raises:
+            ConfigError: it was not asked for.
+        """
+        if self.registry is None:
+            raise ConfigError("no schema registry is served: give registry=HttpListener()")
+        return url(*self.registry.address)
 
     def groups(self) -> list[GroupSnapshot]:
         """The consumer groups of the running brokers, with their committed offsets."""
@@ -111,6 +129,7 @@ def serve(
     config: Mapping[str, object] | ServerConfig | None = None,
     exposure: Exposure = LOCAL,
     http: HttpListener | None = None,
+    registry: HttpListener | None = None,
     **options: Any,
 ) -> ServedCluster:
     """Start brokers that Kafka's clients can talk to; close what is returned, or use it in a
@@ -128,6 +147,7 @@ def serve(
             a replica of it, unless it says otherwise; a ``ServerConfig`` is taken as it is.
         exposure: who may use the listeners, where that is not this machine alone.
         http: serve health, metrics, the state of the brokers and a live page there.
+        registry: serve a schema registry there, which keeps its schemas in a topic of the brokers.
         options: further ones of ``Cluster``.
     Raises:
         ConfigError: an unknown key, a value outside its bounds, a listener that anybody could use,
@@ -153,11 +173,16 @@ def serve(
         directory,
         FrontDoors(listeners, broker_ids, config, exposure),
         http,
+        registry,
         log_config=config.log,
         broker_config=config.broker,
         config=config.replication,
         **options,
     )
+
+
+def url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _check_ids(
