@@ -3,7 +3,8 @@
 ``logstore_cluster`` is three brokers in this process on ``tmp_path``; ``make_logstore_cluster``
 builds others (arguments as ``Cluster``). For code that uses a Kafka client there is
 ``logstore_kafka``, one broker with a listener, and ``make_logstore_kafka`` (arguments as
-``serve``). All are closed when the test ends. Tests that need no broker of their own share one:
+``serve``); ``logstore_registry`` has a schema registry beside it. All are closed when the test
+ends. Tests that need no broker of their own share one:
 ``logstore_kafka_session`` lives as long as the tests run, and ``logstore_topic`` is a topic of it
 that no other test has. Nothing is imported before a test asks for one of them.
 """
@@ -46,6 +47,15 @@ def logstore_kafka(make_logstore_kafka: Callable[..., Any]) -> Any:
     """A broker for Kafka clients: ``logstore_kafka.bootstrap_servers`` is where they find it, and
     ``logstore_kafka.faults`` lets requests fail."""
     return make_logstore_kafka()
+
+
+@pytest.fixture
+def logstore_registry(make_logstore_kafka: Callable[..., Any]) -> Any:
+    """As ``logstore_kafka``, with a schema registry: ``logstore_registry.registry_url``."""
+    from logstore.common import siblings
+
+    listener = siblings.load("replication.server.serving").HttpListener()
+    return make_logstore_kafka(registry=listener)
 
 
 @pytest.fixture(scope="session")

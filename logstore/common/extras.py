@@ -25,6 +25,7 @@ class Extra(StrEnum):
     ARROW = "arrow"
     DEMO = "demo"
     METRICS = "metrics"
+    REGISTRY = "registry"
     REPORT = "report"
     SPARK = "spark"
     ZOOKEEPER = "zookeeper"

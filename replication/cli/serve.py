@@ -89,6 +89,11 @@ MAX_PORT = 65_535
     metavar="HOST:PORT",
     help="Serve health, metrics, the state of the brokers and a live page there.",
 )
+@click.option(
+    "--registry",
+    metavar="HOST:PORT",
+    help="Serve a schema registry there, for clients of Confluent's.",
+)
 @json_option
 def serve(
     directory: str | None,
@@ -101,6 +106,7 @@ def serve(
     allow_plaintext: bool,
     advertise: str | None,
     http: str | None,
+    registry: str | None,
     as_json: bool,
 ) -> None:
     """Serve Kafka clients: producers, consumers, admin tools, of any language, unchanged.
@@ -120,12 +126,15 @@ def serve(
     from replication.network import UserCredentials
     from replication.server.config import ServerConfig
     from replication.server.kafka_server import Exposure
-    from replication.server.serving import HttpListener
+    from replication.server.serving import HttpListener, url
     from replication.server.serving import serve as start
 
     if directory is None and not read_only:
         raise click.UsageError("Missing option '--dir'.")
-    page = None if http is None else HttpListener(*_address("--http", http), allow_plaintext)
+
+    def door(option: str, text: str | None) -> HttpListener | None:
+        return None if text is None else HttpListener(*_address(option, text), allow_plaintext)
+
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: stop.set())
@@ -137,7 +146,8 @@ def serve(
             brokers=brokers,
             config=ServerConfig.from_properties(parse_pairs(pairs)),
             exposure=Exposure(advertise, allow_plaintext, credentials),
-            http=page,
+            http=door("--http", http),
+            registry=door("--registry", registry),
             adopt=adopt,
             read_only=read_only,
         )
@@ -152,11 +162,11 @@ def serve(
         gc.freeze()
         _restore(signal.SIGINT, stop)
         servers = kafka.bootstrap_servers
-        address = None if kafka.http is None else _url(*kafka.http.address)
+        pages = {} if kafka.http is None else {"http": f"{url(*kafka.http.address)}/"}
+        if kafka.registry is not None:
+            pages["registry"] = kafka.registry_url
         if as_json:
-            ready: dict[str, object] = {"bootstrapServers": servers.split(",")}
-            if address is not None:
-                ready["http"] = address
+            ready: dict[str, object] = {"bootstrapServers": servers.split(","), **pages}
             if kafka.adoption is not None:
                 ready["adoption"] = kafka.adoption.to_json()
             terminal.line(json.dumps(ready | ({"readOnly": True} if read_only else {})))
@@ -165,8 +175,8 @@ def serve(
                 terminal.line(line)
             forgets = " (read-only: what groups commit is gone at the end)" if read_only else ""
             terminal.line(f"ready: {servers}{forgets}")
-            if address is not None:
-                terminal.line(f"page:  {address}")
+            for name, address in pages.items():
+                terminal.line(f"{'page' if name == 'http' else name}:".ljust(7) + address)
         while not stop.wait(LOOK_S):
             if not kafka.live_brokers:
                 terminal.line("error: no broker is left", err=True)
@@ -182,10 +192,6 @@ def _restore(number: int, stop: threading.Event) -> None:
         stop.set()
 
     signal.signal(number, handle)
-
-
-def _url(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
 def _address(option: str, text: str) -> tuple[str, int]:

@@ -27,6 +27,7 @@ from replication.server.kafka_server import LOCAL, Exposure, FrontDoors
 
 if TYPE_CHECKING:
     from replication.server.http.http_server import HttpServer
+    from replication.server.registry.registry import SchemaRegistry
 
 EMBEDDED: Mapping[str, object] = {
     "group.initial.rebalance.delay.ms": 0,
@@ -54,6 +55,7 @@ class ServedCluster(Cluster):
         http: health, metrics, state and the live page; None where it was not asked for.
         adoption: what was found in the directories that this start adopted; None without any.
         read_only: nothing is kept; see ``serve``.
+        registry: the server of the schema registry; None where it was not asked for.
     """
 
     adoption: Adoption | None = None
@@ -65,33 +67,49 @@ class ServedCluster(Cluster):
         directory: str | os.PathLike[str] | None,
         doors: FrontDoors,
         http: HttpListener | None = None,
+        registry: HttpListener | None = None,
         **options: Any,
     ) -> None:
         self.http: HttpServer | None = None
+        self.registry: SchemaRegistry | None = None
         self.faults = doors.faults
         self._doors = doors
         super().__init__(brokers, directory, front_door=doors, **options)
-        if http is not None:
-            try:
+        try:
+            if http is not None:
                 from replication.server.http.http_server import HttpServer  # 20 ms, needed by few
 
                 self.http = HttpServer(
                     lambda: list(self._brokers.values()),
                     self.groups,
                     self._samples,
-                    host=http.host,
-                    port=http.port,
-                    allow_remote=http.allow_remote,
+                    **http._asdict(),
                 )
-            except BaseException:
-                self.close()
-                raise
+            if registry is not None:
+                from replication.server.registry.registry import SchemaRegistry
+
+                self.registry = SchemaRegistry(self, **registry._asdict())
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
-        """As ``Cluster.close``; the HTTP server goes first."""
-        if self.http is not None:
-            self.http.close()
+        """As ``Cluster.close``; what is served over HTTP goes first."""
+        for server in (self.registry, self.http):
+            if server is not None:
+                server.close()
         super().close()
+
+    @property
+    def registry_url(self) -> str:
+        """``schema.registry.url`` of clients.
+
+        Raises:
+            ConfigError: it was not asked for.
+        """
+        if self.registry is None:
+            raise ConfigError("no schema registry is served: give registry=HttpListener()")
+        return url(*self.registry.address)
 
     def groups(self) -> list[GroupSnapshot]:
         """The consumer groups of the running brokers, with their committed offsets."""
@@ -120,6 +138,7 @@ def serve(
     http: HttpListener | None = None,
     adopt: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     read_only: bool = False,
+    registry: HttpListener | None = None,
     **options: Any,
 ) -> ServedCluster:
     """Start brokers that Kafka's clients can talk to; close what is returned, or use it in a
@@ -143,6 +162,7 @@ def serve(
             ``directory`` gets the coordinator's tree; a later start names ``directory`` alone.
         read_only: change nothing in the directories to adopt, and keep nothing. Clients read, and
             groups commit until the end; other requests that change anything get POLICY_VIOLATION.
+        registry: serve a schema registry there, which keeps its schemas in a topic of the brokers.
         options: further ones of ``Cluster``.
     Raises:
         ConfigError: an unknown key, a value outside its bounds, a listener that anybody could use,
@@ -170,6 +190,7 @@ def serve(
         place.directory,
         FrontDoors(listeners, broker_ids, config, exposure, REFUSED if read_only else ()),
         http,
+        registry,
         log_config=config.log,
         broker_config=config.broker,
         config=config.replication,
@@ -201,6 +222,10 @@ def _broker_ids(place: ClusterFiles, brokers: int | None, config: ServerConfig) 
     if place.directory is not None:
         _check_ids(place.storage, place.directory, broker_ids)
     return broker_ids
+
+
+def url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _check_ids(

@@ -1,4 +1,5 @@
-"""``GET`` of health, metrics, state and the live page.
+"""``HttpService`` answers requests over HTTP; ``HttpServer`` those for health, metrics, state and
+the live page.
 
 Meant for a person and a scraper, not for crowds. One thread waits for all connections; each is one
 request, which has to come and whose answer has to leave within a time in all, however lively the
@@ -19,12 +20,13 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from importlib import resources
 from io import BytesIO
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qsl
 
 from checkpoints.loggers import get_logger
@@ -72,39 +74,47 @@ _HEADERS = {
 }
 
 
-class HttpServer:
-    """Serves until ``close``; use as a context manager.
+class HttpRequest(NamedTuple):
+    """``path`` is as it came, percent-encoded, ``query`` without the question mark."""
+
+    method: str
+    path: str
+    query: str
+    content_type: str
+    body: bytes
+
+
+class HttpAnswer(NamedTuple):
+    status: HTTPStatus
+    content_type: str
+    body: bytes
+
+
+class HttpService:
+    """Serves until ``close``; use as a context manager. A subclass says what is served.
 
     Args:
-        brokers: asked at each request, for brokers come and go.
-        groups: the consumer groups that they coordinate.
-        more_samples: what ``/metrics`` has of each broker beside its own.
         host, port: where to listen; port 0 takes a free one (``address`` says which).
-        allow_remote: serve on another address than loopback. There is no login: all who reach the
-            port see names of topics and groups.
+        allow_remote: serve on another address than loopback, though there is no login.
     Raises:
         ConfigError: ``host`` is not loopback, and ``allow_remote`` is not set.
         OSError: the address cannot be bound; ``filename`` is the address.
     """
 
+    thread_name = "http-server"
+    methods: tuple[str, ...] = ("GET", "HEAD")
+    body_max = 0
+    """Bytes of the body of a request other than GET and HEAD."""
+
     def __init__(
-        self,
-        brokers: Callable[[], Iterable[Broker]],
-        groups: Callable[[], Iterable[GroupSnapshot]] = tuple,
-        more_samples: MoreSamples = no_more,
-        *,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        allow_remote: bool = False,
+        self, *, host: str = "127.0.0.1", port: int = 0, allow_remote: bool = False
     ) -> None:
-        if not allow_remote and not _is_loopback(host):
+        if not allow_remote and not is_loopback(host):
             raise ConfigError(
                 f"the HTTP server has no login, and {host} is not a loopback address; "
                 "allow_remote=True serves there all the same"
             )
-        self._brokers, self._groups, self._more_samples = brokers, groups, more_samples
-        self._page = resources.files(__package__).joinpath("live.html").read_bytes()
-        self._handle = _handler(self._answer, _is_loopback(host))
+        self._handle = _handler(self, is_loopback(host))
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             self._listener = socket.create_server((host, port), family=family)
@@ -114,19 +124,22 @@ class HttpServer:
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         """Host and port that are bound."""
         self._spare = socket.socket(family)
-        self._picture: dict[str, Any] = {}
-        """The last state that was made for selections."""
-        self._old_at, self._drawing = 0.0, threading.Lock()
         self._open: dict[asyncio.Task[None], socket.socket] = {}
         """The connections, the oldest first."""
         self._incomplete: dict[asyncio.Task[None], None] = {}
         """Those whose request has not come as a whole, the oldest first."""
         self._loop = asyncio.new_event_loop()
+        # None waits for another: they start as they are needed.
+        self._loop.set_default_executor(ThreadPoolExecutor(MAX_CONNECTIONS, self.thread_name))
         self._closing = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name="http-server", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=self.thread_name, daemon=True)
         self._is_closed = self._is_inherited = False
         self._thread.start()
         register(self)
+
+    def answer(self, request: HttpRequest) -> HttpAnswer:
+        """Called on any thread, by several at a time. An exception is answered as a 500."""
+        raise NotImplementedError
 
     def disown(self, pid: int) -> None:
         """See `forks.Inherited`."""
@@ -218,43 +231,85 @@ class HttpServer:
         """Take one request, and send its answer."""
         try:
             async with asyncio.timeout(request_s):
-                head = await self._head(connection)
+                request = await self._receive(connection)
             if (task := asyncio.current_task()) is not None:
                 self._incomplete.pop(task, None)
             async with asyncio.timeout(answer_s):
                 # Health is never behind another answer.
-                if head.partition(b" ")[2].startswith((b"/health ", b"/health?")):
-                    answer = self._handle(head)
+                if request.partition(b" ")[2].startswith((b"/health ", b"/health?")):
+                    answer = self._handle(request)
                 else:
-                    answer = await asyncio.to_thread(self._handle, head)
+                    answer = await asyncio.to_thread(self._handle, request)
                 await self._loop.sock_sendall(connection, answer)
         except (OSError, EOFError, TimeoutError) as error:
             logger.debug("a connection to the HTTP server failed", exc_info=error)
         except Exception:
             limited.exception("a request over HTTP failed")
 
-    async def _head(self, connection: socket.socket) -> bytes:
-        """
+    async def _receive(self, connection: socket.socket) -> bytes:
+        """The head of a request, and as much of its body as is served.
+
         Raises:
-            EOFError: the peer ended it before, or it is too long.
+            EOFError: the peer ended it before, or the head is too long.
         """
-        head = b""
-        while _END_OF_HEAD not in head:
+        received = b""
+        while _END_OF_HEAD not in received:
             more = await self._loop.sock_recv(connection, HEAD_MAX)
-            head += more
-            if not more or len(head) > HEAD_MAX:
+            received += more
+            if not more or len(received.partition(_END_OF_HEAD)[0]) > HEAD_MAX:
                 raise EOFError
-        return head
+        head, end, body = received.partition(_END_OF_HEAD)
+        size = _body_size(head)
+        if not 0 < size <= self.body_max:
+            return received
+        parts, missing = [head, end, body[:size]], size - len(body)
+        while missing > 0:
+            more = await self._loop.sock_recv(connection, min(missing, HEAD_MAX))
+            if not more:
+                raise EOFError
+            parts.append(more)
+            missing -= len(more)
+        return b"".join(parts)
 
-    # -- what is served ------------------------------------------------------------------------
 
-    def _answer(self, path: str, query: str) -> tuple[HTTPStatus, str, bytes]:
-        """Status, content type and body."""
-        match path:
+def _body_size(head: bytes) -> int:
+    """As the head says; the handler says what is wrong with one that is not clear."""
+    lines = head.lower().split(b"\r\n")[1:]
+    sizes = {each[15:].strip() for each in lines if each.startswith(b"content-length:")}
+    size = sizes.pop() if len(sizes) == 1 else b""
+    return int(size) if size.isdigit() and len(size) < 10 else 0
+
+
+class HttpServer(HttpService):
+    """Health, metrics, the state of some brokers, and the live page; and as ``HttpService``.
+
+    Args:
+        brokers: asked at each request, for brokers come and go.
+        groups: the consumer groups that they coordinate.
+        more_samples: what ``/metrics`` has of each broker beside its own.
+        allow_remote: all who reach the port see names of topics and groups.
+    """
+
+    def __init__(
+        self,
+        brokers: Callable[[], Iterable[Broker]],
+        groups: Callable[[], Iterable[GroupSnapshot]] = tuple,
+        more_samples: MoreSamples = no_more,
+        **options: Any,
+    ) -> None:
+        self._brokers, self._groups, self._more_samples = brokers, groups, more_samples
+        self._page = resources.files(__package__).joinpath("live.html").read_bytes()
+        self._picture: dict[str, Any] = {}
+        """The last state that was made for selections."""
+        self._old_at, self._drawing = 0.0, threading.Lock()
+        super().__init__(**options)
+
+    def answer(self, request: HttpRequest) -> HttpAnswer:
+        match request.path:
             case "/":
-                return HTTPStatus.OK, "text/html; charset=utf-8", self._page
+                return HttpAnswer(HTTPStatus.OK, "text/html; charset=utf-8", self._page)
             case "/state":
-                return self._state(query)
+                return self._state(request.query)
             case "/health":
                 return self._health()
             case "/metrics":
@@ -263,7 +318,7 @@ class HttpServer:
                 paths = ["/", "/state", "/health", "/metrics"]
                 return _json(HTTPStatus.NOT_FOUND, {"error": "no such page", "pages": paths})
 
-    def _state(self, query: str) -> tuple[HTTPStatus, str, bytes]:
+    def _state(self, query: str) -> HttpAnswer:
         """All there is now, or a selection of what there was a moment ago: those share it."""
         try:
             wanted = _selection(query)
@@ -280,7 +335,7 @@ class HttpServer:
             found = self._picture
         return _json(HTTPStatus.OK, select(found, wanted))
 
-    def _health(self) -> tuple[HTTPStatus, str, bytes]:
+    def _health(self) -> HttpAnswer:
         """200 while every broker here runs and knows the cluster, else 503. A load balancer or a
         container's probe needs no more."""
         states = {
@@ -293,7 +348,7 @@ class HttpServer:
         status = HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE
         return _json(status, {"healthy": is_well, "brokers": states})
 
-    def _metrics(self) -> tuple[HTTPStatus, str, bytes]:
+    def _metrics(self) -> HttpAnswer:
         try:
             library: Any = load("prometheus_client", Extra.METRICS, "metrics over HTTP")
             registry = library.CollectorRegistry()
@@ -301,7 +356,7 @@ class HttpServer:
         except ConfigError as error:
             return _json(HTTPStatus.NOT_IMPLEMENTED, {"error": str(error)})
         body: bytes = library.generate_latest(registry)
-        return HTTPStatus.OK, str(library.CONTENT_TYPE_LATEST), body
+        return HttpAnswer(HTTPStatus.OK, str(library.CONTENT_TYPE_LATEST), body)
 
 
 def _close(connection: socket.socket) -> None:
@@ -310,8 +365,8 @@ def _close(connection: socket.socket) -> None:
     connection.close()
 
 
-def _json(status: HTTPStatus, value: Any) -> tuple[HTTPStatus, str, bytes]:
-    return status, "application/json", json.dumps(value).encode()
+def _json(status: HTTPStatus, value: Any) -> HttpAnswer:
+    return HttpAnswer(status, "application/json", json.dumps(value).encode())
 
 
 def _selection(query: str) -> Selection | None:
@@ -329,7 +384,7 @@ def _selection(query: str) -> Selection | None:
     return Selection((text or "").strip(), **numbers) if numbers or text is not None else None
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:
@@ -338,10 +393,7 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _handler(
-    answer: Callable[[str, str], tuple[HTTPStatus, str, bytes]],
-    only_local: bool,
-) -> Callable[[bytes], bytes]:
+def _handler(service: HttpService, only_local: bool) -> Callable[[bytes], bytes]:
     """From a request to the bytes of its answer."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -354,24 +406,21 @@ def _handler(
             self.client_address = ("", 0)
             self.handle_one_request()
 
-        def do_GET(self) -> None:
-            self._send(is_head=False)
-
-        def do_HEAD(self) -> None:
-            self._send(is_head=True)
-
-        def _send(self, *, is_head: bool) -> None:
-            path, _, query = self.path.partition("?")
+        def _send(self) -> None:
             if not self._is_meant():
-                status, kind, body = _json(HTTPStatus.MISDIRECTED_REQUEST, {"error": "wrong host"})
+                answer = _json(HTTPStatus.MISDIRECTED_REQUEST, {"error": "wrong host"})
+            elif (problem := self._problem()) is not None:
+                answer = _json(problem, {"error": problem.phrase})
             else:
+                path, _, query = self.path.partition("?")
+                kind = self.headers.get("Content-Type", "")
+                request = HttpRequest(self.command, path, query, kind, self.rfile.read())
                 try:
-                    status, kind, body = answer(path, query)
+                    answer = service.answer(request)
                 except Exception:
-                    limited.exception("GET %s failed", path)
-                    status, kind, body = _json(
-                        HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "see the log"}
-                    )
+                    limited.exception("%s %s failed", self.command, path)
+                    answer = _json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "see the log"})
+            status, kind, body = answer
             is_packed = len(body) > PACKED_FROM and "gzip" in self.headers.get(
                 "Accept-Encoding", ""
             )
@@ -386,8 +435,20 @@ def _handler(
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Connection", "close")
             self.end_headers()
-            if not is_head:
+            if self.command != "HEAD":
                 self.wfile.write(body)
+
+        def _problem(self) -> HTTPStatus | None:
+            """Why the body is not read; that of GET and HEAD is of no interest."""
+            if self.command in ("GET", "HEAD"):
+                return None
+            sizes = self.headers.get_all("Content-Length", ["0"])
+            if "Transfer-Encoding" in self.headers or len(set(sizes)) > 1:
+                return HTTPStatus.LENGTH_REQUIRED
+            if not (sizes[0].isascii() and sizes[0].isdigit()):
+                return HTTPStatus.BAD_REQUEST
+            is_large = int(sizes[0][:10]) > service.body_max
+            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE if is_large else None
 
         def _is_meant(self) -> bool:
             """Another site's page may make a browser ask us under that site's name (DNS
@@ -396,10 +457,13 @@ def _handler(
             if not only_local:
                 return True
             name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-            return _is_loopback(name.strip("[]"))
+            return is_loopback(name.strip("[]"))
 
         def log_message(self, format: str, *args: Any) -> None:
             logger.debug("%s", printable(format % args))
+
+    for method in service.methods:
+        setattr(Handler, f"do_{method}", Handler._send)
 
     def handle(request: bytes) -> bytes:
         written = BytesIO()

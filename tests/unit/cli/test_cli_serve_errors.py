@@ -80,6 +80,7 @@ def test_a_directory_without_its_coordinator_is_refused(tmp_path: Path) -> None:
         (["--listen", "127.0.0.1:65535", "--brokers", "2"], "there are not 2 ports"),
         (["--listen", "127.0.0.1:0", "--http", "0.0.0.0:0"], "no login"),
         (["--listen", "127.0.0.1:0", "--http", "x"], "--http x: give HOST:PORT"),
+        (["--listen", "127.0.0.1:0", "--registry", "x"], "--registry x: give HOST:PORT"),
         (["--listen", "NOPE://127.0.0.1:0"], "not one of the security protocols"),
         (["--listen", "SSL://127.0.0.1:65535", "--brokers", "2"], "there are not 2 ports"),
         (["--listen", "127.0.0.1:0,127.0.0.1:0"], "one listener for each protocol"),

@@ -1,0 +1,168 @@
+"""What a schema is: whether it is one, its canonical text, and whether it may follow another.
+
+The libraries of the extra ``registry`` decide that. Two schemas are the same if their canonical
+texts are: white space never matters, the order of properties not in Avro.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
+
+from logstore.common.extras import Extra, load
+
+References: TypeAlias = tuple[tuple[str, str], ...]
+"""The schemas that one refers to, as (name, text); those that others of them need come first."""
+
+
+COMPARISONS_MAX = 100_000
+"""Of types, between two schemas of Avro: a second."""
+
+
+class SchemaType(StrEnum):
+    AVRO = "AVRO"
+    JSON = "JSON"
+    PROTOBUF = "PROTOBUF"
+
+
+class Level(StrEnum):
+    """With which versions a new one is compared, and who must be able to read whose data."""
+
+    NONE = "NONE"
+    BACKWARD = "BACKWARD"
+    BACKWARD_TRANSITIVE = "BACKWARD_TRANSITIVE"
+    FORWARD = "FORWARD"
+    FORWARD_TRANSITIVE = "FORWARD_TRANSITIVE"
+    FULL = "FULL"
+    FULL_TRANSITIVE = "FULL_TRANSITIVE"
+
+
+class SchemaError(ValueError):
+    """The text is no schema of its type, or nobody here can compare schemas of this type."""
+
+
+class ParsedSchema(NamedTuple):
+    type: SchemaType
+    text: str
+    """Canonical."""
+    schema: Any
+    """Of Avro: the object of the library."""
+
+
+def library(module: str) -> Any:
+    """Raises ConfigError."""
+    return load(module, Extra.REGISTRY, "a schema registry")
+
+
+@lru_cache(maxsize=256)
+def parse(
+    kind: SchemaType, text: str, references: References, normalize: bool = False
+) -> ParsedSchema:
+    """
+    Args:
+        normalize: the order of properties does not matter, in JSON Schema either.
+    Raises:
+        SchemaError
+    """
+    try:
+        text.encode()  # no half of a surrogate pair
+        if kind is SchemaType.PROTOBUF:
+            return ParsedSchema(kind, _protobuf(text, references), None)
+        value, schema = json.loads(text), None
+        if kind is SchemaType.AVRO:
+            names = library("avro.schema").Names()
+            for _, each in references:
+                library("avro.schema").make_avsc_object(json.loads(each), names)
+            referred = library("avro.schema").Names()
+            referred.names = dict(names.names)
+            schema = library("avro.schema").make_avsc_object(value, names)
+            value = schema.to_json(referred)
+        else:
+            library("jsonschema").validators.validator_for(value).check_schema(value)
+        if normalize or kind is SchemaType.AVRO:
+            value = _ordered(value)
+        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        return ParsedSchema(kind, text, schema)
+    except _refusals() as error:
+        reason = str(error).partition("\n")[0]
+        raise SchemaError(f"Invalid schema of type {kind}, details: {reason}") from None
+
+
+def _ordered(value: Any) -> Any:
+    """Properties in one order, those first that a reader looks for."""
+    if isinstance(value, list):
+        return [_ordered(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    keys = sorted(value, key=lambda key: (_FIRST.get(key, len(_FIRST)), key))
+    return {key: _ordered(value[key]) for key in keys}
+
+
+_FIRST = {"type": 0, "name": 1, "namespace": 2, "doc": 3, "fields": 4}
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """How the libraries say that a text is no schema; the rest is how they stumble over it."""
+    said = library("avro.errors").AvroException, library("jsonschema").SchemaError
+    return *said, ValueError, TypeError, AttributeError, LookupError, RecursionError
+
+
+def _protobuf(text: str, references: References) -> str:
+    """A ``FileDescriptorProto`` in base64, as librdkafka's clients send it. Its ``.proto`` text
+    would need a compiler."""
+    descriptors, errors = library("google.protobuf.descriptor_pb2"), library("google.protobuf")
+    try:
+        if not text:
+            raise ValueError
+        file = descriptors.FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
+    except (ValueError, errors.message.DecodeError):
+        raise SchemaError("not a FileDescriptorProto in base64; text is not parsed") from None
+    known = {name for name, _ in references}
+    for each in file.dependency:
+        if each not in known and not each.startswith(("google/", "confluent/")):
+            raise SchemaError(f"there is no reference to {each}")
+    return text
+
+
+def _checker() -> Any:
+    """Of Avro's library, which compares each branch of a union with each: with an end to it."""
+    checker = library("avro.compatibility").ReaderWriterCompatibilityChecker()
+    compare, left = checker.get_compatibility, iter(range(COMPARISONS_MAX))
+
+    def counted(*arguments: Any) -> Any:
+        if next(left, None) is None:
+            raise SchemaError("the schemas are too large to be compared")
+        return compare(*arguments)
+
+    checker.get_compatibility = counted
+    return checker
+
+
+def incompatibilities(
+    new: ParsedSchema, earlier: Iterable[ParsedSchema], level: Level
+) -> list[str]:
+    """What keeps ``new`` from coming after ``earlier``, the latest first; empty if nothing does.
+
+    Raises:
+        SchemaError: the schemas differ, and no library compares such.
+    """
+    direction, _, is_transitive = level.partition("_")
+    for old in () if level is Level.NONE else earlier:
+        if new.type is not old.type:
+            return ["Incompatible because of different schema type"]
+        if new.text != old.text and new.type is not SchemaType.AVRO:
+            raise SchemaError(f"compatibility of {new.type} is not checked: set it to NONE")
+        pairs = [(new, old)] * (direction != Level.FORWARD)
+        pairs += [(old, new)] * (direction != Level.BACKWARD)
+        for reader, writer in pairs if new.text != old.text else ():
+            found = _checker().get_compatibility(reader.schema, writer.schema)
+            if found.compatibility.name != "compatible":
+                places = zip(sorted(found.locations), sorted(found.messages), strict=False)
+                return [f"{place}: {message}" for place, message in places]
+        if not is_transitive:
+            break
+    return []
