@@ -15,6 +15,7 @@ from typing import Any, Self
 from logstore.common.clock import SystemClock
 from logstore.common.errors import LogstoreError
 from logstore.common.version import __version__
+from replication.common.error_codes import ErrorCode
 from replication.common.errors import SaslAuthenticationError
 from replication.protocol import (
     ApiKey,
@@ -39,7 +40,7 @@ _LENGTH = struct.Struct(">i")
 _TLS_ALERT = 0x1503  # how a record begins in which a server refuses what is no TLS
 _UNTRUSTED = (18, 19, 20)  # OpenSSL's codes: nobody whom this side trusts has signed it
 _BEFORE_LOGINS = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
-_ASKING = 3  # the version of the first ApiVersions request; every broker answers, in v0 at least
+_ASKING = 3  # the version of the first ApiVersions request; every broker answers it, some in v0
 
 
 class WireError(LogstoreError):
@@ -152,6 +153,8 @@ class WireConnection:
             client_software_name="logstore", client_software_version=__version__
         )
         answer = self.send(ApiKey.API_VERSIONS, request, _ASKING)
+        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:  # Kafka before 2.4 says no more
+            answer = self.send(ApiKey.API_VERSIONS, wire.ApiVersionsRequest(), 0)
         if answer.error_code:
             raise WireError(f"{self.peer} answers ApiVersions with error {answer.error_code}")
         return {

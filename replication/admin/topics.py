@@ -208,9 +208,8 @@ def _replace_configs(
 
 def _answered(results: Iterable[Any]) -> dict[str, Answered]:
     """By the name of the topic, or of the resource."""
-    return {
-        getattr(each, "name", None) or each.resource_name: Answered(
-            each.error_code, each.error_message
-        )
-        for each in results
-    }
+    found = {}
+    for each in results:
+        name = each.name if hasattr(each, "name") else each.resource_name
+        found[name] = Answered(each.error_code, each.error_message)
+    return found

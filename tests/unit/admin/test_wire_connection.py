@@ -98,6 +98,15 @@ def test_an_old_broker_answers_in_version_0() -> None:
         assert connection.version(ApiKey.METADATA) == 4
 
 
+def test_a_broker_before_kafka_2_4_only_refuses_a_version() -> None:
+    def script(connection: socket.socket) -> None:
+        answer(connection, wire.ApiVersionsResponse(error_code=35), 0)
+        answer(connection, VERSIONS, 0)
+
+    with peer(script) as address, WireConnection(*address) as connection:
+        assert connection.version(ApiKey.METADATA) == 4
+
+
 @for_each(
     "script, reason",
     [
