@@ -109,12 +109,12 @@ class HttpService:
     def __init__(
         self, *, host: str = "127.0.0.1", port: int = 0, allow_remote: bool = False
     ) -> None:
-        if not allow_remote and not is_loopback(host):
+        if not allow_remote and not _is_loopback(host):
             raise ConfigError(
                 f"the HTTP server has no login, and {host} is not a loopback address; "
                 "allow_remote=True serves there all the same"
             )
-        self._handle = _handler(self, is_loopback(host))
+        self._handle = _handler(self, _is_loopback(host))
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             self._listener = socket.create_server((host, port), family=family)
@@ -384,7 +384,7 @@ def _selection(query: str) -> Selection | None:
     return Selection((text or "").strip(), **numbers) if numbers or text is not None else None
 
 
-def is_loopback(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:
@@ -457,7 +457,7 @@ def _handler(service: HttpService, only_local: bool) -> Callable[[bytes], bytes]
             if not only_local:
                 return True
             name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-            return is_loopback(name.strip("[]"))
+            return _is_loopback(name.strip("[]"))
 
         def log_message(self, format: str, *args: Any) -> None:
             logger.debug("%s", printable(format % args))
