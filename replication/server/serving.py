@@ -59,7 +59,6 @@ class ServedCluster(Cluster):
     """
 
     adoption: Adoption | None = None
-    read_only = False
 
     def __init__(
         self,
@@ -68,8 +67,10 @@ class ServedCluster(Cluster):
         doors: FrontDoors,
         http: HttpListener | None = None,
         registry: HttpListener | None = None,
+        read_only: bool = False,
         **options: Any,
     ) -> None:
+        self.read_only = read_only
         self.http: HttpServer | None = None
         self.registry: SchemaRegistry | None = None
         self.faults = doors.faults
@@ -88,7 +89,7 @@ class ServedCluster(Cluster):
             if registry is not None:
                 from replication.server.registry.registry import SchemaRegistry
 
-                self.registry = SchemaRegistry(self, **registry._asdict())
+                self.registry = SchemaRegistry(self, read_only, **registry._asdict())
         except BaseException:
             self.close()
             raise
@@ -191,6 +192,7 @@ def serve(
         FrontDoors(listeners, broker_ids, config, exposure, REFUSED if read_only else ()),
         http,
         registry,
+        read_only,
         log_config=config.log,
         broker_config=config.broker,
         config=config.replication,
@@ -198,7 +200,7 @@ def serve(
         log_dirs=place.log_dirs,
         **options,
     )
-    kafka.adoption, kafka.read_only = place.report, read_only
+    kafka.adoption = place.report
     return kafka
 
 

@@ -81,6 +81,8 @@ class RegistryRequest:
 class SchemaRegistry(HttpService):
     """Serves the topic ``_schemas`` of a cluster in this process; as ``HttpService``.
 
+    With ``read_only`` all subjects are in mode READONLY.
+
     Raises:
         ConfigError: a library of the extra is not installed, and as ``SchemaTopic``.
         RegistryError: as ``SchemaTopic``.
@@ -90,11 +92,12 @@ class SchemaRegistry(HttpService):
     methods = ("GET", "HEAD", "POST", "PUT", "DELETE")
     body_max = BODY_MAX
 
-    def __init__(self, cluster: Cluster, **options: Any) -> None:
+    def __init__(self, cluster: Cluster, read_only: bool = False, **options: Any) -> None:
         for each in LIBRARIES:
             library(each)
         self._writing = Lock()
-        self._topic = SchemaTopic(cluster)
+        self._read_only = read_only
+        self._topic = SchemaTopic(cluster, read_only)
         try:
             super().__init__(**options)
         except BaseException:
@@ -120,11 +123,14 @@ class SchemaRegistry(HttpService):
         try:
             self._topic.settle()
             state = self._topic.state
-            if (mode := _setting(state.modes, subject, "READWRITE")) != "READWRITE":
+            if (mode := self._mode(state, subject)) != "READWRITE":
                 raise RegistryError(Code.NOT_PERMITTED, f"Subject {subject} is in mode {mode}")
             yield state
         finally:
             self._writing.release()
+
+    def _mode(self, state: RegistryState, subject: str | None) -> Any:
+        return "READONLY" if self._read_only else _setting(state.modes, subject, "READWRITE")
 
     # -- from paths to answers -----------------------------------------------------------------
 
@@ -169,7 +175,7 @@ class SchemaRegistry(HttpService):
                 return self._config(method, rest[0] if rest else None, asked)
             case "GET", "mode", *rest if len(rest) < 2:
                 with self._reading() as state:
-                    return {"mode": _setting(state.modes, rest[0] if rest else None, "READWRITE")}
+                    return {"mode": self._mode(state, rest[0] if rest else None)}
         raise RegistryError(Code.NOT_FOUND)
 
     # -- reading -------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ class SchemaTopic:
         RegistryError: it could not be read to its end.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, read_only: bool) -> None:
         self.state, self.lock = RegistryState(), threading.Condition(threading.Lock())
         tps = cluster.create_topic(TOPIC, config={"cleanup.policy": "compact"}, if_not_exists=True)
         known = cluster.broker(cluster.live_brokers[0]).metadata.topic_config(TOPIC) or {}
@@ -51,7 +51,7 @@ class SchemaTopic:
         self._client = Client(shared.transport, shared.metadata.brokers, shared.clock)
         self._producer = Producer(self._client, idempotent=True, delivery_timeout_s=WRITE_S)
         self._applied = -1
-        self._is_certain = False
+        self._is_certain = read_only  # no write has an unknown outcome where there are none
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="schema-registry", daemon=True)
         self._thread.start()

@@ -512,6 +512,22 @@ def test_a_restart(tmp_path: Path) -> None:
         assert len(raw_records(kafka)) == 5 + 2 + 2 + 1  # two starts, one new schema
 
 
+def test_of_a_directory_that_is_served_read_only(tmp_path: Path) -> None:
+    """Schemas are there for who reads its records; what is registered would be gone."""
+    with serve(tmp_path / "old", registry=HttpListener()) as kafka:
+        known = register(kafka, "s", record("A"))
+    adopted = tmp_path / "old" / "broker-0"
+    with serve(adopt=adopted, read_only=True, registry=HttpListener()) as kafka:
+        assert json.loads(ok(kafka, "GET", f"/schemas/ids/{known}")["schema"]) == record("A")
+        assert ok(kafka, "GET", "/mode") == {"mode": "READONLY"}
+        body = {"schema": json.dumps(record("B"))}
+        assert failure(kafka, "POST", "/subjects/s/versions", body) == 42205
+        assert failure(kafka, "DELETE", "/subjects/s") == 42205
+        assert failure(kafka, "PUT", "/config", {"compatibility": "NONE"}) == 42205
+    with serve(adopt=adopted, read_only=True, registry=HttpListener()) as kafka:
+        assert ok(kafka, "GET", "/subjects") == ["s"]
+
+
 def test_many_at_once(kafka: ServedCluster, subject: str) -> None:
     """The same schema has one id and one version, others have others."""
     schemas = [record(f"M{n % 4}") for n in range(24)]
@@ -590,7 +606,7 @@ def test_without_its_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
         return load(f"{name}_that_is_missing", *rest)
 
     monkeypatch.setattr("replication.server.registry.schemas.load", missing)
-    with pytest.raises(ConfigError, match=r"pip install 'pylogstore\[registry\]'"):
+    with pytest.raises(ConfigError, match="needs the package avro"):
         serve(registry=HttpListener())
 
 
