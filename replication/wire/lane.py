@@ -16,6 +16,7 @@ from typing import Any
 from logstore.common.errors import LogstoreError
 from logstore.common.types import Buffer
 from logstore.common.version import __version__
+from replication.common.error_codes import ErrorCode
 from replication.common.errors import BrokerUnavailableError
 from replication.common.messages import Request, Response
 from replication.protocol import (
@@ -32,7 +33,7 @@ from replication.protocol import messages as wire
 from replication.security.login import LoginSteps
 from replication.wire.calls import Translation
 
-ASKING = 3  # the version of the first ApiVersions request; every broker answers, in v0 at least
+ASKING = 3  # the version of the first ApiVersions request; every broker answers it, some in v0
 MAX_CORRELATION_ID = 2**31 - 1
 _LENGTH = struct.Struct(">i")
 
@@ -202,7 +203,11 @@ class BrokerLane:
         key, version, number = self._asked
         body = _body(frame, key, version, number)
         if self.state is LaneState.ASKING:
-            self.versions = _versions_in(body)
+            found = _versions_in(body, version)
+            if found is None:
+                self._ask(ApiKey.API_VERSIONS, wire.ApiVersionsRequest(), 0)
+                return
+            self.versions = found
             self.state = LaneState.LOGGING_IN
             message = None
         else:
@@ -252,14 +257,15 @@ def _body(frame: memoryview, key: ApiKey, version: int, number: int) -> memoryvi
     return frame[start:]
 
 
-def _versions_in(body: memoryview) -> dict[int, VersionRange]:
-    """A broker that does not know the version of the question answers in version 0 (W-11)."""
+def _versions_in(body: memoryview, version: int) -> dict[int, VersionRange] | None:
+    """None: the broker does not know the version of the question, says so in version 0 (W-11), and
+    nothing more before Kafka 2.4."""
     try:
-        answer = decode_response(ApiKey.API_VERSIONS, ASKING, body)
+        answer = decode_response(ApiKey.API_VERSIONS, version, body)
     except MalformedMessageError:
         answer = decode_response(ApiKey.API_VERSIONS, 0, body)
-        if answer.api_keys:
-            answer = answer._replace(error_code=0)
+    if answer.error_code == ErrorCode.UNSUPPORTED_VERSION and version > 0:
+        return None
     if answer.error_code:
         raise LaneError(f"it answers ApiVersions with error {answer.error_code}")
     return {

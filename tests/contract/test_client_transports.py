@@ -55,7 +55,7 @@ def client_of(kind: str, kafka: ServedCluster) -> Iterator[Client]:
         return
     with pytest.MonkeyPatch.context() as patch:
         if kind == "tcp-2.1":
-            patch.setattr(lane, "_versions_in", lambda body: KAFKA_2_1)
+            patch.setattr(lane, "_versions_in", lambda body, version: KAFKA_2_1)
         with connect(kafka.bootstrap_servers) as made:
             yield made
 

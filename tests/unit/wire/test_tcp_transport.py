@@ -128,10 +128,18 @@ def test_each_request_in_the_latest_version_of_both() -> None:
     assert seen == [(9, "me", None)]
 
 
-def test_an_old_broker_names_its_versions_in_version_0() -> None:
+@pytest.mark.parametrize("says", [(), VERSIONS.api_keys[-1:]])
+def test_an_old_broker_is_asked_once_more_for_its_versions(says: tuple[Any, ...]) -> None:
+    """It does not know the version of the question. Before Kafka 2.4 it says no more than that,
+    later which versions of ApiVersions there are."""
+
     def script(peer: Peer, number: int) -> None:
         header, _ = peer.receive()
-        peer.answer(header, VERSIONS._replace(error_code=35), version=0)
+        refused = wire.ApiVersionsResponse(error_code=35, api_keys=says)
+        peer.answer(header, refused, version=0)
+        header, _ = peer.receive()
+        assert (header.api_key, header.api_version) == (18, 0)
+        peer.answer(header, VERSIONS)
         header, _ = peer.receive()
         peer.answer(header, described((1, "h", 1)))
 
