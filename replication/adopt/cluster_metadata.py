@@ -335,23 +335,23 @@ class _MetadataFiles:
         return int(name[:_OFFSET_DIGITS])
 
     def _read_log(self) -> None:
+        """What follows the snapshot; nothing in a log that ends below it (F-340), which a node has
+        that was killed after it had fetched the snapshot, and before it cut its log.
+        """
         reader = DirectoryReader(self._directory, storage=self._storage)
         bases = reader.bases()
         first = bisect_right(bases, self._end) - 1
-        if first < 0:
+        if first < 0 and (bases or not self._end):
             found = f"begins at offset {bases[0]}" if bases else "has no segment"
             reason = f"the log {found}, the newest snapshot ends at {self._end}"
             raise CorruptDataError(self._directory, 0, reason)
-        self._next = bases[first]
+        self._next = bases[first] if bases else self._end
         for base in bases[first:]:
             if base != self._next:
                 reason = f"the segment before it ends at offset {self._next}"
                 raise CorruptDataError(reader.log_path(base), 0, reason)
             self._read_file(reader.open(base), may_be_unfinished=base == bases[-1])
-        if self._next < self._end:
-            reason = f"the log ends at offset {self._next}, the newest snapshot at {self._end}"
-            raise CorruptDataError(self._directory, 0, reason)
-        self._end = self._next
+        self._end = max(self._end, self._next)
 
     def _read_file(self, file: File, *, may_be_unfinished: bool) -> None:
         """Replay the batches of a file, and close it."""
