@@ -173,7 +173,7 @@ class OverlayStorage(MemoryStorage):
     """
 
     def __init__(self, lower: Storage) -> None:
-        self._lower = lower
+        self.lower = lower
         super().__init__()
         self.root = _lower_dir(lower, "/", self._now_ms())
         self._follows = True
@@ -183,9 +183,9 @@ class OverlayStorage(MemoryStorage):
         refused (F-9). That does not change the file. Where it cannot be opened for writing, as on a
         file system that is mounted read-only, nobody can tell whether it is in use.
         """
-        if self._lower.info(path) is not None:
+        if self.lower.info(path) is not None:
             try:
-                return self._lower.lock(path)
+                return self.lower.lock(path)
             except OSError as error:
                 if error.errno not in (errno.EROFS, errno.EACCES):
                     raise
@@ -213,7 +213,7 @@ class OverlayStorage(MemoryStorage):
                 self._follows = before
 
     def real_path(self, path: str) -> str:
-        return self._lower.real_path(path)
+        return self.lower.real_path(path)
 
     def make_dir(self, path: str) -> None:
         super().make_dir(self._absolute(path))
@@ -250,8 +250,8 @@ class OverlayStorage(MemoryStorage):
         """
         above, name = posixpath.split(path)
         if name in ("", ".", ".."):
-            return self._lower.real_path(path)
-        own = posixpath.join(self._lower.real_path(above), name)
+            return self.lower.real_path(path)
+        own = posixpath.join(self.lower.real_path(above), name)
         if not self._follows:
             return own
         try:
@@ -262,7 +262,7 @@ class OverlayStorage(MemoryStorage):
             is_link = node.regular and node.is_of(own)
         else:
             is_link = isinstance(node, DirNode)
-        return self._lower.real_path(path) if is_link else own
+        return self.lower.real_path(path) if is_link else own
 
 
 __all__ = ["OverlayStorage"]

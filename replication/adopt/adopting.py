@@ -9,6 +9,7 @@ from logstore.common.errors import ConfigError, CorruptDataError
 from logstore.common.random_id import new_uuid, random_id
 from logstore.format import filenames
 from logstore.storage.base import Storage
+from logstore.storage.overlay import OverlayStorage
 from replication.adopt.cluster_metadata import ClusterImage, read_cluster_metadata
 from replication.adopt.found import LogDirs, find_broker, log_dirs_of
 from replication.adopt.plan import AdoptedCluster, plan
@@ -25,7 +26,7 @@ _LEFT_ALONE = {
 
 def look(
     paths: Sequence[str],
-    overlay: Storage,
+    overlay: OverlayStorage,
     *,
     now_ms: int,
     first_id: int | None = None,
@@ -45,7 +46,7 @@ def look(
     """
     dirs = log_dirs_of(paths, overlay, first_id)
     cluster_id = dirs.cluster_id or topic_id_to_text(new_uuid(random_id))
-    image = _image(dirs, overlay)
+    image = _image(dirs, overlay.lower)  # a view there copies nothing
     brokers = {
         broker: find_broker(broker, own, cluster_id, overlay)
         for broker, own in dirs.brokers.items()

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from checkpoints.checkpoint_file import load_file
 from checkpoints.errors import CheckpointError
+from checkpoints.types import TopicPartition
 from logstore.common.config import MAX_INT
 from logstore.common.errors import CorruptBatchError, CorruptDataError, InvalidTopicError
 from logstore.common.types import Buffer, Record
@@ -71,8 +72,10 @@ class PartitionImage(NamedTuple):
 
     @property
     def electable(self) -> tuple[int, ...]:
-        """The replicas that Kafka would let lead, and not call it unclean."""
-        return tuple(dict.fromkeys((*self.isr, *self.elr))) or self.last_known_elr
+        """The replicas that Kafka would let lead: those that have all that was committed, or else
+        the last leader, if it is known (R-71)."""
+        whole = tuple(dict.fromkeys((*self.isr, *self.elr)))
+        return whole or (self.last_known_elr if len(self.last_known_elr) == 1 else ())
 
 
 class TopicImage(NamedTuple):
@@ -98,6 +101,10 @@ class ClusterImage(NamedTuple):
     certain_end: int
     end_offset: int
     notes: tuple[str, ...]
+
+    def partition(self, tp: TopicPartition) -> PartitionImage | None:
+        topic = self.topics.get(tp.topic)
+        return None if topic is None else topic.partitions.get(tp.partition)
 
     def topic_configs(self, topic: str) -> Mapping[str, str]:
         return self.configs.get((TOPIC_RESOURCE, topic), {})
@@ -352,6 +359,8 @@ class _MetadataFiles:
                 raise CorruptDataError(reader.log_path(base), 0, reason)
             self._read_file(reader.open(base), may_be_unfinished=base == bases[-1])
         self._end = max(self._end, self._next)
+        if not self._end:
+            raise CorruptDataError(self._directory, 0, "the log has no whole batch")
 
     def _read_file(self, file: File, *, may_be_unfinished: bool) -> None:
         """Replay the batches of a file, and close it."""

@@ -25,6 +25,7 @@ from logstore.storage.base import Storage
 from logstore.storage.broker_directories import broker_directories
 from replication.common.internal_topics import GROUP_METADATA, INTERNAL_TOPICS
 from replication.common.state import UNKNOWN_EPOCH
+from replication.coordination.nodes import CLUSTER_ID_MAX
 from replication.protocol import ProtocolError
 from replication.protocol import messages as wire
 from replication.protocol.coordinator_records import (
@@ -162,15 +163,22 @@ def log_dirs_of(paths: Sequence[str], storage: Storage, first_id: int | None = N
     clusters = {meta.cluster_id for meta in metas if meta.cluster_id is not None}
     if len(clusters) > 1:
         raise ConfigError(f"the directories belong to several clusters: {_listed(clusters)}")
+    for cluster_id in clusters:
+        if not (cluster_id.isprintable() and 0 < len(cluster_id) <= CLUSTER_ID_MAX):
+            raise ConfigError(
+                f"{printable(cluster_id, 200)!r} is no cluster.id: see meta.properties"
+            )
     named = {meta.node_id for meta in metas if meta.node_id is not None}
+    has_metadata = any(each.has_metadata for each in contents)
     nameless = first_id if first_id is not None else min(named, default=0)
     owned: dict[int, list[_Contents]] = {}
     for each in contents:
         owner = None if each.meta is None else each.meta.node_id
-        if owner is None and first_id is None and len(named) > 1:
+        if owner is None and first_id is None and (len(named) > 1 or (has_metadata and not named)):
+            # Logs that the metadata gives to other brokers would become strays.
             raise ConfigError(
                 f"{each.path} does not say which broker's it is: give it the meta.properties of "
-                "its broker"
+                "its broker, or node.id if it is the only one"
             )
         owned.setdefault(nameless if owner is None else owner, []).append(each)
     for broker_id, parts in owned.items():

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from checkpoints.types import TopicPartition
 from logstore.common.config import LogConfig
+from logstore.common.errors import ConfigError
+from replication.adopt.cluster_metadata import ClusterImage, PartitionImage, TopicImage
 from replication.adopt.found import CONSUMER_GROUPS, FoundBroker, FoundLog
 from replication.adopt.report import NOT_CARRIED, Adoption, Kind, Remark
 from replication.apis.configs import BROKER_NAMES
@@ -33,10 +35,10 @@ from replication.common.state import (
 )
 from replication.common.topic_configs import check_topic_config
 
-if TYPE_CHECKING:
-    from replication.adopt.cluster_metadata import ClusterImage, PartitionImage
+MAX_GAPS, GAPS_PER_LOG = 10_000, 10
+"""A folder may claim any number, and partitions that nobody has cost time and memory, too: at most
+so many in all, and for each log that is here."""
 
-MAX_GAPS = 10_000  # a folder may claim any number; partitions that nobody has cost memory, too
 KAFKAS_COUNT, MAX_COUNT = 50, 1000  # of partitions of the topics of coordinators
 FOR_EVER = {"retention.ms": "-1", "retention.bytes": "-1"}
 RETENTION = "retention.ms"
@@ -94,7 +96,11 @@ def plan(
         read_only: nothing is deleted, and nothing copied from one broker to another.
         pins_retention: a topic whose retention is not known keeps everything.
         notes: of the search, before those of the plan.
+    Raises:
+        ConfigError: the metadata gives a broker none of the logs that it has.
     """
+    if image is not None:
+        _check_owners(brokers, image)
     planner = _Planner(cluster_id, brokers, image, now_ms, read_only, pins_retention)
     topics: dict[str, TopicAssignment] = {}
     states: dict[TopicPartition, PartitionRegistration] = {}
@@ -122,6 +128,20 @@ def plan(
     )
 
 
+def _check_owners(brokers: Mapping[int, FoundBroker], image: ClusterImage) -> None:
+    """All logs of a broker would become strays if it had the id of another one."""
+    for broker_id, found in brokers.items():
+        if found.logs and not any(
+            known is not None and broker_id in known.replicas
+            for known in map(image.partition, found.logs)
+        ):
+            raise ConfigError(
+                f"{', '.join(found.directories)}: the metadata of the cluster gives broker "
+                f"{broker_id} none of the logs there, so that it is that of another cluster or of "
+                "another time, or they are another broker's"
+            )
+
+
 class _Planner:
     def __init__(
         self,
@@ -142,39 +162,37 @@ class _Planner:
         self._defaults = {} if image is None or read_only else self._broker_defaults(image)
         self._leading: dict[TopicPartition, FoundLog] = {}  # the logs that lead
         self._logs: dict[TopicPartition, dict[int, FoundLog]] = {}
+        self._numbers: dict[str, set[int]] = {}  # of partitions with a log, of each topic
         for broker_id, found in brokers.items():
             for tp, log in found.logs.items():
                 self._logs.setdefault(tp, {})[broker_id] = log
-        named = {tp.topic for tp in self._logs}
-        named.update(tp.topic for found in brokers.values() for tp in found.unavailable)
-        self._named = sorted(named)
+            for tp in (*found.logs, *found.unavailable):
+                self._numbers.setdefault(tp.topic, set()).add(tp.partition)
+        self._gaps_left = MAX_GAPS + GAPS_PER_LOG * len(self._logs)
         # It stands for whoever has what is not here and of which no metadata tells.
         self._absent = next(each for each in range(len(brokers) + 1) if each not in brokers)
 
     def _note(self, kind: Kind, *names: object) -> None:
-        self._notes.setdefault(kind, []).extend(map(str, names))
+        if names:
+            self._notes.setdefault(kind, []).extend(map(str, names))
 
     # -- topics --------------------------------------------------------------------------------
 
     def identities(self) -> dict[str, _Identity]:
         if self._image is None:
-            found = {name: self._from_logs(name) for name in self._named}
+            found = {name: self._from_logs(name) for name in sorted(self._numbers)}
             return {name: identity for name, identity in found.items() if identity is not None}
-        for name in self._named:
-            if name not in self._image.topics:
-                self._note(Kind.UNKNOWN_TOPIC, name)
+        self._note(Kind.UNKNOWN_TOPIC, *sorted(self._numbers.keys() - self._image.topics))
         return {name: self._from_image(name, self._image) for name in sorted(self._image.topics)}
 
     def _from_logs(self, name: str) -> _Identity | None:
-        logs = {tp: own for tp, own in self._logs.items() if tp.topic == name}
-        ids = {log.topic_id for own in logs.values() for log in own.values()} - {None}
+        numbers = self._numbers[name]
+        ids = {log.topic_id for n in numbers for log in self._here(name, n).values()} - {None}
         if len(ids) > 1:
             self._note(Kind.TWO_IDS, name)
             return None
-        damaged = (tp for found in self._brokers.values() for tp in found.unavailable)
-        numbers = {tp.partition for tp in (*logs, *damaged) if tp.topic == name}
         count = max(numbers) + 1
-        if count - len(numbers) > MAX_GAPS:
+        if not self._has_room(count - len(numbers)):
             self._note(Kind.FEW_PARTITIONS, name)
             return None
         if name in INTERNAL_TOPICS and len(numbers) < count:
@@ -192,6 +210,14 @@ class _Planner:
         else:
             config = self._pinned(name, {})
         return _Identity(topic_id, self._known(name, config), dict.fromkeys(range(count)))
+
+    def _here(self, name: str, number: int) -> Mapping[int, FoundLog]:
+        return self._logs.get(TopicPartition(name, number), {})
+
+    def _has_room(self, gaps: int) -> bool:
+        has_room = gaps <= self._gaps_left
+        self._gaps_left -= gaps * has_room
+        return has_room
 
     def _count_by_keys(self, name: str, least: int) -> int:
         """How many partitions a topic of coordinators has, of which the last may not be here: with
@@ -214,7 +240,26 @@ class _Planner:
         if config.get("remote.storage.enable") == "true":
             self._note(Kind.TIERED, name)
         known = self._known(name, self._pinned(name, config))
-        return _Identity(topic.id, known, dict(sorted(topic.partitions.items())))
+        partitions = {**topic.partitions, **self._later(topic)}
+        return _Identity(topic.id, known, dict(sorted(partitions.items())))
+
+    def _later(self, topic: TopicImage) -> dict[int, PartitionImage]:
+        """Partitions that were made after what the metadata says. Who was in sync is not known."""
+        name, known = topic.name, topic.partitions
+        later = [
+            number
+            for number in self._numbers.get(name, set()) - known.keys()
+            if any(log.topic_id == topic.id for log in self._here(name, number).values())
+        ]
+        count = max(later, default=-1) + 1
+        if not self._has_room(count - len(later) - sum(number < count for number in known)):
+            self._note(Kind.UNKNOWN_TOPIC, *(f"{name}-{number}" for number in sorted(later)))
+            return {}
+        return {
+            number: PartitionImage(tuple(self._here(name, number)), (), NO_LEADER, 0, 0)
+            for number in range(count)
+            if number not in known
+        }
 
     def _broker_defaults(self, image: ClusterImage) -> dict[str, str]:
         """What all brokers were told for topics, by the keys of topics, where it differs from what

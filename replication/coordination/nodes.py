@@ -65,7 +65,7 @@ PERSISTENT_PATHS = (
 
 LOG_DIR_FAILURE = 1
 DELETED_TOPICS_KEPT = 1000
-_CLUSTER_ID_MAX = 200
+CLUSTER_ID_MAX = 200
 _I32_MAX, _I64_MAX = 2**31 - 1, 2**63 - 1
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 _ENDPOINT = re.compile(
@@ -161,8 +161,8 @@ def has_kafkas_placement(data: bytes) -> bool:
 def decode_cluster_id(data: bytes) -> str:
     fields = _Fields(CLUSTER_ID, data)
     cluster_id = fields.text("id")
-    if not cluster_id or len(cluster_id) > _CLUSTER_ID_MAX:
-        fields.fail("id", f"has {len(cluster_id)} characters, not 1 to {_CLUSTER_ID_MAX}")
+    if not cluster_id or len(cluster_id) > CLUSTER_ID_MAX:
+        fields.fail("id", f"has {len(cluster_id)} characters, not 1 to {CLUSTER_ID_MAX}")
     return cluster_id
 
 

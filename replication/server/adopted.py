@@ -28,6 +28,7 @@ from replication.adopt import (
     read_home,
     write_tree,
 )
+from replication.coordinators.groups.config import GroupConfig
 from replication.protocol import ApiKey
 from replication.server.config import ServerConfig
 
@@ -174,6 +175,16 @@ def _look(
 def _cluster_of(paths: Sequence[str], storage: Storage) -> str | None:
     """The one directory, if it is a cluster's with its coordinator's tree."""
     return paths[0] if len(paths) == 1 and has_tree(storage, paths[0]) else None
+
+
+def keeping_offsets(config: ServerConfig, place: ClusterFiles) -> ServerConfig:
+    """Let an adopted cluster keep the offsets of groups, as it keeps records: the retention of its
+    brokers is not known, and all groups of an old backup are past the usual one."""
+    groups = config.groups
+    is_given = groups.offsets_retention_minutes != GroupConfig().offsets_retention_minutes
+    if is_given or not place.log_dirs:
+        return config
+    return config._replace(groups=replace(groups, offsets_retention_minutes=MAX_INT))
 
 
 def read_only_config(config: ServerConfig) -> ServerConfig:

@@ -19,7 +19,13 @@ from replication.broker.broker import Broker
 from replication.broker.metrics import Histogram, Sample
 from replication.embedded.cluster import Cluster
 from replication.network import Listener
-from replication.server.adopted import REFUSED, ClusterFiles, read_only_config, settle_place
+from replication.server.adopted import (
+    REFUSED,
+    ClusterFiles,
+    keeping_offsets,
+    read_only_config,
+    settle_place,
+)
 from replication.server.config import ServerConfig
 from replication.server.groups import group_snapshots
 from replication.server.http import GroupSnapshot
@@ -183,8 +189,7 @@ def serve(
         if adopt:  # they would be changed although it is read-only, or lack what was adopted
             raise ConfigError(f"{name} does not go with directories to adopt")
     place = settle_place(directory, _paths(adopt), read_only, storage, config, brokers)
-    if read_only:
-        config = read_only_config(config)
+    config = read_only_config(config) if read_only else keeping_offsets(config, place)
     broker_ids = _broker_ids(place, brokers, config)
     kafka = ServedCluster(
         broker_ids,

@@ -28,7 +28,12 @@ from replication.coordination import nodes
 from replication.coordination.journal import read_tree
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
-from replication.server.adopted import ClusterFiles, read_only_config, settle_place
+from replication.server.adopted import (
+    ClusterFiles,
+    keeping_offsets,
+    read_only_config,
+    settle_place,
+)
 from replication.server.config import ServerConfig
 from tests.support.served import batch, connect, find_coordinator, produce
 from tests.support.until import until
@@ -280,6 +285,18 @@ def test_folders_without_an_owner(storage: MemoryStorage) -> None:
     assert meta.node_id == 7
 
 
+def test_offsets_of_an_old_backup_stay(storage: MemoryStorage) -> None:
+    """Its broker's offsets.retention.minutes is not known, at this start and at later ones."""
+    for adopt in ([f"{OLD}/broker-0"], []):
+        place = settle_place(NEW, adopt, False, storage, ServerConfig())
+        config = keeping_offsets(ServerConfig(), place)
+        assert config.groups.offsets_retention_minutes * 60_000 > 90 * YEAR_MS
+        given = ServerConfig.from_properties({"offsets.retention.minutes": 5})
+        assert keeping_offsets(given, place) == given
+    place = settle_place("/ours", [], False, storage, ServerConfig())
+    assert keeping_offsets(ServerConfig(), place) == ServerConfig()
+
+
 @pytest.mark.slow
 def test_an_adoption_survives_a_kill_anywhere() -> None:
     """Until the journal has its name nothing has happened, and it can be tried again (R-186)."""
@@ -404,6 +421,20 @@ def test_metadata_that_cannot_be_read_is_refused(storage: MemoryStorage) -> None
     told = refused(storage, f"{OLD}/broker-0")
     assert "the metadata of the cluster cannot be read" in told
     assert "move __cluster_metadata-0 elsewhere" in told
+    # A first write that is not whole is no empty cluster.
+    storage.write_file(f"{OLD}/broker-0/__cluster_metadata-0/00000000000000000000.log", bytes(30))
+    assert "has no whole batch" in refused(storage, f"{OLD}/broker-0")
+    storage.remove(f"{OLD}/broker-0/meta.properties")
+    assert "does not say which broker's it is" in refused(storage, f"{OLD}/broker-0")
+
+
+@pytest.mark.parametrize("cluster_id", ["\x1b[31m", "x" * 201])
+def test_a_cluster_id_that_no_broker_has_is_refused(
+    storage: MemoryStorage, cluster_id: str
+) -> None:
+    meta = MetaPropertiesFile(f"{OLD}/broker-0/meta.properties", storage)
+    meta.write(MetaProperties(1, cluster_id=cluster_id, node_id=0), 0)
+    assert "no cluster.id" in refused(storage, f"{OLD}/broker-0")
 
 
 # -- what is found, and what is written ------------------------------------------------------------

@@ -145,6 +145,8 @@ def test_who_may_lead_after_a_clean_stop_of_all():
     assert electable() == (1, 2)
     assert electable(stopped) == (2,)
     assert electable(stopped._replace(eligible_leader_replicas=())) == (1,)
+    several = stopped._replace(eligible_leader_replicas=(), last_known_elr=(1, 2))
+    assert electable(several) == ()  # they were eligible once, and one of them led
     assert electable(stopped._replace(eligible_leader_replicas=(), last_known_elr=())) == ()
     other = wire.TopicRecord("other", OTHER)
     assert electable(stopped, other, wire.ClearElrRecord("other")) == (2,)

@@ -10,6 +10,7 @@ import pytest
 
 from checkpoints.topic_properties import TopicProperties
 from checkpoints.types import TopicPartition
+from logstore.common.errors import ConfigError
 from replication.adopt import (
     AdoptedCluster,
     ClusterImage,
@@ -202,16 +203,57 @@ def test_a_topic_without_an_id_gets_the_same_one_each_time() -> None:
 
 
 def test_a_replica_that_the_metadata_has_elsewhere_is_not_served() -> None:
-    brokers = {0: broker({T0: log(9, 99)}), 1: broker({T0: log(4, 50)})}
-    found = planned(brokers, image({0: ((1,), (1,), 4)}))
+    own = TopicPartition("t", 1)
+    brokers = {0: broker({T0: log(9, 99), own: log()}), 1: broker({T0: log(4, 50)})}
+    found = planned(brokers, image({0: ((1,), (1,), 4), 1: ((0,), (0,), 4)}))
     assert roles(found.states[T0]) == ((1,), (1,), 1)
     assert "moved away" in kinds(found)
+
+
+def test_logs_that_the_metadata_gives_to_others_are_refused() -> None:
+    """They would all become strays (R-184)."""
+    here = broker({T0: log(), TopicPartition("u", 0): log(topic_id=OTHER)})
+    known = image({0: ((1,), (1,), 4)})
+    with pytest.raises(ConfigError, match="gives broker 0 none of the logs there"):
+        planned({0: here}, known)
+    with pytest.raises(ConfigError, match="another time"):
+        planned({0: here, 1: here}, known)
+    with pytest.raises(ConfigError, match="another time"):
+        planned({1: here}, image({}, topics={}))
+    assert planned({1: here, 2: broker({})}, known).report.led == 1
+
+
+def test_partitions_made_after_the_metadata_are_offline_and_no_strays() -> None:
+    """Only their numbers are certain: a topic never loses a partition."""
+    later, again = TopicPartition("t", 2), TopicPartition("t", 3)
+    here = broker({T0: log(), later: log(4), again: log(topic_id=OTHER)})
+    found = planned({0: here}, image({0: ((0,), (0,), 1)}))
+    assert roles(found.states[later]) == ((0,), (), NO_LEADER)
+    assert found.states[later].leader_epoch == 4
+    assert roles(found.states[TopicPartition("t", 1)]) == ((1,), (), NO_LEADER)
+    assert again not in found.states
+    names = {note.kind: note.names for note in found.report.notes}
+    assert names["out of sync"] == ("t-2",)
+    assert names["without a log"] == ("t-1",)
+    absurd = broker({T0: log(), TopicPartition("t", 2**31 - 1): log()})
+    found = planned({0: absurd}, image({0: ((0,), (0,), 1)}))
+    assert [*found.states] == [T0]
+    assert "unknown to the metadata" in kinds(found)
 
 
 def test_a_folder_with_an_absurd_number_costs_nothing() -> None:
     found = planned({0: broker({T0: log(), TopicPartition("u", 2**31 - 1): log(topic_id=OTHER)})})
     assert [*found.topics] == ["t"]
     assert "nearly no partition" in kinds(found)
+
+
+def test_many_folders_with_absurd_numbers_cost_little() -> None:
+    """The bound is one for all topics."""
+    here = {TopicPartition(f"u{n}", 9000): log(topic_id=uuid.UUID(int=n)) for n in range(1, 9)}
+    found = planned({0: broker({T0: log(), **here})})
+    assert [*found.topics] == ["t", "u1"]
+    (note,) = (each for each in found.report.notes if each.kind == "nearly no partition")
+    assert note.count == 7
 
 
 # -- configurations --------------------------------------------------------------------------------
