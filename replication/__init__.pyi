@@ -1,3 +1,5 @@
+from replication.adopt import Adoption as Adoption
+from replication.adopt import Remark as Remark
 from replication.broker.broker import Broker as Broker
 from replication.broker.broker import BrokerState as BrokerState
 from replication.broker.metrics import BrokerCollector as BrokerCollector

@@ -41,12 +41,12 @@ class Reason(NamedTuple):
 REASONS = (
     Reason(
         r"partition/.*/leader epoch|offset/.*/(latest|last stable), leader epoch",
-        lambda it: it.ours >= it.theirs,
+        lambda it: it.ours >= _newest_epoch(it),
         "an adopted cluster begins its own epochs, above all that were",
     ),
     Reason(
         r"offset/.*/earliest, leader epoch",
-        lambda it: it.ours >= it.theirs and _is_empty(it),
+        lambda it: it.ours >= 0 and _is_empty(it),
         "the start of an empty log is of the present epoch",
     ),
     Reason(
@@ -181,6 +181,13 @@ def _goes_on(it: Difference) -> bool:
         return bool(it.ours >= it.theirs)
     at = 1 if kind == "offset" else 0
     return bool(it.ours[at] >= it.theirs[at])
+
+
+def _newest_epoch(it: Difference) -> int:
+    """Of the records. That it is above what controllers decided is proven beside (`proofs`)."""
+    _, topic, partition, *_ = it.path.split("/")
+    records = it.our_picture.get(f"records/{topic}/{partition}/read_uncommitted", [])
+    return max([0, *(record[-1] for record in records if record[-1] is not None)])
 
 
 def _is_empty(it: Difference) -> bool:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from replication.adopt import COORDINATOR
+from logstore.verify import verify
+from replication.adopt import COORDINATOR, read_cluster_metadata
 from replication.adopt.home import ADOPTED
 from replication.coordination.journal import FILE_NAME
 from tests.adopt.adopted import Adopted, digest
@@ -40,6 +41,7 @@ def read_only(node: Node, theirs: Picture, directory: Path) -> Comparison:
     after = digest(data)
     changed = {name for name in {*before, *after} if before.get(name) != after.get(name)}
     assert not changed, f"changed: {sorted(changed)[:10]}"
+    _has_epochs_above(ours, node)
     return compare(theirs, ours, node.name)
 
 
@@ -49,6 +51,16 @@ SETTINGS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
 }
 KEEPING = [f"--config={name}={value}" for name, value in SETTINGS.items()]
+
+
+def _has_epochs_above(ours: Picture, node: Node) -> None:
+    """Above all that the controllers of the node decided, where they say it."""
+    image = read_cluster_metadata(str(node.log_dir))
+    for topic in () if image is None else image.topics.values():
+        for number, part in topic.partitions.items():
+            place = f"partition/{topic.name}/{number}"
+            is_led, epoch = ours[f"{place}/error"] == 0, ours[f"{place}/leader epoch"]
+            assert epoch > part.leader_epoch or not is_led, f"{place}: {epoch}"
 
 
 class Writable(NamedTuple):
@@ -75,6 +87,7 @@ def writable(node: Node, theirs: Picture, directory: Path) -> Writable:
     with Adopted(log, "--adopt", copy.log_dir, "--dir", home, *KEEPING) as served:
         until(lambda: not ongoing(served.bootstrap), "open transactions are ended")
         first = picture(served.bootstrap)
+        _has_epochs_above(first, node)
         go_on(served.bootstrap, theirs)
         second = picture(served.bootstrap)
     again = Adopted(directory / "again.log", "--dir", home, *KEEPING)
@@ -83,6 +96,8 @@ def writable(node: Node, theirs: Picture, directory: Path) -> Writable:
         again.kill()
     with Adopted(directory / "killed.log", "--dir", home, *KEEPING) as served:
         fourth = picture(served.bootstrap)
+    report = verify([copy.log_dir])
+    assert report.clean, [str(each) for each in report.findings]
     try:
         copy.start()
         given_back = picture(copy.bootstrap)
