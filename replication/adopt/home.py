@@ -18,6 +18,7 @@ from logstore.common.errors import ConfigError
 from logstore.storage.base import Storage
 from replication.adopt.plan import AdoptedCluster
 from replication.adopt.tree import write_tree
+from replication.coordination.embedded import LOCK_NAME
 from replication.coordination.journal import FILE_NAME
 
 ADOPTED = "adopted.json"
@@ -73,6 +74,8 @@ def adopted_before(storage: Storage, home: str, paths: list[str]) -> bool:
             f"{home} is the cluster of {', '.join(_all(found))}: give another directory"
         )
     left = {f"{ADOPTED}.tmp"}  # of an adoption that was killed
+    if not has_tree(storage, home):
+        left.add(COORDINATOR)
     is_there = storage.info(home) is not None
     if found is None and is_there and any(each.name not in left for each in storage.scan_dir(home)):
         raise ConfigError(f"{home} is not empty: give a new directory to the adopted cluster")
@@ -82,10 +85,24 @@ def adopted_before(storage: Storage, home: str, paths: list[str]) -> bool:
 def make_home(storage: Storage, home: str, cluster: AdoptedCluster) -> None:
     """
     Raises:
+        ConfigError: somebody else made a cluster there since ``adopted_before``.
+        LogDirLockedError: somebody else is about to.
         OSError: the disk refused; the adoption can be repeated.
     """
-    storage.make_dir(home)
+    coordinator = os.path.join(home, COORDINATOR)
+    storage.make_dir(coordinator)
+    storage.sync_dir(home)
     storage.sync_dir(os.path.dirname(home) or ".")
+    lock = storage.lock(os.path.join(coordinator, LOCK_NAME))
+    try:
+        if has_tree(storage, home):
+            raise ConfigError(f"{home}: another process made a cluster there at the same time")
+        _write(storage, home, cluster)
+    finally:
+        lock.release()
+
+
+def _write(storage: Storage, home: str, cluster: AdoptedCluster) -> None:
     brokers = {str(broker): list(paths) for broker, paths in cluster.brokers.items()}
     text = json.dumps({"version": VERSION, "brokers": brokers}, indent=2) + "\n"
     replace_file(storage, os.path.join(home, ADOPTED), text.encode())

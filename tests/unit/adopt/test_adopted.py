@@ -21,7 +21,7 @@ from logstore.storage.overlay import OverlayStorage
 from logstore.testing import FaultyStorage, SimulatedCrash
 from replication import ServedCluster, serve
 from replication.adopt import AdoptedCluster, Remark, has_tree, look, write_tree
-from replication.adopt.home import ADOPTED
+from replication.adopt.home import ADOPTED, make_home
 from replication.common.error_codes import ErrorCode
 from replication.common.internal_topics import GROUP_METADATA
 from replication.coordination import nodes
@@ -326,6 +326,20 @@ def test_an_adoption_survives_a_kill_anywhere() -> None:
         storage.remove_tree(NEW)
     assert interrupted > 2
     assert contents(storage, OLD) == before
+
+
+def test_two_adoptions_at_the_same_time(storage: MemoryStorage) -> None:
+    """The second one does not replace what the first has written, and whose brokers may run."""
+    cluster = found(storage, f"{OLD}/broker-0")
+    other = cluster._replace(brokers={0: ("/other",)})
+    make_home(storage, NEW, cluster)
+    before = contents(storage, f"{NEW}/coordinator"), storage.read_file(f"{NEW}/{ADOPTED}")
+    with pytest.raises(ConfigError, match="at the same time"):
+        make_home(storage, NEW, other)
+    assert before[0] == contents(storage, f"{NEW}/coordinator")
+    with serve(NEW, storage=storage), pytest.raises(LogDirLockedError):
+        make_home(storage, NEW, other)
+    assert before[1] == storage.read_file(f"{NEW}/{ADOPTED}")
 
 
 # -- refusals --------------------------------------------------------------------------------------
