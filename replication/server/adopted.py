@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 from checkpoints.meta_properties import META_PROPERTIES
 from logstore.common.clock import SystemClock
 from logstore.common.config import MAX_INT, LogConfig
 from logstore.common.errors import ConfigError
+from logstore.manager.log_dir import LOCK
 from logstore.storage.base import Storage
 from logstore.storage.broker_directories import broker_directories
 from logstore.storage.overlay import OverlayStorage
@@ -120,7 +123,10 @@ def settle_place(
         return ClusterFiles(home, storage, _checked(log_dirs, brokers, config), log_dirs)
     cluster = _look(paths, OverlayStorage(storage), config, read_only=False)
     ids = _checked(cluster.brokers, brokers, config)
-    make_home(storage, home, cluster)
+    with ExitStack() as locks:  # as brokers take them, who may have come since, or cannot write
+        for path in chain.from_iterable(cluster.brokers.values()):
+            locks.callback(storage.lock(os.path.join(path, LOCK)).release)
+        make_home(storage, home, cluster)
     return ClusterFiles(home, storage, ids, cluster.brokers, cluster.report)
 
 

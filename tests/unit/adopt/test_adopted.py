@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from logstore.common.clock import SystemClock
 from logstore.common.errors import ConfigError, LogDirLockedError
 from logstore.format.batch import BatchFields, encode_batch
 from logstore.manager import LogManager
+from logstore.storage.base import DirLock
 from logstore.storage.memory import MemoryStorage
 from logstore.storage.overlay import OverlayStorage
 from logstore.testing import FaultyStorage, SimulatedCrash
@@ -428,6 +431,24 @@ def test_a_running_broker_is_refused(tmp_path: Path) -> None:
             with pytest.raises(LogDirLockedError):
                 serve(adopt=tmp_path / "old" / "broker-0", **options)
     assert not (tmp_path / "new").exists()
+
+
+def test_directories_that_cannot_be_written_are_adopted_read_only(storage: MemoryStorage) -> None:
+    """As on a mount: nothing is left that a later start would take for an adoption."""
+
+    class Mounted(MemoryStorage):
+        def lock(self, path: str) -> DirLock:
+            if path.startswith(OLD):
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+            return super().lock(path)
+
+    mounted = Mounted()
+    mounted.root = storage.root
+    with pytest.raises(OSError, match="Read-only"):
+        serve(NEW, adopt=f"{OLD}/broker-0", storage=mounted)
+    assert mounted.info(NEW) is None
+    with serve(adopt=f"{OLD}/broker-0", read_only=True, storage=mounted) as kafka:
+        assert values(kafka) == [b"a", b"b"]
 
 
 def test_metadata_that_cannot_be_read_is_refused(storage: MemoryStorage) -> None:
