@@ -82,6 +82,7 @@ class LogOpener:
             if mark > log.log_end_offset:
                 warning = f"high watermark {mark} is above the log end {log.log_end_offset}"
                 log.recovery_report.warnings.append(warning)
+                log.recovery_report.offsets_lost = log.log_end_offset, mark
                 logger.warning("%s: %s", log.name, warning)
             log.update_high_watermark(mark)
         return log

@@ -36,8 +36,8 @@ class RecoveryReport:
         bytes_valid_behind_cut: how many of the bytes cut off a ``.log`` are whole batches with a
             matching checksum, the first cut batch included.
         bytes_set_aside: kept in ``.cut`` files: a part of ``bytes_cut``, and refused replacements.
-        offsets_lost: ``(log end, recovery point)`` if the log is now shorter than what was once
-            flushed, and no truncation explains it; otherwise None.
+        offsets_lost: ``(log end, recovery point or high watermark)`` if the log is now shorter than
+            what was once flushed or committed, and no truncation explains it; otherwise None.
         epoch_falls: batches kept although their leader epoch is below the one before.
         segments_split: segments divided because their offsets span more than 2³¹−1.
         warnings: what an operator should look at: valid bytes that were removed, and sources that

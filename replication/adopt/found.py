@@ -69,6 +69,7 @@ class FoundLog(NamedTuple):
         epochs: ``(leader epoch, start offset)``, ascending.
         oldest_ms: the largest timestamp of the first segment, by which retention goes; −1 without
             a record.
+        is_short: it lacks records that were committed, or that lie whole behind damage.
         open_producers: ids of producers with a transaction that has no end.
         state: of an internal topic.
     """
@@ -79,6 +80,7 @@ class FoundLog(NamedTuple):
     oldest_ms: int = -1
     open_producers: tuple[int, ...] = ()
     state: CoordinatorState | None = None
+    is_short: bool = False
 
     @property
     def leader_epoch(self) -> int:
@@ -290,7 +292,7 @@ def find_broker(
 
 
 def _found(log: ReplicaLog, state: CoordinatorState | None) -> FoundLog:
-    entries = log.producer_entries()
+    entries, report = log.producer_entries(), log.recovery_report
     return FoundLog(
         log.topic_id,
         tuple(log.epoch_entries),
@@ -298,6 +300,7 @@ def _found(log: ReplicaLog, state: CoordinatorState | None) -> FoundLog:
         log.segments[0].largest_timestamp if log.size else -1,
         tuple(each.producer_id for each in entries if each.current_txn_first_offset >= 0),
         state,
+        report.offsets_lost is not None or report.bytes_valid_behind_cut > 0,
     )
 
 

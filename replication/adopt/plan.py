@@ -338,6 +338,8 @@ class _Planner:
         best = max(log.rank for log in led.values())
         isr = tuple(b for b in replicas if b in led and led[b].rank == best)
         self._leading[tp] = led[isr[0]]
+        if self._leading[tp].is_short:
+            self._note(Kind.CUT_SHORT, tp_text(tp))
         behind = logs.keys() - isr
         if behind and self._read_only:  # they would copy all that they lack into memory
             self._note(Kind.BEHIND, tp_text(tp))

@@ -59,6 +59,11 @@ class Kind(Enum):
         "partitions, offline: their logs here may lack committed records, and only an unclean "
         "election serves them",
     )
+    CUT_SHORT = (
+        "cut short",
+        "partitions lack records that were committed, or are whole behind damage: see logstore "
+        "rescue, or take a copy while no broker writes",
+    )
     BEHIND = (
         "behind",
         "partitions have replicas that lag behind their leader, and stay out: nothing is copied",

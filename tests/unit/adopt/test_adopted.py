@@ -142,6 +142,25 @@ def test_read_only_serves_a_log_that_needs_recovery(storage: MemoryStorage) -> N
     assert contents(storage, "/") == before
 
 
+@pytest.mark.parametrize("damage", ["a flipped bit", "a missing end"])
+def test_a_log_that_was_cut_short_is_told(storage: MemoryStorage, damage: str) -> None:
+    """Its first batch is damaged, and a good one follows; or the file ends below what was
+    committed."""
+    storage.remove(f"{OLD}/broker-0/.kafka_cleanshutdown")
+    storage.remove(f"{OLD}/broker-0/recovery-point-offset-checkpoint")
+    path = f"{OLD}/broker-0/orders-0/{0:020d}.log"
+    data = bytearray(storage.read_file(path))
+    if damage == "a flipped bit":
+        data[len(data) // 2 - 1] ^= 1
+        storage.remove(f"{OLD}/broker-0/replication-offset-checkpoint")
+    else:
+        del data[len(data) // 2 :]
+    storage.write_file(path, bytes(data))
+    with serve(adopt=OLD, read_only=True, storage=storage) as kafka:
+        assert len(values(kafka)) < 2
+        assert notes(kafka)["cut short"].names == ("orders-0",)
+
+
 def test_read_only_serves_a_whole_cluster_with_its_tree() -> None:
     storage = MemoryStorage()
     with serve(OLD, storage=storage, brokers=2) as kafka:
