@@ -16,13 +16,6 @@ from replication.adopt.plan import AdoptedCluster, plan
 from replication.adopt.report import Kind, Remark
 from replication.protocol import ProtocolError
 
-_LEFT_ALONE = {
-    filenames.DELETE_DIR_SUFFIX: Kind.DELETED,
-    filenames.FUTURE_DIR_SUFFIX: Kind.FUTURE,
-    filenames.STRAY_DIR_SUFFIX: Kind.STRAY,
-    "": Kind.NO_PARTITION,
-}
-
 
 def look(
     paths: Sequence[str],
@@ -80,11 +73,11 @@ def _image(dirs: LogDirs, storage: Storage) -> ClusterImage | None:
 
 
 def _notes(dirs: LogDirs, image: ClusterImage | None) -> list[Remark]:
-    found = [
-        kind.note(names)
-        for suffix, kind in _LEFT_ALONE.items()
-        if (names := dirs.left_alone.get(suffix))
-    ]
+    others: dict[Kind, list[str]] = {}
+    for name in dirs.others:
+        is_deleted = name.endswith(filenames.DELETE_DIR_SUFFIX)
+        others.setdefault(Kind.DELETED if is_deleted else Kind.LEFT_ALONE, []).append(name)
+    found = [kind.note(names) for kind, names in others.items()]
     if image is None:
         return [Kind.NO_METADATA.note(), *found]
     return [*(Remark("metadata", note) for note in image.notes), *found]

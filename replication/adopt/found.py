@@ -17,7 +17,7 @@ from checkpoints.printable import printable
 from checkpoints.topic_properties import TOPIC_PROPERTIES, TopicProperties, TopicPropertiesFile
 from checkpoints.types import TopicPartition
 from logstore.common.config import MAX_LONG, BrokerConfig
-from logstore.common.errors import ConfigError, InvalidTopicError, LogstoreError
+from logstore.common.errors import ConfigError, LogstoreError
 from logstore.format import filenames
 from logstore.log import ReplicaLog
 from logstore.manager import LogManager, peek
@@ -120,20 +120,20 @@ class _Contents(NamedTuple):
     path: str
     meta: MetaProperties | None
     logs: frozenset[TopicPartition]
-    left_alone: Mapping[str, list[str]]
+    others: tuple[str, ...]
     has_metadata: bool
 
 
 class LogDirs(NamedTuple):
     """Log directories by broker. Those of controllers have metadata alone.
 
-    ``left_alone``: what is there beside logs, by the end of its name; "" for what is no partition.
+    ``others``: the names of what is there beside logs.
     """
 
     brokers: Mapping[int, tuple[str, ...]]
     with_metadata: tuple[str, ...]
     cluster_id: str | None
-    left_alone: Mapping[str, list[str]]
+    others: tuple[str, ...]
 
 
 def expanded(paths: Iterable[str], storage: Storage) -> list[str]:
@@ -192,34 +192,24 @@ def log_dirs_of(paths: Sequence[str], storage: Storage, first_id: int | None = N
         for broker_id, parts in sorted(owned.items())
         if not all(part.has_metadata and not part.logs for part in parts)
     }
-    left_alone: dict[str, list[str]] = {}
-    for each in contents:
-        for suffix, names in each.left_alone.items():
-            left_alone.setdefault(suffix, []).extend(names)
     if not any(each.logs for each in contents):
         raise ConfigError(f"{_listed(paths)}: there is no log of a partition; give log directories")
     return LogDirs(
         brokers,
         tuple(each.path for each in contents if each.has_metadata),
         next(iter(clusters), None),
-        left_alone,
+        tuple(name for each in contents for name in each.others),
     )
 
 
 def _contents(path: str, storage: Storage) -> _Contents:
     content = peek(path, storage)
-    left_alone: dict[str, list[str]] = {}
     names = {entry.name for entry in storage.scan_dir(path) if entry.is_dir}
-    for name in sorted(names - {filenames.REMOTE_LOG_INDEX_CACHE, filenames.CLUSTER_METADATA_DIR}):
-        try:
-            suffix = filenames.parse_partition_dir(name).suffix
-        except InvalidTopicError:
-            left_alone.setdefault("", []).append(name)
-        else:
-            if suffix:
-                left_alone.setdefault(suffix, []).append(name)
+    known = {filenames.REMOTE_LOG_INDEX_CACHE, filenames.CLUSTER_METADATA_DIR}
+    others = names - known - set(map(filenames.partition_dir_name, content.logs))
     has_metadata = filenames.CLUSTER_METADATA_DIR in names
-    return _Contents(path, content.meta, frozenset(content.logs), left_alone, has_metadata)
+    logs = frozenset(content.logs)
+    return _Contents(path, content.meta, logs, tuple(sorted(others)), has_metadata)
 
 
 def _check_one_broker(broker_id: int, parts: Sequence[_Contents]) -> None:

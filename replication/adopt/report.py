@@ -27,9 +27,10 @@ class Kind(Enum):
         "deleted",
         "directories of deleted logs, which brokers remove a minute after they start",
     )
-    FUTURE = "future", "directories of moves between disks, left alone"
-    STRAY = "stray", "directories that a broker had set aside, left alone"
-    NO_PARTITION = "no partition", "directories without the name of a log, left alone"
+    LEFT_ALONE = (
+        "left alone",
+        "directories that a broker had set aside, or was moving, or that have no name of a log",
+    )
     UNKNOWN_TOPIC = (
         "unknown to the metadata",
         "topics, not served: deleted, or made after what the metadata says",
