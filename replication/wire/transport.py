@@ -71,6 +71,7 @@ class _Node:
 
     def __init__(self, node_id: int, host: str, port: int) -> None:
         self.id, self.host, self.port = node_id, host, port
+        self.answers_at: Any = None  # of the addresses of its name
         self.lanes: list[_Channel] = []
         self.failures = self.retry_at_ms = 0
         self.reason: LogstoreError | None = None  # of the last failure
@@ -86,7 +87,8 @@ class _Channel:
 
     def __init__(self, node: _Node, lane: BrokerLane, for_fetch: bool, now_ms: int) -> None:
         self.node, self.lane, self.for_fetch = node, lane, for_fetch
-        self.addresses: deque[tuple[Any, ...]] = deque()
+        self.addresses: deque[tuple[Any, ...]] = deque()  # to be tried
+        self.address: Any = None
         self.sock: socket.socket | None = None
         self.layer: TransportLayer | None = None
         self.reader = framing.FrameReader(MAX_RESPONSE_BYTES)
@@ -231,6 +233,11 @@ class TcpTransport:
             deadlines = [call.deadline_ms for call in lane.open_calls()]
             is_ready = lane.state is LaneState.READY
             if not is_ready:
+                if channel.setup_by_ms <= now_ms and channel.layer is None and channel.addresses:
+                    channel.setup_by_ms = now_ms + self._access.setup_timeout_ms
+                    self._guarded(channel, partial(self._next_address, channel, errno.ETIMEDOUT))
+                    if lane.state is LaneState.CLOSED:
+                        continue
                 deadlines.append(channel.setup_by_ms)
             idle_at_ms = channel.used_ms + IDLE_MS
             if deadlines and min(deadlines) <= now_ms:
@@ -311,12 +318,16 @@ class TcpTransport:
             text = found.strerror if isinstance(found, OSError) else str(found)
             self._lose(channel, LaneError(f"the name cannot be found: {text}"))
             return
-        channel.addresses = deque(found)
+        # The one that answered before comes first: another may take its time each time.
+        channel.addresses = deque(
+            sorted(found, key=lambda each: each[-1] != channel.node.answers_at)
+        )
         self._guarded(channel, lambda: self._connect(channel))
 
     def _connect(self, channel: _Channel) -> None:
         """Begin to connect to the next address."""
         family, kind, protocol, _, address = channel.addresses.popleft()
+        channel.address = address
         sock = channel.sock = socket.socket(family, kind, protocol)
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -344,6 +355,7 @@ class TcpTransport:
                 self._next_address(channel, code)
                 return
             self._opening.discard(channel)
+            channel.node.answers_at = channel.address
             self._begin(channel)
         elif event & ~_WRITE or channel.layer.wants_write:
             self._receive(channel)

@@ -316,9 +316,9 @@ def test_a_connection_that_takes_too_long_is_given_up() -> None:
         silent.set()
 
 
-def test_a_request_is_answered_once_though_nobody_accepts() -> None:
-    clock = ManualClock()
-    answers: list[Response | None] = []
+@contextmanager
+def nobody_accepts() -> Iterator[tuple[str, int]]:
+    """An address at which connections hang."""
     with socket.socket() as full, ExitStack() as stack:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -326,13 +326,45 @@ def test_a_request_is_answered_once_though_nobody_accepts() -> None:
             filler = stack.enter_context(socket.socket())
             filler.setblocking(False)
             filler.connect_ex(full.getsockname())
-        with asking(full.getsockname(), clock=clock) as asker:
-            asker.transport.send(BOOTSTRAP, ASKED, answers.append, 50)
-            until(lambda: asker.transport._channels, "it connects")
-            clock.advance(51)
-            asker.transport.wake()
-            until(lambda: answers, "it gives up")
-        assert answers == [None]
+        yield full.getsockname()
+
+
+def test_a_request_is_answered_once_though_nobody_accepts() -> None:
+    clock = ManualClock()
+    answers: list[Response | None] = []
+    with nobody_accepts() as full, asking(full, clock=clock) as asker:
+        asker.transport.send(BOOTSTRAP, ASKED, answers.append, 50)
+        until(lambda: asker.transport._channels, "it connects")
+        clock.advance(51)
+        asker.transport.wake()
+        until(lambda: answers, "it gives up")
+    assert answers == [None]
+
+
+def test_an_address_that_is_silent_does_not_hide_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, tried = ManualClock(), []
+    with ExitStack() as stack:
+        full = stack.enter_context(nobody_accepts())
+        alive = stack.enter_context(scripted(answering(described((1, "h", 1)))))
+        kind = (socket.AF_INET, socket.SOCK_STREAM, 0, "")
+
+        def two(*_: Any, **__: Any) -> list[Any]:
+            tried.append(1)
+            return [(*kind, full), (*kind, alive)]
+
+        monkeypatch.setattr(socket, "getaddrinfo", two)
+        asker = stack.enter_context(asking(("two.addresses", 1), clock=clock))
+        answer = asker.begin(ASKED)
+        until(lambda: asker.transport._channels, "it connects")
+        clock.advance(SETUP_TIMEOUT_MS)
+        asker.transport.wake()
+        assert isinstance(answer(), MetadataResponse)
+        # A second connection begins with the address that answered.
+        fetch = FetchRequest((FetchPartition(TP, 0, 1000),))
+        asker.begin(fetch)
+        until(lambda: len(asker.transport._channels) == 2, "it connects again")
+        assert [each.address for each in asker.transport._channels.values()] == [alive, alive]
+        assert len(tried) == 2
 
 
 @pytest.mark.parametrize("who", ["broker", "client"])
