@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Show brokers, partitions, groups and lag of a running cluster.")
-@client_options("--config")
+@client_options
 @click.option("--topic", metavar="T", help="Only the partitions of this topic.")
 @click.option("--internal", is_flag=True, help="Show the brokers' own topics, too.")
 @click.option("--group", metavar="G", help="Only this consumer group.")
