@@ -35,7 +35,7 @@ from replication.network.security.tls import TlsTransportLayer
 from replication.network.transport_layer import PlaintextTransportLayer, TransportLayer
 from replication.security.login import LoginSteps
 from replication.wire.calls import TRANSLATIONS
-from replication.wire.lane import BrokerLane, LaneError, LaneState, OpenCall
+from replication.wire.lane import MAX_RESPONSE_BYTES, BrokerLane, LaneError, LaneState, OpenCall
 
 logger = get_logger(__name__)
 
@@ -43,10 +43,8 @@ SETUP_TIMEOUT_MS = 10_000  # Kafka's socket.connection.setup.timeout.ms
 IDLE_MS = 540_000  # Kafka's connections.max.idle.ms of clients, a minute below that of brokers
 RECONNECT = Backoff(50, 1000)  # Kafka's reconnect.backoff.ms, reconnect.backoff.max.ms
 WARN_FAILURES = 2  # in a row: the first one is its caller's to tell
-MAX_RESPONSE_BYTES = 100 << 20
 MAX_FETCH_LANES = 16  # to one broker; further fetches queue behind these
 FIRST_BOOTSTRAP_ID = -1000  # downwards: stands for an address whose broker id is not known
-_TLS_ALERT = 0x1503  # how a TLS server's refusal of something else begins
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 
 
@@ -380,17 +378,11 @@ class TcpTransport:
         assert layer is not None
         while True:
             count = layer.receive_into(reader.window(self._shared))
-            reader.received(count or 0)
-            if count == 0:
-                raise LaneError(channel.lane.why_closed())
-            if reader.announced_size >> 16 == _TLS_ALERT and not channel.lane.versions:
-                raise LaneError("it answers in TLS: security.protocol is to be SSL or SASL_SSL")
-            while (frame := reader.next_frame()) is not None:
-                self._take(channel, frame)
-            if reader.large_header() is not None:
-                reader.begin_large()
-            if reader.growth:
-                reader.grow()
+            if count is None:
+                reader.received(0)
+            else:
+                for frame in channel.lane.frames(reader, count):
+                    self._take(channel, frame)
             if not layer.has_buffered:
                 return
 
@@ -453,14 +445,15 @@ class TcpTransport:
         """Close a connection that failed. If nothing was under way, its broker only tidied up."""
         node, lane = channel.node, channel.lane
         was_idle = lane.state is LaneState.READY and lane.is_idle
-        if isinstance(error, ConnectionResetError | BrokenPipeError):
-            error = LaneError(lane.why_closed())
+        # One of a login keeps its class, which ends more than this connection.
+        kind = SaslAuthenticationError if isinstance(error, SaslAuthenticationError) else LaneError
+        reason = kind(f"{node.address}: {lane.reason(error)}")
         calls = self._shut(channel)
         if not was_idle:
             node.failures += 1
             pause_ms = RECONNECT.delay_ms(node.failures, self._random)
             node.retry_at_ms = self._now_ms() + max(1, int(pause_ms))
-            node.reason = _described(node, error)
+            node.reason = reason
             if node.failures == WARN_FAILURES:
                 logger.warning("%s; it is tried again", node.reason)
         for call in calls:
@@ -485,16 +478,3 @@ def _answer(call: OpenCall, response: Response | None) -> None:
         call.on_reply(response)
     except Exception:
         logger.exception("a client failed over an answer")
-
-
-def _described(node: _Node, error: Exception) -> LogstoreError:
-    """The error with the address in front; that of a login keeps its class."""
-    text, cause = str(error), error.__cause__ or error
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        text = f"its certificate is not accepted: {cause.verify_message}"
-    elif isinstance(cause, ssl.SSLError):
-        text = f"{cause.strerror}: does it take this security.protocol?"
-    elif isinstance(cause, OSError):
-        text = cause.strerror or text
-    kind = SaslAuthenticationError if isinstance(error, SaslAuthenticationError) else LaneError
-    return kind(f"{node.address}: {text}")

@@ -253,7 +253,7 @@ def test_a_connection_that_was_closed_is_opened_again() -> None:
     with brokers.client() as client:
         client.metadata()
         brokers.dead = {1, 2}
-        with pytest.raises(WireError, match="^refused"):
+        with pytest.raises(WireError, match=r"^refused"):
             client.ask_coordinators(["g"], lambda connection, groups: {})
     assert [broker for broker, _ in brokers.requests()] == [0, 0]
 

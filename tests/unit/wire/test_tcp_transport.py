@@ -41,11 +41,11 @@ from replication.network import Listener, SecurityProtocol
 from replication.protocol import messages as wire
 from replication.security.credentials import UserCredentials
 from replication.server.kafka_server import Exposure
+from replication.wire.lane import MAX_RESPONSE_BYTES
 from replication.wire.transport import (
     FIRST_BOOTSTRAP_ID,
     IDLE_MS,
     MAX_FETCH_LANES,
-    MAX_RESPONSE_BYTES,
     SETUP_TIMEOUT_MS,
     ClusterAccess,
     TcpTransport,
