@@ -188,6 +188,8 @@ def _found(client: Client, topics: tuple[str, ...], partition: int | None) -> li
     names: dict[str, None] = {}
     for topic in topics:
         names |= dict.fromkeys(_matching(client, topic) if topic.startswith("^") else [topic])
+    for name in names:  # all in one request
+        client.metadata.want(name)
     return [
         TopicPartition(name, number)
         for name in names

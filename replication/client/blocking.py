@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -226,7 +227,9 @@ class Client:
         self.metadata.want(topic)
         self.metadata.keep_fresh()
         for attempt in (0, 1):
-            found = sorted(tp for tp in self.metadata.view.partitions if tp.topic == topic)
+            # Without a look at those of other topics, of which there may be thousands.
+            numbered = (TopicPartition(topic, number) for number in itertools.count())
+            found = [*itertools.takewhile(self.metadata.view.partitions.__contains__, numbered)]
             if found:
                 return found
             if attempt == 0:

@@ -23,7 +23,9 @@ from replication.cli.consume import _copy as copy
 from replication.cli.consume import consume
 from replication.cli.produce import MAX_BATCHES, _Sender, produce
 from replication.common.error_codes import ErrorCode
+from replication.common.messages import MetadataRequest
 from replication.protocol import ApiKey
+from replication.wire.transport import TcpTransport
 from tests.support.cases import for_each
 from tests.support.served import new_name, served
 from tests.support.until import patience, until
@@ -345,6 +347,21 @@ class TestConsume:
         assert "is no pattern" in read(kafka, "^(").output
         both = printed(kafka, filled, other, "-f", "%t\\n")
         assert set(both.decode().split()) == {filled, other}
+
+    def test_many_topics_are_asked_for_at_once(
+        self, kafka: ServedCluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        prefix, asked, send = new_name(), [], TcpTransport.send
+        for number in range(10):
+            kafka.wait_for_leader(kafka.create_topic(f"{prefix}.{number}")[0])
+
+        def noted(transport: TcpTransport, broker: int, request: Any, *rest: Any) -> None:
+            asked.append(type(request))
+            send(transport, broker, request, *rest)
+
+        monkeypatch.setattr(TcpTransport, "send", noted)
+        assert printed(kafka, f"^{prefix}") == b""
+        assert asked.count(MetadataRequest) == 3  # brokers, names, topics
 
     @for_each(
         "words, text",
