@@ -20,9 +20,8 @@ from replication.security.config import ClientConfig
 from replication.security.login import LoginSteps
 from replication.security.login import login as begin_login
 from replication.security.tls import client_context
-from replication.wire import lane
 from replication.wire.calls import Translation
-from replication.wire.lane import MAX_RESPONSE_BYTES, BrokerLane, LaneState, OpenCall
+from replication.wire.lane import MAX_RESPONSE_BYTES, BrokerLane, LaneError, LaneState, OpenCall
 
 TIMEOUT_S = 30.0
 
@@ -124,11 +123,11 @@ class WireConnection:
         """The latest version that both sides have, up to ``at_most``.
 
         Raises:
-            WireError: there is none.
+            UnservedApiError: there is none.
         """
         try:
             return self._lane.version(api_key, at_most)
-        except lane.UnservedApiError as error:
+        except LaneError as error:
             raise UnservedApiError(f"{self.peer}: {error}") from None
 
     def call(self, api_key: ApiKey, request: Any) -> Any:

@@ -47,10 +47,6 @@ class LaneError(BrokerUnavailableError):
     """A broker cannot be spoken to; the text says what it did."""
 
 
-class UnservedApiError(LaneError):
-    """The broker is too old, or too new, for what is asked."""
-
-
 class LaneState(Enum):
     CONNECTING = "connecting"  # the socket, and TLS
     ASKING = "asking"  # for the versions that the broker serves
@@ -148,7 +144,7 @@ class BrokerLane:
         """The latest version that both sides have, up to ``latest``.
 
         Raises:
-            UnservedApiError: there is none.
+            LaneError: there is none.
         """
         ours, theirs = schema.APIS[key].versions, self.versions.get(key)
         if theirs is not None:
@@ -156,7 +152,7 @@ class BrokerLane:
             if version >= max(ours.first, theirs.first):
                 return version
         served = "nothing of it" if theirs is None else f"versions {theirs.first} to {theirs.last}"
-        raise UnservedApiError(
+        raise LaneError(
             f"{key.name} is spoken here in versions {ours.first} to {ours.last}, "
             f"and the broker serves {served}"
         )

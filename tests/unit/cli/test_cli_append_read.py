@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -254,13 +253,11 @@ def test_input_that_pauses_is_appended_at_once(tmp_path: Path) -> None:
 
 
 def test_a_long_line_is_searched_once() -> None:
-    """Its cost grows with its length: in a second pass over each part this would take a minute."""
+    """Else this takes a minute, which the limit of a test does not allow."""
     part, count = b"x" * (1 << 14), 2000
     reads = [*[part] * count, b"y;", b";z;", b";", b""]
     stream = mock.Mock(**{"read1.side_effect": reads, "fileno.side_effect": OSError})
-    begun = time.process_time()
     assert list(lines_as_they_come(stream, b";;")) == [[part * count + b"y"], [b"z"]]
-    assert time.process_time() - begun < 5
 
 
 def test_an_endless_line_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
