@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from logstore.common.clock import SystemClock
 from logstore.common.errors import LogstoreError
+from replication.common.addresses import address_of
 from replication.network.framing import SHARED_BYTES, FrameReader
 from replication.protocol import ApiKey, VersionRange
 from replication.security.config import ClientConfig
@@ -84,7 +85,7 @@ class WireConnection:
         context: ssl.SSLContext | None = None,
         login: LoginSteps | None = None,
     ) -> None:
-        self.peer = f"{host}:{port}"
+        self.peer = address_of(host, port)
         self.broker_id = -1  # not known
         self._timeout_s = timeout_s
         self._lane = BrokerLane(client_id, login)

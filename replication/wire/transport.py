@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from checkpoints.loggers import get_logger
 from logstore.common.clock import Clock, SystemClock
 from logstore.common.errors import LogstoreError
+from replication.common.addresses import address_of
 from replication.common.errors import SaslAuthenticationError
 from replication.common.messages import FetchRequest, MetadataResponse, Request, Response
 from replication.common.retrying import Backoff
@@ -76,8 +77,7 @@ class _Node:
 
     @property
     def address(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return address_of(self.host, self.port)
 
 
 class _Channel:
