@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Self, TypeVar
 
 from checkpoints.types import TopicPartition
@@ -107,7 +108,10 @@ class AdminClient:
         return found
 
     def _anyone(self, ask: Callable[[WireConnection], Any]) -> Any:
-        """The answer of the first broker that gives one."""
+        """The answer of the first broker that gives one; those that are connected come first."""
+        for address in [*self._opened]:
+            with suppress(WireError):  # it may have closed the connection since
+                return self._ask(address, ask)
         failures = []
         for address in dict.fromkeys((*self._servers, *self.brokers.values())):
             try:

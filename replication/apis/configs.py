@@ -15,6 +15,7 @@ from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
 from replication.apis.common.topic_names import is_valid, missing_code
 from replication.apis.common.waits import Gathering, MetadataWaits, silence_of
 from replication.broker.broker import Broker
+from replication.common.addresses import address_of
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import InvalidRequestError
 from replication.common.messages import (
@@ -175,7 +176,9 @@ def _default(broker_name: str, key: str, value: str) -> list[Synonym]:
 
 def identity_configs(broker_id: int, endpoints: Iterable[Endpoint]) -> list[ConfigEntry]:
     """Who a broker is, and where clients reach it: keys that no configuration class has."""
-    addresses = ",".join(f"{each.listener}://{each.host}:{each.port}" for each in endpoints)
+    addresses = ",".join(
+        f"{each.listener}://{address_of(each.host, each.port)}" for each in endpoints
+    )
     entries = []
     for name, value, kind, others in (
         ("advertised.listeners", addresses, ConfigType.LIST, ()),

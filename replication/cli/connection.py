@@ -23,49 +23,42 @@ DEFAULT_SERVER = "127.0.0.1:9092"
 _MAX_FILE_BYTES = 1 << 20
 
 
-def client_options(*spellings: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of every command that asks a cluster: parameter ``client``, which is
-    ``ClientProperties``.
+    ``ClientProperties``."""
 
-    Args:
-        spellings: of the option that names a file, beside Kafka's ``--command-config``.
-    """
+    @click.option(
+        "--bootstrap-server",
+        "servers",
+        metavar="HOST:PORT,…",
+        help=f"Some brokers; they name the others.  [default: {DEFAULT_SERVER}]",
+    )
+    @click.option(
+        "-F",
+        "--command-config",
+        "config_file",
+        metavar="FILE",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Kafka's client.properties: TLS, login, time-outs.",
+    )
+    @click.option(
+        "-X",
+        "pairs",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="A key of that file; may be repeated, and goes before the file.",
+    )
+    @wraps(command)
+    def run(
+        *args: Any,
+        servers: str | None,
+        config_file: Path | None,
+        pairs: tuple[str, ...],
+        **others: Any,
+    ) -> Any:
+        return command(*args, client=_client(servers, config_file, pairs), **others)
 
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        @click.option(
-            "--bootstrap-server",
-            "servers",
-            metavar="HOST:PORT,…",
-            help=f"Some brokers; they name the others.  [default: {DEFAULT_SERVER}]",
-        )
-        @click.option(
-            "--command-config",
-            *spellings,
-            "config_file",
-            metavar="FILE",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="Kafka's client.properties: TLS, login, time-outs.",
-        )
-        @click.option(
-            "-X",
-            "pairs",
-            multiple=True,
-            metavar="KEY=VALUE",
-            help="A key of that file; may be repeated, and goes before the file.",
-        )
-        @wraps(command)
-        def run(
-            *args: Any,
-            servers: str | None,
-            config_file: Path | None,
-            pairs: tuple[str, ...],
-            **others: Any,
-        ) -> Any:
-            return command(*args, client=_client(servers, config_file, pairs), **others)
-
-        return run
-
-    return decorate
+    return run
 
 
 def report(

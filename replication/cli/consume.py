@@ -33,7 +33,7 @@ _LEVELS = ("read_uncommitted", "read_committed")
 
 @click.command(short_help="Print the records of topics of a running cluster.")
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC…")
-@client_options("--consumer.config", "--config", "-F")
+@client_options
 @click.option("-p", "--partition", type=PARTITION, metavar="N", help="Only this one; else all.")
 @click.option(
     "-o",
@@ -133,7 +133,7 @@ def consume(
                 if ends:
                     stops[tp] = min(stops[tp], reader.latest())
             if start != "earliest":
-                consumer.seek(tp, _positions.begin(reader, start, "-o", _note))
+                consumer.seek(tp, _begin(reader, start))
         try:
             is_whole = _copy(consumer, out, stops, unbuffered)
         except CorruptBatchError as error:
@@ -147,6 +147,15 @@ def consume(
                 text = f"% Reached end of topic {name} [{tp.partition}] at offset {offset}"
                 terminal.line(text, err=True)
     terminal.flush()
+
+
+def _begin(reader: _Partition, start: str) -> int:
+    """As kcat, at the end if the place is behind it."""
+    offset = _positions.begin(reader, start, "-o", _note)
+    if not start.isdigit() or offset <= (latest := reader.latest()):
+        return offset
+    _note(f"{reader.topic_partition} ends at offset {latest}")
+    return latest
 
 
 def _note(message: str) -> None:
@@ -179,6 +188,8 @@ def _found(client: Client, topics: tuple[str, ...], partition: int | None) -> li
     names: dict[str, None] = {}
     for topic in topics:
         names |= dict.fromkeys(_matching(client, topic) if topic.startswith("^") else [topic])
+    for name in names:  # all in one request
+        client.metadata.want(name)
     return [
         TopicPartition(name, number)
         for name in names
@@ -227,6 +238,9 @@ def _copy(
         if stops and not left:
             return True
         records = consumer.poll(POLL_MS)
+        if not records:  # the log may have been cut since, or its topic made anew
+            for tp in left:
+                stops[tp] = min(stops[tp], _Partition(consumer, tp).latest())
         for tp, pairs in groupby(records, itemgetter(0)):
             stop = stops.get(tp, MAX_OFFSET)
             wanted = [record for _, record in pairs if record.offset < stop]

@@ -64,7 +64,7 @@ def groups() -> None:
 
 
 @groups.command(name="list", short_help="States and members.")
-@client_options("--config")
+@client_options
 @json_option
 def list_(client: ClientProperties, as_json: bool) -> None:
     """All groups: in which state each is, how many members it has, which broker coordinates it."""
@@ -91,7 +91,7 @@ def list_(client: ClientProperties, as_json: bool) -> None:
 
 @groups.command(short_help="Members, assignments, committed offsets, lag.")
 @click.argument("names", nargs=-1, metavar="[GROUP…]")
-@client_options("--config")
+@client_options
 @json_option
 def describe(client: ClientProperties, names: tuple[str, ...], as_json: bool) -> None:
     """Groups with their members, and each partition that is committed or assigned: the committed
@@ -158,7 +158,7 @@ def _names(*names: str) -> list[str]:
 
 @groups.command(short_help="Delete groups with all their offsets.")
 @click.argument("names", nargs=-1, required=True, metavar="GROUP…")
-@client_options("--config")
+@client_options
 @json_option
 def delete(client: ClientProperties, names: tuple[str, ...], as_json: bool) -> None:
     """Delete groups with all their offsets. A group with members is refused (NON_EMPTY_GROUP)."""
@@ -170,7 +170,7 @@ def delete(client: ClientProperties, names: tuple[str, ...], as_json: bool) -> N
 @groups.command(name="delete-offsets", short_help="Forget what a group has committed.")
 @group_argument
 @topic_option
-@client_options("--config")
+@client_options
 @json_option
 def forget(client: ClientProperties, group: str, topics: tuple[str, ...], as_json: bool) -> None:
     """Delete the committed offsets of GROUP in some partitions. Those of topics to which a member
@@ -205,7 +205,7 @@ def forget(client: ClientProperties, group: str, topics: tuple[str, ...], as_jso
 @click.option("--export", is_flag=True, help="Print CSV for --from-file.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done: the default.")
 @click.option("--execute", is_flag=True, help="Commit the new offsets.")
-@client_options("--config")
+@client_options
 @json_option
 def reset_offsets(
     client: ClientProperties,

@@ -6,7 +6,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ _NO = ("false", "0", "no")
 
 @click.command(short_help="Write lines of stdin to a topic of a running cluster.")
 @click.argument("topic")
-@client_options("--producer.config", "--config", "-F")
+@client_options
 @click.option("-p", "--partition", type=PARTITION, metavar="N", help="This one; -1: by the key.")
 @click.option("-k", "--key", metavar="KEY", help="The key of records without their own.")
 @click.option(
@@ -274,8 +274,14 @@ class _Sender:
             return
         self._open.append((batch, wait))
         self._bytes += batch.size
-        while len(self._open) > MAX_BATCHES or (self._bytes > MAX_BYTES and len(self._open) > 1):
-            self._wait()
+        # Once Ctrl-C was pressed no more is read: ``finish`` waits for the rest.
+        while self._is_full and not self._interrupts.pending:
+            with suppress(KeyboardInterrupt), self._interrupts.ending_waits():
+                self._wait()
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._open) > MAX_BATCHES or (self._bytes > MAX_BYTES and len(self._open) > 1)
 
     def collect(self) -> None:
         """Show how far it has come, from time to time."""

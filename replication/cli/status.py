@@ -12,6 +12,7 @@ from logstore import terminal
 from logstore.cli.common.exits import EXIT_FINDINGS, json_option
 from logstore.common.json_fields import json_fields
 from replication.cli.connection import client_options
+from replication.common.addresses import address_of
 from replication.common.internal_topics import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Show brokers, partitions, groups and lag of a running cluster.")
-@client_options("--config")
+@client_options
 @click.option("--topic", metavar="T", help="Only the partitions of this topic.")
 @click.option("--internal", is_flag=True, help="Show the brokers' own topics, too.")
 @click.option("--group", metavar="G", help="Only this consumer group.")
@@ -118,7 +119,7 @@ def _print(found: ClusterStatus) -> None:
 
     brokers = tables.Listing(["broker", "address", "controller"], [])
     for broker in found.brokers:
-        address = f"{broker.host}:{broker.port}"
+        address = address_of(broker.host, broker.port)
         brokers.add_row(
             str(broker.broker_id), printable(address), "yes" if broker.is_controller else ""
         )

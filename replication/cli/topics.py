@@ -57,7 +57,7 @@ def _topic(name: str) -> dict[str, Any]:
 
 @topics.command(name="list", short_help="Names, partitions and replicas.")
 @click.option("--exclude-internal", is_flag=True, help="Not the brokers' own topics.")
-@client_options("--config")
+@client_options
 @json_option
 def list_(client: ClientProperties, exclude_internal: bool, as_json: bool) -> None:
     """All topics: how many partitions each has, and how many replicas."""
@@ -83,7 +83,7 @@ def list_(client: ClientProperties, exclude_internal: bool, as_json: bool) -> No
     is_flag=True,
     help="Only partitions of which a replica is not in sync.",
 )
-@client_options("--config")
+@client_options
 @json_option
 def describe(
     client: ClientProperties, names: tuple[str, ...], only_under_replicated: bool, as_json: bool
@@ -158,7 +158,7 @@ def _print(found: Iterable[TopicStatus]) -> None:
 )
 @config_option
 @click.option("--if-not-exists", is_flag=True, help="A topic that is there is left as it is.")
-@client_options()
+@client_options
 @json_option
 def create(
     client: ClientProperties,
@@ -185,7 +185,7 @@ def create(
 @topics.command(short_help="Delete topics with all their records.")
 @topics_argument
 @click.option("--if-exists", is_flag=True, help="A topic that is not there is no error.")
-@client_options("--config")
+@client_options
 @json_option
 def delete(
     client: ClientProperties, names: tuple[str, ...], if_exists: bool, as_json: bool
@@ -213,7 +213,7 @@ def _but(told: dict[str, Answered], fine: ErrorCode) -> dict[str, Answered]:
     metavar="KEY",
     help="Back to the default; may be repeated.",
 )
-@client_options()
+@client_options
 @json_option
 def alter(
     client: ClientProperties,

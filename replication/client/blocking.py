@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -98,7 +99,9 @@ class _Answer(Generic[T]):
             self._there.release()
 
     def get(self, timeout_s: float) -> T:
-        if not self._there.acquire(timeout=min(max(0.0, timeout_s), threading.TIMEOUT_MAX)):
+        """The value. A wait that Ctrl-C ended may be repeated."""
+        limit_s = min(max(0.0, timeout_s), threading.TIMEOUT_MAX)
+        if not self._value and not self._there.acquire(timeout=limit_s):
             raise BrokerUnavailableError(f"no answer for {timeout_s:.0f} s")
         if not self._value:
             raise BrokerUnavailableError("the client was closed")
@@ -224,7 +227,9 @@ class Client:
         self.metadata.want(topic)
         self.metadata.keep_fresh()
         for attempt in (0, 1):
-            found = sorted(tp for tp in self.metadata.view.partitions if tp.topic == topic)
+            # Without a look at those of other topics, of which there may be thousands.
+            numbered = (TopicPartition(topic, number) for number in itertools.count())
+            found = [*itertools.takewhile(self.metadata.view.partitions.__contains__, numbered)]
             if found:
                 return found
             if attempt == 0:
@@ -407,7 +412,8 @@ class Producer:
     def begin_batch(
         self, topic: str, partition: int, records: Sequence[tuple[Any, ...]]
     ) -> Callable[[], RecordMetadata]:
-        """As ``send_batch`` in two steps: returns the function that waits, to be called once.
+        """As ``send_batch`` in two steps: returns the function that waits. Call it once, and again
+        only if Ctrl-C ended it.
 
         So many batches may be on their way. Those of an idempotent producer stay in order.
         """

@@ -5,6 +5,7 @@ Begin with ``messages``, then ``transport`` and ``runtime``, which a simulation 
 """
 
 __all__ = [
+    "addresses",
     "background",
     "config",
     "error_codes",

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn, TypeVar
 
 from checkpoints.partition_metadata import topic_id_from_text, topic_id_to_text
+from replication.common.addresses import address_of
 from replication.common.state import (
     MAX_EPOCH,
     MAX_EPOCH_OF_A_LOG,
@@ -181,7 +182,7 @@ def encode_broker(broker: BrokerRegistration) -> bytes:
         "port": broker.port,
         "jmx_port": -1,
         "timestamp": str(broker.timestamp_ms),
-        "endpoints": [f"{e.listener}://{_bracketed(e.host)}:{e.port}" for e in endpoints],
+        "endpoints": [f"{e.listener}://{address_of(e.host, e.port)}" for e in endpoints],
         "listener_security_protocol_map": {e.listener: e.security_protocol for e in endpoints},
         "previous_broker_epoch": broker.previous_broker_epoch,
         "earlier_epochs": list(broker.earlier_epochs),
@@ -612,7 +613,3 @@ def _partitions_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list
     for topic, number in sorted(partitions):
         found.setdefault(topic, []).append(number)
     return found
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

@@ -56,16 +56,18 @@ def client_context(config: ClientConfig) -> ssl.SSLContext | None:
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
+def _errors(path: str = "") -> Iterator[None]:
+    of_what = f"TLS cannot be set up{path and ' with '}{path}"
     try:
         yield
     except ssl.SSLError as error:
         raise ConfigError(
-            f"TLS cannot be set up: {error}. Stores are PEM files; of a PKCS12 store `openssl "
+            f"{of_what}: {error}. Stores are PEM files; of a PKCS12 store `openssl "
             "pkcs12 -in STORE -out FILE.pem` makes one"
         ) from error
     except (OSError, ValueError) as error:
-        raise ConfigError(f"TLS cannot be set up: {error}") from error
+        text = error.strerror if isinstance(error, OSError) else None
+        raise ConfigError(f"{of_what}: {text or error}") from error
 
 
 def _context(protocol: int, config: TlsConfig) -> ssl.SSLContext:
@@ -87,7 +89,8 @@ def _context(protocol: int, config: TlsConfig) -> ssl.SSLContext:
             file.flush()
             context.load_cert_chain(f"/proc/self/fd/{file.fileno()}", password=lambda: password)
     elif config.ssl_keystore_location:
-        context.load_cert_chain(config.ssl_keystore_location, password=lambda: password)
+        with _errors(config.ssl_keystore_location):
+            context.load_cert_chain(config.ssl_keystore_location, password=lambda: password)
     if config.ssl_cipher_suites:
         context.set_ciphers(":".join(config.ssl_cipher_suites))
     return context
@@ -97,7 +100,8 @@ def _trust(context: ssl.SSLContext, config: TlsConfig, purpose: ssl.Purpose) -> 
     if config.ssl_truststore_certificates:
         context.load_verify_locations(cadata=config.ssl_truststore_certificates)
     elif config.ssl_truststore_location:
-        context.load_verify_locations(config.ssl_truststore_location)
+        with _errors(config.ssl_truststore_location):
+            context.load_verify_locations(config.ssl_truststore_location)
     else:
         context.load_default_certs(purpose)
 

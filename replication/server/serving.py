@@ -17,6 +17,7 @@ from logstore.storage.paths import absolute_path
 from replication.adopt import Adoption
 from replication.broker.broker import Broker
 from replication.broker.metrics import Histogram, Sample
+from replication.common.addresses import address_of
 from replication.embedded.cluster import Cluster
 from replication.network import Listener
 from replication.server.adopted import (
@@ -132,7 +133,7 @@ class ServedCluster(Cluster):
         """``host:port`` of each broker, with commas between, as clients want it. A broker keeps its
         address while it is down, so the text is the same for as long as the cluster is there."""
         found = [self._doors.opened[broker_id].endpoints[0] for broker_id in self.broker_ids]
-        return ",".join(f"{each.host}:{each.port}" for each in found)
+        return ",".join(address_of(each.host, each.port) for each in found)
 
 
 def serve(
@@ -232,7 +233,7 @@ def _broker_ids(place: ClusterFiles, brokers: int | None, config: ServerConfig) 
 
 
 def url(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"http://{address_of(host, port)}"
 
 
 def _check_ids(

@@ -7,9 +7,10 @@ correlation id of its request: anything else ends the lane, as does whatever can
 
 from __future__ import annotations
 
+import ssl
 import struct
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from typing import Any
 
@@ -19,6 +20,7 @@ from logstore.common.version import __version__
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import BrokerUnavailableError
 from replication.common.messages import Request, Response
+from replication.network.framing import FrameReader
 from replication.protocol import (
     ApiKey,
     MalformedMessageError,
@@ -35,6 +37,9 @@ from replication.wire.calls import Translation
 
 ASKING = 3  # the version of the first ApiVersions request; every broker answers it, some in v0
 MAX_CORRELATION_ID = 2**31 - 1
+MAX_RESPONSE_BYTES = 100 << 20
+_TLS_ALERT = 0x1503  # how a TLS server's refusal of something else begins
+_UNTRUSTED = (18, 19, 20)  # OpenSSL's codes: nobody whom this side trusts has signed it
 _LENGTH = struct.Struct(">i")
 
 
@@ -126,7 +131,7 @@ class BrokerLane:
 
     def _send(self, call: OpenCall) -> None:
         translation, request = call.translation, call.request
-        call.version = self._version(translation.api_key, translation.latest_version(request))
+        call.version = self.version(translation.api_key, translation.latest_version(request))
         message = translation.request_to(request, call.version)
         body = encode_request(message, call.version)
         call.correlation_id = self._write(translation.api_key, call.version, body)
@@ -135,7 +140,12 @@ class BrokerLane:
         else:
             self._unanswered.append((self._queued, call))
 
-    def _version(self, key: ApiKey, latest: int | None = None) -> int:
+    def version(self, key: ApiKey, latest: int | None = None) -> int:
+        """The latest version that both sides have, up to ``latest``.
+
+        Raises:
+            LaneError: there is none.
+        """
         ours, theirs = schema.APIS[key].versions, self.versions.get(key)
         if theirs is not None:
             version = min(ours.last, theirs.last, ours.last if latest is None else latest)
@@ -219,7 +229,7 @@ class BrokerLane:
             except StopIteration:
                 self._login = None
             else:
-                self._ask(key, request, self._version(key))
+                self._ask(key, request, self.version(key))
                 return
         self.state = LaneState.READY
 
@@ -234,8 +244,39 @@ class BrokerLane:
                 failed.append((call, error))
         return failed
 
-    def why_closed(self) -> str:
-        """What it may mean that the broker closed the connection now."""
+    def frames(self, reader: FrameReader, count: int) -> Iterator[memoryview]:
+        """The whole answers, once ``count`` bytes were put into the window of ``reader``.
+
+        Raises:
+            LogstoreError: the connection is closed, or carries no frames. Close the lane.
+        """
+        reader.received(count)
+        if not count:
+            raise LaneError(self._why_closed())
+        if reader.announced_size >> 16 == _TLS_ALERT and not self.versions:
+            raise LaneError("it answers in TLS: security.protocol is to be SSL or SASL_SSL")
+        while (frame := reader.next_frame()) is not None:
+            yield frame
+        if reader.large_header() is not None:
+            reader.begin_large()
+        if reader.growth:
+            reader.grow()
+
+    def reason(self, error: Exception) -> str:
+        """What went wrong with the connection, in one line."""
+        if isinstance(error, ConnectionResetError | BrokenPipeError):
+            return self._why_closed()
+        cause = error.__cause__ or error
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            hint = "; ssl.truststore.location names whom to trust"
+            told = hint if cause.verify_code in _UNTRUSTED else ""
+            return f"its certificate is not accepted: {cause.verify_message}{told}"
+        if isinstance(cause, ssl.SSLError):
+            told = (cause.reason or str(cause)).replace("_", " ").lower()
+            return f"no TLS: {told}: does it take this security.protocol?"
+        return (cause.strerror if isinstance(cause, OSError) else None) or str(error)
+
+    def _why_closed(self) -> str:
         if self.state is LaneState.CONNECTING:
             return "it ends the TLS handshake: does it take this security.protocol?"
         if self.state is LaneState.ASKING:

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from checkpoints.loggers import get_logger
 from logstore.common.clock import Clock, SystemClock
 from logstore.common.errors import LogstoreError
+from replication.common.addresses import address_of
 from replication.common.errors import SaslAuthenticationError
 from replication.common.messages import FetchRequest, MetadataResponse, Request, Response
 from replication.common.retrying import Backoff
@@ -35,7 +36,7 @@ from replication.network.security.tls import TlsTransportLayer
 from replication.network.transport_layer import PlaintextTransportLayer, TransportLayer
 from replication.security.login import LoginSteps
 from replication.wire.calls import TRANSLATIONS
-from replication.wire.lane import BrokerLane, LaneError, LaneState, OpenCall
+from replication.wire.lane import MAX_RESPONSE_BYTES, BrokerLane, LaneError, LaneState, OpenCall
 
 logger = get_logger(__name__)
 
@@ -43,10 +44,8 @@ SETUP_TIMEOUT_MS = 10_000  # Kafka's socket.connection.setup.timeout.ms
 IDLE_MS = 540_000  # Kafka's connections.max.idle.ms of clients, a minute below that of brokers
 RECONNECT = Backoff(50, 1000)  # Kafka's reconnect.backoff.ms, reconnect.backoff.max.ms
 WARN_FAILURES = 2  # in a row: the first one is its caller's to tell
-MAX_RESPONSE_BYTES = 100 << 20
 MAX_FETCH_LANES = 16  # to one broker; further fetches queue behind these
 FIRST_BOOTSTRAP_ID = -1000  # downwards: stands for an address whose broker id is not known
-_TLS_ALERT = 0x1503  # how a TLS server's refusal of something else begins
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 
 
@@ -71,14 +70,14 @@ class _Node:
 
     def __init__(self, node_id: int, host: str, port: int) -> None:
         self.id, self.host, self.port = node_id, host, port
+        self.answers_at: Any = None  # of the addresses of its name
         self.lanes: list[_Channel] = []
         self.failures = self.retry_at_ms = 0
         self.reason: LogstoreError | None = None  # of the last failure
 
     @property
     def address(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return address_of(self.host, self.port)
 
 
 class _Channel:
@@ -86,7 +85,8 @@ class _Channel:
 
     def __init__(self, node: _Node, lane: BrokerLane, for_fetch: bool, now_ms: int) -> None:
         self.node, self.lane, self.for_fetch = node, lane, for_fetch
-        self.addresses: deque[tuple[Any, ...]] = deque()
+        self.addresses: deque[tuple[Any, ...]] = deque()  # to be tried
+        self.address: Any = None
         self.sock: socket.socket | None = None
         self.layer: TransportLayer | None = None
         self.reader = framing.FrameReader(MAX_RESPONSE_BYTES)
@@ -231,6 +231,11 @@ class TcpTransport:
             deadlines = [call.deadline_ms for call in lane.open_calls()]
             is_ready = lane.state is LaneState.READY
             if not is_ready:
+                if channel.setup_by_ms <= now_ms and channel.layer is None and channel.addresses:
+                    channel.setup_by_ms = now_ms + self._access.setup_timeout_ms
+                    self._guarded(channel, partial(self._next_address, channel, errno.ETIMEDOUT))
+                    if lane.state is LaneState.CLOSED:
+                        continue
                 deadlines.append(channel.setup_by_ms)
             idle_at_ms = channel.used_ms + IDLE_MS
             if deadlines and min(deadlines) <= now_ms:
@@ -311,12 +316,16 @@ class TcpTransport:
             text = found.strerror if isinstance(found, OSError) else str(found)
             self._lose(channel, LaneError(f"the name cannot be found: {text}"))
             return
-        channel.addresses = deque(found)
+        # The one that answered before comes first: another may take its time each time.
+        channel.addresses = deque(
+            sorted(found, key=lambda each: each[-1] != channel.node.answers_at)
+        )
         self._guarded(channel, lambda: self._connect(channel))
 
     def _connect(self, channel: _Channel) -> None:
         """Begin to connect to the next address."""
         family, kind, protocol, _, address = channel.addresses.popleft()
+        channel.address = address
         sock = channel.sock = socket.socket(family, kind, protocol)
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -344,6 +353,7 @@ class TcpTransport:
                 self._next_address(channel, code)
                 return
             self._opening.discard(channel)
+            channel.node.answers_at = channel.address
             self._begin(channel)
         elif event & ~_WRITE or channel.layer.wants_write:
             self._receive(channel)
@@ -368,17 +378,11 @@ class TcpTransport:
         assert layer is not None
         while True:
             count = layer.receive_into(reader.window(self._shared))
-            reader.received(count or 0)
-            if count == 0:
-                raise LaneError(channel.lane.why_closed())
-            if reader.announced_size >> 16 == _TLS_ALERT and not channel.lane.versions:
-                raise LaneError("it answers in TLS: security.protocol is to be SSL or SASL_SSL")
-            while (frame := reader.next_frame()) is not None:
-                self._take(channel, frame)
-            if reader.large_header() is not None:
-                reader.begin_large()
-            if reader.growth:
-                reader.grow()
+            if count is None:
+                reader.received(0)
+            else:
+                for frame in channel.lane.frames(reader, count):
+                    self._take(channel, frame)
             if not layer.has_buffered:
                 return
 
@@ -441,14 +445,15 @@ class TcpTransport:
         """Close a connection that failed. If nothing was under way, its broker only tidied up."""
         node, lane = channel.node, channel.lane
         was_idle = lane.state is LaneState.READY and lane.is_idle
-        if isinstance(error, ConnectionResetError | BrokenPipeError):
-            error = LaneError(lane.why_closed())
+        # One of a login keeps its class, which ends more than this connection.
+        kind = SaslAuthenticationError if isinstance(error, SaslAuthenticationError) else LaneError
+        reason = kind(f"{node.address}: {lane.reason(error)}")
         calls = self._shut(channel)
         if not was_idle:
             node.failures += 1
             pause_ms = RECONNECT.delay_ms(node.failures, self._random)
             node.retry_at_ms = self._now_ms() + max(1, int(pause_ms))
-            node.reason = _described(node, error)
+            node.reason = reason
             if node.failures == WARN_FAILURES:
                 logger.warning("%s; it is tried again", node.reason)
         for call in calls:
@@ -473,16 +478,3 @@ def _answer(call: OpenCall, response: Response | None) -> None:
         call.on_reply(response)
     except Exception:
         logger.exception("a client failed over an answer")
-
-
-def _described(node: _Node, error: Exception) -> LogstoreError:
-    """The error with the address in front; that of a login keeps its class."""
-    text, cause = str(error), error.__cause__ or error
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        text = f"its certificate is not accepted: {cause.verify_message}"
-    elif isinstance(cause, ssl.SSLError):
-        text = f"{cause.strerror}: does it take this security.protocol?"
-    elif isinstance(cause, OSError):
-        text = cause.strerror or text
-    kind = SaslAuthenticationError if isinstance(error, SaslAuthenticationError) else LaneError
-    return kind(f"{node.address}: {text}")

@@ -14,6 +14,7 @@ from logstore.common.types import Header
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 _BATCH_BYTES = 1_000_000  # below max.message.bytes, 1 MiB
+_PENDING_BYTES = 32 * _BATCH_BYTES  # of all partitions, as Kafka's buffer.memory
 _RECORD_OVERHEAD = 32  # an upper bound for the lengths and deltas of a record
 
 
@@ -34,7 +35,8 @@ class LinesBatch:
 
 class Batcher:
     """Gives each record to a partition by its key, as Kafka's producers do. Those without one stay
-    together for a batch.
+    together for a batch. What waits for its batch to be full is bounded, however many partitions
+    there are.
 
     Args:
         batch_records: records a batch, at most.
@@ -52,6 +54,7 @@ class Batcher:
     ) -> None:
         self._pending = [LinesBatch() for _ in range(partition_count)]
         self._spread = partitioner("murmur2")
+        self._bytes = 0  # of what is pending
         self._headers, self._batch_records, self._on_batch = headers, batch_records, on_batch
 
     def add(self, record: Parsed, line: int) -> None:
@@ -67,9 +70,12 @@ class Batcher:
         pending = self._pending[at]
         pending.records.append(record)
         pending.size += size
+        self._bytes += size
         pending.first_line, pending.last_line = pending.first_line or line, line
         if len(pending.records) >= self._batch_records:
             self._take(at)
+        elif self._bytes > _PENDING_BYTES:
+            self.flush()
 
     def flush(self) -> None:
         """Give away what is there."""
@@ -79,6 +85,7 @@ class Batcher:
 
     def _take(self, at: int) -> None:
         batch, self._pending[at] = self._pending[at], LinesBatch()
+        self._bytes -= batch.size
         self._on_batch(at, batch)
         if any(record.key is None for record in batch.records):
             self._spread.on_new_batch()

@@ -77,17 +77,20 @@ def lines_as_they_come(stream: Any, delimiter: bytes = b"\n") -> Iterator[list[b
     Raises:
         BadInputError: a line is longer than 64 MiB.
     """
-    rest = b""
+    rest = bytearray()
     while data := stream.read1(_READ_BYTES):
-        *lines, rest = (rest + data).split(delimiter)
-        if lines:
+        seen = max(0, len(rest) - len(delimiter) + 1)  # a long line is searched once
+        rest += data
+        if rest.find(delimiter, seen) >= 0:
+            *lines, last = bytes(rest).split(delimiter)
+            rest = bytearray(last)
             yield lines
         if len(rest) > _LINE_BYTES_MAX:
             raise BadInputError(f"the line after it is longer than {_LINE_BYTES_MAX} bytes")
         if _pauses(stream):
             yield []
     if rest:
-        yield [rest]
+        yield [bytes(rest)]
 
 
 def _pauses(stream: Any) -> bool:

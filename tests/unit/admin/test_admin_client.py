@@ -230,6 +230,34 @@ def test_another_broker_answers_where_the_first_is_dead() -> None:
             client.metadata()
 
 
+def test_who_is_away_costs_one_time_out() -> None:
+    """The first address of several does not answer; who is connected is asked first then."""
+    brokers = Brokers()
+    tried: list[str] = []
+
+    def connect(host: str, port: int) -> Any:
+        tried.append(host)
+        return brokers.connect(host, port)
+
+    brokers.dead = {0}
+    config = ClientConfig(bootstrap_servers=("b0:1", "b1:1"))
+    with AdminClient(config, connect=connect) as client:
+        for _ in range(3):
+            client.metadata()
+    assert tried == ["b0", "b1"]
+
+
+def test_a_connection_that_was_closed_is_opened_again() -> None:
+    brokers = Brokers()
+    brokers.answers[ApiKey.FIND_COORDINATOR] = [WireError("closed"), WireError("refused")]
+    with brokers.client() as client:
+        client.metadata()
+        brokers.dead = {1, 2}
+        with pytest.raises(WireError, match=r"^refused"):
+            client.ask_coordinators(["g"], lambda connection, groups: {})
+    assert [broker for broker, _ in brokers.requests()] == [0, 0]
+
+
 def test_each_leader_is_asked_once_for_all_its_partitions() -> None:
     brokers = Brokers()
     kind = wire.ListOffsetsResponse

@@ -257,7 +257,7 @@ def test_a_name_that_is_not_checked(server: NetworkServer, certificates: Path) -
 @for_each(
     "change, words",
     [
-        ({"ssl_truststore_location": "/nowhere.pem"}, "No such file"),
+        ({"ssl_truststore_location": "/nowhere.pem"}, "with /nowhere.pem: No such file"),
         ({"ssl_truststore_type": "JKS"}, "PEM"),
         ({"ssl_keystore_key": "s3cret"}, "TLS cannot be set up"),
         ({"ssl_truststore_location": __file__}, "PKCS12"),

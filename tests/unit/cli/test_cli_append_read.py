@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner, Result
@@ -249,6 +250,14 @@ def test_input_that_pauses_is_appended_at_once(tmp_path: Path) -> None:
         pipe.write(b"e")
         pipe.close()
         assert list(lines) == [[b"e"]]
+
+
+def test_a_long_line_is_searched_once() -> None:
+    """Else this takes a minute, which the limit of a test does not allow."""
+    part, count = b"x" * (1 << 14), 2000
+    reads = [*[part] * count, b"y;", b";z;", b";", b""]
+    stream = mock.Mock(**{"read1.side_effect": reads, "fileno.side_effect": OSError})
+    assert list(lines_as_they_come(stream, b";;")) == [[part * count + b"y"], [b"z"]]
 
 
 def test_an_endless_line_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -207,7 +207,7 @@ def test_a_file_beside_options(logstore_kafka: ServedCluster, tmp_path: Path) ->
 def test_a_large_file_is_no_properties(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_bytes(b"#" * ((1 << 20) + 1))
-    told = logstore("status", "--config", str(file), code=2)
+    told = logstore("status", "-F", str(file), code=2)
     assert told.stderr.startswith(f"error: {file}: above")
 
 

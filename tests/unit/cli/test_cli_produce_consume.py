@@ -9,16 +9,23 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner, Result
 
+from logstore.cli.common.interrupts import Interrupts
+from logstore.cli.records.batching import Batcher, LinesBatch
+from logstore.cli.records.input import Parsed
 from logstore.common.partitioner import partitioner
 from replication import ServedCluster
+from replication.cli.consume import _copy as copy
 from replication.cli.consume import consume
-from replication.cli.produce import produce
+from replication.cli.produce import MAX_BATCHES, _Sender, produce
 from replication.common.error_codes import ErrorCode
+from replication.common.messages import MetadataRequest
 from replication.protocol import ApiKey
+from replication.wire.transport import TcpTransport
 from tests.support.cases import for_each
 from tests.support.served import new_name, served
 from tests.support.until import patience, until
@@ -170,6 +177,40 @@ def test_a_batch_that_is_refused_ends_it(kafka: ServedCluster, topic: str) -> No
     assert "not acknowledged: INVALID_RECORD" in done.output
 
 
+def test_an_interrupt_ends_the_wait_for_room() -> None:
+    """All batches that may be on their way are: the next one waits, and Ctrl-C stops that."""
+    pressed, done = [], []
+
+    def wait() -> None:
+        pressed.append(1)
+        signal.raise_signal(signal.SIGINT)
+        done.append(1)
+
+    with Interrupts() as interrupts:
+        producer = mock.Mock(**{"begin_batch.return_value": wait})
+        sender = _Sender(producer, "t", [0], interrupts, lambda: 0)
+        batch = LinesBatch([Parsed(None, b"a")], 33)
+        for _ in range(MAX_BATCHES + 3):
+            sender.send(0, batch)
+        assert (pressed, done, sender.lost) == ([1], [], 0)
+        sender.finish()
+        assert sender.was_interrupted
+    assert (sender.lost, sender.acknowledged) == (MAX_BATCHES + 3, 0)
+
+
+def test_what_waits_for_its_batch_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logstore.cli.records.batching._PENDING_BYTES", 10_000)
+    given = 0
+    batches: list[LinesBatch] = []
+    batcher = Batcher(500, 1000, (), lambda at, batch: batches.append(batch))
+    for number in range(1000):
+        batcher.add(Parsed(b"%d" % number, b"x" * 68), number)
+        given += 100 + len(b"%d" % number)
+        assert given - sum(batch.size for batch in batches) <= 10_000
+    batcher.flush()
+    assert sum(len(batch.records) for batch in batches) == 1000
+
+
 def test_a_line_that_is_no_record(kafka: ServedCluster, topic: str) -> None:
     given = '{"value":"YQ=="}\nnone\n{"value":"Yg=="}\n'
     done = write(kafka, topic, "-p", "0", "--format", "json", given=given)
@@ -265,6 +306,29 @@ class TestConsume:
         done = read(kafka, filled, "-e", "-c", "2")
         assert (done.exit_code, done.stderr) == (0, "")
 
+    def test_a_place_behind_the_end_is_the_end(self, kafka: ServedCluster, filled: str) -> None:
+        done = read(kafka, filled, "-p", "0", "-o", "99", "-e")
+        told = f"note: {filled}-0 ends at offset 5\n% Reached end of topic {filled} [0] at offset 5"
+        assert (done.exit_code, done.stdout) == (0, "")
+        assert told in done.stderr
+
+    def test_a_topic_that_is_made_anew_ends(
+        self, kafka: ServedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With fewer records than it had when its end was asked for."""
+
+        def made_anew(*given: Any) -> bool:
+            kafka.delete_topic(topic)
+            kafka.wait_for_leader(kafka.create_topic(topic)[0])
+            kafka.produce(topic, b"new")
+            return copy(*given)
+
+        kafka.producer().send_batch(topic, 0, [(None, b"old")] * 5)
+        monkeypatch.setattr("replication.cli.consume._copy", made_anew)
+        done = read(kafka, topic, "-p", "0", "-e")
+        assert (done.exit_code, done.stdout) == (0, "new\n")
+        assert "at offset 1\n" in done.stderr
+
     def test_json_comes_back(self, kafka: ServedCluster, filled: str, topic: str) -> None:
         text = printed(kafka, filled, "-J")
         assert write(kafka, topic, "-p", "0", "--format", "json", given=text).exit_code == 0
@@ -283,6 +347,21 @@ class TestConsume:
         assert "is no pattern" in read(kafka, "^(").output
         both = printed(kafka, filled, other, "-f", "%t\\n")
         assert set(both.decode().split()) == {filled, other}
+
+    def test_many_topics_are_asked_for_at_once(
+        self, kafka: ServedCluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        prefix, asked, send = new_name(), [], TcpTransport.send
+        for number in range(10):
+            kafka.wait_for_leader(kafka.create_topic(f"{prefix}.{number}")[0])
+
+        def noted(transport: TcpTransport, broker: int, request: Any, *rest: Any) -> None:
+            asked.append(type(request))
+            send(transport, broker, request, *rest)
+
+        monkeypatch.setattr(TcpTransport, "send", noted)
+        assert printed(kafka, f"^{prefix}") == b""
+        assert asked.count(MetadataRequest) == 3  # brokers, names, topics
 
     @for_each(
         "words, text",

@@ -141,6 +141,13 @@ def test_a_directory_that_is_locked_leaves_nothing_behind(tmp_path: Path) -> Non
         serve(tmp_path)
 
 
+def test_an_ipv6_address_stands_in_brackets(tmp_path: Path) -> None:
+    """Else clients take a part of it for the port."""
+    with serve(tmp_path, exposure=Exposure(advertised_host="2001:db8::1")) as kafka:
+        port = kafka.broker(0).endpoints[0].port
+        assert kafka.bootstrap_servers == f"[2001:db8::1]:{port}"
+
+
 def test_old_clients_find_the_handshake_that_they_look_for(tmp_path: Path) -> None:
     """librdkafka before 2.1 logs in where version 0 is there, and then asks for version 1."""
     listener = Listener("INSIDE", "127.0.0.1", 0, SecurityProtocol.SASL_PLAINTEXT)

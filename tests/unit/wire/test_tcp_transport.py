@@ -38,14 +38,15 @@ from replication.common.messages import (
     Response,
 )
 from replication.network import Listener, SecurityProtocol
+from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 from replication.security.credentials import UserCredentials
 from replication.server.kafka_server import Exposure
+from replication.wire.lane import MAX_RESPONSE_BYTES
 from replication.wire.transport import (
     FIRST_BOOTSTRAP_ID,
     IDLE_MS,
     MAX_FETCH_LANES,
-    MAX_RESPONSE_BYTES,
     SETUP_TIMEOUT_MS,
     ClusterAccess,
     TcpTransport,
@@ -316,9 +317,9 @@ def test_a_connection_that_takes_too_long_is_given_up() -> None:
         silent.set()
 
 
-def test_a_request_is_answered_once_though_nobody_accepts() -> None:
-    clock = ManualClock()
-    answers: list[Response | None] = []
+@contextmanager
+def nobody_accepts() -> Iterator[tuple[str, int]]:
+    """An address at which connections hang."""
     with socket.socket() as full, ExitStack() as stack:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -326,13 +327,45 @@ def test_a_request_is_answered_once_though_nobody_accepts() -> None:
             filler = stack.enter_context(socket.socket())
             filler.setblocking(False)
             filler.connect_ex(full.getsockname())
-        with asking(full.getsockname(), clock=clock) as asker:
-            asker.transport.send(BOOTSTRAP, ASKED, answers.append, 50)
+        yield full.getsockname()
+
+
+def test_a_request_is_answered_once_though_nobody_accepts() -> None:
+    clock = ManualClock()
+    answers: list[Response | None] = []
+    with nobody_accepts() as full, asking(full, clock=clock) as asker:
+        asker.transport.send(BOOTSTRAP, ASKED, answers.append, 50)
+        until(lambda: asker.transport._channels, "it connects")
+        clock.advance(51)
+        asker.transport.wake()
+        until(lambda: answers, "it gives up")
+    assert answers == [None]
+
+
+def test_an_address_that_is_silent_does_not_hide_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, heard = ManualClock(), SimpleQueue[ApiKey]()
+
+    def script(peer: Peer, number: int) -> None:
+        peer.greet()
+        header, _ = peer.receive()
+        heard.put(header.api_key)
+        if header.api_key is ApiKey.METADATA:
+            peer.answer(header, described((1, "h", 1)))
+        peer.receive()
+
+    with nobody_accepts() as full, scripted(script) as alive:
+        kind = (socket.AF_INET, socket.SOCK_STREAM, 0, "")
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(*kind, full), (*kind, alive)])
+        with asking(("two.addresses", 1), clock=clock) as asker:
+            answer = asker.begin(ASKED)
             until(lambda: asker.transport._channels, "it connects")
-            clock.advance(51)
+            clock.advance(SETUP_TIMEOUT_MS)
             asker.transport.wake()
-            until(lambda: answers, "it gives up")
-        assert answers == [None]
+            assert isinstance(answer(), MetadataResponse)
+            # A second connection begins with the address that answered: no time passes.
+            asker.begin(FetchRequest((FetchPartition(TP, 0, 1000),)))
+            assert heard.get(timeout=patience()) is ApiKey.METADATA
+            assert heard.get(timeout=patience()) is ApiKey.FETCH
 
 
 @pytest.mark.parametrize("who", ["broker", "client"])
