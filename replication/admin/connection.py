@@ -186,12 +186,16 @@ class WireConnection:
         """
         return self.send(api_key, request, self.version(api_key))
 
-    def send(self, api_key: ApiKey, request: Any, version: int) -> Any:
-        """As ``call``, in a version of the caller's choice."""
+    def send(self, api_key: ApiKey, request: Any, version: int, wait_s: float = 0.0) -> Any:
+        """As ``call``, in a version of the caller's choice.
+
+        Args:
+            wait_s: how long the broker itself may wait before it answers.
+        """
         correlation_id = next(self._correlation) & 0x7FFFFFFF
         header = request_header(api_key, version, correlation_id, self._client_id)
         body = encode_request(request, version)
-        self._deadline_ns = SystemClock.monotonic_ns() + int(self._timeout_s * 1e9)
+        self._deadline_ns = SystemClock.monotonic_ns() + int((self._timeout_s + wait_s) * 1e9)
         try:
             self._socket.settimeout(self._timeout_s)
             self._socket.sendall(b"".join((_LENGTH.pack(len(header) + len(body)), header, body)))

@@ -15,24 +15,30 @@ class Interrupts:
 
     Python raises KeyboardInterrupt between any two steps, even in the middle of an append. The log
     in memory would then no longer agree with its file.
+
+    Args:
+        for_farewells: SIGTERM is an interrupt, too, and the second one is not kept. For work that
+            may be dropped, but is better brought to an end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, for_farewells: bool = False) -> None:
         self.pending = self._waiting = False
-        self._before: Any = None
+        self._for_farewells = for_farewells
+        self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._note)
+            for number in (signal.SIGINT, *([signal.SIGTERM] if self._for_farewells else [])):
+                self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, kind: object, *rest: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+        while self._before:
+            signal.signal(*self._before.popitem())
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.pending = True
-        if self._waiting:
+        is_second, self.pending = self.pending, True
+        if self._waiting or (is_second and self._for_farewells):
             raise KeyboardInterrupt
 
     def check(self) -> None:
