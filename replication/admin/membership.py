@@ -78,6 +78,11 @@ _REACTIONS: Mapping[int, MemberReaction] = {
 }
 
 
+_HINTS: Mapping[int, str] = {
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: f"; not all members are consumers that take {RANGE!r}"
+}
+
+
 class Membership:
     """
     Attributes:
@@ -158,7 +163,7 @@ class Membership:
         reaction = _REACTIONS.get(told.code, MemberReaction.FAIL)
         match reaction:
             case MemberReaction.FAIL:
-                raise MembershipError(f"group {self.group_id}: {told}")
+                raise MembershipError(f"group {self.group_id}: {told}{_HINTS.get(told.code, '')}")
             case MemberReaction.DONE if api_key is ApiKey.JOIN_GROUP:
                 self._joined(told.value)
             case MemberReaction.DONE if api_key is ApiKey.SYNC_GROUP:
@@ -218,7 +223,7 @@ class GroupMember:
         self._clock = clock or SystemClock()
         self._looked_s = 0.0
         self._lock = threading.Lock()  # one request at a time
-        self._failure: LogstoreError | None = None
+        self._failure: Exception | None = None
         self._closed, self._woken = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._beat, name="group-heartbeat", daemon=True)
 
@@ -252,10 +257,13 @@ class GroupMember:
             MembershipError
         """
         with self._asking():
-            self._look()
             deadline = self._now_s() + self._patience_s
             while self.membership.state is not MemberState.MEMBER:
-                told, reaction = self._step()
+                try:
+                    told, reaction = self._step()
+                except ReplicationError as error:  # topics cannot be looked at now
+                    told = Answered(ErrorCode.BROKER_NOT_AVAILABLE, str(error))
+                    reaction = MemberReaction.AGAIN
                 if reaction is MemberReaction.DONE:
                     deadline = self._now_s() + self._patience_s
                 elif self._now_s() > deadline:
@@ -314,7 +322,9 @@ class GroupMember:
 
     def _step(self) -> tuple[Answered, MemberReaction]:
         own = self.membership
-        if own.state is MemberState.JOINED:
+        if own.state is MemberState.OUTSIDE:
+            self._look()
+        elif own.state is MemberState.JOINED:
             counts = {topic: self._count(topic) for topic in own.topics_of_all}
             own.look(own.topics, counts)
         api_key, request = own.next_request()
@@ -355,7 +365,7 @@ class GroupMember:
                         self._look()
                 except ReplicationError as error:
                     logger.debug("topics cannot be looked at now: %s", error)
-                except LogstoreError as error:
+                except Exception as error:
                     self._failure = error
                 if self._failure or self.membership.state is not MemberState.MEMBER:
                     self._woken.set()

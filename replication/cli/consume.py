@@ -270,8 +270,9 @@ def _copy(
         RebalancedError: other partitions are to be read.
     """
     while True:
-        left = [tp for tp, stop in stops.items() if (consumer.positions[tp] or 0) < stop]
-        if not left and (stops or (ends and not consumer.positions)):
+        positions = consumer.positions
+        left = [tp for tp, stop in stops.items() if (positions[tp] or 0) < stop]
+        if not left and (stops or (ends and not positions)):  # none, in a group of many members
             return True
         records = copying.poll(consumer)
         written: dict[TopicPartition, int] = {}

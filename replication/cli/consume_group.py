@@ -147,7 +147,7 @@ def member_of(
             patience_s=properties.config.default_api_timeout_ms / 1000,
         ) as member,
     ):
-        interrupts = Interrupts(for_farewells=True)
+        interrupts = Interrupts(second_ends=True)
         every = every_s if commits else None
         copying = GroupCopying(member, interrupts, every, client.now_s, say)
         try:

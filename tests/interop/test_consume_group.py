@@ -32,9 +32,12 @@ def test_a_clean_stop_is_exact(bootstrap: str, tmp_path: Path) -> None:
     consuming.a_clean_stop_is_exact(bootstrap, tmp_path, signal.SIGINT)
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @pytest.mark.parametrize("ours_leads", [True, False])
-def test_members_of_another_client(bootstrap: str, tmp_path: Path, ours_leads: bool) -> None:
-    consuming.members_of_another_client(bootstrap, tmp_path, ours_leads)
+def test_members_of_another_client(
+    bootstrap: str, tmp_path: Path, ours_leads: bool, protocol: str
+) -> None:
+    consuming.members_of_another_client(bootstrap, tmp_path, ours_leads, protocol)
 
 
 def test_the_console_consumer_goes_on_where_we_stopped(bootstrap: str, tmp_path: Path) -> None:

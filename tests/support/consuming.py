@@ -160,8 +160,10 @@ def a_clean_stop_is_exact(bootstrap: str, directory: Path, number: int) -> None:
     assert has_no_lag(bootstrap, group)
 
 
-def members_of_another_client(bootstrap: str, directory: Path, ours_leads: bool) -> None:
-    """Who comes first leads, and assigns for both."""
+def members_of_another_client(
+    bootstrap: str, directory: Path, ours_leads: bool, protocol: str = "classic"
+) -> None:
+    """Who comes first leads, and assigns for both; in the newer protocol the broker does."""
     confluent = pytest.importorskip("confluent_kafka")
     topic, group = new_topic(bootstrap), new_name("group")
     with ExitStack() as stack:
@@ -176,14 +178,15 @@ def members_of_another_client(bootstrap: str, directory: Path, ours_leads: bool)
             if message is not None and message.error() is None:
                 found.append(message.value().decode())
 
+        classic = {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": 100}
         theirs = confluent.Consumer(
             {
                 "bootstrap.servers": bootstrap,
                 "group.id": group,
                 "auto.offset.reset": "earliest",
-                "session.timeout.ms": SESSION_MS,
-                "heartbeat.interval.ms": 100,
                 "log_level": 0,
+                **({} if protocol == "consumer" else classic),
+                "group.protocol": protocol,
             }
         )
         stack.callback(theirs.close)

@@ -17,18 +17,18 @@ class Interrupts:
     in memory would then no longer agree with its file.
 
     Args:
-        for_farewells: SIGTERM is an interrupt, too, and the second one is not kept. For work that
+        second_ends: SIGTERM is an interrupt, too, and a second one ends it at once: for work that
             may be dropped, but is better brought to an end.
     """
 
-    def __init__(self, *, for_farewells: bool = False) -> None:
+    def __init__(self, *, second_ends: bool = False) -> None:
         self.pending = self._waiting = False
-        self._for_farewells = for_farewells
+        self._second_ends = second_ends
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, *([signal.SIGTERM] if self._for_farewells else [])):
+            for number in (signal.SIGINT, *([signal.SIGTERM] if self._second_ends else [])):
                 self._before[number] = signal.signal(number, self._note)
         return self
 
@@ -38,7 +38,7 @@ class Interrupts:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         is_second, self.pending = self.pending, True
-        if self._waiting or (is_second and self._for_farewells):
+        if self._waiting or (is_second and self._second_ends):
             raise KeyboardInterrupt
 
     def check(self) -> None:

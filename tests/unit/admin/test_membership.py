@@ -132,12 +132,14 @@ def test_into_the_group() -> None:
     member.answered(SYNC, synced())
     assert (member.state, member.assigned) == (MemberState.MEMBER, decode_assignment(ASSIGNMENT))
     assert member.next_request() == (BEAT, wire.HeartbeatRequest("g", 3, "m-1"))
-    for version in range(10):
-        for key, request in (new_member().next_request(), member.next_request()):
-            encode_request(request, min(version, 4))
-    for version in range(6):
+    _, joins = new_member().next_request()
+    for version in range(3, 10):  # from Kafka 2.1 on
+        encode_request(joins, version)
+    for version in range(2, 5):
+        encode_request(member.next_request()[1], version)
+    for version in range(2, 6):
         encode_request(member.leave_request(version), version)
-        encode_request(member._sync(), version)
+        encode_request(request, version)
 
 
 def test_who_follows_assigns_nothing() -> None:
