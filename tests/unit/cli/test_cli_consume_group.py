@@ -69,6 +69,38 @@ def test_what_is_counted_is_committed(kafka: ServedCluster, tmp_path: Path) -> N
     assert logstore("consume", *other, "-o", "beginning", "-o", "stored").stdout == ""
 
 
+def test_what_is_not_printed_is_not_committed(kafka: ServedCluster, tmp_path: Path) -> None:
+    """One answer of a broker has all of it, and more than is wanted."""
+    bootstrap = kafka.bootstrap_servers
+    topic, group = new_topic(bootstrap, 1), new_name("group")
+    source = tmp_path / "records.jsonl"
+    source.write_text("".join(f'{{"value": "dg==", "timestamp": {n}}}\n' for n in range(1, 21)))
+    words = (topic, "--bootstrap-server", bootstrap, "-q")
+    logstore("produce", *words, "--format", "json", "-l", str(source))
+    grouped = ("consume", *words, "-G", group, "-f", "%o,")
+    until_six = "e@1970-01-01T00:00:00.006Z"
+    assert logstore(*grouped, "-o", until_six).stdout == "0,1,2,3,4,"
+    assert committed(bootstrap, group) == 5
+    assert logstore(*grouped, "-o", until_six).stdout == ""
+    assert committed(bootstrap, group) == 5
+    assert logstore(*grouped, "-e").stdout.startswith("5,6,")
+
+
+def test_a_commit_comes_before_others_take_over(kafka: ServedCluster, tmp_path: Path) -> None:
+    bootstrap = kafka.bootstrap_servers
+    topic, group = new_topic(bootstrap), new_name("group")
+    consuming.write(bootstrap, tmp_path, topic, range(40))
+    late = {"auto.commit.interval.ms": 3_600_000}
+    with ConsumingProcess(tmp_path, bootstrap, topic, "-G", group, config=late) as first:
+        assert consuming.each_once([first], 40)
+        assert committed(bootstrap, group) == 0
+        with ConsumingProcess(tmp_path, bootstrap, topic, "-G", group, config=late) as second:
+            until(lambda: consuming.shares(bootstrap, group) == [2, 2])
+            assert committed(bootstrap, group) == 40
+            consuming.write(bootstrap, tmp_path, topic, range(40, 80))
+            assert consuming.each_once([first, second], 80)
+
+
 def test_the_reader_of_a_pipe_goes_away(kafka: ServedCluster, tmp_path: Path) -> None:
     """Nothing that did not go out is committed, and the group is left."""
     bootstrap = kafka.bootstrap_servers
