@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import mmap
+import os
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -44,6 +49,7 @@ class ConsumingProcess:
                 stderr=subprocess.PIPE,
                 bufsize=0,  # a pipe of it holds no more than the system's
                 cwd=ROOT,
+                env={**os.environ, "PYTHONUNBUFFERED": how.get("unbuffered", "")},
             )
 
     def __enter__(self) -> ConsumingProcess:
@@ -139,16 +145,25 @@ def members_share_and_take_over(bootstrap: str, directory: Path) -> None:
         assert (last.process.wait(patience()), last.lines()) == (0, [])
 
 
-def a_clean_stop_is_exact(bootstrap: str, directory: Path, number: int) -> None:
-    """It ends in the middle, with a reader that is slow."""
+def a_clean_stop_is_exact(
+    bootstrap: str, directory: Path, number: int, unbuffered: str = ""
+) -> None:
+    """It ends in the middle of a write, as its reader is slow."""
     topic, group = new_topic(bootstrap), new_name("group")
     count = 30_000
     write(bootstrap, directory, topic, range(count))
     words = ("-G", group, "-q")
-    with ConsumingProcess(directory, bootstrap, topic, *words, stdout=subprocess.PIPE) as first:
-        assert first.process.stdout is not None
-        begun = first.process.stdout.read(1)  # so it writes, and more than a pipe holds
+    with ConsumingProcess(
+        directory, bootstrap, topic, *words, stdout=subprocess.PIPE, unbuffered=unbuffered
+    ) as first:
+        pipe = first.process.stdout
+        assert pipe is not None
+        begun = pipe.read(1)
+        nearly_full = fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) - 2 * mmap.PAGESIZE
+        until(lambda: _waiting_bytes(pipe) >= nearly_full, "the pipe is full")
         first.process.send_signal(number)
+        status = Path(f"/proc/{first.process.pid}/status")
+        until(lambda: "ShdPnd:\t0000000000000000" in status.read_text(), "it has the signal")
         rest, errors = first.process.communicate(timeout=patience())
         assert first.process.returncode == 130, errors
     found = (begun + rest).decode().split("\n")[:-1]
@@ -158,6 +173,11 @@ def a_clean_stop_is_exact(bootstrap: str, directory: Path, number: int) -> None:
         found += second.lines()
     assert Counter(found) == Counter(map(str, range(count)))
     assert has_no_lag(bootstrap, group)
+
+
+def _waiting_bytes(pipe: Any) -> int:
+    (found,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
+    return int(found)
 
 
 def members_of_another_client(

@@ -37,9 +37,12 @@ def test_members_share_and_take_over(kafka: ServedCluster, tmp_path: Path) -> No
     consuming.members_share_and_take_over(kafka.bootstrap_servers, tmp_path)
 
 
-@for_each("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_clean_stop_is_exact(kafka: ServedCluster, tmp_path: Path, number: int) -> None:
-    consuming.a_clean_stop_is_exact(kafka.bootstrap_servers, tmp_path, number)
+@for_each("number, unbuffered", [(signal.SIGINT, ""), (signal.SIGTERM, ""), (signal.SIGINT, "1")])
+def test_a_clean_stop_is_exact(
+    kafka: ServedCluster, tmp_path: Path, number: int, unbuffered: str
+) -> None:
+    """Without a buffer, too, where a signal makes the system take a part of a write."""
+    consuming.a_clean_stop_is_exact(kafka.bootstrap_servers, tmp_path, number, unbuffered)
 
 
 @for_each("ours_leads", [True, False])
@@ -72,11 +75,12 @@ def test_what_is_counted_is_committed(kafka: ServedCluster, tmp_path: Path) -> N
 def test_what_is_not_printed_is_not_committed(kafka: ServedCluster, tmp_path: Path) -> None:
     """One answer of a broker has all of it, and more than is wanted."""
     bootstrap = kafka.bootstrap_servers
-    topic, group = new_topic(bootstrap, 1), new_name("group")
+    topic, group = new_topic(bootstrap, 2), new_name("group")
     source = tmp_path / "records.jsonl"
     source.write_text("".join(f'{{"value": "dg==", "timestamp": {n}}}\n' for n in range(1, 21)))
     words = (topic, "--bootstrap-server", bootstrap, "-q")
-    logstore("produce", *words, "--format", "json", "-l", str(source))
+    write = ("produce", *words, "--format", "json", "-l", str(source))
+    logstore(*write, "-p", "0")
     grouped = ("consume", *words, "-G", group, "-f", "%o,")
     until_six = "e@1970-01-01T00:00:00.006Z"
     assert logstore(*grouped, "-o", until_six).stdout == "0,1,2,3,4,"
@@ -84,6 +88,9 @@ def test_what_is_not_printed_is_not_committed(kafka: ServedCluster, tmp_path: Pa
     assert logstore(*grouped, "-o", until_six).stdout == ""
     assert committed(bootstrap, group) == 5
     assert logstore(*grouped, "-e").stdout.startswith("5,6,")
+    logstore(*write, "-p", "1")
+    assert logstore(*grouped, "-o", until_six).stdout == "0,1,2,3,4,"
+    assert committed(bootstrap, group) == 20 + 5
 
 
 def test_a_commit_comes_before_others_take_over(kafka: ServedCluster, tmp_path: Path) -> None:
