@@ -1,5 +1,6 @@
-"""A member of a classic consumer group. ``Membership`` is the state machine: answers in, requests
-out. ``GroupMember`` asks the coordinator for it, and sends heartbeats on a thread of its own.
+"""A member of a classic consumer group. ``ClassicMembership`` is the state machine: answers in,
+requests out. ``ConsumingMember`` asks the coordinator for it, and sends heartbeats on a thread of
+its own.
 
 The only assignor is ``range``, which every client of Kafka has, so any of them can be in the group.
 """
@@ -83,7 +84,7 @@ _HINTS: Mapping[int, str] = {
 }
 
 
-class Membership:
+class ClassicMembership:
     """
     Attributes:
         generation_id: of what is assigned; UNKNOWN_GENERATION once it is lost.
@@ -191,7 +192,7 @@ class Membership:
         self.state = MemberState.JOINED
 
 
-class GroupMember:
+class ConsumingMember:
     """Use as a context manager; its end leaves the group. All but the heartbeats happens on the
     thread of the caller.
 
@@ -207,7 +208,7 @@ class GroupMember:
     def __init__(
         self,
         admin: AdminClient,
-        membership: Membership,
+        membership: ClassicMembership,
         topics: Callable[[], tuple[str, ...]],
         count: Callable[[str], int],
         *,
@@ -374,4 +375,4 @@ class GroupMember:
         return self._clock.monotonic_ns() / 1e9
 
 
-__all__ = ["GroupMember", "MemberReaction", "MemberState", "Membership", "MembershipError"]
+__all__ = ["ClassicMembership", "ConsumingMember", "MemberState", "MembershipError"]

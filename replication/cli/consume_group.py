@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import click
 
     from logstore.common.types import Record
-    from replication.admin.membership import GroupMember
+    from replication.admin.membership import ConsumingMember
     from replication.client import Client, Consumer
     from replication.security.config import ClientProperties
 
@@ -45,7 +45,7 @@ class Copying:
 class GroupCopying(Copying):
     def __init__(
         self,
-        member: GroupMember,
+        member: ConsumingMember,
         interrupts: Interrupts,
         every_s: float | None,
         now_s: Callable[[], float],
@@ -106,7 +106,7 @@ def member_of(
     """At the end it commits what was written out, and leaves; 1 if that cannot be committed."""
     from logstore.common.errors import LogstoreError
     from replication.admin import AdminClient
-    from replication.admin.membership import GroupMember, Membership
+    from replication.admin.membership import ClassicMembership, ConsumingMember
     from replication.common.errors import UnknownPartitionError
 
     def count(topic: str) -> int:
@@ -127,7 +127,7 @@ def member_of(
             fail(f"{key} = {printable(text)}: not a number of milliseconds")
         return int(text)
 
-    membership = Membership(
+    membership = ClassicMembership(
         group,
         session_timeout_ms=ms("session.timeout.ms", 45_000),
         rebalance_timeout_ms=ms("max.poll.interval.ms", 300_000),
@@ -137,7 +137,7 @@ def member_of(
     lost: list[str] = []
     with (
         AdminClient(properties.config) as admin,
-        GroupMember(
+        ConsumingMember(
             admin,
             membership,
             lambda: tuple(topics()),

@@ -19,8 +19,8 @@ from replication.admin.assignments import (
 )
 from replication.admin.membership import (
     UNKNOWN_GENERATION,
-    GroupMember,
-    Membership,
+    ClassicMembership,
+    ConsumingMember,
     MembershipError,
     MemberState,
 )
@@ -76,8 +76,8 @@ def test_range() -> None:
         assert all(tp.topic in subscribed[m] for m, tps in found.items() for tp in tps)
 
 
-def new_member() -> Membership:
-    member = Membership("g", session_timeout_ms=6000, rebalance_timeout_ms=9000)
+def new_member() -> ClassicMembership:
+    member = ClassicMembership("g", session_timeout_ms=6000, rebalance_timeout_ms=9000)
     member.look(("a",), {})
     return member
 
@@ -103,7 +103,7 @@ def synced() -> Answered:
     return Answered(0, value=wire.SyncGroupResponse(assignment=ASSIGNMENT))
 
 
-def in_group() -> Membership:
+def in_group() -> ClassicMembership:
     member = new_member()
     member.answered(JOIN, joined())
     member.answered(SYNC, synced())
@@ -192,6 +192,6 @@ def test_a_lost_generation_commits_nothing() -> None:
     admin: Any = None  # is not asked
     at = {TopicPartition("a", 0): 5}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(GroupMember, "__exit__", lambda *_: None)
-        with GroupMember(admin, member, lambda: ("a",), len) as joined_once:
+        patch.setattr(ConsumingMember, "__exit__", lambda *_: None)
+        with ConsumingMember(admin, member, lambda: ("a",), len) as joined_once:
             assert joined_once.commit(at) == {TopicPartition("a", 0): Answered(E.UNKNOWN_MEMBER_ID)}

@@ -155,6 +155,31 @@ def test_a_blocked_pipe_does_not_end_the_session(kafka: ServedCluster, tmp_path:
     assert committed(bootstrap, group) == 0
 
 
+def test_an_interrupt_ends_a_join_that_waits_for_others(
+    kafka: ServedCluster, tmp_path: Path
+) -> None:
+    bootstrap = kafka.bootstrap_servers
+    topic, group = new_topic(bootstrap), new_name("group")
+    config = {"session.timeout.ms": 600_000}
+
+    def members() -> int:
+        told = consuming.described(bootstrap, group)
+        return len(told["members"]) if told else 0
+
+    with (
+        ConsumingProcess(tmp_path, bootstrap, topic, "-G", group, config=config) as silent,
+        ConsumingProcess(tmp_path, bootstrap, topic, "-G", group, config=config) as joining,
+    ):
+        until(lambda: consuming.shares(bootstrap, group) == [2, 2])
+        silent.process.send_signal(signal.SIGSTOP)
+        joining.end()
+        until(lambda: members() == 1)
+        with ConsumingProcess(tmp_path, bootstrap, topic, "-G", group, config=config) as joining:
+            until(lambda: members() == 2)
+            assert joining.end() == ""  # nothing was ever assigned
+        until(lambda: members() == 1)
+
+
 def test_new_partitions_are_assigned(kafka: ServedCluster, tmp_path: Path) -> None:
     bootstrap = kafka.bootstrap_servers
     topic, group = new_topic(bootstrap, 1), new_name("group")
