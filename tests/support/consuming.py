@@ -100,8 +100,12 @@ def shares(bootstrap: str, group: str) -> list[int]:
 
 
 def has_no_lag(bootstrap: str, group: str) -> bool:
-    offsets = described(bootstrap, group)["offsets"]
-    return bool(offsets) and all(each["lag"] in (0, None) for each in offsets)
+    told = described(bootstrap, group)
+    return (
+        told is not None
+        and bool(told["offsets"])
+        and all(each["lag"] == 0 for each in told["offsets"])
+    )
 
 
 def each_once(members: Iterable[ConsumingProcess], count: int) -> bool:
