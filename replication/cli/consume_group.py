@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore import terminal
-from logstore.cli.common.exits import EXIT_FINDINGS, fail
+from logstore.cli.common.exits import EXIT_FINDINGS
 from logstore.cli.common.interrupts import Interrupts
 
 if TYPE_CHECKING:
@@ -121,12 +122,7 @@ def member_of(
         if not quiet:
             terminal.line(text, err=True)
 
-    def ms(key: str, default: int) -> int:
-        text = properties.others.get(key, str(default)).strip()
-        if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 31):
-            fail(f"{key} = {printable(text)}: not a number of milliseconds")
-        return int(text)
-
+    ms = partial(properties.milliseconds, least=1)
     membership = ClassicMembership(
         group,
         session_timeout_ms=ms("session.timeout.ms", 45_000),

@@ -199,7 +199,8 @@ def test_new_partitions_are_assigned(kafka: ServedCluster, tmp_path: Path) -> No
         (("-p", "0"), 2, "--group and --partition exclude each other"),
         (("-o", "5"), 2, "in a group -o is beginning or end"),
         (("-X", "auto.offset.reset=none"), 2, "in a group -o is beginning or end"),
-        (("-X", "session.timeout.ms=soon"), 2, "session.timeout.ms = soon"),
+        (("-X", "session.timeout.ms=soon"), 2, "session.timeout.ms = 'soon' is no number"),
+        (("-X", "heartbeat.interval.ms=0"), 2, "heartbeat.interval.ms = '0'"),
         (("-X", "session.timeout.ms=2000000000"), 2, "INVALID_SESSION_TIMEOUT"),
     ],
 )
