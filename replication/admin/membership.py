@@ -8,7 +8,7 @@ The only assignor is ``range``, which every client of Kafka has, so any of them 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import Enum
 from itertools import chain
@@ -312,7 +312,7 @@ class ConsumingMember:
     # -- requests ------------------------------------------------------------------------------
 
     @contextmanager
-    def _asking(self) -> Any:
+    def _asking(self) -> Iterator[None]:
         with self._lock:
             try:
                 yield
