@@ -127,7 +127,13 @@ def hang_up() -> None:
 
 
 def never_fail() -> None:
-    """Escape characters that the encoding of a stream lacks, instead of failing."""
+    """Escape characters that the encoding of a stream lacks, instead of failing, and write the
+    whole of what is written: without a buffer (PYTHONUNBUFFERED) a pipe may take a part of it.
+    """
+    if isinstance(getattr(sys.stdout, "buffer", None), io.FileIO):
+        whole = io.BufferedWriter(io.FileIO(sys.stdout.fileno(), "wb", closefd=False))
+        is_tty = sys.stdout.isatty()
+        sys.stdout = io.TextIOWrapper(whole, sys.stdout.encoding, line_buffering=is_tty)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

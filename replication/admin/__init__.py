@@ -2,6 +2,7 @@
 
 Begin with ``AdminClient``, which finds the broker to be asked. ``topics`` and ``groups`` say what
 is asked, ``status`` puts it together for ``logstore status``; ``connection`` asks one broker.
+``membership`` is a member of a group.
 """
 
 from replication.admin.admin_client import AdminClient, Answered
@@ -26,6 +27,7 @@ __all__ = [
     "admin_client",
     "cluster_status",
     "groups",
+    "membership",
     "status",
     "topics",
 ]

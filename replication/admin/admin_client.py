@@ -163,8 +163,14 @@ class AdminClient:
             keys, lambda pending: self.ask_brokers({self.metadata(()).controller_id: pending}, ask)
         )
 
-    def ask_coordinators(self, groups: Iterable[str], ask: Ask[str]) -> dict[str, Answered]:
-        """Ask the coordinator of each group, when it is there and has loaded it."""
+    def ask_coordinators(
+        self, groups: Iterable[str], ask: Ask[str], *, patient: bool = True
+    ) -> dict[str, Answered]:
+        """Ask the coordinator of each group, when it is there and has loaded it.
+
+        Args:
+            patient: await that; else one try is made.
+        """
 
         def once(pending: list[str]) -> dict[str, Answered]:
             self.metadata(())
@@ -175,7 +181,7 @@ class AdminClient:
                     asked.setdefault(told.value, []).append(group)
             return found | self.ask_brokers(asked, ask)
 
-        return self.settle(groups, once)
+        return self.settle(groups, once, AGAIN if patient else ())
 
     def list_offsets(
         self, tps: Iterable[TopicPartition], timestamp: int, *, patient: bool = False

@@ -140,14 +140,18 @@ class WireConnection:
         """
         return self.send(api_key, request, self.version(api_key))
 
-    def send(self, api_key: ApiKey, request: Any, version: int) -> Any:
-        """As ``call``, in a version of the caller's choice."""
+    def send(self, api_key: ApiKey, request: Any, version: int, wait_s: float = 0.0) -> Any:
+        """As ``call``, in a version of the caller's choice.
+
+        Args:
+            wait_s: how long the broker itself may wait before it answers.
+        """
         as_it_is = Translation(
             api_key, lambda given, _: given, lambda _, answer, __: answer, lambda _: version
         )
         self._lane.call(OpenCall(request, as_it_is, _nobody, 0))
         with self._told():
-            return self._exchange()
+            return self._exchange(wait_s)
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -157,9 +161,9 @@ class WireConnection:
         except (OSError, UnicodeError, LogstoreError) as error:  # UnicodeError: of a name like a..b
             raise WireError(f"{self.peer}: {self._lane.reason(error)}") from error
 
-    def _exchange(self) -> Any:
+    def _exchange(self, wait_s: float = 0.0) -> Any:
         """Send what the lane says, and receive what is answered."""
-        deadline_ns = SystemClock.monotonic_ns() + int(self._timeout_s * 1e9)
+        deadline_ns = SystemClock.monotonic_ns() + int((self._timeout_s + wait_s) * 1e9)
         data = b"".join(self._lane.out)
         self._socket.settimeout(self._timeout_s)
         self._socket.sendall(data)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from checkpoints.types import TopicPartition
 from replication.admin.admin_client import EARLIEST, LATEST, AdminClient, Answered, by_topic
+from replication.admin.assignments import CONSUMER, decode_assignment
 from replication.admin.connection import WireConnection
 from replication.common.error_codes import ErrorCode
-from replication.protocol import ApiKey
+from replication.protocol import ApiKey, MalformedMessageError
 from replication.protocol import messages as wire
 
 UNKNOWN = NONE_COMMITTED = -1
-CONSUMER = "consumer"  # the protocol of groups whose members are assigned partitions
 INACTIVE = ("Empty", "Dead")
 _BY_NAME = 9  # later versions of OffsetFetch and OffsetCommit take topic ids
 _SEVERAL_GROUPS = 8  # from here on one OffsetFetch may ask for several
@@ -167,22 +166,16 @@ def _older(group: Any, coordinator: int) -> Answered:
 
 
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
-    """Of Kafka's ``ConsumerProtocolAssignment``. What a client got wrong is left out."""
-    found: list[TopicPartition] = []
+    """Nothing, if a client got it wrong."""
     try:
-        _, topics = struct.unpack_from(">hi", data)
-        at = 6
-        for _ in range(topics):
-            (size,) = struct.unpack_from(">h", data, at)
-            topic = data[at + 2 : at + 2 + size].decode()
-            at += 2 + size
-            (count,) = struct.unpack_from(">i", data, at)
-            numbers = struct.unpack_from(f">{count}i", data, at + 4)
-            at += 4 + 4 * count
-            found += (TopicPartition(topic, number) for number in numbers)
-    except (struct.error, ValueError):
-        pass
-    return tuple(sorted(found))
+        return decode_assignment(data)
+    except MalformedMessageError:
+        return ()
+
+
+def committed_offsets(client: AdminClient, group: str) -> Answered:
+    """The committed offset of each partition that has one."""
+    return client.ask_coordinators([group], _committed)[group]
 
 
 def _committed(connection: WireConnection, names: Sequence[str]) -> dict[str, Answered]:
@@ -270,9 +263,13 @@ def plan_offsets(
 
 
 def commit_offsets(
-    client: AdminClient, group: str, offsets: Mapping[TopicPartition, int]
+    client: AdminClient,
+    group: str,
+    offsets: Mapping[TopicPartition, int],
+    generation_id: int = -1,
+    member_id: str = "",
 ) -> dict[TopicPartition, Answered]:
-    """For a group without members, as one of its own would; others are refused by the broker."""
+    """As a member; without one for a group that has none, others are refused by the broker."""
     kind = wire.OffsetCommitRequest
     topics = tuple(
         kind.OffsetCommitRequestTopic(
@@ -284,7 +281,7 @@ def commit_offsets(
         )
         for topic, numbers in by_topic(offsets).items()
     )
-    request = kind(group_id=group, topics=topics)
+    request = kind(group, generation_id, member_id, topics=topics)
 
     def ask(connection: WireConnection) -> tuple[int, Any]:
         version = connection.version(ApiKey.OFFSET_COMMIT, _BY_NAME)
@@ -340,6 +337,7 @@ __all__ = [
     "GroupStatus",
     "MemberStatus",
     "commit_offsets",
+    "committed_offsets",
     "delete_groups",
     "delete_offsets",
     "describe_groups",

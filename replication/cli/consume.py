@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -19,13 +21,13 @@ from logstore.cli.records.format import Encoding
 from logstore.cli.records.output import RecordOutput, output
 from logstore.format.reader import MAX_OFFSET
 from replication.cli.connection import client_options
+from replication.cli.consume_group import Copying, RebalancedError, member_of
 from replication.cli.produce import delimiter_of, partitions_of
 
 if TYPE_CHECKING:
     from replication.client import Client, Consumer
     from replication.security.config import ClientProperties
 
-POLL_MS = 500
 _WORDS = {"beginning": "earliest", "end": "latest"}
 _FORMS = "beginning|end|OFFSET|-N|s@TIME|e@TIME"
 _LEVELS = ("read_uncommitted", "read_committed")
@@ -34,6 +36,13 @@ _LEVELS = ("read_uncommitted", "read_committed")
 @click.command(short_help="Print the records of topics of a running cluster.")
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC…")
 @client_options
+@click.option(
+    "-G",
+    "--group",
+    metavar="GROUP",
+    help="Share the partitions with the other members of a consumer group, go on where it has "
+    "committed, and commit what was written out.",
+)
 @click.option("-p", "--partition", type=PARTITION, metavar="N", help="Only this one; else all.")
 @click.option(
     "-o",
@@ -42,7 +51,8 @@ _LEVELS = ("read_uncommitted", "read_committed")
     multiple=True,
     metavar=_FORMS,
     help="Where to begin in each partition [beginning]. -N: its last N records; s@TIME: the first "
-    "record that is not older, in ms or as 2026-11-01T12:00+01:00. e@TIME: where to stop.",
+    "record that is not older, in ms or as 2026-11-01T12:00+01:00. e@TIME: where to stop. In a "
+    "group: beginning or end, where nothing is committed.",
 )
 @click.option("--from-beginning", is_flag=True, help="As -o beginning.")
 @click.option("-e", "--exit", "ends", is_flag=True, help="End where the partitions ended at first.")
@@ -73,6 +83,7 @@ def consume(
     ctx: click.Context,
     topics: tuple[str, ...],
     client: ClientProperties,
+    group: str | None,
     partition: int | None,
     places: tuple[str, ...],
     from_beginning: bool,
@@ -95,11 +106,16 @@ def consume(
     exit code 1. Output is written when there is a pause. On a terminal what is not printable
     appears as an escape; to a pipe or a file every byte goes as it is.
 
+    In a group, Ctrl-C ends it once what was read is written out and committed; a second one at
+    once.
+
     \b
     Example:
       logstore consume orders -e -f '%p/%o %k: %s\\n'
     """
-    start, end = _places(places, from_beginning, client)
+    start, end = _places(places, from_beginning, client, group is not None)
+    if group is not None and partition is not None:
+        fail("--group and --partition exclude each other: the group assigns partitions")
     level = isolation or client.others.get("isolation.level", _LEVELS[0]).strip().lower()
     if level not in _LEVELS:
         fail(f"isolation.level = {printable(level)}: give {' or '.join(_LEVELS)}")
@@ -116,30 +132,44 @@ def consume(
     from replication.client import Consumer
     from replication.wire.connecting import connect_by
 
-    with connect_by(client) as connected:
+    with connect_by(client) as connected, ExitStack() as stack:
         found = _found(connected, topics, partition)
-        consumer = Consumer(
-            connected,
-            found,
-            isolation=level,
-            rack=client.others.get("client.rack", ""),
-            timeout_s=client.config.default_api_timeout_ms / 1000,
-        )
-        stops: dict[TopicPartition, int] = {}
-        for tp in found:
-            reader = _Partition(consumer, tp)
-            if end is not None or ends:
-                stops[tp] = _positions.end(reader, "latest" if end is None else end, "-o")
-                if ends:
-                    stops[tp] = min(stops[tp], reader.latest())
-            if start != "earliest":
-                consumer.seek(tp, _begin(reader, start))
-        try:
-            is_whole = _copy(consumer, out, stops, unbuffered)
-        except CorruptBatchError as error:
-            terminal.flush()
-            terminal.line(f"corrupt: {error}", err=True)
-            ctx.exit(EXIT_FINDINGS)
+        copying, reset = Copying(), "earliest"
+        if group is not None:
+            names = partial(_names, connected, topics, may_lack=True)
+            copying = stack.enter_context(member_of(ctx, group, client, connected, names, quiet))
+            reset = start
+        is_whole = None
+        while is_whole is None:
+            begins = copying.begin(found)
+            consumer = Consumer(
+                connected,
+                begins,
+                isolation=level,
+                reset=reset,
+                rack=client.others.get("client.rack", ""),
+                timeout_s=client.config.default_api_timeout_ms / 1000,
+            )
+            stops: dict[TopicPartition, int] = {}
+            for tp, at in begins.items():
+                reader = _Partition(consumer, tp)
+                if end is not None or ends:
+                    stops[tp] = _positions.end(reader, "latest" if end is None else end, "-o")
+                    if ends:
+                        stops[tp] = min(stops[tp], reader.latest())
+                if at is not None:
+                    consumer.seek(tp, at)
+                    stops |= {tp: max(stops[tp], at)} if tp in stops else {}
+                elif start != reset:
+                    consumer.seek(tp, _begin(reader, start))
+            try:
+                is_whole = _copy(consumer, out, stops, ends, unbuffered, copying)
+            except RebalancedError:
+                continue
+            except CorruptBatchError as error:
+                terminal.flush()
+                terminal.line(f"corrupt: {error}", err=True)
+                ctx.exit(EXIT_FINDINGS)
         if ends and is_whole and not quiet:
             terminal.flush()
             for tp, offset in sorted(stops.items()):
@@ -163,11 +193,13 @@ def _note(message: str) -> None:
 
 
 def _places(
-    places: tuple[str, ...], from_beginning: bool, client: ClientProperties
+    places: tuple[str, ...], from_beginning: bool, client: ClientProperties, in_group: bool
 ) -> tuple[str, str | None]:
     """Where to begin, and where to stop, in the words of `logstore.cli.records.positions`."""
     start, end = None, None
     for place in places:
+        if in_group and place == "stored":  # as it is
+            continue
         if place.startswith("e@"):
             end = place[1:]
             continue
@@ -179,15 +211,15 @@ def _places(
     if start is None:
         reset = client.others.get("auto.offset.reset", "earliest").strip().lower()
         start = "earliest" if from_beginning else _WORDS.get(reset, reset)
+    if in_group and start not in _WORDS.values():
+        fail("in a group -o is beginning or end: where nothing is committed")
     for text in (start, end):
         _positions.check(text, "-o")
     return start, end
 
 
 def _found(client: Client, topics: tuple[str, ...], partition: int | None) -> list[TopicPartition]:
-    names: dict[str, None] = {}
-    for topic in topics:
-        names |= dict.fromkeys(_matching(client, topic) if topic.startswith("^") else [topic])
+    names = _names(client, topics)
     for name in names:  # all in one request
         client.metadata.want(name)
     return [
@@ -197,15 +229,22 @@ def _found(client: Client, topics: tuple[str, ...], partition: int | None) -> li
     ]
 
 
+def _names(client: Client, topics: tuple[str, ...], *, may_lack: bool = False) -> list[str]:
+    names: dict[str, None] = {}
+    for topic in topics:
+        found = _matching(client, topic) if topic.startswith("^") else [topic]
+        if not found and not may_lack:
+            fail(f"no topic matches {printable(topic)}")
+        names |= dict.fromkeys(found)
+    return [*names]
+
+
 def _matching(client: Client, pattern: str) -> list[str]:
     try:
         wanted = re.compile(pattern)
     except re.error as error:
         fail(f"{printable(pattern)} is no pattern: {error}")
-    found = [name for name in client.topics() if wanted.match(name)]
-    if not found:
-        fail(f"no topic matches {printable(pattern)}")
-    return found
+    return [name for name in client.topics() if wanted.match(name)]
 
 
 class _Partition:
@@ -230,23 +269,46 @@ class _Partition:
 
 
 def _copy(
-    consumer: Consumer, out: RecordOutput, stops: dict[TopicPartition, int], unbuffered: bool
+    consumer: Consumer,
+    out: RecordOutput,
+    stops: dict[TopicPartition, int],
+    ends: bool,
+    unbuffered: bool,
+    copying: Copying,
 ) -> bool:
-    """Write records, of each partition up to where it stops. False: there were enough before."""
+    """Write records, of each partition up to where it stops. False: there were enough before.
+
+    Raises:
+        RebalancedError: other partitions are to be read.
+    """
     while True:
-        left = [tp for tp, stop in stops.items() if (consumer.positions[tp] or 0) < stop]
-        if stops and not left:
+        positions = consumer.positions
+        left = [tp for tp, stop in stops.items() if (positions[tp] or 0) < stop]
+        if not left and (stops or (ends and not positions)):  # none, in a group of many members
             return True
-        records = consumer.poll(POLL_MS)
+        records = copying.poll(consumer)
         if not records:  # the log may have been cut since, or its topic made anew
             for tp in left:
                 stops[tp] = min(stops[tp], _Partition(consumer, tp).latest())
+        written: dict[TopicPartition, int] = {}
         for tp, pairs in groupby(records, itemgetter(0)):
             stop = stops.get(tp, MAX_OFFSET)
             wanted = [record for _, record in pairs if record.offset < stop]
             for chunk in [[each] for each in wanted] if unbuffered else [wanted]:
-                if not out.write(chunk, tp):
-                    return False
-                if unbuffered:
+                taken = chunk[: out.left]
+                goes_on = out.write(chunk, tp)
+                written |= {tp: taken[-1].offset + 1} if taken else {}
+                if unbuffered or not goes_on:
                     terminal.flush()
+                    copying.wrote(written)
+                if not goes_on:
+                    return False
         terminal.flush()
+        # Markers, and records that were left out, are behind us, too.
+        copying.wrote(
+            {
+                tp: min(at, stops.get(tp, at))
+                for tp, at in consumer.positions.items()
+                if at is not None
+            }
+        )

@@ -181,15 +181,12 @@ def _producer_options(
         fail(f"acks = {printable(acks)}: give all, 1 or 0")
     if codec not in CODECS:
         fail(f"compression.type = {printable(codec)}: give one of {', '.join(CODECS)}")
-    timeout = others.get("delivery.timeout.ms", "120000").strip()
-    if not (timeout.isascii() and timeout.isdigit()):
-        fail(f"delivery.timeout.ms = {printable(timeout)}: not a number of milliseconds")
     once = others.get("enable.idempotence", "true").strip().lower() not in _NO
     return {
         "acks": _ACKS[acks],
         "idempotent": once and _ACKS[acks] == -1,
         "compression": Compression[codec.upper()],
-        "delivery_timeout_s": int(timeout) / 1000,
+        "delivery_timeout_s": client.milliseconds("delivery.timeout.ms", 120_000) / 1000,
         "request_timeout_ms": client.config.request_timeout_ms,
     }
 

@@ -148,6 +148,18 @@ class ClientProperties:
     config: ClientConfig
     others: Mapping[str, str] = field(repr=False)
 
+    def milliseconds(self, key: str, default: int, least: int = 0) -> int:
+        """The value of one of the others.
+
+        Raises:
+            ConfigError: it is no such number.
+        """
+        text = self.others.get(key, str(default)).strip()
+        is_number = text.isascii() and text.isdigit() and len(text) <= len(str(MAX_INT))
+        if not is_number or not least <= int(text) <= MAX_INT:
+            raise ConfigError(f"{key} = {text!r} is no number of milliseconds")
+        return int(text)
+
 
 _LIBRDKAFKA = {
     "metadata.broker.list": "bootstrap.servers",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from logstore.common.errors import ConfigError
 from replication.client import Client
 from replication.common.errors import BrokerUnavailableError, SaslAuthenticationError
 from replication.security.config import ClientProperties, client_properties
@@ -37,9 +36,7 @@ def connect_by(properties: ClientProperties, *, may_create: bool = False) -> Cli
             do not say otherwise.
     """
     keys, others = properties.config, properties.others
-    max_age = others.get("metadata.max.age.ms", "300000").strip()
-    if not (max_age.isascii() and max_age.isdigit()):
-        raise ConfigError(f"metadata.max.age.ms = {max_age!r} is no number of milliseconds")
+    max_age_ms = properties.milliseconds("metadata.max.age.ms", 300_000)
     if "allow.auto.create.topics" in others:
         may_create = others["allow.auto.create.topics"].strip().lower() == "true"
     access = ClusterAccess(
@@ -50,7 +47,7 @@ def connect_by(properties: ClientProperties, *, may_create: bool = False) -> Cli
         keys.socket_connection_setup_timeout_ms,
     )
     client = RemoteClient(
-        TcpTransport(access), int(max_age) / 1000, keys.request_timeout_ms, may_create
+        TcpTransport(access), max_age_ms / 1000, keys.request_timeout_ms, may_create
     )
     try:
         client.refresh()

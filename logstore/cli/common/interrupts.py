@@ -15,24 +15,30 @@ class Interrupts:
 
     Python raises KeyboardInterrupt between any two steps, even in the middle of an append. The log
     in memory would then no longer agree with its file.
+
+    Args:
+        second_ends: SIGTERM is an interrupt, too, and a second one ends it at once: for work that
+            may be dropped, but is better brought to an end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, second_ends: bool = False) -> None:
         self.pending = self._waiting = False
-        self._before: Any = None
+        self._second_ends = second_ends
+        self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._note)
+            for number in (signal.SIGINT, *([signal.SIGTERM] if self._second_ends else [])):
+                self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, kind: object, *rest: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+        while self._before:
+            signal.signal(*self._before.popitem())
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.pending = True
-        if self._waiting:
+        is_second, self.pending = self.pending, True
+        if self._waiting or (is_second and self._second_ends):
             raise KeyboardInterrupt
 
     def check(self) -> None:
