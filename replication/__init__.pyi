@@ -1,3 +1,4 @@
+from replication import errors as errors
 from replication.broker.broker import Broker as Broker
 from replication.broker.broker import BrokerState as BrokerState
 from replication.broker.metrics import BrokerCollector as BrokerCollector
