@@ -196,12 +196,13 @@ class RegistryState:
 
     def _put(self, place: Version, value: Value, wanted: bytes) -> None:
         schema_id = value["id"]
-        is_text = isinstance(place.subject, str) and isinstance(value["schema"], str)
-        if not is_text or place.number < 1 or schema_id < 1:
+        are_text = isinstance(place.subject, str) and isinstance(value["schema"], str)
+        are_whole = isinstance(place.number, int) and isinstance(schema_id, int)
+        if not (are_text and are_whole) or place.number < 1 or schema_id < 1:
             raise ValueError("no subject, no schema, no version or no id")
         if schema_id in self.places and self._identities[schema_id] != wanted:
             raise ValueError(f"id {schema_id} is that of another schema")
-        _references(value)
+        _references(value)  # before anything is changed
         self._remove(place)
         value.setdefault("deleted", False)
         self.subjects.setdefault(place.subject, {})[place.number] = value
@@ -220,5 +221,5 @@ class RegistryState:
             del self.places[value["id"]]
 
 
-def _references(value: Value) -> list[Version]:
-    return [Version(each["subject"], each["version"]) for each in value.get("references") or ()]
+def _references(value: Value) -> set[Version]:
+    return {Version(each["subject"], each["version"]) for each in value.get("references") or ()}

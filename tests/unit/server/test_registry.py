@@ -522,6 +522,9 @@ def test_what_another_registry_has_written(kafka: ServedCluster, subject: str) -
     schema(4, "x", '"int"')
     schema(5, base + 2, 7)
     schema(6, base + 3, "no schema, and let pass there")
+    schema(8, base + 4, '"int"', references=[{"name": "a", "subject": [], "version": {}}])
+    schema(9, base + 0.5, '"int"')
+    schema(9.5, base + 5, '"int"')  # type: ignore[arg-type]
     put({"keytype": "SCHEMA", "subject": subject, "version": "7", "magic": 1}, {"id": 1})
     for key in (b"", b"\xff", b"7", b"{}", b'{"keytype":"OTHER"}', b"[" * 100_000):
         put(key, b"x")
