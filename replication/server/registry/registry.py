@@ -362,6 +362,9 @@ class SchemaRegistry(HttpService):
                 case _:
                     raise RegistryError(Code.INVALID_SCHEMA, "a reference lacks something")
         with self._reading() as state:
+            for each in references:  # the latest of now, whatever comes later
+                if each["version"] == LATEST and (live := state.live(each["subject"])):
+                    each["version"] = live[0]["version"]
             texts = state.texts(references)
         try:
             parsed = parse(SchemaType(kind), text, texts, asked.flag("normalize"))

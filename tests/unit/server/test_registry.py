@@ -461,6 +461,20 @@ def test_references(kafka: ServedCluster, subject: str) -> None:
         ok(kafka, "DELETE", f"/subjects/{each}?permanent=true")
 
 
+def test_a_reference_to_the_latest_version(kafka: ServedCluster, subject: str) -> None:
+    """It is that of the moment: what comes later does not change a schema that is registered."""
+    one, two = f"{subject}-one", f"{subject}-two"
+    register(kafka, one, record("L.One"))
+    latest = [{"name": "L.One", "subject": one, "version": -1}]
+    schema_id = register(kafka, two, record("L.Two", field("one", "L.One")), references=latest)
+    register(kafka, one, record("L.One", field("a", default="")))
+    (found,) = ok(kafka, "GET", f"/schemas/ids/{schema_id}")["references"]
+    assert found["version"] == 1
+    assert failure(kafka, "DELETE", f"/subjects/{one}/versions/1") == 42206
+    nowhere = {"schema": '"int"', "references": [{"name": "n", "subject": "none", "version": -1}]}
+    assert failure(kafka, "POST", f"/subjects/{two}/versions", nowhere) == 42201
+
+
 def test_what_is_written(tmp_path: Path) -> None:
     """Byte for byte what Confluent's registry writes, as the keys decide what compaction keeps."""
     with serve(tmp_path, registry=HttpListener()) as kafka:
