@@ -24,6 +24,8 @@ SPARK = {
 }
 LIMIT_S = 120
 """For one script; a first start of Spark takes 20."""
+START_S = 60
+"""More than that for all of them: then the player itself hangs."""
 
 
 def run(
@@ -58,7 +60,7 @@ def run(
             ) as player,
         ):
             try:
-                player.wait(LIMIT_S * (len(values) + 1))
+                player.wait(LIMIT_S * len(values) + START_S)
             finally:  # servers, too, that a script has left
                 with suppress(ProcessLookupError):
                     os.killpg(player.pid, signal.SIGKILL)

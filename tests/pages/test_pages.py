@@ -92,11 +92,11 @@ def is_alive(pid: str) -> bool:
 @pytest.mark.slow
 def test_what_hangs_is_told_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its name, with what it has started; those behind it run."""
-    monkeypatch.setattr("tests.pages.running.LIMIT_S", 1)
+    monkeypatch.setattr("tests.pages.running.LIMIT_S", 2)
     starts = "import subprocess, time\nstarted = subprocess.Popen(['sleep', '1000']).pid\n"
     starts += "print(started, file=open('pid', 'w'), flush=True)\n"
     text = f"```python\n{starts}time.sleep(1000)\n```\n\n```python\nopen('ran', 'x')\n```\n"
-    with pytest.raises(AssertionError, match=r"(?s)==== page:1\n.*not done within 1 s"):
+    with pytest.raises(AssertionError, match=r"(?s)==== page:1\n.*not done within 2 s"):
         run(page(tmp_path, text), tmp_path)
     assert list(tmp_path.glob("*/home/ran"))
     (pid,) = (path.read_text() for path in tmp_path.glob("*/home/pid"))
