@@ -56,6 +56,8 @@ def test_what_is_on_a_page(tmp_path: Path) -> None:
         "<!-- given: arow -->\n```python\n```\n",
         "<!-- given: above -->\n```python\n```\n",
         "<!-- given: spark -->\n```json\n```\n",
+        "```bash\n$ ls\n```\n",
+        "```py\nprint()\n```\n",
     ],
 )
 def test_a_comment_that_means_nothing(tmp_path: Path, text: str) -> None:
