@@ -32,6 +32,7 @@ from replication.server.registry.state import (
     RegistryError,
     RegistryState,
     Value,
+    Version,
     identity,
     type_of,
 )
@@ -66,8 +67,8 @@ class RegistryRequest:
     def number(self, name: str, otherwise: int | None) -> int | None:
         return int(text) if _is_number(text := self.text(name)) else otherwise
 
-    def includes(self, value: Value) -> bool:
-        return bool(value["deleted"]) if self.deleted_only else self.deleted or not value["deleted"]
+    def includes(self, is_deleted: bool) -> bool:
+        return is_deleted if self.deleted_only else self.deleted or not is_deleted
 
     def body(self) -> Value:
         """
@@ -167,7 +168,7 @@ class SchemaRegistry(HttpService):
             case "GET", "subjects", subject, "versions":
                 with self._reading() as state:
                     found = state.versions(subject, deleted=asked.deleted).values()
-                    return [value["version"] for value in found if asked.includes(value)]
+                    return [each["version"] for each in found if asked.includes(each["deleted"])]
             case "GET", "subjects", subject, "versions", text, *rest if rest in ([], ["schema"]):
                 with self._reading() as state:
                     value = state.version(subject, _version(text), deleted=asked.deleted)
@@ -193,16 +194,10 @@ class SchemaRegistry(HttpService):
 
     def _subjects(self, prefix: str, asked: RegistryRequest) -> list[str]:
         with self._reading() as state:
-            named = [name for name in state.subjects if name.startswith(prefix)]
-            return sorted(
-                name
-                for name in named
-                if (
-                    not state.live(name)
-                    if asked.deleted_only
-                    else asked.deleted or state.live(name)
-                )
-            )
+            named = {
+                name: not state.live(name) for name in state.subjects if name.startswith(prefix)
+            }
+            return sorted(name for name, is_deleted in named.items() if asked.includes(is_deleted))
 
     def _of_id(self, schema_id: int, rest: list[str], asked: RegistryRequest) -> Any:
         with self._reading() as state:
@@ -215,7 +210,7 @@ class SchemaRegistry(HttpService):
             left_out = ("subject", "version", "id", "deleted")
             return {key: value for key, value in values[0].items() if key not in left_out}
         wanted = asked.text("subject")
-        shown = [v for v in values if wanted in ("", v["subject"]) and asked.includes(v)]
+        shown = [v for v in values if wanted in ("", v["subject"]) and asked.includes(v["deleted"])]
         if rest == ["subjects"]:
             return sorted({each["subject"] for each in shown})
         return [{"subject": each["subject"], "version": each["version"]} for each in shown]
@@ -263,10 +258,10 @@ class SchemaRegistry(HttpService):
             value["schema"] = same["schema"]
         value = {"subject": subject, "version": number, "id": schema_id, **value}
         # Deleted versions of the same schema go, unless somebody needs them.
-        needed = state.needed(deleted=True)
-        gone = [n for n in there if there[n]["id"] == schema_id and (subject, n) not in needed]
+        gone = [Version(subject, n) for n in there if there[n]["id"] == schema_id]
+        needed = state.needed(deleted=True) if gone else ()
+        records = [(_key("SCHEMA", *each), None) for each in gone if each not in needed]
         state.expected = wanted
-        records = [*((_key("SCHEMA", subject, n), None) for n in gone)]
         self._topic.put(*records, (_key("SCHEMA", subject, number), value))
         found = self._topic.state.find(subject, wanted)
         if found is None or found["id"] != schema_id:
