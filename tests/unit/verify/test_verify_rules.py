@@ -116,7 +116,7 @@ def test_all_rules_by_command() -> None:
 def test_a_rule_that_does_not_exist(rule: str) -> None:
     result = explain(rule)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "there is no such rule" in result.stderr
+    assert "no rule of verify" in result.stderr
     assert result.stderr.count("\n") == 1
     assert len(result.stderr) < 200
     assert result.stderr.rstrip("\n").isprintable()
