@@ -35,7 +35,7 @@ from replication.security.config import ClientProperties
 topics_argument = click.argument("names", nargs=-1, required=True, metavar="TOPIC…")
 
 
-@click.group(short_help="List, describe, create, alter and delete topics of a running cluster.")
+@click.group(short_help="List, describe and change topics of a running cluster.")
 def topics() -> None:
     """Topics of a running cluster, ours or Kafka's 2.1 to 4.3.
 
