@@ -1,4 +1,5 @@
 from checkpoints.types import TopicPartition as TopicPartition
+from logstore import errors as errors
 from logstore.common.config import BrokerConfig as BrokerConfig
 from logstore.common.config import LogConfig as LogConfig
 from logstore.common.errors import CorruptBatchError as CorruptBatchError

@@ -1,3 +1,4 @@
+from replication import errors as errors
 from replication.adopt import Adoption as Adoption
 from replication.adopt import Remark as Remark
 from replication.broker.broker import Broker as Broker

@@ -142,7 +142,8 @@ def _printable_refusals() -> Iterator[None]:
     try:
         yield
     except click.ClickException as error:
-        error.message = one_line(error.message)  # type: ignore[misc]  # no other way in
+        if not isinstance(error, click.exceptions.NoArgsIsHelpError):  # quotes nothing
+            error.message = one_line(error.message)  # type: ignore[misc]  # no other way in
         raise
 
 

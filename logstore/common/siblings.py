@@ -69,7 +69,8 @@ def lazy_name(package: str, name: str, load: Callable[[str], Any] = load) -> Any
     if name == "__all__":
         value: Any = [*homes]
     elif name not in homes:
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        text = f"module {package!r} has no attribute {name!r}"
+        raise AttributeError(text, name=name, obj=sys.modules[package])  # so Python suggests one
     elif homes[name] == package:
         value = load(f"{package}.{name}")
     else:

@@ -7,7 +7,6 @@ simulation calls itself. With ``run_later`` no other thread is ever used.
 
 from __future__ import annotations
 
-import os
 import posixpath
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -46,6 +45,7 @@ from logstore.recovery import RecoveryOptions, RecoveryReport
 from logstore.segments.open_files import raise_limit
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
+from logstore.storage.paths import Paths, each_path
 
 SYNC_THREADS = 8  # measured: more syncs at once than that gain nothing
 
@@ -65,7 +65,7 @@ class LogManager:
 
     def __init__(
         self,
-        directories: Iterable[str | os.PathLike[str]],
+        directories: Paths,
         config: LogConfig | None = None,
         *,
         broker_config: BrokerConfig | None = None,
@@ -150,7 +150,7 @@ class LogManager:
         self._closing = make_lock(Rank.CREATION)
         self._closed = False
         loader = Loader(self._opener, self._configs, self._pending, self._threads, progress)
-        paths = loader.distinct(directories)
+        paths = loader.distinct(each_path(directories))
         self._directories.ownership.name = ", ".join(paths)
         begin = partial(self._begin, loader, paths, cluster_id, node_id, threaded and background)
         try:

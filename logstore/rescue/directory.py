@@ -32,14 +32,15 @@ from logstore.rescue.sources import LOCK, SourceReader, SourceReplica, Sources, 
 from logstore.rescue.writing import RescueWriter
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
+from logstore.storage.paths import Paths, each_path
 
 Progress = Callable[[int, int], None]
 """Bytes surveyed, bytes in all."""
 
 
 def rescue(
-    sources: Sequence[str],
-    target: str,
+    sources: Paths,
+    target: str | os.PathLike[str],
     *,
     topic_ids: Mapping[str, uuid.UUID] | None = None,
     broker: int | None = None,
@@ -63,7 +64,7 @@ def rescue(
         RescueError: a source changed during the rescue.
         OSError: the target could not be written; there is no target then.
     """
-    job = _Rescue(storage or LocalStorage(), sources, target, broker, progress)
+    job = _Rescue(storage or LocalStorage(), each_path(sources), target, broker, progress)
     return job.run(topic_ids or {}, dry_run, partitions)
 
 
@@ -72,7 +73,7 @@ class _Rescue:
         self,
         storage: Storage,
         sources: Sequence[str],
-        target: str,
+        target: str | os.PathLike[str],
         broker: int | None,
         progress: Progress | None,
     ) -> None:

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import PurePosixPath
+from typing import TypeAlias
 
 from logstore.common.errors import ConfigError
 from logstore.storage.base import Storage
+
+Paths: TypeAlias = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+"""One or several, as callers give them."""
+
+
+def each_path(paths: Paths) -> list[str]:
+    """A text is one path, and not one for each of its letters."""
+    several = [paths] if isinstance(paths, str | os.PathLike) else paths
+    return [os.fspath(each) for each in several]
 
 
 def absolute_path(storage: Storage, path: str | os.PathLike[str]) -> str:
@@ -30,4 +41,4 @@ def absolute_path(storage: Storage, path: str | os.PathLike[str]) -> str:
     return str(PurePosixPath(here, path))
 
 
-__all__ = ["absolute_path"]
+__all__ = ["Paths", "absolute_path", "each_path"]

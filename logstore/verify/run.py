@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 
 from logstore.storage.base import Storage
+from logstore.storage.paths import Paths, each_path
 from logstore.verify.common.report import VerifyReport
 from logstore.verify.plan import VerifyPlan
 from logstore.verify.replicas.replicas import Failure, ReplicaSet, run_job
@@ -30,7 +31,7 @@ _Outcome = SegmentResult | Failure
 
 
 def verify(
-    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    paths: Paths,
     options: VerifyOptions | None = None,
     *,
     storage: Storage | None = None,
@@ -45,12 +46,12 @@ def verify(
     Raises:
         ValueError: no path was given.
     """
-    paths = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    if not paths:
+    every = each_path(paths)
+    if not every:
         raise ValueError("no path to verify")
     plan = VerifyPlan(options or VerifyOptions(), counted=progress is not None)
-    for path in paths:
-        plan.add(os.fspath(path), storage)
+    for path in every:
+        plan.add(path, storage)
     threads = plan.options.threads or min(8, os.cpu_count() or 1)
     advance = _Advance(plan.bytes, progress)
     pending: deque[tuple[ReplicaSet, list[Future[_Outcome]]]] = deque()

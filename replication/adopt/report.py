@@ -146,3 +146,6 @@ class Adoption(NamedTuple):
         return {
             _WORD.sub(lambda match: match[1].upper(), key): value for key, value in told.items()
         }
+
+
+__all__ = ["Adoption", "Kind", "Remark"]

@@ -48,7 +48,7 @@ topic_option = click.option(
 )
 
 
-@click.group(short_help="List and change consumer groups of a running cluster.")
+@click.group(short_help="List, describe and reset groups of a running cluster.")
 def groups() -> None:
     """Consumer groups of a running cluster, ours or Kafka's 2.1 to 4.3.
 

@@ -21,6 +21,7 @@ from logstore.cli.records.batching import CODECS, Batcher, LinesBatch, parse_hea
 from logstore.cli.records.format import BadTemplateError, unescaped
 from logstore.cli.records.input import BadInputError, LineForm, records_as_they_come
 from logstore.common.errors import InvalidRecordError, LogstoreError
+from logstore.common.suggestions import or_meant
 from replication.cli.connection import client_options
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ def partitions_of(
     try:
         found = [tp.partition for tp in client.retry(lambda: client.partitions(topic), wait_s)]
     except UnknownPartitionError:
-        fail(f"there is no topic {topic!r}{reason}")
+        fail(or_meant(f"there is no topic {topic!r}{reason}", topic, client.topics()))
     if partition is not None and partition not in found:
         fail(f"there is no partition {partition} of {topic!r}: it has {len(found)}, from 0 on")
     return found if partition is None else [partition]

@@ -12,6 +12,7 @@ from logstore import terminal
 from logstore.cli.common.config import config_option, parse_pairs
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
 from logstore.cli.common.numbers import PARTITIONS, Number
+from logstore.common.suggestions import or_meant
 from replication.admin import AdminClient, Answered
 from replication.admin.topics import (
     PartitionStatus,
@@ -34,7 +35,7 @@ from replication.security.config import ClientProperties
 topics_argument = click.argument("names", nargs=-1, required=True, metavar="TOPIC…")
 
 
-@click.group(short_help="List and change topics of a running cluster.")
+@click.group(short_help="List, describe and change topics of a running cluster.")
 def topics() -> None:
     """Topics of a running cluster, ours or Kafka's 2.1 to 4.3.
 
@@ -91,7 +92,7 @@ def describe(
     """Topics with their configuration, as far as it is not Kafka's default; who leads each
     partition, its replicas, those in sync and offline, log start and high watermark."""
     with AdminClient(client.config) as admin:
-        told = topic_statuses(admin.metadata(names or None))
+        told = _meant(admin, topic_statuses(admin.metadata(names or None)))
         found: list[TopicStatus] = [each.value for each in told.values() if not each.code]
         every = [part for topic in found for part in topic.partitions]
         if only_under_replicated:
@@ -193,13 +194,26 @@ def delete(
     """Delete topics with all their records, at once."""
     with AdminClient(client.config) as admin:
         told = delete_topics(admin, names)
-    fine = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if if_exists else ErrorCode.NONE
-    report(_but(told, fine), "deleted", as_json, _topic)
+        if if_exists:
+            told = _but(told, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        told = _meant(admin, told)
+    report(told, "deleted", as_json, _topic)
 
 
 def _but(told: dict[str, Answered], fine: ErrorCode) -> dict[str, Answered]:
     """Without the answers that are no error here."""
     return {name: each for name, each in told.items() if not each.code or each.code != fine}
+
+
+def _meant(admin: AdminClient, told: dict[str, Answered]) -> dict[str, Answered]:
+    """With the name that may be meant, where there is no such topic."""
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    missing = {name: each for name, each in told.items() if each.code == unknown}
+    known = [topic.name or "" for topic in admin.metadata().topics] if missing else []
+    for name, each in missing.items():
+        text = or_meant(plain := each.message or "there is no such topic", name, known)
+        told[name] = each if text == plain else each._replace(message=text)
+    return told
 
 
 @topics.command(short_help="More partitions, or another configuration.")
@@ -238,4 +252,5 @@ def alter(
         if partitions is not None:
             rest = [name for name in names if name not in told or not told[name].code]
             told |= create_partitions(admin, rest, partitions)
+        told = _meant(admin, told)
     report(told, "altered", as_json, _topic)

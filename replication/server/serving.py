@@ -13,7 +13,7 @@ from logstore.common.errors import ConfigError
 from logstore.storage.base import Storage
 from logstore.storage.broker_directories import broker_directories
 from logstore.storage.local import LocalStorage
-from logstore.storage.paths import absolute_path
+from logstore.storage.paths import Paths, absolute_path, each_path
 from replication.adopt import Adoption
 from replication.broker.broker import Broker
 from replication.broker.metrics import Histogram, Sample
@@ -144,7 +144,7 @@ def serve(
     config: Mapping[str, object] | ServerConfig | None = None,
     exposure: Exposure = LOCAL,
     http: HttpListener | None = None,
-    adopt: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    adopt: Paths = (),
     read_only: bool = False,
     registry: HttpListener | None = None,
     **options: Any,
@@ -189,7 +189,7 @@ def serve(
     for name in {"coordinator", "storages"} & options.keys():
         if adopt:  # they would be changed although it is read-only, or lack what was adopted
             raise ConfigError(f"{name} does not go with directories to adopt")
-    place = settle_place(directory, _paths(adopt), read_only, storage, config, brokers)
+    place = settle_place(directory, each_path(adopt), read_only, storage, config, brokers)
     config = read_only_config(config) if read_only else keeping_offsets(config, place)
     broker_ids = _broker_ids(place, brokers, config)
     kafka = ServedCluster(
@@ -208,12 +208,6 @@ def serve(
     )
     kafka.adoption = place.report
     return kafka
-
-
-def _paths(adopt: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
-    return [
-        os.fspath(each) for each in ([adopt] if isinstance(adopt, str | os.PathLike) else adopt)
-    ]
 
 
 def _broker_ids(place: ClusterFiles, brokers: int | None, config: ServerConfig) -> Sequence[int]:
@@ -268,7 +262,9 @@ async def serve_async(
     storage: Storage = options.get("storage") or LocalStorage()
     if directory is not None:  # before the thread begins
         directory = absolute_path(storage, directory)
-    options["adopt"] = [absolute_path(storage, each) for each in _paths(options.get("adopt", ()))]
+    options["adopt"] = [
+        absolute_path(storage, each) for each in each_path(options.get("adopt", ()))
+    ]
     abandoned = threading.Event()
 
     def start() -> ServedCluster:

@@ -26,8 +26,19 @@ def test_every_public_name_is_there(package: ModuleType, name: str) -> None:
 
 @PACKAGES
 def test_an_unknown_name_is_an_attribute_error(package: ModuleType) -> None:
-    with pytest.raises(AttributeError, match="nothing"):
+    with pytest.raises(AttributeError, match="nothing") as error:
         _ = package.nothing
+    assert (error.value.name, error.value.obj) == (
+        "nothing",
+        package,
+    )  # "Did you mean"
+
+
+@PACKAGES
+def test_errors_need_no_import_of_their_own(package: ModuleType) -> None:
+    name = package.__name__
+    code = f"import {name}; raise SystemExit({name}.errors.ConfigError is None)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @PACKAGES

@@ -1,4 +1,5 @@
-"""``play.py SCRIPTS DIRECTORY``: run scripts of pages with this interpreter and what it has.
+"""``play.py SCRIPTS DIRECTORY SECONDS``: run scripts of pages with this interpreter, each in its
+time.
 
 Nothing is imported but the standard library, so any environment can run it. Each script has a
 working directory and a root of its own below DIRECTORY, which it finds as the last run left them.
@@ -12,6 +13,7 @@ import io
 import json
 import os
 import re
+import signal
 import socket
 import struct
 import subprocess
@@ -114,12 +116,18 @@ def raise_loopback() -> None:
         fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh14x", b"lo", 0x49))
 
 
+def too_long(*_: object) -> None:
+    raise TimeoutError(f"it is not done within {sys.argv[3]} s")
+
+
 def main() -> int:
     with contextlib.suppress(PermissionError):
         raise_loopback()
     scripts, directory = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
+    signal.signal(signal.SIGALRM, too_long)
     failed = 0
     for script in scripts:
+        signal.setitimer(signal.ITIMER_REAL, float(sys.argv[3]))
         try:
             play(script, directory / re.sub(r"\W", "-", script["name"]))
         except BaseException:

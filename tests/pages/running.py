@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from tests.pages.snippets import ROOT, Script, own_network
@@ -20,7 +22,10 @@ SPARK = {
     "PYSPARK_SUBMIT_ARGS": "--conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=2 "
     "pyspark-shell",
 }
-LIMIT_S = 240
+LIMIT_S = 120
+"""For one script; a first start of Spark takes 20."""
+START_S = 60
+"""More than that for all of them: then the player itself hangs."""
 
 
 def run(
@@ -29,10 +34,10 @@ def run(
     """Run the scripts twice in a row, each in its directory, with ``path`` as ``PYTHONPATH``.
 
     Raises:
-        AssertionError: one of them failed, or said something else than its page.
+        AssertionError: one of them failed, took too long, or said something else than its page.
     """
-    listed = directory / "scripts.json"
-    listed.write_text(json.dumps([script.to_json() for script in scripts]))
+    listed, values = directory / "scripts.json", [script.to_json() for script in scripts]
+    listed.write_text(json.dumps(values))
     environment = {
         **os.environ,
         **SPARK,
@@ -42,16 +47,24 @@ def run(
     }
     command = [*own_network(), python, str(HERE / "play.py")]
     for turn in ("first", "second"):
-        done = subprocess.run(
-            [*command, str(listed), str(directory)],
-            cwd=directory,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-        assert done.returncode == 0, f"the {turn} time:\n{done.stdout[-4000:]}{done.stderr[-8000:]}"
+        said = directory / "said.txt"  # no pipe, which ends when all have closed it
+        with (
+            said.open("w") as output,
+            subprocess.Popen(
+                [*command, str(listed), str(directory), str(LIMIT_S)],
+                cwd=directory,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            ) as player,
+        ):
+            try:
+                player.wait(LIMIT_S * len(values) + START_S)
+            finally:  # servers, too, that a script has left
+                with suppress(ProcessLookupError):
+                    os.killpg(player.pid, signal.SIGKILL)
+        assert player.returncode == 0, f"the {turn} time:\n{said.read_text()[-8000:]}"
 
 
 def check_types(scripts: Iterable[Script], directory: Path) -> int:

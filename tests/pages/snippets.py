@@ -22,11 +22,13 @@ EXTRAS = {name for name in PROJECT["optional-dependencies"] if not FOR_WORK_ON_I
 PACKAGES = {"confluent-kafka", "pytest"}
 PROGRAMS = {"kcat"}
 ABOVE = "above"
+SHOWN = ("json", "sql", "{eval-rst}", "{toctree}")
+"""Kinds of blocks that no one runs."""
 
 _BLOCK = re.compile(
     r"""(?:^<!--\ (?P<word>given|not\ run):\ ?(?P<said>[^\n]*?)
             (?:\n(?P<before>(?:(?!-->).)*?))?\ ?-->\n)?
-        ^```(?P<kind>\w*)\n(?P<text>.*?)^```\n
+        ^```(?P<kind>[^`\n]*)\n(?P<text>.*?)^```\n
         (?:\nIt\ prints:\n\n```\n(?P<prints>.*?)^```\n)?""",
     re.DOTALL | re.MULTILINE | re.VERBOSE,
 )
@@ -98,6 +100,10 @@ def scripts_of(page: Path) -> Iterator[Script]:
         if not kind and re.search(r"^\$ ", found["text"], re.MULTILINE):
             kind = "console"
         if kind not in ("python", "console"):
+            if kind not in ("", *SHOWN):
+                raise ValueError(
+                    f"{page}: {kind} is run by nobody: write python, or $ and commands"
+                )
             if found["word"]:
                 raise ValueError(f"{page}: a comment above what no one runs: {found[0]}")
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.pages.running import run
 from tests.pages.snippets import PACKAGES, PROGRAMS, Script, own_network, scripts, scripts_of
 from tests.support.cases import for_each
 from tests.support.lanes import missing
+from tests.support.until import until
 
 ELSEWHERE = {"spark", "confluent-kafka", *PROGRAMS}
 HERE = [s for s in scripts() if not s.why_not and not s.names & ELSEWHERE]
@@ -54,6 +56,8 @@ def test_what_is_on_a_page(tmp_path: Path) -> None:
         "<!-- given: arow -->\n```python\n```\n",
         "<!-- given: above -->\n```python\n```\n",
         "<!-- given: spark -->\n```json\n```\n",
+        "```bash\n$ ls\n```\n",
+        "```py\nprint()\n```\n",
     ],
 )
 def test_a_comment_that_means_nothing(tmp_path: Path, text: str) -> None:
@@ -78,6 +82,27 @@ def test_what_fails_is_told(tmp_path: Path, text: str, reason: str) -> None:
         missing("needs unshare --net")
     with pytest.raises(AssertionError, match=f"(?s){reason}"):
         run(page(tmp_path, text), tmp_path)
+
+
+def is_alive(pid: str) -> bool:
+    """What has ended without anybody to take notice has no words any more."""
+    with suppress(FileNotFoundError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
+    return False
+
+
+@pytest.mark.slow
+def test_what_hangs_is_told_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its name, with what it has started; those behind it run."""
+    monkeypatch.setattr("tests.pages.running.LIMIT_S", 2)
+    starts = "import subprocess, time\nstarted = subprocess.Popen(['sleep', '1000']).pid\n"
+    starts += "print(started, file=open('pid', 'w'), flush=True)\n"
+    text = f"```python\n{starts}time.sleep(1000)\n```\n\n```python\nopen('ran', 'x')\n```\n"
+    with pytest.raises(AssertionError, match=r"(?s)==== page:1\n.*not done within 2 s"):
+        run(page(tmp_path, text), tmp_path)
+    assert list(tmp_path.glob("*/home/ran"))
+    (pid,) = (path.read_text() for path in tmp_path.glob("*/home/pid"))
+    until(lambda: not is_alive(pid.strip()))
 
 
 @pytest.mark.slow

@@ -378,9 +378,12 @@ def _selection(query: str) -> Selection | None:
     given = parse_qsl(query, keep_blank_values=True, max_num_fields=10)
     values = {name: value for name, value in given if name in Selection._fields}
     text = values.pop("text", None)
+    for name, value in values.items():
+        if not (value.isascii() and value.isdigit() and len(value) < 10):
+            raise ValueError(f"{name} is to be a number from 0 on")
     numbers: Any = {name: int(value) for name, value in values.items()}
-    if min(numbers.values(), default=0) < 0 or numbers.get("limit", 0) > LIMIT_MAX:
-        raise ValueError(f"a number from 0 on is wanted, and a limit up to {LIMIT_MAX}")
+    if numbers.get("limit", 0) > LIMIT_MAX:
+        raise ValueError(f"limit is to be at most {LIMIT_MAX}")
     return Selection((text or "").strip(), **numbers) if numbers or text is not None else None
 
 

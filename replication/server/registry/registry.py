@@ -32,6 +32,7 @@ from replication.server.registry.state import (
     RegistryError,
     RegistryState,
     Value,
+    Version,
     identity,
     type_of,
 )
@@ -54,13 +55,20 @@ class RegistryRequest:
             self.path = [unquote(p, errors="strict") for p in request.path.strip("/").split("/")]
         except ValueError:
             raise RegistryError(Code.BAD_REQUEST, "the path is not UTF-8") from None
-        self.deleted, self.permanent = self.flag("deleted"), self.flag("permanent")
+        self.permanent, self.deleted_only = self.flag("permanent"), self.flag("deletedOnly")
+        self.deleted = self.flag("deleted") or self.deleted_only
 
     def text(self, name: str) -> str:
         return self._query.get(name, [""])[-1]
 
     def flag(self, name: str) -> bool:
         return self.text(name).lower() == "true"
+
+    def number(self, name: str, otherwise: int | None) -> int | None:
+        return int(text) if _is_number(text := self.text(name)) else otherwise
+
+    def includes(self, is_deleted: bool) -> bool:
+        return is_deleted if self.deleted_only else self.deleted or not is_deleted
 
     def body(self) -> Value:
         """
@@ -137,7 +145,10 @@ class SchemaRegistry(HttpService):
     def answer(self, request: HttpRequest) -> HttpAnswer:
         status = HTTPStatus.OK
         try:
-            value = self._answer(request.method.replace("HEAD", "GET"), RegistryRequest(request))
+            asked = RegistryRequest(request)
+            value = self._answer(request.method.replace("HEAD", "GET"), asked)
+            if isinstance(value, list) and request.method != "DELETE":
+                value = value[asked.number("offset", 0) :][: asked.number("limit", None)]
         except RegistryError as error:
             status = HTTPStatus(int(str(error.number)[:3]))
             value = {"error_code": error.number, "message": str(error)}
@@ -156,7 +167,8 @@ class SchemaRegistry(HttpService):
                 return self._subjects(asked.text("subjectPrefix").removeprefix(":*:"), asked)
             case "GET", "subjects", subject, "versions":
                 with self._reading() as state:
-                    return list(state.versions(subject, deleted=asked.deleted))
+                    found = state.versions(subject, deleted=asked.deleted).values()
+                    return [each["version"] for each in found if asked.includes(each["deleted"])]
             case "GET", "subjects", subject, "versions", text, *rest if rest in ([], ["schema"]):
                 with self._reading() as state:
                     value = state.version(subject, _version(text), deleted=asked.deleted)
@@ -182,8 +194,10 @@ class SchemaRegistry(HttpService):
 
     def _subjects(self, prefix: str, asked: RegistryRequest) -> list[str]:
         with self._reading() as state:
-            found = sorted(each for each in state.subjects if each.startswith(prefix))
-            return [each for each in found if asked.deleted or state.live(each)]
+            named = {
+                name: not state.live(name) for name in state.subjects if name.startswith(prefix)
+            }
+            return sorted(name for name, is_deleted in named.items() if asked.includes(is_deleted))
 
     def _of_id(self, schema_id: int, rest: list[str], asked: RegistryRequest) -> Any:
         with self._reading() as state:
@@ -195,7 +209,8 @@ class SchemaRegistry(HttpService):
         if not rest:
             left_out = ("subject", "version", "id", "deleted")
             return {key: value for key, value in values[0].items() if key not in left_out}
-        shown = [v for v in values if asked.deleted or not v["deleted"]]
+        wanted = asked.text("subject")
+        shown = [v for v in values if wanted in ("", v["subject"]) and asked.includes(v["deleted"])]
         if rest == ["subjects"]:
             return sorted({each["subject"] for each in shown})
         return [{"subject": each["subject"], "version": each["version"]} for each in shown]
@@ -227,33 +242,31 @@ class SchemaRegistry(HttpService):
         wanted = identity(value)
         with self._reading() as state:
             found = state.find(subject, wanted)
-        if found is not None:
-            return _shown(found)
-        with self._deciding(subject) as state:
-            found = state.find(subject, wanted)
-            if found is not None:
-                return _shown(found)
-            if problems := self._incompatibilities(subject, parsed, state.live(subject)):
-                raise RegistryError(Code.INCOMPATIBLE, problems)
-            there = state.subjects.get(subject, {})
-            number, schema_id = max(there, default=0) + 1, state.id_for(wanted)
-            if max(number, schema_id) > MAX_INT:
-                raise RegistryError(Code.NOT_PERMITTED, "there is no further id or version")
-            same = state.of_id(schema_id)  # each has the text that the id had first
-            value["schema"] = same[0]["schema"] if same else value["schema"]
-            value = {"subject": subject, "version": number, "id": schema_id, **value}
-            # Deleted versions of the same schema go, unless somebody needs them.
-            gone = [
-                (_key("SCHEMA", subject, n), None)
-                for n, each in there.items()
-                if each["id"] == schema_id
-                and not state.is_needed(subject, n, deleted=True, by_itself=True)
-            ]
-            self._topic.put(*gone, (_key("SCHEMA", subject, number), value))
-            found = self._topic.state.find(subject, wanted)
-            if found is None or found["id"] != schema_id:
-                raise RegistryError(Code.STORE, "somebody else has written to the topic meanwhile")
-            return _shown(found)
+        if found is None:
+            with self._deciding(subject) as state:
+                found = state.find(subject, wanted) or self._new(state, subject, value, parsed)
+        return _shown(found)
+
+    def _new(self, state: RegistryState, subject: str, value: Value, parsed: ParsedSchema) -> Value:
+        wanted, there = identity(value), state.subjects.get(subject, {})
+        if problems := self._incompatibilities(subject, parsed, state.live(subject)):
+            raise RegistryError(Code.INCOMPATIBLE, problems)
+        number, schema_id = max(there, default=0) + 1, state.id_for(wanted)
+        if max(number, schema_id) > MAX_INT:
+            raise RegistryError(Code.NOT_PERMITTED, "there is no further id or version")
+        for same in state.of_id(schema_id)[:1]:  # each has the text that the id had first
+            value["schema"] = same["schema"]
+        value = {"subject": subject, "version": number, "id": schema_id, **value}
+        # Deleted versions of the same schema go, unless somebody needs them.
+        gone = [Version(subject, n) for n in there if there[n]["id"] == schema_id]
+        needed = state.needed(deleted=True) if gone else ()
+        records = [(_key("SCHEMA", *each), None) for each in gone if each not in needed]
+        state.expected = wanted
+        self._topic.put(*records, (_key("SCHEMA", subject, number), value))
+        found = self._topic.state.find(subject, wanted)
+        if found is None or found["id"] != schema_id:
+            raise RegistryError(Code.STORE, "somebody else has written to the topic meanwhile")
+        return found
 
     def _delete_version(self, subject: str, version: int, *, permanent: bool) -> int:
         with self._deciding(subject) as state:
@@ -261,7 +274,7 @@ class SchemaRegistry(HttpService):
             number: int = value["version"]
             if value["deleted"] and not permanent:
                 raise RegistryError(Code.VERSION_SOFT_DELETED, subject, number)
-            if state.is_needed(subject, number, deleted=permanent, by_itself=True):
+            if (subject, number) in state.needed(deleted=permanent):
                 raise RegistryError(Code.REFERENCE_EXISTS, number, subject)
             if permanent and not value["deleted"]:
                 raise RegistryError(Code.VERSION_NOT_SOFT_DELETED, subject, number)
@@ -277,9 +290,9 @@ class SchemaRegistry(HttpService):
             numbers = [n for n, value in there.items() if permanent or not value["deleted"]]
             if not numbers:
                 raise RegistryError(Code.SUBJECT_SOFT_DELETED, subject)
-            for number in numbers:
-                if state.is_needed(subject, number, deleted=permanent, by_itself=False):
-                    raise RegistryError(Code.REFERENCE_EXISTS, number, subject)
+            needed = state.needed(deleted=permanent, but=subject)
+            for number in (n for n in numbers if (subject, n) in needed):
+                raise RegistryError(Code.REFERENCE_EXISTS, number, subject)
             if permanent and state.live(subject):
                 raise RegistryError(Code.SUBJECT_NOT_SOFT_DELETED, subject)
             if permanent:
@@ -344,6 +357,9 @@ class SchemaRegistry(HttpService):
                 case _:
                     raise RegistryError(Code.INVALID_SCHEMA, "a reference lacks something")
         with self._reading() as state:
+            for each in references:  # the latest of now, whatever comes later
+                if each["version"] == LATEST and (live := state.live(each["subject"])):
+                    each["version"] = live[0]["version"]
             texts = state.texts(references)
         try:
             parsed = parse(SchemaType(kind), text, texts, asked.flag("normalize"))

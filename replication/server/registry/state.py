@@ -88,7 +88,8 @@ class RegistryState:
         self._identities: dict[int, bytes] = {}
         self.max_id = 0
         """The greatest id that was ever given; it is not given again."""
-        self._referrers: dict[Version, set[Version]] = {}
+        self.expected = b""
+        """The identity of a schema that is being written: its text is canonical."""
 
     def versions(self, subject: str, *, deleted: bool = False) -> dict[int, Value]:
         """Those of a subject, ascending. Raises RegistryError: there are none."""
@@ -123,13 +124,15 @@ class RegistryState:
         numbers = [n for n in there if deleted or not found[n]["deleted"]]
         return found[max(numbers)] if numbers else None
 
-    def is_needed(self, subject: str, number: int, *, deleted: bool, by_itself: bool) -> bool:
-        """Whether others refer to a version: deleted ones, versions of the same subject."""
-        return any(
-            (deleted or not self.subjects[each.subject][each.number]["deleted"])
-            and (by_itself or each.subject != subject)
-            for each in self._referrers.get(Version(subject, number), ())
-        )
+    def needed(self, *, deleted: bool, but: str | None = None) -> set[Version]:
+        """The versions that others refer to: deleted ones too, or those of all subjects but one."""
+        return {
+            each
+            for subject, versions in self.subjects.items()
+            for value in (() if subject == but else versions.values())
+            if deleted or not value["deleted"]
+            for each in _references(value)
+        }
 
     def texts(self, references: Iterable[Mapping[str, Any]]) -> References:
         """Raises RegistryError: one is not there."""
@@ -150,10 +153,11 @@ class RegistryState:
         return tuple(found.values())
 
     def identity(self, value: Mapping[str, Any]) -> bytes:
-        """That of a record. Other registries write a text in other ways."""
-        text = value["schema"]
-        with suppress(SchemaError, RegistryError):  # it was let pass there
-            text = parse(type_of(value), text, self.texts(value.get("references") or [])).text
+        """That of a record. Other registries write a text in other ways, and let more pass."""
+        found, kind, text = identity(value), type_of(value), value["schema"]
+        if found != self.expected and found not in self._ids:
+            with suppress(SchemaError, RegistryError):
+                text = parse(kind, text, self.texts(value.get("references") or []), known=True).text
         return identity({**value, "schema": text})
 
     def id_for(self, wanted: bytes) -> int:
@@ -192,19 +196,18 @@ class RegistryState:
 
     def _put(self, place: Version, value: Value, wanted: bytes) -> None:
         schema_id = value["id"]
-        is_text = isinstance(place.subject, str) and isinstance(value["schema"], str)
-        if not is_text or place.number < 1 or schema_id < 1:
+        are_text = isinstance(place.subject, str) and isinstance(value["schema"], str)
+        are_whole = isinstance(place.number, int) and isinstance(schema_id, int)
+        if not (are_text and are_whole) or place.number < 1 or schema_id < 1:
             raise ValueError("no subject, no schema, no version or no id")
         if schema_id in self.places and self._identities[schema_id] != wanted:
             raise ValueError(f"id {schema_id} is that of another schema")
-        referred = _references(value)
+        _references(value)  # before anything is changed
         self._remove(place)
         value.setdefault("deleted", False)
         self.subjects.setdefault(place.subject, {})[place.number] = value
         self.places.setdefault(schema_id, set()).add(place)
         self._ids[wanted], self._identities[schema_id] = schema_id, wanted
-        for each in referred:
-            self._referrers.setdefault(each, set()).add(place)
         self.max_id = max(self.max_id, schema_id)
 
     def _remove(self, place: Version) -> None:
@@ -213,12 +216,10 @@ class RegistryState:
             return
         if not numbers:
             del self.subjects[place.subject]
-        for each in _references(value):
-            self._referrers[each].discard(place)
         self.places[value["id"]].discard(place)
         if not self.places[value["id"]]:
             del self.places[value["id"]]
 
 
-def _references(value: Value) -> list[Version]:
-    return [Version(each["subject"], each["version"]) for each in value.get("references") or ()]
+def _references(value: Value) -> set[Version]:
+    return {Version(each["subject"], each["version"]) for each in value.get("references") or ()}

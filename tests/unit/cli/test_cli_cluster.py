@@ -48,6 +48,9 @@ def test_the_life_of_a_topic(logstore_kafka: ServedCluster) -> None:
         "3",
         "1",
     ]
+    for command in (["describe"], ["delete"], ["alter", "--partitions", "9"]):
+        told = logstore("topics", *command, "Ordres", *server, code=1)
+        assert told.stderr.endswith(". Did you mean 'orders'?\n")
     told = logstore("topics", "delete", "orders", "nope", *server, code=1)
     assert (told.stdout, told.stderr) == (
         "deleted orders\n",

@@ -153,8 +153,15 @@ def test_a_missing_topic_that_nobody_makes() -> None:
         )
 
 
+def test_a_mistyped_topic_is_suggested(kafka: ServedCluster) -> None:
+    kafka.create_topic("shop-orders", if_not_exists=True)
+    for arguments in (["shop-ordres"], ["Shop-Orders", "-p", "0"]):
+        done = read(kafka, *arguments)
+        assert (done.exit_code, "Did you mean 'shop-orders'?" in done.output) == (2, True)
+
+
 def test_consume_makes_no_topic(kafka: ServedCluster) -> None:
-    name = new_name()
+    name = "like.nothing"
     done = read(kafka, name)
     assert (done.exit_code, done.output) == (2, f"error: there is no topic {name!r}\n")
     assert name not in kafka.client.topics()

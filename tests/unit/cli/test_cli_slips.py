@@ -66,6 +66,14 @@ def test_what_is_like_nothing_has_no_suggestion(written: Path) -> None:
         assert "Did you mean" not in run(*arguments).stderr
 
 
+@for_each("group", [[], ["topics"], ["groups"]])
+def test_a_group_without_a_command_shows_its_help(group: list[str]) -> None:
+    """Line by line, as ``--help`` does; it is a mistake all the same."""
+    result = run(*group)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == run(*group, "--help").stdout
+
+
 def test_rules_that_are_not_of_verify_are_elsewhere() -> None:
     assert "docs/rules has all others" in run("explain", "I-2").stderr
 

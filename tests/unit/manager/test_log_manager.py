@@ -24,7 +24,9 @@ from logstore.common.config import LogConfig
 from logstore.common.errors import ConfigError, LogstoreError, ResourceBusyError, StorageFailedError
 from logstore.log import ReplicaLog
 from logstore.manager import LogManager
+from logstore.rescue import rescue
 from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
+from logstore.verify import verify
 from tests.support.builders import batch, log_config
 from tests.support.until import patience
 
@@ -550,3 +552,16 @@ class TestKept:
                 log.append_as_leader(batch(count=2), 0)
                 points.append(log.recovery_point)
             assert points == [0, 0, 6, 6, 6, 12, 12]
+
+
+def test_a_text_is_one_directory_and_not_its_letters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever one path or several may be given."""
+    monkeypatch.chdir(tmp_path)
+    with LogManager("data", background=False) as manager:
+        manager.get_or_create("t", 0).append([(None, b"v")])
+        assert manager.live_directories == [str(tmp_path / "data")]
+    assert rescue("data", Path("new")).whole
+    assert [each.topic for each in verify("new").partitions] == ["t"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "new"]

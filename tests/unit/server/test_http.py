@@ -202,7 +202,7 @@ def test_what_a_selection_may_ask_for(cluster: Cluster) -> None:
         assert well.status == 200
         assert rows(json.loads(well.body)) == ["orders-0"]  # type: ignore[attr-defined]
         assert "selected_partitions" not in state_of(server, "?_=17&colour=red")["counts"]
-        for query in ("start=-1", "limit=501", "limit=x", "start=", "a&" * 99):
+        for query in ("start=-1", "limit=501", "limit=1_0", "start=+3", "start=", "a&" * 99):
             assert ask(server, f"/state?{query}").status == 400, query
 
 

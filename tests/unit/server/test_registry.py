@@ -9,6 +9,7 @@ import base64
 import http.client
 import itertools
 import json
+import pkgutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -252,6 +253,54 @@ def test_deletion(kafka: ServedCluster, subject: str) -> None:
     assert failure(kafka, "GET", f"/config/{subject}") == 40408
 
 
+def test_pages_of_lists(kafka: ServedCluster, subject: str) -> None:
+    """What a client asks for by page, or of what is deleted alone, it gets and no more."""
+    for n in range(3):
+        register(kafka, f"{subject}-{n}", record("P", field(f"f{n}")))
+        schema_id = register(kafka, f"{subject}-{n}", record("P"))
+    for place in (f"{subject}-0/versions/1", f"{subject}-1"):
+        ok(kafka, "DELETE", f"/subjects/{place}")
+
+    def names(query: str) -> list[str]:
+        found = ok(kafka, "GET", f"/subjects?subjectPrefix={subject}&{query}")
+        return [each.removeprefix(f"{subject}-") for each in found]
+
+    assert names("offset=0&limit=-1") == ["0", "2"]
+    assert names("deleted=true&limit=2") == ["0", "1"]
+    assert names("deleted=true&offset=2&limit=2") == ["2"]
+    assert names("offset=5") == names("limit=0") == []
+    assert names("deletedOnly=true") == ["1"]
+    path = f"/subjects/{subject}-0/versions"
+    assert ok(kafka, "GET", f"{path}?deletedOnly=true") == [1]
+    assert ok(kafka, "GET", f"{path}?deleted=true&offset=1") == [2]
+    place = {"subject": f"{subject}-0", "version": 2}
+    path = f"/schemas/ids/{schema_id}"
+    assert ok(kafka, "GET", f"{path}/versions?subject={subject}-0") == [place]
+    assert ok(kafka, "GET", f"{path}/subjects?subject={subject}-1&deletedOnly=true") == [
+        f"{subject}-1"
+    ]
+    assert ok(kafka, "GET", f"{path}/subjects?subject={subject}-1") == []
+
+
+def test_a_large_schema_is_understood_once(
+    kafka: ServedCluster, subject: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not a second time by the thread that reads the topic, for which all writes wait."""
+    threads: list[str] = []
+    for place in ("avro.schema.make_avsc_object", "jsonschema.Draft202012Validator.check_schema"):
+        decide = pkgutil.resolve_name(place)
+
+        def noted(*arguments: Any, decide: Any = decide) -> Any:
+            threads.append(threading.current_thread().name)
+            return decide(*arguments)
+
+        monkeypatch.setattr(place, noted)
+    register(kafka, subject, record(subject.replace("-", "_")))
+    register(kafka, f"{subject}-j", f'{{"title": "{subject}"}}', schemaType="JSON")
+    assert threads
+    assert "schema-registry" not in threads
+
+
 def test_compaction(tmp_path: Path) -> None:
     """What is there stays. No id is given twice, though every trace of its schema is gone."""
     with serve(tmp_path, registry=HttpListener()) as kafka:
@@ -344,7 +393,7 @@ def test_a_comparison_without_end(
     kafka: ServedCluster, subject: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each branch of a union with each of another one."""
-    monkeypatch.setattr("replication.server.registry.schemas.COMPARISONS_MAX", 900)
+    monkeypatch.setattr("replication.server.registry.schemas.COMPARE_S", -1)
     unions = [json.dumps([record(f"{name}{n}") for n in range(30)]) for name in "ab"]
     register(kafka, subject, unions[0])
     assert failure(kafka, "POST", f"/subjects/{subject}/versions", {"schema": unions[1]}) == 42205
@@ -412,6 +461,20 @@ def test_references(kafka: ServedCluster, subject: str) -> None:
         ok(kafka, "DELETE", f"/subjects/{each}?permanent=true")
 
 
+def test_a_reference_to_the_latest_version(kafka: ServedCluster, subject: str) -> None:
+    """It is that of the moment: what comes later does not change a schema that is registered."""
+    one, two = f"{subject}-one", f"{subject}-two"
+    register(kafka, one, record("L.One"))
+    latest = [{"name": "L.One", "subject": one, "version": -1}]
+    schema_id = register(kafka, two, record("L.Two", field("one", "L.One")), references=latest)
+    register(kafka, one, record("L.One", field("a", default="")))
+    (found,) = ok(kafka, "GET", f"/schemas/ids/{schema_id}")["references"]
+    assert found["version"] == 1
+    assert failure(kafka, "DELETE", f"/subjects/{one}/versions/1") == 42206
+    nowhere = {"schema": '"int"', "references": [{"name": "n", "subject": "none", "version": -1}]}
+    assert failure(kafka, "POST", f"/subjects/{two}/versions", nowhere) == 42201
+
+
 def test_what_is_written(tmp_path: Path) -> None:
     """Byte for byte what Confluent's registry writes, as the keys decide what compaction keeps."""
     with serve(tmp_path, registry=HttpListener()) as kafka:
@@ -473,6 +536,9 @@ def test_what_another_registry_has_written(kafka: ServedCluster, subject: str) -
     schema(4, "x", '"int"')
     schema(5, base + 2, 7)
     schema(6, base + 3, "no schema, and let pass there")
+    schema(8, base + 4, '"int"', references=[{"name": "a", "subject": [], "version": {}}])
+    schema(9, base + 0.5, '"int"')
+    schema(9.5, base + 5, '"int"')  # type: ignore[arg-type]
     put({"keytype": "SCHEMA", "subject": subject, "version": "7", "magic": 1}, {"id": 1})
     for key in (b"", b"\xff", b"7", b"{}", b'{"keytype":"OTHER"}', b"[" * 100_000):
         put(key, b"x")
