@@ -99,6 +99,9 @@ def _batches(file: File, size: int, out: Output) -> Iterator[_Found]:
                 f"{printable(file.path)}: torn tail of {size - position} bytes from byte {position}"
             )
             return
+        if position == start and needed <= window:  # all of it is not here: cut since it was opened
+            out.note(f"{printable(file.path)}: cut while it was read, at byte {position}")
+            return
         if needed > _WHOLE_MAX:
             try:
                 large = _large(file, position, needed)

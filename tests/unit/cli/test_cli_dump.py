@@ -7,8 +7,10 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import closing
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 import pytest
@@ -16,8 +18,13 @@ from click.testing import CliRunner, Result
 
 from checkpoints.errors import CheckpointFailedError
 from logstore.cli import main
+from logstore.cli.dumping.log import dump_log
+from logstore.cli.dumping.output import Output
 from logstore.common.errors import ConfigError, InvariantError
 from logstore.format.batch import encode_batch
+from logstore.format.filenames import MAX_OFFSET
+from logstore.storage import File
+from logstore.storage.local import LocalStorage
 from tests.support.cases import for_each
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "data"
@@ -408,3 +415,27 @@ def test_a_log_too_large_for_a_segment_is_refused_unread(tmp_path: Path, form: s
     assert result.exit_code == 2
     assert result.stdout == (f"# {log}\n" if form == "text" else "")
     assert result.stderr == f"error: {log}: {1 << 40} bytes are too many for a segment\n"
+
+
+class _CutSince:
+    """A file of which another process has cut off ``more`` bytes since its size was asked for."""
+
+    def __init__(self, file: File, more: int) -> None:
+        self._file, self._more, self.path = file, more, file.path
+        self.view, self.read_at = file.view, file.read_at
+
+    def size(self) -> int:
+        return self._file.size() + self._more
+
+
+@for_each("more, left", product([1, 12, 100, 1 << 20, 1 << 30], [0, 5, 11, 40]))
+def test_a_file_that_is_cut_while_it_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: int, left: int
+) -> None:
+    path = tmp_path / f"{0:020}.log"
+    path.write_bytes(encode_batch([(b"k", b"v", 1)]) + encode_batch([(b"k", b"v", 1)])[:left])
+    with closing(LocalStorage().open(str(path), writable=False)) as file:
+        dump_log(cast("File", _CutSince(file, more)), None, Output("text", False, 0, MAX_OFFSET))
+    shown = capsys.readouterr()
+    assert len(shown.out.splitlines()) == 1
+    assert "cut while it was read" in shown.err or "torn tail" in shown.err
