@@ -116,18 +116,17 @@ def raise_loopback() -> None:
         fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh14x", b"lo", 0x49))
 
 
-def too_long(*_: object) -> None:
-    raise TimeoutError(f"it is not done within {sys.argv[3]} s")
+def main(listed: str, directory: Path, limit_s: float) -> int:
+    def too_long(*_: object) -> None:
+        raise TimeoutError(f"it is not done within {limit_s:g} s")
 
-
-def main() -> int:
     with contextlib.suppress(PermissionError):
         raise_loopback()
-    scripts, directory = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
+    scripts = json.loads(Path(listed).read_text())
     signal.signal(signal.SIGALRM, too_long)
     failed = 0
-    for script in scripts:
-        signal.setitimer(signal.ITIMER_REAL, float(sys.argv[3]))
+    for script in scripts:  # they change what they like of this process, as its arguments
+        signal.setitimer(signal.ITIMER_REAL, limit_s)
         try:
             play(script, directory / re.sub(r"\W", "-", script["name"]))
         except BaseException:
@@ -137,4 +136,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3])))
