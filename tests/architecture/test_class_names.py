@@ -80,3 +80,14 @@ def test_a_second_class_of_a_name_is_found() -> None:
     assert twice(classes(sources)) == {"Member": ["a.py", "b.py"]}
     more = [("c.py", "Member: TypeAlias = int\nTHERE = 1\nElse = str")]
     assert aliases(more).keys() == {"Member", "THERE", "Else"}
+
+
+def test_a_file_of_tests_has_a_name_of_its_own() -> None:
+    """pytest imports those outside of packages by their names alone. A worker that sees two of one
+    name runs the first."""
+    found = defaultdict(list)
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        if not (path.parent / "__init__.py").exists():
+            found[path.name].append(path.parent.name)
+    assert len(found) > 100
+    assert {name: homes for name, homes in found.items() if len(homes) > 1} == {}

@@ -83,8 +83,8 @@ class TestCreateTopics:
         name = new_name()
         (made,) = create(client, creatable(name, -1, -1, (2, 0), (1, 2)))
         assert (made.error_code, made.num_partitions, made.replication_factor) == (0, 2, 2)
-        known = kafka.broker(0).metadata.registration(TopicPartition(name, 1))
-        assert known is not None
+        metadata = kafka.broker(0).metadata  # told after the answer
+        known = until(lambda: metadata.registration(TopicPartition(name, 1)))
         assert known.replicas == (1, 2)
 
     @pytest.mark.parametrize(

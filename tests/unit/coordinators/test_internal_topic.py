@@ -19,6 +19,7 @@ from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 from replication.server.config import ServerConfig
 from tests.support.served import connect, find_coordinator, served
+from tests.support.until import until
 
 NAME = "__consumer_offsets"
 TP = TopicPartition(NAME, 0)
@@ -141,6 +142,6 @@ def test_brokers_that_are_down_do_not_lower_it() -> None:
         kafka.start(2)
         find_coordinator(client, "g")
         for partition in range(4):
-            known = kafka.broker(0).metadata.registration(TopicPartition(NAME, partition))
-            assert known is not None
+            tp, metadata = TopicPartition(NAME, partition), kafka.broker(0).metadata
+            known = until(lambda tp=tp, metadata=metadata: metadata.registration(tp))
             assert sorted(known.replicas) == [0, 1, 2]
