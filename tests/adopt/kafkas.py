@@ -39,7 +39,7 @@ SETTINGS: Mapping[str, str | int] = {
     "log.initial.task.delay.ms": 200,
     "replica.high.watermark.checkpoint.interval.ms": 500,
     "log.cleaner.backoff.ms": 200,
-    "metadata.log.max.record.bytes.between.snapshots": 15_000,
+    "metadata.log.max.record.bytes.between.snapshots": 2_000,
     "internal.metadata.log.segment.bytes": 20_000,
     "broker.session.timeout.ms": 2000,  # a killed broker is missed so long before it may return
     "broker.heartbeat.interval.ms": 300,
