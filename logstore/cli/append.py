@@ -21,7 +21,13 @@ from logstore.cli.common.exits import fail, json_option
 from logstore.cli.common.interrupts import InterruptibleInput, Interrupts
 from logstore.cli.common.numbers import COUNT, PARTITION, PARTITIONS, counted
 from logstore.cli.common.partitions import topics_of
-from logstore.cli.records.batching import CODECS, Batcher, LinesBatch, parse_headers
+from logstore.cli.records.batching import (
+    CODECS,
+    Batcher,
+    LinesBatch,
+    header_option,
+    parse_headers,
+)
 from logstore.cli.records.input import BadInputError, LineForm, Parsed, records_as_they_come
 from logstore.common.errors import LogstoreError
 from logstore.common.types import Header
@@ -41,13 +47,7 @@ from logstore.manager import LogManager
     help="Partitions of a topic that is not there yet (1); the key decides between them.",
 )
 @config_option
-@click.option(
-    "--header",
-    "headers",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A header of every record, before its own; without = it is null. May be repeated.",
-)
+@header_option("--header")
 @click.option(
     "--format",
     "form",
@@ -105,7 +105,7 @@ def append(
     lines = LineForm(None if key_separator is None else os.fsencode(key_separator))
     if lines.separator == b"":
         fail("--key-separator is empty")
-    settings, common = parse_config(config), parse_headers(headers, "--header")
+    settings, common = parse_config(config), parse_headers(headers)
     filenames.validate_topic(topic)
     here = partial(_usable, directory, topic, partition, partitions, settings)
     here()

@@ -17,7 +17,13 @@ from logstore import terminal
 from logstore.cli.common.exits import EXIT_FINDINGS, EXIT_INTERRUPTED, fail, json_option
 from logstore.cli.common.interrupts import InterruptibleInput, Interrupts
 from logstore.cli.common.numbers import COUNT, Number, counted
-from logstore.cli.records.batching import CODECS, Batcher, LinesBatch, parse_headers
+from logstore.cli.records.batching import (
+    CODECS,
+    Batcher,
+    LinesBatch,
+    header_option,
+    parse_headers,
+)
 from logstore.cli.records.format import BadTemplateError, unescaped
 from logstore.cli.records.input import BadInputError, LineForm, records_as_they_come
 from logstore.common.errors import InvalidRecordError, LogstoreError
@@ -49,14 +55,7 @@ _NO = ("false", "0", "no")
     help="Lines: the key comes first, up to S. A line without S has no key.",
 )
 @click.option("-D", "--delimiter", default="\\n", metavar="S", help="Ends a line [\\n].")
-@click.option(
-    "-H",
-    "--header",
-    "headers",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A header of every record, before its own; without = it is null. May be repeated.",
-)
+@header_option("-H", "--header")
 @click.option("-Z", "--null", is_flag=True, help="Empty values and keys are null.")
 @click.option(
     "-l",
@@ -129,7 +128,7 @@ def produce(
     )
     if form == "json" and key_separator is not None:
         fail("--key-separator is for lines only")
-    common = parse_headers(headers, "--header")
+    common = parse_headers(headers)
     options = _producer_options(client, acks, compression)
 
     from replication.client import Producer

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from checkpoints.types import TopicPartition
 from replication.common.error_codes import ErrorCode
 from replication.protocol import MalformedMessageError
 
-P = TypeVar("P")
+
+class OfPartition(Protocol):
+    """A part of a request that is about one partition."""
+
+    @property
+    def tp(self) -> TopicPartition: ...
+
+
+P = TypeVar("P", bound=OfPartition)
 T = TypeVar("T")
 _CODES = {int(code): code for code in ErrorCode}
 
@@ -20,18 +28,24 @@ def code_of(value: int) -> ErrorCode:
     return _CODES.get(value, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
-def nested(
-    parts: Iterable[P], topic_of: Callable[[P], str], make: Callable[[str, list[P]], T]
-) -> tuple[T, ...]:
+def nested(parts: Iterable[P], make: Callable[[str, list[P]], T]) -> tuple[T, ...]:
     """Partitions below their topics, in their order."""
-    return tuple([make(topic, [*group]) for topic, group in groupby(parts, topic_of)])
+    topics = groupby(parts, lambda part: part.tp.topic)
+    return tuple([make(topic, [*group]) for topic, group in topics])
 
 
-def answer_to(found: Mapping[TopicPartition, T], tp: TopicPartition, name: str, version: int) -> T:
-    """
+def with_answers(
+    asked: Iterable[P], answers: Iterable[tuple[TopicPartition, T]], name: str, version: int
+) -> Iterator[tuple[P, T]]:
+    """What was asked for, each with its answer.
+
+    Args:
+        name: of the message that has the answers.
     Raises:
-        MalformedMessageError: the answer lacks a partition that was asked for.
+        MalformedMessageError: an answer is missing.
     """
-    if tp not in found:
-        raise MalformedMessageError(name, version, -1, f"{tp} is missing")
-    return found[tp]
+    found = dict(answers)
+    for part in asked:
+        if part.tp not in found:
+            raise MalformedMessageError(name, version, -1, f"{part.tp} is missing")
+        yield part, found[part.tp]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable
 from itertools import groupby
 
@@ -271,12 +272,12 @@ def _aborted(
         for base, flags, producer in zip(bases, attributes, producers, strict=True):
             if flags & CONTROL and producer in markers:
                 markers[producer].append(base)
+
+    def end_of(each: wire.FetchResponse.AbortedTransaction) -> int:
+        own = markers[each.producer_id]
+        at = bisect_left(own, each.first_offset)
+        return own[at] if at < len(own) else _END
+
     return tuple(
-        AbortedTxn(
-            each.producer_id,
-            each.first_offset,
-            next((at for at in markers[each.producer_id] if at >= each.first_offset), _END),
-            -1,
-        )
-        for each in named
+        AbortedTxn(each.producer_id, each.first_offset, end_of(each), -1) for each in named
     )

@@ -16,7 +16,7 @@ from replication.common.messages import (
     OffsetForLeaderPartitionResponse,
 )
 from replication.protocol import messages as wire
-from replication.wire.common import answer_to, code_of, nested
+from replication.wire.common import code_of, nested, with_answers
 
 FIRST_WITH_EPOCHS = 4
 FIRST_WITH_NOT_AVAILABLE = 5
@@ -30,7 +30,6 @@ def request_to(request: ListOffsetsRequest, version: int) -> wire.ListOffsetsReq
     kind = wire.ListOffsetsRequest
     topics = nested(
         request.partitions,
-        lambda part: part.tp.topic,
         lambda name, parts: kind.ListOffsetsTopic(
             name,
             tuple(
@@ -47,20 +46,21 @@ def request_to(request: ListOffsetsRequest, version: int) -> wire.ListOffsetsReq
 def response_from(
     request: ListOffsetsRequest, response: wire.ListOffsetsResponse, version: int
 ) -> ListOffsetsResponse:
-    found = {
-        TopicPartition(topic.name, part.partition_index): part
+    answers = (
+        (TopicPartition(topic.name, part.partition_index), part)
         for topic in response.topics
         for part in topic.partitions
-    }
-    parts = []
-    for asked in request.partitions:
-        part = answer_to(found, asked.tp, "ListOffsetsResponse", version)
-        parts.append(
+    )
+    return ListOffsetsResponse(
+        tuple(
             ListOffsetsPartitionResponse(
                 asked.tp, code_of(part.error_code), part.timestamp, part.offset, part.leader_epoch
             )
+            for asked, part in with_answers(
+                request.partitions, answers, "ListOffsetsResponse", version
+            )
         )
-    return ListOffsetsResponse(tuple(parts))
+    )
 
 
 def listed_to(found: ListOffsetsPartitionResponse, version: int) -> ListedPart:
@@ -80,7 +80,6 @@ def epoch_request_to(
     kind = wire.OffsetForLeaderEpochRequest
     topics = nested(
         request.partitions,
-        lambda part: part.tp.topic,
         lambda name, parts: kind.OffsetForLeaderTopic(
             name,
             tuple(
@@ -139,17 +138,18 @@ def epoch_response_from(
     response: wire.OffsetForLeaderEpochResponse,
     version: int,
 ) -> OffsetForLeaderEpochResponse:
-    found = {
-        TopicPartition(topic.topic, part.partition): part
+    answers = (
+        (TopicPartition(topic.topic, part.partition), part)
         for topic in response.topics
         for part in topic.partitions
-    }
-    parts = []
-    for asked in request.partitions:
-        part = answer_to(found, asked.tp, "OffsetForLeaderEpochResponse", version)
-        parts.append(
+    )
+    return OffsetForLeaderEpochResponse(
+        tuple(
             OffsetForLeaderPartitionResponse(
                 asked.tp, code_of(part.error_code), part.leader_epoch, part.end_offset
             )
+            for asked, part in with_answers(
+                request.partitions, answers, "OffsetForLeaderEpochResponse", version
+            )
         )
-    return OffsetForLeaderEpochResponse(tuple(parts))
+    )

@@ -13,7 +13,7 @@ from replication.common.messages import (
     TransactionSupport,
 )
 from replication.protocol import messages as wire
-from replication.wire.common import answer_to, code_of, nested
+from replication.wire.common import code_of, nested, with_answers
 
 FIRST_WITH_IDS = 13
 FIRST_WITH_LEADERS = 10
@@ -32,7 +32,6 @@ def request_to(request: ProduceRequest, version: int) -> wire.ProduceRequest:
     kind = wire.ProduceRequest
     topics = nested(
         request.partitions,
-        lambda part: part.tp.topic,
         lambda name, parts: kind.TopicProduceData(
             name,
             partition_data=tuple(
@@ -46,18 +45,13 @@ def request_to(request: ProduceRequest, version: int) -> wire.ProduceRequest:
 def response_from(
     request: ProduceRequest, response: wire.ProduceResponse, version: int
 ) -> ProduceResponse:
-    found = {
-        TopicPartition(topic.name, part.index): part
+    answers = (
+        (TopicPartition(topic.name, part.index), part)
         for topic in response.responses
         for part in topic.partition_responses
-    }
-    name = "ProduceResponse"
-    return ProduceResponse(
-        tuple(
-            _part_from(asked.tp, answer_to(found, asked.tp, name, version))
-            for asked in request.partitions
-        )
     )
+    found = with_answers(request.partitions, answers, "ProduceResponse", version)
+    return ProduceResponse(tuple(_part_from(asked.tp, part) for asked, part in found))
 
 
 def _part_from(tp: TopicPartition, part: Part) -> ProducePartitionResponse:

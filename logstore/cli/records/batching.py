@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import click
 
 from checkpoints.printable import printable
 from logstore.cli.common.exits import fail
 from logstore.cli.records.input import Parsed
 from logstore.common.partitioner import partitioner
 from logstore.common.types import Header
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 _BATCH_BYTES = 1_000_000  # below max.message.bytes, 1 MiB
@@ -91,7 +96,18 @@ class Batcher:
             self._spread.on_new_batch()
 
 
-def parse_headers(texts: tuple[str, ...], option: str) -> tuple[Header, ...]:
+def header_option(*names: str) -> Callable[[_Command], _Command]:
+    """The option of commands that write records: parameter ``headers``, for ``parse_headers``."""
+    return click.option(
+        *names,
+        "headers",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A header of every record, before its own; without = it is null. May be repeated.",
+    )
+
+
+def parse_headers(texts: tuple[str, ...]) -> tuple[Header, ...]:
     """``NAME=VALUE`` as headers; without = the value is null."""
     headers: list[Header] = []
     for text in texts:
@@ -99,6 +115,6 @@ def parse_headers(texts: tuple[str, ...], option: str) -> tuple[Header, ...]:
         try:
             name.encode()
         except UnicodeEncodeError:
-            fail(f"{option} {printable(text)}: the name is not Unicode")
+            fail(f"--header {printable(text)}: the name is not Unicode")
         headers.append((name, os.fsencode(value) if equals else None))
     return tuple(headers)
