@@ -28,7 +28,7 @@ help: ## what there is
 
 # Without the act of Spark it takes neither PySpark nor a JDK.
 demo: $(if $(filter --no-spark,$(ARGS)),$(VENV)/.flights,need-jdk $(VENV)/.demo) ## the main job, on real flights
-	$(BIN)/logstore demo $(ARGS)
+	$(BIN)/python -m examples.demo $(ARGS)
 
 quick: $(VENV)/.quick ## what needs nothing but Python, of slow tests a sample: SEED=7 repeats one
 	$(BIN)/python -m tests quick $(if $(SEED),--seed $(SEED)) $(ARGS)

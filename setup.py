@@ -47,7 +47,7 @@ PAGE_FILES = (
     "docs/*.svg",
     "bench/*.md",
     "tests/README.md",
-    "examples/*.py",
+    "examples/[!_]*.py",
 )
 
 

@@ -10,12 +10,12 @@ from logstore.common import interrupts, siblings
 siblings.prefer()
 
 
-def run() -> None:
+def run(arguments: list[str] | None = None, prog_name: str = "logstore") -> None:
     interrupts.guard()
     try:
         from logstore.cli import main
 
-        main(prog_name="logstore")
+        main(arguments, prog_name=prog_name)
     except KeyboardInterrupt:  # before click, or after it
         interrupts.leave()
     except SystemExit as end:

@@ -49,6 +49,8 @@ class LazyGroup(click.Group):
         return sorted(built_in | _points().keys())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if (added := super().get_command(ctx, cmd_name)) is not None:
+            return added
         name = cmd_name.replace("-", "_")
         if keyword.iskeyword(name):
             name += "_"

@@ -44,7 +44,7 @@ DISK_MODULES = {
 }
 CLOCK_MODULES = {"logstore/common/clock.py"}
 # Beside the data's path: what a person starts, and what needs no seam because it only reports.
-BESIDE = ("logstore/cli/", "logstore/demo/")
+BESIDE = ("logstore/cli/",)
 # The one way to a terminal, and the one way to a log line: they escape what strangers wrote.
 TERMINAL = "logstore/terminal/"
 LOGGERS = "checkpoints/loggers.py"

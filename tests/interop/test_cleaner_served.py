@@ -10,8 +10,8 @@ import pytest
 from broker import KafkaBroker
 from kafka_tools import CreateTopic, ProduceRecords
 
+from examples.demo.flights import flights
 from logstore import LogManager
-from logstore.demo.flights import flights
 from logstore.manager import compact_directory
 
 pytestmark = pytest.mark.slow

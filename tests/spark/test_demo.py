@@ -1,4 +1,4 @@
-"""The last act of ``logstore demo``: Spark reads what the brokers left."""
+"""The last act of ``make demo``: Spark reads what the brokers left."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from examples.demo import spark_asked as analysis
+from examples.demo.directory import Places
+from examples.demo.flights import Rows, by_partition, flights
+from examples.demo.outcome import ClusterOutcome, DemoOutcome, SparkOutcome
+from examples.demo.show import Show
+from examples.demo.topic import TOPIC
 from logstore import LogManager
-from logstore.demo.flights import Rows, by_partition, flights
-from logstore.demo.show import Show
-from logstore.demo.topic import TOPIC
-from replication.demo import analysis
-from replication.demo.directory import Places
-from replication.demo.outcome import ClusterOutcome, DemoOutcome, SparkOutcome
 from tests.support.until import patience
 
 if TYPE_CHECKING:
@@ -76,10 +76,9 @@ def test_one_flight_that_differs_is_noticed(
 @pytest.mark.long
 def test_all_three_acts(tmp_path: Path) -> None:
     """In a process of its own: the act starts and stops its own session."""
-    script = "from logstore.cli import main; from replication.cli.demo import demo; demo()"
     arguments = ["--dir", str(tmp_path / "demo"), "--records", "3000", "--seed", "5", "--json"]
     done = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
+        [sys.executable, "-m", "examples.demo", *arguments],
         capture_output=True,
         text=True,
         timeout=5 * patience(),

@@ -17,7 +17,6 @@ from click.testing import CliRunner
 from logstore import LogManager
 from logstore.cli import LazyGroup, main
 from logstore.common.json_fields import camel_case, json_fields, snake_case
-from replication.cli.demo import demo
 from replication.cli.simulate import simulate
 from tests.support.cases import for_each
 
@@ -51,14 +50,12 @@ def log_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(name: str) -> click.Command:
-    found = {"demo": demo, "simulate": simulate}.get(name) or main.get_command(
-        click.Context(main), name
-    )
+    found = simulate if name == "simulate" else main.get_command(click.Context(main), name)
     assert found is not None
     return found
 
 
-@for_each("name", sorted({*BUILT_IN, "demo", "simulate"}))
+@for_each("name", sorted({*BUILT_IN, "simulate"}))
 def test_every_command_takes_json(name: str) -> None:
     found = command(name)
     for each in found.commands.values() if isinstance(found, click.Group) else (found,):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 from click.testing import CliRunner
 
+from examples.demo.__main__ import demo
 from logstore.cli import main
-from replication.cli.demo import demo
 from replication.cli.simulate import simulate
 from tests.support.cases import for_each
 

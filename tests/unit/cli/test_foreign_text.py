@@ -268,7 +268,6 @@ def test_what_a_user_pastes(hostile: Callable[[str], Path], run: Run, evil: str)
         ["append", root / evil, f"t{evil}"],
         ["recover", f"{root}{evil}"],
         ["dump", root / f"{evil}file"],
-        ["demo", "--dir", root / f"a{evil}b-0", "--records", evil],
         ["simulate", "--truncation", evil, "--schedules", "1"],
         ["simulate", "--faults", evil],
         ["simulate", "--replay", f"{root}{evil}"],

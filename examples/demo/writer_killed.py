@@ -1,4 +1,4 @@
-"""The order of events: write, kill, recover, prove, write to the end, prove again."""
+"""Act one, in order: write, kill, recover, prove, write to the end, prove again."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from examples.demo import topic
+from examples.demo.flights import Flight, Rows, by_partition, flights
+from examples.demo.outcome import DemoOutcome, DemoPartition, DemoStep
+from examples.demo.show import Show
+from examples.demo.victim import Victim, WriterReport
 from logstore import PartitionLog
 from logstore.common.errors import LogstoreError
-from logstore.demo import topic
-from logstore.demo.flights import Flight, Rows, by_partition, flights
-from logstore.demo.outcome import DemoPartition, DemoStep, WriterOutcome
-from logstore.demo.show import Show
-from logstore.demo.victim import Heard, Victim
 from logstore.verify import Severity, verify
 
 BATCH_RECORDS_MAX = 2500
@@ -20,15 +20,15 @@ _BATCHES_MIN = 40
 _TICK = 1000
 
 
-def run(outcome: WriterOutcome, directory: str, partitions: int, show: Show) -> list[Rows]:
+def run(outcome: DemoOutcome, directory: str, partitions: int, show: Show) -> list[Rows]:
     """Run the story in the empty ``directory``. Returns the flights as they were sent.
 
     Raises only for bad input. What could not be proven is in ``outcome.faults``.
     """
     batch = batch_records(outcome.records)
-    sent, heard = _write_and_kill(outcome, directory, partitions, batch, show)
+    sent, written = _write_and_kill(outcome, directory, partitions, batch, show)
     try:
-        _recover_and_finish(outcome, directory, sent, heard, batch, show)
+        _recover_and_finish(outcome, directory, sent, written, batch, show)
         if not outcome.faults:
             _check_the_end(outcome, directory, sent, show)
         if not outcome.faults:
@@ -44,8 +44,8 @@ def batch_records(records: int) -> int:
 
 
 def _write_and_kill(
-    outcome: WriterOutcome, directory: str, partitions: int, batch: int, show: Show
-) -> tuple[list[Rows], Heard]:
+    outcome: DemoOutcome, directory: str, partitions: int, batch: int, show: Show
+) -> tuple[list[Rows], WriterReport]:
     rng = random.Random(outcome.seed)
     kill_after = int(outcome.records * rng.uniform(0.15, 0.85))
     part = rng.uniform(0.4, 1.1)
@@ -57,25 +57,32 @@ def _write_and_kill(
             f"them to {directory}"
         )
         with show.progress("writer appends", outcome.records) as advance:
-            heard = victim.kill_in_append(kill_after, part, advance)
-    outcome.steps.append(DemoStep("append, killed", heard.appended, heard.size, heard.seconds))
+            written = victim.kill_in_append(kill_after, part, advance)
+    outcome.steps.append(
+        DemoStep("append, killed", written.appended, written.size, written.seconds)
+    )
     show.line(
         f"killed the writer (SIGKILL, seed {outcome.seed}) "
-        f"{'in mid-append' if heard.in_append else 'before the last batch'} after "
-        f"{heard.appended:,} records; {sum(heard.flushed):,} were flushed, in {heard.flushes} "
-        "flushes"
+        f"{'in mid-append' if written.in_append else 'before the last batch'} after "
+        f"{written.appended:,} records; {sum(written.flushed):,} were flushed, in "
+        f"{written.flushes} flushes"
     )
-    return sent, heard
+    return sent, written
 
 
 def _recover_and_finish(
-    outcome: WriterOutcome, directory: str, sent: list[Rows], heard: Heard, batch: int, show: Show
+    outcome: DemoOutcome,
+    directory: str,
+    sent: list[Rows],
+    written: WriterReport,
+    batch: int,
+    show: Show,
 ) -> None:
     started = time.perf_counter()
     manager, logs = topic.open_logs(directory, len(sent))
     seconds = time.perf_counter() - started
     with manager:
-        for log, rows, flushed in zip(logs, sent, heard.flushed, strict=True):
+        for log, rows, flushed in zip(logs, sent, written.flushed, strict=True):
             report = log.recovery_report
             outcome.partitions.append(
                 DemoPartition(
@@ -90,13 +97,13 @@ def _recover_and_finish(
                 )
             )
         _tell_recovery(outcome, logs, seconds, show)
-        _prove_recovered(outcome, logs, sent, heard, show)
+        _prove_recovered(outcome, logs, sent, written, show)
         if not outcome.faults:
             _append_rest(outcome, logs, sent, batch, show)
 
 
 def _tell_recovery(
-    outcome: WriterOutcome, logs: Sequence[PartitionLog], seconds: float, show: Show
+    outcome: DemoOutcome, logs: Sequence[PartitionLog], seconds: float, show: Show
 ) -> None:
     reports = [log.recovery_report for log in logs]
     scanned = sum(report.bytes_scanned for report in reports)
@@ -113,9 +120,13 @@ def _tell_recovery(
 
 
 def _prove_recovered(
-    outcome: WriterOutcome, logs: list[PartitionLog], sent: list[Rows], heard: Heard, show: Show
+    outcome: DemoOutcome,
+    logs: list[PartitionLog],
+    sent: list[Rows],
+    written: WriterReport,
+    show: Show,
 ) -> None:
-    for log, flushed in zip(logs, heard.flushed, strict=True):
+    for log, flushed in zip(logs, written.flushed, strict=True):
         if log.log_end_offset < flushed:
             outcome.faults.append(
                 f"{log.name}: {flushed:,} records were flushed and {log.log_end_offset:,} are left"
@@ -136,7 +147,7 @@ def _prove_recovered(
 
 
 def _append_rest(
-    outcome: WriterOutcome, logs: list[PartitionLog], sent: list[Rows], batch: int, show: Show
+    outcome: DemoOutcome, logs: list[PartitionLog], sent: list[Rows], batch: int, show: Show
 ) -> None:
     started = time.perf_counter()
     size = count = 0
@@ -152,7 +163,7 @@ def _append_rest(
     show.line(f"went on where the logs end: {count:,} more records, flushed, closed")
 
 
-def _check_the_end(outcome: WriterOutcome, directory: str, sent: list[Rows], show: Show) -> None:
+def _check_the_end(outcome: DemoOutcome, directory: str, sent: list[Rows], show: Show) -> None:
     manager, logs = topic.open_logs(directory, len(sent))
     with manager:
         for log, rows, partition in zip(logs, sent, outcome.partitions, strict=True):
@@ -171,7 +182,7 @@ def _check_the_end(outcome: WriterOutcome, directory: str, sent: list[Rows], sho
     show.proven(outcome, "closed cleanly; every flight is there once and in order, none is extra")
 
 
-def _verify(outcome: WriterOutcome, directory: str, show: Show) -> None:
+def _verify(outcome: DemoOutcome, directory: str, show: Show) -> None:
     """Check every file, byte by byte, with the second, independent reader."""
     started = time.perf_counter()
     report = verify([directory])

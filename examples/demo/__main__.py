@@ -1,13 +1,22 @@
-"""``logstore demo``: real events, a writer and a leader killed, proof of what is left, Spark."""
+"""``python -m examples.demo``: a writer and a leader killed, proof of what is left, Spark."""
 
 from __future__ import annotations
 
 import random
+import sys
+import time
 
 import click
 
 from checkpoints.printable import printable
+from examples.demo import leader_killed, writer_killed
+from examples.demo.directory import prepare
+from examples.demo.flights import TOTAL, data_file
+from examples.demo.outcome import DemoOutcome
+from examples.demo.show import Show, answer_table, partition_table, replica_table, step_table
 from logstore import terminal
+from logstore.__main__ import run
+from logstore.cli import main
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
 from logstore.cli.common.numbers import WHOLE
 from logstore.common.extras import Extra, load
@@ -72,11 +81,6 @@ def demo(
     by the crash tests. Needs the extra "demo", and for Spark a JDK 17+. Exit code 0: all proven, 1:
     something was not.
     """
-    from logstore.demo.flights import TOTAL, data_file
-    from logstore.demo.show import Show, partition_table, step_table
-    from replication.demo.story import run
-    from replication.demo.tables import answer_table, replica_table
-
     records = TOTAL if records is None else records
     if not 1 <= records <= TOTAL:
         fail(f"--records {records}: there are {TOTAL:,} flights, and at least one is needed")
@@ -88,7 +92,7 @@ def demo(
             load(module, Extra.DEMO, "the demo with Spark")
     show = Show(quiet=as_json)
     seed = random.SystemRandom().randrange(1000) if seed is None else seed
-    outcome = run(directory, records, partitions, seed, show, spark=not no_spark)
+    outcome = run_acts(directory, records, partitions, seed, show, spark=not no_spark)
     if as_json:
         terminal.print_json(outcome.to_dict())
     else:
@@ -103,6 +107,24 @@ def demo(
     ctx.exit(EXIT_FINDINGS if outcome.faults else 0)
 
 
+def run_acts(
+    directory: str, records: int, partitions: int, seed: int, show: Show, *, spark: bool = True
+) -> DemoOutcome:
+    """Run all acts. Raises only for bad input. What could not be proven is in ``faults``."""
+    started = time.perf_counter()
+    outcome = DemoOutcome(directory, records, seed)
+    places = prepare(directory)
+    sent = writer_killed.run(outcome, places.single, partitions, show)
+    if not outcome.faults:
+        leader_killed.run(outcome, places, sent, show)
+    if spark and not outcome.faults:
+        from examples.demo import spark_asked  # needs more than the acts before it
+
+        spark_asked.run(outcome, places, sent, show)
+    outcome.seconds = time.perf_counter() - started
+    return outcome
+
+
 def _last_words(directory: str, seconds: float, faults: list[str]) -> list[str]:
     if faults:
         return ["", "NOT PROVEN:", *(f"  {fault}" for fault in faults)]
@@ -113,3 +135,9 @@ def _last_words(directory: str, seconds: float, faults: list[str]) -> list[str]:
         f"  logstore read {place}/single flights --max 3",
         f"  logstore verify {place}/cluster/broker-*",
     ]
+
+
+main.add_command(demo)
+
+if __name__ == "__main__":
+    run(["demo", *sys.argv[1:]], prog_name="python -m examples")

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from textwrap import wrap
 
+from examples.demo.outcome import ClusterOutcome, DemoOutcome, DemoPartition, DemoStep, SparkOutcome
 from logstore import terminal
-from logstore.demo.outcome import DemoPartition, DemoStep, WriterOutcome
 from logstore.terminal.tables import Table, counted, print_tables, progress
 
 WIDTH = 80
@@ -42,7 +42,7 @@ class Show:
             task = live.add_task(label, total=total)
             yield lambda done: live.update(task, completed=done)
 
-    def proven(self, outcome: WriterOutcome, claim: str) -> None:
+    def proven(self, outcome: DemoOutcome, claim: str) -> None:
         """Note and print ``claim``, unless the checks before this call found a fault."""
         if not outcome.faults:
             outcome.proven.append(claim)
@@ -99,3 +99,49 @@ def step_table(steps: list[DemoStep]) -> Table:
             f"{step.megabytes_per_second:,.0f}",
         )
     return table
+
+
+def replica_table(outcome: ClusterOutcome) -> Table:
+    table = numbers_table(
+        f"\nThe same on brokers {', '.join(map(str, outcome.brokers))}; "
+        "cut: records the killed leader gave up",
+        "#",
+        "leader",
+        "epoch",
+        "cut",
+        "smallest ISR",
+        "records",
+        "MB",
+        "fingerprint",
+    )
+    for p in outcome.partitions:
+        table.add_row(
+            str(p.partition),
+            _change(p.leader_before, p.leader),
+            _change(p.epoch_before, p.epoch),
+            f"{p.cut:,}",
+            str(p.isr_smallest),
+            f"{p.records:,}",
+            f"{p.size / 1e6:.1f}",
+            p.fingerprint[:12],
+        )
+    return table
+
+
+def answer_table(outcome: SparkOutcome) -> Table:
+    table = numbers_table(
+        "\nLate departures, by Spark SQL: the worst five",
+        "carrier",
+        "flights",
+        "departed",
+        "minutes late on average",
+    )
+    for each in outcome.answer[:5]:
+        table.add_row(
+            each.carrier, f"{each.flights:,}", f"{each.departed:,}", f"{each.mean_minutes:.1f}"
+        )
+    return table
+
+
+def _change(before: int, after: int) -> str:
+    return str(after) if before == after else f"{before} → {after}"

@@ -14,17 +14,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from examples.demo.directory import BROKERS, Places
+from examples.demo.flights import Rows
+from examples.demo.outcome import CarrierDelay, ClusterOutcome, DemoOutcome, DemoStep, SparkOutcome
+from examples.demo.show import Show
+from examples.demo.topic import TOPIC
 from logstore import terminal
 from logstore.common import interrupts
 from logstore.common.errors import LogstoreError
-from logstore.demo.flights import Rows
-from logstore.demo.outcome import DemoStep
-from logstore.demo.show import Show
-from logstore.demo.topic import TOPIC
 from logstore.verify import Severity, VerifyOptions
 from logstore.verify.html import write_report
-from replication.demo.directory import BROKERS, Places
-from replication.demo.outcome import CarrierDelay, ClusterOutcome, DemoOutcome, SparkOutcome
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,11 +10,12 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from logstore.common import siblings
 from logstore.common.errors import LogstoreError
 
+ROOT = Path(__file__).parents[2]
 _BATCH_SECONDS_MAX = 0.002  # the assumed time of a batch until one is measured
 
 
@@ -23,8 +24,8 @@ class WriterFailedError(LogstoreError):
 
 
 @dataclass(slots=True)
-class Heard:
-    """What the writer said before it died.
+class WriterReport:
+    """The last words of the writer before it died.
 
     ``flushed`` is an end offset for each partition, ``in_append`` false when it waited at the end.
     """
@@ -43,13 +44,13 @@ class Victim:
     def __init__(self, directory: str, records: int, partitions: int, batch: int) -> None:
         arguments = [os.path.abspath(directory), *map(str, (records, partitions, batch))]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "logstore.demo.writer", *arguments],
+            [sys.executable, "-m", "examples.demo.writer", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            cwd=siblings.ROOT,  # where ``-m`` looks first
+            cwd=ROOT,  # where ``-m`` looks first
         )
-        self.heard = Heard(flushed=[0] * partitions)
+        self.report = WriterReport(flushed=[0] * partitions)
         self._quickest = _BATCH_SECONDS_MAX
 
     def __enter__(self) -> Victim:
@@ -61,7 +62,7 @@ class Victim:
 
     def kill_in_append(
         self, after_records: int, part: float, advance: Callable[[int], None]
-    ) -> Heard:
+    ) -> WriterReport:
         """Let it write, and SIGKILL it within the first batch that begins at or past
         ``after_records``.
 
@@ -79,10 +80,10 @@ class Victim:
                 process.stdin.write(b"go\n")
                 process.stdin.flush()
             self._note(word, advance)
-            past = "appending" in word and self.heard.appended >= after_records
+            past = "appending" in word and self.report.appended >= after_records
             if not killed and (past or "waiting" in word):
-                self.heard.in_append = "appending" in word
-                if self.heard.in_append:
+                self.report.in_append = "appending" in word
+                if self.report.in_append:
                     time.sleep(part * self._quickest)
                 process.kill()
                 killed = True
@@ -90,16 +91,16 @@ class Victim:
             assert process.stderr is not None
             told = process.stderr.read().decode(errors="replace").strip().splitlines()
             raise WriterFailedError(told[-1] if told else f"exit code {process.returncode}")
-        return self.heard
+        return self.report
 
     def _note(self, word: dict[str, Any], advance: Callable[[int], None]) -> None:
-        heard = self.heard
+        report = self.report
         if "appending" in word:
             if word["appending"]:
-                self._quickest = min(self._quickest, word["seconds"] - heard.seconds)
-            heard.appended, heard.size = word["appending"], word["size"]
-            heard.seconds = word["seconds"]
-            advance(heard.appended)
+                self._quickest = min(self._quickest, word["seconds"] - report.seconds)
+            report.appended, report.size = word["appending"], word["size"]
+            report.seconds = word["seconds"]
+            advance(report.appended)
         elif "flushed" in word:
-            heard.flushed = word["flushed"]
-            heard.flushes += 1
+            report.flushed = word["flushed"]
+            report.flushes += 1

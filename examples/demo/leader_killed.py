@@ -5,24 +5,31 @@ What is printed as proven has been checked just before; each check that fails is
 
 from __future__ import annotations
 
+import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+from checkpoints.loggers import package_loggers
 from checkpoints.types import TopicPartition
+from examples.demo import replicas
+from examples.demo.directory import BROKERS, Places
+from examples.demo.flights import Rows
+from examples.demo.outcome import (
+    ClusterOutcome,
+    DemoOutcome,
+    DemoStep,
+    Failover,
+    ReplicatedPartition,
+)
+from examples.demo.show import Show
+from examples.demo.stream import Stream
+from examples.demo.topic import CLUSTER_ID, CONFIG, TOPIC, compare_records
+from examples.demo.writer_killed import batch_records
 from logstore.common.errors import LogstoreError
-from logstore.demo.flights import Rows
-from logstore.demo.outcome import DemoStep
-from logstore.demo.show import Show
-from logstore.demo.story import batch_records
-from logstore.demo.topic import CLUSTER_ID, CONFIG, TOPIC, compare_records
 from logstore.segments.leader_epochs import UNDEFINED_EPOCH_OFFSET
 from replication.common.config import ReplicationConfig
-from replication.demo import replicas
-from replication.demo.directory import BROKERS, Places
-from replication.demo.logged import errors_as_faults
-from replication.demo.outcome import ClusterOutcome, DemoOutcome, Failover, ReplicatedPartition
-from replication.demo.stream import Stream
 from replication.embedded.cluster import Cluster
 
 MIN_ISR = 2
@@ -410,3 +417,26 @@ def _leaders(partitions: Sequence[ReplicatedPartition]) -> str:
             counts[p.leader] += 1
         return ", ".join(f"broker {b} leads {n}" for b, n in sorted(counts.items()))
     return ", ".join(f"broker {p.leader} leads {p.partition}" for p in partitions)
+
+
+class _Collector(logging.Handler):
+    def __init__(self, faults: list[str]) -> None:
+        super().__init__(logging.ERROR)
+        self._faults = faults
+
+    def emit(self, record: logging.LogRecord) -> None:
+        why = f": {record.exc_info[1]!r}" if record.exc_info else ""
+        self._faults.append(f"logged by {record.name}: {record.getMessage()}{why}")
+
+
+@contextmanager
+def errors_as_faults(faults: list[str]) -> Iterator[None]:
+    """Add every error that is logged to ``faults``; nothing of it goes to stderr."""
+    collector = _Collector(faults)
+    for logger in package_loggers():
+        logger.addHandler(collector)
+    try:
+        yield
+    finally:
+        for logger in package_loggers():
+            logger.removeHandler(collector)

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from checkpoints.types import TopicPartition
+from examples.demo.flights import Rows
 from logstore.common.errors import LogstoreError
-from logstore.demo.flights import Rows
 from replication.client import Producer
 
 _STALLED_SECONDS = 60.0

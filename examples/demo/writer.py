@@ -1,4 +1,4 @@
-"""The writer process: ``python -m logstore.demo.writer DIRECTORY RECORDS PARTITIONS BATCH``.
+"""The writer process: ``python -m examples.demo.writer DIRECTORY RECORDS PARTITIONS BATCH``.
 
 It writes JSON lines. When the flights are loaded and the logs are open it says so and waits for a
 line on stdin. Then it appends at full speed, with a line before each batch and after each flush.
@@ -13,8 +13,8 @@ import os
 import sys
 import time
 
-from logstore.demo.flights import by_partition, flights
-from logstore.demo.topic import append_missing, open_logs
+from examples.demo.flights import by_partition, flights
+from examples.demo.topic import append_missing, open_logs
 
 FLUSHES = 12  # flushes in a whole run
 

@@ -6,14 +6,14 @@ import os
 from collections.abc import Sequence
 
 from checkpoints.types import TopicPartition
+from examples.demo.flights import Rows
+from examples.demo.outcome import ReplicatedPartition
+from examples.demo.topic import compare_records
 from logstore.common.types import Record
-from logstore.demo.flights import Rows
-from logstore.demo.topic import compare_records
 from logstore.format import filenames
 from logstore.format.reader import read_records
 from logstore.storage.local import LocalStorage
 from logstore.verify import Severity, VerifyOptions, verify
-from replication.demo.outcome import ReplicatedPartition
 
 
 def log_bytes(log_dir: str, tp: TopicPartition) -> bytes:

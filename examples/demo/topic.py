@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
+from examples.demo.flights import Rows
 from logstore import AppendInfo, LogConfig, LogManager, PartitionLog
 from logstore.common.types import Record
-from logstore.demo.flights import Rows
 
 TOPIC = "flights"
 CLUSTER_ID = "logstore-demo"  # in meta.properties, to recognise a demo's own directory
