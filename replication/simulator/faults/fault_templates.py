@@ -388,79 +388,96 @@ def late_answers(stage: StoryStage) -> None:
 def silent_coordinator(stage: StoryStage) -> None:
     """The coordinator's answers are lost while a controller takes over, brokers come back, or a
     leader is elected."""
-    rng = stage.rng
-    lost = (NOT_CARRIED_OUT, CARRIED_OUT, CARRIED_OUT)
-    armed = stage.time(0, 0)
     stage.write(0, 2200, 12, (-1, -1, 1))
-    what = rng.randrange(5)
-    if what == 0:  # in the middle of a take-over, while a leader is dead or comes back
-        for _ in range(rng.randint(1, 2)):
-            stage.fault(
-                stage.time(60, 500),
-                rng.choice(lost),
-                -1,
-                rng.choice((0, 0, 60)),
-                float(rng.choice((0, 0, 1, 2, 3, 5, 8))),
-                moment=rng.choice((WRITTEN, WRITTEN, STANDS)),
-            )
-        stage.crash(stage.time(10, 500), rng.choice((LEADER, *stage.brokers)), kinds=("kill",))
-        stage.fault(stage.time(10, 500), "controller-crash", -1, rng.choice((1, 150, 900)))
-    elif what == 1:  # a broker comes back and does not learn who is controller; then it leads
-        broker = stage.brokers[0]
-        stage.fault(
-            armed,
-            rng.choice(lost),
-            broker,
-            rng.choice((0, 0, 0, 60)),
-            float(rng.choice((0, 1, 1, 1, 2))),
-            moment=REGISTERS,
-        )
-        if rng.random() < 0.8:
-            stage.stop(stage.time(10, 20), broker)
-        else:
-            stage.crash(stage.time(10, 20), broker, kinds=("kill",))
-        for first in (600, 750):  # the first broker asked may not know the controller
-            stage.elect(stage.time(first, first + 150))
-        other = rng.choice(stage.others(broker))
-        if rng.random() < 0.7:
-            stage.crash(stage.time(950, 1300), other, kinds=("kill",))
-        else:
-            stage.cut(stage.time(950, 1200), other, rng.randint(600, 900), *stage.others(other))
-    elif what == 4:  # a new controller finds that the last member of the ISR is back
-        one, two, last = rng.sample(stage.brokers[:3], 3)
-        for broker in (one, two):
-            stage.cut(stage.time(0, 100), broker, rng.randint(900, 1500), last)
-        stage.crash(stage.time(700, 900), last, kinds=("kill", "power-loss"))
-        for number in range(rng.randint(1, 2)):
-            amount = float(rng.choice((0, 0, 1, 2, 3, 5, 8)))
-            stage.fault(
-                stage.time(800, 1200),
-                rng.choice(lost),
-                -1,
-                rng.choice((0, 0, 60)),
-                amount,
-                moment=STANDS if number else WRITTEN,
-            )
-        stage.fault(stage.time(800, 1300), "controller-crash", -1, rng.choice((1, 150, 900)))
-    elif what == 2:  # it crashes in such a moment
-        amount = rng.choice((BEFORE_THE_CALL, AFTER_THE_CALL, IN_THE_WRITE))
-        stage.fault(
-            armed,
-            CRASH,
-            -1,
-            rng.choice((1, 60, 500)),
-            amount,
-            moment=rng.choice((WRITTEN, STANDS, REGISTERS)),
-        )
-        stage.crash(stage.time(10, 300), rng.choice((LEADER, CONTROLLER, *stage.brokers)))
-    else:
-        rate = rng.choice((0.05, 0.15, 0.3))
-        at_ms = stage.time(0, 200)
-        for kind in lost[:2]:
-            stage.fault(at_ms, kind, -1, rng.randint(800, 2000), rate)
-        for _ in range(rng.randint(1, 3)):
-            stage.crash(stage.time(50, 1200), rng.choice((LEADER, CONTROLLER, *stage.brokers)))
+    stage.rng.choice(SILENCES)(stage)
     stage.time(2000, 2300)
+
+
+def _silent_at_a_takeover(stage: StoryStage) -> None:
+    """In the middle of it, while a leader is dead or comes back."""
+    rng = stage.rng
+    for _ in range(rng.randint(1, 2)):
+        moment = rng.choice((WRITTEN, WRITTEN, STANDS))
+        _lose_answer(stage, stage.time(60, 500), moment)
+    stage.crash(stage.time(10, 500), rng.choice((LEADER, *stage.brokers)), kinds=("kill",))
+    stage.fault(stage.time(10, 500), "controller-crash", -1, rng.choice((1, 150, 900)))
+
+
+def _silent_at_a_return(stage: StoryStage) -> None:
+    """A broker comes back and does not learn who is controller; then it leads."""
+    rng, broker = stage.rng, stage.brokers[0]
+    stage.fault(
+        stage.time(0, 0),
+        rng.choice(LOST),
+        broker,
+        rng.choice((0, 0, 0, 60)),
+        float(rng.choice((0, 1, 1, 1, 2))),
+        moment=REGISTERS,
+    )
+    if rng.random() < 0.8:
+        stage.stop(stage.time(10, 20), broker)
+    else:
+        stage.crash(stage.time(10, 20), broker, kinds=("kill",))
+    for first in (600, 750):  # the first broker asked may not know the controller
+        stage.elect(stage.time(first, first + 150))
+    other = rng.choice(stage.others(broker))
+    if rng.random() < 0.7:
+        stage.crash(stage.time(950, 1300), other, kinds=("kill",))
+    else:
+        stage.cut(stage.time(950, 1200), other, rng.randint(600, 900), *stage.others(other))
+
+
+def _silent_at_a_crash(stage: StoryStage) -> None:
+    """The coordinator crashes in such a moment."""
+    rng = stage.rng
+    stage.fault(
+        stage.time(0, 0),
+        CRASH,
+        -1,
+        rng.choice((1, 60, 500)),
+        rng.choice((BEFORE_THE_CALL, AFTER_THE_CALL, IN_THE_WRITE)),
+        moment=rng.choice((WRITTEN, STANDS, REGISTERS)),
+    )
+    stage.crash(stage.time(10, 300), rng.choice((LEADER, CONTROLLER, *stage.brokers)))
+
+
+def _silent_by_chance(stage: StoryStage) -> None:
+    """Any answer may be lost, while brokers crash."""
+    rng, at_ms = stage.rng, stage.time(0, 200)
+    rate = rng.choice((0.05, 0.15, 0.3))
+    for kind in (NOT_CARRIED_OUT, CARRIED_OUT):
+        stage.fault(at_ms, kind, -1, rng.randint(800, 2000), rate)
+    for _ in range(rng.randint(1, 3)):
+        stage.crash(stage.time(50, 1200), rng.choice((LEADER, CONTROLLER, *stage.brokers)))
+
+
+def _silent_before_the_last_member(stage: StoryStage) -> None:
+    """A new controller finds that the last member of the ISR is back."""
+    rng = stage.rng
+    one, two, last = rng.sample(stage.brokers[:3], 3)
+    for broker in (one, two):
+        stage.cut(stage.time(0, 100), broker, rng.randint(900, 1500), last)
+    stage.crash(stage.time(700, 900), last, kinds=("kill", "power-loss"))
+    for moment in (WRITTEN, STANDS)[: rng.randint(1, 2)]:
+        _lose_answer(stage, stage.time(800, 1200), moment)
+    stage.fault(stage.time(800, 1300), "controller-crash", -1, rng.choice((1, 150, 900)))
+
+
+def _lose_answer(stage: StoryStage, at_ms: int, moment: str) -> None:
+    """Lose an answer to a controller, one of the first after the moment."""
+    rng = stage.rng
+    calls = float(rng.choice((0, 0, 1, 2, 3, 5, 8)))
+    stage.fault(at_ms, rng.choice(LOST), -1, rng.choice((0, 0, 60)), calls, moment=moment)
+
+
+LOST = (NOT_CARRIED_OUT, CARRIED_OUT, CARRIED_OUT)
+SILENCES = (
+    _silent_at_a_takeover,
+    _silent_at_a_return,
+    _silent_at_a_crash,
+    _silent_by_chance,
+    _silent_before_the_last_member,
+)
 
 
 def name_used_again(stage: StoryStage) -> None:

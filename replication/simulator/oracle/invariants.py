@@ -9,45 +9,22 @@ never changes, and every member of the controller's ISR or ELR has it.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 
 from checkpoints.types import TopicPartition
 from logstore.log import ReplicaLog
 from replication.common.messages import Request, Response
-from replication.common.state import UNKNOWN_EPOCH, PartitionRegistration
-from replication.coordination import nodes
-from replication.coordination.base import Node
-from replication.coordination.tree import Tree
-from replication.decisions.isr import IsrState
+from replication.common.state import UNKNOWN_EPOCH
 from replication.partition import Partition
 from replication.simulator.oracle.answers import Answers
 from replication.simulator.oracle.calm import Calm
 from replication.simulator.oracle.durability import Durability
 from replication.simulator.oracle.excuses import Excuse, Excuses
-from replication.simulator.oracle.oracle_log import OracleEntry, OracleLog
+from replication.simulator.oracle.oracle_log import OracleEntry, OracleLog, View
 from replication.simulator.oracle.recoveries import Recoveries
+from replication.simulator.oracle.registrations import RegistrationChecks
 from replication.simulator.oracle.unclean import UncleanElections
 from replication.simulator.oracle.wakeups import Wakeups
 from replication.simulator.world.cluster import Machine, SimCluster
-
-
-@dataclass(slots=True)
-class View:
-    """One replica at the last check."""
-
-    shadow: OracleLog
-    incarnation: int
-    leader_epoch: int = -1
-    partition_epoch: int = -1
-    leads: bool = False
-    isr: IsrState = field(default_factory=lambda: IsrState(()))
-    high_watermark: int = -1
-    undone: dict[int, OracleEntry] = field(
-        default_factory=dict
-    )  # removed by a truncation that may not be durable yet
-    led_from: int = -1  # the high watermark when its leadership began
-    state: tuple[object, ...] = ()
-    began_in: int = -1  # the leader epoch in which its process created its log
 
 
 class Oracle:
@@ -64,19 +41,20 @@ class Oracle:
         self.violations: list[str] = []
         self.counters: Counter[str] = Counter()
         self.committed: dict[TopicPartition, dict[int, OracleEntry]] = {tp: {} for tp in partitions}
-        self.registrations: dict[TopicPartition, PartitionRegistration] = {}
+        self.registered = RegistrationChecks(cluster, partitions, self)
+        self.registrations = self.registered.known
         self._cluster = cluster
         self._views: dict[int, dict[TopicPartition, View]] = {b: {} for b in cluster.machines}
         self.excuses = Excuses(self.counters)
         self._wakeups: dict[int, Wakeups] = {}
         self._knows_faults = knows_faults
-        self._calm = Calm(cluster, self.registrations, self._violated)
-        self._answers = Answers(cluster, self._violated)
+        self._calm = Calm(cluster, self.registrations, self.violated)
+        self._answers = Answers(cluster, self.violated)
         cluster.network.on_answer = self._answered
-        self._durability = Durability(cluster, self.excuses, self._violated, self._shadow_of)
+        self._durability = Durability(cluster, self.excuses, self.violated, self._shadow_of)
         self.asked = self._durability.asked  # called with every request that is sent
         self.unclean = UncleanElections(
-            cluster, self.committed, self.excuses, self.counters, self._violated, self._shadow_of
+            cluster, self.committed, self.excuses, self.counters, self.violated, self._shadow_of
         )
         self._recoveries = Recoveries(self.counters, self.excuses)
         self._ledger: dict[
@@ -87,13 +65,7 @@ class Oracle:
         # if a restarting replica does not know that yet.
         self._deleted = dict.fromkeys(partitions, 0)
         self._highest = dict.fromkeys(partitions, 0)  # the largest high watermark so far
-        self._zxid = -1
-        self._controller_epoch = 0  # at the last check
-        self._nodes: dict[TopicPartition, Node] = {}
-        self._paths = {tp: nodes.partition_state_path(tp) for tp in partitions}
-        self._remembered: dict[int, int] = {}
         self._min_isr = cluster.plan.min_isr
-        self.beside: tuple[str, ...] = ()  # other topics whose replicas count as copies
 
     # -- looking -------------------------------------------------------------------------------
 
@@ -109,9 +81,8 @@ class Oracle:
         tree = self._cluster.coordinator.tree
         if self._knows_faults:
             self._calm.look()
-        if tree is not None and tree.zxid != self._zxid:
-            self._zxid = tree.zxid
-            self._look_at_tree(tree)
+        if tree is not None:
+            self.registered.check(tree)
 
     def _look_at(self, machine: Machine) -> None:
         broker = machine.broker
@@ -140,7 +111,7 @@ class Oracle:
         if not machine.disk.stopped:
             forgotten = self._wakeups[machine.broker_id].forgotten()
             if forgotten is not None:
-                self._violated("I-26", forgotten[0], f"b{machine.broker_id}: {forgotten[1]}")
+                self.violated("I-26", forgotten[0], f"b{machine.broker_id}: {forgotten[1]}")
 
     def started(self, machine: Machine) -> None:
         """Compare the logs that a broker has opened with what they held before (I-13)."""
@@ -150,9 +121,7 @@ class Oracle:
             if self._cluster.atlas.is_damaged(machine.broker_id):
                 self.excuses.use(Excuse.DAMAGE_REPORTED)
             else:
-                self._violated(
-                    "I-17", tp, f"the disk of b{machine.broker_id} is whole, and {error}"
-                )
+                self.violated("I-17", tp, f"the disk of b{machine.broker_id} is whole, and {error}")
         for tp, log in machine.broker.log_manager.logs.items():
             if tp in self.committed:
                 self._open(machine, tp, log)
@@ -175,7 +144,7 @@ class Oracle:
         view, machine = self.view(broker_id, tp), self._cluster.machines[broker_id]
         return view.shadow if view is not None and view.incarnation == machine.starts else None
 
-    def _violated(self, number: str, tp: TopicPartition, text: str) -> None:
+    def violated(self, number: str, tp: TopicPartition, text: str) -> None:
         if len(self.violations) < 5:
             self.violations.append(f"{number} {tp}: {text}")
 
@@ -195,7 +164,7 @@ class Oracle:
         damaged = self._cluster.atlas.is_damaged(machine.broker_id)
         found, view.undone = self._recoveries.opened(machine, tp, shadow, damaged=damaged)
         if found:
-            self._violated("I-13", tp, found)
+            self.violated("I-13", tp, found)
         self._durability.opened(machine, tp, shadow)
         return view
 
@@ -214,13 +183,13 @@ class Oracle:
             self._ledger[tp, entry.base, entry.epoch] = (entry, previous)
             return
         if known[0] != entry:
-            self._violated(
+            self.violated(
                 "I-4", tp, f"b{machine.broker_id} has {entry}, another replica {known[0]}"
             )
         elif previous is not None and known[1] is not None and known[1] != previous:
             if previous.last < self._deleted[tp]:
                 return
-            self._violated(
+            self.violated(
                 "I-4",
                 tp,
                 f"b{machine.broker_id} has {previous} before {entry}, another replica {known[1]}",
@@ -244,7 +213,7 @@ class Oracle:
             self._durability.grew(machine, tp, shadow)
         self._durability.changed(machine, tp, shadow, partition)
         if not log.log_start_offset <= log.high_watermark <= log.log_end_offset:
-            self._violated(
+            self.violated(
                 "I-5",
                 tp,
                 f"b{broker_id}: log start {log.log_start_offset}, high watermark "
@@ -252,12 +221,12 @@ class Oracle:
             )
         epochs = partition.leader_epoch, partition.partition_epoch
         if epochs < (view.leader_epoch, view.partition_epoch):
-            self._violated("I-8", tp, f"b{broker_id} goes back to epochs {epochs}")
+            self.violated("I-8", tp, f"b{broker_id} goes back to epochs {epochs}")
         if partition.is_leader:
             self._leader_changed(machine, tp, partition, log, view)
             self._highest[tp] = max(self._highest[tp], log.high_watermark)
         elif log.high_watermark > self._highest[tp]:
-            self._violated(
+            self.violated(
                 "I-5",
                 tp,
                 f"follower b{broker_id} takes {log.high_watermark} for committed, which "
@@ -274,16 +243,16 @@ class Oracle:
         previous = shadow.entries.get(shadow.end - 1)
         for entry in shadow.read_new():
             if previous is not None and entry.base != previous.last + 1:
-                self._violated("I-11", tp, f"b{machine.broker_id} has {entry} after {previous}")
+                self.violated("I-11", tp, f"b{machine.broker_id} has {entry} after {previous}")
             if previous is not None and entry.epoch < previous.epoch:
-                self._violated("I-8", tp, f"b{machine.broker_id} has {entry} after {previous}")
+                self.violated("I-8", tp, f"b{machine.broker_id} has {entry} after {previous}")
             self._note_entry(machine, tp, entry, previous)
             note(f"b{machine.broker_id} {tp} appends {entry.base}-{entry.last} of {entry.epoch}")
             previous = entry
             if partition.is_leader and entry.epoch == partition.leader_epoch:
                 me = (machine.broker_id, machine.starts)
                 if self._accepted.setdefault((tp, entry.epoch), me) != me:
-                    self._violated(
+                    self.violated(
                         "I-7",
                         tp,
                         f"b{machine.broker_id} appends in epoch {entry.epoch}, as "
@@ -332,7 +301,7 @@ class Oracle:
                     parts = offset if ours is None else ours.base
                     break
             if kept < parts:
-                self._violated(
+                self.violated(
                     "I-12",
                     tp,
                     f"b{machine.broker_id} cuts to {kept}, although its log "
@@ -341,7 +310,7 @@ class Oracle:
                 )
         registration = self.registrations.get(tp)
         if registration is not None and machine.broker_id in registration.isr:
-            self._check_member(machine.broker_id, tp, "after a truncation")
+            self.registered.check_member(machine.broker_id, tp, "after a truncation")
 
     # -- leaders -------------------------------------------------------------------------------
 
@@ -366,11 +335,11 @@ class Oracle:
             self.unclean.leads(tp, machine.broker_id, partition.leader_epoch)
             registration = self.registrations.get(tp)
             if registration is not None and registration.leader_epoch == partition.leader_epoch:
-                self._check_committed(
+                self.check_committed(
                     "I-1", machine.broker_id, tp, f"elected in epoch {partition.leader_epoch}"
                 )
         elif high_watermark < view.high_watermark:
-            self._violated(
+            self.violated(
                 "I-5",
                 tp,
                 f"leader b{machine.broker_id} lowers its high watermark from "
@@ -383,7 +352,7 @@ class Oracle:
             size = max(len(partition.isr.committed), len(view.isr.committed))
             replicas = max(1, len(partition.replicas))
             if size < min(self._min_isr, replicas):
-                self._violated(
+                self.violated(
                     "I-5",
                     tp,
                     f"leader b{machine.broker_id} moves its high watermark to "
@@ -413,7 +382,7 @@ class Oracle:
                 committed[offset] = entry
                 new.append(offset)
             elif known != entry:
-                self._violated(
+                self.violated(
                     "I-2",
                     tp,
                     f"leader b{machine.broker_id} commits {entry} at {offset}, where "
@@ -430,14 +399,14 @@ class Oracle:
         if registration is not None:
             members.update(dict.fromkeys((*registration.isr, *registration.elr)))
         for member in members:
-            other = self._live_view(member, tp)
+            other = self.live_view(member, tp)
             if other is None or member == machine.broker_id:
                 continue
             for offset in new:
                 if offset >= other.shadow.start and other.shadow.entries.get(
                     offset
                 ) != shadow.entries.get(offset):
-                    self._violated(
+                    self.violated(
                         "I-3",
                         tp,
                         f"leader b{machine.broker_id} moves its high watermark to {end};"
@@ -455,7 +424,7 @@ class Oracle:
         and this leader does not know it.
         """
         known, broker = leader.follower(broker_id), self._cluster.machines[broker_id].broker
-        view = self._live_view(broker_id, tp)
+        view = self.live_view(broker_id, tp)
         if view is not None and view.began_in > leader.leader_epoch:
             return True
         return (
@@ -464,167 +433,32 @@ class Oracle:
             and UNKNOWN_EPOCH != known.broker_epoch < broker.broker_epoch
         )
 
-    def _live_view(self, broker_id: int, tp: TopicPartition) -> View | None:
+    def live_view(self, broker_id: int, tp: TopicPartition) -> View | None:
         """The view of a replica that is up, in an incarnation that the controller has processed."""
         machine = self._cluster.machines[broker_id]
         view = self.view(broker_id, tp)
         if view is None or machine.broker is None or view.incarnation != machine.starts:
             return None
-        if self._remembered.get(broker_id) != machine.broker.broker_epoch:
+        if self.registered.broker_epochs.get(broker_id) != machine.broker.broker_epoch:
             return None
         if view.shadow.log.failed or self._cluster.atlas.is_damaged(broker_id):
             return None
         return view
 
-    def _check_member(self, broker_id: int, tp: TopicPartition, when: str) -> None:
-        if self._live_view(broker_id, tp) is not None:
-            self._check_committed("I-2", broker_id, tp, f"in the controller's ISR {when}")
-
-    def _check_committed(self, number: str, broker_id: int, tp: TopicPartition, what: str) -> None:
+    def check_committed(self, number: str, broker_id: int, tp: TopicPartition, what: str) -> None:
         view = self._views[broker_id][tp]
         if self._cluster.atlas.is_damaged(broker_id):
             return
         entries, start = view.shadow.entries, max(view.shadow.start, self._deleted[tp])
         for offset, entry in self.committed[tp].items():
             if offset >= start and entries.get(offset) != entry:
-                self._violated(
+                self.violated(
                     number,
                     tp,
                     f"b{broker_id}, {what}, has {entries.get(offset) or 'nothing'} at {offset}; "
                     f"{entry} was committed",
                 )
                 return
-
-    # -- the controller's tree -----------------------------------------------------------------
-
-    def _look_at_tree(self, tree: Tree) -> None:
-        self.unclean.looked(tree)
-        for broker_id in self._cluster.machines:
-            known = tree.get(nodes.broker_epoch_path(broker_id))
-            if known is not None:
-                epoch = nodes.decode_broker_epoch(broker_id, known.data)
-                if epoch < self._remembered.get(broker_id, -1):
-                    self.violations.append(f"I-8 broker epoch of b{broker_id} goes back to {epoch}")
-                self._remembered[broker_id] = epoch
-        for tp, path in self._paths.items():
-            node = tree.get(path)
-            if node is None or node == self._nodes.get(tp):
-                continue
-            self._nodes[tp] = node
-            topic = tree.get(nodes.topic_path(tp.topic))
-            assert topic is not None
-            replicas = nodes.decode_topic(tp.topic, topic.data).partitions[tp.partition]
-            self._registered(
-                tree, tp, nodes.decode_partition(tp, node.data, node.version, replicas)
-            )
-        present = tree.get(nodes.CONTROLLER_EPOCH)
-        if present is not None:
-            self._controller_epoch = nodes.decode_controller_epoch(present.data)
-
-    def _registered(self, tree: Tree, tp: TopicPartition, now: PartitionRegistration) -> None:
-        before = self.registrations.get(tp)
-        self.registrations[tp] = now
-        self.counters["registrations"] += 1
-        self._cluster.scheduler.note(
-            f"{tp} leader {now.leader} epoch {now.leader_epoch}.{now.partition_epoch} "
-            f"ISR {now.isr} ELR {now.elr}"
-        )
-        if before is not None:
-            if (
-                now.leader_epoch < before.leader_epoch
-                or now.partition_epoch <= before.partition_epoch
-            ):
-                self._violated("I-8", tp, f"{now} after {before}")
-            if now.leader not in (before.leader, -1):
-                self.counters["elections"] += 1
-            if len(now.isr) < len(before.isr):
-                self.counters["ISR shrinks"] += 1
-            elif len(now.isr) > len(before.isr):
-                self.counters["ISR expansions"] += 1
-            if now.elr and not before.elr:
-                self.counters["ELR used"] += 1
-        self.unclean.registered(tree, tp, before, now)
-        present = tree.get(nodes.CONTROLLER_EPOCH)
-        assert present is not None
-        # In one event a controller may write, notice its removal and be elected again.
-        latest = nodes.decode_controller_epoch(present.data)
-        if not self._controller_epoch <= now.controller_epoch <= latest:
-            self._violated(
-                "I-32", tp, f"a controller of epoch {now.controller_epoch} writes in epoch {latest}"
-            )
-        if now.leader >= 0 and now.leader not in now.isr:
-            self._violated("I-9", tp, f"leader outside its ISR: {now}")
-        for member in dict.fromkeys((*now.isr, *now.elr)):
-            self._check_member(member, tp, f"as of partition epoch {now.partition_epoch}")
-        leader = self._live_view(now.leader, tp) if now.leader >= 0 else None
-        if (
-            leader is not None
-            and leader.leads
-            and leader.leader_epoch == now.leader_epoch
-            and len(now.isr) >= min(self._min_isr, len(now.replicas))
-            and not set(now.isr) <= set(leader.isr.maximal)
-        ):
-            self._violated(
-                "I-9",
-                tp,
-                f"the controller's ISR {now.isr} is not within the leader's maximal "
-                f"one, {leader.isr.maximal}",
-            )
-        if before is not None:
-            self._check_joined(tp, before, now)
-        self._settled()
-
-    def _check_joined(
-        self, tp: TopicPartition, before: PartitionRegistration, now: PartitionRegistration
-    ) -> None:
-        """A replica that is far behind must not join the ISR (I-10)."""
-        if now.leader < 0 or now.leader_epoch != before.leader_epoch:
-            return
-        leader = self._live_view(now.leader, tp)
-        if leader is None or not leader.leads or leader.leader_epoch != now.leader_epoch:
-            return
-        for member in now.isr:
-            if member in before.isr:
-                continue
-            view = self._live_view(member, tp)
-            if view is not None and view.shadow.end < leader.high_watermark:
-                self._violated(
-                    "I-10",
-                    tp,
-                    f"b{member} joins the ISR with log end {view.shadow.end}, below "
-                    f"the high watermark {leader.high_watermark}",
-                )
-
-    def _settled(self) -> None:
-        for tp in self._paths:
-            state = self.registrations.get(tp)
-            if state is None or len(state.isr) < len(state.replicas):
-                return
-        for broker_id, machine in self._cluster.machines.items():
-            broker = machine.broker
-            if broker is None or self._remembered.get(broker_id) != broker.broker_epoch:
-                return
-        if all(map(self._is_in_sync, self.beside)):
-            self._cluster.atlas.all_in_sync()
-
-    def _is_in_sync(self, name: str) -> bool:
-        """Whether all replicas of a topic are in the ISR; also if there is no such topic yet."""
-        tree = self._cluster.coordinator.tree
-        topic = None if tree is None else tree.get(nodes.topic_path(name))
-        if tree is None or topic is None:
-            return True
-        for number, replicas in nodes.decode_topic(name, topic.data).partitions.items():
-            tp = TopicPartition(name, number)
-            node = tree.get(nodes.partition_state_path(tp))
-            if node is None:
-                return False
-            state = nodes.decode_partition(tp, node.data, node.version, replicas)
-            if len(state.isr) < len(replicas):
-                return False
-        return True
-
-    # -- end of a schedule
-    # ---------------------------------------------------------------------------
 
     def view(self, broker_id: int, tp: TopicPartition) -> View | None:
         return self._views.get(broker_id, {}).get(tp)

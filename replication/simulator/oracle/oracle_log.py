@@ -5,12 +5,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from checkpoints.types import TopicPartition
 from logstore.common.errors import CorruptBatchError
 from logstore.format.reader import read_records
 from logstore.log import ReplicaLog
+from replication.decisions.isr import IsrState
 from replication.simulator.world.disk import SimDisk
 
 _HEADER = struct.Struct(">qiibIhi")  # base offset … last offset delta
@@ -150,3 +152,22 @@ class OracleLog:
             if self.entries.get(offset) != other.entries.get(offset):
                 return offset
         return end
+
+
+@dataclass(slots=True)
+class View:
+    """One replica at the last check."""
+
+    shadow: OracleLog
+    incarnation: int
+    leader_epoch: int = -1
+    partition_epoch: int = -1
+    leads: bool = False
+    isr: IsrState = field(default_factory=lambda: IsrState(()))
+    high_watermark: int = -1
+    undone: dict[int, OracleEntry] = field(
+        default_factory=dict
+    )  # removed by a truncation that may not be durable yet
+    led_from: int = -1  # the high watermark when its leadership began
+    state: tuple[object, ...] = ()
+    began_in: int = -1  # the leader epoch in which its process created its log

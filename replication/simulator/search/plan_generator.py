@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from replication.simulator.faults.fault_templates import STORIES, tell, unclean_election
 from replication.simulator.faults.triggers import GROWS, LEADER, SHRINKS
+from replication.simulator.workload.clients import CONSUMERS
 from replication.simulator.workload.groups import MEMBERS
 from replication.simulator.workload.transfers import WRITERS
-from replication.simulator.workload.workload import CONSUMERS
 from replication.simulator.world.fault_kinds import (
     COMPACTION,
     GROUPS,

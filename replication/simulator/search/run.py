@@ -88,7 +88,7 @@ class _Run:
         self.cluster.network.on_send = self._sent
         self.world.history.losses = self.oracle.unclean.losses
         if self.has_groups:
-            self.oracle.beside = self.world.coordinated_topics
+            self.oracle.registered.beside = self.world.coordinated_topics
         self.cluster.network.on_repeat = self.world.history.note_repeated
         self.cluster.network.must_be_in_time = must_be_in_time
         self.events = Events(self.scheduler, self.cluster, self.errors, self._look)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 from checkpoints.types import TopicPartition
 from logstore.format.reader import read_records
@@ -17,11 +16,9 @@ from logstore.manager.duties import LOG_CLEANER
 from replication.client import Outcome as Sent
 from replication.client import SendResult
 from replication.simulator.oracle.replicas import not_in_sync
+from replication.simulator.workload.clients import ClientWorld
 from replication.simulator.workload.shared_topic import SharedTopic
 from replication.simulator.world.plan import Operation, PlannedFault
-
-if TYPE_CHECKING:
-    from replication.simulator.workload.workload import World
 
 NAME = "latest"
 WHERE = TopicPartition(NAME, 0)
@@ -43,7 +40,7 @@ class Compaction:
     Tombstones stay for a day (``delete.retention.ms``), longer than any schedule.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ClientWorld) -> None:
         self._world = world
         self._topic = SharedTopic(world, NAME, CONFIG)
         self._written = 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from checkpoints.types import TopicPartition
 from replication.broker.broker import Broker
@@ -40,11 +40,9 @@ from replication.coordinators.groups.requests import (
 )
 from replication.simulator.oracle.groups import GroupOracle, SentCommit
 from replication.simulator.oracle.replicas import not_in_sync
+from replication.simulator.workload.clients import ClientWorld, SimClient
 from replication.simulator.workload.shared_topic import SharedTopic
 from replication.simulator.world.plan import Operation
-
-if TYPE_CHECKING:
-    from replication.simulator.workload.workload import SimClient, World
 
 NAME = "g"
 WHERE = TopicPartition(GROUP_METADATA, 0)
@@ -340,7 +338,7 @@ class GroupWorkload:
         clients: their nodes in the network.
     """
 
-    def __init__(self, world: World, clients: list[SimClient]) -> None:
+    def __init__(self, world: ClientWorld, clients: list[SimClient]) -> None:
         self._world = world
         self.oracle = GroupOracle(world.history.violations.append)
         self._members = [SimMember(client, self) for client in clients]

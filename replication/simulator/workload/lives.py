@@ -9,7 +9,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from checkpoints.types import TopicPartition
 from logstore.format.reader import read_records
@@ -28,11 +27,9 @@ from replication.common.messages import (
     TopicResponse,
 )
 from replication.simulator.oracle.replicas import not_in_sync
+from replication.simulator.workload.clients import ClientWorld
 from replication.simulator.world.plan import Operation
 from replication.simulator.world.scheduler import US_PER_MS
-
-if TYPE_CHECKING:
-    from replication.simulator.workload.workload import World
 
 NAME = "again"
 AGAIN_MS = 60
@@ -48,7 +45,7 @@ class Lives:
         exists: whether its creation was confirmed and its deletion not yet requested.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ClientWorld) -> None:
         self.number = 0
         self.exists = False
         self._world = world

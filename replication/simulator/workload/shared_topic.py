@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import CreateTopicRequest, Response, TopicResponse
+from replication.simulator.workload.clients import ClientWorld
 from replication.simulator.world.scheduler import US_PER_MS
-
-if TYPE_CHECKING:
-    from replication.simulator.workload.workload import World
 
 AGAIN_MS = 60
 
@@ -26,7 +23,7 @@ class SharedTopic:
     """
 
     def __init__(
-        self, world: World, name: str, config: Mapping[str, str], partitions: int = 1
+        self, world: ClientWorld, name: str, config: Mapping[str, str], partitions: int = 1
     ) -> None:
         self.wanted = self.exists = False
         self.name = name

@@ -6,7 +6,6 @@ next producer epoch, so that late copies are refused.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from checkpoints.types import TopicPartition
 from logstore.format.batch import encode_batch, end_transaction_marker
@@ -22,11 +21,9 @@ from replication.common.messages import (
     TopicPartitionMetadata,
 )
 from replication.simulator.oracle.history import Transaction, TransactionPhase, Write, WriteOutcome
+from replication.simulator.workload.clients import ClientWorld, SimClient
 from replication.simulator.world.plan import Operation
 from replication.simulator.world.scheduler import US_PER_MS
-
-if TYPE_CHECKING:
-    from replication.simulator.workload.workload import SimClient, World
 
 MARKER_TIMEOUT_MS = 600
 AGAIN_MS = 70
@@ -43,7 +40,7 @@ class Transactions:
         self, client: SimClient, request_timeout_ms: int, delivery_timeout_ms: int
     ) -> None:
         self._client = client
-        self._world: World = client.world
+        self._world: ClientWorld = client.world
         config = ProducerConfig(
             acks=-1, request_timeout_ms=request_timeout_ms, delivery_timeout_ms=delivery_timeout_ms
         )

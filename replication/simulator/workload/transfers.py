@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from checkpoints.types import TopicPartition
 from logstore.format.batch import encode_batch
@@ -55,12 +55,10 @@ from replication.simulator.oracle.transfers import (
     TransfersOracle,
 )
 from replication.simulator.oracle.validations import ReplicaContent
-from replication.simulator.workload.groups import WHERE, GroupCall
+from replication.simulator.workload.clients import ClientWorld, SimClient
+from replication.simulator.workload.groups import WHERE, GroupCall, GroupWorkload
 from replication.simulator.workload.shared_topic import SharedTopic
 from replication.simulator.world.plan import Operation
-
-if TYPE_CHECKING:
-    from replication.simulator.workload.workload import SimClient, World
 
 TOPIC = "transfers"
 PARTITIONS = tuple(TopicPartition(TOPIC, number) for number in range(3))
@@ -473,7 +471,7 @@ class Transfers:
         clients: their nodes in the network.
     """
 
-    def __init__(self, world: World, clients: list[SimClient]) -> None:
+    def __init__(self, world: ClientWorld, groups: GroupWorkload, clients: list[SimClient]) -> None:
         self._world = world
         self.oracle = TransfersOracle(SOURCE, self.found)
         versions = (V1, V2) if world.cluster.plan.seed % 2 else (V2, V1)
@@ -488,7 +486,7 @@ class Transfers:
         self.topics = [
             SharedTopic(world, TOPIC, {}, len(PARTITIONS)),
             SharedTopic(world, TRANSACTION_STATE, STATE_CONFIG, COORDINATORS),
-            world.groups.topic,
+            groups.topic,
         ]
         self._stage = 0
 

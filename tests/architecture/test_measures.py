@@ -1,0 +1,70 @@
+"""A room grows only for a reason that is written down, and nothing in it becomes a giant."""
+
+from __future__ import annotations
+
+import subprocess
+import tomllib
+
+import pytest
+
+from tests.architecture import measure
+
+CLASS_LINES, CLASS_METHODS = 500, 40  # with all that is inherited
+FUNCTION_LINES, ARGUMENTS = 70, 8
+COMMITS = 30  # the newest that changed the record
+_RECORD = measure.RATCHET.relative_to(measure.ROOT).as_posix()
+
+
+def test_no_room_has_more_lines_than_its_record() -> None:
+    lines, recorded = measure.room_lines(), measure.recorded()
+    assert sum(lines.values()) > 50_000  # else they were not found
+    grown = {room: n - recorded.get(room, 0) for room, n in lines.items()}
+    assert {room: more for room, more in grown.items() if more > 0} == {}, measure.__doc__
+
+
+def raised(before: str, after: str) -> set[str]:
+    """The rooms that may have more lines after a change of the record."""
+    old, new = tomllib.loads(before), tomllib.loads(after)
+    return {room for room, count in new.items() if count > old.get(room, 0)}
+
+
+def git(*arguments: str) -> str | None:
+    done = subprocess.run(
+        ["git", *arguments], cwd=measure.ROOT, capture_output=True, text=True, check=False
+    )
+    return done.stdout if done.returncode == 0 else None
+
+
+@pytest.mark.slow
+def test_a_record_is_raised_with_a_reason() -> None:
+    for commit in (git("log", f"-{COMMITS}", "--format=%H", "--", _RECORD) or "").split():
+        after, before = (git("show", f"{c}:{_RECORD}") for c in (commit, f"{commit}^"))
+        if before is not None and after is not None and raised(before, after):
+            assert (git("log", "-1", "--format=%b", commit) or "").strip(), (
+                f"{commit} raises {raised(before, after)} and gives no reason in its body"
+            )
+
+
+def test_a_raised_record_is_seen() -> None:
+    assert raised('"a" = 3\n"b" = 4', '"a" = 2\n"b" = 5\n"c" = 1') == {"b", "c"}
+
+
+@pytest.mark.slow
+def test_no_class_is_a_giant_in_several_files() -> None:
+    known = measure.classes()
+    assert len(known) > 600
+    heavy = {c.name: c for c in known if c.total_lines > CLASS_LINES or c.methods > CLASS_METHODS}
+    assert heavy == {}
+
+
+@pytest.mark.slow
+def test_functions_are_short_and_take_few_arguments() -> None:
+    known = list(measure.functions())
+    assert len(known) > 3000
+    assert [f for f in known if f.lines > FUNCTION_LINES] == []
+    assert [f for f in known if f.arguments > ARGUMENTS] == []
+
+
+@pytest.mark.slow
+def test_no_files_import_each_other_in_a_circle() -> None:
+    assert measure.circles() == []
