@@ -465,17 +465,17 @@ def test_all_brokers_carry_one_cluster_id_and_keep_it(tmp_path: Path) -> None:
     assert ids() == first
 
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "replication.md"
 
 
 @pytest.mark.slow
-def test_the_example_of_the_readme_runs_twice(tmp_path: Path) -> None:
+def test_the_example_of_the_page_runs_twice(tmp_path: Path) -> None:
     """On one directory, as a program that is started again does."""
-    examples = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (example,) = (each for each in examples if "with Cluster(3" in each)
     example = example.replace('"orders-cluster"', repr(str(tmp_path / "c")))
     for _ in range(2):
-        exec(compile(example, "README.md", "exec"), {})
+        exec(compile(example, PAGE.name, "exec"), {})
 
 
 def test_a_topic_that_is_there_already(tmp_path: Path) -> None:

@@ -226,6 +226,7 @@ def test_pages_install_from_what_is_there() -> None:
         )
     }
     assert ("README.md", ".") in found
+    assert ("install.md", ".") in found
     mistaken = {(page, what) for page, what in found if not re.match(r"\.|.*\.whl", what)}
     assert {
         (page, what) for page, what in mistaken if name(what) not in others - {DISTRIBUTION}
@@ -233,9 +234,9 @@ def test_pages_install_from_what_is_there() -> None:
     assert {e for _, what in found for e in extras_in(what)} <= EXTRAS
 
 
-def test_the_front_page_has_each_extra() -> None:
+def test_the_page_on_installing_has_each_extra() -> None:
     """And what pip brings for it."""
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / "docs" / "install.md").read_text()
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*) \|", text, re.MULTILINE))
     assert set(rows) == EXTRAS
     for extra, brings in rows.items():
