@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 from replication.simulator.faults.fault_templates import STORIES, tell, unclean_election
 from replication.simulator.faults.triggers import GROWS, LEADER, SHRINKS
@@ -316,31 +317,11 @@ def _compactions(rng: random.Random, brokers: int, duration: int) -> list[Planne
 def _fault(rng: random.Random, kind: str, at_ms: int, brokers: int, duration: int) -> PlannedFault:
     broker = rng.randrange(brokers)
     length = rng.choice((50, 200, 500, 900, 1800))
-    if kind in (
-        "message-loss",
-        "message-twice",
-        "connection-reset",
-        "half-open-peer",
-        "epoch-flip",
-    ):
-        return PlannedFault(at_ms, kind, -1, length, rng.choice((0.02, 0.1, 0.3)))
-    if kind in ("message-delay", "message-reorder"):
-        return PlannedFault(at_ms, kind, -1, length, rng.choice((0.1, 0.5)))
-    if kind in ("partition", "one-way-partition", "lasting-cut"):
-        others = [b for b in range(brokers) if b != broker and rng.random() < 0.6]
-        # −1 stands for the coordinator, −2 for the clients.
-        others += [o for o in (-1, -2) if rng.random() < (0.5 if o == -1 else 0.2)]
-        if not others:
-            others = [(broker + 1) % brokers] if brokers > 1 else [-1]
-        way = (
-            rng.choice((1.0, 2.0)) if kind == "one-way-partition" else 0.0
-        )  # from the broker, or to it
-        if kind == "lasting-cut":
-            length = duration
-        return PlannedFault(at_ms, kind, broker, length, way, tuple(others))
-    if kind in ("link-clog", "slow-reader"):
-        other = (broker + rng.randrange(1, brokers)) % brokers if brokers > 1 else broker
-        return PlannedFault(at_ms, kind, broker, length, others=(other,))
+    on_the_network = _network_fault(
+        rng, PlannedFault(at_ms, kind, broker, length), brokers, duration
+    )
+    if on_the_network is not None:
+        return on_the_network
     if kind in ("kill", "power-loss", "partial-power-loss", "wiped-disk", "controller-crash"):
         # With an amount: only at that disk operation after this time.
         amount = rng.choice((0, 0, 1, 2, 3, 5, 9, 15))
@@ -391,3 +372,34 @@ def _fault(rng: random.Random, kind: str, at_ms: int, brokers: int, duration: in
     if kind == "clock-drift":
         return PlannedFault(at_ms, kind, broker, 0, rng.choice((-0.2, 0.05, 0.5)))
     return PlannedFault(at_ms, kind, broker, 0, float(rng.randrange(1, 1 << 20)))
+
+
+def _network_fault(
+    rng: random.Random, fault: PlannedFault, brokers: int, duration: int
+) -> PlannedFault | None:
+    """Complete a fault of messages or links; None if it is of another kind."""
+    broker = fault.broker
+    if fault.kind in (
+        "message-loss",
+        "message-twice",
+        "connection-reset",
+        "half-open-peer",
+        "epoch-flip",
+    ):
+        return replace(fault, broker=-1, amount=rng.choice((0.02, 0.1, 0.3)))
+    if fault.kind in ("message-delay", "message-reorder"):
+        return replace(fault, broker=-1, amount=rng.choice((0.1, 0.5)))
+    if fault.kind in ("partition", "one-way-partition", "lasting-cut"):
+        others = [b for b in range(brokers) if b != broker and rng.random() < 0.6]
+        # −1 stands for the coordinator, −2 for the clients.
+        others += [o for o in (-1, -2) if rng.random() < (0.5 if o == -1 else 0.2)]
+        if not others:
+            others = [(broker + 1) % brokers] if brokers > 1 else [-1]
+        one_way = fault.kind == "one-way-partition"
+        way = rng.choice((1.0, 2.0)) if one_way else 0.0  # from the broker, or to it
+        length = duration if fault.kind == "lasting-cut" else fault.duration_ms
+        return replace(fault, duration_ms=length, amount=way, others=tuple(others))
+    if fault.kind in ("link-clog", "slow-reader"):
+        other = (broker + rng.randrange(1, brokers)) % brokers if brokers > 1 else broker
+        return replace(fault, others=(other,))
+    return None
