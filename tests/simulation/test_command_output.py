@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from replication.cli.counters import in_words
-from replication.cli.simulate import simulate
+from replication.simulator.command.counters import in_words
+from replication.simulator.command.simulate import simulate
 from replication.simulator.world.fault_kinds import KINDS
 from tests.mutants import mutated, replication  # noqa: F401
 

@@ -15,8 +15,6 @@ import pytest
 from click.testing import CliRunner
 
 from logstore.segments import leader_epochs as epochs
-from replication.cli.exhaustive import FINISH, run_exhaustive
-from replication.cli.simulate import simulate
 from replication.decisions import election, isr, truncation
 from replication.decisions.truncation import (
     EPOCH_RULE,
@@ -24,6 +22,8 @@ from replication.decisions.truncation import (
     HIGH_WATERMARK_RULE,
     TruncationRule,
 )
+from replication.simulator.command.exhaustive import FINISH, run_exhaustive
+from replication.simulator.command.simulate import simulate
 from replication.simulator.exhaustive import (
     Bounds,
     Model,

@@ -11,9 +11,9 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 
-from replication.cli import matrix as command
-from replication.cli.simulate import simulate
 from replication.common.messages import FetchResponse, OffsetForLeaderEpochResponse
+from replication.simulator.command import matrix as command
+from replication.simulator.command.simulate import simulate
 from replication.simulator.matrix import (
     COLUMNS,
     DEFAULT,

@@ -19,9 +19,9 @@ from click.testing import CliRunner
 
 from logstore.common.errors import ConfigError
 from logstore.testing.faulty_nodes import FaultyFileNode
-from replication.cli.simulate import simulate
 from replication.common.messages import MetadataRequest, MetadataResponse, Request, Response
 from replication.common.transport import OnReply
+from replication.simulator.command.simulate import simulate
 from replication.simulator.faults.triggers import LEADER
 from replication.simulator.oracle.excuses import Excuse
 from replication.simulator.oracle.unclean import ELECTIONS

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from logstore import LogManager
 from logstore.cli import LazyGroup, main
 from logstore.common.json_fields import camel_case, json_fields, snake_case
-from replication.cli.simulate import simulate
+from replication.simulator.command.simulate import simulate
 from tests.support.cases import for_each
 
 BUILT_IN = LazyGroup.list_commands(main, click.Context(main))  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from examples.demo.__main__ import demo
 from logstore.cli import main
-from replication.cli.simulate import simulate
+from replication.simulator.command.simulate import simulate
 from tests.support.cases import for_each
 
 HUGE = "9" * 30

@@ -116,11 +116,11 @@ def simulate(
     failure is made small and printed with the command that repeats it. Exit code 1 if any fails.
     """
     if exhaustive is not None:
-        from replication.cli.exhaustive import run_exhaustive
+        from replication.simulator.command.exhaustive import run_exhaustive
 
         ctx.exit(run_exhaustive(exhaustive, truncation, as_json=as_json))
     if matrix:
-        from replication.cli.matrix import run_matrix
+        from replication.simulator.command.matrix import run_matrix
 
         ctx.exit(run_matrix(out, as_json=as_json))
     from replication.simulator.search.plan_generator import draw_plan
@@ -195,7 +195,7 @@ def _search(
 ) -> int:
     from logstore.common.clock import SystemClock
     from logstore.terminal import tables
-    from replication.cli.counters import in_words
+    from replication.simulator.command.counters import in_words
     from replication.simulator.search.plan_generator import draw_plan
     from replication.simulator.search.search import Summary, search
 
