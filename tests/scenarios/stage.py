@@ -25,7 +25,7 @@ from replication.common.messages import (
 from replication.simulator.matrix.cluster import ClientAnswer, StagedCluster
 from replication.simulator.matrix.holds import Hold
 from replication.simulator.oracle.invariants import Oracle
-from replication.simulator.oracle.validations import validate, what_is_missing
+from replication.simulator.oracle.validations import pending_reason, validate
 from replication.simulator.world.scheduler import Event, Scheduler
 
 
@@ -99,7 +99,7 @@ class Stage(StagedCluster):
     def until_quiet(self) -> None:
         """Until every replica is up, in sync, and holds and commits the same (I-24)."""
         deadline_ms = self.scheduler.now_ms + self.limit_ms
-        while missing := what_is_missing(self.cluster, self.oracle):
+        while missing := pending_reason(self.cluster, self.oracle):
             assert self.scheduler.now_ms < deadline_ms, f"I-24: {missing}"
             self.run(100)
 

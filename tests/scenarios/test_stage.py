@@ -42,7 +42,7 @@ def test_what_is_held_is_delivered_repeated_or_lost() -> None:
     stage.finish()
 
 
-def test_the_epilogue_finds_what_is_missing() -> None:
+def test_the_epilogue_finds_pending_reason() -> None:
     """I-1: a record that was acknowledged, and that nobody holds."""
     stage = Stage("AB")
     assert stage.produce("A", b"m").code is ErrorCode.NONE

@@ -110,7 +110,7 @@ def altered(
 
 
 def deliverable(control: Control, me: int, my_epoch: int) -> Iterator[Delivery]:
-    """What a broker in ``my_epoch`` may still accept (R-12, R-18)."""
+    """The orders that a broker in ``my_epoch`` may still accept (R-12, R-18)."""
     for epoch, leadership in enumerate(control.leaderships):
         if leadership is None:
             continue

@@ -160,7 +160,7 @@ class Model:
         return lowest + (key & self._written_mask) + min(self._renamed(key, renamings))
 
     def orbit(self, key: int) -> int:
-        """How many different states renaming makes of it."""
+        """Count the different states that renaming makes of it."""
         fields = self._renamed(key, self._best[key >> self._control_shift][1])
         return len(self._names) // fields.count(min(fields))
 

@@ -1,4 +1,4 @@
-"""What must hold in every state."""
+"""The properties that hold in every state."""
 
 from __future__ import annotations
 

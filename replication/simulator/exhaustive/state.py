@@ -18,7 +18,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Bounds(NamedTuple):
-    """How far the search goes."""
+    """The limits of the search."""
 
     replicas: int
     log_size: int  # the most records in a log
@@ -53,7 +53,7 @@ class Log(NamedTuple):
 
 
 class ModelPhase(IntEnum):
-    """What a follower does next. A leader is FETCHING, too."""
+    """The next step of a follower. A leader is FETCHING, too."""
 
     FETCHING = 0
     TRUNCATING = 1  # asks for the end of its latest epoch

@@ -1,4 +1,4 @@
-"""What goes wrong in a schedule, and when.
+"""The faults of a schedule, and the moments at which they strike.
 
 Begin with ``faults``, which injects them. ``fault_templates`` has situations that need a guard
 of the protocol, ``triggers`` the worst moments.

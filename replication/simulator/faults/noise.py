@@ -33,7 +33,7 @@ FORGETS_UNSYNCED = frozenset(
 
 
 class Reason(NamedTuple):
-    """When a kind of warning is justified.
+    """The reason that justifies a kind of warning.
 
     Attributes:
         kinds: one of these faults must be planned; empty for any plan.

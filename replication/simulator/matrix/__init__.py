@@ -1,4 +1,4 @@
-"""What each failure costs under each truncation rule: scripted runs of the real cluster.
+"""Scripted runs of the real cluster: the cost of each failure under each truncation rule.
 
 A row is a failure known from Kafka's history (``scenarios``), a column a generation of the protocol
 (``rules``). Each cell is a run on a ``Stage``. Its result comes from comparing the logs with the

@@ -60,7 +60,7 @@ class ScriptError(AssertionError):
 
 
 class ClientAnswer:
-    """What a client was told so far."""
+    """The answers that a client has had so far."""
 
     def __init__(self) -> None:
         self.part: Any = None
@@ -258,7 +258,7 @@ class StagedCluster:
             self.end_sessions(*names)
 
     def _before_crash(self, name: str) -> None:
-        """What else breaks with its process."""
+        """Called before a crash, for whatever else breaks with the process."""
 
     def end_sessions(self, *names: str) -> None:
         """End sessions one after the other, so that the controller sees each end. A process hears
@@ -270,7 +270,7 @@ class StagedCluster:
             self.run()
 
     def flush(self, *names: str) -> None:
-        """What is in the page cache reaches the disk."""
+        """Bring to the disk the content of the page cache."""
         for name in names:
             self.log(name).flush()
 
@@ -392,7 +392,7 @@ class StagedCluster:
         return response.partitions[0]
 
     def consume(self, name: str, offset: int = 0) -> tuple[ErrorCode, list[bytes]]:
-        """What a reader at ``offset`` gets; noted, for what was read once stays (I-6)."""
+        """Read at ``offset``, and note the records: one that was read once stays (I-6)."""
         part = self.fetch_as_consumer(name, offset)
         values = []
         for record in read_records(

@@ -1,5 +1,5 @@
-"""What a run lost, and where its replicas differ, from comparing the logs with each other and with
-the answers to clients.
+"""The losses of a run, and the differences of its replicas: the logs are compared with each other
+and with the answers to clients.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def columns_of(cells: Sequence[Cell]) -> list[RuleColumn]:
 
 
 def reasons_of(cells: Sequence[Cell]) -> list[str]:
-    """Why default cells may be other than ``ok``. Their numbers are footnotes, from 1."""
+    """The reasons for default cells other than ``ok``. Their numbers are footnotes, from 1."""
     return list(dict.fromkeys(c.scenario.allowed for c in cells if _is_excused(c)))
 
 

@@ -1,4 +1,4 @@
-"""What must hold once nothing has disturbed the cluster for a while (I-28).
+"""The promises that hold once nothing has disturbed the cluster for a while (I-28).
 
 Whenever a schedule leaves the cluster undisturbed for two lag times and the longest pause between
 two attempts, all replicas must be in the ISR, and all earlier records committed everywhere. That

@@ -1,4 +1,4 @@
-"""What the oracle accepts although it looks like a broken promise, and why.
+"""The cases that look like a broken promise and that the oracle accepts, each with its reason.
 
 Each use is counted, so that a search reports how much it did not judge. docs/simulator.md lists the
 excuses.

@@ -1,4 +1,4 @@
-"""What clients of a group may see, whichever broker coordinates it, whatever messages get lost."""
+"""The promises to clients of a group, whoever coordinates it, whatever messages are lost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NOTHING = -1
 
 
 class SentCommit(NamedTuple):
-    """What was known when a commit was sent.
+    """The knowledge of a client when it sent a commit.
 
     Attributes:
         latest: the latest generation with an assignment.
@@ -31,7 +31,8 @@ class Holding(NamedTuple):
 
 
 class GroupOracle:
-    """Of one group. Each commit has an offset above all before it, so an offset names its commit.
+    """Checks one group. Each commit has an offset above all before it, so an offset names its
+    commit.
 
     Args:
         found: takes a violation.

@@ -1,4 +1,4 @@
-"""What must hold after every event (I-2 … I-5, I-7 … I-13). The ids are those of
+"""The invariants after every event (I-2 … I-5, I-7 … I-13). The ids are those of
 docs/rules/invariants.md.
 
 The oracle checks only the broker of the event, and only what changed. It keeps one *committed* log
@@ -363,7 +363,7 @@ class Oracle:
     def _commit(
         self, machine: Machine, tp: TopicPartition, partition: Partition, view: View, end: int
     ) -> None:
-        """What leaders count as committed never differs, and both ISRs have it: the leader's own
+        """The committed records of leaders never differ, and both ISRs have them: the leader's own
         (I-3), and together with the ELR that of the controller, which may have elected another
         leader (I-2).
         """

@@ -59,7 +59,7 @@ class Recoveries:
     def opened(
         self, machine: Machine, tp: TopicPartition, shadow: OracleLog, *, damaged: bool
     ) -> tuple[str, dict[int, OracleEntry]]:
-        """What is wrong with the recovered log, if anything; and truncated batches that may still
+        """Return the fault of the recovered log, if any; and truncated batches that may still
         come back.
         """
         before = self._remains.pop((machine.broker_id, tp), None)

@@ -14,7 +14,7 @@ def not_in_sync(
     topic_id: uuid.UUID | None,
     replicas_of: Mapping[TopicPartition, tuple[int, ...]],
 ) -> str:
-    """Why the first partition is not in sync; empty if all are."""
+    """Say why the first partition is not in sync; empty if all are."""
     for tp, replicas in replicas_of.items():
         ends, leaders = set(), 0
         for broker_id in replicas:

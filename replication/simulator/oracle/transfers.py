@@ -1,5 +1,5 @@
-"""What transactions promise: each is there whole or not at all, in order, and what was copied from
-one partition to others agrees with the offset that was committed for it.
+"""The promises of transactions: each is there whole or not at all, in order, and what was copied
+from one partition to others agrees with the offset that was committed for it.
 
 Values are unique, so each record names the transaction that wrote it.
 """
@@ -25,7 +25,7 @@ in it."""
 
 
 class CommitPhase(Enum):
-    """How far the client of a transaction has come with its commit."""
+    """The progress of a transaction's client with its commit."""
 
     NOT_ASKED = "not asked for"
     ASKED = "asked for"  # it may be committed or not, now or later
@@ -62,7 +62,7 @@ def _parts(value: bytes) -> tuple[int, int, int]:
 
 
 class TransfersOracle:
-    """Of all transactions of a schedule.
+    """Checks all transactions of a schedule.
 
     Args:
         source: the partition whose records are copied.

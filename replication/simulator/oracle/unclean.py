@@ -1,4 +1,4 @@
-"""What an unclean election may lose: exactly what the elected replica lacks (I-33).
+"""The losses that an unclean election may cause: exactly what the elected replica lacks (I-33).
 
 A topic, or an admin, may prefer a stale leader to none. Then committed records that the elected
 replica lacks are lost, and so are records that a leader commits before it learns about the

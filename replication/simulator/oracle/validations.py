@@ -1,4 +1,4 @@
-"""What must hold at the end, with all faults over and all replicas in sync (I-1, I-11, I-20 …
+"""The promises at the end, with all faults over and all replicas in sync (I-1, I-11, I-20 …
 I-22).
 """
 
@@ -16,11 +16,11 @@ from replication.simulator.world.cluster import Machine, SimCluster
 
 def is_quiescent(cluster: SimCluster, oracle: Oracle) -> bool:
     """Whether every replica is up, in the ISR, and has and commits the same (part of I-24)."""
-    return not what_is_missing(cluster, oracle)
+    return not pending_reason(cluster, oracle)
 
 
-def what_is_missing(cluster: SimCluster, oracle: Oracle) -> str:
-    """Why the cluster is not quiescent; empty if it is."""
+def pending_reason(cluster: SimCluster, oracle: Oracle) -> str:
+    """Say why the cluster is not quiescent; empty if it is."""
     for broker_id, machine in cluster.machines.items():
         if machine.broker is None:
             return f"b{broker_id} is down"
@@ -142,7 +142,7 @@ def _check_acknowledged(
 
 
 def _check_seen(tp: TopicPartition, content: ReplicaContent, history: ClientHistory) -> list[str]:
-    """What a consumer read is still in the log (I-6)."""
+    """Check that each record a consumer read is still in the log (I-6)."""
     for offset, value in history.seen.get(tp, {}).items():
         if offset < content.start or history.losses.took(tp, offset, value):
             continue
@@ -154,7 +154,7 @@ def _check_seen(tp: TopicPartition, content: ReplicaContent, history: ClientHist
 def _check_outcomes(
     tp: TopicPartition, content: ReplicaContent, history: ClientHistory, excuses: Excuses
 ) -> list[str]:
-    """What was refused is not in the log (I-21)."""
+    """Check that no refused record is in the log (I-21)."""
     held = {value: offset for offset, value in content.values.items()}
     for write in history.writes:
         if write.tp == tp and write.outcome is WriteOutcome.FAILED:
@@ -195,7 +195,7 @@ def _check_copies(
 def _check_producers(
     tp: TopicPartition, content: ReplicaContent, history: ClientHistory
 ) -> list[str]:
-    """What an idempotent producer wrote is in the log once, and in its order (I-20)."""
+    """Check that the records of an idempotent producer are there once, in order (I-20)."""
     offsets: dict[bytes, int] = {}
     for offset, value in content.values.items():
         if value in offsets and _is_of_idempotent(history, value):

@@ -20,8 +20,8 @@ from replication.simulator.oracle.invariants import Oracle
 from replication.simulator.oracle.validations import (
     check_read,
     is_quiescent,
+    pending_reason,
     validate,
-    what_is_missing,
 )
 from replication.simulator.search.plan_generator import draw_plan
 from replication.simulator.workload.transfers import must_be_in_time
@@ -169,12 +169,12 @@ class _Run:
         if not self.cluster.network.is_calm:
             return "messages are on their way"
         return (
-            what_is_missing(self.cluster, self.oracle)
-            or world.lives.what_is_missing()
-            or world.compaction.what_is_missing()
-            or world.groups.what_is_missing()
-            or world.transfers.what_is_missing()
-            or world.transactions.what_is_missing()
+            pending_reason(self.cluster, self.oracle)
+            or world.lives.pending_reason()
+            or world.compaction.pending_reason()
+            or world.groups.pending_reason()
+            or world.transfers.pending_reason()
+            or world.transactions.pending_reason()
         )
 
     def _boot(self) -> None:
@@ -249,7 +249,7 @@ class _Run:
         """Consumers get everything that is committed (I-24)."""
         world = self.world
 
-        def what_is_missing() -> str:
+        def pending_reason() -> str:
             for tp in self.partitions:
                 committed = self.oracle.committed[tp]
                 end = max(committed, default=-1) + 1
@@ -267,14 +267,14 @@ class _Run:
             return ""
 
         def are_done() -> bool:
-            if not what_is_missing():
+            if not pending_reason():
                 return True
             for consumer in world.consumers:
                 if consumer.idle:
                     consumer.consume(1)
             return False
 
-        self.events.wait(are_done, HEAL_LIMIT_MS, lambda: f"I-24 {what_is_missing()}")
+        self.events.wait(are_done, HEAL_LIMIT_MS, lambda: f"I-24 {pending_reason()}")
 
     def _write(self, partition: int) -> WriteOutcome:
         write = self.world.producers[0].produce(Operation(0, "produce", 0, partition))

@@ -62,7 +62,7 @@ OUTCOMES = {
 
 
 class KnownTopic(NamedTuple):
-    """What the coordinator's tree says about a topic."""
+    """A topic as the coordinator's tree has it."""
 
     topic_id: uuid.UUID | None
     replicas: dict[TopicPartition, tuple[int, ...]]
@@ -70,7 +70,7 @@ class KnownTopic(NamedTuple):
 
 
 class SimClient:
-    """What all clients share: a node in the network, and what they know about the cluster."""
+    """A client: a node in the network with its knowledge of the cluster."""
 
     def __init__(self, name: str, node: int, world: ClientWorld) -> None:
         self.world = world
@@ -172,7 +172,9 @@ class Admin(SimClient):
 
 
 class ClientWorld:
-    """What every client of a schedule uses: the cluster, the clock, the history, the admin."""
+    """The surroundings of every client of a schedule: the cluster, the clock, the history, the
+    admin.
+    """
 
     def __init__(
         self,

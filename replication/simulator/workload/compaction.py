@@ -96,8 +96,8 @@ class Compaction:
 
     # -- the end -------------------------------------------------------------------------------
 
-    def what_is_missing(self) -> str:
-        """Why the replicas are not all in sync; empty if they are or the topic never existed."""
+    def pending_reason(self) -> str:
+        """Say why a replica is not in sync; empty if all are, or if there never was a topic."""
         if not self._topic.wanted:
             return ""
         if not self._topic.exists:

@@ -120,7 +120,7 @@ class SimMember:
 
     @property
     def _name(self) -> str:
-        """What stays the same when a static member restarts."""
+        """The name that a static member keeps when it restarts."""
         return self.instance_id or self.member_id
 
     def start(self) -> None:
@@ -389,8 +389,8 @@ class GroupWorkload:
 
     # -- the end -------------------------------------------------------------------------------
 
-    def what_is_missing(self) -> str:
-        """Why the group has not come to rest; all members read once more what is committed."""
+    def pending_reason(self) -> str:
+        """Say why the group is not idle; all members read once more what is committed."""
         if not self._is_wanted:
             return ""
         topic = self._world.controllers_topic(GROUP_METADATA)

@@ -196,8 +196,8 @@ class Lives:
 
     # -- the end -------------------------------------------------------------------------------
 
-    def what_is_missing(self) -> str:
-        """Why its replicas are not all in sync; empty when they are, or it never was."""
+    def pending_reason(self) -> str:
+        """Say why its replicas are not all in sync; empty when they are, or it never was."""
         if not self._wanted:
             return ""
         world = self._world

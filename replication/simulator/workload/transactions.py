@@ -52,7 +52,7 @@ class Transactions:
         self._all.append(transaction)
         self._send(transaction)
 
-    def what_is_missing(self) -> str:
+    def pending_reason(self) -> str:
         open_ = [t.producer_id for t in self._all if not t.ended]
         return f"transactions of producers {open_} have no end" if open_ else ""
 

@@ -383,7 +383,7 @@ class Incarnation:
         return True
 
     def _committed_offset(self) -> Generator[Action, Any, int]:
-        """Of the group; a transaction that may change it ends first."""
+        """Read the group's offset; a transaction that may change it ends first."""
         while True:
             self._calls += 1
             request = FetchOffsets(GROUP, (SOURCE,), require_stable=True)
@@ -550,9 +550,9 @@ class Transfers:
 
     # -- the end -------------------------------------------------------------------------------
 
-    def what_is_missing(self) -> str:
-        """Why not everything is at rest. In the end each id commits once more, and all is copied
-        and read."""
+    def pending_reason(self) -> str:
+        """Say why the transfers are not done. In the end each id commits once more, and all is
+        copied and read."""
         if not self.topics[0].wanted:
             return ""
         missing = self._not_in_sync() or self._at_work()

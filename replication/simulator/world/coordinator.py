@@ -53,7 +53,7 @@ class CoordinatorCall:
 
 @dataclass(slots=True)
 class CallFate:
-    """What happens to one call."""
+    """The fate of one call."""
 
     kind: str  # NOT_CARRIED_OUT, CARRIED_OUT or CRASH
     connection_ms: int = 0  # for how long the connection breaks with it

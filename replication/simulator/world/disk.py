@@ -76,7 +76,7 @@ class SimDisk(FaultyStorage):
 
     @property
     def wipes(self) -> int:
-        """How often the disk was replaced by another one, or changed by hand."""
+        """Count how often the disk was replaced by another one, or changed by hand."""
         return self.struck["wipe"] + self.changed_by_hand
 
     @property

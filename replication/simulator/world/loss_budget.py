@@ -1,4 +1,4 @@
-"""How many copies may be lost at once.
+"""The number of copies that may be lost at once.
 
 A protocol with min.insync.replicas = n promises to survive n − 1 replicas that forget, counted from
 the time when all were in sync. A replica that stopped uncleanly counts as one that may have

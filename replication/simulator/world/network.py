@@ -157,7 +157,7 @@ class Network:
         return scheduler.below(longest_ms * US_PER_MS)
 
     def _travel(self, source: int, target: int) -> int | None:
-        """When a message that leaves now arrives; None for never."""
+        """Draw the time at which a message that leaves now arrives; None for never."""
         weather, scheduler = self.weather, self._scheduler
         link = (source, target)
         at_us = scheduler.now_us + scheduler.below(weather.delay_us)

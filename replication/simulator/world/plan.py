@@ -39,7 +39,7 @@ MAX_BROKERS = 7
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """What a search may choose from.
+    """The choices of a search.
 
     Attributes:
         truncation: a rule of ``replication.decisions.truncation``.
