@@ -385,9 +385,11 @@ def test_mass_truncation(benchmark: Any, claim: Any, disk: Path) -> None:
             for _ in range(2):
                 end = log.log_end_offset
                 record = (b"key", bytes(100), 1_700_000_000_000)
-                log.append_as_follower(encode_batch([record], base_offset=end, leader_epoch=0))
+                log.replica.append_as_follower(
+                    encode_batch([record], base_offset=end, leader_epoch=0)
+                )
             log.flush()
-            log.update_high_watermark(log.log_end_offset)
+            log.replica.update_high_watermark(log.log_end_offset)
         manager.checkpoint_recovery_points()
         manager.checkpoint_high_watermarks()
 

@@ -241,7 +241,9 @@ class _Appender:
                 [r.headers for r in records] if any(r.headers for r in records) else None,
                 compression=self._compression,
             )
-            done.log.update_high_watermark(done.log.log_end_offset)  # no other replica to wait for
+            done.log.replica.update_high_watermark(
+                done.log.log_end_offset
+            )  # no other replica to wait for
         except LogstoreError as error:
             raise RejectedInputError(f"{batch.span}: {type(error).__name__}: {error}") from None
         if self._flush:

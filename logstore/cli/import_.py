@@ -170,7 +170,7 @@ class _CheckedFile:
             held, wanted = log.log_end_offset - begun[partition], self._content.rows[partition]
             if held != wanted:
                 raise ImportFailedError(f"{log.name} took {held} of {wanted} records")
-            log.update_high_watermark(log.log_end_offset)  # no other replica to wait for
+            log.replica.update_high_watermark(log.log_end_offset)  # no other replica to wait for
         return [
             {
                 "topic": log.topic_partition.topic,

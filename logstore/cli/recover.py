@@ -184,7 +184,7 @@ def _open(path: str, log_dir: str | None, options: Any, dry_run: bool) -> Any:
     from checkpoints import CLEAN_SHUTDOWN, LOG_START, RECOVERY_POINT, clean_shutdown
     from checkpoints.types import TopicPartition
     from logstore.format import filenames
-    from logstore.log import ReplicaLog
+    from logstore.log import LogOwner, PartitionLog
     from logstore.storage import Storage
     from logstore.storage.local import LocalStorage
     from logstore.storage.overlay import OverlayStorage
@@ -197,15 +197,10 @@ def _open(path: str, log_dir: str | None, options: Any, dry_run: bool) -> Any:
         clean = clean_shutdown.exists(os.path.join(log_dir, CLEAN_SHUTDOWN), storage)
         point = _offset(os.path.join(log_dir, RECOVERY_POINT), tp, storage)
         start = _offset(os.path.join(log_dir, LOG_START), tp, storage)
-    log = ReplicaLog.open(
-        path,
-        managed=True,
-        storage=storage,
-        clean_shutdown=clean,
-        recovery_point=point,
-        log_start_offset=start,
-        options=options,
+    owner = LogOwner(
+        managed=True, clean_shutdown=clean, recovery_point=point, log_start_offset=start
     )
+    log = PartitionLog.open(path, storage=storage, options=options, owner=owner)
     if dry_run:
         log.crash()
     else:

@@ -83,7 +83,7 @@ class Directories:
                 log_dir.failure = failure
                 logs = list(log_dir.logs.values())
         for log in logs:
-            log.mark_failed(failure)
+            log.core.refuse(failure)
         if log_dir is not None:
             self._later(log_dir.release_lock)
         logger.error("log directory %s is offline: %s", path, failure)
@@ -170,7 +170,7 @@ class Directories:
                 log_dir.logs[log.topic_partition] = log
         for log_dir, log in made:
             if log_dir.failure is not None:  # failed since
-                log.mark_failed(log_dir.failure)
+                log.core.refuse(log_dir.failure)
 
     def set_unavailable(self, log_dir: LogDir, tp: TopicPartition, why: str) -> None:
         """Note that a log cannot be opened. Its files stay.

@@ -105,8 +105,12 @@ class Housekeeper:
         self._ownership.check()
         flushed = 0
         for log in self._directories.logs().values():
-            waited = self._clock.wall_ms() - log.last_flush_ms
-            if log.unflushed and waited >= log.config.flush_ms and not log.failed:
+            waited = self._clock.wall_ms() - log.flusher.last_flush_ms
+            if (
+                log.log_end_offset > log.recovery_point
+                and waited >= log.config.flush_ms
+                and not log.failed
+            ):
                 try:
                     log.flush()
                     flushed += 1
@@ -122,7 +126,11 @@ class Housekeeper:
         for log in self._directories.logs().values():
             flush_ms = log.config.flush_ms
             if flush_ms < MAX_LONG and not log.failed:
-                waited = now - log.last_flush_ms if log.unflushed else 0
+                waited = (
+                    now - log.flusher.last_flush_ms
+                    if log.log_end_offset > log.recovery_point
+                    else 0
+                )
                 wait = min(wait, max(0, flush_ms - waited))
         return wait
 
@@ -133,7 +141,7 @@ class Housekeeper:
         for log in self._directories.configured().values():
             try:
                 if not log.failed:
-                    deleted += log.delete_old_segments()
+                    deleted += log.maintenance.delete_old_segments()
             except LogstoreError as error:
                 logger.error("retention of %s: %s", log.name, error)
         return deleted
@@ -141,7 +149,7 @@ class Housekeeper:
     def remove_expired_producers(self) -> int:
         self._ownership.check()
         logs = self._directories.logs().values()
-        return sum(log.remove_expired_producers() for log in logs if not log.failed)
+        return sum(log.producers.remove_expired() for log in logs if not log.failed)
 
     @shielded
     def purge_deleted(self, *, at_once: bool = False) -> int:
@@ -150,5 +158,5 @@ class Housekeeper:
         now = MAX_LONG if at_once else self._clock.wall_ms()
         logs = self._directories.logs().values()
         return self._pending.purge(now) + sum(
-            log.purge_deleted(now) for log in logs if not log.failed
+            log.maintenance.purge_deleted(now) for log in logs if not log.failed
         )

@@ -324,5 +324,5 @@ def closed_replica(log: ReplicaLog) -> ClosedReplica:
     An epoch that begins at the log end, without a record, is not kept by a load.
     """
     end = log.log_end_offset
-    epochs = (epoch for epoch, start in reversed(log.epoch_entries) if start < end)
+    epochs = (epoch for epoch, start in reversed(log.epochs.entries) if start < end)
     return ClosedReplica(log.topic_id, end, next(epochs, -1))

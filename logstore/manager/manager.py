@@ -355,7 +355,7 @@ class LogManager:
         """Give a replica of a replicated manager the present configuration of its topic.
 
         It is stored beside the log, for tools that open the directory without the controller.
-        Records that may no longer be unsynced wait for ``ReplicaLog.flush_what_is_due``.
+        Records that may no longer be unsynced wait for ``LogFlusher.flush_overdue``.
 
         Args:
             config: as for ``alter_topic``.

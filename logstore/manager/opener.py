@@ -14,7 +14,7 @@ from logstore.common.config import LogConfig
 from logstore.common.errors import LogstoreError, StorageFailedError
 from logstore.common.random_id import RandomId
 from logstore.common.types import TopicPartition
-from logstore.log import ReplicaLog
+from logstore.log import LogOwner, PartitionLog, ReplicaLog
 from logstore.manager.directories import Directories
 from logstore.manager.log_dir import LogDir
 from logstore.manager.offsets import HIGH_WATERMARK, LOG_START, RECOVERY_POINT
@@ -84,7 +84,7 @@ class LogOpener:
                 log.recovery_report.warnings.append(warning)
                 log.recovery_report.offsets_lost = log.log_end_offset, mark
                 logger.warning("%s: %s", log.name, warning)
-            log.update_high_watermark(mark)
+            log.replica.update_high_watermark(mark)
         return log
 
     def _open(
@@ -92,13 +92,8 @@ class LogOpener:
     ) -> ReplicaLog:
         opened: list[ReplicaLog] = []
 
-        log = ReplicaLog.open(
-            log_dir.directory_of(tp),
-            config,
+        owner = LogOwner(
             managed=True,
-            storage=self.storage,
-            clock=self.clock,
-            options=self.options,
             producer_id_expiration_ms=self.producer_id_expiration_ms,
             background=partial(self._in_background, log_dir, tp, opened),
             replicated=self.replicated or self.keep_high_watermarks,
@@ -110,6 +105,14 @@ class LogOpener:
             on_restart=partial(self._begin_anew, log_dir, tp),
             random_id=self.random_id,
             **found,
+        )
+        log = PartitionLog.open(
+            log_dir.directory_of(tp),
+            config,
+            storage=self.storage,
+            clock=self.clock,
+            options=self.options,
+            owner=owner,
         )
         opened.append(log)
         return log

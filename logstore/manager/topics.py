@@ -672,7 +672,7 @@ class Topics:
         """
         wanted = self._configs.resolve(config)
         if log.config is not wanted and log.config != wanted:
-            log.configure(wanted)
+            log.maintenance.configure(wanted)
             self._on_config(wanted)
         elif self._configs.is_copied(log):
             return

@@ -247,7 +247,7 @@ class _Rescue:
             recovered = log.recovery_report
             if recovered.bytes_cut or log.log_end_offset != max(found.end, found.start):
                 raise RescueError(f"{tp} changed while it was read: {recovered.cut_reason}")
-            self._note_open_transaction(log.first_unstable_offset, found)
+            self._note_open_transaction(log.replica.first_unstable_offset, found)
 
     def _note_open_transaction(self, first: int | None, found: PartitionRescue) -> None:
         if first is not None:

@@ -325,7 +325,7 @@ class Broker:
 
     def _largest_producer_id(self) -> int:
         logs = list(self.log_manager.logs.values())
-        return max((log.largest_producer_id() for log in logs if not log.failed), default=-1)
+        return max((log.producers.largest_id() for log in logs if not log.failed), default=-1)
 
     def serve(self, kind: type, handler: Callable[[Any, OnReply], None]) -> None:
         """Let ``handler`` serve requests of a kind, for the layers above a broker."""
@@ -470,7 +470,7 @@ class Broker:
         than ours: their markers would be refused (R-182)."""
         largest = UNKNOWN_EPOCH
         for log in [each for each in self.log_manager.logs.values() if not each.failed]:
-            epoch = log.largest_coordinator_epoch()
+            epoch = log.producers.largest_coordinator_epoch()
             if epoch > MAX_EPOCH_OF_A_LOG:
                 logger.error(
                     "%s: a producer has the coordinator epoch %s, above %s: no cluster gets there, "

@@ -335,7 +335,7 @@ class ReplicaManager:
             if log is None or log.failed:
                 continue
             try:
-                log.flush_what_is_due()
+                log.flusher.flush_overdue()
             except StorageFailedError as error:  # the log is offline, and its next append says so
                 logger.error("%s is not durable: %s", tp, error)
 

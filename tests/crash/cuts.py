@@ -147,7 +147,7 @@ class Topic(Work):
 
     @property
     def manager_disk(self) -> Disk:
-        disk = self.log._core.storage
+        disk = self.log.core.storage
         assert isinstance(disk, Disk)
         return disk
 
@@ -582,7 +582,7 @@ def adopt(model: Model, log: ReplicaLog, batches: list[Batch], killed: bool) -> 
         leo=end,
         flushed=min(model.flushed, end) if killed else end,
         reached=min(model.reached, end),
-        epoch=max(model.epoch, log.latest_epoch),
+        epoch=max(model.epoch, log.epochs.latest),
         durable_start=min(model.durable_start, start),
         forgotten=forgotten,
         ghost=None,

@@ -269,7 +269,7 @@ class _Search:
         elif work.pending is not None and len(work.pending) < len(before):
             model.ghost = before  # cut by a process that died: only the cache knows of it
         model.start, model.leo = log.log_start_offset, log.log_end_offset
-        model.epoch = max(model.epoch, log.latest_epoch)
+        model.epoch = max(model.epoch, log.epochs.latest)
         model.durable_start = min(model.durable_start, model.start)
         if self.powered_off:  # what a power cut left is on the disk, and must stay there
             model.flushed = model.leo

@@ -247,7 +247,7 @@ class _Writer:
         """One more batch of a transaction, or its end."""
         rng = self.rng
         producer = rng.choice((100, 101))
-        entry = log.producers.producers.get(producer)
+        entry = log.producers.known.producers.get(producer)
         epoch = self._epoch(name)
         if entry is not None and entry.current_txn_first_offset >= 0 and rng.random() < 0.4:
             marker = end_transaction_marker(

@@ -409,7 +409,7 @@ class Search:
         for candidate in self.names[tp]:  # what power brings back lies above it, and it stays
             if candidate is not None:
                 candidate.high_watermark = max(candidate.high_watermark, life.high_watermark)
-        log.update_high_watermark(life.high_watermark)
+        log.replica.update_high_watermark(life.high_watermark)
         return f"high watermark of {tp}: {life.high_watermark}"
 
     def truncate(self) -> str:
@@ -434,7 +434,7 @@ class Search:
             tp,
             life,
             life.begun_anew(offset),
-            lambda m: log.truncate_fully_and_start_at(offset),
+            lambda m: log.maintenance.truncate_fully_and_start_at(offset),
             f"{tp} begins anew at {offset}",
         )
 

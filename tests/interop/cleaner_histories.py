@@ -105,8 +105,8 @@ def write(root: Path, steps: Sequence[Step], history: History) -> None:
             match step:
                 case Append(now_ms, data):
                     clock.set_wall_ms(now_ms)
-                    log.append_as_follower(data)
-                    log.update_high_watermark(log.log_end_offset)
+                    log.replica.append_as_follower(data)
+                    log.replica.update_high_watermark(log.log_end_offset)
                 case Roll(now_ms):
                     clock.set_wall_ms(now_ms)
                     log.roll()

@@ -7,7 +7,7 @@ from typing import Any
 
 from checkpoints.topic_properties import TopicPropertiesFile
 from logstore.common.types import TopicPartition
-from logstore.log.upkeep.maintenance import LogMaintenance
+from logstore.log.maintenance import LogMaintenance
 from logstore.manager.creations import Creation, CreationFiles
 from logstore.manager.offsets import (
     CHECKPOINTS,
@@ -157,8 +157,8 @@ def entries_dropped_before_a_log_is_emptied(patch: MonkeyPatch) -> None:
     restart = LogMaintenance._restart_structure_locked
 
     def mutant(self: LogMaintenance, *offsets: int) -> None:
-        assert self._on_restart is not None
-        self._on_restart(None)
+        assert self._core.owner.on_restart is not None
+        self._core.owner.on_restart(None)
         restart(self, *offsets)
 
     patch.setattr(LogMaintenance, "_restart_structure_locked", mutant)

@@ -248,7 +248,7 @@ class World:
         before = self.rng.randrange(life.start, stable + 1)
         log = self.log(life)
         log.delete_records(before)
-        log.delete_old_segments()
+        log.maintenance.delete_old_segments()
         self.manager.checkpoint_log_start_offsets()
         life.start = max(life.start, before)
         gone = {o: e for o, e in life.entries.items() if o < life.start}

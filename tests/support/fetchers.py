@@ -112,7 +112,7 @@ class Replica:
             for _ in range(0, count, size):
                 offset = log.log_end_offset
                 value = b"%d@%d" % (offset, epoch)
-                log.append_as_follower(batch(offset, size, epoch=epoch, value=value))
+                log.replica.append_as_follower(batch(offset, size, epoch=epoch, value=value))
 
     # -- as a leader -----------------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ class Stage:
         """Broker 2 has these records from earlier leaderships; it does not fetch so far."""
         self.follower.become(LEADER, 0, tp)
         self.follower.write(*runs, tp=tp)
-        self.follower.log(tp).update_high_watermark(hw)
+        self.follower.log(tp).replica.update_high_watermark(hw)
 
     def follow(self, epoch: int, *tps: TopicPartition) -> None:
         """Broker 2 learns of broker 1's leadership, as the replica manager does it."""
@@ -305,9 +305,9 @@ class Stage:
             start = max(ours.log_start_offset, theirs.log_start_offset)
             assert contents(ours, start) == contents(theirs, start)
             assert ours.log_end_offset == theirs.log_end_offset
-            written = [e for e in theirs.epoch_entries if e[1] < theirs.log_end_offset]
+            written = [e for e in theirs.epochs.entries if e[1] < theirs.log_end_offset]
             assert (
-                list(ours.epoch_entries) == written
+                list(ours.epochs.entries) == written
             )  # of an epoch without records we know nothing
 
 

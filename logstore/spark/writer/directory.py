@@ -252,7 +252,7 @@ def _assemble(
             log = logs[tp]
             if log.log_end_offset > log.segments[-1].base_offset:
                 log.roll()  # existing segments may be links, and must not be written to
-            epoch = max(options.leader_epoch, *(epoch for epoch, _ in log.epoch_entries), 0)
+            epoch = max(options.leader_epoch, *(epoch for epoch, _ in log.epochs.entries), 0)
             for path, extent in sources[tp]:
                 for batch in _batches(storage, path, extent):
                     # The tasks made these bytes, so only the checksum is checked again.

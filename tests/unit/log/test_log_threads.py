@@ -52,7 +52,7 @@ def test_a_reader_opens_nothing_of_a_log_that_was_closed(tmp_path: Path) -> None
     storage = _Opened()
     manager = LogManager([tmp_path], storage=storage)
     log = manager.get("orders", 0)
-    segment = log.active_segment
+    segment = log.segments[-1]
     manager.crash()
     opened = len(storage.files)
     with pytest.raises(OSError, match="closed"):

@@ -98,7 +98,7 @@ def test_an_epoch_without_a_record_is_no_difference() -> None:
     manager = start(machine)
     for tp in (T0, TopicPartition("empty", 0)):
         log = manager.get_or_create(*tp, topic_id=ID)
-        log.assign_epoch(8, log.log_end_offset)
+        log.epochs.assign(8, log.log_end_offset)
     manager.close(9, [], ())
     assert found(machine).unproven == frozenset()
 

@@ -354,7 +354,7 @@ class TestRepeatable:
             with machine.start() as manager:
                 log = manager.get_or_create("t", 0)
                 log.append_as_leader(batch(), 0)
-                drawn.append(log.active_segment.state.max_segment_ms)
+                drawn.append(log.segments[-1].state.max_segment_ms)
         assert drawn[0] == drawn[1] != drawn[2]
         assert all(1 <= ms <= 10_000 for ms in drawn)
 
@@ -376,7 +376,7 @@ class TestCheckpointOfCuts:
             log.append_as_leader(batch(count=4), 0)
             log.append_as_leader(batch(count=4), 0)
             log.flush()
-            log.update_high_watermark(8)
+            log.replica.update_high_watermark(8)
         manager.checkpoint_recovery_points()
         manager.checkpoint_high_watermarks()
         return manager, logs
@@ -496,7 +496,7 @@ class TestKept:
                 log.roll()
             first.delete_records(2)
             second.delete_records(4)
-            second.delete_old_segments()
+            second.maintenance.delete_old_segments()
             logs.checkpoint_log_start_offsets()
             assert machine.checkpoint("/logs", LOG_START) == {TopicPartition("t", 0): 2}
             logs.crash()

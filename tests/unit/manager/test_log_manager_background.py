@@ -147,10 +147,10 @@ class TestSchedule:
         assert schedule.run_due() == 50
         machine.clock.advance(395)
         assert schedule.run_due() == SHORTEST_WAIT_MS
-        assert slow.unflushed
+        assert slow.log_end_offset > slow.recovery_point
         machine.clock.advance(5)
         schedule.run_due()
-        assert not slow.unflushed
+        assert slow.log_end_offset == slow.recovery_point
         manager.close()
 
     def test_a_task_that_fails_does_not_end_the_others(

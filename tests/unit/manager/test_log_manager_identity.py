@@ -57,7 +57,7 @@ def with_entries(machine: Machine, count: int = 60) -> LogManager:
         log = manager.get(*tp)
         fill(log, count)
         log.flush()
-        log.update_high_watermark(50)
+        log.replica.update_high_watermark(50)
         log.delete_records(50)
     manager.checkpoint_recovery_points()
     manager.checkpoint_high_watermarks()
@@ -272,7 +272,7 @@ class TestBeginningAnew:
         manager = with_entries(machine)
         log = manager.get(*T0)
         if by == "truncate_fully":
-            log.truncate_fully_and_start_at(0)
+            log.maintenance.truncate_fully_and_start_at(0)
         else:
             log.truncate_to(50)
             assert log.log_end_offset == 50
@@ -315,7 +315,7 @@ class TestBeginningAnew:
             rename(source, target)
 
         machine.storage.rename = beside  # type: ignore[method-assign]
-        log.truncate_fully_and_start_at(0)
+        log.maintenance.truncate_fully_and_start_at(0)
         assert seen == before
         assert all(stored(machine, name).keys() == {T1} for name in NAMES)
         fill(log, 3)
@@ -343,7 +343,7 @@ class TestBeginningAnew:
         log = manager.get(*T0)
         machine.storage.fail("sync", f"/logs/{LOG_START}*")
         with pytest.raises(StorageFailedError):
-            log.truncate_fully_and_start_at(0)
+            log.maintenance.truncate_fully_and_start_at(0)
         assert list(manager.offline_directories) == ["/logs"]
         killed(machine, manager)
         manager = machine.start(replicated=True)
@@ -439,7 +439,7 @@ class TestOrderOfCheckpoints:
     def test_a_cut_lowers_the_high_watermark_on_the_disk(self) -> None:
         machine = Machine()
         manager = with_entries(machine)
-        manager.get(*T1).update_high_watermark(60)
+        manager.get(*T1).replica.update_high_watermark(60)
         manager.checkpoint_high_watermarks()
         manager.truncate_to({T1: 55})
         assert stored(machine, HIGH_WATERMARK)[T1] == 55

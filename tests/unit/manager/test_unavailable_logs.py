@@ -135,7 +135,7 @@ def test_mended_it_comes_back_whole(crash: bool, clean: bool) -> None:
         manager.checkpoint_recovery_points()
         manager.checkpoint_log_start_offsets()
         manager.checkpoint_high_watermarks()
-        manager.get(*U0).truncate_fully_and_start_at(0)
+        manager.get(*U0).maintenance.truncate_fully_and_start_at(0)
         manager.get(*U0).append_as_leader(batch(), 0)
         manager.get_or_create("new", 0)
         manager.delete("new", 0)

@@ -93,7 +93,7 @@ class TestFlippedEpoch:
         assert all(isinstance(request, FetchRequest) for request in asked)
         stage.settle()
         if (batch, bit) == (0, 0):
-            assert [e.epoch for e in stage.follower.log().epoch_entries] == [3, 4, 5]
+            assert [e.epoch for e in stage.follower.log().epochs.entries] == [3, 4, 5]
             assert stage.end == stage.leader.log().log_end_offset
         else:
             stage.assert_equal_logs()

@@ -188,12 +188,12 @@ class TestRepetition:
         host.lead()
         host.append()
         host.replicate(0)
-        known, epochs = host.partition().follower(2), host.partition().local_log().epoch_entries
+        known, epochs = host.partition().follower(2), host.partition().local_log().epochs.entries
         for partition_epoch in (0, 1):  # testDoNotResetReplicaStateIfLeaderEpochIsNotBumped
             order = host.change(partition_epoch=partition_epoch)
             assert codes(host.order(order)) == [ErrorCode.NONE]
             assert host.partition().follower(2) == known
-        assert host.partition().local_log().epoch_entries == epochs
+        assert host.partition().local_log().epochs.entries == epochs
         assert host.produce(acks=1).only.base_offset == 1
 
     def test_does_not_restart_a_fetcher(self) -> None:
@@ -521,12 +521,12 @@ class TestPeriodicWork:
         log = host.log_manager.get_or_create(*TP, config=compacted)
         for _ in range(4):
             log.append_as_leader(bytes(encode_batch([(b"k", b"v")], default_timestamp=1)), 0)
-        log.update_high_watermark(4)
+        log.replica.update_high_watermark(4)
         log.flush()
         host.runtime.advance(1000)
         assert log.size == 4 * 70
         host.order(host.change(config=compacted))
-        log.update_high_watermark(4)
+        log.replica.update_high_watermark(4)
         host.runtime.advance(1000)
         assert log.size == 2 * 70
         assert host.log_manager.cleaner.metrics.passes == 1

@@ -145,8 +145,8 @@ def test_after_truncation_and_retention(transactions: bool) -> None:
     log.truncate_to(bases[-1])
     fill(log, clock, 30, rng)
     assert log.delete_records(bases[2] + 1) == bases[2] + 1
-    log.delete_old_segments()
-    log.flush_epochs()
+    log.maintenance.delete_old_segments()
+    log.flusher.save_epochs()
     report = check(storage, PARTITION)
     assert short(report) == []
     log.close()
@@ -201,7 +201,7 @@ def test_a_cut_inside_a_batch(offset: int) -> None:
         log.append_as_leader(produced(1, sequence, 4), 0)
     manager.truncate_to({log.topic_partition: offset})
     assert short(check(storage)) == []
-    log.append_as_leader(produced(1, log.producers.producers[1].last_sequence + 1, 4), 0)
+    log.append_as_leader(produced(1, log.producers.known.producers[1].last_sequence + 1, 4), 0)
     manager.close()
     assert check(storage).findings == []
 

@@ -38,7 +38,7 @@ def every_file() -> MemoryStorage:
     fill(logs[0], clock, 45, random.Random(7), transactions=True)
     fill(logs[1], clock, 4, random.Random(8))
     logs[0].delete_records(logs[0].segments[1].base_offset + 1)
-    logs[0].delete_old_segments()
+    logs[0].maintenance.delete_old_segments()
     logs[0].cursor("billing").commit(logs[0].log_end_offset - 3)
     manager.checkpoint_recovery_points()
     manager.checkpoint_high_watermarks()

@@ -65,12 +65,12 @@ def fill(
     transactions: bool = False,
     codecs: tuple[str, ...] = ("none",),
 ) -> None:
-    epoch = max(log.latest_epoch, 3)
+    epoch = max(log.epochs.latest, 3)
     producers = Producers(log, clock)
     for number in range(batches):
         if number % 17 == 16:
             epoch += rng.choice((1, 2, 7))
-            log.assign_epoch(epoch)
+            log.epochs.assign(epoch)
         clock.advance(10)
         if transactions and rng.random() < 0.6:
             producers.step(rng, epoch)
@@ -87,7 +87,7 @@ class Producers:
 
     def __init__(self, log: ReplicaLog, clock: ManualClock) -> None:
         self.log, self.clock = log, clock
-        known = log.producers.producers
+        known = log.producers.known.producers
         self.sequences = {
             i: known[i].last_sequence + 1 if i in known else 0 for i in (4000, 4001, 4002)
         }
