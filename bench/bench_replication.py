@@ -390,13 +390,13 @@ def test_mass_truncation(benchmark: Any, claim: Any, disk: Path) -> None:
                 )
             log.flush()
             log.replica.update_high_watermark(log.log_end_offset)
-        manager.checkpoint_recovery_points()
-        manager.checkpoint_high_watermarks()
+        manager.housekeeper.checkpoint_recovery_points()
+        manager.housekeeper.checkpoint_high_watermarks()
 
     def cut() -> None:
         for log in logs:
             log.truncate_to(log.log_end_offset - 1)
-        manager.checkpoint_cuts([log.topic_partition for log in logs])
+        manager.housekeeper.checkpoint_cuts([log.topic_partition for log in logs])
 
     # The first round is not counted: its snapshots of producers are not like the others.
     times = in_turns(benchmark, cut, setup=grow)["ours"]

@@ -7,8 +7,8 @@ background, and ``duties`` says when it is done.
 
 from logstore.manager.compaction import DirectoryOutcome, PartitionOutcome, compact_directory
 from logstore.manager.loading import LastStop
+from logstore.manager.log_dir import DirectoryContent, peek
 from logstore.manager.manager import LoadProgress, LogManager
-from logstore.manager.peek import DirectoryContent, peek
 from logstore.manager.topics import WantedLog
 
 __all__ = [

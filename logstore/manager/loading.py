@@ -26,11 +26,9 @@ from logstore.common.errors import (
 from logstore.common.random_id import new_uuid
 from logstore.common.types import TopicPartition
 from logstore.log import ReplicaLog
-from logstore.manager.creations import Creation
-from logstore.manager.log_dir import FoundPartition, LogDir, closed_replica
+from logstore.manager.log_dir import Creation, FoundPartition, LogDir, closed_replica
 from logstore.manager.opener import LogOpener
 from logstore.manager.parallel import TaskOutcome
-from logstore.manager.pending import PendingDeletes
 from logstore.manager.topic_configs import TopicConfigs
 from logstore.recovery import RecoveryReport
 from logstore.recovery.set_aside import CUT_SUFFIX
@@ -88,13 +86,11 @@ class Loader:
         self,
         opener: LogOpener,
         configs: TopicConfigs,
-        pending: PendingDeletes,
         threads: int,
         progress: Progress | None,
     ) -> None:
         self._opener = opener
         self._configs = configs
-        self._pending = pending
         self._threads = threads
         self._progress = progress
         self._storage = opener.storage
@@ -206,7 +202,8 @@ class Loader:
             except StorageFailedError as error:
                 self._directories.fail(log_dir.path, error)
                 continue
-            self._pending.add((0, path) for path in found.deleted)
+            for path in found.deleted:
+                self._directories.remove_later(0, path)
             outcomes = log_dir.load(found.logs, self._loader_of(log_dir, found.logs), self._threads)
             unfinished.creations.extend((log_dir, creation) for creation in found.creations)
             self._collect(log_dir, found, outcomes, unfinished)

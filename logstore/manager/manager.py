@@ -38,7 +38,6 @@ from logstore.manager.housekeeping import Housekeeper
 from logstore.manager.loading import Loader, LoadProgress, Progress
 from logstore.manager.opener import LogOpener
 from logstore.manager.parallel import LaterThread, TaskOutcome, run_all
-from logstore.manager.pending import PendingDeletes
 from logstore.manager.topic_configs import TopicConfig, TopicConfigs
 from logstore.manager.topics import Topics, WantedLog
 from logstore.recovery import RecoveryOptions, RecoveryReport
@@ -58,6 +57,7 @@ class LogManager:
     Use it as a context manager, or call ``close``. Otherwise the next start has to recover.
 
     Attributes:
+        housekeeper: the periodic work, for who runs it by hand.
         cleaner: compacts the logs that have it in their ``cleanup.policy``; its threads run
             with the periodic work. Without threads, call ``clean_filthiest`` for one pass.
         last_stop: what the directories prove of the last stop of a broker.
@@ -122,8 +122,7 @@ class LogManager:
         self._threads = self.broker_config.num_recovery_threads_per_data_dir if threaded else 1
         later = self._flusher.submit if self._flusher is not None else run_later
         assert later is not None
-        self._directories = Directories(later, on_directory_failure, on_log_failure)
-        self._pending = PendingDeletes(self._storage)
+        self._directories = Directories(self._storage, later, on_directory_failure, on_log_failure)
         self._configs = TopicConfigs(self.config, topic_configs or {}, self._storage, replicated)
         self._opener = LogOpener(
             self._storage,
@@ -141,15 +140,14 @@ class LogManager:
             self._directories,
             self._opener,
             self._configs,
-            self._pending,
             SYNC_THREADS if threaded else 1,
             self._on_config,
         )
-        self._keeper = Housekeeper(self._directories, self._pending, self._clock)
+        self.housekeeper = Housekeeper(self._directories, self._clock)
         self.cleaner = LogCleaner(self._directories, self.broker_config, self._clock)
         self._closing = make_lock(Rank.CREATION)
         self._closed = False
-        loader = Loader(self._opener, self._configs, self._pending, self._threads, progress)
+        loader = Loader(self._opener, self._configs, self._threads, progress)
         paths = loader.distinct(each_path(directories))
         self._directories.ownership.name = ", ".join(paths)
         begin = partial(self._begin, loader, paths, cluster_id, node_id, threaded and background)
@@ -433,65 +431,12 @@ class LogManager:
         paths = {posixpath.dirname(log.directory) for log in logs}
         for log, offset in logs.items():
             log.truncate_to(offset)
-        self.checkpoint_recovery_points(paths)
+        self.housekeeper.checkpoint_recovery_points(paths)
         offline = self.offline_directories
         for path in sorted(paths & offline.keys()):
             raise offline[path]
 
     # -- periodic work -------------------------------------------------------------------------
-
-    def checkpoint_recovery_points(self, only: Collection[str] | None = None) -> None:
-        """Write recovery points (F-11, F-227); a directory that refuses them goes offline.
-
-        The log start offsets are written first. A recovery point that was raised to a log start
-        (F-222) would otherwise cover records that a crash brings back.
-
-        Args:
-            only: paths of the directories concerned; all of them by default.
-        Raises:
-            ResourceBusyError: descriptors or memory are short; the disk is well.
-        """
-        self._keeper.checkpoint_recovery_points(only)
-
-    def checkpoint_cuts(self, tps: Iterable[TopicPartition]) -> None:
-        """Lower the checkpoint entries of truncated logs to what is left of them.
-
-        One write of a file serves all logs. An entry that is not above its log is not written, so a
-        repeated call, such as after ``ResourceBusyError``, costs next to nothing. A directory whose
-        write fails goes offline.
-
-        Raises:
-            ResourceBusyError: descriptors or memory are short, and some entries are not lowered.
-        """
-        self._keeper.checkpoint_cuts(tps)
-
-    def checkpoint_log_start_offsets(self) -> None:
-        """Write the starts of logs that start inside their first segment (F-12)."""
-        self._keeper.checkpoint_log_start_offsets()
-
-    def checkpoint_high_watermarks(self) -> None:
-        """Write the high watermark of every log (F-13)."""
-        self._keeper.checkpoint_high_watermarks()
-
-    def flush_dirty_logs(self) -> int:
-        """Flush logs whose last flush is at least ``flush.ms`` ago (F-221); how many."""
-        return self._keeper.flush_dirty_logs()
-
-    def clean_up(self) -> int:
-        """Retention over all logs (F-225); the number of segments deleted."""
-        return self._keeper.clean_up()
-
-    def remove_expired_producers(self) -> int:
-        """Forget producers that were silent for too long. Returns their number."""
-        return self._keeper.remove_expired_producers()
-
-    def purge_deleted(self, *, at_once: bool = False) -> int:
-        """Remove ``-delete`` directories and ``.deleted`` files that are due (F-229).
-
-        Args:
-            at_once: also those that are not due yet.
-        """
-        return self._keeper.purge_deleted(at_once=at_once)
 
     @shielded
     def start(
@@ -511,7 +456,7 @@ class LogManager:
         self._directories.ownership.check()
         if self._duties is None and not self._closed:
             self._directories.list_configured = configured
-            duties = [*log_duties(self._keeper, self.cleaner, self.broker_config), *more]
+            duties = [*log_duties(self.housekeeper, self.cleaner, self.broker_config), *more]
             delay_ms = self.broker_config.log_initial_task_delay_ms
             self._duties = Duties(duties, self._clock, delay_ms, runner, self.cleaner.stop)
 

@@ -101,7 +101,10 @@ def test_examples_import_only_the_packages_of_the_api() -> None:
 
 
 def test_a_way_around_a_face_is_found() -> None:
-    known = {"logstore.log": {"PartitionLog", "reading"}, "logstore.log.reading": {"snapshot_reader"}}
+    known = {
+        "logstore.log": {"PartitionLog", "reading"},
+        "logstore.log.reading": {"snapshot_reader"},
+    }
     source = (
         "from logstore.log import PartitionLog\n"
         "from logstore.log.reading.snapshot_reader import LogReader\n"

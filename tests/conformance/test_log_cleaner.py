@@ -360,12 +360,12 @@ class TestLogCleaner:
             machine.put((f"{n}", "x"), roll=True)
         machine.put(("4", "x"))
         machine.log.flush()
-        machine.manager.checkpoint_recovery_points()
+        machine.manager.housekeeper.checkpoint_recovery_points()
         snapshots = [n for n in machine.names() if n.endswith(".snapshot")]
         assert snapshots == [f"{base:020}.snapshot" for base in (1, 2, 3, 4)]
         machine.clean()
         assert [segment.base_offset for segment in machine.log.segments] == [0, 4]
-        machine.manager.checkpoint_recovery_points()
+        machine.manager.housekeeper.checkpoint_recovery_points()
         snapshots = [n for n in machine.names() if n.endswith(".snapshot")]
         assert snapshots == [f"{4:020}.snapshot"]
         machine.restart()
@@ -392,7 +392,7 @@ class TestLogCleaner:
         assert [r.offset for r in machine.log.records()] == list(range(40, 60))
         assert [n for n in machine.names() if n.endswith(".deleted")]
         machine.clock.advance(60_000)
-        machine.manager.purge_deleted()
+        machine.manager.housekeeper.purge_deleted()
         assert not [n for n in machine.names() if n.endswith(".deleted")]
         assert machine.log.read(5).records()[0].offset == 40
 
@@ -539,7 +539,7 @@ class TestLogCleanerManager:
         machine.clean()
         machine.clock.advance(1001)
         machine.put(("b", "2"))
-        assert machine.manager.clean_up() == 1
+        assert machine.manager.housekeeper.clean_up() == 1
         assert pairs(machine.log) == [(2, "b", "2")]
         machine.log.roll()
         assert machine.clean().stats.end_offset == 3

@@ -120,8 +120,8 @@ class Topic(Work):
         return f"the reader commits {offset}"
 
     def checkpoint_all(self) -> str:
-        self.manager.checkpoint_recovery_points()
-        self.manager.checkpoint_high_watermarks()
+        self.manager.housekeeper.checkpoint_recovery_points()
+        self.manager.housekeeper.checkpoint_high_watermarks()
         inside = self.model.start > self.log.segments[0].base_offset
         self.model.durable_start = self.model.start if inside else 0
         return "all checkpoints"

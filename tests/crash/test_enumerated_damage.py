@@ -425,7 +425,7 @@ def test_s55_damaged_recovery_points(damage: str) -> None:
     assert log.recovery_point <= 120
     check_lookups(log, BATCHES, random.Random(1))
     log.flush()
-    manager.checkpoint_recovery_points()
+    manager.housekeeper.checkpoint_recovery_points()
     assert storage.read_file(path) == b"0\n1\nt 0 120\n"
 
 

@@ -99,13 +99,13 @@ def test_s42_a_failed_checkpoint_leaves_the_old_one() -> None:
         log = manager.get_or_create("t", 0)
         log.append([(b"k", b"v")])
         log.flush()
-        manager.checkpoint_recovery_points()
+        manager.housekeeper.checkpoint_recovery_points()
         path = "/d/recovery-point-offset-checkpoint"
         before = storage.read_file(path)
         log.append([(b"k", b"v")])
         log.flush()
         storage.fail("write", path + "*", error=errno.ENOSPC)
-        manager.checkpoint_recovery_points()
+        manager.housekeeper.checkpoint_recovery_points()
         assert storage.read_file(path) == before
         assert manager.offline_directories.keys() == {"/d"}
 
@@ -307,7 +307,7 @@ def test_s47_symbolic_links(tmp_path: Path) -> None:
         manager.get("u", 0).append([(b"k", b"v")])
         manager.delete("u", 0)
         manager._clock.advance(10**9)  # type: ignore[attr-defined]
-        manager.purge_deleted()
+        manager.housekeeper.purge_deleted()
     assert (tmp_path / "real" / "t-0").is_dir()
     assert not os.path.lexists(tmp_path / "real" / "u-0")
     assert (tmp_path / "other" / "sibling").read_bytes() == b"stays"
@@ -333,7 +333,7 @@ def test_s47_a_delete_directory_is_finished() -> None:
         manager.delete("t", 0)
     with manager_on(storage, "/d") as manager:
         assert not manager.logs
-        manager.purge_deleted()
+        manager.housekeeper.purge_deleted()
     assert [e.name for e in storage.scan_dir("/d") if e.is_dir] == []
 
 

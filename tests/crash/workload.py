@@ -234,8 +234,8 @@ class Work:
         self.pending, self.pending_start = [], offset
         self._forget(0)
         self.log.maintenance.truncate_fully_and_start_at(offset)
-        self.manager.checkpoint_recovery_points()
-        self.manager.checkpoint_log_start_offsets()
+        self.manager.housekeeper.checkpoint_recovery_points()
+        self.manager.housekeeper.checkpoint_log_start_offsets()
         model.begin_anew(offset)
         model.epoch += 1
         return f"truncate fully, start at {offset}"
@@ -266,11 +266,11 @@ class Work:
     def checkpoint(self) -> str:
         which = self._rng.randrange(3)
         if which == 0:
-            self.manager.checkpoint_recovery_points()
+            self.manager.housekeeper.checkpoint_recovery_points()
         elif which == 1:
-            self.manager.checkpoint_log_start_offsets()
+            self.manager.housekeeper.checkpoint_log_start_offsets()
         else:
-            self.manager.checkpoint_high_watermarks()
+            self.manager.housekeeper.checkpoint_high_watermarks()
             return "checkpoint of the high watermark"
         inside = self.model.start > self.log.segments[0].base_offset
         self.model.durable_start = self.model.start if inside and not self.log.failed else 0
@@ -288,8 +288,8 @@ class Work:
 
     def wait(self) -> str:
         self._clock.advance(self._rng.choice((1, 100, 5000)))
-        self.manager.flush_dirty_logs()
-        self.manager.purge_deleted()
+        self.manager.housekeeper.flush_dirty_logs()
+        self.manager.housekeeper.purge_deleted()
         return "time passes"
 
 

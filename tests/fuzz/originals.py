@@ -216,11 +216,11 @@ class _Writer:
         elif chosen < 0.9:
             log.flush()
         elif chosen < 0.94:
-            self.manager.checkpoint_recovery_points()
-            self.manager.checkpoint_high_watermarks()
+            self.manager.housekeeper.checkpoint_recovery_points()
+            self.manager.housekeeper.checkpoint_high_watermarks()
         elif chosen < 0.96 and log.log_end_offset > 10:
             log.delete_records(rng.randint(log.log_start_offset, log.log_end_offset // 2 + 1))
-            self.manager.checkpoint_log_start_offsets()
+            self.manager.housekeeper.checkpoint_log_start_offsets()
         elif self.rolled:
             self.rolled.pop(0)()
 

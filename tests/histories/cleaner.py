@@ -355,8 +355,8 @@ class Search:
 
     def purge(self) -> None:
         assert self.manager is not None
-        self.manager.purge_deleted()
-        self.manager.checkpoint_recovery_points()
+        self.manager.housekeeper.purge_deleted()
+        self.manager.housekeeper.checkpoint_recovery_points()
 
     def restart(self) -> None:
         assert self.manager is not None

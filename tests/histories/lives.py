@@ -303,8 +303,8 @@ class Search:
         """A crash inside a deletion; the name is used again before anything else happens."""
         assert self.manager is not None
         self.do(self.append, self.raise_high_watermark, self.delete_records, self.flush)
-        self.manager.checkpoint_recovery_points()
-        self.manager.checkpoint_high_watermarks()
+        self.manager.housekeeper.checkpoint_recovery_points()
+        self.manager.housekeeper.checkpoint_high_watermarks()
         self.storage.crash_after(self.rng.randint(2, 16))
         try:
             self.do(self.delete_topic)
@@ -319,8 +319,8 @@ class Search:
         """What is on the disk of a log before a cut fits the log again after it."""
         assert self.manager is not None
         self.do(self.append, self.raise_high_watermark, self.flush)
-        self.manager.checkpoint_recovery_points()
-        self.manager.checkpoint_high_watermarks()
+        self.manager.housekeeper.checkpoint_recovery_points()
+        self.manager.housekeeper.checkpoint_high_watermarks()
         if self.rng.random() < 0.3:
             self.storage.crash_after(self.rng.randint(1, 20))
         self.do(self.rng.choice((self.truncate, self.begin_anew)), self.append, self.append)
@@ -496,7 +496,7 @@ class Search:
     def wait(self) -> str:
         assert self.manager is not None
         self.clock.advance(self.rng.choice((1, 1000)))
-        self.manager.purge_deleted()
+        self.manager.housekeeper.purge_deleted()
         return "time passes"
 
     def restart(self) -> str:

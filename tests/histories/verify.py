@@ -349,7 +349,7 @@ class _Life:
             return "only a follower begins anew"
         offset = self.log.log_end_offset + self.rng.choice((0, 0, 5))
         self.log.maintenance.truncate_fully_and_start_at(offset)
-        self.manager.checkpoint_cuts([self.log.topic_partition])
+        self.manager.housekeeper.checkpoint_cuts([self.log.topic_partition])
         for client in self.clients:
             client.opened = False
         return f"begin anew at {offset}"
@@ -369,7 +369,7 @@ class _Life:
 
     def wait(self) -> str:
         self.clock.advance(self.rng.choice((1, 1000, 60_000)))
-        self.manager.purge_deleted()
+        self.manager.housekeeper.purge_deleted()
         return "time passes"
 
     def close(self) -> str:

@@ -62,7 +62,7 @@ def asks_on_without_settling(patch: MonkeyPatch) -> None:
     """A follower whose append could not be synced asks on behind it all the same."""
 
     def settle(self: ReplicaManager, tps: Any) -> None:
-        self.log_manager.checkpoint_cuts(tps)
+        self.log_manager.housekeeper.checkpoint_cuts(tps)
 
     patch.setattr(ReplicaManager, "_settle", settle)
 

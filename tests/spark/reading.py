@@ -147,6 +147,6 @@ class Broker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.manager.checkpoint_high_watermarks()
-        self.manager.checkpoint_log_start_offsets()
+        self.manager.housekeeper.checkpoint_high_watermarks()
+        self.manager.housekeeper.checkpoint_log_start_offsets()
         self.manager.close()

@@ -43,7 +43,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 if number % 10 == 9:
                     log.roll()
             log.replica.update_high_watermark(log.log_end_offset)
-        manager.checkpoint_high_watermarks()
+        manager.housekeeper.checkpoint_high_watermarks()
     for broker in BROKERS[1:]:
         shutil.copytree(root / "0", root / broker)
         meta = root / broker / "meta.properties"

@@ -548,41 +548,43 @@ MANAGER_CALLS = (
     ),
     _manager(
         "checkpoint_recovery_points",
-        lambda o: o.managed.checkpoint_recovery_points(),
+        lambda o: o.managed.housekeeper.checkpoint_recovery_points(),
         done=_has_file("recovery-point-offset-checkpoint"),
     ),
     _manager(
         "checkpoint_cuts",
-        lambda o: o.managed.checkpoint_cuts([o.log.topic_partition]),
+        lambda o: o.managed.housekeeper.checkpoint_cuts([o.log.topic_partition]),
         removes=range(6, 10),
         prepare=lambda o: o.log.truncate_to(6),
     ),
     _manager(
         "checkpoint_log_start_offsets",
-        lambda o: o.managed.checkpoint_log_start_offsets(),
+        lambda o: o.managed.housekeeper.checkpoint_log_start_offsets(),
         removes=range(3),
         prepare=lambda o: o.log.delete_records(3),
     ),
     _manager(
         "checkpoint_high_watermarks",
-        lambda o: o.managed.checkpoint_high_watermarks(),
+        lambda o: o.managed.housekeeper.checkpoint_high_watermarks(),
         done=_has_file("replication-offset-checkpoint"),
     ),
     _manager(
         "flush_dirty_logs",
-        lambda o: o.managed.flush_dirty_logs(),
+        lambda o: o.managed.housekeeper.flush_dirty_logs(),
         adds=(b"10",),
         prepare=lambda o: o.log.append([(b"k", b"10")]),
     ),
-    _manager("clean_up", lambda o: o.managed.clean_up(), prepare=_expire, removes=range(4)),
+    _manager(
+        "clean_up", lambda o: o.managed.housekeeper.clean_up(), prepare=_expire, removes=range(4)
+    ),
     _manager(
         "remove_expired_producers",
-        lambda o: o.managed.remove_expired_producers(),
+        lambda o: o.managed.housekeeper.remove_expired_producers(),
         effect=Effect.MEMORY,
     ),
     _manager(
         "purge_deleted",
-        lambda o: o.managed.purge_deleted(at_once=True),
+        lambda o: o.managed.housekeeper.purge_deleted(at_once=True),
         prepare=lambda o: (_other_topic(o), o.managed.delete_topic("others")),
     ),
     _manager("start", lambda o: o.managed.start(), effect=Effect.MEMORY),

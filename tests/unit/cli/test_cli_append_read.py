@@ -544,7 +544,7 @@ def test_what_others_keep_in_the_directory_is_left_as_it_is(
     close = LogManager.close
 
     def close_late(manager: LogManager) -> None:
-        manager.clean_up()
+        manager.housekeeper.clean_up()
         close(manager)
 
     monkeypatch.setattr(LogManager, "close", close_late)

@@ -154,7 +154,7 @@ def test_an_append_behind_a_cut_waits_for_descriptors() -> None:
     for _ in range(3):
         log.append(RECORD)
     log.flush()
-    manager.checkpoint_recovery_points()
+    manager.housekeeper.checkpoint_recovery_points()
     log.truncate_to(1)
     storage.fail("open", "*recovery-point*", error=errno.EMFILE)
 

@@ -250,7 +250,7 @@ def test_a_managers_locks_are_free(tmp_path: Path) -> None:
     def work() -> None:
         refused(lambda: manager.create_topic("fresh", 1))
         refused(lambda: manager.delete_topic("orders"))
-        refused(lambda: manager.checkpoint_recovery_points())
+        refused(lambda: manager.housekeeper.checkpoint_recovery_points())
         assert manager.topics() == {"orders": [0]}
         manager.close()
 

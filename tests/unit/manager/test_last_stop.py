@@ -164,7 +164,7 @@ def test_without_the_file_what_is_there_counts_as_before(damage: str) -> None:
 def test_after_a_crash_a_checkpoint_may_still_name_a_log() -> None:
     machine = closed()
     manager = start(machine)
-    manager.checkpoint_recovery_points()
+    manager.housekeeper.checkpoint_recovery_points()
     manager.crash()
     machine.storage.rename("/logs/t-0", "/other")
     stop = found(machine)

@@ -225,7 +225,7 @@ class TestDirectoryFailure:
         log.append_as_leader(batch(count=4), 0)
         log.append_as_leader(batch(count=4), 0)
         log.delete_records(6)
-        manager.checkpoint_recovery_points()
+        manager.housekeeper.checkpoint_recovery_points()
         machine.storage.fail("sync", "/logs/*checkpoint*")
         with pytest.raises(StorageFailedError):
             manager.truncate_to({log.topic_partition: 4})
@@ -377,8 +377,8 @@ class TestCheckpointOfCuts:
             log.append_as_leader(batch(count=4), 0)
             log.flush()
             log.replica.update_high_watermark(8)
-        manager.checkpoint_recovery_points()
-        manager.checkpoint_high_watermarks()
+        manager.housekeeper.checkpoint_recovery_points()
+        manager.housekeeper.checkpoint_high_watermarks()
         return manager, logs
 
     @staticmethod
@@ -392,7 +392,7 @@ class TestCheckpointOfCuts:
 
         machine.storage.rename = rename  # type: ignore[method-assign]
         try:
-            manager.checkpoint_cuts([log.topic_partition for log in logs])
+            manager.housekeeper.checkpoint_cuts([log.topic_partition for log in logs])
         finally:
             del machine.storage.rename
         return written
@@ -426,9 +426,9 @@ class TestCheckpointOfCuts:
             log.truncate_to(4)
             machine.storage.fail("open", f"*{name}*", error=errno.EMFILE)
             with pytest.raises(ResourceBusyError):
-                manager.checkpoint_cuts([log.topic_partition])
+                manager.housekeeper.checkpoint_cuts([log.topic_partition])
             if asks_again:
-                manager.checkpoint_cuts([log.topic_partition])
+                manager.housekeeper.checkpoint_cuts([log.topic_partition])
             else:
                 log.append_as_leader(batch(), 0)
             assert machine.checkpoint("/logs", name) == {log.topic_partition: 4}
@@ -450,7 +450,7 @@ class TestKept:
             first.flush()
             second.flush(3)  # the sync covers what is there; Kafka counts up to 3
             expected = {TopicPartition("t", 0): 5, TopicPartition("t", 1): 5}
-            logs.checkpoint_recovery_points()
+            logs.housekeeper.checkpoint_recovery_points()
             assert machine.checkpoint("/logs", RECOVERY_POINT) == expected
             first.append_as_leader(batch(), 0)
             logs.crash()
@@ -497,7 +497,7 @@ class TestKept:
             first.delete_records(2)
             second.delete_records(4)
             second.maintenance.delete_old_segments()
-            logs.checkpoint_log_start_offsets()
+            logs.housekeeper.checkpoint_log_start_offsets()
             assert machine.checkpoint("/logs", LOG_START) == {TopicPartition("t", 0): 2}
             logs.crash()
         with machine.start() as logs:
@@ -511,7 +511,7 @@ class TestKept:
         with machine.start() as logs:
             log = logs.create_topic("t", 1)[0]
             log.append_as_leader(batch(), 0)
-            logs.checkpoint_recovery_points()
+            logs.housekeeper.checkpoint_recovery_points()
             logs.delete("t", 0)
             (left,) = [e.name for e in machine.storage.scan_dir("/logs") if e.is_dir]
             assert left.startswith("t-0.")
@@ -519,15 +519,15 @@ class TestKept:
             again = logs.get_or_create("t", 0)
             assert again.log_end_offset == 0
             machine.clock.advance(1000)
-            assert logs.purge_deleted() == 1
+            assert logs.housekeeper.purge_deleted() == 1
             assert machine.storage.info(f"/logs/{left}") is None
             logs.delete("t", 0)
-            logs.checkpoint_recovery_points()
+            logs.housekeeper.checkpoint_recovery_points()
             assert machine.checkpoint("/logs", RECOVERY_POINT) == {}
             logs.crash()
         with machine.start() as logs:
             assert not logs.logs
-            logs.purge_deleted()
+            logs.housekeeper.purge_deleted()
             assert not [e for e in machine.storage.scan_dir("/logs") if e.is_dir]
 
     def test_time_based_flush(self) -> None:
@@ -538,9 +538,9 @@ class TestKept:
             log = logs.create_topic("t", 1)[0]
             log.append_as_leader(batch(), 0)
             machine.clock.advance(999)
-            assert logs.flush_dirty_logs() == 0
+            assert logs.housekeeper.flush_dirty_logs() == 0
             machine.clock.advance(1)
-            assert logs.flush_dirty_logs() == 1
+            assert logs.housekeeper.flush_dirty_logs() == 1
             assert log.recovery_point == 1
 
     def test_flush_after_so_many_messages(self) -> None:

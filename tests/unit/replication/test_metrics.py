@@ -154,7 +154,7 @@ def test_log_directories() -> None:
     scrape = Scrape(broker_of(host))
     assert scrape("kafka_log_logmanager_offlinelogdirectorycount") == 0
     host.storage.fail("write", "/a/*")
-    host.log_manager.checkpoint_high_watermarks()
+    host.log_manager.housekeeper.checkpoint_high_watermarks()
     host.report_failures()
     assert scrape("kafka_log_logmanager_offlinelogdirectorycount") == 1
     assert scrape("kafka_log_logmanager_logdirectoryoffline", logDirectory="/a") == 1

@@ -350,7 +350,7 @@ class TestDirectoryFailure:
     @staticmethod
     def lose(host: Host, directory: str) -> None:
         host.storage.fail("write", f"{directory}/*")
-        host.log_manager.checkpoint_high_watermarks()
+        host.log_manager.housekeeper.checkpoint_high_watermarks()
         assert [path for path, _ in host.failed_directories] == [directory]
         host.report_failures()
 
@@ -381,7 +381,7 @@ class TestDirectoryFailure:
         other directory would stand for the lost one."""
         host.append(3)
         host.storage.fail("write", "/a/*")
-        host.log_manager.checkpoint_high_watermarks()
+        host.log_manager.housekeeper.checkpoint_high_watermarks()
         assert codes(host.order(host.change(epoch=1))) == [ErrorCode.KAFKA_STORAGE_ERROR]
         assert TP not in host.log_manager.logs
         host.report_failures()
@@ -399,7 +399,7 @@ class TestDirectoryFailure:
         """Kafka's ``isNew``: a replica that others count on is not begun anew."""
         host = Host(directories=("/a", "/b"))
         host.storage.fail("write", "/a/*")
-        host.log_manager.checkpoint_high_watermarks()
+        host.log_manager.housekeeper.checkpoint_high_watermarks()
         assert codes(host.order(host.change(**change))) == [code]  # type: ignore[arg-type]
 
     def test_a_full_disk_takes_a_follower_offline_and_nothing_else(self, host: Host) -> None:

@@ -247,15 +247,15 @@ class TestForgetting:
         host.send(epoch=3)
         host.confirm(ErrorCode.PRODUCER_FENCED)
         host.runtime.clock.advance(EXPIRATION_MS - 1)
-        host.log_manager.remove_expired_producers()
+        host.log_manager.housekeeper.remove_expired_producers()
         assert self.count(host) == 101
         host.send()
         host.confirm(ErrorCode.NOT_COORDINATOR)
         host.runtime.clock.advance(1)
-        host.log_manager.remove_expired_producers()
+        host.log_manager.housekeeper.remove_expired_producers()
         assert self.count(host) == 1  # of the last one
         host.runtime.clock.advance(EXPIRATION_MS)
-        host.log_manager.remove_expired_producers()
+        host.log_manager.housekeeper.remove_expired_producers()
         assert self.count(host) == 0
 
     def test_one_that_is_asked_for_again_stays(self) -> None:
@@ -268,7 +268,7 @@ class TestForgetting:
         host.confirm(ErrorCode.NOT_COORDINATOR)
         host.runtime.clock.advance(EXPIRATION_MS)
         answers = host.send(1)
-        host.log_manager.remove_expired_producers()
+        host.log_manager.housekeeper.remove_expired_producers()
         assert host.partition().local_log().producers.entries() == []
         host.confirm()
         assert answers.only.error_code is NONE

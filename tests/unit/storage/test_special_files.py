@@ -235,9 +235,9 @@ def test_in_a_log_directory(template: Path, tmp_path: Path, name: str, kind: str
                 log.append([(b"key", b"more")])
                 log.delete_records(log.log_end_offset - 1)
                 log.flush()
-                manager.checkpoint_recovery_points()
-                manager.checkpoint_log_start_offsets()
-                manager.checkpoint_high_watermarks()
+                manager.housekeeper.checkpoint_recovery_points()
+                manager.housekeeper.checkpoint_log_start_offsets()
+                manager.housekeeper.checkpoint_high_watermarks()
                 assert str(logs) in manager.live_directories
         if expected == OFFLINE:
             assert os.path.lexists(logs / name)

@@ -12,7 +12,7 @@ from checkpoints.offset_checkpoint import CLEANER, OffsetCheckpoint
 from logstore.common.types import TopicPartition
 from logstore.log import PartitionLog, run_inline
 from logstore.manager import LogManager
-from logstore.manager.creations import Creation, CreationFiles
+from logstore.manager.log_dir import Creation, CreationFiles
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import ManualClock
 from logstore.verify import VerifyOptions, VerifyReport, verify
@@ -40,8 +40,8 @@ def every_file() -> MemoryStorage:
     logs[0].delete_records(logs[0].segments[1].base_offset + 1)
     logs[0].maintenance.delete_old_segments()
     logs[0].cursor("billing").commit(logs[0].log_end_offset - 3)
-    manager.checkpoint_recovery_points()
-    manager.checkpoint_high_watermarks()
+    manager.housekeeper.checkpoint_recovery_points()
+    manager.housekeeper.checkpoint_high_watermarks()
     manager.close(broker_epoch=25)
     OffsetCheckpoint(f"{LOG_DIR}/{CLEANER}", storage).write({TopicPartition("orders", 1): 3})
     _alone(storage, clock)

@@ -39,8 +39,8 @@ def log_dir(
     manager = LogManager([LOG_DIR], config, storage=storage, clock=clock, run_later=run_inline)
     log = manager.create_topic("orders", 1)[0]
     fill(log, clock, batches, random.Random(seed), transactions, tuple(codecs))
-    manager.checkpoint_recovery_points()
-    manager.checkpoint_high_watermarks()
+    manager.housekeeper.checkpoint_recovery_points()
+    manager.housekeeper.checkpoint_high_watermarks()
     if clean:
         manager.close()
     else:
