@@ -19,7 +19,7 @@ from workloads import CONFIG, in_turns, rates, scaled, seconds, timed
 from checkpoints.types import TopicPartition
 from logstore.format.batch import encode_batch
 from logstore.log import PartitionLog
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import (
@@ -376,7 +376,9 @@ def test_mass_truncation(benchmark: Any, claim: Any, disk: Path) -> None:
     """What a fail-over makes a follower do: a tail to cut from each log, and checkpoints that say
     no more than is left, durable. The peer is one cut with its own checkpoint, ten times: one for
     each 100."""
-    manager = LogManager([disk / "cuts"], CONFIG, replicated=True, background=False)
+    manager = LogManager(
+        [disk / "cuts"], CONFIG, background=False, owner=ManagerOwner(replicated=True)
+    )
     logs = [manager.get_or_create("t", number) for number in range(CUTS)]
 
     def grow() -> None:

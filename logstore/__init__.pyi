@@ -33,6 +33,7 @@ from logstore.log.writing.extending import ExtendInfo as ExtendInfo
 from logstore.log.writing.producing import LogProducer as LogProducer
 from logstore.manager import LoadProgress as LoadProgress
 from logstore.manager import LogManager as LogManager
+from logstore.manager import ManagerOwner as ManagerOwner
 from logstore.manager import compact_directory as compact_directory
 from logstore.recovery import RecoveryOptions as RecoveryOptions
 from logstore.recovery import RecoveryReport as RecoveryReport

@@ -129,7 +129,7 @@ def _check_partitions(path: str) -> None:
 def _recover_all(path: str, options: Any, dry_run: bool, unavailable: dict[str, str]) -> list[Any]:
     """Recover with the log manager, as a broker starts and stops. A dry run uses an overlay."""
     from checkpoints import CLEAN_SHUTDOWN, clean_shutdown
-    from logstore.manager import LoadProgress, LogManager
+    from logstore.manager import LoadProgress, LogManager, ManagerOwner
     from logstore.storage.local import LocalStorage
     from logstore.storage.overlay import OverlayStorage
 
@@ -143,9 +143,8 @@ def _recover_all(path: str, options: Any, dry_run: bool, unavailable: dict[str, 
         [path],
         storage=storage,
         options=options,
-        keep_high_watermarks=True,
         background=False,
-        progress=forget if dry_run else None,
+        owner=ManagerOwner(keep_high_watermarks=True, progress=forget if dry_run else None),
     ) as manager:
         for tp, error in sorted(manager.unavailable_logs.items()):
             unavailable[str(tp)] = error.reason

@@ -19,10 +19,9 @@ from logstore.common.clock import Clock, SystemClock
 from logstore.common.config import MAX_LONG, BrokerConfig, LogConfig
 from logstore.common.errors import LogstoreError, LogUnavailableError, UnknownTopicOrPartitionError
 from logstore.common.locks import Rank, make_lock
-from logstore.common.random_id import RandomId, random_id
 from logstore.common.shield import run_shielded, shielded
 from logstore.common.types import TopicPartition
-from logstore.log import Background, ReplicaLog
+from logstore.log import ReplicaLog
 from logstore.manager.directories import Directories
 from logstore.manager.duties import (
     CHECKPOINT_PAUSE_MS,
@@ -35,8 +34,8 @@ from logstore.manager.duties import (
     log_duties,
 )
 from logstore.manager.housekeeping import Housekeeper
-from logstore.manager.loading import Loader, LoadProgress, Progress
-from logstore.manager.opener import LogOpener
+from logstore.manager.loading import Loader
+from logstore.manager.opener import SERVICE, LogOpener, ManagerOwner
 from logstore.manager.parallel import LaterThread, TaskOutcome, run_all
 from logstore.manager.topic_configs import TopicConfig, TopicConfigs
 from logstore.manager.topics import Topics, WantedLog
@@ -72,40 +71,17 @@ class LogManager:
         topic_configs: Mapping[str, LogConfig] | None = None,
         storage: Storage | None = None,
         clock: Clock | None = None,
-        cluster_id: str | None = None,
-        node_id: int | None = None,
         options: RecoveryOptions | None = None,
-        replicated: bool = False,
-        keep_high_watermarks: bool = False,
-        progress: Progress | None = None,
         background: bool = True,
-        run_later: Background | None = None,
-        on_directory_failure: Callable[[str, LogstoreError], None] | None = None,
-        on_log_failure: Callable[[str, LogstoreError], None] | None = None,
-        random_id: RandomId = random_id,
+        owner: ManagerOwner = SERVICE,
     ) -> None:
         """Lock and load the directories, which are created when missing.
 
         Args:
             topic_configs: by topic, instead of the stored configuration.
-            cluster_id, node_id: checked against ``meta.properties``, or written there on the first
-                start.
-            replicated: the caller manages high watermarks and the configurations of topics.
-            keep_high_watermarks: what lies above those on file is not taken for committed: the
-                directory may be one of a broker that is away. Without such a file all is.
-            progress: called after each partition is loaded, from any thread.
             background: do the periodic work on a thread: flushes after ``flush.ms``, checkpoints,
                 retention. Without it the caller runs it, or calls ``start``.
-            run_later: takes the flush of each rolled segment, and may run it at any time or never.
-                With it no thread is started. Without it there are a flusher thread, and a pool for
-                recovery and for closing.
-            on_directory_failure: called once for each directory that goes offline, with its path
-                and the reason, after its logs refuse work; at the start too, before this returns.
-                It runs on the thread that met the failure, which may hold the lock of a log, so it
-                must return at once.
-            on_log_failure: the same for each log that goes offline alone, because its own files
-                refuse; with the path of its directory.
-            random_id: returns 32 new hex digits, for ids, names of deleted logs and jitter.
+            owner: what a broker or a tool decides for its manager.
         Raises:
             LogDirLockedError: a directory is open elsewhere.
             StorageFailedError: every directory failed.
@@ -114,59 +90,46 @@ class LogManager:
         raise_limit()
         self.config = config or LogConfig()
         self.broker_config = broker_config or BrokerConfig()
-        self._storage = storage or LocalStorage()
         self._clock = clock or SystemClock()
         self._duties: Duties | None = None
-        self._flusher = LaterThread("logstore-flusher") if run_later is None else None
+        self._flusher = LaterThread("logstore-flusher") if owner.run_later is None else None
         threaded = self._flusher is not None
         self._threads = self.broker_config.num_recovery_threads_per_data_dir if threaded else 1
-        later = self._flusher.submit if self._flusher is not None else run_later
-        assert later is not None
-        self._directories = Directories(self._storage, later, on_directory_failure, on_log_failure)
-        self._configs = TopicConfigs(self.config, topic_configs or {}, self._storage, replicated)
-        self._opener = LogOpener(
-            self._storage,
+        later = owner.run_later or self._flusher.submit  # type: ignore[union-attr]
+        storage = storage or LocalStorage()
+        self._directories = Directories(
+            storage, later, owner.on_directory_failure, owner.on_log_failure
+        )
+        self._configs = TopicConfigs(self.config, topic_configs or {}, storage, owner.replicated)
+        opener = LogOpener(
+            storage,
             self._clock,
             options or RecoveryOptions(),
             self.broker_config.producer_id_expiration_ms,
-            replicated,
-            keep_high_watermarks,
-            random_id,
+            owner,
             later,
             self._directories,
             self._checkpoint_soon,
         )
-        self._topics = Topics(
-            self._directories,
-            self._opener,
-            self._configs,
-            SYNC_THREADS if threaded else 1,
-            self._on_config,
-        )
+        syncs = SYNC_THREADS if threaded else 1
+        self._topics = Topics(self._directories, opener, self._configs, syncs, self._on_config)
         self.housekeeper = Housekeeper(self._directories, self._clock)
         self.cleaner = LogCleaner(self._directories, self.broker_config, self._clock)
         self._closing = make_lock(Rank.CREATION)
         self._closed = False
-        loader = Loader(self._opener, self._configs, self._threads, progress)
+        loader = Loader(opener, self._configs, self._threads)
         paths = loader.distinct(each_path(directories))
         self._directories.ownership.name = ", ".join(paths)
-        begin = partial(self._begin, loader, paths, cluster_id, node_id, threaded and background)
         try:
+            begin = partial(self._begin, loader, paths, threaded and background)
             run_shielded(begin, loader.stop)
         except BaseException:
             self._release()
             raise
 
-    def _begin(
-        self,
-        loader: Loader,
-        paths: list[str],
-        cluster_id: str | None,
-        node_id: int | None,
-        background: bool,
-    ) -> None:
+    def _begin(self, loader: Loader, paths: list[str], background: bool) -> None:
         loader.open_all(paths)
-        self.cluster_id, self.node_id = loader.check_meta(cluster_id, node_id)
+        self.cluster_id, self.node_id = loader.check_meta()
         unfinished = loader.load_all()
         self.last_stop = loader.last_stop()
         # First, because an interrupted creation may have left files under any name.
@@ -535,4 +498,4 @@ class LogManager:
         self._directories.release()
 
 
-__all__ = ["LoadProgress", "LogManager", "TopicConfig"]
+__all__ = ["LogManager", "TopicConfig"]

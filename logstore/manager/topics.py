@@ -123,7 +123,7 @@ class Topics:
             if error is not None:
                 raise error
             assert log is not None
-        if wanted.config is not None and not self._opener.replicated:
+        if wanted.config is not None and not self._opener.owner.replicated:
             self.alter(wanted.tp.topic, wanted.config)
         return log
 
@@ -192,12 +192,12 @@ class Topics:
             LogUnavailableError: the topic has logs, and none of them could be opened.
         """
         topic, topic_id, config = wanted.tp.topic, wanted.topic_id, wanted.config
-        others = None if self._opener.replicated else self.partitions(topic)
+        others = None if self._opener.owner.replicated else self.partitions(topic)
         if others is not None and not others:
             self._refuse_unavailable(topic)  # only these have the topic's id and configuration
         if config is not None and not others:  # otherwise it changes the whole topic's, later
             resolved = self._configs.resolve(config)
-            if self._opener.replicated or resolved != self._configs.of(topic):
+            if self._opener.owner.replicated or resolved != self._configs.of(topic):
                 self._configs.set(topic, resolved, self._configs.next(topic, config))
         return self._topic_id(topic) if others and topic_id is None else topic_id
 
@@ -279,7 +279,7 @@ class Topics:
             file = self._storage.open(posixpath.join(birth.unborn, name), create=True)
             birth.files.append(file)
             file.write_at(0, data)
-        if stored is not None and self._opener.replicated:
+        if stored is not None and self._opener.owner.replicated:
             birth.files.pop().close()  # a copy: the next role mends what a power cut left of it
 
     def _sync(self, birth: _Birth) -> None:
@@ -317,7 +317,7 @@ class Topics:
 
         It is scanned as after a crash. None if there is none, or the caller owns the topics.
         """
-        for log_dir in self._directories.live() if self._opener.replicated else ():
+        for log_dir in self._directories.live() if self._opener.owner.replicated else ():
             name = self._guarded(log_dir, log_dir.stray_of, tp, topic_id)
             if name is None:
                 continue
@@ -349,7 +349,7 @@ class Topics:
             path = posixpath.join(log_dir.path, name)
             if self._storage.info(path) is None:
                 return path
-        name = filenames.delete_dir_name(tp, self._opener.random_id())
+        name = filenames.delete_dir_name(tp, self._opener.owner.random_id())
         return posixpath.join(log_dir.path, name)
 
     def _leave_nothing(self, log_dir: LogDir, tp: TopicPartition) -> None:
@@ -396,7 +396,7 @@ class Topics:
             if config is not None and wanted is not None:
                 self._configs.set(topic, wanted, self._configs.next(topic, config))
             try:
-                topic_id = new_uuid(self._opener.random_id)
+                topic_id = new_uuid(self._opener.owner.random_id)
                 return self._create_all(topic, range(partitions), topic_id, fill)
             except BaseException:
                 if not self.partitions(topic):  # else an interrupt came after the creation
@@ -413,7 +413,7 @@ class Topics:
                     f"topic {topic!r} has {max(numbers) + 1} partitions already"
                 )
             missing = [p for p in range(total) if p not in numbers]
-            topic_id = self._topic_id(topic) or new_uuid(self._opener.random_id)
+            topic_id = self._topic_id(topic) or new_uuid(self._opener.owner.random_id)
             for log in known.values():
                 log.assign_topic_id(topic_id)
             return self._create_all(topic, missing, topic_id)
@@ -588,7 +588,7 @@ class Topics:
         """Returns the new name. The caller makes it durable."""
         directory, name = (
             log_dir.directory_of(tp),
-            filenames.stray_dir_name(tp, self._opener.random_id()),
+            filenames.stray_dir_name(tp, self._opener.owner.random_id()),
         )
         logger.warning("%s %s and becomes %s", directory, why, name)
         self._storage.rename(directory, posixpath.join(log_dir.path, name))
@@ -596,7 +596,7 @@ class Topics:
 
     def _rename_deleted(self, log_dir: LogDir, tp: TopicPartition, due_ms: int) -> None:
         """The files are removed when they are due. The caller makes the name durable."""
-        name = filenames.delete_dir_name(tp, self._opener.random_id())
+        name = filenames.delete_dir_name(tp, self._opener.owner.random_id())
         target = posixpath.join(log_dir.path, name)
         self._storage.rename(log_dir.directory_of(tp), target)
         self._directories.remove_later(due_ms, target)

@@ -20,7 +20,7 @@ from logstore.common.config import MAX_LONG, BrokerConfig
 from logstore.common.errors import ConfigError, LogstoreError
 from logstore.format import filenames
 from logstore.log import ReplicaLog
-from logstore.manager import LogManager, peek
+from logstore.manager import LogManager, ManagerOwner, peek
 from logstore.storage.base import Storage
 from logstore.storage.broker_directories import broker_directories
 from replication.common.internal_topics import GROUP_METADATA, INTERNAL_TOPICS
@@ -254,10 +254,8 @@ def find_broker(
         directories,
         broker_config=keeps_all,
         storage=overlay,
-        cluster_id=cluster_id,
-        node_id=broker_id,
-        replicated=True,
         background=False,
+        owner=ManagerOwner(cluster_id=cluster_id, node_id=broker_id, replicated=True),
     )
     try:
         for error in manager.offline_directories.values():

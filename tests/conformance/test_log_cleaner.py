@@ -23,7 +23,7 @@ from logstore.format.filenames import LOG_SUFFIX
 from logstore.format.reader import iter_batches
 from logstore.log import ReplicaLog
 from logstore.log.snapshot import LogView
-from logstore.manager import LogManager, compact_directory
+from logstore.manager import LogManager, ManagerOwner, compact_directory
 from logstore.segments.producer_state import AppendOrigin
 from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
 from tests.support.builders import all_offsets, batch, marker
@@ -62,7 +62,7 @@ class Machine:
             storage=self.storage,
             clock=self.clock,
             background=False,
-            run_later=lambda task: task(),
+            owner=ManagerOwner(run_later=lambda task: task()),
         )
 
     def restart(self) -> None:
@@ -554,8 +554,7 @@ class TestLogCleanerManager:
             storage=machine.storage,
             clock=machine.clock,
             background=False,
-            run_later=lambda task: task(),
-            replicated=True,
+            owner=ManagerOwner(run_later=lambda task: task(), replicated=True),
         )
         log = manager.get_or_create(*T0, config=machine.config)
         for n in range(4):

@@ -20,7 +20,7 @@ from checkpoints.offset_checkpoint import RECOVERY_POINT, OffsetCheckpoint
 from logstore.common.config import BrokerConfig, LogConfig
 from logstore.common.types import TopicPartition
 from logstore.log import ReplicaLog
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.manager.offsets import CHECKPOINTS
 from logstore.testing import ManualClock
 from logstore.testing.faulty import CrashMode
@@ -214,9 +214,7 @@ class Cuts:
             broker_config=BROKER,
             storage=disk,
             clock=self.clock,
-            cluster_id="c",
-            run_later=later,
-            random_id=self.new_id,
+            owner=ManagerOwner(cluster_id="c", run_later=later, random_id=self.new_id),
         )
 
     def new_id(self) -> str:

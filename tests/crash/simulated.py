@@ -16,7 +16,7 @@ from logstore.common.config import LogConfig
 from logstore.common.errors import LogstoreError
 from logstore.common.types import TopicPartition
 from logstore.log import Background, ReplicaLog, run_inline
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.storage.base import Storage
 from logstore.testing import Fault, FaultyStorage, ManualClock, SimulatedCrash
 from logstore.testing.faulty import CrashMode
@@ -48,7 +48,11 @@ def open_manager(
 ) -> LogManager:
     """One thread; ``run_later`` decides when a rolled segment is flushed."""
     return LogManager(
-        [DIRECTORY], config, storage=storage, clock=clock, cluster_id="c", run_later=run_later
+        [DIRECTORY],
+        config,
+        storage=storage,
+        clock=clock,
+        owner=ManagerOwner(cluster_id="c", run_later=run_later),
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from logstore.common.config import BrokerConfig, LogConfig
 from logstore.common.errors import StorageFailedError
 from logstore.log import ReplicaLog
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.storage.base import Storage
 from logstore.testing import FaultyStorage, ManualClock
 from tests.crash.checks import check_lookups, check_state
@@ -234,8 +234,8 @@ def manager_on(storage: Storage, *directories: str) -> LogManager:
         MANAGED,
         storage=storage,
         clock=ManualClock(T0),
-        cluster_id="c",
         broker_config=BrokerConfig(num_recovery_threads_per_data_dir=1),
+        owner=ManagerOwner(cluster_id="c"),
     )
 
 

@@ -17,7 +17,7 @@ from logstore.common.errors import (
     OutOfOrderSequenceError,
 )
 from logstore.log import ReplicaLog
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.recovery.recovery import RecoveryOptions
 from logstore.storage.base import Storage
 from logstore.testing import FaultyStorage, ManualClock
@@ -393,8 +393,8 @@ def manager_on(storage: Storage) -> LogManager:
         CONFIG,
         storage=storage,
         clock=ManualClock(T0 + 100_000),
-        cluster_id="c",
         broker_config=BrokerConfig(num_recovery_threads_per_data_dir=1),
+        owner=ManagerOwner(cluster_id="c"),
     )
 
 

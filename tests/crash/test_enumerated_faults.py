@@ -14,7 +14,7 @@ import pytest
 from logstore.common.config import BrokerConfig, LogConfig
 from logstore.common.errors import LogstoreError, StorageFailedError
 from logstore.log import ReplicaLog
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.storage.base import Storage
 from logstore.testing import FaultyStorage, ManualClock
 from logstore.testing.faulty import FOREVER
@@ -192,8 +192,8 @@ def manager_on(storage: Storage | None, *directories: str) -> LogManager:
         LogConfig(segment_index_bytes=1200),
         storage=storage,
         clock=ManualClock(T0),
-        cluster_id="c",
         broker_config=BrokerConfig(num_recovery_threads_per_data_dir=1),
+        owner=ManagerOwner(cluster_id="c"),
     )
 
 

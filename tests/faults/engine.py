@@ -14,7 +14,7 @@ from pathlib import Path
 
 from logstore.common.config import LogConfig
 from logstore.log import ReplicaLog, run_inline
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.testing import ManualClock
 from tests.unit.verify.verify_logs import CODECS, fill
 
@@ -34,11 +34,13 @@ def build(directory: Path, *, batches: int = 50, seed: int = 1) -> list[str]:
             [path],
             _config(size),
             clock=clock,
-            run_later=run_inline,
-            cluster_id=CLUSTER_ID,
-            node_id=number,
-            replicated=True,
-            random_id=lambda: f"{rng.getrandbits(128):032x}",
+            owner=ManagerOwner(
+                run_later=run_inline,
+                cluster_id=CLUSTER_ID,
+                node_id=number,
+                replicated=True,
+                random_id=lambda: f"{rng.getrandbits(128):032x}",
+            ),
         )
         for number, (path, size) in enumerate(zip(paths, SEGMENT_BYTES, strict=True), 1)
     ]

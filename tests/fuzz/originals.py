@@ -23,7 +23,7 @@ from logstore.format.codecs.compression import Compression
 from logstore.format.control import ControlType
 from logstore.format.reader import batch_records, iter_batches
 from logstore.log import ReplicaLog
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.segments.producer_state import AppendOrigin
 from logstore.testing import ManualClock
 from tests.fuzz.tree import DIRECTORY, Tree, file_of, read_tree
@@ -175,9 +175,11 @@ class _Writer:
             config,
             clock=self.clock,
             background=False,
-            run_later=self.rolled.append,
-            cluster_id="fuzzed-cluster",
-            random_id=lambda: f"{rng.getrandbits(128):032x}",
+            owner=ManagerOwner(
+                run_later=self.rolled.append,
+                cluster_id="fuzzed-cluster",
+                random_id=lambda: f"{rng.getrandbits(128):032x}",
+            ),
         )
         for topic in rng.sample(TOPICS, rng.randint(1, 3)):
             own = {"segment.bytes": "2000"} if rng.random() < 0.3 else None

@@ -23,7 +23,7 @@ from logstore.format.header import BatchHeader
 from logstore.format.reader import batch_records, iter_batches
 from logstore.kernels import OffsetMap
 from logstore.log import ReplicaLog
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.segments.producer_state import AppendOrigin
 from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
 from logstore.testing.faulty import CrashMode
@@ -110,7 +110,7 @@ class Search:
             storage=self.storage,
             clock=self.clock,
             background=False,
-            run_later=lambda task: task(),
+            owner=ManagerOwner(run_later=lambda task: task()),
         )
         self.manager.get_or_create(*TP, config=self.config)
 

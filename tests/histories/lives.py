@@ -15,7 +15,7 @@ from logstore.common.config import LogConfig
 from logstore.common.random_id import new_uuid
 from logstore.common.types import TopicPartition
 from logstore.log import ReplicaLog
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
 from logstore.testing.faulty import CrashMode
 from tests.histories.history import Run, history
@@ -123,10 +123,9 @@ class Search:
             DEFAULT,
             storage=self.storage,
             clock=self.clock,
-            cluster_id="c",
-            run_later=later,
-            replicated=self.replicated,
-            random_id=self.new_id,
+            owner=ManagerOwner(
+                cluster_id="c", run_later=later, replicated=self.replicated, random_id=self.new_id
+            ),
         )
 
     def new_id(self) -> str:

@@ -22,7 +22,7 @@ from logstore.format.codecs.compression import Compression
 from logstore.format.control import ControlType
 from logstore.format.header import add_sequence
 from logstore.log import run_inline
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.segments.producer_state import AppendOrigin
 from logstore.storage import Storage
 from logstore.storage.memory import MemoryStorage
@@ -129,9 +129,11 @@ class _Life:
             self.config,
             storage=self.storage,
             clock=self.clock,
-            cluster_id="c",
-            run_later=run_inline if self.is_prompt else self.later.append,
-            replicated=self.replicated,
+            owner=ManagerOwner(
+                cluster_id="c",
+                run_later=run_inline if self.is_prompt else self.later.append,
+                replicated=self.replicated,
+            ),
         )
 
     def go(self, steps: int) -> None:

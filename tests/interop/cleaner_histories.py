@@ -26,6 +26,7 @@ from logstore.format.batch import (
 )
 from logstore.format.codecs.compression import Compression
 from logstore.format.control import ControlType
+from logstore.manager import ManagerOwner
 from logstore.testing import ManualClock
 
 TOPIC = "cleaned"
@@ -97,8 +98,7 @@ def write(root: Path, steps: Sequence[Step], history: History) -> None:
         topic_configs={TOPIC: config},
         clock=clock,
         background=False,
-        run_later=lambda task: None,
-        random_id=lambda: f"{history.seed:032x}",
+        owner=ManagerOwner(run_later=lambda task: None, random_id=lambda: f"{history.seed:032x}"),
     ) as manager:
         log = manager.get_or_create(TOPIC, 0)
         for step in steps:

@@ -10,7 +10,7 @@ from checkpoints.types import TopicPartition
 from logstore.common.config import LogConfig
 from logstore.common.errors import LogstoreError
 from logstore.log import ReplicaLog
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import ManualClock
 from replication.common.config import ReplicationConfig
@@ -74,7 +74,11 @@ class Replica:
         self.storage = MemoryStorage()
         config = LogConfig(segment_index_bytes=256, retention_ms=-1)
         self.logs = LogManager(
-            ["/logs"], config, storage=self.storage, clock=clock, replicated=True
+            ["/logs"],
+            config,
+            storage=self.storage,
+            clock=clock,
+            owner=ManagerOwner(replicated=True),
         )
         cluster = _Cluster()
         self._env = PartitionContext(

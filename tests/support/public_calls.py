@@ -25,7 +25,7 @@ from logstore.format.batch import encode_batch
 from logstore.log import EARLIEST, PartitionLog, run_inline
 from logstore.log.reading.cursors import Cursor
 from logstore.log.writing.producing import LogProducer
-from logstore.manager import LogManager, WantedLog
+from logstore.manager import LogManager, ManagerOwner, WantedLog
 from logstore.storage.base import Storage
 from logstore.testing import ManualClock
 
@@ -138,7 +138,7 @@ def open_again(
             storage=storage,
             clock=clock,
             background=False,
-            run_later=run_inline,  # so that nothing happens by itself
+            owner=ManagerOwner(run_later=run_inline),
         )
         log: PartitionLog = manager.get_or_create(TOPIC, 0)
     else:

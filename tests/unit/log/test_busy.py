@@ -11,6 +11,7 @@ import pytest
 from logstore.common.config import LogConfig
 from logstore.common.errors import ResourceBusyError, StorageFailedError
 from logstore.log import LogOwner, ReplicaLog, run_inline
+from logstore.manager import ManagerOwner
 from logstore.manager.manager import LogManager
 from logstore.testing import FaultyStorage
 from logstore.testing.faulty import FOREVER
@@ -111,15 +112,17 @@ def test_rolls_that_cannot_be_settled_stop_a_removal_before_it_begins(
 @pytest.mark.parametrize(
     "operation",
     [
-        LogManager.checkpoint_recovery_points,
-        LogManager.checkpoint_high_watermarks,
+        lambda manager: manager.housekeeper.checkpoint_recovery_points(),
+        lambda manager: manager.housekeeper.checkpoint_high_watermarks(),
         lambda manager: manager.create_topic("other", 2),
         lambda manager: manager.alter_topic("t", {"retention.ms": "5"}),
     ],
 )
 def test_a_directory_stays_online(operation: Callable[[LogManager], object]) -> None:
     storage = FaultyStorage()
-    manager = LogManager(["/d"], CONFIG, storage=storage, run_later=lambda task: task())
+    manager = LogManager(
+        ["/d"], CONFIG, storage=storage, owner=ManagerOwner(run_later=lambda task: task())
+    )
     for log in manager.create_topic("t", 2):
         log.append(RECORD)
         log.flush()
@@ -135,7 +138,9 @@ def test_a_directory_stays_online(operation: Callable[[LogManager], object]) -> 
 
 def test_a_change_of_configuration_that_failed_half_way_may_be_tried_again() -> None:
     storage = FaultyStorage()
-    manager = LogManager(["/d"], CONFIG, storage=storage, run_later=lambda task: task())
+    manager = LogManager(
+        ["/d"], CONFIG, storage=storage, owner=ManagerOwner(run_later=lambda task: task())
+    )
     logs = manager.create_topic("t", 3)
     _short_from(storage, 1)
     with pytest.raises(ResourceBusyError):
@@ -149,7 +154,9 @@ def test_a_change_of_configuration_that_failed_half_way_may_be_tried_again() -> 
 
 def test_an_append_behind_a_cut_waits_for_descriptors() -> None:
     storage = FaultyStorage()
-    manager = LogManager(["/d"], CONFIG, storage=storage, run_later=lambda task: task())
+    manager = LogManager(
+        ["/d"], CONFIG, storage=storage, owner=ManagerOwner(run_later=lambda task: task())
+    )
     (log,) = manager.create_topic("t", 1)
     for _ in range(3):
         log.append(RECORD)

@@ -7,6 +7,7 @@ import os
 import random
 import threading
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from checkpoints.types import TopicPartition
 from logstore.common.config import LogConfig
 from logstore.common.errors import ConfigError, LogstoreError, ResourceBusyError, StorageFailedError
 from logstore.log import ReplicaLog
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.rescue import rescue
 from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
 from logstore.verify import verify
@@ -46,14 +47,15 @@ class Machine:
         self.failures: list[tuple[str, LogstoreError]] = []
 
     def start(self, **arguments: Any) -> LogManager:
-        options: dict[str, Any] = {
-            "storage": self.storage,
-            "clock": self.clock,
+        own = [each.name for each in fields(ManagerOwner) if each.name in arguments]
+        owner: dict[str, Any] = {
             "run_later": self.later.append,
             "on_directory_failure": lambda *failure: self.failures.append(failure),
             "random_id": lambda: f"{self.rng.getrandbits(128):032x}",
+            **{name: arguments.pop(name) for name in own},
         }
-        return LogManager(self.directories, self.config, **options | arguments)
+        options = {"storage": self.storage, "clock": self.clock, **arguments}
+        return LogManager(self.directories, self.config, owner=ManagerOwner(**owner), **options)
 
     def marker(self, directory: str) -> int | None:
         return clean_shutdown.read(f"{directory}/{clean_shutdown.CLEAN_SHUTDOWN}", self.storage)

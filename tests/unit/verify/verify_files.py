@@ -11,7 +11,7 @@ from verify_logs import LOG_DIR, SMALL, fill, patch, state_of
 from checkpoints.offset_checkpoint import CLEANER, OffsetCheckpoint
 from logstore.common.types import TopicPartition
 from logstore.log import PartitionLog, run_inline
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.manager.log_dir import Creation, CreationFiles
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import ManualClock
@@ -33,7 +33,9 @@ def every_file() -> MemoryStorage:
     ``/alone`` of a log by itself; both closed cleanly. In ``/new`` a topic was being created."""
     clock = ManualClock()
     storage = MemoryStorage()
-    manager = LogManager([LOG_DIR], SMALL, storage=storage, clock=clock, run_later=run_inline)
+    manager = LogManager(
+        [LOG_DIR], SMALL, storage=storage, clock=clock, owner=ManagerOwner(run_later=run_inline)
+    )
     logs = manager.create_topic("orders", 2, CONFIG)
     fill(logs[0], clock, 45, random.Random(7), transactions=True)
     fill(logs[1], clock, 4, random.Random(8))
@@ -60,7 +62,9 @@ def _alone(storage: MemoryStorage, clock: ManualClock) -> None:
 
 def _creating(storage: MemoryStorage, clock: ManualClock) -> None:
     """Killed when the partition was there, and the file that announced it as well."""
-    manager = LogManager([NEW], SMALL, storage=storage, clock=clock, run_later=run_inline)
+    manager = LogManager(
+        [NEW], SMALL, storage=storage, clock=clock, owner=ManagerOwner(run_later=run_inline)
+    )
     topic_id = manager.create_topic("fresh", 1)[0].topic_id
     assert topic_id is not None
     partitions = frozenset({TopicPartition("fresh", 0)})

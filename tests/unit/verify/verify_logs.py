@@ -12,7 +12,7 @@ from logstore.format.codecs.compression import Compression
 from logstore.format.control import ControlType
 from logstore.format.reader import iter_batches
 from logstore.log import ReplicaLog, run_inline
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.segments.producer_state import AppendOrigin
 from logstore.storage import Storage
 from logstore.storage.memory import MemoryStorage
@@ -36,7 +36,9 @@ def log_dir(
 ) -> MemoryStorage:
     """A log directory with one partition of several segments and four leader epochs."""
     storage, clock = MemoryStorage(), ManualClock()
-    manager = LogManager([LOG_DIR], config, storage=storage, clock=clock, run_later=run_inline)
+    manager = LogManager(
+        [LOG_DIR], config, storage=storage, clock=clock, owner=ManagerOwner(run_later=run_inline)
+    )
     log = manager.create_topic("orders", 1)[0]
     fill(log, clock, batches, random.Random(seed), transactions, tuple(codecs))
     manager.housekeeper.checkpoint_recovery_points()
