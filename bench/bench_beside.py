@@ -86,7 +86,7 @@ def test_beside_a_roll(benchmark: Any, claim: Any, disk: Path) -> None:
         block, one = ready_batch(100) * 70, ready_batch(1)
 
         def fill() -> None:
-            while log.active_segment.size < SEGMENT - len(block) - (8 << 20):
+            while log.segments[-1].size < SEGMENT - len(block) - (8 << 20):
                 log.append_as_leader(block, 0, AppendOrigin.COORDINATOR)
 
         def roll() -> None:
@@ -117,7 +117,7 @@ def test_beside_retention(benchmark: Any, claim: Any, disk: Path) -> None:
             log.delete_records(log.log_end_offset - 3)
 
         def clean_up() -> None:
-            assert manager.clean_up() > SEGMENTS - 5
+            assert manager.housekeeper.clean_up() > SEGMENTS - 5
 
         claim_waits(
             benchmark,

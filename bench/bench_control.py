@@ -88,7 +88,7 @@ def test_clean_start(benchmark: Any, claim: Any, kafka: Any, disk: Path, partiti
     batch = ready_batch(10)
     with LogManager([disk / "data"], START_CONFIG) as manager:
         for log in manager.create_topic("bench", count):
-            while len(log.segments) < 5 or log.active_segment.size == 0:
+            while len(log.segments) < 5 or log.segments[-1].size == 0:
                 log.append_as_leader(batch, 0)
 
     managers: list[LogManager] = []

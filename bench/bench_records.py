@@ -229,7 +229,7 @@ def read_and_crc(log: ReplicaLog) -> float:
     """The log's bytes, read into one buffer again and again, and their checksum."""
     room = memoryview(bytearray(WINDOW))
     started = time.perf_counter()
-    with open(log.active_segment.log_path, "rb", buffering=0) as file:
+    with open(log.segments[-1].log_path, "rb", buffering=0) as file:
         while size := file.readinto(room):
             crc32c(room[:size])
     return (time.perf_counter() - started) / (BATCH * BATCHES)

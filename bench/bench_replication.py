@@ -19,7 +19,7 @@ from workloads import CONFIG, in_turns, rates, scaled, seconds, timed
 from checkpoints.types import TopicPartition
 from logstore.format.batch import encode_batch
 from logstore.log import PartitionLog
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import (
@@ -376,7 +376,9 @@ def test_mass_truncation(benchmark: Any, claim: Any, disk: Path) -> None:
     """What a fail-over makes a follower do: a tail to cut from each log, and checkpoints that say
     no more than is left, durable. The peer is one cut with its own checkpoint, ten times: one for
     each 100."""
-    manager = LogManager([disk / "cuts"], CONFIG, replicated=True, background=False)
+    manager = LogManager(
+        [disk / "cuts"], CONFIG, background=False, owner=ManagerOwner(replicated=True)
+    )
     logs = [manager.get_or_create("t", number) for number in range(CUTS)]
 
     def grow() -> None:
@@ -385,16 +387,18 @@ def test_mass_truncation(benchmark: Any, claim: Any, disk: Path) -> None:
             for _ in range(2):
                 end = log.log_end_offset
                 record = (b"key", bytes(100), 1_700_000_000_000)
-                log.append_as_follower(encode_batch([record], base_offset=end, leader_epoch=0))
+                log.replica.append_as_follower(
+                    encode_batch([record], base_offset=end, leader_epoch=0)
+                )
             log.flush()
-            log.update_high_watermark(log.log_end_offset)
-        manager.checkpoint_recovery_points()
-        manager.checkpoint_high_watermarks()
+            log.replica.update_high_watermark(log.log_end_offset)
+        manager.housekeeper.checkpoint_recovery_points()
+        manager.housekeeper.checkpoint_high_watermarks()
 
     def cut() -> None:
         for log in logs:
             log.truncate_to(log.log_end_offset - 1)
-        manager.checkpoint_cuts([log.topic_partition for log in logs])
+        manager.housekeeper.checkpoint_cuts([log.topic_partition for log in logs])
 
     # The first round is not counted: its snapshots of producers are not like the others.
     times = in_turns(benchmark, cut, setup=grow)["ours"]

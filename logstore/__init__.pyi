@@ -27,12 +27,13 @@ from logstore.log import PartitionLog as PartitionLog
 from logstore.log.reading.cursors import Cursor as Cursor
 from logstore.log.reading.directory_reader import DirectoryReader as DirectoryReader
 from logstore.log.reading.directory_reader import follow_directory as follow_directory
+from logstore.log.reading.fetching import FetchData as FetchData
 from logstore.log.reading.following import Follower as Follower
-from logstore.log.reading.reading import FetchData as FetchData
 from logstore.log.writing.extending import ExtendInfo as ExtendInfo
 from logstore.log.writing.producing import LogProducer as LogProducer
 from logstore.manager import LoadProgress as LoadProgress
 from logstore.manager import LogManager as LogManager
+from logstore.manager import ManagerOwner as ManagerOwner
 from logstore.manager import compact_directory as compact_directory
 from logstore.recovery import RecoveryOptions as RecoveryOptions
 from logstore.recovery import RecoveryReport as RecoveryReport

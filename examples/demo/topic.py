@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 
 from examples.demo.flights import Rows
-from logstore import AppendInfo, LogConfig, LogManager, PartitionLog
+from logstore import AppendInfo, LogConfig, LogManager, ManagerOwner, PartitionLog
 from logstore.common.types import Record
 
 TOPIC = "flights"
@@ -19,7 +19,7 @@ def open_logs(
     directory: str | os.PathLike[str], partition_count: int
 ) -> tuple[LogManager, list[PartitionLog]]:
     """Open or create the topic. After a crash this recovers it."""
-    manager = LogManager([directory], CONFIG, cluster_id=CLUSTER_ID)
+    manager = LogManager([directory], CONFIG, owner=ManagerOwner(cluster_id=CLUSTER_ID))
     return manager, [manager.get_or_create(TOPIC, p) for p in range(partition_count)]
 
 

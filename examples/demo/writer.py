@@ -52,7 +52,8 @@ def main(directory: str, record_count: int, partition_count: int, batch_records:
                 for log in logs:
                     log.flush()
                 say(flushed=[log.recovery_point for log in logs])
-                manager.checkpoint_recovery_points()  # a recovery will scan from here on only
+                # A recovery will scan from here on only.
+                manager.housekeeper.checkpoint_recovery_points()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from logstore.common.config import MAX_INT, LogConfig
-from logstore.log.core.snapshot import LogView
+from logstore.log.snapshot import LogView
 from logstore.segments.segment_view import SegmentView
 
 _OFFSET_ENTRY, _TIME_ENTRY = 8, 12  # bytes

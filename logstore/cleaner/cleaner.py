@@ -33,8 +33,9 @@ from logstore.format.legacy import LegacyBatch, legacy_records
 from logstore.format.reader import Batch, batch_records, parse_batch
 from logstore.kernels import RUN_END, RUN_FULL, OffsetMap, RecordSieve, crc32c, seal_batch
 from logstore.log import ReplicaLog
-from logstore.log.core.snapshot import LogView
-from logstore.log.upkeep.replacing import discard_cleaned
+from logstore.log.reading.fetching import collect_aborted
+from logstore.log.replacing import discard_cleaned
+from logstore.log.snapshot import LogView
 from logstore.recovery.replacements import CleanedSegment
 from logstore.segments.index import AbortedTxn
 from logstore.segments.rebuild import scan_segment
@@ -172,7 +173,7 @@ class _Pass:
             if at + 1 == len(self._views) or self._views[at + 1].base_offset > start
         ]
         transactions = PassTransactions()
-        transactions.add_aborted(self._log.aborted_between(start, end))
+        transactions.add_aborted(collect_aborted(LogView(self._log.snapshot), start, end))
         for at, view in enumerate(dirty):
             if self._map_segment(view, start, transactions):
                 self._stats.map_full = True
@@ -284,7 +285,10 @@ class _Rewrite:
         self._stats = owner._stats
         self._size = 0
         self._crc = 0
-        last_offsets, self._marker_epochs = self._log.last_producer_batches()
+        # What must stay for active producers: their last records, or the epoch of a last marker.
+        producers = self._log.producers.entries()
+        last_offsets = [p.batches[-1].last_offset for p in producers if p.batches]
+        self._marker_epochs = {p.producer_id: p.producer_epoch for p in producers if not p.batches}
         self._last_offsets = frozenset(last_offsets)
         sieve.set_last_offsets(last_offsets)
 
@@ -328,7 +332,8 @@ class _Rewrite:
             file.truncate(0)
             for at, view in enumerate(self._group):
                 end = self._end_of(at, view)
-                self._transactions.add_aborted(self._log.aborted_between(view.base_offset, end))
+                log = LogView(self._log.snapshot)
+                self._transactions.add_aborted(collect_aborted(log, view.base_offset, end))
                 self._sift_segment(view, cleaned)
             self._flush_output(cleaned)
         finally:

@@ -35,7 +35,7 @@ from logstore.common.shield import shielded
 from logstore.common.types import TopicPartition
 from logstore.kernels import OffsetMap
 from logstore.log import ReplicaLog
-from logstore.log.core.snapshot import LogView
+from logstore.log.snapshot import LogView
 
 logger = get_logger(__name__)
 
@@ -255,7 +255,7 @@ class LogCleaner:
             try:
                 to_clean = self._to_clean(tp, log, view, now_ms)
             except (LogstoreError, OSError) as error:
-                if not log.failed and view.snapshot.version == log.version:
+                if not log.failed and view.snapshot.version == log.snapshot.version:
                     self._set_aside(tp, log, Uncleanable(str(error), None))
                 continue
             self._note_start(tp, log, to_clean)

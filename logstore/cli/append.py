@@ -33,7 +33,7 @@ from logstore.common.errors import LogstoreError
 from logstore.common.types import Header
 from logstore.format import filenames
 from logstore.log import ReplicaLog
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 
 
 @click.command(short_help="Append lines of stdin to a topic.")
@@ -116,7 +116,9 @@ def append(
         if first is None:  # to open the directory would recover it, for nothing
             terminal.line("note: stdin holds no records", err=True)
             return terminal.print_json([]) if as_json else None
-        with LogManager([directory], keep_high_watermarks=True, background=False) as manager:
+        with LogManager(
+            [directory], background=False, owner=ManagerOwner(keep_high_watermarks=True)
+        ) as manager:
             logs = _open_topic(manager, topic, here(), partition, partitions, settings)
             # Whoever keeps other topics here may have told them to keep what the defaults delete.
             known = logs if manager.has_stored_config(topic) else []
@@ -241,7 +243,9 @@ class _Appender:
                 [r.headers for r in records] if any(r.headers for r in records) else None,
                 compression=self._compression,
             )
-            done.log.update_high_watermark(done.log.log_end_offset)  # no other replica to wait for
+            done.log.replica.update_high_watermark(
+                done.log.log_end_offset
+            )  # no other replica to wait for
         except LogstoreError as error:
             raise RejectedInputError(f"{batch.span}: {type(error).__name__}: {error}") from None
         if self._flush:

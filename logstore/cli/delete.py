@@ -29,7 +29,7 @@ def delete(directory: str, topic: str, as_json: bool) -> None:
     with offline(directory, topic) as manager:
         numbers = known(manager, directory, topic)
         manager.delete_topic(topic)
-        manager.purge_deleted(at_once=True)  # no other process has it open
+        manager.housekeeper.purge_deleted(at_once=True)  # no other process has it open
     if as_json:
         terminal.print_json({"topic": topic, "partitions": numbers})
     else:

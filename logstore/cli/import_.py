@@ -73,7 +73,7 @@ def import_(
     from logstore.cli.common.partitions import partitions_of
     from logstore.cli.records.files import Format, check_digest
     from logstore.cli.records.loading import survey
-    from logstore.manager import LogManager
+    from logstore.manager import LogManager, ManagerOwner
 
     settings = parse_config(config)
     form = form or next((each for each in FORMATS if file.endswith(f".{each}")), None)
@@ -96,7 +96,9 @@ def import_(
         else:
             if to_existing:
                 partitions_of(directory, name)
-            with LogManager([directory], keep_high_watermarks=True, background=False) as manager:
+            with LogManager(
+                [directory], background=False, owner=ManagerOwner(keep_high_watermarks=True)
+            ) as manager:
                 if to_existing:
                     rows = source.append(manager, name)
                 else:
@@ -170,7 +172,7 @@ class _CheckedFile:
             held, wanted = log.log_end_offset - begun[partition], self._content.rows[partition]
             if held != wanted:
                 raise ImportFailedError(f"{log.name} took {held} of {wanted} records")
-            log.update_high_watermark(log.log_end_offset)  # no other replica to wait for
+            log.replica.update_high_watermark(log.log_end_offset)  # no other replica to wait for
         return [
             {
                 "topic": log.topic_partition.topic,

@@ -129,7 +129,7 @@ def _check_partitions(path: str) -> None:
 def _recover_all(path: str, options: Any, dry_run: bool, unavailable: dict[str, str]) -> list[Any]:
     """Recover with the log manager, as a broker starts and stops. A dry run uses an overlay."""
     from checkpoints import CLEAN_SHUTDOWN, clean_shutdown
-    from logstore.manager import LoadProgress, LogManager
+    from logstore.manager import LoadProgress, LogManager, ManagerOwner
     from logstore.storage.local import LocalStorage
     from logstore.storage.overlay import OverlayStorage
 
@@ -143,9 +143,8 @@ def _recover_all(path: str, options: Any, dry_run: bool, unavailable: dict[str, 
         [path],
         storage=storage,
         options=options,
-        keep_high_watermarks=True,
         background=False,
-        progress=forget if dry_run else None,
+        owner=ManagerOwner(keep_high_watermarks=True, progress=forget if dry_run else None),
     ) as manager:
         for tp, error in sorted(manager.unavailable_logs.items()):
             unavailable[str(tp)] = error.reason
@@ -184,7 +183,7 @@ def _open(path: str, log_dir: str | None, options: Any, dry_run: bool) -> Any:
     from checkpoints import CLEAN_SHUTDOWN, LOG_START, RECOVERY_POINT, clean_shutdown
     from checkpoints.types import TopicPartition
     from logstore.format import filenames
-    from logstore.log import ReplicaLog
+    from logstore.log import LogOwner, PartitionLog
     from logstore.storage import Storage
     from logstore.storage.local import LocalStorage
     from logstore.storage.overlay import OverlayStorage
@@ -197,15 +196,10 @@ def _open(path: str, log_dir: str | None, options: Any, dry_run: bool) -> Any:
         clean = clean_shutdown.exists(os.path.join(log_dir, CLEAN_SHUTDOWN), storage)
         point = _offset(os.path.join(log_dir, RECOVERY_POINT), tp, storage)
         start = _offset(os.path.join(log_dir, LOG_START), tp, storage)
-    log = ReplicaLog.open(
-        path,
-        managed=True,
-        storage=storage,
-        clean_shutdown=clean,
-        recovery_point=point,
-        log_start_offset=start,
-        options=options,
+    owner = LogOwner(
+        managed=True, clean_shutdown=clean, recovery_point=point, log_start_offset=start
     )
+    log = PartitionLog.open(path, storage=storage, options=options, owner=owner)
     if dry_run:
         log.crash()
     else:

@@ -1,18 +1,19 @@
 """The log of one partition.
 
-In reading order: ``partition_log`` (the facade, made of ``state`` and ``reads``; ``replica`` adds
-what managers and replicas need), ``validation`` (which appends are accepted), ``writer`` (appends
-and rolls), ``snapshot``, ``readers``, ``reading`` and ``iteration`` (reads), ``flushing`` (what is
-durable), ``maintenance`` (truncation, close) and ``retention``.
+Begin with ``partition_log``: the calls of a user, and the parts that managers and replicas reach
+through it. ``writing`` is the way of an append, ``reading`` every way to read, ``maintenance``
+removes bytes and closes, ``replica`` has epochs, roles and watermarks. ``core`` is what all parts
+share; ``standalone`` is for a log without a manager. A part changes only what its own lock guards.
 """
 
 from __future__ import annotations
 
 from logstore.kernels import AppendInfo
-from logstore.log.partition_log import PartitionLog, run_inline
-from logstore.log.reading.reading import EARLIEST, LATEST, MAX_TIMESTAMP, FetchData
-from logstore.log.replica import ReplicaLog
-from logstore.log.writing.flushing import Background
+from logstore.log.core import Background, LogOwner, run_inline
+from logstore.log.partition_log import PartitionLog
+from logstore.log.reading.fetching import EARLIEST, LATEST, MAX_TIMESTAMP, FetchData
+
+ReplicaLog = PartitionLog
 
 __all__ = [
     "EARLIEST",
@@ -21,12 +22,13 @@ __all__ = [
     "AppendInfo",
     "Background",
     "FetchData",
+    "LogOwner",
     "PartitionLog",
     "ReplicaLog",
-    "core",
+    "news",
     "reading",
-    "replica",
+    "replacing",
     "run_inline",
-    "upkeep",
+    "snapshot",
     "writing",
 ]

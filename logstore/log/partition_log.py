@@ -1,7 +1,8 @@
 """``PartitionLog``: the log of one partition on one disk. Matches Kafka's ``UnifiedLog``.
 
-Threads: every method may be called from any thread. Reads never wait (``readers``), appends wait
-only for each other (``writer``), and disk waits hold up neither (``maintenance``).
+Threads: every method may be called from any thread. Reads never wait (``LogReader``), appends wait
+only for each other (``LogWriter``), and disk waits hold up neither (``LogFlusher``,
+``LogMaintenance``).
 
 Durability: when an append returns, the bytes are in the page cache: they survive the end of the
 process, not of the machine. After ``flush`` they survive both, and the recovery point says so.
@@ -11,50 +12,48 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import replace
 from operator import index
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 from checkpoints.errors import CheckpointFailedError
 from checkpoints.files import UnusableFileError
-from checkpoints.partition_metadata import PartitionMetadata, PartitionMetadataFile
 from logstore.common.clock import Clock, SystemClock
-from logstore.common.config import MAX_LONG, LogConfig
+from logstore.common.config import LogConfig
 from logstore.common.disk_errors import is_busy
 from logstore.common.errors import (
-    InconsistentTopicIdError,
     InvalidRecordError,
-    OffsetOutOfRangeError,
     PartialAppendError,
     PolicyViolationError,
     StorageFailedError,
 )
-from logstore.common.random_id import RandomId, random_id
 from logstore.common.shield import shielded
-from logstore.common.types import Buffer
-from logstore.format import filenames
+from logstore.common.types import Buffer, Record
 from logstore.format.batch import encode_batch, encode_batch_lists
 from logstore.format.codecs.compression import Compression
-from logstore.kernels import AppendInfo
-from logstore.log.core.core import medium_error, unusable
-from logstore.log.core.holding import hold_partition
+from logstore.kernels import AppendInfo, LogSnapshot
+from logstore.log.core import ALONE, LogCore, LogOwner, medium_error, unusable
+from logstore.log.maintenance import LogMaintenance
 from logstore.log.reading.cursors import Cursor, OnOutOfRange
-from logstore.log.reading.reading import (
-    Timestamp,
-)
-from logstore.log.reads import LogReads
-from logstore.log.state import run_inline
-from logstore.log.upkeep.clean_stop import (
-    StartPoint,
-    take_start_point,
-)
+from logstore.log.reading.directory_reader import DirectoryReader
+from logstore.log.reading.fetching import FetchData, Timestamp, timestamp_to_find
+from logstore.log.reading.following import Follower, LogSource
+from logstore.log.reading.iteration import column_portions, fill_chunk, portions
+from logstore.log.reading.snapshot_reader import LogReader
+from logstore.log.replacing import LogReplacing
+from logstore.log.replica import LogEpochs, LogReplica
+from logstore.log.standalone import PartitionHold, StartPoint, hold_partition
 from logstore.log.writing.extending import BATCH_BYTES, BATCH_RECORDS, ExtendInfo, extend
-from logstore.log.writing.flushing import Background
-from logstore.log.writing.producing import LogProducer, check_producer_id
-from logstore.log.writing.validation import level_of
-from logstore.log.writing.writer import CODECS
-from logstore.recovery import RecoveryOptions, load_log
+from logstore.log.writing.flushing import LogFlusher
+from logstore.log.writing.producing import LogProducer, LogProducers
+from logstore.log.writing.state import LogState
+from logstore.log.writing.validation import CODECS, level_of
+from logstore.log.writing.writer import LogWriter
+from logstore.recovery import LoadedLog, RecoveryOptions, load_log
+from logstore.segments.index import TimestampOffset
 from logstore.segments.producer_state import AppendOrigin, TransactionCheck
+from logstore.segments.segment import Segment
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
 from logstore.storage.paths import absolute_path
@@ -62,7 +61,7 @@ from logstore.storage.paths import absolute_path
 T = TypeVar("T", bound="PartitionLog")
 
 
-class PartitionLog(LogReads):
+class PartitionLog:
     """The log of one partition. Open it with ``PartitionLog.open``; use it as a context manager.
 
     Any thread may call any method. Reads never wait, appends wait only for each other, and disk
@@ -70,17 +69,26 @@ class PartitionLog(LogReads):
     ``flush`` they survive the end of the machine too.
     """
 
-    def reconfigure(self, config: LogConfig) -> None:
-        """Use another configuration of the topic, from the next operation on.
-
-        Existing indexes keep their sizes until the next roll. Records that ``flush.messages`` no
-        longer allows to be unsynced are durable on return.
-
-        Raises:
-            StorageFailedError, ResourceBusyError: the sync failed.
-        """
-        self._maintenance.reconfigure(config)
-        self._flusher.flush_what_is_due()
+    def __init__(self, core: LogCore, loaded: LoadedLog, hold: PartitionHold | None) -> None:
+        self.core = core
+        self.directory = core.directory
+        self.topic_partition = core.topic_partition = loaded.topic_partition
+        self.name = core.name = str(loaded.topic_partition)
+        self.recovery_report = loaded.report
+        self._hold = hold
+        core.topic_id = loaded.topic_id
+        # What managers and replicas need is in the parts.
+        self.state = LogState(core, loaded)
+        self.writer = LogWriter(core, self.state)
+        self.flusher = LogFlusher(core, self.state, self.writer)
+        self.maintenance = LogMaintenance(core, self.state, self.writer, self.flusher)
+        self.replacing = LogReplacing(core, self.state, self.maintenance)
+        self.reader = LogReader(core, self.maintenance.repair_indexes)
+        self.epochs = LogEpochs(core, self.state, self.flusher)
+        self.producers = LogProducers(core, self.state, self.writer, self.flusher)
+        self.replica = LogReplica(core, self.state, self.writer, self.flusher)
+        for segment in self.state.segments:
+            segment.let_go()  # what loading opened
 
     @classmethod
     @shielded
@@ -91,20 +99,9 @@ class PartitionLog(LogReads):
         *,
         storage: Storage | None = None,
         clock: Clock | None = None,
-        managed: bool = False,
-        clean_shutdown: bool | None = None,
-        recovery_point: int | None = None,
-        log_start_offset: int | None = None,
-        keep_name: bool = True,
         topic_id: uuid.UUID | None = None,
         options: RecoveryOptions | None = None,
-        producer_id_expiration_ms: int = MAX_LONG,
-        background: Background = run_inline,
-        replicated: bool = False,
-        on_failure: Callable[[StorageFailedError], None] | None = None,
-        on_cut: Callable[[], None] | None = None,
-        on_restart: Callable[[int | None], None] | None = None,
-        random_id: RandomId = random_id,
+        owner: LogOwner = ALONE,
     ) -> Self:
         """Open or create the log in ``directory`` (named ``topic-partition``, F-1).
 
@@ -114,29 +111,7 @@ class PartitionLog(LogReads):
         relative path is that of the present working directory, also after the process leaves it.
 
         Args:
-            managed: the caller holds the lock and keeps what a start needs. Nothing is locked or
-                left behind, and only the next three arguments count (unclean, 0 and 0 by default).
-            clean_shutdown, recovery_point, log_start_offset: what is known about the last stop. If
-                none is given, it comes from what the last owner left in the directory.
-            clean_shutdown: trust the files if headers and ``recovery_point`` agree. Otherwise
-                everything from the segment of ``recovery_point`` on is scanned, and cut at the
-                first bad batch.
-            keep_name: make the name of a new directory durable. Otherwise the caller does it before
-                the first record, for many logs at once.
-            producer_id_expiration_ms: forget a producer that is silent for this long; never by
-                default.
-            replicated: the caller moves the high watermark; otherwise it follows the log end. Use
-                `ReplicaLog`, which has the methods for it.
-            background: runs tasks that may happen later, such as the flush of a rolled segment.
-            on_failure: called once when the log goes offline. The cause of the error says whether
-                the disk may have failed, or only a file (`disk_errors`). The lock of appends may be
-                held, so it must return at once.
-            on_cut: called when a truncation is durable, before the first new record. On return the
-                offsets that the owner stores for the log must durably not exceed its end.
-            on_restart: called when a truncation has dropped all records, before the first new one.
-                On return everything that the owner stores for the log must be durably gone, except
-                the log start that is given, if records below it are left in the files.
-            random_id: returns 32 new hex digits, for ``segment.jitter.ms``.
+            owner: for a log that is one of many, what their owner decides.
         Raises:
             LogDirLockedError: the partition is open already, or its log directory is in use.
             StorageFailedError: the disk refused.
@@ -146,58 +121,21 @@ class PartitionLog(LogReads):
         """
         storage = storage or LocalStorage()
         path = absolute_path(storage, directory)
-        clock = clock or SystemClock()
-        config = config or LogConfig()
-        given = (clean_shutdown, recovery_point, log_start_offset)
-        hold = None if managed else hold_partition(storage, path)
-        try:
-            start = StartPoint(False, None, 0) if hold is None else take_start_point(storage, path)
-            if given != (None, None, None):
-                start = StartPoint(bool(clean_shutdown), recovery_point, log_start_offset or 0)
-            loaded = load_log(
-                storage,
-                path,
-                config,
-                clock,
-                clean_shutdown=start.clean,
-                recovery_point=start.recovery_point,
-                log_start_offset=start.log_start_offset,
-                options=options or RecoveryOptions(),
-                producer_id_expiration_ms=producer_id_expiration_ms,
-                keep_name=keep_name,
-            )
-            log = _kind(cls, replicated)(
-                path,
-                loaded,
-                config,
-                storage,
-                clock,
-                background=background,
-                replicated=replicated,
-                on_failure=on_failure,
-                on_cut=on_cut,
-                on_restart=on_restart,
-                random_id=random_id,
-                hold=hold,
-            )
-        except BaseException as error:
-            if hold is not None:
-                hold.release()
-            if is_busy(error):
-                raise medium_error(path, "open", error) from error
-            if isinstance(error, UnusableFileError):
-                raise unusable(error) from error
-            if isinstance(error, OSError | CheckpointFailedError):
-                raise StorageFailedError(path, "open", str(error)) from error
-            raise
+        core = LogCore(path, config or LogConfig(), storage, clock or SystemClock(), owner)
+        log = _load(cls, core, options or RecoveryOptions())
         try:
             if topic_id is not None:
                 log.assign_topic_id(topic_id)
-            log._flusher.flush_what_is_due()
+            log.flusher.flush_overdue()
         except BaseException:
-            log._abandon()  # no other code could close its files
+            log.crash()  # no other code could close its files
             raise
         return log
+
+    def __repr__(self) -> str:
+        start, end = self.log_start_offset, self.log_end_offset
+        closed = ", closed" if self.core.closed else ""
+        return f"PartitionLog({self.directory}, [{start}, {end}){closed})"
 
     def __enter__(self) -> Self:
         return self
@@ -213,30 +151,149 @@ class PartitionLog(LogReads):
         a parent in a forked child.
         """
         try:
-            self._maintenance.close(self._leave_start_point)
+            self.maintenance.close(self._leave_start_point)
         finally:
-            self._let_go()
+            if self._hold is not None:
+                self._hold.release()
 
-    @shielded
+    def _leave_start_point(self) -> None:
+        if self._hold is not None:
+            self._hold.leave_start_point(self.snapshot, self.segments[0].base_offset)
+
+    def crash(self) -> None:
+        """Release files without flushing or trimming, as the end of the process does."""
+        try:
+            self.maintenance.release()
+        finally:
+            if self._hold is not None:
+                self._hold.release()
+
+    # -- what it is ----------------------------------------------------------------------------
+
+    @property
+    def config(self) -> LogConfig:
+        return self.core.config
+
+    @property
+    def topic_id(self) -> uuid.UUID | None:
+        return self.core.topic_id
+
+    @property
+    def snapshot(self) -> LogSnapshot:
+        """Start, end and committed end of the log, all at one moment."""
+        return self.core.snapshot
+
+    @property
+    def log_start_offset(self) -> int:
+        return self.core.snapshot.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """Offset of the next record (LEO)."""
+        return self.core.snapshot.log_end_offset
+
+    @property
+    def recovery_point(self) -> int:
+        """All records below it are known to be on the disk (F-222)."""
+        return self.state.recovery_point
+
+    @property
+    def high_watermark(self) -> int:
+        """Records below it are committed; without replicas that is the log end."""
+        return self.core.snapshot.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Readers of committed data stop here (LSO)."""
+        return self.core.snapshot.last_stable_offset
+
+    @property
+    def size(self) -> int:
+        """Bytes of batches in all segments."""
+        snapshot = self.core.snapshot
+        sealed: int = sum(view.size for view in snapshot.sealed)
+        return sealed + snapshot.size
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments, of which the last one is active."""
+        snapshot = self.core.snapshot
+        return (*(view.segment for view in snapshot.sealed), snapshot.active)
+
+    @property
+    def failed(self) -> bool:
+        return self.core.failure is not None
+
+    # -- changes of the whole ------------------------------------------------------------------
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """Use another configuration of the topic, from the next operation on.
+
+        Existing indexes keep their sizes until the next roll. Records that ``flush.messages`` no
+        longer allows to be unsynced are durable on return.
+
+        Raises:
+            StorageFailedError, ResourceBusyError: the sync failed.
+        """
+        self.maintenance.configure(config)
+        self.flusher.flush_overdue()
+
     def assign_topic_id(self, topic_id: uuid.UUID) -> None:
         """Write ``partition.metadata``, which must precede the first record (F-37).
 
         Raises:
             InconsistentTopicIdError: the log belongs to another topic id.
         """
-        with self._maintenance.structure_lock:
-            self._core.check()
-            if self._topic_id is not None:
-                if self._topic_id != topic_id:
-                    raise InconsistentTopicIdError(
-                        f"{self.directory} belongs to topic id {self._topic_id}, not {topic_id}"
-                    )
-                return
-            path = os.path.join(self.directory, filenames.PARTITION_METADATA)
-            with self._core.doing("write partition.metadata"):
-                file = PartitionMetadataFile(path, self._core.storage)
-                file.write(PartitionMetadata(topic_id))
-            self._topic_id = topic_id
+        self.maintenance.assign_topic_id(topic_id)
+
+    def roll(self) -> None:
+        """Begin a new segment at the log end offset, unless the active one is empty."""
+        self.flusher.roll()
+
+    def flush(self, offset: int | None = None) -> None:
+        """Make all records below ``offset`` (default: the log end) durable; advance the recovery
+        point.
+
+        Raises:
+            StorageFailedError: a sync failed; it is never tried again (F-224).
+        """
+        self.flusher.flush(offset)
+
+    @shielded
+    def delete_records(self, before_offset: int) -> int:
+        """Delete all records below ``before_offset`` (−1: the high watermark).
+
+        Returns the log start.
+
+        It is durable on return, unless a manager writes the log starts, once a minute.
+
+        Raises:
+            OffsetOutOfRangeError, PolicyViolationError: see F-287.
+        """
+        if not self.config.delete:
+            raise PolicyViolationError(f"{self.name}: cleanup.policy does not allow deletion")
+        state = self.state
+        with state.lock:
+            offset = state.committed_offset if before_offset == -1 else index(before_offset)
+            state.delete_records_locked(offset)
+            start = state.log_start_offset
+        if self._hold is not None:  # a manager does this periodically
+            self.flush(start)
+            with self.maintenance.structure_lock, self.core.doing("keep the log start"):
+                self.core.check()
+                self._hold.keep_log_start(self.log_start_offset)
+        return start
+
+    def truncate_to(self, offset: int) -> bool:
+        """Drop all records at or after ``offset``; False when there were none (F-269 … F-278).
+
+        A batch that contains ``offset`` is dropped whole, and the log ends where it began. Kafka's
+        log end may lie inside a dropped batch. The truncation becomes durable before anything else
+        is written (stricter than F-280), so that a crash never puts old records after new ones.
+        """
+        return self.maintenance.truncate_to(offset)
+
+    # -- appends -------------------------------------------------------------------------------
 
     def append(
         self,
@@ -259,16 +316,16 @@ class PartitionLog(LogReads):
             RecordRejectedError: a record breaks a rule; nothing was appended.
             StorageFailedError: the disk refused; the log is offline until opened again.
         """
-        codec = _codec(compression, self._writer.compression)
+        codec = _codec(compression, self.state.compression)
         batch = encode_batch(
             records,
             compression=codec,
             level=level_of(codec, self.config),
-            default_timestamp=self._core.clock.wall_ms(),
+            default_timestamp=self.core.clock.wall_ms(),
             keys_required=self.config.compact,
         )
-        info = self._writer.append_own(batch, leader_epoch)
-        self._flusher.after_append(info.last_offset, sync=sync)
+        info = self.writer.append_own(batch, leader_epoch)
+        self.flusher.after_append(info.last_offset, sync=sync)
         return info
 
     def extend(
@@ -294,7 +351,7 @@ class PartitionLog(LogReads):
                 before are appended (with ``sync`` durably), and it says how many.
             ConfigError: a limit is below 1.
         """
-        self._core.check_owner()  # before a record is taken
+        self.core.check_owner()  # before a record is taken
 
         def append(batch: list[Any]) -> AppendInfo:
             return self.append(batch, leader_epoch=leader_epoch, compression=compression)
@@ -306,7 +363,7 @@ class PartitionLog(LogReads):
                 self.flush(error.last_offset + 1)
             raise
         if sync and done.record_count:
-            self._flusher.after_append(done.last_offset, sync=True)
+            self.flusher.after_append(done.last_offset, sync=True)
         return done
 
     def append_columns(
@@ -321,7 +378,7 @@ class PartitionLog(LogReads):
         compression: Compression | str | None = None,
     ) -> AppendInfo:
         """As ``append``, from parallel sequences; the fastest way in for Python objects."""
-        codec = _codec(compression, self._writer.compression)
+        codec = _codec(compression, self.state.compression)
         batch = encode_batch_lists(
             keys,
             values,
@@ -329,14 +386,13 @@ class PartitionLog(LogReads):
             headers,
             compression=codec,
             level=level_of(codec, self.config),
-            default_timestamp=self._core.clock.wall_ms(),
+            default_timestamp=self.core.clock.wall_ms(),
             keys_required=self.config.compact,
         )
-        info = self._writer.append_own(batch, leader_epoch)
-        self._flusher.after_append(info.last_offset, sync=sync)
+        info = self.writer.append_own(batch, leader_epoch)
+        self.flusher.after_append(info.last_offset, sync=sync)
         return info
 
-    @shielded
     def producer(self, producer: int | str) -> LogProducer:
         """An idempotent producer, by its id or by a name from which the id is made.
 
@@ -347,18 +403,7 @@ class PartitionLog(LogReads):
             InvalidRecordError: neither an id in [0, 2^63) nor a name.
             InvalidProducerEpochError: all its epochs are used up.
         """
-        producer_id = check_producer_id(producer)
-        with self._producers_lock:
-            self._core.check()
-            made = LogProducer(
-                self._core,
-                self._writer,
-                self._flusher.after_append,
-                producer_id,
-                self._producers.get(producer_id),
-            )
-            self._producers[producer_id] = made
-        return made
+        return self.producers.open(producer)
 
     def append_as_leader(
         self,
@@ -376,22 +421,107 @@ class PartitionLog(LogReads):
             RecordRejectedError: a batch breaks a rule; nothing was appended.
             StorageFailedError: the disk refused.
         """
-        info = self._writer.append_as_leader(data, leader_epoch, origin, check)
-        self._flusher.after_append(info.last_offset)
+        info = self.writer.append_as_leader(data, leader_epoch, origin, check)
+        self.flusher.after_append(info.last_offset)
         return info
 
-    def roll(self) -> None:
-        """Begin a new segment at the log end offset, unless the active one is empty."""
-        self._flusher.roll()
+    # -- reads ---------------------------------------------------------------------------------
 
-    def flush(self, offset: int | None = None) -> None:
-        """Make all records below ``offset`` (default: the log end) durable; advance the recovery
-        point.
+    def read(
+        self,
+        start_offset: int,
+        max_bytes: int = 1 << 20,
+        *,
+        minimum_one: bool = True,
+        up_to: int | None = None,
+        committed: bool = False,
+    ) -> FetchData:
+        """Bytes from the batch that holds ``start_offset`` on, of one segment (F-155 … F-160).
+
+        Args:
+            max_bytes: at most so many bytes, but at least one batch when ``minimum_one``.
+            up_to: offsets at or after it are not for this reader; the log end by default. A
+                consumer passes ``high_watermark``, or sets ``committed`` for the last stable
+                offset and the aborted transactions in the range.
+        Raises:
+            OffsetOutOfRangeError: below the log start or above the log end.
+            StorageFailedError: the disk refused; the log stays as it is (S-43).
+        """
+        return self.reader.read(start_offset, max_bytes, minimum_one, up_to, committed)
+
+    def records(
+        self, start_offset: int | None = None, end_offset: int | None = None
+    ) -> Iterator[Record]:
+        """All records of ``[start_offset, end_offset)``, one after the other, CRCs checked.
+
+        Begins at the log start and ends at the log end by default.
 
         Raises:
-            StorageFailedError: a sync failed; it is never tried again (F-224).
+            OffsetOutOfRangeError: the start lies outside the log; or, while reading, what comes
+                next was deleted or cut off.
+            CorruptBatchError: a batch is damaged; the records before it were given.
         """
-        self._flusher.flush(offset)
+        chunks = self.record_chunks(start_offset, end_offset)
+        return (record for chunk in chunks for record in chunk)
+
+    def record_chunks(
+        self, start_offset: int | None = None, end_offset: int | None = None
+    ) -> Iterator[list[Record]]:
+        """As ``records``, in lists of some thousands: the fast way to read a whole log.
+
+        Memory stays bounded by a window of 4 MiB and one list.
+        """
+        return portions(self.reader, start_offset, end_offset, fill_chunk)
+
+    def to_arrow(
+        self,
+        start_offset: int | None = None,
+        end_offset: int | None = None,
+        *,
+        headers: bool = False,
+    ) -> Iterator[Any]:
+        """All records in the range, as ``pyarrow.RecordBatch`` objects.
+
+        Raises as ``records``; the record batches before the damage were given. Without the extra
+        ``arrow`` it is a ``ConfigError``.
+        """
+        return column_portions(self.reader, start_offset, end_offset, headers=headers)
+
+    def offset_for_timestamp(self, timestamp: Timestamp) -> TimestampOffset | None:
+        """The first record at or after ``timestamp`` ms; or EARLIEST, LATEST, MAX_TIMESTAMP.
+
+        A ``datetime`` needs its time zone. Source: F-149 … F-152. None when there is no such
+        record.
+        """
+        return self.reader.offset_for_timestamp(timestamp_to_find(timestamp))
+
+    def follow(
+        self, start: int | None = None, *, timeout: float | None = None, committed: bool = False
+    ) -> Follower:
+        """The records from ``start`` on, and then those to come: an iterator that waits.
+
+        It sees an append at once, up to the high watermark.
+
+        Args:
+            start: an offset, EARLIEST or LATEST; the log start by default.
+            timeout: end after so many seconds without a record; None waits forever.
+            committed: up to the last stable offset, without what was aborted.
+        Raises:
+            OffsetOutOfRangeError: here or while reading: what comes next was deleted.
+            LogTruncatedError: what was read before was cut off.
+            LogClosedError: the log was closed, also while this waits.
+            CorruptBatchError: a batch is damaged; the records before it were given.
+        """
+        source = LogSource(self.core, self.reader, self.name, committed)
+        follower = Follower(source, start, timeout)
+        source.check(follower.position)
+        return follower
+
+    def follow_async(
+        self, start: int | None = None, *, timeout: float | None = None, committed: bool = False
+    ) -> AsyncIterator[Record]:
+        """As ``follow``, for ``async for``: nothing here holds up the event loop."""
+        return self.follow(start, timeout=timeout, committed=committed).records_async()
 
     def cursor(
         self,
@@ -413,10 +543,8 @@ class PartitionLog(LogReads):
             CursorError: the name is invalid, or the file is damaged or belongs to another topic.
         """
         return Cursor(
-            self._core,
-            self._readers,
-            self.name,
-            lambda: self._topic_id,
+            self.core,
+            self.reader,
             self.flush,
             name,
             start=start,
@@ -424,63 +552,52 @@ class PartitionLog(LogReads):
             committed=committed,
         )
 
-    def _raise_log_start_locked(self, offset: int) -> bool:
-        writer = self._writer
-        self._core.check()
-        if not 0 <= offset <= writer.committed_offset:
-            raise OffsetOutOfRangeError(
-                self.name, offset, writer.log_start_offset, writer.committed_offset
-            )
-        if offset <= writer.log_start_offset:
-            return False
-        writer.raise_log_start_locked(offset)
-        writer.epochs.truncate_from_start(offset)
-        writer.publish_locked()
-        return True
+    @staticmethod
+    def open_reader(
+        directory: str | os.PathLike[str],
+        *,
+        storage: Storage | None = None,
+        clock: Clock | None = None,
+    ) -> DirectoryReader:
+        """Follow the log in a directory that another process writes (see ``DirectoryReader``)."""
+        return DirectoryReader(directory, storage=storage, clock=clock)
 
-    @shielded
-    def delete_records(self, before_offset: int) -> int:
-        """Delete all records below ``before_offset`` (−1: the high watermark).
 
-        Returns the log start.
-
-        It is durable on return, unless a manager writes the log starts, once a minute.
-
-        Raises:
-            OffsetOutOfRangeError, PolicyViolationError: see F-287.
-        """
-        if not self.config.delete:
-            raise PolicyViolationError(f"{self.name}: cleanup.policy does not allow deletion")
-        writer = self._writer
-        with writer.lock:
-            offset = writer.committed_offset if before_offset == -1 else index(before_offset)
-            self._raise_log_start_locked(offset)
-            start = writer.log_start_offset
-        if self._hold is not None:  # a manager does this periodically
-            self.flush(start)
-            with self._maintenance.structure_lock, self._core.doing("keep the log start"):
-                self._core.check()
-                self._keep_log_start(self.log_start_offset)
-        return start
-
-    def truncate_to(self, offset: int) -> bool:
-        """Drop all records at or after ``offset``; False when there were none (F-269 … F-278).
-
-        A batch that contains ``offset`` is dropped whole, and the log ends where it began. Kafka's
-        log end may lie inside a dropped batch. The truncation becomes durable before anything else
-        is written (stricter than F-280), so that a crash never puts old records after new ones.
-        """
-        if index(offset) < 0:
-            raise ValueError(f"cannot truncate to offset {offset}")
-        return self._maintenance.truncate_to(offset)
-
-    def delete_old_segments(self) -> int:
-        """Delete what retention allows (F-282 … F-285). Returns the number of segments."""
-        return self._maintenance.delete_old_segments()
-
-    def purge_deleted(self, now_ms: int) -> int:
-        """Unlink ``.deleted`` files that are due. Returns how many."""
-        return self._maintenance.purge_deleted(now_ms)
+def _load(kind: type[T], core: LogCore, options: RecoveryOptions) -> T:
+    """The log of the files as they are. Its directory is locked if no owner does that."""
+    path, owner = core.directory, core.owner
+    hold = None if owner.managed else hold_partition(core.storage, path)
+    try:
+        start = StartPoint(False, None, 0) if hold is None else hold.take_start_point()
+        known = (owner.clean_shutdown, owner.recovery_point, owner.log_start_offset)
+        if known != (None, None, None):
+            first = owner.log_start_offset or 0
+            start = StartPoint(bool(owner.clean_shutdown), owner.recovery_point, first)
+        loaded = load_log(
+            core.storage,
+            path,
+            core.config,
+            core.clock,
+            clean_shutdown=start.clean,
+            recovery_point=start.recovery_point,
+            log_start_offset=start.log_start_offset,
+            options=options,
+            producer_id_expiration_ms=owner.producer_id_expiration_ms,
+            keep_name=owner.keep_name,
+        )
+        if hold is not None and owner.on_restart is None:
+            core.owner = replace(owner, on_restart=hold.keep_log_start)
+        return kind(core, loaded, hold)
+    except BaseException as error:
+        if hold is not None:
+            hold.release()
+        if is_busy(error):
+            raise medium_error(path, "open", error) from error
+        if isinstance(error, UnusableFileError):
+            raise unusable(error) from error
+        if isinstance(error, OSError | CheckpointFailedError):
+            raise StorageFailedError(path, "open", str(error)) from error
+        raise
 
 
 def _codec(compression: Compression | str | None, default: Compression) -> Compression:
@@ -491,14 +608,3 @@ def _codec(compression: Compression | str | None, default: Compression) -> Compr
     if compression not in CODECS:
         raise InvalidRecordError(f"unknown compression {compression!r}")
     return CODECS[compression]
-
-
-__all__ = ["PartitionLog", "run_inline"]
-
-
-def _kind(cls: type[T], replicated: bool) -> type[T]:
-    from logstore.log.replica import ReplicaLog
-
-    if replicated and issubclass(ReplicaLog, cls):
-        return cast(type[T], ReplicaLog)
-    return cls

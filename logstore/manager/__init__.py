@@ -7,8 +7,9 @@ background, and ``duties`` says when it is done.
 
 from logstore.manager.compaction import DirectoryOutcome, PartitionOutcome, compact_directory
 from logstore.manager.loading import LastStop
-from logstore.manager.manager import LoadProgress, LogManager
-from logstore.manager.peek import DirectoryContent, peek
+from logstore.manager.log_dir import DirectoryContent, peek
+from logstore.manager.manager import LogManager
+from logstore.manager.opener import LoadProgress, ManagerOwner
 from logstore.manager.topics import WantedLog
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "LastStop",
     "LoadProgress",
     "LogManager",
+    "ManagerOwner",
     "PartitionOutcome",
     "WantedLog",
     "compact_directory",

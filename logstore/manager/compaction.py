@@ -13,6 +13,7 @@ from logstore.common.config import BrokerConfig, LogConfig
 from logstore.common.errors import LogstoreError, UnknownTopicOrPartitionError
 from logstore.common.types import TopicPartition
 from logstore.manager.manager import LogManager
+from logstore.manager.opener import ManagerOwner
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
 from logstore.storage.overlay import OverlayStorage
@@ -111,8 +112,8 @@ def compact_directory(
         broker_config=broker_config,
         storage=used,
         clock=clock,
-        keep_high_watermarks=True,
         background=False,
+        owner=ManagerOwner(keep_high_watermarks=True),
     ) as manager:
         outcome.unavailable = {
             tp: error.reason for tp, error in sorted(manager.unavailable_logs.items())

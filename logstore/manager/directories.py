@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
+from checkpoints.errors import CheckpointError
 from checkpoints.loggers import get_logger
-from logstore.common.disk_errors import Concern, concern_of
+from logstore.common.disk_errors import Concern, concern_of, is_busy
 from logstore.common.errors import (
     ConfigError,
     LogClosedError,
     LogstoreError,
     LogUnavailableError,
+    ResourceBusyError,
     StorageFailedError,
 )
 from logstore.common.forks import Ownership
@@ -19,10 +22,15 @@ from logstore.common.locks import Rank, make_lock
 from logstore.common.types import TopicPartition
 from logstore.log import ReplicaLog
 from logstore.manager.log_dir import LogDir
+from logstore.storage.base import Storage
 
 logger = get_logger(__name__)
 
+RETRY_MS = 60_000
+
 LogsByPartition = dict[TopicPartition, ReplicaLog]
+TakenOut = tuple[LogDir, TopicPartition, ReplicaLog | None]
+"""Where a log was; None if it could not be opened."""
 OnFailure = Callable[[str, LogstoreError], None]
 
 
@@ -37,18 +45,21 @@ class Directories:
 
     def __init__(
         self,
+        storage: Storage,
         later: Callable[[Callable[[], None]], object],
         on_failure: OnFailure | None,
         on_log_failure: OnFailure | None = None,
     ) -> None:
         self.ownership = Ownership("a log manager")
         self._lock = make_lock(Rank.MANAGER)
+        self._storage = storage
         self._later = later
         self._on_failure = on_failure
         self._on_log_failure = on_log_failure
         self._live: dict[str, LogDir] = {}
         self._failed: list[LogDir] = []  # their files stay open until the end
         self._offline: dict[str, LogstoreError] = {}
+        self._deleted: list[tuple[int, str]] = []  # (due ms, path)
         self._closed = False
         self.list_configured: Callable[[], Mapping[TopicPartition, ReplicaLog]] | None = None
 
@@ -83,7 +94,7 @@ class Directories:
                 log_dir.failure = failure
                 logs = list(log_dir.logs.values())
         for log in logs:
-            log.mark_failed(failure)
+            log.core.refuse(failure)
         if log_dir is not None:
             self._later(log_dir.release_lock)
         logger.error("log directory %s is offline: %s", path, failure)
@@ -96,6 +107,26 @@ class Directories:
             self.fail(path, failure)
         elif self._on_log_failure is not None:
             self._on_log_failure(path, failure)
+
+    @contextmanager
+    def guard(self, log_dir: LogDir, operation: str, *, whatever: bool = False) -> Iterator[None]:
+        """Translate disk errors of changes in a directory. If the medium fails, it goes offline.
+
+        Args:
+            whatever: it goes offline after any error that is not a shortage.
+        Raises:
+            StorageFailedError: the disk refused.
+            ResourceBusyError: descriptors or memory are short.
+        """
+        try:
+            yield
+        except (OSError, CheckpointError) as error:
+            if is_busy(error):
+                raise ResourceBusyError(log_dir.path, operation, str(error)) from error
+            failure = StorageFailedError(log_dir.path, operation, str(error))
+            if whatever or concern_of(error) is Concern.DIRECTORY:
+                self.fail(log_dir.path, failure)
+            raise failure from error
 
     @contextmanager
     def room_for_one(self, *, is_new: bool = True) -> Iterator[LogDir]:
@@ -119,6 +150,39 @@ class Directories:
         finally:
             with self._lock:
                 log_dir.creating -= 1
+
+    # -- ``-delete`` directories (F-229) -------------------------------------------------------
+
+    def remove_later(self, due_ms: int, path: str) -> None:
+        """Remove a directory once the wall clock has reached a time."""
+        with self._lock:
+            self._deleted.append((due_ms, path))
+
+    def purge(self, now_ms: int) -> int:
+        """Remove the ``-delete`` directories that are due. Returns how many.
+
+        A failed removal is tried again a minute later. First their names are durable: no power cut
+        leaves part of a log under its former name.
+        """
+        with self._lock:
+            due = [path for when, path in self._deleted if when <= now_ms]
+            self._deleted = [entry for entry in self._deleted if entry[0] > now_ms]
+        removed = 0
+        synced: set[str] = set()
+        for path in due:
+            parent = posixpath.dirname(path)
+            try:
+                if parent not in synced:
+                    self._storage.sync_dir(parent)
+                    synced.add(parent)
+                self._storage.remove_tree(path)
+                removed += 1
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                logger.warning("%s is not removed yet: %s", path, error)
+                self.remove_later(now_ms + RETRY_MS, path)
+        return removed
 
     # -- logs ----------------------------------------------------------------------------------
 
@@ -170,7 +234,7 @@ class Directories:
                 log_dir.logs[log.topic_partition] = log
         for log_dir, log in made:
             if log_dir.failure is not None:  # failed since
-                log.mark_failed(log_dir.failure)
+                log.core.refuse(log_dir.failure)
 
     def set_unavailable(self, log_dir: LogDir, tp: TopicPartition, why: str) -> None:
         """Note that a log cannot be opened. Its files stay.
@@ -193,27 +257,16 @@ class Directories:
                     "(F-7)"
                 )
 
-    def take_out_unavailable(
-        self, tps: Iterable[TopicPartition]
-    ) -> list[tuple[LogDir, TopicPartition]]:
-        """As ``take_out``, for logs that could not be opened."""
-        with self._lock:
-            return [
-                (log_dir, tp)
-                for tp in tps
-                for log_dir in self._live.values()
-                if log_dir.unavailable.pop(tp, None) is not None
-            ]
-
-    def take_out(self, tps: Iterable[TopicPartition]) -> list[tuple[LogDir, ReplicaLog]]:
+    def take_out(self, tps: Iterable[TopicPartition]) -> list[TakenOut]:
         """Make these logs no longer findable. Returns those that were here."""
+        taken: list[TakenOut] = []
         with self._lock:
-            return [
-                (log_dir, log)
-                for tp in tps
-                for log_dir in self._live.values()
-                if (log := log_dir.logs.pop(tp, None)) is not None
-            ]
+            for tp in tps:
+                for log_dir in self._live.values():
+                    log = log_dir.logs.pop(tp, None)
+                    if log is not None or log_dir.unavailable.pop(tp, None) is not None:
+                        taken.append((log_dir, tp, log))
+        return taken
 
     def check_open(self) -> None:
         """

@@ -26,28 +26,13 @@ from logstore.common.errors import (
 from logstore.common.random_id import new_uuid
 from logstore.common.types import TopicPartition
 from logstore.log import ReplicaLog
-from logstore.manager.creations import Creation
-from logstore.manager.log_dir import FoundPartition, LogDir, closed_replica
-from logstore.manager.opener import LogOpener
+from logstore.manager.log_dir import Creation, FoundPartition, LogDir, closed_replica
+from logstore.manager.opener import LoadProgress, LogOpener
 from logstore.manager.parallel import TaskOutcome
-from logstore.manager.pending import PendingDeletes
 from logstore.manager.topic_configs import TopicConfigs
-from logstore.recovery import RecoveryReport
 from logstore.recovery.set_aside import CUT_SUFFIX
 from logstore.storage.aside import ASIDE_SUFFIX
 from logstore.storage.paths import absolute_path
-
-Progress = Callable[["LoadProgress"], None]
-
-
-@dataclass(frozen=True, slots=True)
-class LoadProgress:
-    """After each partition: how many of ``total`` are open, and what the last one needed."""
-
-    directory: str
-    done: int
-    total: int
-    report: RecoveryReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +73,12 @@ class Loader:
         self,
         opener: LogOpener,
         configs: TopicConfigs,
-        pending: PendingDeletes,
         threads: int,
-        progress: Progress | None,
     ) -> None:
         self._opener = opener
         self._configs = configs
-        self._pending = pending
         self._threads = threads
-        self._progress = progress
+        self._progress = opener.owner.progress
         self._storage = opener.storage
         self._directories = opener.directories
         self._stopped = False
@@ -140,13 +122,14 @@ class Loader:
         for path, failure in failed.items():
             self._directories.fail(path, failure)
 
-    def check_meta(self, cluster_id: str | None, node_id: int | None) -> tuple[str, int]:
-        """Check that the directories agree on both ids, and with those that are given. One without
-        the file gets it (F-39 … F-45).
+    def check_meta(self) -> tuple[str, int]:
+        """Check that the directories agree on the ids of the cluster and the node, and with those
+        that are given. One without the file gets it (F-39 … F-45).
 
         Raises:
             ConfigError: they do not agree.
         """
+        cluster_id, node_id = self._opener.owner.cluster_id, self._opener.owner.node_id
         found: dict[str, MetaProperties] = {}
         for log_dir in self._directories.live():
             try:
@@ -171,7 +154,9 @@ class Loader:
         directory_ids = [m.directory_id for m in found.values() if m.directory_id]
         if len(set(directory_ids)) != len(directory_ids):
             raise ConfigError("two log directories carry the same directory.id")
-        cluster_id = next(iter(ids), None) or topic_id_to_text(new_uuid(self._opener.random_id))
+        cluster_id = next(iter(ids), None) or topic_id_to_text(
+            new_uuid(self._opener.owner.random_id)
+        )
         node_id = next(iter(nodes), 0)
         for log_dir in self._directories.live():
             if log_dir.path not in found:
@@ -182,7 +167,7 @@ class Loader:
         return MetaPropertiesFile(posixpath.join(log_dir.path, META_PROPERTIES), self._storage)
 
     def _write_meta(self, log_dir: LogDir, cluster_id: str, node_id: int) -> None:
-        directory_id = new_uuid(self._opener.random_id)
+        directory_id = new_uuid(self._opener.owner.random_id)
         meta = MetaProperties(1, cluster_id, node_id, directory_id)
         try:
             self._meta_file(log_dir).write(meta, self._opener.clock.wall_ms())
@@ -206,7 +191,8 @@ class Loader:
             except StorageFailedError as error:
                 self._directories.fail(log_dir.path, error)
                 continue
-            self._pending.add((0, path) for path in found.deleted)
+            for path in found.deleted:
+                self._directories.remove_later(0, path)
             outcomes = log_dir.load(found.logs, self._loader_of(log_dir, found.logs), self._threads)
             unfinished.creations.extend((log_dir, creation) for creation in found.creations)
             self._collect(log_dir, found, outcomes, unfinished)
@@ -359,7 +345,7 @@ def _concerns_one_log(error: BaseException | None) -> bool:
     return isinstance(error, CorruptDataError | MalformedCheckpointError)
 
 
-__all__ = ["LastStop", "LoadProgress", "Loader", "Progress", "Unfinished"]
+__all__ = ["LastStop", "Loader", "Unfinished"]
 
 
 @contextmanager

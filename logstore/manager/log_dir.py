@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import posixpath
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from checkpoints import clean_shutdown
 from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
@@ -18,9 +19,16 @@ from checkpoints.closed_replicas import (
     ClosedReplicas,
     ClosedReplicasFile,
 )
-from checkpoints.errors import CheckpointError, MalformedCheckpointError
+from checkpoints.errors import CheckpointError, CheckpointFailedError, MalformedCheckpointError
 from checkpoints.loggers import get_logger
-from checkpoints.meta_properties import META_PROPERTIES
+from checkpoints.meta_properties import META_PROPERTIES, MetaProperties, MetaPropertiesFile
+from checkpoints.offset_checkpoint import OffsetCheckpoint
+from checkpoints.partition_metadata import (
+    PARTITION_METADATA,
+    PartitionMetadataFile,
+    topic_id_from_text,
+    topic_id_to_text,
+)
 from logstore.common.errors import (
     InvalidTopicError,
     LogDirLockedError,
@@ -31,7 +39,6 @@ from logstore.common.errors import (
 from logstore.common.types import TopicPartition
 from logstore.format import filenames
 from logstore.log import ReplicaLog
-from logstore.manager.creations import PREFIX, Creation, CreationFiles
 from logstore.manager.offsets import (
     CHECKPOINTS,
     HIGH_WATERMARK,
@@ -41,13 +48,13 @@ from logstore.manager.offsets import (
     moved_start,
 )
 from logstore.manager.parallel import TaskOutcome, run_all
-from logstore.manager.peek import topic_id_in
 from logstore.storage.aside import move_aside
 from logstore.storage.base import DirLock, FileKind, Storage
 
 logger = get_logger(__name__)
 
 LOCK = ".lock"
+_CREATION = "topic-creation-"
 _STOP_FILES = (CLEAN_SHUTDOWN, CLOSED_REPLICAS)
 _NOT_LOGS = (filenames.REMOTE_LOG_INDEX_CACHE, filenames.CLUSTER_METADATA_DIR)
 _REPLACEABLE = [
@@ -56,6 +63,63 @@ _REPLACEABLE = [
 ]
 
 LoadLog = Callable[[TopicPartition], ReplicaLog]
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """What one file says: partitions of one topic id, in any directory."""
+
+    topic_id: uuid.UUID
+    partitions: frozenset[TopicPartition]
+    filled: bool = False  # with records, which were not visible before the end
+
+
+class CreationFiles:
+    """The files of one log directory that list the partitions of a topic while it is created.
+
+    Each log directory that gets some of them has a file ``topic-creation-<topic id>`` with the
+    names of all, in the frame of an offset checkpoint. Kafka ignores it. The file is durable before
+    the first partition exists, and durably gone before the first partition can be found. So after a
+    crash its partitions are empty, and if one is missing the others are removed too. If the topic
+    gets its first records before it can be found, the offsets are 1 instead of 0, and after a crash
+    the whole topic is removed.
+
+    Raises ``CheckpointFailedError`` if a write fails.
+    """
+
+    def __init__(self, directory: str, storage: Storage) -> None:
+        self._directory = directory
+        self._storage = storage
+
+    def _path(self, topic_id: uuid.UUID) -> str:
+        return posixpath.join(self._directory, _CREATION + topic_id_to_text(topic_id))
+
+    def read(self, names: Iterable[str]) -> list[Creation]:
+        """The creations that were under way when the last process ended."""
+        found = []
+        for name in names:
+            try:
+                topic_id = topic_id_from_text(name.removeprefix(_CREATION))
+                tps = OffsetCheckpoint(self._path(topic_id), self._storage).read()
+            except (ValueError, MalformedCheckpointError) as error:  # such as a .tmp left behind
+                logger.info("%s in %s is left alone: %s", name, self._directory, error)
+                continue
+            found.append(Creation(topic_id, frozenset(tps), any(tps.values())))
+        return found
+
+    def begin(self, creation: Creation) -> None:
+        file = OffsetCheckpoint(self._path(creation.topic_id), self._storage)
+        file.write(dict.fromkeys(sorted(creation.partitions), int(creation.filled)))
+
+    def end(self, creation: Creation) -> None:
+        path = self._path(creation.topic_id)
+        try:
+            self._storage.remove(path)
+            self._storage.sync_dir(self._directory)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise CheckpointFailedError(path, "remove", str(error)) from error
 
 
 @dataclass(slots=True)
@@ -218,7 +282,7 @@ class LogDir:
                     found.logs.append(parsed.topic_partition)
         try:
             self.offsets.load(found.present)
-            names = [e.name for e in entries if not e.is_dir and e.name.startswith(PREFIX)]
+            names = [e.name for e in entries if not e.is_dir and e.name.startswith(_CREATION)]
             found.creations = self.creations.read(names)
         except CheckpointError as error:
             raise StorageFailedError(self.path, "load", str(error)) from error
@@ -324,5 +388,56 @@ def closed_replica(log: ReplicaLog) -> ClosedReplica:
     An epoch that begins at the log end, without a record, is not kept by a load.
     """
     end = log.log_end_offset
-    epochs = (epoch for epoch, start in reversed(log.epoch_entries) if start < end)
+    epochs = (epoch for epoch, start in reversed(log.epochs.entries) if start < end)
     return ClosedReplica(log.topic_id, end, next(epochs, -1))
+
+
+# -- without a lock --------------------------------------------------------------------------------
+
+
+class DirectoryContent(NamedTuple):
+    """What a start would find: the owner, and the logs with the ids of their topics."""
+
+    meta: MetaProperties | None
+    logs: dict[TopicPartition, uuid.UUID | None]
+
+
+def peek(path: str, storage: Storage) -> DirectoryContent:
+    """What is in a log directory, which is neither locked nor changed. What cannot be read is left
+    out: opening it reports that.
+    """
+    try:
+        meta = MetaPropertiesFile(posixpath.join(path, META_PROPERTIES), storage).read()
+    except CheckpointError:
+        meta = None
+    try:
+        entries = storage.scan_dir(path)
+    except OSError:
+        return DirectoryContent(meta, {})
+    logs = {}
+    for entry in entries:
+        if not entry.is_dir or entry.name == filenames.CLUSTER_METADATA_DIR:
+            continue
+        try:
+            parsed = filenames.parse_partition_dir(entry.name)
+        except InvalidTopicError:
+            continue
+        if not parsed.suffix:
+            topic_id = None
+            with suppress(CheckpointError):
+                topic_id = topic_id_in(posixpath.join(path, entry.name), storage)
+            logs[parsed.topic_partition] = topic_id
+    return DirectoryContent(meta, logs)
+
+
+def topic_id_in(directory: str, storage: Storage) -> uuid.UUID | None:
+    """The topic id of a partition's directory; None without one that makes sense.
+
+    Raises:
+        CheckpointFailedError: the medium refused.
+    """
+    try:
+        found = PartitionMetadataFile(posixpath.join(directory, PARTITION_METADATA), storage).read()
+    except MalformedCheckpointError:
+        return None
+    return None if found is None else found.topic_id

@@ -19,10 +19,9 @@ from logstore.common.clock import Clock, SystemClock
 from logstore.common.config import MAX_LONG, BrokerConfig, LogConfig
 from logstore.common.errors import LogstoreError, LogUnavailableError, UnknownTopicOrPartitionError
 from logstore.common.locks import Rank, make_lock
-from logstore.common.random_id import RandomId, random_id
 from logstore.common.shield import run_shielded, shielded
 from logstore.common.types import TopicPartition
-from logstore.log import Background, ReplicaLog
+from logstore.log import ReplicaLog
 from logstore.manager.directories import Directories
 from logstore.manager.duties import (
     CHECKPOINT_PAUSE_MS,
@@ -35,10 +34,9 @@ from logstore.manager.duties import (
     log_duties,
 )
 from logstore.manager.housekeeping import Housekeeper
-from logstore.manager.loading import Loader, LoadProgress, Progress
-from logstore.manager.opener import LogOpener
+from logstore.manager.loading import Loader
+from logstore.manager.opener import SERVICE, LogOpener, ManagerOwner
 from logstore.manager.parallel import LaterThread, TaskOutcome, run_all
-from logstore.manager.pending import PendingDeletes
 from logstore.manager.topic_configs import TopicConfig, TopicConfigs
 from logstore.manager.topics import Topics, WantedLog
 from logstore.recovery import RecoveryOptions, RecoveryReport
@@ -58,6 +56,7 @@ class LogManager:
     Use it as a context manager, or call ``close``. Otherwise the next start has to recover.
 
     Attributes:
+        housekeeper: the periodic work, for who runs it by hand.
         cleaner: compacts the logs that have it in their ``cleanup.policy``; its threads run
             with the periodic work. Without threads, call ``clean_filthiest`` for one pass.
         last_stop: what the directories prove of the last stop of a broker.
@@ -72,40 +71,17 @@ class LogManager:
         topic_configs: Mapping[str, LogConfig] | None = None,
         storage: Storage | None = None,
         clock: Clock | None = None,
-        cluster_id: str | None = None,
-        node_id: int | None = None,
         options: RecoveryOptions | None = None,
-        replicated: bool = False,
-        keep_high_watermarks: bool = False,
-        progress: Progress | None = None,
         background: bool = True,
-        run_later: Background | None = None,
-        on_directory_failure: Callable[[str, LogstoreError], None] | None = None,
-        on_log_failure: Callable[[str, LogstoreError], None] | None = None,
-        random_id: RandomId = random_id,
+        owner: ManagerOwner = SERVICE,
     ) -> None:
         """Lock and load the directories, which are created when missing.
 
         Args:
             topic_configs: by topic, instead of the stored configuration.
-            cluster_id, node_id: checked against ``meta.properties``, or written there on the first
-                start.
-            replicated: the caller manages high watermarks and the configurations of topics.
-            keep_high_watermarks: what lies above those on file is not taken for committed: the
-                directory may be one of a broker that is away. Without such a file all is.
-            progress: called after each partition is loaded, from any thread.
             background: do the periodic work on a thread: flushes after ``flush.ms``, checkpoints,
                 retention. Without it the caller runs it, or calls ``start``.
-            run_later: takes the flush of each rolled segment, and may run it at any time or never.
-                With it no thread is started. Without it there are a flusher thread, and a pool for
-                recovery and for closing.
-            on_directory_failure: called once for each directory that goes offline, with its path
-                and the reason, after its logs refuse work; at the start too, before this returns.
-                It runs on the thread that met the failure, which may hold the lock of a log, so it
-                must return at once.
-            on_log_failure: the same for each log that goes offline alone, because its own files
-                refuse; with the path of its directory.
-            random_id: returns 32 new hex digits, for ids, names of deleted logs and jitter.
+            owner: what a broker or a tool decides for its manager.
         Raises:
             LogDirLockedError: a directory is open elsewhere.
             StorageFailedError: every directory failed.
@@ -114,61 +90,46 @@ class LogManager:
         raise_limit()
         self.config = config or LogConfig()
         self.broker_config = broker_config or BrokerConfig()
-        self._storage = storage or LocalStorage()
         self._clock = clock or SystemClock()
         self._duties: Duties | None = None
-        self._flusher = LaterThread("logstore-flusher") if run_later is None else None
+        self._flusher = LaterThread("logstore-flusher") if owner.run_later is None else None
         threaded = self._flusher is not None
         self._threads = self.broker_config.num_recovery_threads_per_data_dir if threaded else 1
-        later = self._flusher.submit if self._flusher is not None else run_later
-        assert later is not None
-        self._directories = Directories(later, on_directory_failure, on_log_failure)
-        self._pending = PendingDeletes(self._storage)
-        self._configs = TopicConfigs(self.config, topic_configs or {}, self._storage, replicated)
-        self._opener = LogOpener(
-            self._storage,
+        later = owner.run_later or self._flusher.submit  # type: ignore[union-attr]
+        storage = storage or LocalStorage()
+        self._directories = Directories(
+            storage, later, owner.on_directory_failure, owner.on_log_failure
+        )
+        self._configs = TopicConfigs(self.config, topic_configs or {}, storage, owner.replicated)
+        opener = LogOpener(
+            storage,
             self._clock,
             options or RecoveryOptions(),
             self.broker_config.producer_id_expiration_ms,
-            replicated,
-            keep_high_watermarks,
-            random_id,
+            owner,
             later,
             self._directories,
             self._checkpoint_soon,
         )
-        self._topics = Topics(
-            self._directories,
-            self._opener,
-            self._configs,
-            self._pending,
-            SYNC_THREADS if threaded else 1,
-            self._on_config,
-        )
-        self._keeper = Housekeeper(self._directories, self._pending, self._clock)
+        syncs = SYNC_THREADS if threaded else 1
+        self._topics = Topics(self._directories, opener, self._configs, syncs, self._on_config)
+        self.housekeeper = Housekeeper(self._directories, self._clock)
         self.cleaner = LogCleaner(self._directories, self.broker_config, self._clock)
         self._closing = make_lock(Rank.CREATION)
         self._closed = False
-        loader = Loader(self._opener, self._configs, self._pending, self._threads, progress)
+        loader = Loader(opener, self._configs, self._threads)
         paths = loader.distinct(each_path(directories))
         self._directories.ownership.name = ", ".join(paths)
-        begin = partial(self._begin, loader, paths, cluster_id, node_id, threaded and background)
         try:
+            begin = partial(self._begin, loader, paths, threaded and background)
             run_shielded(begin, loader.stop)
         except BaseException:
             self._release()
             raise
 
-    def _begin(
-        self,
-        loader: Loader,
-        paths: list[str],
-        cluster_id: str | None,
-        node_id: int | None,
-        background: bool,
-    ) -> None:
+    def _begin(self, loader: Loader, paths: list[str], background: bool) -> None:
         loader.open_all(paths)
-        self.cluster_id, self.node_id = loader.check_meta(cluster_id, node_id)
+        self.cluster_id, self.node_id = loader.check_meta()
         unfinished = loader.load_all()
         self.last_stop = loader.last_stop()
         # First, because an interrupted creation may have left files under any name.
@@ -355,7 +316,7 @@ class LogManager:
         """Give a replica of a replicated manager the present configuration of its topic.
 
         It is stored beside the log, for tools that open the directory without the controller.
-        Records that may no longer be unsynced wait for ``ReplicaLog.flush_what_is_due``.
+        Records that may no longer be unsynced wait for ``LogFlusher.flush_overdue``.
 
         Args:
             config: as for ``alter_topic``.
@@ -433,65 +394,12 @@ class LogManager:
         paths = {posixpath.dirname(log.directory) for log in logs}
         for log, offset in logs.items():
             log.truncate_to(offset)
-        self.checkpoint_recovery_points(paths)
+        self.housekeeper.checkpoint_recovery_points(paths)
         offline = self.offline_directories
         for path in sorted(paths & offline.keys()):
             raise offline[path]
 
     # -- periodic work -------------------------------------------------------------------------
-
-    def checkpoint_recovery_points(self, only: Collection[str] | None = None) -> None:
-        """Write recovery points (F-11, F-227); a directory that refuses them goes offline.
-
-        The log start offsets are written first. A recovery point that was raised to a log start
-        (F-222) would otherwise cover records that a crash brings back.
-
-        Args:
-            only: paths of the directories concerned; all of them by default.
-        Raises:
-            ResourceBusyError: descriptors or memory are short; the disk is well.
-        """
-        self._keeper.checkpoint_recovery_points(only)
-
-    def checkpoint_cuts(self, tps: Iterable[TopicPartition]) -> None:
-        """Lower the checkpoint entries of truncated logs to what is left of them.
-
-        One write of a file serves all logs. An entry that is not above its log is not written, so a
-        repeated call, such as after ``ResourceBusyError``, costs next to nothing. A directory whose
-        write fails goes offline.
-
-        Raises:
-            ResourceBusyError: descriptors or memory are short, and some entries are not lowered.
-        """
-        self._keeper.checkpoint_cuts(tps)
-
-    def checkpoint_log_start_offsets(self) -> None:
-        """Write the starts of logs that start inside their first segment (F-12)."""
-        self._keeper.checkpoint_log_start_offsets()
-
-    def checkpoint_high_watermarks(self) -> None:
-        """Write the high watermark of every log (F-13)."""
-        self._keeper.checkpoint_high_watermarks()
-
-    def flush_dirty_logs(self) -> int:
-        """Flush logs whose last flush is at least ``flush.ms`` ago (F-221); how many."""
-        return self._keeper.flush_dirty_logs()
-
-    def clean_up(self) -> int:
-        """Retention over all logs (F-225); the number of segments deleted."""
-        return self._keeper.clean_up()
-
-    def remove_expired_producers(self) -> int:
-        """Forget producers that were silent for too long. Returns their number."""
-        return self._keeper.remove_expired_producers()
-
-    def purge_deleted(self, *, at_once: bool = False) -> int:
-        """Remove ``-delete`` directories and ``.deleted`` files that are due (F-229).
-
-        Args:
-            at_once: also those that are not due yet.
-        """
-        return self._keeper.purge_deleted(at_once=at_once)
 
     @shielded
     def start(
@@ -511,7 +419,7 @@ class LogManager:
         self._directories.ownership.check()
         if self._duties is None and not self._closed:
             self._directories.list_configured = configured
-            duties = [*log_duties(self._keeper, self.cleaner, self.broker_config), *more]
+            duties = [*log_duties(self.housekeeper, self.cleaner, self.broker_config), *more]
             delay_ms = self.broker_config.log_initial_task_delay_ms
             self._duties = Duties(duties, self._clock, delay_ms, runner, self.cleaner.stop)
 
@@ -590,4 +498,4 @@ class LogManager:
         self._directories.release()
 
 
-__all__ = ["LoadProgress", "LogManager", "TopicConfig"]
+__all__ = ["LogManager", "TopicConfig"]

@@ -162,13 +162,13 @@ class OffsetCheckpoints:
         lowered: Offsets = {}
         for tp, log in concerned():
             offset = stored.get(tp)
-            if offset is None or log.restarting:
+            if offset is None or log.maintenance.restarting:
                 continue
             if after_load:
                 if offset > log.log_end_offset:
                     lowered[tp] = log.log_start_offset
-            elif offset > log.active_segment.base_offset:
-                lowered[tp] = log.active_segment.base_offset
+            elif offset > log.snapshot.active.base_offset:
+                lowered[tp] = log.snapshot.active.base_offset
         if lowered:
             self._write_locked(CLEANER, {**stored, **lowered})
 
@@ -230,7 +230,7 @@ class OffsetCheckpoints:
             above = {
                 tp: offset
                 for tp, log in concerned()
-                if stored.get(tp, 0) > (offset := offset_of(log)) and not log.restarting
+                if stored.get(tp, 0) > (offset := offset_of(log)) and not log.maintenance.restarting
             }
             if above:
                 self._write_locked(name, stored | above)
@@ -240,7 +240,9 @@ class OffsetCheckpoints:
         found = dict(self._kept[name])
         for tp, log in logs():
             offset = offset_of(log)
-            if log.restarting:  # its old records may still come back, and then they need the entry
+            if (
+                log.maintenance.restarting
+            ):  # its old records may still come back, and then they need the entry
                 offset = stored.get(tp)
             if offset is not None:
                 found[tp] = offset

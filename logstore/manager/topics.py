@@ -41,13 +41,11 @@ from logstore.common.types import TopicPartition
 from logstore.format import filenames
 from logstore.log import ReplicaLog
 from logstore.manager.claims import Claims
-from logstore.manager.creations import Creation
-from logstore.manager.directories import Directories
+from logstore.manager.directories import Directories, TakenOut
 from logstore.manager.loading import Unfinished
-from logstore.manager.log_dir import LogDir
+from logstore.manager.log_dir import Creation, LogDir
 from logstore.manager.opener import LogOpener
 from logstore.manager.parallel import TaskOutcome, run_all
-from logstore.manager.pending import PendingDeletes
 from logstore.manager.topic_configs import TopicConfig, TopicConfigs
 from logstore.storage.base import File
 
@@ -105,7 +103,6 @@ class Topics:
         directories: Directories,
         opener: LogOpener,
         configs: TopicConfigs,
-        pending: PendingDeletes,
         threads: int,
         on_config: Callable[[LogConfig], None],
     ) -> None:
@@ -113,7 +110,6 @@ class Topics:
         self._directories = directories
         self._opener = opener
         self._configs = configs
-        self._pending = pending
         self._threads = threads
         self._on_config = on_config
         self._storage = opener.storage
@@ -127,7 +123,7 @@ class Topics:
             if error is not None:
                 raise error
             assert log is not None
-        if wanted.config is not None and not self._opener.replicated:
+        if wanted.config is not None and not self._opener.owner.replicated:
             self.alter(wanted.tp.topic, wanted.config)
         return log
 
@@ -196,12 +192,12 @@ class Topics:
             LogUnavailableError: the topic has logs, and none of them could be opened.
         """
         topic, topic_id, config = wanted.tp.topic, wanted.topic_id, wanted.config
-        others = None if self._opener.replicated else self.partitions(topic)
+        others = None if self._opener.owner.replicated else self.partitions(topic)
         if others is not None and not others:
             self._refuse_unavailable(topic)  # only these have the topic's id and configuration
         if config is not None and not others:  # otherwise it changes the whole topic's, later
             resolved = self._configs.resolve(config)
-            if self._opener.replicated or resolved != self._configs.of(topic):
+            if self._opener.owner.replicated or resolved != self._configs.of(topic):
                 self._configs.set(topic, resolved, self._configs.next(topic, config))
         return self._topic_id(topic) if others and topic_id is None else topic_id
 
@@ -283,7 +279,7 @@ class Topics:
             file = self._storage.open(posixpath.join(birth.unborn, name), create=True)
             birth.files.append(file)
             file.write_at(0, data)
-        if stored is not None and self._opener.replicated:
+        if stored is not None and self._opener.owner.replicated:
             birth.files.pop().close()  # a copy: the next role mends what a power cut left of it
 
     def _sync(self, birth: _Birth) -> None:
@@ -311,7 +307,7 @@ class Topics:
             failure.__cause__ = error
         birth.fail(failure)
         if birth.unborn:
-            self._pending.add([(0, birth.unborn)])
+            self._directories.remove_later(0, birth.unborn)
         self._leave_nothing(log_dir, birth.tp)
         if isinstance(failure, StorageFailedError) and concern_of(error) is Concern.DIRECTORY:
             self._directories.fail(log_dir.path, failure)  # as Kafka: there would be no retry
@@ -321,7 +317,7 @@ class Topics:
 
         It is scanned as after a crash. None if there is none, or the caller owns the topics.
         """
-        for log_dir in self._directories.live() if self._opener.replicated else ():
+        for log_dir in self._directories.live() if self._opener.owner.replicated else ():
             name = self._guarded(log_dir, log_dir.stray_of, tp, topic_id)
             if name is None:
                 continue
@@ -353,7 +349,7 @@ class Topics:
             path = posixpath.join(log_dir.path, name)
             if self._storage.info(path) is None:
                 return path
-        name = filenames.delete_dir_name(tp, self._opener.random_id())
+        name = filenames.delete_dir_name(tp, self._opener.owner.random_id())
         return posixpath.join(log_dir.path, name)
 
     def _leave_nothing(self, log_dir: LogDir, tp: TopicPartition) -> None:
@@ -361,11 +357,8 @@ class Topics:
 
         It would be a log at the next start, when the partition may be elsewhere.
         """
-        name = filenames.delete_dir_name(tp, self._opener.random_id())
-        target = posixpath.join(log_dir.path, name)
         try:
-            self._storage.rename(log_dir.directory_of(tp), target)
-            self._pending.add([(0, target)])
+            self._rename_deleted(log_dir, tp, 0)
             self._storage.sync_dir(log_dir.path)
         except FileNotFoundError:
             return
@@ -379,9 +372,7 @@ class Topics:
         directory = log_dir.directory_of(tp)
         if self._storage.info(directory) is None:
             return
-        name = filenames.stray_dir_name(tp, self._opener.random_id())
-        logger.warning("%s is in the way of a new log and becomes %s", directory, name)
-        self._storage.rename(directory, posixpath.join(log_dir.path, name))
+        self._rename_stray(log_dir, tp, "is in the way of a new log")
         self._storage.sync_dir(log_dir.path)
 
     # -- topics --------------------------------------------------------------------------------
@@ -405,7 +396,7 @@ class Topics:
             if config is not None and wanted is not None:
                 self._configs.set(topic, wanted, self._configs.next(topic, config))
             try:
-                topic_id = new_uuid(self._opener.random_id)
+                topic_id = new_uuid(self._opener.owner.random_id)
                 return self._create_all(topic, range(partitions), topic_id, fill)
             except BaseException:
                 if not self.partitions(topic):  # else an interrupt came after the creation
@@ -422,7 +413,7 @@ class Topics:
                     f"topic {topic!r} has {max(numbers) + 1} partitions already"
                 )
             missing = [p for p in range(total) if p not in numbers]
-            topic_id = self._topic_id(topic) or new_uuid(self._opener.random_id)
+            topic_id = self._topic_id(topic) or new_uuid(self._opener.owner.random_id)
             for log in known.values():
                 log.assign_topic_id(topic_id)
             return self._create_all(topic, missing, topic_id)
@@ -484,7 +475,7 @@ class Topics:
         if self._directories.ownership.lost is not None:
             return
         try:
-            _raise_first(self._retire(made))
+            _raise_first(self._retire((d, log.topic_partition, log) for d, log in made))
             for log_dir in dirs:
                 if log_dir.failure is None:
                     self._guarded(log_dir, log_dir.creations.end, creation)
@@ -523,7 +514,7 @@ class Topics:
                 names = ", ".join(sorted(log.name for _, log in doomed))
                 logger.warning("a crash interrupted the creation of a topic; removed: %s", names)
             try:
-                _raise_first(self._retire(doomed))
+                _raise_first(self._retire((d, log.topic_partition, log) for d, log in doomed))
                 if complete:
                     self._directories.register(born.values())
                 for log_dir, begun in unfinished.creations:
@@ -535,9 +526,7 @@ class Topics:
     def delete(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, LogstoreError]:
         """Returns what failed. The caller has a claim on them."""
         tps = list(tps)
-        failed = self._retire(
-            self._directories.take_out(tps), self._directories.take_out_unavailable(tps)
-        )
+        failed = self._retire(self._directories.take_out(tps))
         left = {tp.topic for tp in self._directories.logs()}
         for topic in {tp.topic for tp in tps} - left:
             self._configs.forget(topic)
@@ -564,13 +553,13 @@ class Topics:
     def set_aside(self, topic: str, partitions: Iterable[int]) -> None:
         tps = [TopicPartition(topic, partition) for partition in partitions]
         with self.claims.of(topic):
-            taken = self._directories.take_out(tps)
-            found = self._directories.take_out_unavailable(tps)
+            found: list[tuple[LogDir, TopicPartition]] = []
             failure: LogstoreError | None = None
-            for log_dir, log in taken:
+            for log_dir, tp, log in self._directories.take_out(tps):
                 try:
-                    log.close()  # so that it is whole for a later inspection
-                    found.append((log_dir, log.topic_partition))
+                    if log is not None:
+                        log.close()  # so that it is whole for a later inspection
+                    found.append((log_dir, tp))
                 except LogstoreError as error:
                     failure = failure or error
             for log_dir in dict.fromkeys(log_dir for log_dir, _ in found):
@@ -590,39 +579,47 @@ class Topics:
         But the directories stay.
         """
         for tp in tps:
-            directory = log_dir.directory_of(tp)
-            name = filenames.stray_dir_name(tp, self._opener.random_id())
-            logger.warning("%s has no place here any more and becomes %s", directory, name)
-            self._storage.rename(directory, posixpath.join(log_dir.path, name))
+            name = self._rename_stray(log_dir, tp, "has no place here any more")
             log_dir.add_stray(name)
         self._storage.sync_dir(log_dir.path)
         log_dir.offsets.drop(tps)
 
-    def _retire(
-        self, logs: Iterable[Made], others: Iterable[tuple[LogDir, TopicPartition]] = ()
-    ) -> dict[TopicPartition, LogstoreError]:
+    def _rename_stray(self, log_dir: LogDir, tp: TopicPartition, why: str) -> str:
+        """Returns the new name. The caller makes it durable."""
+        directory, name = (
+            log_dir.directory_of(tp),
+            filenames.stray_dir_name(tp, self._opener.owner.random_id()),
+        )
+        logger.warning("%s %s and becomes %s", directory, why, name)
+        self._storage.rename(directory, posixpath.join(log_dir.path, name))
+        return name
+
+    def _rename_deleted(self, log_dir: LogDir, tp: TopicPartition, due_ms: int) -> None:
+        """The files are removed when they are due. The caller makes the name durable."""
+        name = filenames.delete_dir_name(tp, self._opener.owner.random_id())
+        target = posixpath.join(log_dir.path, name)
+        self._storage.rename(log_dir.directory_of(tp), target)
+        self._directories.remove_later(due_ms, target)
+
+    def _retire(self, logs: Iterable[TakenOut]) -> dict[TopicPartition, LogstoreError]:
         """Delete logs that can no longer be found. Returns those that are not deleted, and are
         unavailable until they are, with a `StorageFailedError` or `ResourceBusyError`.
 
         At each step a crash leaves either the log as it was or no log: first the directories are
         durably renamed, then their checkpoint entries are dropped. A start in between drops entries
         without a directory.
-
-        Args:
-            others: logs that could not be opened.
         """
         failed: dict[TopicPartition, LogstoreError] = {}
         delays: dict[LogDir, dict[TopicPartition, int]] = {}
-        for log_dir, log in logs:
-            log.crash()  # its content is not needed any more
-            own = delays.setdefault(log_dir, {})
-            own[log.topic_partition] = log.config.file_delete_delay_ms
-        for log_dir, tp in others:
-            delay_ms = self._configs.of(tp.topic).file_delete_delay_ms
-            delays.setdefault(log_dir, {})[tp] = delay_ms
+        for log_dir, tp, log in logs:
+            config = self._configs.of(tp.topic)
+            if log is not None:
+                log.crash()  # its content is not needed any more
+                config = log.config
+            delays.setdefault(log_dir, {})[tp] = config.file_delete_delay_ms
         for log_dir, own in delays.items():
             try:
-                self._guarded(log_dir, self._rename_deleted, log_dir, own)
+                self._guarded(log_dir, self._delete_names, log_dir, own)
             except LogstoreError as error:
                 failed |= dict.fromkeys(own, error)
                 if log_dir.failure is None:
@@ -637,16 +634,12 @@ class Topics:
                     continue
             self._directories.set_unavailable(log_dir, tp, reason)
 
-    def _rename_deleted(self, log_dir: LogDir, delays: Mapping[TopicPartition, int]) -> None:
+    def _delete_names(self, log_dir: LogDir, delays: Mapping[TopicPartition, int]) -> None:
         """``delays`` in ms until the files may be removed."""
         now = self._opener.clock.wall_ms()
         for tp, delay_ms in delays.items():
-            name = filenames.delete_dir_name(tp, self._opener.random_id())
-            target = posixpath.join(log_dir.path, name)
-            if self._storage.info(log_dir.directory_of(tp)) is None:
-                continue  # somebody was faster
-            self._storage.rename(log_dir.directory_of(tp), target)
-            self._pending.add([(now + delay_ms, target)])
+            if self._storage.info(log_dir.directory_of(tp)) is not None:  # nobody was faster
+                self._rename_deleted(log_dir, tp, now + delay_ms)
         self._storage.sync_dir(log_dir.path)
         log_dir.offsets.drop(delays.keys())
 
@@ -672,7 +665,7 @@ class Topics:
         """
         wanted = self._configs.resolve(config)
         if log.config is not wanted and log.config != wanted:
-            log.configure(wanted)
+            log.maintenance.configure(wanted)
             self._on_config(wanted)
         elif self._configs.is_copied(log):
             return
@@ -734,21 +727,8 @@ class Topics:
     def _guarded(
         self, log_dir: LogDir, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run a call. If the medium fails, the directory goes offline.
-
-        Raises:
-            StorageFailedError: the disk refused.
-            ResourceBusyError: descriptors or memory are short.
-        """
-        try:
+        with self._directories.guard(log_dir, "change its logs"):
             return call(*args, **kwargs)
-        except (OSError, CheckpointError) as error:
-            if is_busy(error):
-                raise ResourceBusyError(log_dir.path, "change its logs", str(error)) from error
-            failure = StorageFailedError(log_dir.path, "change its logs", str(error))
-            if concern_of(error) is Concern.DIRECTORY:
-                self._directories.fail(log_dir.path, failure)
-            raise failure from error
 
 
 def _made(births: Iterable[_Birth]) -> list[Made]:

@@ -24,7 +24,7 @@ from logstore.common.errors import ConfigError, LogDirLockedError, RescueError
 from logstore.common.random_id import random_id
 from logstore.format import filenames
 from logstore.log import run_inline
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.rescue.partition import PartitionMerge
 from logstore.rescue.patchy import FilePool
 from logstore.rescue.report import PartitionRescue, RescueReport
@@ -218,7 +218,9 @@ class _Rescue:
         """Rebuild indexes, epoch files, producer snapshots and checkpoints as a start after a crash
         does. Then give the directory its name.
         """
-        manager = LogManager([staging], storage=self._storage, run_later=run_inline)
+        manager = LogManager(
+            [staging], storage=self._storage, owner=ManagerOwner(run_later=run_inline)
+        )
         try:
             self._check(manager, report)
         except BaseException:
@@ -247,7 +249,7 @@ class _Rescue:
             recovered = log.recovery_report
             if recovered.bytes_cut or log.log_end_offset != max(found.end, found.start):
                 raise RescueError(f"{tp} changed while it was read: {recovered.cut_reason}")
-            self._note_open_transaction(log.first_unstable_offset, found)
+            self._note_open_transaction(log.replica.first_unstable_offset, found)
 
     def _note_open_transaction(self, first: int | None, found: PartitionRescue) -> None:
         if first is not None:

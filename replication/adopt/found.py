@@ -20,7 +20,7 @@ from logstore.common.config import MAX_LONG, BrokerConfig
 from logstore.common.errors import ConfigError, LogstoreError
 from logstore.format import filenames
 from logstore.log import ReplicaLog
-from logstore.manager import LogManager, peek
+from logstore.manager import LogManager, ManagerOwner, peek
 from logstore.storage.base import Storage
 from logstore.storage.broker_directories import broker_directories
 from replication.common.internal_topics import GROUP_METADATA, INTERNAL_TOPICS
@@ -254,10 +254,8 @@ def find_broker(
         directories,
         broker_config=keeps_all,
         storage=overlay,
-        cluster_id=cluster_id,
-        node_id=broker_id,
-        replicated=True,
         background=False,
+        owner=ManagerOwner(cluster_id=cluster_id, node_id=broker_id, replicated=True),
     )
     try:
         for error in manager.offline_directories.values():
@@ -265,7 +263,7 @@ def find_broker(
         logs = manager.logs
         usable = {tp: log for tp, log in logs.items() if not log.failed}
         states = {tp: _state_of(log) for tp, log in usable.items() if tp.topic in INTERNAL_TOPICS}
-        largest = [log.largest_producer_id() for log in usable.values()]
+        largest = [log.producers.largest_id() for log in usable.values()]
         largest += [state.largest_id for state in states.values()]
         return FoundBroker(
             tuple(directories),
@@ -274,7 +272,7 @@ def find_broker(
             _configs(usable, overlay),
             {tp: str(error) for tp, error in manager.unavailable_logs.items()},
             manager.last_stop.unproven,
-            max((log.largest_coordinator_epoch() for log in usable.values()), default=-1),
+            max((log.producers.largest_coordinator_epoch() for log in usable.values()), default=-1),
             max(largest, default=-1),
         )
     finally:
@@ -282,10 +280,10 @@ def find_broker(
 
 
 def _found(log: ReplicaLog, state: CoordinatorState | None) -> FoundLog:
-    entries, report = log.producer_entries(), log.recovery_report
+    entries, report = log.producers.entries(), log.recovery_report
     return FoundLog(
         log.topic_id,
-        tuple(log.epoch_entries),
+        tuple(log.epochs.entries),
         log.log_end_offset,
         log.segments[0].largest_timestamp if log.size else -1,
         tuple(each.producer_id for each in entries if each.current_txn_first_offset >= 0),

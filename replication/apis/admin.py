@@ -258,7 +258,7 @@ class AdminApi:
             partition = self._broker.replica_manager.partition(tp)
             if not partition.is_leader:
                 raise NotLeaderOrFollowerError(f"{tp} is led by another broker")
-            entries = partition.local_log().producer_entries()
+            entries = partition.local_log().producers.entries()
         except LogstoreError as error:
             code = error_code_of(error)
             if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:

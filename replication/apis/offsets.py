@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from checkpoints.types import TopicPartition
-from logstore.log.reading.reading import EARLIEST, LATEST, MAX_TIMESTAMP
+from logstore.log.reading.fetching import EARLIEST, LATEST, MAX_TIMESTAMP
 from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
 from replication.apis.common.refusals import refusal
 from replication.broker.broker import Broker

@@ -317,7 +317,7 @@ class TransactionApis:
         operators; 0 without any, which they use then."""
         partition = self._broker.replica_manager.partitions.get(tp)
         log = None if partition is None else partition.log
-        known = None if log is None else log.producers.producers.get(marker.producer_id)
+        known = None if log is None else log.producers.known.producers.get(marker.producer_id)
         epochs = (0, 0) if known is None else (known.producer_epoch, known.coordinator_epoch)
         asked = marker.producer_epoch, marker.coordinator_epoch
         return any(each > max(0, last) for each, last in zip(asked, epochs, strict=True))

@@ -20,7 +20,7 @@ from checkpoints.types import TopicPartition
 from logstore.common.config import BrokerConfig, LogConfig
 from logstore.common.errors import LogstoreError
 from logstore.common.random_id import RandomId, random_id
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.storage.base import Storage
 from replication.broker.alter_partition import AlterPartitionManager
 from replication.broker.controller_channel import REACTIONS, ControllerChannel
@@ -203,14 +203,16 @@ class Broker:
             broker_config=broker_config,
             storage=storage,
             clock=runtime.clock,
-            cluster_id=cluster_id,
-            node_id=broker_id,
-            replicated=True,
-            background=False,  # the replica manager does the periodic work
-            run_later=run_later,
-            on_directory_failure=self._on_directory_failure,
-            on_log_failure=self._on_directory_failure,  # its leadership must go, too
-            random_id=random_id,
+            background=False,
+            owner=ManagerOwner(
+                cluster_id=cluster_id,
+                node_id=broker_id,
+                replicated=True,
+                run_later=run_later,
+                on_directory_failure=self._on_directory_failure,
+                on_log_failure=self._on_directory_failure,
+                random_id=random_id,
+            ),
         )
         stop = self.log_manager.last_stop
         self._epochs = stop.broker_epochs  # nothing was lost since these, ascending
@@ -325,7 +327,7 @@ class Broker:
 
     def _largest_producer_id(self) -> int:
         logs = list(self.log_manager.logs.values())
-        return max((log.largest_producer_id() for log in logs if not log.failed), default=-1)
+        return max((log.producers.largest_id() for log in logs if not log.failed), default=-1)
 
     def serve(self, kind: type, handler: Callable[[Any, OnReply], None]) -> None:
         """Let ``handler`` serve requests of a kind, for the layers above a broker."""
@@ -470,7 +472,7 @@ class Broker:
         than ours: their markers would be refused (R-182)."""
         largest = UNKNOWN_EPOCH
         for log in [each for each in self.log_manager.logs.values() if not each.failed]:
-            epoch = log.largest_coordinator_epoch()
+            epoch = log.producers.largest_coordinator_epoch()
             if epoch > MAX_EPOCH_OF_A_LOG:
                 logger.error(
                     "%s: a producer has the coordinator epoch %s, above %s: no cluster gets there, "

@@ -145,7 +145,9 @@ def _replica_manager(manager: ReplicaManager) -> Iterator[Sample]:
         "UnderReplicatedPartitions": sum(p.under_replicated for p in online),
         "UnderMinIsrPartitionCount": sum(p.under_min_isr for p in online),
         "AtMinIsrPartitionCount": sum(p.at_min_isr for p in online),
-        "ProducerIdCount": sum(len(p.log.producers.producers) for p in online if p.log is not None),
+        "ProducerIdCount": sum(
+            len(p.log.producers.known.producers) for p in online if p.log is not None
+        ),
     }
     for name, value in values.items():
         yield Sample(f"server_ReplicaManager_{name}", value)

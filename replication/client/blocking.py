@@ -19,7 +19,7 @@ from logstore.common.types import Buffer, Record
 from logstore.format.codecs.compression import Compression
 from logstore.format.header import BatchHeader
 from logstore.format.reader import parse_batch
-from logstore.log.reading.reading import EARLIEST, LATEST
+from logstore.log.reading.fetching import EARLIEST, LATEST
 from replication.client.asking import OffsetLookup
 from replication.client.inline import InlineRuntime
 from replication.client.metadata import MAX_AGE_MS, Metadata

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from checkpoints.types import TopicPartition
 from logstore.common.errors import LogstoreError, OffsetOutOfRangeError
-from logstore.log.reading.reading import EARLIEST, LATEST
+from logstore.log.reading.fetching import EARLIEST, LATEST
 from replication.client.positions import FetchPosition, NextStep
 from replication.client.reactions import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, AskReaction
 from replication.common.error_codes import ErrorCode

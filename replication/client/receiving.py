@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 from checkpoints.types import TopicPartition
 from logstore.common.errors import ConfigError, CorruptBatchError, LogstoreError
 from logstore.common.types import Record
-from logstore.log.reading.reading import EARLIEST
+from logstore.log.reading.fetching import EARLIEST
 from replication.client.metadata import Metadata
 from replication.client.positions import NO_REPLICA, FetchPosition, NextStep
 from replication.client.questions import Question, Questions

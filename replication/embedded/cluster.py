@@ -11,7 +11,7 @@ from typing import Any
 
 from checkpoints.types import TopicPartition
 from logstore.common.types import Record
-from logstore.log.reading.reading import LATEST
+from logstore.log.reading.fetching import LATEST
 from replication.client import Consumer, Producer, RecordMetadata
 from replication.embedded.topic_admin import TopicAdmin
 from replication.partition import Partition

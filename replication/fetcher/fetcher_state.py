@@ -14,7 +14,7 @@ from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
 from logstore.common.types import Buffer
 from logstore.kernels import AppendInfo
-from logstore.log.reading.reading import EARLIEST, LATEST
+from logstore.log.reading.fetching import EARLIEST, LATEST
 from replication.common.errors import ReplicationError
 from replication.common.messages import (
     EpochEndOffset,

@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 from checkpoints.types import TopicPartition
 from logstore.common.errors import LogUnavailableError, StorageFailedError
 from logstore.log import ReplicaLog
-from logstore.log.core.news import News
+from logstore.log.news import News
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import KafkaStorageError, NotLeaderOrFollowerError, error_for
 from replication.common.state import RecoveryState

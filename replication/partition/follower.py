@@ -21,7 +21,7 @@ class FollowerReplica(Replica):
 
     @property
     def latest_epoch(self) -> int:
-        return self.local_log().latest_epoch
+        return self.local_log().epochs.latest
 
     @property
     def log_end_offset(self) -> int:
@@ -43,7 +43,7 @@ class FollowerReplica(Replica):
 
     def own_end_offset_for(self, epoch: int) -> EpochEndOffset:
         """The end of an epoch in this replica's log (F-208)."""
-        return EpochEndOffset(*self.local_log().end_offset_for_epoch(epoch))
+        return EpochEndOffset(*self.local_log().epochs.end_offset_for(epoch))
 
     def append_as_follower(
         self, records: Buffer, leader_epoch: int, leader_log_start: int = -1
@@ -70,12 +70,12 @@ class FollowerReplica(Replica):
                     raise
                 # The leader's log begins inside a batch after DeleteRecords (KAFKA-6975). Our
                 # records lie below that, and may even differ from those that the leader deleted.
-                self._storage(log.truncate_fully_and_start_at, error.first_offset)
+                self._storage(log.maintenance.truncate_fully_and_start_at, error.first_offset)
                 return self._append_fetched(log, records, leader_epoch)
 
     def _append_fetched(self, log: ReplicaLog, records: Buffer, leader_epoch: int) -> AppendInfo:
         try:
-            return self._storage(log.append_as_follower, records, leader_epoch)
+            return self._storage(log.replica.append_as_follower, records, leader_epoch)
         except LeadershipEndedError as error:
             raise NotLeaderOrFollowerError(str(error)) from error
 
@@ -95,9 +95,9 @@ class FollowerReplica(Replica):
         with self._lock:
             log = self._following(leader_epoch)
             before = log.high_watermark, log.log_start_offset
-            log.update_high_watermark(leader_high_watermark)
+            log.replica.update_high_watermark(leader_high_watermark)
             if leader_log_start > log.log_start_offset:
-                log.maybe_increment_log_start_offset(leader_log_start)
+                log.replica.maybe_increment_log_start_offset(leader_log_start)
             return (log.high_watermark, log.log_start_offset) != before
 
     def keep_what_is_due(self) -> None:
@@ -106,7 +106,7 @@ class FollowerReplica(Replica):
         Raises:
             KafkaStorageError, ResourceBusyError: they are not durable.
         """
-        self._storage(self.local_log().flush_what_is_due)
+        self._storage(self.local_log().flusher.flush_overdue)
 
     def truncate_to(self, offset: int, leader_epoch: int) -> None:
         """Truncate the log (R-138).
@@ -125,7 +125,7 @@ class FollowerReplica(Replica):
         with self._lock:
             log = self._following(leader_epoch)
             before = log.log_end_offset
-            self._storage(log.truncate_fully_and_start_at, offset)
+            self._storage(log.maintenance.truncate_fully_and_start_at, offset)
             self._note_truncation(before, log)
 
     def _note_truncation(self, before: int, log: ReplicaLog) -> None:

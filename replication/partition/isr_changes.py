@@ -57,13 +57,13 @@ class IsrChanges(Replica):
             if not isinstance(now, Leadership) or now.leader_epoch != leading.leader_epoch:
                 return False
             target = self._next_high_watermark(now)
-            return now.log.maybe_increment_high_watermark(target) is not None
+            return now.log.replica.maybe_increment_high_watermark(target) is not None
 
     def _next_high_watermark(self, leading: Leadership) -> int:
         # The log end last: by then the log has what an awaited follower has.
         log = leading.log
         high_watermark = log.high_watermark
-        kept = log.kept_end_offset
+        kept = log.replica.kept_end_offset
         if kept <= high_watermark:
             return high_watermark
         return next_high_watermark(
@@ -87,9 +87,9 @@ class IsrChanges(Replica):
         if not isinstance(leading, Leadership):
             return False
         log = leading.log
-        if log.kept_end_offset == log.log_end_offset:
+        if log.replica.kept_end_offset == log.log_end_offset:
             return False
-        self._storage(log.flush_what_is_due)
+        self._storage(log.flusher.flush_overdue)
         return self._try_high_watermark(leading)
 
     def _awaited_ends(self, leading: Leadership, log_end: int) -> Iterator[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from logstore.common.errors import LeadershipEndedError, OffsetOutOfRangeError
 from logstore.common.types import Buffer
 from logstore.log import ReplicaLog
-from logstore.log.reading.reading import EARLIEST, LATEST, SLICE_MIN
+from logstore.log.reading.fetching import EARLIEST, LATEST, SLICE_MIN
 from logstore.segments.index import AbortedTxn
 from logstore.segments.producer_state import AppendOrigin, TransactionCheck, VerificationStateEntry
 from logstore.storage import FileSlice
@@ -72,7 +72,7 @@ class LeaderReplica(IsrChanges):
             and self._try_high_watermark(now)
         )
         if info.duplicate:
-            original = log.epoch_for_offset(info.last_offset)
+            original = log.epochs.epoch_for_offset(info.last_offset)
             self._confirm(leading, log)
             epoch = epoch if original is None else original
         return LeaderAppend(info, moved, epoch)
@@ -86,7 +86,7 @@ class LeaderReplica(IsrChanges):
         Raises:
             NotLeaderOrFollowerError, KafkaStorageError: this broker does not lead it.
         """
-        return self._leading().log.begin_verification(
+        return self._leading().log.producers.begin_verification(
             producer_id, producer_epoch, sequence, bumps_epoch=bumps_epoch
         )
 
@@ -117,7 +117,7 @@ class LeaderReplica(IsrChanges):
         # append is still there exactly if its epoch is.
         if (
             leading.leader_epoch != leader_epoch
-            and log.epoch_for_offset(required_offset - 1) != leader_epoch
+            and log.epochs.epoch_for_offset(required_offset - 1) != leader_epoch
         ):
             raise NotLeaderOrFollowerError(
                 f"{self.tp}: what epoch {leader_epoch} had below {required_offset} was replaced"
@@ -176,17 +176,18 @@ class LeaderReplica(IsrChanges):
             recent = None
             if not committed:
                 kept = min(most, SLICE_MIN) if by_slice else most
-                recent = log.read_recent(part.fetch_offset, limit, kept, whole=by_slice)
+                recent = log.replica.read_recent(part.fetch_offset, limit, kept, whole=by_slice)
             if recent is not None:
                 records = recent
             else:
                 data = self._storage(
-                    log.read_to_send if by_slice else log.read,
+                    log.reader.read,
                     part.fetch_offset,
                     most,
                     minimum_one=minimum_one,
                     up_to=limit,
                     committed=committed,
+                    by_slice=by_slice,
                 )
                 if data.has_whole_batch:  # a part of one helps nobody
                     records, aborted = data.file_slice or data.data, data.aborted
@@ -232,7 +233,7 @@ class LeaderReplica(IsrChanges):
         self, role: Role, log: ReplicaLog, part: FetchPartition, replica_id: int
     ) -> EpochEndOffset | None:
         """Where the requester's log diverges from ours; None if not before the fetch offset."""
-        found = EpochEndOffset(*log.end_offset_for_epoch(part.last_fetched_epoch))
+        found = EpochEndOffset(*log.epochs.end_offset_for(part.last_fetched_epoch))
         seen = log.snapshot
         self._confirm(role, log)
         start, end, fetch_offset = seen.log_start_offset, seen.log_end_offset, part.fetch_offset
@@ -267,7 +268,7 @@ class LeaderReplica(IsrChanges):
             return FetchLimit(True, 0)  # a whole segment is waiting
         if min_bytes <= 1:
             return FetchLimit(False, 1)
-        available = self._storage(log.available_bytes, part.fetch_offset, limit)
+        available = self._storage(log.reader.available_bytes, part.fetch_offset, limit)
         return FetchLimit(False, min(available, part.partition_max_bytes))
 
     # -- offsets -------------------------------------------------------------------------------
@@ -276,7 +277,7 @@ class LeaderReplica(IsrChanges):
         """The end of ``epoch`` in this leader's log; (−1, −1) if unknown (R-109)."""
         leading = self._leading()
         self._check_epoch(leading, current_leader_epoch)
-        found = EpochEndOffset(*leading.log.end_offset_for_epoch(epoch))
+        found = EpochEndOffset(*leading.log.epochs.end_offset_for(epoch))
         self._confirm(leading, leading.log)
         return found
 
@@ -311,7 +312,7 @@ class LeaderReplica(IsrChanges):
                 return -1, -1, -1
             found_at, offset = found.timestamp, found.offset
         # The end is that of this leadership for a consumer, also where open transactions lower it.
-        epoch = None if consumer and timestamp == LATEST else log.epoch_for_offset(offset)
+        epoch = None if consumer and timestamp == LATEST else log.epochs.epoch_for_offset(offset)
         self._confirm(leading, log)
         if unsettled and (timestamp == LATEST or offset >= limit):
             raise OffsetNotAvailableError(f"{self.tp}: the high watermark is not settled yet")

@@ -63,9 +63,9 @@ class Partition(LeaderReplica, FollowerReplica):
             followers = {r: known.get(r, FollowerProgress()) for r in remote}
             if begins:
                 self._check_log_epoch(log, new.leader_epoch, leads=True)
-                start = log.lead(new.leader_epoch)  # appends of an earlier epoch end here
-                log.keep_recent(self._env.recent)
-                assign = partial(log.assign_epoch, new.leader_epoch, start)
+                start = log.replica.lead(new.leader_epoch)  # appends of an earlier epoch end here
+                log.replica.keep_recent(self._env.recent)
+                assign = partial(log.epochs.assign, new.leader_epoch, start)
                 self._storage(with_idle_closed, assign)
                 now = self._env.now_ms()
                 # Of an epoch that we did not hear of another leader made followers cut their logs:
@@ -110,7 +110,7 @@ class Partition(LeaderReplica, FollowerReplica):
     def make_follower(self, change: PartitionChange) -> bool:
         """Follow (R-12, R-14). True if the leader epoch rose, so that the fetcher must begin again.
 
-        Records that may no longer be unsynced wait for ``ReplicaLog.flush_what_is_due``.
+        Records that may no longer be unsynced wait for ``LogFlusher.flush_overdue``.
 
         Raises:
             KafkaStorageError, LogAheadError, InconsistentTopicIdError, ResourceBusyError: as
@@ -122,8 +122,8 @@ class Partition(LeaderReplica, FollowerReplica):
                 return False
             log = self._open_log(change)
             self._check_log_epoch(log, new.leader_epoch, leads=False)
-            log.follow_leader(new.leader_epoch)
-            log.keep_recent(None)
+            log.replica.follow(new.leader_epoch)
+            log.replica.keep_recent(None)
             rose = new.leader_epoch > self.leader_epoch
             self._become(Role(new.leader, new.leader_epoch, new.partition_epoch, new.replicas))
             return rose
@@ -134,7 +134,7 @@ class Partition(LeaderReplica, FollowerReplica):
         A leader must not add to records of its epoch that are there already. An epoch without a
         record is no harm: it may be left from a try that failed.
         """
-        entries = log.epoch_entries
+        entries = log.epochs.entries
         if not entries:
             return
         last, start = entries[-1]
@@ -190,6 +190,6 @@ class Partition(LeaderReplica, FollowerReplica):
 
     def _drop(self) -> None:
         if self.log is not None:
-            self.log.keep_recent(None)
+            self.log.replica.keep_recent(None)
         self.log, last = None, self.role
         self._become(Role(last.leader_id, last.leader_epoch, last.partition_epoch, last.replicas))

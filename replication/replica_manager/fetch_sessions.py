@@ -114,9 +114,9 @@ class CachedPartition:
         log = partition.log if read is None else read.log
         if log is not None and log is not self._log:
             if self._log is not None:
-                self._log.news.discard(self._on_log)
+                self._log.core.news.discard(self._on_log)
             self._log = log
-            log.news.add(self._on_log)
+            log.core.news.add(self._on_log)
 
     def note_by(self, partition: Partition) -> bool:
         """Let the session note the fetches of the follower. False if it is not in sync."""
@@ -137,7 +137,7 @@ class CachedPartition:
             self.stop_noting()
             partition.news.discard(self._on_role)
         if log is not None:
-            log.news.discard(self._on_log)
+            log.core.news.discard(self._on_log)
         self._partition, self._log, self._hears_role = None, None, False
 
     def is_told(self, response: FetchPartitionResponse) -> bool:

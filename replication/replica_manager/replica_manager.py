@@ -238,7 +238,7 @@ class ReplicaManager:
             Duty(
                 HIGH_WATERMARK_CHECKPOINT,
                 config.high_watermark_checkpoint_interval_ms,
-                self.log_manager.checkpoint_high_watermarks,
+                self.log_manager.housekeeper.checkpoint_high_watermarks,
                 BACKGROUND,
                 at_once=True,
             ),
@@ -269,7 +269,7 @@ class ReplicaManager:
         The logs stay open; the owner closes them afterwards.
         """
         self._stop(answer=True)
-        with_idle_closed(self.log_manager.checkpoint_high_watermarks)
+        with_idle_closed(self.log_manager.housekeeper.checkpoint_high_watermarks)
 
     def abandon(self) -> None:
         """Release everything as the end of the process does, without answers."""
@@ -328,14 +328,14 @@ class ReplicaManager:
 
     def _settle(self, tps: list[TopicPartition]) -> None:
         """Finish changes of logs before their leaders learn the log ends."""
-        with_idle_closed(partial(self.log_manager.checkpoint_cuts, tps))
+        with_idle_closed(partial(self.log_manager.housekeeper.checkpoint_cuts, tps))
         logs = self.log_manager.logs
         for tp in tps:
             log = logs.get(tp)
             if log is None or log.failed:
                 continue
             try:
-                log.flush_what_is_due()
+                log.flusher.flush_overdue()
             except StorageFailedError as error:  # the log is offline, and its next append says so
                 logger.error("%s is not durable: %s", tp, error)
 

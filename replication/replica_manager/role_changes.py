@@ -286,7 +286,9 @@ class RoleChanges:
     def _initial_state(self, change: PartitionChange) -> InitialFetchState:
         """Where a follower begins to fetch (R-112)."""
         log = self._partitions.find(change.tp).local_log()
-        offset = self._rule.initial_offset(log.latest_epoch, log.high_watermark, log.log_end_offset)
+        offset = self._rule.initial_offset(
+            log.epochs.latest, log.high_watermark, log.log_end_offset
+        )
         return InitialFetchState(change.topic_id, change.registration.leader_epoch, offset)
 
     def _give_up(self, partition: Partition, error: Exception) -> ErrorCode:

@@ -101,21 +101,24 @@ def test_examples_import_only_the_packages_of_the_api() -> None:
 
 
 def test_a_way_around_a_face_is_found() -> None:
-    known = {"logstore.log": {"PartitionLog", "reading"}, "logstore.log.reading": {"readers"}}
+    known = {
+        "logstore.log": {"PartitionLog", "reading"},
+        "logstore.log.reading": {"snapshot_reader"},
+    }
     source = (
         "from logstore.log import PartitionLog\n"
-        "from logstore.log.reading.readers import LogReaders\n"
+        "from logstore.log.reading.snapshot_reader import LogReader\n"
         "def later():\n"
-        "    from logstore.log.state import LogState\n"
+        "    from logstore.log.core import LogCore\n"
         "    import logstore.log.reading.iteration\n"
     )
     names = [*imported(source)]
     assert passed_by("replication.partition.leader", names, known) == [
-        "replication.partition.leader imports logstore.log.state.LogState: "
-        "state is not in the face of logstore.log",
+        "replication.partition.leader imports logstore.log.core.LogCore: "
+        "core is not in the face of logstore.log",
         "replication.partition.leader imports logstore.log.reading.iteration: "
         "iteration is not in the face of logstore.log.reading",
     ]
-    assert len(passed_by("logstore.log.reads", names, known)) == 1  # it is inside ``log``
+    assert len(passed_by("logstore.log.partition_log", names, known)) == 1  # it is inside ``log``
     assert passed_by("logstore.log.reading.cursors", names, known) == []
     assert len(passed_by("logstore.logs", names, known)) == 2  # a name that only begins alike

@@ -52,7 +52,7 @@ class TestDefaultRecordBatch:
             with pytest.raises(CorruptMessageError):
                 log.append_as_leader(data, 0)
             with pytest.raises(CorruptMessageError):
-                log.append_as_follower(data)
+                log.replica.append_as_follower(data)
             assert log.size == 0
 
     def test_size_in_bytes_and_offsets_survive_the_leader(self) -> None:

@@ -119,8 +119,8 @@ class TestAbstractFetcherThread:
         stage = Stage()
         stage.lead(2, (7, 1))
         stage.leader.write((2, 2))
-        stage.leader.log().update_high_watermark(9)
-        stage.leader.log().maybe_increment_log_start_offset(3)
+        stage.leader.log().replica.update_high_watermark(9)
+        stage.leader.log().replica.maybe_increment_log_start_offset(3)
         stage.hold((10, 1), hw=5)
         stage.follow(2)
         _, response = stage.exchange()
@@ -155,7 +155,7 @@ class TestAbstractFetcherThread:
         """S-10, R-117: no append and no high watermark from an answer that came too late."""
         stage = Stage()
         stage.lead(3, (4, 1))
-        stage.leader.log().update_high_watermark(4)
+        stage.leader.log().replica.update_high_watermark(4)
         stage.hold((2, 1))
         stage.follow(3)
         answer = stage.leader.answer(stage.request())
@@ -195,7 +195,7 @@ class TestAbstractFetcherThread:
         """testFollowerFetchOutOfRangeLow (112; S-23): begin anew where the leader's log starts."""
         stage = Stage(rule)
         stage.lead(2, (31, 1))
-        stage.leader.log().update_high_watermark(31)
+        stage.leader.log().replica.update_high_watermark(31)
         stage.leader.partition().delete_records(20)
         stage.hold((5, 1), hw=5)
         stage.follow(2)
@@ -205,7 +205,7 @@ class TestAbstractFetcherThread:
                 break
         partition = stage.follower.partition()
         assert (partition.log_start_offset, stage.hw, stage.end) == (20, 20, 20)
-        assert stage.follower.log().epoch_entries == ()
+        assert stage.follower.log().epochs.entries == ()
         assert stage.state().lag == 11
         stage.settle()
         assert (partition.log_start_offset, stage.hw, stage.end) == (20, 31, 31)
@@ -301,7 +301,7 @@ class TestAbstractFetcherThread:
             stage.produce(2, tp=tp)
         stage.follow(1, TP, OTHER)
         stage.request()
-        stage.follower.log().mark_failed(KafkaStorageError("the disk is gone"))
+        stage.follower.log().core.refuse(KafkaStorageError("the disk is gone"))
         stage.settle()
         assert list(stage.manager.failed_partitions) == [TP]
         assert stage.follower.log(OTHER).log_end_offset == 2
@@ -316,7 +316,7 @@ class TestAbstractFetcherThread:
             stage.hold((2, 0), (2, 1), tp=tp)
         stage.follow(4, TP, OTHER)
         stage.request()
-        stage.follower.log().mark_failed(KafkaStorageError("the disk is gone"))
+        stage.follower.log().core.refuse(KafkaStorageError("the disk is gone"))
         stage.settle()
         assert list(stage.manager.failed_partitions) == [TP]
         stage.assert_equal_logs([OTHER])
@@ -326,7 +326,7 @@ class TestAbstractFetcherThread:
         stage = Stage()
         stage.lead(1, (5, 0))
         stage.hold((2, 0))
-        stage.leader.log().update_high_watermark(5)
+        stage.leader.log().replica.update_high_watermark(5)
         stage.follow(1)
         (fetcher,) = stage.manager.fetchers
         assert fetcher.lags() == {}
@@ -374,7 +374,7 @@ class TestReplicaFetcherThread:
         stage.lead(5, (10, 0), (10, 2))
         stage.produce(2)
         stage.hold((4, 0), (2, 1), (3, 3), (3, 4))
-        assert stage.follower.log().epoch_entries == ((0, 0), (1, 4), (3, 6), (4, 9))
+        assert stage.follower.log().epochs.entries == ((0, 0), (1, 4), (3, 6), (4, 9))
         stage.follow(5)
         kind = type(stage.request())
         assert kind is (FetchRequest if rule.on_fetch else OffsetForLeaderEpochRequest)
@@ -443,10 +443,10 @@ class TestReplicaFetcherThread:
         stage.lead(21, (27, 0), (2, 19))
         stage.hold((27, 0), (2, 19), hw=29)
         stage.follower.become(2, 20)
-        assert stage.follower.log().epoch_entries[-1] == (20, 29)
+        assert stage.follower.log().epochs.entries[-1] == (20, 29)
         stage.follow(21)
         stage.settle()
-        assert stage.follower.log().epoch_entries == ((0, 0), (19, 27))
+        assert stage.follower.log().epochs.entries == ((0, 0), (19, 27))
         stage.produce(1)
         stage.exchange()
         stage.assert_equal_logs()
@@ -507,7 +507,7 @@ class TestReplicaFetcherThread:
         stage = Stage()
         stage.leader.become(2, 0)
         stage.leader.write((10, 0), size=5)
-        stage.leader.log().update_high_watermark(10)
+        stage.leader.log().replica.update_high_watermark(10)
         stage.leader.become(LEADER, 1)
         stage.leader.partition().delete_records(7)
         stage.hold()

@@ -130,7 +130,7 @@ class TestOffsetIndex:
         disk = Disk(index_interval_bytes=0, segment_index_bytes=60)
         log = disk.open(replicated=True, log_start_offset=1000)
         data = b"".join(batch(1000 + n, 1, timestamp=NOW + n) for n in range(12))
-        log.append_as_follower(data)
+        log.replica.append_as_follower(data)
         log.roll()
         log.close()
         found = disk.read(file_name(1000, ".timeindex"))

@@ -44,8 +44,8 @@ def filled(disk: Disk, *rolls: int, end: int = 24) -> ReplicaLog:
     for base in range(0, end, 2):
         if base in rolls:
             log.roll()
-        log.append_as_follower(batch(base, 2, timestamp=NOW + base // 2))
-    log.update_high_watermark(end)
+        log.replica.append_as_follower(batch(base, 2, timestamp=NOW + base // 2))
+    log.replica.update_high_watermark(end)
     return log
 
 
@@ -120,8 +120,8 @@ class TestLogLoader:
         """testOpenDeletesObsoleteFiles: ``.deleted`` leftovers disappear on open (F-238)."""
         disk = Disk(file_delete_delay_ms=1000)
         with filled(disk, 8, 16) as log:
-            log.maybe_increment_log_start_offset(16)
-            assert log.delete_old_segments() == 2
+            log.replica.maybe_increment_log_start_offset(16)
+            assert log.maintenance.delete_old_segments() == 2
             assert len(disk.names(".deleted")) == 7
             log.crash()
         with disk.open() as log:
@@ -160,12 +160,12 @@ class TestLogLoader:
         for offset, epoch in ((0, 0), (4, 1), (5, 2), (7, 2), (9, 5)):
             if offset == 7:
                 log.roll()
-            log.append_as_follower(batch(offset, epoch=epoch))
-        expected = log.epoch_entries
+            log.replica.append_as_follower(batch(offset, epoch=epoch))
+        expected = log.epochs.entries
         log.close()
         disk.write(EPOCHS, lost)
         with disk.open(recovery_point=point) as log:
-            assert log.epoch_entries == expected == ((0, 0), (1, 4), (2, 5), (5, 9))
+            assert log.epochs.entries == expected == ((0, 0), (1, 4), (2, 5), (5, 9))
 
     @pytest.mark.parametrize("lost", ["all indexes", "all snapshots", "last segment", "both"])
     def test_full_transaction_index_recovery(self, lost: str) -> None:
@@ -175,8 +175,8 @@ class TestLogLoader:
         (F-122, F-234)."""
         disk = Disk()
         log = with_transactions(disk)
-        expected = log.aborted_transactions(0, log.log_end_offset)
-        state = log.first_unstable_offset, producer_facts(log)
+        expected = log.reader.aborted_transactions(0, log.log_end_offset)
+        state = log.replica.first_unstable_offset, producer_facts(log)
         assert len(expected) == 4
         log.close()
         last = log.segments[-1].base_offset
@@ -188,8 +188,8 @@ class TestLogLoader:
             disk.remove(file_name(last, ".txnindex"))
         point = last if lost in ("last segment", "all snapshots") else 0
         with disk.open(recovery_point=point) as log:
-            assert log.aborted_transactions(0, log.log_end_offset) == expected
-            assert (log.first_unstable_offset, producer_facts(log)) == state
+            assert log.reader.aborted_transactions(0, log.log_end_offset) == expected
+            assert (log.replica.first_unstable_offset, producer_facts(log)) == state
 
     def test_recover_with_empty_active_segment(self) -> None:
         """testRecoverWithEmptyActiveSegment: an empty last segment without index is fine."""
@@ -232,11 +232,11 @@ class TestLogLoader:
         log.append_as_leader(produced(1, 0), 0)
         log.append_as_leader(produced(2, 0), 0)
         assert log.delete_records(1) == 1
-        assert set(log.producers.producers) == {1, 2}
+        assert set(log.producers.known.producers) == {1, 2}
         log.crash()
         with disk.open(log_start_offset=1) as log:
             assert log.log_start_offset == 1
-            assert log.producers.producers[2].last_sequence == 0
+            assert log.producers.known.producers[2].last_sequence == 0
             assert log.append_as_leader(produced(2, 0), 0).duplicate
 
 
@@ -280,7 +280,7 @@ def producer_facts(log: ReplicaLog) -> dict[int, tuple[int, ...]]:
             p.current_txn_first_offset,
             p.last_sequence,
         )
-        for p in log.producers.producers.values()
+        for p in log.producers.known.producers.values()
     }
 
 
@@ -340,7 +340,7 @@ class TestOutcomes:
         stopped.write(EPOCHS, b"")
         with stopped.open() as log:
             assert log.recovery_report.segments_scanned == 3
-            assert log.epoch_entries == ((0, 0),)
+            assert log.epochs.entries == ((0, 0),)
             assert log.recovery_point == 0
             assert stopped.bases(".snapshot") == [8, 16, 24]
             assert all_offsets(log) == list(range(24))
@@ -352,7 +352,7 @@ class TestOutcomes:
         with stopped.open(recovery_point=16) as log:
             assert log.recovery_report.segments_scanned == 1
             assert log.recovery_point == 16
-            assert log.epoch_entries == ((0, 0),)
+            assert log.epochs.entries == ((0, 0),)
 
     def _damage(self, disk: Disk) -> None:
         """One bit in the second batch of segment 8."""
@@ -436,7 +436,7 @@ class TestOutcomes:
         with stopped.open(clean_shutdown=True, log_start_offset=10) as log:
             assert log.log_start_offset == 10
             assert bases(log) == [0, 8, 16]
-            assert log.delete_old_segments() == 1
+            assert log.maintenance.delete_old_segments() == 1
             assert bases(log) == [8, 16]
             assert log.log_start_offset == 10
             assert all_offsets(log) == list(range(10, 24))
@@ -447,7 +447,7 @@ class TestOutcomes:
         with stopped.open(clean_shutdown=clean, log_start_offset=100) as log:
             assert bases(log) == [100]
             assert log.log_start_offset == log.log_end_offset == log.high_watermark == 100
-            assert log.epoch_entries == ()
+            assert log.epochs.entries == ()
             log.append_as_leader(batch(), 0)
             assert all_offsets(log) == [100]
 
@@ -464,7 +464,7 @@ class TestOutcomes:
         """F-249, F-267: epochs {1@0, 2@8, 3@16, 9@24, 10@30}, LST 10 → {2@10, 3@16}."""
         stopped.write(EPOCHS, b"0\n5\n1 0\n2 8\n3 16\n9 24\n10 30\n")
         with stopped.open(clean_shutdown=True, log_start_offset=10) as log:
-            assert log.epoch_entries == ((2, 10), (3, 16))
+            assert log.epochs.entries == ((2, 10), (3, 16))
         assert stopped.read(EPOCHS) == b"0\n2\n2 10\n3 16\n"
 
     @pytest.mark.parametrize(("point", "expected"), [(0, 10), (10, 10), (12, 12), (40, 16)])

@@ -36,6 +36,7 @@ from tests.support.builders import (
     offsets,
     produced,
 )
+from tests.support.logs import check_invariants, take_producer_snapshot
 
 TOPIC_ID = uuid.UUID(int=0x0102030405060708090A0B0C0D0E0F10)
 
@@ -51,7 +52,7 @@ def bases(log: ReplicaLog) -> list[int]:
 
 
 def epochs(log: ReplicaLog) -> list[tuple[int, ...]]:
-    return [tuple(entry) for entry in log.epoch_entries]
+    return [tuple(entry) for entry in log.epochs.entries]
 
 
 def segmented(disk: Disk, *, replicated: bool = True) -> ReplicaLog:
@@ -61,9 +62,9 @@ def segmented(disk: Disk, *, replicated: bool = True) -> ReplicaLog:
         if base:
             log.roll()
         for offset in range(base, base + 8, 2):
-            log.append_as_follower(batch(offset, 2, epoch=epoch, timestamp=NOW + offset))
+            log.replica.append_as_follower(batch(offset, 2, epoch=epoch, timestamp=NOW + offset))
     if replicated:
-        log.update_high_watermark(24)
+        log.replica.update_high_watermark(24)
     return log
 
 
@@ -75,16 +76,16 @@ class TestUnifiedLog:
             assert log.high_watermark == 3
             lead(log, 2)
             assert log.high_watermark == 3
-            assert log.update_high_watermark(5) == 5
-            assert log.update_high_watermark(1) == 3
-            assert log.update_high_watermark(100) == 7
-            assert log.maybe_increment_high_watermark(5) is None
+            assert log.replica.update_high_watermark(5) == 5
+            assert log.replica.update_high_watermark(1) == 3
+            assert log.replica.update_high_watermark(100) == 7
+            assert log.replica.maybe_increment_high_watermark(5) is None
             log.truncate_to(5)
             assert log.high_watermark == 5
-            log.truncate_fully_and_start_at(50)
+            log.maintenance.truncate_fully_and_start_at(50)
             assert log.high_watermark == 50
             with pytest.raises(ValueError):
-                log.maybe_increment_high_watermark(51)
+                log.replica.maybe_increment_high_watermark(51)
 
     def test_fetch_up_to_last_stable_offset(self) -> None:
         """testFetchUpToLastStableOffset: read_committed stops at the first open transaction."""
@@ -113,7 +114,7 @@ class TestUnifiedLog:
             assert log.size == end // 2 * PAIR
             assert all_offsets(log) == list(range(end))
             assert bases(log) == [b for b in (0, 8, 16) if b <= end or b == 0]
-            log.append_as_follower(batch(end, 2, epoch=4))
+            log.replica.append_as_follower(batch(end, 2, epoch=4))
             assert all_offsets(log) == list(range(end + 2))
             with pytest.raises(ValueError):
                 log.truncate_to(-1)  # F-280
@@ -126,12 +127,12 @@ class TestUnifiedLog:
             lead(log, 2)
             log.append_as_leader(produced(1, 0, transactional=True), 0)
             lead(log, 1)
-            log.update_high_watermark(7)
-            assert (log.first_unstable_offset, log.last_stable_offset) == (4, 4)
+            log.replica.update_high_watermark(7)
+            assert (log.replica.first_unstable_offset, log.last_stable_offset) == (4, 4)
             log.truncate_to(4)
-            assert log.first_unstable_offset is None
+            assert log.replica.first_unstable_offset is None
             assert log.last_stable_offset == 4
-            assert 1 not in log.producers.producers
+            assert 1 not in log.producers.known.producers
 
     def test_read_out_of_range(self) -> None:
         """testReadOutOfRange: below the start or above the end is an error; equal to the end is
@@ -166,7 +167,7 @@ class TestUnifiedLog:
             with Disk().open() as log:
                 data = b"".join(batch(offset) for offset in order)
                 with pytest.raises(OffsetsOutOfOrderError):
-                    log.append_as_follower(data)
+                    log.replica.append_as_follower(data)
                 assert log.log_end_offset == 0
 
     def test_append_below_expected_offset_throws_exception(self) -> None:
@@ -176,9 +177,9 @@ class TestUnifiedLog:
             lead(log, 2)
             for base in (0, 2, 3):
                 with pytest.raises(UnexpectedAppendOffsetError) as caught:
-                    log.append_as_follower(batch(base, 2))
+                    log.replica.append_as_follower(batch(base, 2))
                 assert (caught.value.first_offset, caught.value.last_offset) == (base, base + 1)
-            log.append_as_follower(batch(9, 2))
+            log.replica.append_as_follower(batch(9, 2))
             assert all_offsets(log) == [0, 1, 2, 3, 9, 10]
 
     def test_duplicate_appends(self) -> None:
@@ -191,7 +192,7 @@ class TestUnifiedLog:
             for sequence in range(0, 12, 2):
                 data = produced(1, sequence, 2, timestamp=NOW + sequence)
                 infos.append(log.append_as_leader(data, 0))
-            copy.append_as_follower(log.read(0).data)
+            copy.replica.append_as_follower(log.read(0).data)
             for replica in (log, copy):
                 for sequence in range(2, 12, 2):
                     info = replica.append_as_leader(produced(1, sequence, 2), 0)
@@ -215,10 +216,13 @@ class TestUnifiedLog:
             for offset, (producer, sequence) in enumerate([(1, 0), (2, 0), (1, 0), (2, 0), (1, 1)])
         )
         with Disk().open() as log:
-            info = log.append_as_follower(data)
+            info = log.replica.append_as_follower(data)
             assert (info.first_offset, info.last_offset, info.duplicate) == (0, 4, False)
             assert log.read(0).data == data
-            assert {i: p.last_sequence for i, p in log.producers.producers.items()} == {1: 1, 2: 0}
+            assert {i: p.last_sequence for i, p in log.producers.known.producers.items()} == {
+                1: 1,
+                2: 0,
+            }
 
     def test_a_producer_appends_one_batch_a_call(self) -> None:
         """F-165, F-183: else a retry of the first batch would answer for the second one too.
@@ -236,8 +240,8 @@ class TestUnifiedLog:
         with Disk().open() as log:
             calls: tuple[Callable[[], object], ...] = (
                 lambda: log.append_as_leader(batch(), -1),
-                lambda: log.append_as_follower(batch(epoch=-1)),
-                lambda: log.append_as_follower(batch(0, epoch=3) + batch(1, epoch=-1)),
+                lambda: log.replica.append_as_follower(batch(epoch=-1)),
+                lambda: log.replica.append_as_follower(batch(0, epoch=3) + batch(1, epoch=-1)),
             )
             for refused in calls:
                 with pytest.raises(InvalidRecordError, match="epoch"):
@@ -260,13 +264,13 @@ class TestUnifiedLog:
         also more than a segment, which Kafka refuses (F-161, step 6): segment.bytes may have been
         larger when the leader took it, and the follower would never get past it."""
         with Disk(max_message_bytes=PAIR, segment_bytes=1000).open() as log:
-            log.append_as_follower(batch(0, 10, value=b""))
+            log.replica.append_as_follower(batch(0, 10, value=b""))
             assert log.log_end_offset == 10
             large = batch(10, 20)
             assert len(large) > 1000
-            log.append_as_follower(large)
+            log.replica.append_as_follower(large)
             assert [s.base_offset for s in log.segments] == [0, 10]
-            log.append_as_follower(batch(30, 1))
+            log.replica.append_as_follower(batch(30, 1))
             assert [s.base_offset for s in log.segments] == [0, 10, 30]
             assert [record.offset for record in log.records()] == list(range(31))
         with Disk(segment_bytes=1000).open() as log, pytest.raises(RecordListTooLargeError):
@@ -295,23 +299,23 @@ class TestUnifiedLog:
         """testCannotDeleteSegmentsAtOrAboveHighWatermark: log start ≤ HW after retention
         (F-283)."""
         with segmented(Disk(retention_bytes=0)) as log:
-            log.update_high_watermark(0)
+            log.replica.update_high_watermark(0)
             for mark in range(0, 25, 3):
-                log.update_high_watermark(mark)
-                log.delete_old_segments()
+                log.replica.update_high_watermark(mark)
+                log.maintenance.delete_old_segments()
                 assert log.log_start_offset == mark // 8 * 8 <= log.high_watermark
-                log.check_invariants()
+                check_invariants(log)
 
     def test_cannot_increment_log_start_offset_past_high_watermark(self) -> None:
         """testCannotIncrementLogStartOffsetPastHighWatermark: out of range (F-286)."""
         with segmented(Disk()) as log:
-            log.update_high_watermark(10)
+            log.replica.update_high_watermark(10)
             with pytest.raises(OffsetOutOfRangeError):
-                log.maybe_increment_log_start_offset(11)
+                log.replica.maybe_increment_log_start_offset(11)
             assert log.log_start_offset == 0
-            assert log.maybe_increment_log_start_offset(10)
-            assert not log.maybe_increment_log_start_offset(10)
-            assert not log.maybe_increment_log_start_offset(9)
+            assert log.replica.maybe_increment_log_start_offset(10)
+            assert not log.replica.maybe_increment_log_start_offset(10)
+            assert not log.replica.maybe_increment_log_start_offset(9)
             assert log.log_start_offset == 10
 
     def test_recovery_point_not_incremented_on_producer_state_snapshot_flush_failure(self) -> None:
@@ -337,7 +341,7 @@ class TestUnifiedLog:
         for operation in (
             lambda: log.append_as_leader(batch(), 3),
             lambda: log.append_as_leader(batch(), 3),
-            lambda: log.append_as_follower(batch(24)),
+            lambda: log.replica.append_as_follower(batch(24)),
             lambda: log.append([(None, b"v")]),
             lambda: log.read(0),
             lambda: list(log.records()),
@@ -345,12 +349,12 @@ class TestUnifiedLog:
             lambda: log.flush(),
             lambda: log.roll(),
             lambda: log.truncate_to(3),
-            lambda: log.truncate_fully_and_start_at(3),
-            lambda: log.delete_old_segments(),
+            lambda: log.maintenance.truncate_fully_and_start_at(3),
+            lambda: log.maintenance.delete_old_segments(),
             lambda: log.delete_records(3),
-            lambda: log.update_high_watermark(3),
-            lambda: log.assign_epoch(9),
-            lambda: log.take_producer_snapshot(),
+            lambda: log.replica.update_high_watermark(3),
+            lambda: log.epochs.assign(9),
+            lambda: take_producer_snapshot(log),
         ):
             with pytest.raises(StorageFailedError):
                 operation()
@@ -368,7 +372,7 @@ class TestUnifiedLog:
             log.flush()
             assert disk.bases(".snapshot") == [1, 2, 3, 4]
             log.delete_records(2)
-            log.delete_old_segments()
+            log.maintenance.delete_old_segments()
             assert disk.bases(".snapshot") == [2, 3, 4]
             assert log.append_as_leader(produced(1, 3), 0).duplicate
         with disk.open(recovery_point=4) as log:
@@ -390,8 +394,8 @@ class TestUnifiedLog:
             write(log, 12)
             write(expected, min(target, 12))
             log.truncate_to(target)
-            last = {i: p.batches[-1] for i, p in log.producers.producers.items()}
-            assert last == {i: p.batches[-1] for i, p in expected.producers.producers.items()}
+            last = {i: p.batches[-1] for i, p in log.producers.known.producers.items()}
+            assert last == {i: p.batches[-1] for i, p in expected.producers.known.producers.items()}
             assert all(base <= target for base in disk.bases(".snapshot"))
             log.append_as_leader(produced(9, 0), 0)
 
@@ -414,7 +418,7 @@ class TestUnifiedLog:
             reader = threading.Thread(target=read)
             reader.start()
             for mark in [*range(101)] * 3:
-                log.update_high_watermark(mark)
+                log.replica.update_high_watermark(mark)
             stop.set()
             reader.join()
             assert not seen & set(undecided)
@@ -444,7 +448,7 @@ class TestTruncation:
             log.flush()
             before = {n: d for n, d in disk.files().items() if n != "leader-epoch-checkpoint"}
             for target in (24, 30):
-                log.assign_epoch(9)
+                log.epochs.assign(9)
                 assert log.truncate_to(target) is False
                 assert epochs(log) == [(1, 0), (2, 8), (3, 16)]
             after = {n: d for n, d in disk.files().items() if n != "leader-epoch-checkpoint"}
@@ -457,7 +461,7 @@ class TestTruncation:
         disk = Disk(file_delete_delay_ms=1000)
         with segmented(disk) as log:
             log.flush()
-            log.maybe_increment_log_start_offset(9)
+            log.replica.maybe_increment_log_start_offset(9)
             assert log.truncate_to(target) is True
             assert bases(log) == [0, 8]  # F-270: one with base = T stays, empty
             assert {n.partition(".")[0] for n in disk.names(".deleted")} == {f"{16:020d}"}
@@ -466,26 +470,26 @@ class TestTruncation:
             assert log.recovery_point == end  # F-273
             assert log.log_start_offset == min(9, end)  # F-274
             assert epochs(log) == ([(2, 9)] if end > 9 else [])  # F-275
-            log.flush_epochs()
+            log.flusher.save_epochs()
             stored = b"0\n1\n2 9\n" if end > 9 else b"0\n0\n"
             assert disk.read("leader-epoch-checkpoint") == stored
             assert all(base <= end for base in disk.bases(".snapshot"))  # F-276
             assert log.high_watermark == end  # F-277
-            log.check_invariants()
+            check_invariants(log)
 
     def test_rp_and_lst_below_the_target_stay(self) -> None:
         """F-273, F-274, F-277: the minimum of both."""
         with segmented(Disk()) as log:
-            log.update_high_watermark(10)
-            log.maybe_increment_log_start_offset(3)
+            log.replica.update_high_watermark(10)
+            log.replica.maybe_increment_log_start_offset(3)
             log.truncate_to(18)
             assert (log.log_start_offset, log.recovery_point, log.high_watermark) == (3, 16, 10)
 
     def test_below_the_first_segment(self) -> None:
         """F-269, third column: N = T."""
         with segmented(Disk()) as log:
-            log.maybe_increment_log_start_offset(16)
-            log.delete_old_segments()
+            log.replica.maybe_increment_log_start_offset(16)
+            log.maintenance.delete_old_segments()
             assert bases(log) == [16]
             assert log.truncate_to(5) is True
             assert bases(log) == [5]
@@ -502,17 +506,17 @@ class TestTruncation:
         with segmented(disk) as log:
             log.append_as_leader(produced(1, 0), 3)
             log.flush()
-            log.truncate_fully_and_start_at(start, log_start)
+            log.maintenance.truncate_fully_and_start_at(start, log_start)
             assert bases(log) == [start]
             assert log.log_end_offset == start
             assert log.recovery_point == min(25, start)
             assert log.log_start_offset == (start if log_start is None else log_start)
             assert epochs(log) == []
             assert disk.read("leader-epoch-checkpoint") == b"0\n0\n"
-            assert not log.producers.producers
+            assert not log.producers.known.producers
             assert not disk.bases(".snapshot")
             assert log.high_watermark == mark
-            log.append_as_follower(batch(start, 2, epoch=7))
+            log.replica.append_as_follower(batch(start, 2, epoch=7))
             assert log.log_end_offset == start + 2
 
     def test_a_flush_after_a_cut_at_the_base_of_a_segment(self) -> None:
@@ -524,7 +528,7 @@ class TestTruncation:
         log = disk.open(recovery_point=0)
         log.truncate_to(16)
         log.flush()
-        log.append_as_follower(batch(16, 2, epoch=8))
+        log.replica.append_as_follower(batch(16, 2, epoch=8))
         log.crash()
         disk.storage.crash(mode="all_lost")
         with disk.open(recovery_point=16) as log:
@@ -537,7 +541,7 @@ class TestTruncation:
         log = segmented(disk)
         log.flush()
         log.truncate_to(10)
-        log.append_as_follower(batch(10, 2, epoch=8))
+        log.replica.append_as_follower(batch(10, 2, epoch=8))
         log.flush()
         log.crash()
         disk.storage.crash(mode="all_lost")
@@ -615,8 +619,8 @@ class TestRolling:
         """F-145: Kafka takes the first offset of the append. Here the segment follows the one
         before it, unless an index entry could not reach over the gap."""
         with Disk(segment_bytes=PAIR).open(replicated=True) as log:
-            log.append_as_follower(batch(0, 2))
-            log.append_as_follower(batch(10, 2))
+            log.replica.append_as_follower(batch(0, 2))
+            log.replica.append_as_follower(batch(10, 2))
             assert bases(log) == [0, 2]
             assert all_offsets(log) == [0, 1, 10, 11]
             assert offsets(log.read(5).records()) == [10, 11]
@@ -628,8 +632,8 @@ class TestRolling:
         """What lies before it is durable first: a start takes such a gap for a lost tail."""
         disk, later, far = Disk(), [], 2**31 + 10
         log = disk.open(replicated=True, background=later.append)
-        log.append_as_follower(batch(0, 2))
-        log.append_as_follower(batch(far, 2))
+        log.replica.append_as_follower(batch(0, 2))
+        log.replica.append_as_follower(batch(far, 2))
         assert bases(log) == [0, far]
         assert log.recovery_point == 2
         log.crash()
@@ -642,7 +646,7 @@ class TestRolling:
         """A fetch from a compacted leader; Kafka's segment refuses it."""
         far = 3_000_000_000
         with Disk().open(replicated=True) as log:
-            info = log.append_as_follower(batch(0, 2) + batch(far, 2))
+            info = log.replica.append_as_follower(batch(0, 2) + batch(far, 2))
             assert (info.first_offset, info.last_offset, info.record_count) == (0, far + 1, 4)
             assert bases(log) == [0, far]
             assert all_offsets(log) == [0, 1, far, far + 1]
@@ -670,7 +674,7 @@ class TestRolling:
         disk.storage.crash(mode="all_lost")
         with disk.open(recovery_point=2) as log:
             assert all_offsets(log) == [0, 1]
-            assert log.producers.producers[1].last_sequence == 1
+            assert log.producers.known.producers[1].last_sequence == 1
 
     def test_an_empty_active_segment(self) -> None:
         """F-147: begun afresh when its index has no slots; left alone by a plain roll."""
@@ -693,8 +697,8 @@ class TestRetention:
         next base (F-284)."""
         with segmented(Disk(cleanup_policy=("compact",))) as log:
             for start, left in ((7, [0, 8, 16]), (8, [8, 16]), (24, [16])):
-                log.maybe_increment_log_start_offset(start)
-                log.delete_old_segments()
+                log.replica.maybe_increment_log_start_offset(start)
+                log.maintenance.delete_old_segments()
                 assert bases(log) == left
             assert log.log_start_offset == 24
 
@@ -716,7 +720,7 @@ class TestRetention:
         begin where the log begins (shouldTruncateLeaderEpochsWhenDeletingSegments)."""
         disk = Disk(retention_bytes=limit)
         with segmented(disk) as log:
-            log.delete_old_segments()
+            log.maintenance.delete_old_segments()
             assert bases(log) == left
             assert log.log_start_offset == left[0]
             assert epochs(log)[0] == (min(left[0] // 8 + 1, 3), left[0])
@@ -732,7 +736,7 @@ class TestRetention:
         disk = Disk(retention_ms=1000)
         with segmented(disk) as log:
             disk.clock.advance(age)
-            log.delete_old_segments()
+            log.maintenance.delete_old_segments()
             assert bases(log) == left
             assert log.log_end_offset == 24
 
@@ -743,9 +747,9 @@ class TestRetention:
             log.append_as_leader(batch(timestamp=-1), 0)
             log.roll()
             disk.clock.advance(1000)
-            assert log.delete_old_segments() == 0
+            assert log.maintenance.delete_old_segments() == 0
             disk.clock.advance(1)
-            assert log.delete_old_segments() == 1
+            assert log.maintenance.delete_old_segments() == 1
             assert bases(log) == [1]
 
     def test_the_modification_time_moves(self) -> None:
@@ -754,10 +758,10 @@ class TestRetention:
         with disk.open() as log:
             log.append_as_leader(batch(timestamp=-1), 0)
             disk.clock.advance(500)
-            assert log.delete_old_segments() == 0
+            assert log.maintenance.delete_old_segments() == 0
             log.append_as_leader(batch(timestamp=-1), 0)
             disk.clock.advance(1000)
-            assert log.delete_old_segments() == 0
+            assert log.maintenance.delete_old_segments() == 0
             assert all_offsets(log) == [0, 1]
 
     def test_size_and_time_need_the_policy(self) -> None:
@@ -765,7 +769,7 @@ class TestRetention:
         disk = Disk(retention_ms=1, retention_bytes=0, cleanup_policy=("compact",))
         with segmented(disk) as log:
             disk.clock.advance(1_000_000)
-            assert log.delete_old_segments() == 0
+            assert log.maintenance.delete_old_segments() == 0
 
     def test_an_empty_last_segment_stays(self) -> None:
         """F-283."""
@@ -773,10 +777,10 @@ class TestRetention:
         with segmented(disk) as log:
             log.roll()
             disk.clock.advance(1000)
-            assert log.delete_old_segments() == 3
+            assert log.maintenance.delete_old_segments() == 3
             assert bases(log) == [24]
             disk.clock.advance(1000)
-            assert log.delete_old_segments() == 0
+            assert log.maintenance.delete_old_segments() == 0
 
     def test_the_first_that_fails_ends_a_condition(self) -> None:
         """F-282: a young segment protects older-looking ones behind it."""
@@ -785,7 +789,7 @@ class TestRetention:
             for stamp in (NOW - 5000, NOW, NOW - 5000):
                 log.append_as_leader(batch(timestamp=stamp), 0)
                 log.roll()
-            assert log.delete_old_segments() == 1
+            assert log.maintenance.delete_old_segments() == 1
             assert bases(log) == [1, 2, 3]
 
     def test_files_are_renamed_now_and_removed_later(self) -> None:
@@ -795,7 +799,7 @@ class TestRetention:
         with segmented(disk) as log:
             disk.write(file_name(8, ".txnindex"), b"")
             assert disk.bases(".snapshot") == [8, 16]
-            log.delete_old_segments()
+            log.maintenance.delete_old_segments()
             assert disk.bases(".snapshot") == [16]
             assert sorted(disk.names(".deleted")) == sorted(
                 [
@@ -806,9 +810,9 @@ class TestRetention:
                 + [file_name(8, ".snapshot.deleted"), file_name(8, ".txnindex.deleted")]
             )
             disk.clock.advance(999)
-            assert log.purge_deleted(disk.clock.wall_ms()) == 0
+            assert log.maintenance.purge_deleted(disk.clock.wall_ms()) == 0
             disk.clock.advance(1)
-            assert log.purge_deleted(disk.clock.wall_ms()) == 8
+            assert log.maintenance.purge_deleted(disk.clock.wall_ms()) == 8
             assert not disk.names(".deleted")
 
     def test_raising_the_log_start(self) -> None:
@@ -816,13 +820,13 @@ class TestRetention:
         disk = Disk()
         with segmented(disk) as log:
             log.append_as_leader(produced(1, 0), 3)
-            log.update_high_watermark(25)
+            log.replica.update_high_watermark(25)
             assert log.recovery_point == 16
             snapshots = disk.bases(".snapshot")
-            log.maybe_increment_log_start_offset(25)
+            log.replica.maybe_increment_log_start_offset(25)
             assert log.recovery_point == 25
             assert epochs(log) == [(3, 25)]
-            assert 1 in log.producers.producers
+            assert 1 in log.producers.known.producers
             assert disk.bases(".snapshot") == snapshots
 
     def test_raising_the_log_start_past_an_undecided_transaction(self) -> None:
@@ -830,16 +834,16 @@ class TestRetention:
         first unstable offset is never below it."""
         with Disk().open(replicated=True) as log:
             log.append_as_leader(produced(1, 0, 4, transactional=True), 0)
-            log.update_high_watermark(4)
-            log.maybe_increment_log_start_offset(3)
-            assert log.first_unstable_offset == log.last_stable_offset == 3
-            log.check_invariants()
+            log.replica.update_high_watermark(4)
+            log.replica.maybe_increment_log_start_offset(3)
+            assert log.replica.first_unstable_offset == log.last_stable_offset == 3
+            check_invariants(log)
 
     def test_delete_records(self) -> None:
         """F-287: −1 means HW; other negatives and offsets above HW are out of range; a policy
         without ``delete`` refuses. Leadership and internal topics are known to a broker alone."""
         with segmented(Disk()) as log:
-            log.update_high_watermark(20)
+            log.replica.update_high_watermark(20)
             for offset in (-2, 21):
                 with pytest.raises(OffsetOutOfRangeError):
                     log.delete_records(offset)
@@ -847,7 +851,7 @@ class TestRetention:
             assert log.delete_records(5) == 11
             assert bases(log) == [0, 8, 16]  # segments go in the next retention pass
             assert log.delete_records(-1) == 20
-            log.delete_old_segments()
+            log.maintenance.delete_old_segments()
             assert bases(log) == [16]
             assert all_offsets(log) == [20, 21, 22, 23]
         with (

@@ -22,8 +22,8 @@ from logstore.format.codecs.compression import Compression
 from logstore.format.filenames import LOG_SUFFIX
 from logstore.format.reader import iter_batches
 from logstore.log import ReplicaLog
-from logstore.log.core.snapshot import LogView
-from logstore.manager import LogManager, compact_directory
+from logstore.log.snapshot import LogView
+from logstore.manager import LogManager, ManagerOwner, compact_directory
 from logstore.segments.producer_state import AppendOrigin
 from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
 from tests.support.builders import all_offsets, batch, marker
@@ -62,7 +62,7 @@ class Machine:
             storage=self.storage,
             clock=self.clock,
             background=False,
-            run_later=lambda task: task(),
+            owner=ManagerOwner(run_later=lambda task: task()),
         )
 
     def restart(self) -> None:
@@ -169,7 +169,7 @@ class TestLogCleaner:
         machine.clean()
         kept = [(b.base_offset, b.record_count, b.is_control) for b in machine.batches()]
         assert kept == [(2, 1, True), (3, 1, False)]
-        assert len(log.aborted_transactions(0, 3)) == 1
+        assert len(log.reader.aborted_transactions(0, 3)) == 1
         assert machine.batches()[0].delete_horizon is None
         machine.put(("x", "y"), roll=True)
         machine.clean()
@@ -180,7 +180,7 @@ class TestLogCleaner:
         machine.clean()
         assert not [b for b in machine.batches() if b.is_control]
         machine.restart()
-        assert machine.log.producers.producers[1].last_sequence == 2
+        assert machine.log.producers.known.producers[1].last_sequence == 2
 
     def test_log_cleaner_retains_producer_last_sequence(self) -> None:
         """testLogCleanerRetainsProducerLastSequence: the batch of the last sequence number stays,
@@ -360,12 +360,12 @@ class TestLogCleaner:
             machine.put((f"{n}", "x"), roll=True)
         machine.put(("4", "x"))
         machine.log.flush()
-        machine.manager.checkpoint_recovery_points()
+        machine.manager.housekeeper.checkpoint_recovery_points()
         snapshots = [n for n in machine.names() if n.endswith(".snapshot")]
         assert snapshots == [f"{base:020}.snapshot" for base in (1, 2, 3, 4)]
         machine.clean()
         assert [segment.base_offset for segment in machine.log.segments] == [0, 4]
-        machine.manager.checkpoint_recovery_points()
+        machine.manager.housekeeper.checkpoint_recovery_points()
         snapshots = [n for n in machine.names() if n.endswith(".snapshot")]
         assert snapshots == [f"{4:020}.snapshot"]
         machine.restart()
@@ -392,7 +392,7 @@ class TestLogCleaner:
         assert [r.offset for r in machine.log.records()] == list(range(40, 60))
         assert [n for n in machine.names() if n.endswith(".deleted")]
         machine.clock.advance(60_000)
-        machine.manager.purge_deleted()
+        machine.manager.housekeeper.purge_deleted()
         assert not [n for n in machine.names() if n.endswith(".deleted")]
         assert machine.log.read(5).records()[0].offset == 40
 
@@ -495,7 +495,7 @@ class TestLogCleanerManager:
         assert machine.checkpoint() == {T0: 6}
         machine.log.truncate_to(4)
         machine.put(("a", "again"))
-        base = machine.log.active_segment.base_offset
+        base = machine.log.segments[-1].base_offset
         assert base <= 4
         assert machine.checkpoint() == {T0: base}
 
@@ -528,7 +528,7 @@ class TestLogCleanerManager:
         machine.log = machine.manager.get_or_create(*T0)
         machine.put(("a", "0"), ("a", "1"), ("a", "2"), roll=True)
         assert machine.clean().stats.first_dirty == 0
-        machine.log.truncate_fully_and_start_at(100)
+        machine.log.maintenance.truncate_fully_and_start_at(100)
         machine.put(("a", "0"), roll=True)
         assert T0 not in machine.checkpoint()
 
@@ -539,7 +539,7 @@ class TestLogCleanerManager:
         machine.clean()
         machine.clock.advance(1001)
         machine.put(("b", "2"))
-        assert machine.manager.clean_up() == 1
+        assert machine.manager.housekeeper.clean_up() == 1
         assert pairs(machine.log) == [(2, "b", "2")]
         machine.log.roll()
         assert machine.clean().stats.end_offset == 3
@@ -554,14 +554,13 @@ class TestLogCleanerManager:
             storage=machine.storage,
             clock=machine.clock,
             background=False,
-            run_later=lambda task: task(),
-            replicated=True,
+            owner=ManagerOwner(run_later=lambda task: task(), replicated=True),
         )
         log = manager.get_or_create(*T0, config=machine.config)
         for n in range(4):
             log.append([(b"a", b"%d" % n)])
             log.roll()
-        log.update_high_watermark(2)
+        log.replica.update_high_watermark(2)
         done = manager.cleaner.clean_by_hand(T0)
         assert (done.stats.end_offset, done.to_clean.stopped_by) == (2, "the high watermark")
         assert all_offsets(log) == [1, 2, 3]

@@ -160,7 +160,7 @@ def test_an_old_epoch_is_fenced() -> None:
     with Disk().open() as log:
         assert at(log, 0, epoch=1) is None
         assert at(log, 0, epoch=0) is InvalidProducerEpochError
-        log.append_as_follower(produced(1, 0, base_offset=1))
+        log.replica.append_as_follower(produced(1, 0, base_offset=1))
         assert log.log_end_offset == 2
 
 
@@ -170,7 +170,7 @@ def test_the_sequence_wraps() -> None:
         assert at(log, 2**31 - 1) is None
         assert at(log, 0) is None
         log.append_as_leader(produced(2, 2**31 - 2, count=4), 0)
-        assert log.producers.producers[2].last_sequence == 1
+        assert log.producers.known.producers[2].last_sequence == 1
         assert at(log, 2, producer_id=2) is None
         assert at(log, 2**31 - 2, producer_id=2) is OutOfOrderSequenceError
 
@@ -200,17 +200,19 @@ def test_transactions_open_and_end() -> None:
     producer may not write outside of it; a marker without a transaction leaves no trace."""
     with Disk().open() as log:
         log.append_as_leader(produced(1, 0, 2, transactional=True), 0)
-        assert log.first_unstable_offset == log.last_stable_offset == 0
+        assert log.replica.first_unstable_offset == log.last_stable_offset == 0
         with pytest.raises(InvalidTxnStateError):
             log.append_as_leader(produced(1, 2), 0)
         log.append_as_leader(produced(1, 2, transactional=True), 0)
         assert log.last_stable_offset == 0
         log.append_as_leader(marker(commit=False), 0, AppendOrigin.COORDINATOR)
-        assert log.first_unstable_offset is None
+        assert log.replica.first_unstable_offset is None
         assert log.last_stable_offset == log.log_end_offset == 4
-        assert [(t.first_offset, t.last_offset) for t in log.aborted_transactions(0, 4)] == [(0, 3)]
+        assert [(t.first_offset, t.last_offset) for t in log.reader.aborted_transactions(0, 4)] == [
+            (0, 3)
+        ]
         log.append_as_leader(marker(commit=False), 0, AppendOrigin.COORDINATOR)
-        assert len(log.aborted_transactions(0, 5)) == 1
+        assert len(log.reader.aborted_transactions(0, 5)) == 1
         assert log.last_stable_offset == 5
         assert at(log, 3) is None  # cached batches stay if the epoch is unchanged
 
@@ -223,7 +225,7 @@ def test_a_marker_of_an_older_coordinator_is_fenced() -> None:
             log.append_as_leader(
                 marker(commit=True, coordinator_epoch=4), 0, AppendOrigin.COORDINATOR
             )
-        log.append_as_follower(marker(commit=True, coordinator_epoch=4, base_offset=1))
+        log.replica.append_as_follower(marker(commit=True, coordinator_epoch=4, base_offset=1))
         assert at(log, 0, epoch=3) is None
         old = marker(commit=True, producer_epoch=2, coordinator_epoch=6)
         with pytest.raises(InvalidProducerEpochError):
@@ -237,13 +239,13 @@ def test_the_high_watermark_decides_when_a_transaction_is_stable() -> None:
         log.append_as_leader(produced(2, 0, transactional=True), 0)
         log.append_as_leader(marker(commit=True, producer_id=1), 0, AppendOrigin.COORDINATOR)
         assert log.last_stable_offset == 0
-        log.update_high_watermark(2)
-        assert (log.first_unstable_offset, log.last_stable_offset) == (0, 0)
-        log.update_high_watermark(3)
-        assert (log.first_unstable_offset, log.last_stable_offset) == (1, 1)
+        log.replica.update_high_watermark(2)
+        assert (log.replica.first_unstable_offset, log.last_stable_offset) == (0, 0)
+        log.replica.update_high_watermark(3)
+        assert (log.replica.first_unstable_offset, log.last_stable_offset) == (1, 1)
         log.append_as_leader(marker(commit=False, producer_id=2), 0, AppendOrigin.COORDINATOR)
-        log.update_high_watermark(4)
-        assert (log.first_unstable_offset, log.last_stable_offset) == (None, 4)
+        log.replica.update_high_watermark(4)
+        assert (log.replica.first_unstable_offset, log.last_stable_offset) == (None, 4)
 
 
 def test_expiry() -> None:
@@ -254,15 +256,15 @@ def test_expiry() -> None:
         log.append_as_leader(produced(2, 0, transactional=True), 0)
         log.append_as_leader(produced(3, 0, timestamp=NOW + 1), 0)
         disk.clock.advance(DAY_MS - 1)
-        assert log.remove_expired_producers() == 0
+        assert log.producers.remove_expired() == 0
         disk.clock.advance(1)
-        assert log.remove_expired_producers() == 1
-        assert sorted(log.producers.producers) == [2, 3]
+        assert log.producers.remove_expired() == 1
+        assert sorted(log.producers.known.producers) == [2, 3]
     disk.clock.advance(1)
     with disk.open(
         clean_shutdown=True, producer_id_expiration_ms=DAY_MS
     ) as log:  # when a snapshot is read, too
-        assert sorted(log.producers.producers) == [2]
+        assert sorted(log.producers.known.producers) == [2]
 
 
 def test_a_cut_opens_the_transaction_of_an_expired_producer_again() -> None:
@@ -274,11 +276,11 @@ def test_a_cut_opens_the_transaction_of_an_expired_producer_again() -> None:
         log.append_as_leader(produced(1, 1, transactional=True), 0)
         log.append_as_leader(marker(commit=False, producer_id=1), 0, AppendOrigin.COORDINATOR)
         disk.clock.advance(DAY_MS + 1)
-        assert log.remove_expired_producers() == 1
+        assert log.producers.remove_expired() == 1
         assert log.last_stable_offset == 3
         log.truncate_to(2)
         assert log.last_stable_offset == 0
-        assert log.producers.producers[1].last_sequence == 1
+        assert log.producers.known.producers[1].last_sequence == 1
 
 
 def test_a_cut_below_the_log_start_keeps_no_snapshot_from_being_taken() -> None:
@@ -292,7 +294,7 @@ def test_a_cut_below_the_log_start_keeps_no_snapshot_from_being_taken() -> None:
         log.append_as_leader(produced(1, 0, 2), 0)
     assert disk.bases(".snapshot") == [2]
     with disk.open(clean_shutdown=True) as log:
-        assert log.producers.producers[1].last_sequence == 1
+        assert log.producers.known.producers[1].last_sequence == 1
 
 
 def test_an_unreadable_snapshot_gives_way_to_the_one_before() -> None:
@@ -305,7 +307,7 @@ def test_an_unreadable_snapshot_gives_way_to_the_one_before() -> None:
     assert disk.bases(".snapshot") == [1, 2]
     disk.storage.flip(disk.path(f"{2:020d}.snapshot"), 20)
     with disk.open(clean_shutdown=True) as log:
-        assert log.producers.producers[1].last_sequence == 1
+        assert log.producers.known.producers[1].last_sequence == 1
         assert at(log, 2) is None
 
 

@@ -10,7 +10,7 @@ import pytest
 from logstore.common.errors import (
     CorruptDataError,
 )
-from logstore.log import ReplicaLog
+from logstore.log import LogOwner, ReplicaLog
 from logstore.segments.segment import Segment
 from tests.support.builders import (
     NOW,
@@ -97,13 +97,13 @@ class TestLogSegment:
         source, target = Disk(), Disk()
         with source.open(replicated=True) as log, target.open(replicated=True) as copy:
             for offset in range(0, 10, 2):
-                log.append_as_follower(batch(offset, 2))
-            log.append_as_follower(batch(2**31 + 20, 2))
-            log.append_as_follower(batch(2**31 + 22, 2))
+                log.replica.append_as_follower(batch(offset, 2))
+            log.replica.append_as_follower(batch(2**31 + 20, 2))
+            log.replica.append_as_follower(batch(2**31 + 22, 2))
             assert len(log.segments) == 2
             while copy.log_end_offset < log.log_end_offset:
                 # Less than two batches: the second one of each slice is cut.
-                copy.append_as_follower(log.read(copy.log_end_offset, 2 * PAIR - 10).data)
+                copy.replica.append_as_follower(log.read(copy.log_end_offset, 2 * PAIR - 10).data)
             assert list(copy.records()) == list(log.records())
             assert [s.base_offset for s in copy.segments] == [0, 2**31 + 20]
 
@@ -135,7 +135,7 @@ class TestFileRecords:
             file.truncate(2**31)
         for clean in (True, False):
             with pytest.raises(CorruptDataError, match="2147483648 bytes"):
-                ReplicaLog.open(directory, log_config(), clean_shutdown=clean)
+                ReplicaLog.open(directory, log_config(), owner=LogOwner(clean_shutdown=clean))
         assert path.stat().st_size == 2**31
 
     def test_truncate_not_called_if_size_is_bigger_than_target_size(self) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from logstore.log import MAX_TIMESTAMP, ReplicaLog
-from logstore.log.reading.reading import FetchData
+from logstore.log.reading.fetching import FetchData
 from logstore.storage.base import Storage
 from tests.crash.model import Batch, Model, last_of, replay, stored_batches
+from tests.support.logs import check_invariants
 
 
 def check_recovered(
@@ -87,21 +88,20 @@ def check_end(
 
 def check_state(log: ReplicaLog, batches: Sequence[Batch], *, whole: bool) -> None:
     """The epoch cache agrees with the batches; ``whole`` when none were deleted in front."""
-    log.check_invariants()
+    check_invariants(log)
     live = [batch for batch in batches if batch.last >= log.log_start_offset]
-    entries = dict(log.epoch_entries)
+    entries = dict(log.epochs.entries)
     for batch in live:
         at = max(batch.base, log.log_start_offset)
-        assert log.epoch_for_offset(at) == batch.epoch, (
-            f"epoch of offset {at} is {log.epoch_for_offset(at)} and not {batch.epoch}: {entries}"
-        )
+        epoch = log.epochs.epoch_for_offset(at)
+        assert epoch == batch.epoch, f"epoch {epoch} at {at} instead of {batch.epoch}: {entries}"
     if whole and live:
         assert set(entries) <= {batch.epoch for batch in batches}, f"epochs {entries}"
 
 
 def check_producers(log: ReplicaLog, batches: Sequence[Batch], *, whole: bool) -> None:
     expected = replay(batches).producers
-    actual = log.producers.producers
+    actual = log.producers.known.producers
     assert set(expected) <= set(actual), f"producers {set(expected) - set(actual)} are forgotten"
     if whole:
         assert set(actual) == set(expected), f"producers {set(actual) - set(expected)} are unknown"
@@ -124,7 +124,7 @@ def check_sequences(
     known_from = 0 if model.remembers(log) else forgotten
     there = {b.base: b for b in (*model.appended, *batches) if known_from <= b.base}
     due = replay(there[base] for base in sorted(there) if there[base].last < end)
-    known = log.producers.producers
+    known = log.producers.known.producers
     for producer, wanted in due.producers.items():
         if wanted.last_sequence < 0:
             continue
@@ -212,7 +212,9 @@ def check_aborted(log: ReplicaLog, batches: Sequence[Batch], forgotten: int) -> 
     """
     start, end = log.log_start_offset, log.log_end_offset
     wanted = [txn for txn in replay(batches).aborted if txn[2] >= start and txn[1] < end]
-    got = [tuple(t)[:3] for t in log.aborted_transactions(start, end) if t.last_offset >= start]
+    got = [
+        tuple(t)[:3] for t in log.reader.aborted_transactions(start, end) if t.last_offset >= start
+    ]
     missing = [
         txn
         for txn in wanted

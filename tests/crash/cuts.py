@@ -20,7 +20,7 @@ from checkpoints.offset_checkpoint import RECOVERY_POINT, OffsetCheckpoint
 from logstore.common.config import BrokerConfig, LogConfig
 from logstore.common.types import TopicPartition
 from logstore.log import ReplicaLog
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.manager.offsets import CHECKPOINTS
 from logstore.testing import ManualClock
 from logstore.testing.faulty import CrashMode
@@ -120,8 +120,8 @@ class Topic(Work):
         return f"the reader commits {offset}"
 
     def checkpoint_all(self) -> str:
-        self.manager.checkpoint_recovery_points()
-        self.manager.checkpoint_high_watermarks()
+        self.manager.housekeeper.checkpoint_recovery_points()
+        self.manager.housekeeper.checkpoint_high_watermarks()
         inside = self.model.start > self.log.segments[0].base_offset
         self.model.durable_start = self.model.start if inside else 0
         return "all checkpoints"
@@ -147,7 +147,7 @@ class Topic(Work):
 
     @property
     def manager_disk(self) -> Disk:
-        disk = self.log._core.storage
+        disk = self.log.core.storage
         assert isinstance(disk, Disk)
         return disk
 
@@ -214,9 +214,7 @@ class Cuts:
             broker_config=BROKER,
             storage=disk,
             clock=self.clock,
-            cluster_id="c",
-            run_later=later,
-            random_id=self.new_id,
+            owner=ManagerOwner(cluster_id="c", run_later=later, random_id=self.new_id),
         )
 
     def new_id(self) -> str:
@@ -582,7 +580,7 @@ def adopt(model: Model, log: ReplicaLog, batches: list[Batch], killed: bool) -> 
         leo=end,
         flushed=min(model.flushed, end) if killed else end,
         reached=min(model.reached, end),
-        epoch=max(model.epoch, log.latest_epoch),
+        epoch=max(model.epoch, log.epochs.latest),
         durable_start=min(model.durable_start, start),
         forgotten=forgotten,
         ghost=None,

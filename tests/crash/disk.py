@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from logstore.common.config import LogConfig
-from logstore.log import ReplicaLog
+from logstore.log import LogOwner, ReplicaLog
 from logstore.recovery.recovery import RecoveryOptions
 from logstore.storage.base import Storage
 from logstore.testing import FaultyStorage, ManualClock
@@ -54,13 +54,15 @@ def open_log(
     return ReplicaLog.open(
         DIRECTORY,
         config,
-        managed=True,
         storage=storage,
         clock=ManualClock(T0 + 100_000),
-        clean_shutdown=clean,
-        recovery_point=recovery_point,
-        log_start_offset=log_start_offset,
         options=options,
+        owner=LogOwner(
+            managed=True,
+            clean_shutdown=clean,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+        ),
     )
 
 
@@ -150,7 +152,7 @@ def written(
     for at, batch in enumerate(batches):
         if rolls and at and at % rolls == 0:
             log.roll()
-        log.append_as_follower(batch.data)
+        log.replica.append_as_follower(batch.data)
     if closed:
         log.close()
     else:

@@ -63,7 +63,7 @@ def child(directory: str, seed: int) -> None:
             log.flush()
             os.write(out, REPORT.pack(b"f", partition, 0, log.recovery_point, bytes(16)))
         elif rng.random() < 0.005:
-            manager.checkpoint_recovery_points()
+            manager.housekeeper.checkpoint_recovery_points()
         else:
             first = log.log_end_offset
             info = log.append(batch_of(seed, partition, first))

@@ -16,7 +16,7 @@ from logstore.common.config import LogConfig
 from logstore.common.errors import LogstoreError
 from logstore.common.types import TopicPartition
 from logstore.log import Background, ReplicaLog, run_inline
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.storage.base import Storage
 from logstore.testing import Fault, FaultyStorage, ManualClock, SimulatedCrash
 from logstore.testing.faulty import CrashMode
@@ -48,7 +48,11 @@ def open_manager(
 ) -> LogManager:
     """One thread; ``run_later`` decides when a rolled segment is flushed."""
     return LogManager(
-        [DIRECTORY], config, storage=storage, clock=clock, cluster_id="c", run_later=run_later
+        [DIRECTORY],
+        config,
+        storage=storage,
+        clock=clock,
+        owner=ManagerOwner(cluster_id="c", run_later=run_later),
     )
 
 
@@ -269,7 +273,7 @@ class _Search:
         elif work.pending is not None and len(work.pending) < len(before):
             model.ghost = before  # cut by a process that died: only the cache knows of it
         model.start, model.leo = log.log_start_offset, log.log_end_offset
-        model.epoch = max(model.epoch, log.latest_epoch)
+        model.epoch = max(model.epoch, log.epochs.latest)
         model.durable_start = min(model.durable_start, model.start)
         if self.powered_off:  # what a power cut left is on the disk, and must stay there
             model.flushed = model.leo

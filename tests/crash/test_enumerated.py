@@ -10,7 +10,7 @@ import pytest
 from logstore.common.config import BrokerConfig, LogConfig
 from logstore.common.errors import StorageFailedError
 from logstore.log import ReplicaLog
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.storage.base import Storage
 from logstore.testing import FaultyStorage, ManualClock
 from tests.crash.checks import check_lookups, check_state
@@ -41,7 +41,7 @@ def crashes_in(prepare: Callable[[], ReplicaLog], act: Act) -> Iterator[tuple[Fa
     def prepared() -> Disk:
         nonlocal log
         log = prepare()
-        storage = log._core.storage
+        storage = log.core.storage
         assert isinstance(storage, Disk)
         return storage
 
@@ -71,7 +71,7 @@ def appended(batches: list[Batch], *, flush: bool, rolls: int = 0) -> ReplicaLog
     for at, batch in enumerate(batches):
         if rolls and at and at % rolls == 0:
             log.roll()
-        log.append_as_follower(batch.data)
+        log.replica.append_as_follower(batch.data)
     if flush:
         log.flush()
     return log
@@ -83,7 +83,7 @@ def test_s36_crash_during_roll_and_the_next_append() -> None:
 
     def act(log: ReplicaLog) -> None:
         log.roll()
-        log.append_as_follower(BATCHES[6].data)
+        log.replica.append_as_follower(BATCHES[6].data)
 
     for storage, place in crashes_in(lambda: appended(BATCHES[:6], flush=False), act):
         assert_prefix(storage, place, BATCHES[:7])
@@ -107,18 +107,18 @@ def test_s37_crash_during_truncation_and_what_is_appended_then(epoch: int) -> No
     def act(log: ReplicaLog) -> None:
         log.truncate_to(12)
         for batch in new[:3]:
-            log.append_as_follower(batch.data)
+            log.replica.append_as_follower(batch.data)
         log.flush()
 
     old = BATCHES
     for storage, place in crashes_in(lambda: appended(old, flush=True, rolls=3), act):
         log = assert_prefix(storage, place, old, BATCHES[:4] + new[:3], flushed=12)
-        assert dict(log.epoch_entries).keys() == {b.epoch for b in log_batches(log, old, new)}
+        assert dict(log.epochs.entries).keys() == {b.epoch for b in log_batches(log, old, new)}
 
 
 def log_batches(log: ReplicaLog, *versions: list[Batch]) -> list[Batch]:
     known = {batch.data: batch for version in versions for batch in version}
-    return [known[data] for data in stored_batches(log._core.storage, log.directory)]
+    return [known[data] for data in stored_batches(log.core.storage, log.directory)]
 
 
 @pytest.mark.slow
@@ -126,8 +126,8 @@ def test_s37_crash_during_a_full_truncation() -> None:
     new = batches_of(2, base=100, epoch=1)
 
     def act(log: ReplicaLog) -> None:
-        log.truncate_fully_and_start_at(100)
-        log.append_as_follower(joined(new))
+        log.maintenance.truncate_fully_and_start_at(100)
+        log.replica.append_as_follower(joined(new))
         log.flush()
 
     for storage, place in crashes_in(lambda: appended(BATCHES, flush=True, rolls=3), act):
@@ -234,8 +234,8 @@ def manager_on(storage: Storage, *directories: str) -> LogManager:
         MANAGED,
         storage=storage,
         clock=ManualClock(T0),
-        cluster_id="c",
         broker_config=BrokerConfig(num_recovery_threads_per_data_dir=1),
+        owner=ManagerOwner(cluster_id="c"),
     )
 
 
@@ -243,7 +243,7 @@ def closed_disk() -> Disk:
     storage = Disk()
     manager = manager_on(storage)
     for batch in BATCHES:
-        manager.get_or_create("t", 0).append_as_follower(batch.data)
+        manager.get_or_create("t", 0).replica.append_as_follower(batch.data)
     manager.close()
     return storage
 

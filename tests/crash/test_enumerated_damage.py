@@ -17,7 +17,7 @@ from logstore.common.errors import (
     OutOfOrderSequenceError,
 )
 from logstore.log import ReplicaLog
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.recovery.recovery import RecoveryOptions
 from logstore.storage.base import Storage
 from logstore.testing import FaultyStorage, ManualClock
@@ -38,6 +38,7 @@ from tests.crash.disk import (
     written,
 )
 from tests.crash.model import Batch, as_client, data_batch
+from tests.support.logs import check_invariants
 
 BATCHES = batches_of(40)
 FILES = written(BATCHES, rolls=4)  # ten segments of twelve records
@@ -152,13 +153,13 @@ def test_batches_of_a_lower_epoch_are_kept(rolled: bool) -> None:
     log = open_log(storage)
     assert log_bytes(storage) == joined(FALLEN)
     assert [r.offset for r in log.records()] == list(range(21))
-    assert [tuple(entry) for entry in log.epoch_entries] == [(5, 0)]
+    assert [tuple(entry) for entry in log.epochs.entries] == [(5, 0)]
     report = log.recovery_report
     assert (report.bytes_cut, report.epoch_falls) == (0, 1)
     assert [w for w in report.warnings if "leader epochs fall" in w and "offset 12" in w]
-    log.check_invariants()
-    log.append_as_follower(batches_of(1, epoch=6, base=21)[0].data)
-    assert [tuple(entry) for entry in log.epoch_entries] == [(5, 0), (6, 21)]
+    check_invariants(log)
+    log.replica.append_as_follower(batches_of(1, epoch=6, base=21)[0].data)
+    assert [tuple(entry) for entry in log.epochs.entries] == [(5, 0), (6, 21)]
 
 
 def test_a_leader_that_fell_back_loses_nothing_when_killed() -> None:
@@ -169,13 +170,13 @@ def test_a_leader_that_fell_back_loses_nothing_when_killed() -> None:
         for batch in batches_of(5):
             log.append_as_leader(as_client(batch), epoch)
     log.flush()
-    assert [tuple(entry) for entry in log.epoch_entries] == [(2, 15)]  # F-204
+    assert [tuple(entry) for entry in log.epochs.entries] == [(2, 15)]  # F-204
     storage.crash(mode="all_kept")
     log.crash()
     log = open_log(storage, recovery_point=0)
     assert log.log_end_offset == 30
     assert log.recovery_report.bytes_cut == 0
-    assert [tuple(entry) for entry in log.epoch_entries] == [(7, 0)]
+    assert [tuple(entry) for entry in log.epochs.entries] == [(7, 0)]
 
 
 # -- whatever valid is cut is set aside ------------------------------------------------------------
@@ -380,7 +381,7 @@ def test_s54_damaged_leader_epoch_checkpoint(damage: str) -> None:
             files[EPOCH_PATH] = content
         storage = disk_with(files)
         log = open_log(storage, clean=clean, recovery_point=27)
-        assert [tuple(entry) for entry in log.epoch_entries] == [(1, 0), (2, 12), (5, 27)]
+        assert [tuple(entry) for entry in log.epochs.entries] == [(1, 0), (2, 12), (5, 27)]
         assert storage.read_file(EPOCH_PATH) == b"0\n3\n1 0\n2 12\n5 27\n"
         if damage != "beyond the log end":  # dropped by the rule of F-249, as after any crash
             assert log.recovery_report.warnings or log.recovery_report.actions
@@ -392,8 +393,8 @@ def manager_on(storage: Storage) -> LogManager:
         CONFIG,
         storage=storage,
         clock=ManualClock(T0 + 100_000),
-        cluster_id="c",
         broker_config=BrokerConfig(num_recovery_threads_per_data_dir=1),
+        owner=ManagerOwner(cluster_id="c"),
     )
 
 
@@ -424,7 +425,7 @@ def test_s55_damaged_recovery_points(damage: str) -> None:
     assert log.recovery_point <= 120
     check_lookups(log, BATCHES, random.Random(1))
     log.flush()
-    manager.checkpoint_recovery_points()
+    manager.housekeeper.checkpoint_recovery_points()
     assert storage.read_file(path) == b"0\n1\nt 0 120\n"
 
 
@@ -508,8 +509,8 @@ def test_s57_sequence_gap_and_old_epoch() -> None:
 
 def test_s57_a_follower_takes_what_its_leader_took() -> None:
     _, log = producing(2)
-    log.append_as_follower(producer_batch(50, base=2).data)
-    log.append_as_follower(producer_batch(3, base=3, epoch=4).data)
+    log.replica.append_as_follower(producer_batch(50, base=2).data)
+    log.replica.append_as_follower(producer_batch(3, base=3, epoch=4).data)
     assert log.log_end_offset == 4
 
 

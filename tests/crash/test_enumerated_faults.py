@@ -14,7 +14,7 @@ import pytest
 from logstore.common.config import BrokerConfig, LogConfig
 from logstore.common.errors import LogstoreError, StorageFailedError
 from logstore.log import ReplicaLog
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.storage.base import Storage
 from logstore.testing import FaultyStorage, ManualClock
 from logstore.testing.faulty import FOREVER
@@ -29,7 +29,7 @@ VICTIM = data_batch(18, 0, [(b"k", b"v" * 900, T0)], producer=1, producer_epoch=
 def log_on(storage: FaultyStorage) -> ReplicaLog:
     log = open_log(storage)
     for batch in BATCHES:
-        log.append_as_follower(batch.data)
+        log.replica.append_as_follower(batch.data)
     log.flush()
     return log
 
@@ -39,7 +39,7 @@ def assert_failed(log: ReplicaLog, storage: FaultyStorage, held: list[Batch]) ->
     assert log.failed
     assert log.log_end_offset == held[-1].last + 1
     assert log.high_watermark == log.log_end_offset
-    assert not log.producers.producers
+    assert not log.producers.known.producers
     storage.heal()
     with pytest.raises(LogstoreError):
         log.append([(b"k", b"v")])
@@ -75,7 +75,7 @@ def test_s42_disk_full_anywhere_else(operation: str) -> None:
         count = 0
         try:
             for batch in MORE:
-                log.append_as_follower(batch.data)
+                log.replica.append_as_follower(batch.data)
                 count += 1
                 if count % 3 == 2:
                     log.roll()
@@ -99,13 +99,13 @@ def test_s42_a_failed_checkpoint_leaves_the_old_one() -> None:
         log = manager.get_or_create("t", 0)
         log.append([(b"k", b"v")])
         log.flush()
-        manager.checkpoint_recovery_points()
+        manager.housekeeper.checkpoint_recovery_points()
         path = "/d/recovery-point-offset-checkpoint"
         before = storage.read_file(path)
         log.append([(b"k", b"v")])
         log.flush()
         storage.fail("write", path + "*", error=errno.ENOSPC)
-        manager.checkpoint_recovery_points()
+        manager.housekeeper.checkpoint_recovery_points()
         assert storage.read_file(path) == before
         assert manager.offline_directories.keys() == {"/d"}
 
@@ -130,7 +130,7 @@ def test_s43_a_write_error_in_the_epoch_file() -> None:
     storage.heal()
     log.close()
     with open_log(storage) as again:
-        assert again.epoch_entries[-1] == (7, 18)
+        assert again.epochs.entries[-1] == (7, 18)
         assert again.log_end_offset == 19
 
 
@@ -164,10 +164,10 @@ def test_s43_a_read_error_cuts_nothing() -> None:
 def test_s44_a_failed_sync_is_never_taken_back(path: str) -> None:
     storage = disk_with({})
     log = log_on(storage)
-    log.append_as_follower(batches_of(1, base=18)[0].data)
+    log.replica.append_as_follower(batches_of(1, base=18)[0].data)
     if path == "*.index":
         log.roll()
-        log.append_as_follower(batches_of(1, base=21)[0].data)
+        log.replica.append_as_follower(batches_of(1, base=21)[0].data)
         point = log.recovery_point
         storage.fail("sync", path)
         with pytest.raises(StorageFailedError):
@@ -192,8 +192,8 @@ def manager_on(storage: Storage | None, *directories: str) -> LogManager:
         LogConfig(segment_index_bytes=1200),
         storage=storage,
         clock=ManualClock(T0),
-        cluster_id="c",
         broker_config=BrokerConfig(num_recovery_threads_per_data_dir=1),
+        owner=ManagerOwner(cluster_id="c"),
     )
 
 
@@ -214,7 +214,7 @@ DESCRIPTORS = """
 import resource, sys, os
 from logstore.common.config import LogConfig
 from logstore.common.errors import LogstoreError
-from logstore.log import ReplicaLog
+from logstore.log import LogOwner, ReplicaLog
 directory = sys.argv[1]
 config = LogConfig(segment_bytes=600, segment_index_bytes=120, index_interval_bytes=50)
 count = lambda: len(os.listdir("/proc/self/fd"))
@@ -223,7 +223,7 @@ for at in range(140):
     log.append([(b"k", b"v" * 90)] * 2)
 assert len(log.segments) > 60
 log.close()
-log = ReplicaLog.open(directory, config, clean_shutdown=True)
+log = ReplicaLog.open(directory, config, owner=LogOwner(clean_shutdown=True))
 baseline = count()
 resource.setrlimit(resource.RLIMIT_NOFILE, (baseline + 16, 4096))
 refused = 0
@@ -307,7 +307,7 @@ def test_s47_symbolic_links(tmp_path: Path) -> None:
         manager.get("u", 0).append([(b"k", b"v")])
         manager.delete("u", 0)
         manager._clock.advance(10**9)  # type: ignore[attr-defined]
-        manager.purge_deleted()
+        manager.housekeeper.purge_deleted()
     assert (tmp_path / "real" / "t-0").is_dir()
     assert not os.path.lexists(tmp_path / "real" / "u-0")
     assert (tmp_path / "other" / "sibling").read_bytes() == b"stays"
@@ -333,7 +333,7 @@ def test_s47_a_delete_directory_is_finished() -> None:
         manager.delete("t", 0)
     with manager_on(storage, "/d") as manager:
         assert not manager.logs
-        manager.purge_deleted()
+        manager.housekeeper.purge_deleted()
     assert [e.name for e in storage.scan_dir("/d") if e.is_dir] == []
 
 

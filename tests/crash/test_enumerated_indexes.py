@@ -69,7 +69,7 @@ def damaged(files: Files, path: str, damage: str) -> Files:
 
 
 def assert_same_answers(log: ReplicaLog, batches: list[Batch] = BATCHES) -> None:
-    assert log_bytes(log._core.storage) == joined(batches)
+    assert log_bytes(log.core.storage) == joined(batches)
     check_state(log, batches, whole=True)
     for seed in range(3):
         check_lookups(log, batches, random.Random(seed))

@@ -299,7 +299,7 @@ def test_a_segment_that_spans_too_many_offsets_is_split(more: bool) -> None:
     assert_split(storage, log, batches, *bases)
     report = log.recovery_report
     assert (report.segments_split, report.bytes_cut, kept(storage)) == (1, 0, {})
-    assert [tuple(entry) for entry in log.epoch_entries] == [(0, 0), (2, FARTHER)]
+    assert [tuple(entry) for entry in log.epochs.entries] == [(0, 0), (2, FARTHER)]
     log.append([(b"k", b"v")])
     log.close()
     log = open_log(storage, clean=True)

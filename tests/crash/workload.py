@@ -9,12 +9,13 @@ from logstore.common.errors import LogstoreError
 from logstore.common.types import TopicPartition
 from logstore.format.codecs.compression import Compression
 from logstore.log import ReplicaLog
-from logstore.log.core.snapshot import LogView
-from logstore.log.upkeep.retention import deletable_segments
+from logstore.log.maintenance import deletable_segments
+from logstore.log.snapshot import LogView
 from logstore.manager import LogManager
 from logstore.segments.producer_state import AppendOrigin
 from logstore.testing import ManualClock
 from tests.crash.model import Batch, Model, as_client, data_batch, marker_batch, replay
+from tests.support.logs import take_producer_snapshot
 
 PRODUCERS = 3
 KEYS = (None, b"k", b"key-1")
@@ -88,7 +89,7 @@ class Work:
         if not transactional and rng.random() < 0.4:
             transactional = True
         sequence = known.last_sequence + 1 if known else 0
-        entry = self.log.producers.producers.get(producer)
+        entry = self.log.producers.known.producers.get(producer)
         if entry is not None and (known is None or entry.last_sequence != known.last_sequence):
             # Its batches are deleted, the log remembers it all the same.
             epoch, sequence = entry.producer_epoch, entry.last_sequence + 1
@@ -107,7 +108,7 @@ class Work:
     def end_transaction(self) -> str:
         open_ones = [
             (p, entry)
-            for p, entry in sorted(self.log.producers.producers.items())
+            for p, entry in sorted(self.log.producers.known.producers.items())
             if entry.current_txn_first_offset >= 0
         ]
         if not open_ones:
@@ -138,7 +139,7 @@ class Work:
         if self._rng.random() < 0.3:
             batches.append(self._batch(batches[0].last + 1))
         self.pending = [*self.model.batches, *batches]
-        self.log.append_as_follower(b"".join(batch.data for batch in batches))
+        self.log.replica.append_as_follower(b"".join(batch.data for batch in batches))
         self._appended(batches)
         return f"follow {batches}"
 
@@ -159,7 +160,7 @@ class Work:
     def _appended(self, batches: Sequence[Batch]) -> None:
         self.model.add(batches)
         self.model.ghost = None
-        if self.log.unflushed == 0:
+        if self.log.log_end_offset == self.log.recovery_point:
             self.model.flushed = self.model.leo  # flush.messages was reached
 
     def _batch(
@@ -232,9 +233,9 @@ class Work:
         offset = model.leo + self._rng.choice((0, 0, 5))
         self.pending, self.pending_start = [], offset
         self._forget(0)
-        self.log.truncate_fully_and_start_at(offset)
-        self.manager.checkpoint_recovery_points()
-        self.manager.checkpoint_log_start_offsets()
+        self.log.maintenance.truncate_fully_and_start_at(offset)
+        self.manager.housekeeper.checkpoint_recovery_points()
+        self.manager.housekeeper.checkpoint_log_start_offsets()
         model.begin_anew(offset)
         model.epoch += 1
         return f"truncate fully, start at {offset}"
@@ -253,23 +254,23 @@ class Work:
 
     def retain(self) -> str:
         model, log = self.model, self.log
-        view = LogView(log._core.snapshot)
+        view = LogView(log.core.snapshot)
         doomed = deletable_segments(view, log.config, self._clock.wall_ms())
         if doomed:
             rest = [s.base_offset for s in log.segments[doomed:]]
             model.start = max(model.start, rest[0] if rest else model.leo)
-        deleted = log.delete_old_segments()
+        deleted = log.maintenance.delete_old_segments()
         assert log.log_start_offset == model.start
         return f"retention deletes {deleted} segments, the log starts at {model.start}"
 
     def checkpoint(self) -> str:
         which = self._rng.randrange(3)
         if which == 0:
-            self.manager.checkpoint_recovery_points()
+            self.manager.housekeeper.checkpoint_recovery_points()
         elif which == 1:
-            self.manager.checkpoint_log_start_offsets()
+            self.manager.housekeeper.checkpoint_log_start_offsets()
         else:
-            self.manager.checkpoint_high_watermarks()
+            self.manager.housekeeper.checkpoint_high_watermarks()
             return "checkpoint of the high watermark"
         inside = self.model.start > self.log.segments[0].base_offset
         self.model.durable_start = self.model.start if inside and not self.log.failed else 0
@@ -278,17 +279,17 @@ class Work:
     def lead(self) -> str:
         self.model.epoch += self._rng.choice((1, 1, 3))
         if self._rng.random() < 0.5:
-            self.log.assign_epoch(self.model.epoch)
+            self.log.epochs.assign(self.model.epoch)
         return f"epoch {self.model.epoch}"
 
     def snapshot(self) -> str:
-        self.log.take_producer_snapshot()
+        take_producer_snapshot(self.log)
         return "producer snapshot"
 
     def wait(self) -> str:
         self._clock.advance(self._rng.choice((1, 100, 5000)))
-        self.manager.flush_dirty_logs()
-        self.manager.purge_deleted()
+        self.manager.housekeeper.flush_dirty_logs()
+        self.manager.housekeeper.purge_deleted()
         return "time passes"
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from logstore.common.config import LogConfig
 from logstore.log import ReplicaLog, run_inline
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.testing import ManualClock
 from tests.unit.verify.verify_logs import CODECS, fill
 
@@ -34,11 +34,13 @@ def build(directory: Path, *, batches: int = 50, seed: int = 1) -> list[str]:
             [path],
             _config(size),
             clock=clock,
-            run_later=run_inline,
-            cluster_id=CLUSTER_ID,
-            node_id=number,
-            replicated=True,
-            random_id=lambda: f"{rng.getrandbits(128):032x}",
+            owner=ManagerOwner(
+                run_later=run_inline,
+                cluster_id=CLUSTER_ID,
+                node_id=number,
+                replicated=True,
+                random_id=lambda: f"{rng.getrandbits(128):032x}",
+            ),
         )
         for number, (path, size) in enumerate(zip(paths, SEGMENT_BYTES, strict=True), 1)
     ]
@@ -82,14 +84,14 @@ def _write(
         _fetch(replica, leader, rng)
     committed = leader.log_end_offset
     for replica in (leader, elected):
-        replica.update_high_watermark(committed)
-    follower.update_high_watermark(committed - rng.randrange(1, 5))
+        replica.replica.update_high_watermark(committed)
+    follower.replica.update_high_watermark(committed - rng.randrange(1, 5))
     fill(leader, clock, 3, rng)
-    elected.assign_epoch(leader.latest_epoch + 1)
+    elected.epochs.assign(leader.epochs.latest + 1)
     fill(elected, clock, 6, rng)
     _fetch(follower, elected, rng, stop_at=committed + 6)
     for replica in replicas:
-        replica.flush_epochs()
+        replica.flusher.save_epochs()
 
 
 def _fetch(
@@ -99,4 +101,4 @@ def _fetch(
     end = min(leader.log_end_offset, stop_at)
     while follower.log_end_offset < end:
         fetched = leader.read(follower.log_end_offset, rng.randrange(1, 1500))
-        follower.append_as_follower(bytes(fetched.data))
+        follower.replica.append_as_follower(bytes(fetched.data))

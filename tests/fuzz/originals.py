@@ -23,7 +23,7 @@ from logstore.format.codecs.compression import Compression
 from logstore.format.control import ControlType
 from logstore.format.reader import batch_records, iter_batches
 from logstore.log import ReplicaLog
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.segments.producer_state import AppendOrigin
 from logstore.testing import ManualClock
 from tests.fuzz.tree import DIRECTORY, Tree, file_of, read_tree
@@ -175,9 +175,11 @@ class _Writer:
             config,
             clock=self.clock,
             background=False,
-            run_later=self.rolled.append,
-            cluster_id="fuzzed-cluster",
-            random_id=lambda: f"{rng.getrandbits(128):032x}",
+            owner=ManagerOwner(
+                run_later=self.rolled.append,
+                cluster_id="fuzzed-cluster",
+                random_id=lambda: f"{rng.getrandbits(128):032x}",
+            ),
         )
         for topic in rng.sample(TOPICS, rng.randint(1, 3)):
             own = {"segment.bytes": "2000"} if rng.random() < 0.3 else None
@@ -216,11 +218,11 @@ class _Writer:
         elif chosen < 0.9:
             log.flush()
         elif chosen < 0.94:
-            self.manager.checkpoint_recovery_points()
-            self.manager.checkpoint_high_watermarks()
+            self.manager.housekeeper.checkpoint_recovery_points()
+            self.manager.housekeeper.checkpoint_high_watermarks()
         elif chosen < 0.96 and log.log_end_offset > 10:
             log.delete_records(rng.randint(log.log_start_offset, log.log_end_offset // 2 + 1))
-            self.manager.checkpoint_log_start_offsets()
+            self.manager.housekeeper.checkpoint_log_start_offsets()
         elif self.rolled:
             self.rolled.pop(0)()
 
@@ -247,7 +249,7 @@ class _Writer:
         """One more batch of a transaction, or its end."""
         rng = self.rng
         producer = rng.choice((100, 101))
-        entry = log.producers.producers.get(producer)
+        entry = log.producers.known.producers.get(producer)
         epoch = self._epoch(name)
         if entry is not None and entry.current_txn_first_offset >= 0 and rng.random() < 0.4:
             marker = end_transaction_marker(

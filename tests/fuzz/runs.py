@@ -280,7 +280,7 @@ def _use_log(log: Any, told: dict[str, Any], *, append: bool) -> dict[str, Any]:
         with _typed(told, "offset_for_timestamp"):
             log.offset_for_timestamp(timestamp)
     with _typed(told, "aborted_transactions"):
-        log.aborted_transactions(log.log_start_offset, log.log_end_offset)
+        log.reader.aborted_transactions(log.log_start_offset, log.log_end_offset)
     if append:
         with _typed(told, "append"):
             found["appended"] = log.append([(None, APPENDED)]).first_offset

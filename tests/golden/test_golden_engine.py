@@ -19,7 +19,7 @@ import pytest
 from logstore.common.config import LogConfig
 from logstore.format.filenames import LEADER_EPOCH_CHECKPOINT
 from logstore.format.index_entry import decode_offset_entries, decode_time_entries
-from logstore.log import ReplicaLog
+from logstore.log import LogOwner, ReplicaLog
 from logstore.segments.index import TimestampOffset
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import ManualClock
@@ -50,7 +50,7 @@ def sha256(data: bytes) -> str:
 
 
 def file_of(storage: MemoryStorage, log: ReplicaLog, suffix: str) -> bytes:
-    return storage.read_file(log.active_segment.path(suffix))
+    return storage.read_file(log.segments[-1].path(suffix))
 
 
 @contextmanager
@@ -64,7 +64,11 @@ def opened(
         storage.write_file(f"{DIRECTORY}/{name}", data)
     config = LogConfig(index_interval_bytes=interval, segment_index_bytes=4096)
     log = ReplicaLog.open(
-        DIRECTORY, config, storage=storage, clock=ManualClock(NOW), clean_shutdown=clean
+        DIRECTORY,
+        config,
+        storage=storage,
+        clock=ManualClock(NOW),
+        owner=LogOwner(clean_shutdown=clean),
     )
     with log:
         yield storage, log
@@ -91,7 +95,7 @@ def producers_of(log: ReplicaLog) -> list[dict[str, int]]:
             "coordinatorEpoch": entry.coordinator_epoch,
             "currentTxnFirstOffset": entry.current_txn_first_offset,
         }
-        for _, entry in sorted(log.producers.producers.items())
+        for _, entry in sorted(log.producers.known.producers.items())
     ]
 
 
@@ -117,12 +121,12 @@ def aborted_of(log: ReplicaLog) -> list[dict[str, int]]:
             "lastOffset": txn.last_offset,
             "lastStableOffset": txn.last_stable_offset,
         }
-        for txn in log.active_segment.txn_index.entries()
+        for txn in log.segments[-1].txn_index.entries()
     ]
 
 
 def epochs_of(log: ReplicaLog) -> list[dict[str, int]]:
-    return [{"epoch": e, "startOffset": start} for e, start in log.epoch_entries]
+    return [{"epoch": e, "startOffset": start} for e, start in log.epochs.entries]
 
 
 # -- as Kafka left it ------------------------------------------------------------------------------
@@ -135,7 +139,9 @@ def test_a_folder_of_kafka_opens_as_a_partition(folder: Path, tmp_path: Path) ->
     directory.mkdir()
     for name in names_of(folder):
         shutil.copyfile(folder / name, directory / name)
-    with ReplicaLog.open(directory, CONFIG, clock=ManualClock(NOW), clean_shutdown=True) as log:
+    with ReplicaLog.open(
+        directory, CONFIG, clock=ManualClock(NOW), owner=LogOwner(clean_shutdown=True)
+    ) as log:
         assert log.log_start_offset == segment_facts(folder)["baseOffset"]
         assert log.log_end_offset == segment_facts(folder)["nextOffset"]
         assert log.recovery_report.bytes_cut == 0
@@ -151,7 +157,7 @@ def test_rebuilt_indexes_are_those_that_kafka_rebuilds(folder: Path) -> None:
     facts = segment_facts(folder)
     rebuilt = facts["recover"]
     with opened(bare_log(folder), interval=facts["indexIntervalBytes"]) as (storage, log):
-        segment = log.active_segment
+        segment = log.segments[-1]
         assert [
             [*entry]
             for entry in decode_offset_entries(file_of(storage, log, ".index"), segment.base_offset)
@@ -167,7 +173,7 @@ def test_rebuilt_indexes_are_those_that_kafka_rebuilds(folder: Path) -> None:
         assert epochs_of(log) == rebuilt["leaderEpochs"]
         assert producers_of(log) == by_id(rebuilt["producers"])
         assert aborted_of(log) == rebuilt["abortedTxns"]
-        assert log.first_unstable_offset == first_open(rebuilt)
+        assert log.replica.first_unstable_offset == first_open(rebuilt)
         assert log.log_end_offset == rebuilt["nextOffset"]
         check_lookups(log, folder)
 
@@ -190,13 +196,12 @@ def test_appended_again_every_index_entry_names_a_batch(folder: Path) -> None:
         config,
         storage=storage,
         clock=ManualClock(NOW),
-        replicated=True,
-        log_start_offset=facts["baseOffset"],
+        owner=LogOwner(replicated=True, log_start_offset=facts["baseOffset"]),
     )
     with log:
         for call in facts["appends"]:
             start, size = call["position"], call["bytes"]
-            log.append_as_follower(data[start : start + size])
+            log.replica.append_as_follower(data[start : start + size])
         log.roll()
     written = {name: storage.read_file(f"{DIRECTORY}/{name}") for name in files if "index" in name}
     assert storage.read_file(f"{DIRECTORY}/{facts['baseOffset']:020d}.log") == data
@@ -208,7 +213,7 @@ def test_appended_again_every_index_entry_names_a_batch(folder: Path) -> None:
 
 def check_lookups(log: ReplicaLog, folder: Path) -> None:
     """Raises the log start on the way: searches by timestamp begin there."""
-    segment = log.active_segment
+    segment = log.segments[-1]
     questions = lines(folder / "lookups.jsonl")
     reads = [question for question in questions if question["q"] == "read"]
     searches = [question for question in questions if question["q"] != "read"]
@@ -221,7 +226,7 @@ def check_lookups(log: ReplicaLog, folder: Path) -> None:
         place = None if found is None else (found.position, found.size)
         assert place == (None if read["position"] is None else (read["position"], read["size"]))
     for search in sorted(searches, key=lambda question: question["startingOffset"]):
-        log.maybe_increment_log_start_offset(search["startingOffset"])
+        log.replica.maybe_increment_log_start_offset(search["startingOffset"])
         expected = None
         if search["foundOffset"] is not None:
             expected = TimestampOffset(search["foundTimestamp"], search["foundOffset"])
@@ -254,7 +259,7 @@ def test_the_transactions_of_kafka_are_known_from_its_snapshot() -> None:
         assert producers_of(log) == by_id(rebuilt["producers"])
         assert epochs_of(log) == rebuilt["leaderEpochs"]
         assert aborted_of(log) == rebuilt["abortedTxns"]
-        assert log.first_unstable_offset == log.last_stable_offset == first_open(rebuilt)
+        assert log.replica.first_unstable_offset == log.last_stable_offset == first_open(rebuilt)
         fetched = log.read(log.log_start_offset, committed=True)
         offsets = {record.offset for record in fetched.records()}
         assert max(offsets) < log.last_stable_offset
@@ -360,7 +365,7 @@ def check_recovery(case: dict[str, Any]) -> None:
         assert epochs_of(log) == case["leaderEpochs"]
         assert producers_of(log) == by_id(case["producers"])
         assert aborted_of(log) == case["abortedTxns"]
-        assert log.first_unstable_offset == first_open(case)
+        assert log.replica.first_unstable_offset == first_open(case)
         assert sha256(file_of(storage, log, ".index")) == case["indexFileSha256"]
         assert sha256(file_of(storage, log, ".timeindex")) == case["timeindexFileSha256"]
 
@@ -401,7 +406,7 @@ def test_a_truncation_leaves_what_kafka_leaves(case: dict[str, Any]) -> None:
     folder = DATA / case["source"]
     ((_, data),) = bare_log(folder).items()
     with opened(files_of(folder), clean=True) as (_, log):
-        segment = log.active_segment
+        segment = log.segments[-1]
         assert segment.truncate_to(case["truncateTo"]) == case["bytesTruncated"]
         assert segment.size == case["size"]
         assert segment.read_next_offset()[0] == case["nextOffset"]

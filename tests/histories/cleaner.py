@@ -23,7 +23,7 @@ from logstore.format.header import BatchHeader
 from logstore.format.reader import batch_records, iter_batches
 from logstore.kernels import OffsetMap
 from logstore.log import ReplicaLog
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.segments.producer_state import AppendOrigin
 from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
 from logstore.testing.faulty import CrashMode
@@ -38,6 +38,7 @@ from tests.histories.cleaner_model import (
 )
 from tests.histories.history import Run, history
 from tests.support.builders import marker
+from tests.support.logs import check_invariants
 
 TP = TopicPartition("t", 0)
 PRODUCERS = (7, 8)
@@ -109,7 +110,7 @@ class Search:
             storage=self.storage,
             clock=self.clock,
             background=False,
-            run_later=lambda task: task(),
+            owner=ManagerOwner(run_later=lambda task: task()),
         )
         self.manager.get_or_create(*TP, config=self.config)
 
@@ -244,7 +245,7 @@ class Search:
             each.producer_id: LastRecord(
                 each.batches[-1].last_offset if each.batches else None, each.producer_epoch
             )
-            for each in log.producers.producers.values()
+            for each in log.producers.known.producers.values()
         }
         state = LogState(
             log.log_start_offset,
@@ -330,7 +331,7 @@ class Search:
         log = self.log
         for pid, producer in self.producers.items():
             self.written[pid] = [offset for offset in self.written[pid] if offset < end]
-            entry = log.producers.producers.get(pid)
+            entry = log.producers.known.producers.get(pid)
             producer.sequence = 0 if entry is None else entry.last_sequence + 1
             first = -1 if entry is None else entry.current_txn_first_offset
             if first < 0:
@@ -350,12 +351,12 @@ class Search:
         if log.config.delete:
             stable = min(log.last_stable_offset, log.log_end_offset)
             log.delete_records(self.rng.randrange(log.log_start_offset, stable + 1))
-            log.delete_old_segments()
+            log.maintenance.delete_old_segments()
 
     def purge(self) -> None:
         assert self.manager is not None
-        self.manager.purge_deleted()
-        self.manager.checkpoint_recovery_points()
+        self.manager.housekeeper.purge_deleted()
+        self.manager.housekeeper.checkpoint_recovery_points()
 
     def restart(self) -> None:
         assert self.manager is not None
@@ -402,7 +403,7 @@ class Search:
 
     def check(self) -> None:
         log = self.log
-        log.check_invariants()
+        check_invariants(log)
         assert log.log_start_offset >= self.passed, "a log start is back behind a pass"
         assert self.held() == self.clipped(self.batches)
         assert self.committed() == [
@@ -441,7 +442,7 @@ class Search:
         return found
 
     def check_producers(self) -> None:
-        known = self.log.producers.producers
+        known = self.log.producers.known.producers
         for pid, producer in self.producers.items():
             if pid not in known and self.last_offset[pid] < self.log.log_start_offset:
                 producer.sequence = 0  # it may be forgotten with its records

@@ -15,7 +15,7 @@ from logstore.common.config import LogConfig
 from logstore.common.random_id import new_uuid
 from logstore.common.types import TopicPartition
 from logstore.log import ReplicaLog
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
 from logstore.testing.faulty import CrashMode
 from tests.histories.history import Run, history
@@ -123,10 +123,9 @@ class Search:
             DEFAULT,
             storage=self.storage,
             clock=self.clock,
-            cluster_id="c",
-            run_later=later,
-            replicated=self.replicated,
-            random_id=self.new_id,
+            owner=ManagerOwner(
+                cluster_id="c", run_later=later, replicated=self.replicated, random_id=self.new_id
+            ),
         )
 
     def new_id(self) -> str:
@@ -303,8 +302,8 @@ class Search:
         """A crash inside a deletion; the name is used again before anything else happens."""
         assert self.manager is not None
         self.do(self.append, self.raise_high_watermark, self.delete_records, self.flush)
-        self.manager.checkpoint_recovery_points()
-        self.manager.checkpoint_high_watermarks()
+        self.manager.housekeeper.checkpoint_recovery_points()
+        self.manager.housekeeper.checkpoint_high_watermarks()
         self.storage.crash_after(self.rng.randint(2, 16))
         try:
             self.do(self.delete_topic)
@@ -319,8 +318,8 @@ class Search:
         """What is on the disk of a log before a cut fits the log again after it."""
         assert self.manager is not None
         self.do(self.append, self.raise_high_watermark, self.flush)
-        self.manager.checkpoint_recovery_points()
-        self.manager.checkpoint_high_watermarks()
+        self.manager.housekeeper.checkpoint_recovery_points()
+        self.manager.housekeeper.checkpoint_high_watermarks()
         if self.rng.random() < 0.3:
             self.storage.crash_after(self.rng.randint(1, 20))
         self.do(self.rng.choice((self.truncate, self.begin_anew)), self.append, self.append)
@@ -409,7 +408,7 @@ class Search:
         for candidate in self.names[tp]:  # what power brings back lies above it, and it stays
             if candidate is not None:
                 candidate.high_watermark = max(candidate.high_watermark, life.high_watermark)
-        log.update_high_watermark(life.high_watermark)
+        log.replica.update_high_watermark(life.high_watermark)
         return f"high watermark of {tp}: {life.high_watermark}"
 
     def truncate(self) -> str:
@@ -434,7 +433,7 @@ class Search:
             tp,
             life,
             life.begun_anew(offset),
-            lambda m: log.truncate_fully_and_start_at(offset),
+            lambda m: log.maintenance.truncate_fully_and_start_at(offset),
             f"{tp} begins anew at {offset}",
         )
 
@@ -496,7 +495,7 @@ class Search:
     def wait(self) -> str:
         assert self.manager is not None
         self.clock.advance(self.rng.choice((1, 1000)))
-        self.manager.purge_deleted()
+        self.manager.housekeeper.purge_deleted()
         return "time passes"
 
     def restart(self) -> str:

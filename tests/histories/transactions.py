@@ -297,7 +297,7 @@ class World:
             partition = self.partitions[number]
             log = partition.log
             try:
-                verification = log.begin_verification(
+                verification = log.producers.begin_verification(
                     *identity, parse_header(batch).base_sequence, bumps_epoch=self.version is V2
                 )
             except RecordRejectedError as error:
@@ -445,7 +445,7 @@ class World:
                     self.desk.allocated()
                 self._pass_on()
             if all(not each.state.is_prepared for each in self.desk.shard.transactions) and all(
-                p.log.first_unstable_offset is None for p in self.partitions
+                p.log.replica.first_unstable_offset is None for p in self.partitions
             ):
                 return
             self.desk.wait(TIMEOUT_MS)

@@ -22,13 +22,14 @@ from logstore.format.codecs.compression import Compression
 from logstore.format.control import ControlType
 from logstore.format.header import add_sequence
 from logstore.log import run_inline
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.segments.producer_state import AppendOrigin
 from logstore.storage import Storage
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import ManualClock
 from logstore.verify import Severity, VerifyOptions, verify
 from tests.histories.history import Run, history
+from tests.support.logs import take_producer_snapshot
 
 DIRECTORY, TOPIC = "/data", "t"
 OPTIONS = VerifyOptions(threads=1)
@@ -128,9 +129,11 @@ class _Life:
             self.config,
             storage=self.storage,
             clock=self.clock,
-            cluster_id="c",
-            run_later=run_inline if self.is_prompt else self.later.append,
-            replicated=self.replicated,
+            owner=ManagerOwner(
+                cluster_id="c",
+                run_later=run_inline if self.is_prompt else self.later.append,
+                replicated=self.replicated,
+            ),
         )
 
     def go(self, steps: int) -> None:
@@ -260,7 +263,7 @@ class _Life:
 
     def lead(self) -> str:
         self.elect(self.rng.randint(1, 3))
-        self.log.assign_epoch(self.leader_epoch)
+        self.log.epochs.assign(self.leader_epoch)
         return f"leader epoch {self.leader_epoch}"
 
     def elect(self, rises: int) -> None:
@@ -273,7 +276,7 @@ class _Life:
         self.highest_epoch = max(self.highest_epoch, self.leader_epoch)
         self.leader_epoch, self.fell = 0, True
         if self.rng.random() < 0.5:
-            self.log.assign_epoch(self.leader_epoch)
+            self.log.epochs.assign(self.leader_epoch)
         return f"a new controller, leader epoch {self.leader_epoch}"
 
     def follow(self) -> str:
@@ -289,7 +292,7 @@ class _Life:
             batch[12:16] = self.leader_epoch.to_bytes(4, "big")
             data += batch
             offset += len(records)
-        self.log.append_as_follower(bytes(data))
+        self.log.replica.append_as_follower(bytes(data))
         return f"follow, up to {self.log.log_end_offset}"
 
     # -- what becomes of it ----------------------------------------------------------------------
@@ -321,7 +324,7 @@ class _Life:
 
     def forget_from(self, end: int) -> None:
         """What producers know of themselves, once their records from ``end`` on are gone."""
-        known = self.log.producers.producers
+        known = self.log.producers.known.producers
         for client in self.clients:
             client.written = [batch for batch in client.written if batch[0] <= end]
             entry = known.get(client.producer_id)
@@ -331,7 +334,7 @@ class _Life:
         if not self.replicated:
             return "no high watermark"
         offset = self.rng.randint(self.log.high_watermark, self.log.log_end_offset)
-        self.log.update_high_watermark(offset)
+        self.log.replica.update_high_watermark(offset)
         return f"high watermark {self.log.high_watermark}"
 
     def delete_records(self) -> str:
@@ -341,25 +344,25 @@ class _Life:
         return f"delete records below {offset}"
 
     def retain(self) -> str:
-        return f"{self.log.delete_old_segments()} segments deleted"
+        return f"{self.log.maintenance.delete_old_segments()} segments deleted"
 
     def begin_anew(self) -> str:
         if not self.replicated:
             return "only a follower begins anew"
         offset = self.log.log_end_offset + self.rng.choice((0, 0, 5))
-        self.log.truncate_fully_and_start_at(offset)
-        self.manager.checkpoint_cuts([self.log.topic_partition])
+        self.log.maintenance.truncate_fully_and_start_at(offset)
+        self.manager.housekeeper.checkpoint_cuts([self.log.topic_partition])
         for client in self.clients:
             client.opened = False
         return f"begin anew at {offset}"
 
     def snapshot(self) -> str:
-        self.log.take_producer_snapshot()
+        take_producer_snapshot(self.log)
         return "snapshot"
 
     def forget_producers(self) -> str:
         self.clock.advance(EXPIRATION_MS + 1)
-        return f"{self.log.remove_expired_producers()} producers forgotten"
+        return f"{self.log.producers.remove_expired()} producers forgotten"
 
     def checkpoint(self) -> str:
         which = self.rng.choice(("recovery_points", "log_start_offsets", "high_watermarks"))
@@ -368,7 +371,7 @@ class _Life:
 
     def wait(self) -> str:
         self.clock.advance(self.rng.choice((1, 1000, 60_000)))
-        self.manager.purge_deleted()
+        self.manager.housekeeper.purge_deleted()
         return "time passes"
 
     def close(self) -> str:
@@ -403,6 +406,6 @@ class _Life:
         self.log = self.manager.get_or_create(TOPIC, 0)
         if self.fell:  # an election follows each start
             self.elect(1)
-            self.log.assign_epoch(self.leader_epoch)
+            self.log.epochs.assign(self.leader_epoch)
         self.forget_from(self.log.log_end_offset)
         return f"{how}, opened at {self.log.log_start_offset}…{self.log.log_end_offset}"

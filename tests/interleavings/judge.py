@@ -10,7 +10,7 @@ from tests.interleavings.model import Row, State
 from tests.interleavings.scheduler import Found
 
 if TYPE_CHECKING:
-    from logstore.log.reading.reading import FetchData
+    from logstore.log.reading.fetching import FetchData
 
 _HEAD = struct.Struct(">qi")
 _DELTA = struct.Struct(">i")

@@ -22,6 +22,7 @@ from tests.interleavings.scheduler import Found
 from tests.interleavings.world import World
 from tests.interleavings.writing import Hands, place
 from tests.support.builders import NOW
+from tests.support.logs import check_invariants
 
 
 def read(world: World, hands: Hands, thousandth: int, limit: str, max_bytes: int) -> None:
@@ -179,7 +180,7 @@ def available_bytes(world: World, hands: Hands, thousandth: int, end_thousandth:
         return sum(b.size for b in state.batches if b.last >= start and b.base < end)
 
     with world.operation(name, in_range=in_range) as doing:
-        count = world.log.available_bytes(start, end)
+        count = world.log.reader.available_bytes(start, end)
         world.observe()
         judge(
             f"{name} gave {count}",
@@ -205,7 +206,7 @@ def aborted_transactions(world: World, hands: Hands, thousandth: int, end_thousa
     with world.operation(name, in_range=in_range) as doing:
         found = {
             (t.producer_id, t.first_offset, t.last_offset)
-            for t in world.log.aborted_transactions(start, end)
+            for t in world.log.reader.aborted_transactions(start, end)
         }
         world.observe()
         judge(
@@ -229,7 +230,7 @@ def check_all(world: World, log: ReplicaLog, state: State, when: str) -> None:
             end = state.last_stable if committed else state.end
             rows = _fetched(log, state, end, committed, f"read {when}")
             _check_rows(f"read {when}", rows, state, end, committed)
-        log.check_invariants()
+        check_invariants(log)
     except (LogstoreError, OSError, ValueError) as error:
         raise Found("content", f"{when}: {error!r}") from error
 

@@ -158,7 +158,7 @@ def _check_again(
 ) -> None:
     """What a restart finds: all that is durable, in order, and nothing that never was."""
     if world.replicated:
-        log.update_high_watermark(log.log_end_offset)
+        log.replica.update_high_watermark(log.log_end_offset)
     start, end = log.log_start_offset, log.log_end_offset
     if complete and not _same_range(start, end, state):
         raise Found("content after a restart", f"[{start}, {end}) for {state.numbers()}")

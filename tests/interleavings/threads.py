@@ -24,7 +24,7 @@ from typing import Any
 from logstore.common.config import LogConfig
 from logstore.common.errors import LogClosedError, OffsetOutOfRangeError
 from logstore.format.batch import encode_batch
-from logstore.log import ReplicaLog
+from logstore.log import LogOwner, ReplicaLog
 from logstore.segments.producer_state import AppendOrigin
 from tests.interleavings.judge import batch_spans
 from tests.interleavings.witness import (
@@ -38,6 +38,7 @@ from tests.interleavings.witness import (
 )
 from tests.interleavings.world import RebuildWatch
 from tests.support.builders import marker, produced
+from tests.support.logs import check_invariants
 from tests.support.until import patience
 
 """How long a round may go on after its end before it counts as a deadlock."""
@@ -102,9 +103,7 @@ class Round:
             again = ReplicaLog.open(
                 str(self.directory),
                 self.config,
-                clean_shutdown=True,
-                recovery_point=end,
-                log_start_offset=start,
+                owner=LogOwner(clean_shutdown=True, recovery_point=end, log_start_offset=start),
             )
             self._check_content(again)
             again.close()
@@ -127,7 +126,7 @@ class Round:
     def _check_content(self, log: ReplicaLog) -> None:
         content = [(r.offset, r.value or b"") for r in log.records()]
         self.witness.check_content(log.log_start_offset, content)
-        log.check_invariants()
+        check_invariants(log)
 
     # -- writers -------------------------------------------------------------------------------
 
@@ -191,7 +190,7 @@ class Round:
         self.witness.controls.add(info.first_offset)
 
     def _flush(self, rng: random.Random) -> None:
-        rng.choice((self.log.flush, self.log.roll, self.log.flush_epochs))()
+        rng.choice((self.log.flush, self.log.roll, self.log.flusher.save_epochs))()
         time.sleep(0.001)
 
     def _remove(self, rng: random.Random) -> None:
@@ -203,7 +202,7 @@ class Round:
             with suppress(OffsetOutOfRangeError):  # cut meanwhile
                 log.delete_records(rng.randint(start, max(start, end - 5)))
         elif kind < 0.6:
-            log.delete_old_segments()
+            log.maintenance.delete_old_segments()
         elif self.truncating:
             everything = kind > 0.95
             target = end if everything else rng.randint(max(start, end - 30), end)
@@ -213,7 +212,7 @@ class Round:
             removal = Removal(called, NEVER, -1 if everything else target)
             self.witness.removals.append(removal)
             if everything:
-                log.truncate_fully_and_start_at(target)
+                log.maintenance.truncate_fully_and_start_at(target)
             else:
                 log.truncate_to(target)
             self.witness.removals[at] = removal._replace(returned=self.witness.tick())
@@ -322,9 +321,9 @@ class Round:
                     if not removed:
                         raise Broken(f"offset_for_timestamp: {found.offset} below {start}")
             elif kind < 0.7:
-                log.available_bytes(start, end)
+                log.reader.available_bytes(start, end)
             else:
-                log.aborted_transactions(start, end)
+                log.reader.aborted_transactions(start, end)
 
 
 def run_rounds(directory: Path, seed: int, rounds: int, *, each: float = ROUND_S) -> None:

@@ -15,7 +15,7 @@ from logstore.common.errors import (
     OffsetOutOfRangeError,
     StorageFailedError,
 )
-from logstore.log import ReplicaLog
+from logstore.log import LogOwner, ReplicaLog
 from logstore.testing import ManualClock
 from logstore.testing.faulty import SimulatedCrash
 from tests.interleavings.disk import DIRECTORY, Disk
@@ -65,13 +65,9 @@ class World:
         self.disk.before_aborted = lambda: self.model.check_before_aborted(self._doing())
 
     def open(self, **arguments: Any) -> ReplicaLog:
+        owner = LogOwner(replicated=self.replicated, **arguments)
         return ReplicaLog.open(
-            DIRECTORY,
-            self.config,
-            storage=self.disk,
-            clock=self.clock,
-            replicated=self.replicated,
-            **arguments,
+            DIRECTORY, self.config, storage=self.disk, clock=self.clock, owner=owner
         )
 
     def begin(self) -> None:

@@ -141,7 +141,7 @@ def append_as_follower(
         placed=True,
         allowed={**_TOO_LARGE, UnexpectedAppendOffsetError: lambda state: state.end != first},
     ) as doing:
-        info = world.log.append_as_follower(b"".join(data for data, _ in made))
+        info = world.log.replica.append_as_follower(b"".join(data for data, _ in made))
         _acknowledge(world, doing, info)
 
 
@@ -201,7 +201,7 @@ def truncate_to(world: World, hands: Hands, thousandth: int) -> None:
 def start_at(world: World, hands: Hands, beyond: int) -> None:
     target = max(0, world.log.log_end_offset + beyond)
     with world.operation("truncate_fully_and_start_at", removing="truncation", clears=True):
-        world.log.truncate_fully_and_start_at(target)
+        world.log.maintenance.truncate_fully_and_start_at(target)
 
 
 def delete_records(world: World, hands: Hands, thousandth: int) -> None:
@@ -216,7 +216,7 @@ def delete_records(world: World, hands: Hands, thousandth: int) -> None:
 
 def retain(world: World, hands: Hands) -> None:
     with world.operation("delete_old_segments", removing="retention", moves=("start",)):
-        world.log.delete_old_segments()
+        world.log.maintenance.delete_old_segments()
 
 
 def regroup(world: World, hands: Hands) -> None:
@@ -274,7 +274,7 @@ def _made(cleaned: CleanedSegment) -> Iterator[Any]:
 
 def purge(world: World, hands: Hands) -> None:
     with world.operation("purge_deleted"):
-        world.log.purge_deleted(world.clock.wall_ms())
+        world.log.maintenance.purge_deleted(world.clock.wall_ms())
 
 
 def advance_watermark(world: World, hands: Hands, thousandth: int) -> None:
@@ -285,14 +285,14 @@ def advance_watermark(world: World, hands: Hands, thousandth: int) -> None:
         moves=("watermark",),
         allowed={ValueError: lambda state: target > state.end},
     ):
-        world.log.maybe_increment_high_watermark(target)
+        world.log.replica.maybe_increment_high_watermark(target)
 
 
 def set_watermark(world: World, hands: Hands, thousandth: int) -> None:
     """As a follower does."""
     target = place(world.log, thousandth)
     with world.operation("update_high_watermark", moves=("watermark",)):
-        world.log.update_high_watermark(target)
+        world.log.replica.update_high_watermark(target)
 
 
 def reconfigure(world: World, hands: Hands, segment_bytes: int, retention_bytes: int) -> None:

@@ -26,6 +26,7 @@ from logstore.format.batch import (
 )
 from logstore.format.codecs.compression import Compression
 from logstore.format.control import ControlType
+from logstore.manager import ManagerOwner
 from logstore.testing import ManualClock
 
 TOPIC = "cleaned"
@@ -97,16 +98,15 @@ def write(root: Path, steps: Sequence[Step], history: History) -> None:
         topic_configs={TOPIC: config},
         clock=clock,
         background=False,
-        run_later=lambda task: None,
-        random_id=lambda: f"{history.seed:032x}",
+        owner=ManagerOwner(run_later=lambda task: None, random_id=lambda: f"{history.seed:032x}"),
     ) as manager:
         log = manager.get_or_create(TOPIC, 0)
         for step in steps:
             match step:
                 case Append(now_ms, data):
                     clock.set_wall_ms(now_ms)
-                    log.append_as_follower(data)
-                    log.update_high_watermark(log.log_end_offset)
+                    log.replica.append_as_follower(data)
+                    log.replica.update_high_watermark(log.log_end_offset)
                 case Roll(now_ms):
                     clock.set_wall_ms(now_ms)
                     log.roll()

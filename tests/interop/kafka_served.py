@@ -89,7 +89,7 @@ def _change_as_manager(data: Path, before: LogDirectory) -> dict[str, list[Recor
 
         log = manager.get(DELETED_ON, 0)
         start = log.delete_records(log.segments[2].base_offset + 7)
-        log.delete_old_segments()
+        log.maintenance.delete_old_segments()
         expected[DELETED_ON] = [r for r in expected[DELETED_ON] if r["offset"] >= start]
 
         where = TopicPartition(TRUNCATED, 0)

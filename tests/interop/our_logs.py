@@ -18,7 +18,7 @@ from logstore import AppendInfo, AppendOrigin, LogConfig, RecoveryOptions
 from logstore.format.batch import encode_batch, end_transaction_marker
 from logstore.format.codecs.compression import Compression
 from logstore.format.control import ControlType
-from logstore.log import ReplicaLog
+from logstore.log import LogOwner, ReplicaLog
 from logstore.testing import ManualClock
 
 START_MS = 1_700_000_000_000
@@ -81,8 +81,8 @@ class Writer:
             self.root / f"{self.topic}-0",
             self.config,
             clock=self.clock,
-            clean_shutdown=clean,
-            options=RecoveryOptions(keep_cut="always"),  # files of ours that Kafka ignores
+            options=RecoveryOptions(keep_cut="always"),
+            owner=LogOwner(clean_shutdown=clean),
         )
 
     def records(self, count: int = BATCH_RECORDS, *, rich: bool = False) -> list[Tuple]:
@@ -115,7 +115,7 @@ class Writer:
             some = self.records()
             data += encode_batch(some, **how)
             records += some
-        info = self.log.append_as_leader(bytes(data), max(self.log.latest_epoch, 0))
+        info = self.log.append_as_leader(bytes(data), max(self.log.epochs.latest, 0))
         self._account(info, records, None)
 
     def produce(self, producer_id: int, batches: int = 1, *, transactional: bool = False) -> bytes:
@@ -134,7 +134,7 @@ class Writer:
                     transactional=transactional,
                 )
             )
-            info = self.log.append_as_leader(data, max(self.log.latest_epoch, 0))
+            info = self.log.append_as_leader(data, max(self.log.epochs.latest, 0))
             self._account(info, some, None)
             if transactional:
                 self._open.setdefault(producer_id, []).extend(
@@ -151,7 +151,7 @@ class Writer:
                 coordinator_epoch=0,
                 timestamp=self.clock.wall_ms(),
             ),
-            max(self.log.latest_epoch, 0),
+            max(self.log.epochs.latest, 0),
             AppendOrigin.COORDINATOR,
         )
         offsets = self._open.pop(producer_id)
@@ -180,7 +180,7 @@ class Writer:
                     "key": key,
                     "value": value,
                     "headers": headers,
-                    "leaderEpoch": max(self.log.latest_epoch, 0) if epoch is None else epoch,
+                    "leaderEpoch": max(self.log.epochs.latest, 0) if epoch is None else epoch,
                 }
             )
 
@@ -207,7 +207,7 @@ class Writer:
     def kill(self) -> OurLog:
         """End as SIGKILL does, within a write."""
         result = self.result(closed=False)
-        active = Path(self.log.active_segment.log_path)
+        active = Path(self.log.segments[-1].log_path)
         self.log.crash()
         with active.open("ab") as log:
             log.write(TORN)
@@ -291,7 +291,7 @@ def _epochs(root: Path) -> OurLog:
     """Several leaders, of which some wrote nothing."""
     writer = Writer(root, "our-epochs")
     for epoch in (0, 1, 4, 5, 9):
-        writer.log.assign_epoch(epoch)
+        writer.log.epochs.assign(epoch)
         for _ in range(0 if epoch == 4 else 14):
             writer.append(leader_epoch=epoch)
     return writer.close()
@@ -324,7 +324,7 @@ def _deleted(root: Path) -> OurLog:
     writer = Writer(root, "our-deleted", config)
     for _ in range(80):
         writer.append()
-    assert writer.log.delete_old_segments() > 0
+    assert writer.log.maintenance.delete_old_segments() > 0
     start = writer.log.delete_records(writer.log.log_start_offset + 3 * BATCH_RECORDS + 5)
     assert start > writer.log.segments[0].base_offset
     return writer.close()
@@ -346,7 +346,7 @@ def _killed(root: Path) -> OurLog:
     config = CONFIG.with_properties({"retention.bytes": 4 * CONFIG.segment_bytes})
     writer = Writer(root, "our-killed", config)
     _fill(writer)
-    assert writer.log.delete_old_segments() > 0  # leaves .deleted files
+    assert writer.log.maintenance.delete_old_segments() > 0  # leaves .deleted files
     return writer.kill()
 
 

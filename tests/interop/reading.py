@@ -12,7 +12,7 @@ import kafka_logs
 from logstore import LogConfig, LogManager, Record, TopicPartition
 from logstore.format.reader import Batch, iter_batches
 from logstore.log import ReplicaLog
-from logstore.log.reading.reading import FetchData
+from logstore.log.reading.fetching import FetchData
 
 RecordFields = dict[str, Any]
 

@@ -20,6 +20,7 @@ from reading import RecordFields
 from logstore import EARLIEST, LATEST, LogManager, Record
 from logstore.format.reader import read_records
 from logstore.log import ReplicaLog
+from tests.support.logs import check_invariants
 from tests.support.until import patience
 
 pytestmark = pytest.mark.slow
@@ -56,7 +57,7 @@ def test_every_partition_loads_and_only_a_killed_broker_costs_recovery(
     assert not manager.offline_directories
     clean = (half.path / ".kafka_cleanshutdown").exists()
     for log in manager.logs.values():
-        log.check_invariants()
+        check_invariants(log)
         report = log.recovery_report
         assert report.clean == clean
         assert (report.segments_scanned == 0) == clean, log.name
@@ -83,8 +84,8 @@ def test_records_are_those_of_the_consumer(half: LogDirectory, manager: LogManag
 def test_the_open_transaction_holds_the_last_stable_offset(manager: LogManager) -> None:
     """F-198: it ends in no marker, in no crash, so its producer is still known to be inside."""
     log = manager.get(TRANSACTIONAL, 0)
-    assert log.first_unstable_offset is not None
-    assert log.last_stable_offset == log.first_unstable_offset < log.high_watermark
+    assert log.replica.first_unstable_offset is not None
+    assert log.last_stable_offset == log.replica.first_unstable_offset < log.high_watermark
 
 
 def test_the_log_start_offset_comes_from_the_checkpoint(

@@ -291,7 +291,7 @@ def _prepare(root: Path, known: TransactionMetadata) -> None:
     prepared = replace(known, state=TransactionState.PREPARE_COMMIT)
     record = records.encode(prepared)
     with ReplicaLog.open(root / _place(known.transactional_id)) as log:
-        log.append([(record.key, record.value)], leader_epoch=log.latest_epoch)
+        log.append([(record.key, record.value)], leader_epoch=log.epochs.latest)
 
 
 # --- from one to the other -----------------------------------------------------------------------

@@ -57,7 +57,7 @@ def test_a_hanging_transaction_is_found_and_aborted(kafka: str) -> None:
 
         known = {
             entry.producer_id: entry.coordinator_epoch
-            for entry in brokers.replica(tp, 0).local_log().producer_entries()
+            for entry in brokers.replica(tp, 0).local_log().producers.entries()
         }
         epoch = str(known[late.producer_id])
         assert _hanging(brokers) == [[TOPIC, "0", str(late.producer_id), "0", epoch, "2"]]

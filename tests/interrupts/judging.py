@@ -54,7 +54,7 @@ def judge_place(
 
 
 def _goes_on(call: PublicCall, opened: Opened, raised: bool) -> None:
-    assert not opened.log.failed, opened.log._core.failure
+    assert not opened.log.failed, opened.log.core.failure
     unharmed(call, _records(opened), returned=not raised)
     _retry(call, opened)
     seen = _records(opened)

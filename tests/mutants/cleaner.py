@@ -9,8 +9,8 @@ from logstore.cleaner import cleaner as passes
 from logstore.cleaner.log_cleaner import LogCleaner
 from logstore.cleaner.transactions import PassTransactions
 from logstore.kernels import OffsetMap, RecordSieve
-from logstore.log import ReplicaLog
-from logstore.log.upkeep.replacing import LogReplacing
+from logstore.log.replacing import LogReplacing
+from logstore.log.writing.producing import LogProducers
 from logstore.manager.offsets import OffsetCheckpoints
 from logstore.testing import FaultyStorage
 from tests.mutants import MonkeyPatch, mutant
@@ -82,7 +82,7 @@ def the_names_are_not_synced(patch: MonkeyPatch) -> None:
 @mutant(cleaner=0, cuts=54)
 def the_last_sequence_of_a_producer_goes(patch: MonkeyPatch) -> None:
     """With the last of its records: no empty batch stays in their place."""
-    patch.setattr(ReplicaLog, "last_producer_batches", lambda self: ([], {}))
+    patch.setattr(LogProducers, "entries", lambda self: [])
 
 
 @mutant(cleaner=762)

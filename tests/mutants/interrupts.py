@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from logstore.log.maintenance import LogMaintenance
 from logstore.log.partition_log import PartitionLog
-from logstore.log.upkeep.maintenance import LogMaintenance
 from logstore.log.writing.flushing import LogFlusher
 from logstore.log.writing.writer import LogWriter
 from tests.mutants import MonkeyPatch, mutant

@@ -11,10 +11,12 @@ from checkpoints import clean_shutdown
 from logstore.common.errors import CorruptDataError
 from logstore.kernels import SCAN_BAD_OFFSET
 from logstore.log import ReplicaLog
-from logstore.log.upkeep.maintenance import LogMaintenance
+from logstore.log.maintenance import LogMaintenance
+from logstore.log.replica import LogReplica
+from logstore.log.writing import writer
 from logstore.log.writing.flushing import LogFlusher
-from logstore.log.writing.producer_checks import ProducerUpdates
-from logstore.log.writing.writer import Cut, LogWriter
+from logstore.log.writing.state import Cut
+from logstore.log.writing.validation import ProducerUpdates
 from logstore.manager.opener import LogOpener
 from logstore.recovery import crash_recovery, log_files, recovery, set_aside
 from logstore.recovery.clean_start import CleanEnd
@@ -41,7 +43,7 @@ def flush_without_sync(patch: MonkeyPatch) -> None:
 @mutant()
 def unsynced_records_counted_after_a_start(patch: MonkeyPatch) -> None:
     """Records that a kill left in the page cache count although flush.messages asks for a sync."""
-    patch.setattr(LogFlusher, "flush_what_is_due", lambda self: None)
+    patch.setattr(LogFlusher, "flush_overdue", lambda self: None)
 
 
 @mutant()
@@ -50,7 +52,7 @@ def acknowledged_before_sync(patch: MonkeyPatch) -> None:
     after_append = LogFlusher.after_append
 
     def mutant(self: LogFlusher, last_offset: int, *, sync: bool = False) -> None:
-        self._background(lambda: after_append(self, last_offset, sync=sync))
+        self._core.owner.background(lambda: after_append(self, last_offset, sync=sync))
 
     patch.setattr(LogFlusher, "after_append", mutant)
 
@@ -60,7 +62,7 @@ def asks_on_without_settling(patch: MonkeyPatch) -> None:
     """A follower whose append could not be synced asks on behind it all the same."""
 
     def settle(self: ReplicaManager, tps: Any) -> None:
-        self.log_manager.checkpoint_cuts(tps)
+        self.log_manager.housekeeper.checkpoint_cuts(tps)
 
     patch.setattr(ReplicaManager, "_settle", settle)
 
@@ -68,8 +70,8 @@ def asks_on_without_settling(patch: MonkeyPatch) -> None:
 @mutant()
 def leader_counts_before_its_sync(patch: MonkeyPatch) -> None:
     """A leader commits what it has written, and could not sync."""
-    end = property(lambda self: self.log_end_offset)
-    patch.setattr(ReplicaLog, "kept_end_offset", end)
+    end = property(lambda self: self._state.log_end_offset)
+    patch.setattr(LogReplica, "kept_end_offset", end)
 
 
 @mutant()
@@ -111,7 +113,7 @@ def cut_not_made_durable(patch: MonkeyPatch) -> None:
     """What is appended after a truncation may reach the disk without it."""
 
     def settle(self: LogFlusher) -> None:
-        if self._writer.cut is Cut.NOT_DURABLE:
+        if self._state.cut is Cut.NOT_DURABLE:
             self.cut_is_durable_locked()
 
     patch.setattr(LogFlusher, "settle_cut_flush_locked", settle)
@@ -121,7 +123,7 @@ def cut_not_made_durable(patch: MonkeyPatch) -> None:
 def duplicates_not_recognised(patch: MonkeyPatch) -> None:
     """A retried batch of an idempotent producer is not compared with those it repeats."""
     nothing = ProducerUpdates([], [], [])
-    patch.setattr(LogWriter, "_check_producers_locked", lambda self, *args: nothing)
+    patch.setattr(writer, "check_producers", lambda *args: nothing)
 
 
 @mutant()
@@ -139,7 +141,7 @@ def recovery_point_without_sync(patch: MonkeyPatch) -> None:
     covered = LogFlusher.flush_flush_locked
 
     def mutant(self: LogFlusher, **options: Any) -> None:
-        self._writer.note_synced_locked(self._writer.log_end_offset)
+        self._state.note_synced_locked(self._state.log_end_offset)
         covered(self, **options)
 
     patch.setattr(LogFlusher, "flush_flush_locked", mutant)
@@ -229,7 +231,7 @@ def snapshots_not_replayed(patch: MonkeyPatch) -> None:
 @mutant(crash=199)
 def stale_producers_after_truncation(patch: MonkeyPatch) -> None:
     """What the log knows of its producers is left as it was."""
-    patch.setattr(LogMaintenance, "_producers_at", lambda self, offset: self._writer.producers)
+    patch.setattr(LogMaintenance, "_producers_at", lambda self, offset: self._state.producers)
 
 
 @mutant(crash=2)

@@ -7,8 +7,8 @@ from typing import Any
 
 from checkpoints.topic_properties import TopicPropertiesFile
 from logstore.common.types import TopicPartition
-from logstore.log.upkeep.maintenance import LogMaintenance
-from logstore.manager.creations import Creation, CreationFiles
+from logstore.log.maintenance import LogMaintenance
+from logstore.manager.log_dir import Creation, CreationFiles
 from logstore.manager.offsets import (
     CHECKPOINTS,
     LOG_START,
@@ -126,7 +126,7 @@ def log_starts_never_dropped(patch: MonkeyPatch) -> None:
 
 @mutant(lives=17)
 def deletion_not_durable(patch: MonkeyPatch) -> None:
-    rename = Topics._rename_deleted
+    rename = Topics._delete_names
 
     def mutant(self: Topics, *args: Any) -> None:
         sync = FaultyStorage.sync_dir
@@ -136,19 +136,19 @@ def deletion_not_durable(patch: MonkeyPatch) -> None:
         finally:
             FaultyStorage.sync_dir = sync  # type: ignore[method-assign]
 
-    patch.setattr(Topics, "_rename_deleted", mutant)
+    patch.setattr(Topics, "_delete_names", mutant)
 
 
 @mutant(cuts=21)
 def entries_dropped_before_the_rename_is_durable(patch: MonkeyPatch) -> None:
     """A crash in between brings the log back without its log start."""
-    rename = Topics._rename_deleted
+    rename = Topics._delete_names
 
     def mutant(self: Topics, log_dir: Any, delays: Any) -> None:
         log_dir.offsets.drop(delays.keys())
         rename(self, log_dir, delays)
 
-    patch.setattr(Topics, "_rename_deleted", mutant)
+    patch.setattr(Topics, "_delete_names", mutant)
 
 
 @mutant(cuts=24)
@@ -157,8 +157,8 @@ def entries_dropped_before_a_log_is_emptied(patch: MonkeyPatch) -> None:
     restart = LogMaintenance._restart_structure_locked
 
     def mutant(self: LogMaintenance, *offsets: int) -> None:
-        assert self._on_restart is not None
-        self._on_restart(None)
+        assert self._core.owner.on_restart is not None
+        self._core.owner.on_restart(None)
         restart(self, *offsets)
 
     patch.setattr(LogMaintenance, "_restart_structure_locked", mutant)
@@ -168,8 +168,8 @@ def entries_dropped_before_a_log_is_emptied(patch: MonkeyPatch) -> None:
 def name_free_before_the_rename(patch: MonkeyPatch) -> None:
     """The log is out of reach, and its directory as it was."""
 
-    def retire(self: Topics, logs: Any, *others: Any) -> dict[Any, Any]:
-        for _, log in logs:
+    def retire(self: Topics, logs: Any) -> dict[Any, Any]:
+        for *_, log in logs:
             log.crash()
         return {}
 
@@ -209,10 +209,10 @@ def half_a_change_of_a_configuration_kept(patch: MonkeyPatch) -> None:
 def foreign_directory_taken_over(patch: MonkeyPatch) -> None:
     """A creation trusts what it finds; the deletion before it left the directory."""
 
-    def retire(self: Topics, logs: Any, *others: Any) -> dict[Any, Any]:
-        for log_dir, log in logs:
+    def retire(self: Topics, logs: Any) -> dict[Any, Any]:
+        for log_dir, tp, log in logs:
             log.crash()
-            log_dir.offsets.drop({log.topic_partition})
+            log_dir.offsets.drop({tp})
         return {}
 
     patch.setattr(Topics, "_retire", retire)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from logstore.log import partition_log
-from logstore.log.core.core import LogCore
+from logstore.log.core import LogCore
 from logstore.storage.base import Storage
 from tests.mutants import MonkeyPatch, mutant
 

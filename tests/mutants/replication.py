@@ -14,7 +14,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from logstore.log import ReplicaLog
-from logstore.log.writing.writer import LogWriter
+from logstore.log.maintenance import LogMaintenance
+from logstore.log.replica import LogEpochs
+from logstore.log.writing.state import LogState
 from replication.broker.controller_channel import ControllerChannel
 from replication.broker.membership import BACKOFF, Membership
 from replication.common.error_codes import ErrorCode
@@ -143,7 +145,7 @@ def epochs_not_fenced(patch: MonkeyPatch) -> None:
 def follower_epoch_not_checked(patch: MonkeyPatch) -> None:
     """An answer is applied although the follower has moved to another epoch since."""
     patch.setattr(Partition, "_following", lambda self, leader_epoch: self.local_log())
-    patch.setattr(LogWriter, "take_role_locked", lambda self, leader_epoch, leads: None)
+    patch.setattr(LogState, "take_role_locked", lambda self, leader_epoch, leads: None)
     patch.setattr(FetchStates, "holds", lambda self, state: True)
 
 
@@ -260,14 +262,14 @@ def consumers_read_uncommitted(patch: MonkeyPatch) -> None:
 
     def mutant(self: Partition, part: Any, **rest: Any) -> FetchRead:
         if self.log is not None and rest["replica_id"] < 0 and self.is_leader:
-            writer = self.log._writer
-            before, writer.high_watermark = writer.high_watermark, writer.log_end_offset
-            writer.publish_locked()
+            state = self.log.state
+            before, state.high_watermark = state.high_watermark, state.log_end_offset
+            state.publish_locked()
             try:
                 return fetch(self, part, **rest)
             finally:
-                writer.high_watermark = before
-                writer.publish_locked()
+                state.high_watermark = before
+                state.publish_locked()
         return fetch(self, part, **rest)
 
     patch.setattr(Partition, "fetch", mutant)
@@ -404,7 +406,7 @@ def log_start_inside_a_batch_not_met(patch: MonkeyPatch) -> None:
 @mutant()
 def epoch_not_assigned_at_election(patch: MonkeyPatch) -> None:
     """A new leader records its epoch only with its first batch (KAFKA-7415)."""
-    patch.setattr(ReplicaLog, "assign_epoch", lambda self, epoch, start_offset=None: None)
+    patch.setattr(LogEpochs, "assign", lambda self, epoch, start_offset=None: None)
 
 
 @mutant()
@@ -422,7 +424,7 @@ def what_the_leader_deleted_is_kept(patch: MonkeyPatch) -> None:
 @mutant()
 def configuration_change_not_applied(patch: MonkeyPatch) -> None:
     """A log that is open goes on with the configuration that it was opened with."""
-    patch.setattr(ReplicaLog, "configure", lambda self, config: None)
+    patch.setattr(LogMaintenance, "configure", lambda self, config: None)
 
 
 # -- elections and incarnations -----------------------------------------------------------------
@@ -604,33 +606,33 @@ def stopping_broker_joins_at_the_leader(patch: MonkeyPatch) -> None:
 @mutant()
 def high_watermark_below_the_log_start(patch: MonkeyPatch) -> None:
     """A log that begins anew keeps the high watermark that it had."""
-    truncate = ReplicaLog.truncate_fully_and_start_at
+    truncate = LogMaintenance.truncate_fully_and_start_at
 
-    def mutant(self: ReplicaLog, offset: int, *rest: Any) -> None:
-        before, writer = self.high_watermark, self._writer
+    def mutant(self: LogMaintenance, offset: int, *rest: Any) -> None:
+        before, state = self._state.high_watermark, self._state
         truncate(self, offset, *rest)
-        writer.high_watermark = before
-        writer.publish_locked()
+        state.high_watermark = before
+        state.publish_locked()
 
-    patch.setattr(ReplicaLog, "truncate_fully_and_start_at", mutant)
+    patch.setattr(LogMaintenance, "truncate_fully_and_start_at", mutant)
 
 
 @mutant()
 def retention_above_the_high_watermark(patch: MonkeyPatch) -> None:
     """Retention deletes what is not committed."""
-    delete_old = ReplicaLog.delete_old_segments
+    delete_old = LogMaintenance.delete_old_segments
 
-    def mutant(self: ReplicaLog) -> int:
-        writer = self._writer
-        before, writer.high_watermark = writer.high_watermark, writer.log_end_offset
-        writer.publish_locked()
+    def mutant(self: LogMaintenance) -> int:
+        state = self._state
+        before, state.high_watermark = state.high_watermark, state.log_end_offset
+        state.publish_locked()
         try:
             return delete_old(self)
         finally:
-            writer.high_watermark = min(before, writer.log_end_offset)
-            writer.publish_locked()
+            state.high_watermark = min(before, state.log_end_offset)
+            state.publish_locked()
 
-    patch.setattr(ReplicaLog, "delete_old_segments", mutant)
+    patch.setattr(LogMaintenance, "delete_old_segments", mutant)
 
 
 @mutant()

@@ -6,15 +6,16 @@ from typing import Any
 
 from logstore.common.errors import LogstoreError, StorageFailedError
 from logstore.common.locks import Rank, make_lock
-from logstore.log.core.core import LogCore
-from logstore.log.core.news import News
-from logstore.log.core.snapshot import LogView
-from logstore.log.reading.readers import LogReaders
-from logstore.log.upkeep import maintenance
-from logstore.log.upkeep.maintenance import LogMaintenance
-from logstore.log.writing import flushing, writer
+from logstore.log import maintenance
+from logstore.log.core import LogCore
+from logstore.log.maintenance import LogMaintenance
+from logstore.log.news import News
+from logstore.log.reading.snapshot_reader import LogReader
+from logstore.log.snapshot import LogView
+from logstore.log.writing import flushing, state
 from logstore.log.writing.flushing import LogFlusher
-from logstore.log.writing.writer import Cut, LogWriter
+from logstore.log.writing.state import Cut, LogState
+from logstore.log.writing.writer import LogWriter
 from logstore.segments.index import AbortedTxn, TransactionIndex
 from logstore.segments.segment import Segment
 from logstore.segments.segment_view import SegmentView
@@ -44,7 +45,7 @@ def _without(patch: MonkeyPatch, module: Any, dropped: Rank) -> None:
 
 @mutant(interleavings=15)
 def no_write_lock(patch: MonkeyPatch) -> None:
-    _without(patch, writer, Rank.WRITE)
+    _without(patch, state, Rank.WRITE)
 
 
 @mutant(interleavings="flush, roll")
@@ -81,19 +82,19 @@ def live_size(patch: MonkeyPatch) -> None:
 @mutant(interleavings=115)
 def no_second_look(patch: MonkeyPatch) -> None:
     """A read counts although something was removed under it."""
-    patch.setattr(LogReaders, "moved", lambda self, log: self._core.failure is not None)
+    patch.setattr(LogReader, "moved", lambda self, log: self._core.failure is not None)
 
 
 @mutant(interleavings=115)
 def removal_unseen(patch: MonkeyPatch) -> None:
     """A removal is published under the same version."""
-    patch.setattr(LogWriter, "publish_removal_locked", LogWriter.publish_locked)
+    patch.setattr(LogState, "publish_removal_locked", LogState.publish_locked)
 
 
 @mutant(interleavings=4)
 def range_unchecked(patch: MonkeyPatch) -> None:
     """What was deleted is read for as long as its files are there."""
-    patch.setattr(LogReaders, "check_range", lambda self, snapshot, offset: None)
+    patch.setattr(LogReader, "check_range", lambda self, snapshot, offset: None)
 
 
 @mutant(interleavings=3)
@@ -106,7 +107,7 @@ def published_before_written(patch: MonkeyPatch) -> None:
         state = segment.state
         before = state.next_offset, state.size
         state.next_offset, state.size = last + 1, state.size + size
-        self.publish_locked()
+        self._state.publish_locked()
         state.next_offset, state.size = before
         return segment
 
@@ -117,29 +118,29 @@ def published_before_written(patch: MonkeyPatch) -> None:
 def abort_indexed_late(patch: MonkeyPatch) -> None:
     """The index tells of an abort only after the log does."""
     waiting: list[tuple[TransactionIndex, tuple[AbortedTxn, ...]]] = []
-    append, publish = TransactionIndex.append, LogWriter.publish_locked
+    append, publish = TransactionIndex.append, LogState.publish_locked
 
     def later(self: TransactionIndex, *transactions: AbortedTxn) -> None:
         waiting.append((self, transactions))
 
-    def mutant(self: LogWriter) -> None:
+    def mutant(self: LogState) -> None:
         publish(self)
         while waiting:
             index, transactions = waiting.pop()
             append(index, *transactions)
 
     patch.setattr(TransactionIndex, "append", later)
-    patch.setattr(LogWriter, "publish_locked", mutant)
+    patch.setattr(LogState, "publish_locked", mutant)
 
 
 @mutant(interleavings=2)
 def unstable_offset_ignored(patch: MonkeyPatch) -> None:
     """Committed readers are sent to the watermark, whatever is open."""
 
-    def mutant(self: LogWriter) -> None:
+    def mutant(self: LogState) -> None:
         self._first_unstable = -1
 
-    patch.setattr(LogWriter, "_refresh_unstable_locked", mutant)
+    patch.setattr(LogState, "refresh_unstable_locked", mutant)
 
 
 @mutant(interleavings=190)
@@ -168,12 +169,12 @@ def oldest_cut_first(patch: MonkeyPatch) -> None:
 def flush_limit_kept(patch: MonkeyPatch) -> None:
     """A truncation lowers the recovery point, but not the offset that is flushed by count."""
 
-    def mutant(self: LogWriter, offset: int) -> None:
+    def mutant(self: LogState, offset: int) -> None:
         self.recovery_point = offset
         limit = offset + self.core.config.flush_messages - 1
         self.flush_at = max(self.flush_at, limit)
 
-    patch.setattr(LogWriter, "set_recovery_point_locked", mutant)
+    patch.setattr(LogState, "set_recovery_point_locked", mutant)
 
 
 @mutant(interleavings=1)
@@ -194,8 +195,8 @@ def flush_of_another_moment(patch: MonkeyPatch) -> None:
 
     def mutant(self: LogFlusher, **options: Any) -> None:
         original(self, **options)
-        with self._writer.lock:
-            self._writer.note_synced_locked(self._writer.log_end_offset)
+        with self._state.lock:
+            self._state.note_synced_locked(self._state.log_end_offset)
 
     patch.setattr(LogFlusher, "flush_flush_locked", mutant)
 
@@ -206,7 +207,7 @@ def named_before_settled(patch: MonkeyPatch) -> None:
     original = LogFlusher.settle_flush_locked
 
     def mutant(self: LogFlusher) -> None:
-        for roll in self._writer.unsettled:
+        for roll in self._state.unsettled:
             roll.segment.take_final_name()
         original(self)
 
@@ -219,7 +220,7 @@ def roll_slips_in(patch: MonkeyPatch) -> None:
     original = LogFlusher.settle_flush_locked
 
     def mutant(self: LogFlusher) -> None:
-        if self._writer.cut is not Cut.UNDER_WAY:
+        if self._state.cut is not Cut.UNDER_WAY:
             original(self)
 
     patch.setattr(LogFlusher, "settle_flush_locked", mutant)
@@ -231,8 +232,8 @@ def append_into_a_cut(patch: MonkeyPatch) -> None:
     original = LogWriter.enter_locked
 
     def mutant(self: LogWriter) -> None:
-        if self.cut is Cut.UNDER_WAY:
-            self.core.check()
+        if self._state.cut is Cut.UNDER_WAY:
+            self._core.check()
         else:
             original(self)
 
@@ -258,7 +259,7 @@ def sync_under_the_write_lock(patch: MonkeyPatch) -> None:
     original = LogWriter.roll_locked
 
     def mutant(self: LogWriter, new_base: int) -> None:
-        self.segments.active.flush(indexes=False)
+        self._state.segments.active.flush(indexes=False)
         original(self, new_base)
 
     patch.setattr(LogWriter, "roll_locked", mutant)
@@ -270,8 +271,8 @@ def locks_in_another_order(patch: MonkeyPatch) -> None:
     original = LogFlusher.flush
 
     def mutant(self: LogFlusher, offset: int | None = None) -> None:
-        with self._writer.lock:
-            self._writer.core.check()
+        with self._state.lock:
+            self._state.core.check()
             with self.flush_lock:
                 pass
         original(self, offset)
@@ -283,10 +284,10 @@ def locks_in_another_order(patch: MonkeyPatch) -> None:
 def closed_files_read_on(patch: MonkeyPatch) -> None:
     """A read that met a close reports what the files said."""
 
-    def mutant(self: LogReaders, log: LogView) -> bool:
+    def mutant(self: LogReader, log: LogView) -> bool:
         return bool(self._core.snapshot.version != log.snapshot.version)
 
-    patch.setattr(LogReaders, "moved", mutant)
+    patch.setattr(LogReader, "moved", mutant)
 
 
 @mutant(interleavings="flush beside one that fails")

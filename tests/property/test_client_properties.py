@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from logstore.log.reading.reading import EARLIEST
+from logstore.log.reading.fetching import EARLIEST
 from replication.client import (
     ConsumerConfig,
     ConsumerCore,

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from checkpoints.errors import CheckpointError
 from logstore.common.config import LogConfig
 from logstore.common.errors import LogstoreError, OffsetOutOfRangeError
-from logstore.log import EARLIEST, LATEST, ReplicaLog
-from logstore.log.reading.reading import FetchData
+from logstore.log import EARLIEST, LATEST, LogOwner, ReplicaLog
+from logstore.log.reading.fetching import FetchData
 from logstore.storage.base import Storage
 from logstore.testing import FaultyStorage, ManualClock
+from tests.support.logs import check_invariants
 
 DIRECTORY = "/t-0"
 T0 = 1_700_000_000_000
@@ -46,9 +47,7 @@ def open_log(
         config,
         storage=storage,
         clock=ManualClock(T0),
-        clean_shutdown=clean,
-        recovery_point=point,
-        log_start_offset=start,
+        owner=LogOwner(clean_shutdown=clean, recovery_point=point, log_start_offset=start),
     )
 
 
@@ -129,7 +128,7 @@ class Machine:
         assert self.log.delete_records(offset) == self.model.start
 
     def retain(self) -> None:
-        self.log.delete_old_segments()
+        self.log.maintenance.delete_old_segments()
         assert self.log.log_start_offset >= self.model.start
         self.model.start = self.log.log_start_offset
 
@@ -176,7 +175,7 @@ class Machine:
         model.flushed = min(model.flushed, model.end)
 
     def check(self) -> None:
-        self.log.check_invariants()
+        check_invariants(self.log)
         model = self.model
         assert (self.log.log_start_offset, self.log.log_end_offset) == (model.start, model.end)
         assert [(r.offset, r.timestamp, r.value) for r in self.log.records()] == model.records()
@@ -267,13 +266,13 @@ def test_hostile_bytes(name: str, data: st.DataObject, clean: bool, point: int) 
         storage.write_file(f"{DIRECTORY}/{other}", content)
     with suppress(LogstoreError, CheckpointError):
         log = open_log(storage, clean=clean, point=point)
-        log.check_invariants()
+        check_invariants(log)
         with suppress(LogstoreError, CheckpointError):
             records = list(log.records())
             assert len(records) <= 24 or name.endswith(".log")
             for stamp in (0, T0, T0 + 10**6):
                 log.offset_for_timestamp(stamp)
-            log.aborted_transactions(0, log.log_end_offset)
+            log.reader.aborted_transactions(0, log.log_end_offset)
         assert_kept(storage, files, name)
         log.append([(b"k", b"v")])
         log.crash()

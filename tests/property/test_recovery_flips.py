@@ -70,7 +70,7 @@ def template() -> tuple[dict[str, bytes], list[Original]]:
             log.roll()
         value = random.Random(at).randbytes(60)
         data = batch(count=RECORDS, value=value, timestamp=NOW + at, epoch=0)
-        log.append_as_follower(struct.pack(">q", at * RECORDS) + data[8:])
+        log.replica.append_as_follower(struct.pack(">q", at * RECORDS) + data[8:])
     log.close()
     files = disk.files()
     originals = []

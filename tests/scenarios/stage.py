@@ -189,7 +189,7 @@ class Stage(StagedCluster):
 
     def runs(self, name: str) -> list[tuple[int, int]]:
         """``(epoch, start offset)`` of the epochs that have records, or have just begun."""
-        return [(entry[0], entry[1]) for entry in self.log(name).epoch_entries]
+        return [(entry[0], entry[1]) for entry in self.log(name).epochs.entries]
 
     @property
     def isr(self) -> str:

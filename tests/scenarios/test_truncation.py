@@ -115,7 +115,7 @@ def test_s23_follower_behind_the_leaders_log_start() -> None:
     stage.produce("A", *[b"%d" % n for n in range(5)], **producer)
     stage.run(450)
     assert (stage.leo("B"), stage.hw("B")) == (5, 5)
-    assert [*stage.log("B").producers.producers] == [9]
+    assert [*stage.log("B").producers.known.producers] == [9]
     stage.kill("B")
     stage.fill("A", 26)
     delete_records(stage, 20)
@@ -126,8 +126,8 @@ def test_s23_follower_behind_the_leaders_log_start() -> None:
     assert refusal.partitions[0].error_code is ErrorCode.OFFSET_OUT_OF_RANGE
     log = stage.log("B")
     assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (20, 20, 20)
-    assert log.epoch_entries == ()
-    assert not log.producers.producers
+    assert log.epochs.entries == ()
+    assert not log.producers.known.producers
     stage.kill("A")
     assert stage.leader == "B"
     assert stage.consume("B", 20) == (ErrorCode.NONE, [])
@@ -156,7 +156,7 @@ def test_s24_retention_keeps_what_is_not_committed(retention: dict[str, int]) ->
     stage.fill("A", 10)
     log = stage.log("A")
     assert len(log.segments) > 8
-    log.delete_old_segments()
+    log.maintenance.delete_old_segments()
     assert 0 < log.log_start_offset <= committed == log.high_watermark
     held = [int(value) for value in stage.values("A")]
     assert held == list(range(log.log_start_offset + 1, 21))

@@ -234,7 +234,8 @@ class World:
         life.cuts.append((self.now, offset))
         if not self.crashes:
             life.epoch += 1
-        self.manager.checkpoint_log_start_offsets()  # a cut that empties a log drops its entry
+        # A cut that empties a log drops its entry.
+        self.manager.housekeeper.checkpoint_log_start_offsets()
         self._append(life)  # the new leader's: until it writes, it may be the old one
 
     def _retain(self, life: Life) -> None:
@@ -248,8 +249,8 @@ class World:
         before = self.rng.randrange(life.start, stable + 1)
         log = self.log(life)
         log.delete_records(before)
-        log.delete_old_segments()
-        self.manager.checkpoint_log_start_offsets()
+        log.maintenance.delete_old_segments()
+        self.manager.housekeeper.checkpoint_log_start_offsets()
         life.start = max(life.start, before)
         gone = {o: e for o, e in life.entries.items() if o < life.start}
         life.deleted |= {e.value: o for o, e in gone.items() if e.value and not e.producer}

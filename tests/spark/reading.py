@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 from logstore.common.config import LogConfig
 from logstore.common.errors import LogstoreError
 from logstore.log import ReplicaLog, run_inline
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.spark.common.columns import known_columns
 from logstore.spark.common.options import Options, chosen_columns
 from logstore.spark.common.splits import ReadTask
@@ -138,7 +138,9 @@ class Broker:
     def __init__(self, path: Path, config: LogConfig = SMALL, **partitions: int) -> None:
         self.clock = ManualClock()
         self.path = path
-        self.manager = LogManager([str(path)], config, clock=self.clock, run_later=run_inline)
+        self.manager = LogManager(
+            [str(path)], config, clock=self.clock, owner=ManagerOwner(run_later=run_inline)
+        )
         self.logs: dict[str, list[ReplicaLog]] = {
             topic: self.manager.create_topic(topic, count) for topic, count in partitions.items()
         }
@@ -147,6 +149,6 @@ class Broker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.manager.checkpoint_high_watermarks()
-        self.manager.checkpoint_log_start_offsets()
+        self.manager.housekeeper.checkpoint_high_watermarks()
+        self.manager.housekeeper.checkpoint_log_start_offsets()
         self.manager.close()

@@ -53,7 +53,7 @@ class Written:
         self, log: ReplicaLog, topic: str, partition: int, start: int, *, committed: bool
     ) -> list[dict[str, Any]]:
         end = log.last_stable_offset if committed else log.log_end_offset
-        aborted = log.aborted_transactions(start, end) if committed else ()
+        aborted = log.reader.aborted_transactions(start, end) if committed else ()
         gone = set()
         for transaction in aborted:
             for producer, first, last in self._transactional(log):

@@ -228,12 +228,12 @@ def _coordinator():
 def test_up_to_the_high_watermark(manager, data):
     log = manager.get_or_create("t", 0)
     append(log, "a", "b")
-    manager.checkpoint_high_watermarks()
+    manager.housekeeper.checkpoint_high_watermarks()
     append(log, "c")
     stream = Stream(data, upTo="highWatermark")
     assert stream.trigger() == rows("a", "b")
     assert stream.trigger() == []
-    manager.checkpoint_high_watermarks()
+    manager.housekeeper.checkpoint_high_watermarks()
     assert stream.trigger() == rows("c", start=2)
 
 
@@ -326,8 +326,8 @@ def test_retention_past_the_checkpoint(manager, data, caplog):
     stream.trigger()
     append(log, *["x" * 100] * 30)
     log.delete_records(20)
-    log.delete_old_segments()
-    manager.checkpoint_log_start_offsets()
+    log.maintenance.delete_old_segments()
+    manager.housekeeper.checkpoint_log_start_offsets()
     assert_lost(stream, 2, 20, "deleted before they were read: the log starts at 20")
     going_on = lossy(data, stream)
     assert [offset for offset, _ in going_on.trigger()] == list(range(20, 32))
@@ -345,8 +345,8 @@ def test_retention_past_a_cut_below_the_checkpoint(manager, data):
     log.truncate_to(1)
     append(log, *["x" * 100] * 30, epoch=1)
     log.delete_records(20)
-    log.delete_old_segments()
-    manager.checkpoint_log_start_offsets()
+    log.maintenance.delete_old_segments()
+    manager.housekeeper.checkpoint_log_start_offsets()
     reason = "starts at 20; a leader since may have replaced, and lost, records before them, too"
     assert_lost(stream, 3, 20, reason)
 
@@ -358,8 +358,8 @@ def test_retention_up_to_the_checkpoint_loses_nothing(manager, data):
     stream.trigger()
     append(log, "b")
     log.delete_records(20)
-    log.delete_old_segments()
-    manager.checkpoint_log_start_offsets()
+    log.maintenance.delete_old_segments()
+    manager.housekeeper.checkpoint_log_start_offsets()
     assert stream.trigger() == rows("b", start=20)
 
 
@@ -481,8 +481,8 @@ def test_retention_in_a_partition_that_is_new(manager, data):
     append(log, *["x" * 100] * 30)
     planned = stream.reader.latestOffset(before, ALL)
     log.delete_records(20)
-    log.delete_old_segments()
-    manager.checkpoint_log_start_offsets()
+    log.maintenance.delete_old_segments()
+    manager.housekeeper.checkpoint_log_start_offsets()
     with pytest.raises(DataLossError, match="deleted before they were read"):
         Stream(data).read(before, planned)
     assert_lost(stream, 0, 20, "u-0.*the log starts at 20")
@@ -682,8 +682,8 @@ def test_what_was_cut_and_written_anew_and_then_deleted_is_named(manager, data):
     log.truncate_to(10)
     append(log, *["y" * 100] * 30, epoch=1)
     log.delete_records(25)
-    log.delete_old_segments()
-    manager.checkpoint_log_start_offsets()
+    log.maintenance.delete_old_segments()
+    manager.housekeeper.checkpoint_log_start_offsets()
     assert_lost(stream, 0, 30, "the same up to 0, and starts at 25")
     assert [offset for offset, _ in lossy(data, stream).trigger()] == list(range(25, 40))
 

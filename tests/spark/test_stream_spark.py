@@ -118,7 +118,7 @@ def test_a_running_query_follows_a_live_log_and_stops_at_a_loss(spark, manager, 
         before = expected(manager)
         log = manager.get("t", 0)
         log.truncate_to(15)
-        log.assign_epoch(1)
+        log.epochs.assign(1)
         append(manager, "t", 0, 5)
         with pytest.raises(StreamingQueryException, match="t-0: offsets 15 to 17: cut meanwhile"):
             running.awaitTermination(int(patience()))

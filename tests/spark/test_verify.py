@@ -42,8 +42,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 log.append([(b"key", b"value %d" % number)] * 10)
                 if number % 10 == 9:
                     log.roll()
-            log.update_high_watermark(log.log_end_offset)
-        manager.checkpoint_high_watermarks()
+            log.replica.update_high_watermark(log.log_end_offset)
+        manager.housekeeper.checkpoint_high_watermarks()
     for broker in BROKERS[1:]:
         shutil.copytree(root / "0", root / broker)
         meta = root / broker / "meta.properties"

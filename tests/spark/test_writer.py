@@ -36,7 +36,8 @@ from logstore.common.errors import (
 from logstore.common.partitioner import murmur2, murmur3
 from logstore.common.types import Record
 from logstore.format.codecs.compression import Compression
-from logstore.log import ReplicaLog
+from logstore.log import LogOwner, ReplicaLog
+from logstore.manager import ManagerOwner
 from logstore.spark.layout.layout import list_partitions
 from logstore.spark.writer.options import WriteOptions
 from logstore.spark.writer.writer import LogstoreWriter, TaskOutput
@@ -95,7 +96,7 @@ def write(target: Path, *tasks: pa.RecordBatch, overwrite: bool = False, **optio
 
 def records(target: Path, topic: str = "t", partition: int = 0) -> list[Record]:
     path = target / f"{topic}-{partition}"
-    with ReplicaLog.open(path, clean_shutdown=True, managed=True) as log:
+    with ReplicaLog.open(path, owner=LogOwner(clean_shutdown=True, managed=True)) as log:
         return list(log.records())
 
 
@@ -304,9 +305,9 @@ def test_the_directory_is_one_that_a_broker_starts_on(tmp_path):
     write(target, batch, topic="t", **options)
     meta = MetaPropertiesFile(str(target / "meta.properties"), LocalStorage()).read()
     assert (meta.node_id, meta.cluster_id) == (7, "AAAAAAAAAAAAAAAAAAAAAQ")
-    with LogManager([target], node_id=7) as manager:
+    with LogManager([target], owner=ManagerOwner(node_id=7)) as manager:
         logs = manager.logs.values()
-        assert [log.epoch_entries for log in logs] == [((5, 0),)] * 2
+        assert [log.epochs.entries for log in logs] == [((5, 0),)] * 2
         assert len({log.topic_id for log in logs}) == 1
         assert all(report.clean for report in manager.recovery_reports)
     epochs = (target / "t-0" / "leader-epoch-checkpoint").read_text()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+from dataclasses import fields
 from typing import Any
 
 from logstore.common.config import LogConfig
 from logstore.common.types import Record
 from logstore.format.batch import BatchFields, encode_batch, end_transaction_marker
 from logstore.format.control import ControlType
-from logstore.log import ReplicaLog
+from logstore.log import LogOwner, PartitionLog, ReplicaLog
 from logstore.testing import FaultyStorage, ManualClock
 
 NOW = ManualClock().wall_ms()
+OF_OWNERS = tuple(field.name for field in fields(LogOwner))
 VALUE = bytes(50)
 PAIR = 175
 """Bytes of a batch of two records with ``VALUE`` (F-134)."""
@@ -99,12 +101,19 @@ class Disk:
             self.storage.sync_dir(parent)
 
     def open(self, **arguments: Any) -> ReplicaLog:
-        """See ``ReplicaLog.open``; recovers unless told ``clean_shutdown=True``."""
-        config = arguments.pop("config", self.config)
-        arguments.setdefault("clean_shutdown", False)
-        arguments.setdefault("producer_id_expiration_ms", 86_400_000)  # as a manager does
-        return ReplicaLog.open(
-            self.directory, config, storage=self.storage, clock=self.clock, **arguments
+        """See ``PartitionLog.open`` and ``LogOwner``; recovers unless told ``clean_shutdown=True``.
+
+        Producers expire as those of a manager do.
+        """
+        own = {name: arguments.pop(name) for name in OF_OWNERS if name in arguments}
+        owner = {"clean_shutdown": False, "producer_id_expiration_ms": 86_400_000, **own}
+        return PartitionLog.open(
+            self.directory,
+            arguments.pop("config", self.config),
+            storage=self.storage,
+            clock=self.clock,
+            owner=LogOwner(**owner),
+            **arguments,
         )
 
     def path(self, name: str) -> str:

@@ -14,7 +14,7 @@ from logstore.common.config import LogConfig
 from logstore.common.errors import LogstoreError
 from logstore.common.types import Record
 from logstore.format.reader import read_records
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.storage.memory import MemoryStorage
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode, error_code_of
@@ -80,7 +80,11 @@ class Topic:
         self.leader = BROKERS[0]
         config = LogConfig(segment_index_bytes=1200, retention_ms=-1)
         logs = LogManager(
-            ["/logs"], config, storage=MemoryStorage(), clock=runtime.clock, replicated=True
+            ["/logs"],
+            config,
+            storage=MemoryStorage(),
+            clock=runtime.clock,
+            owner=ManagerOwner(replicated=True),
         )
         alone = _Alone()
         env = PartitionContext(

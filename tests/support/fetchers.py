@@ -10,7 +10,7 @@ from checkpoints.types import TopicPartition
 from logstore.common.config import LogConfig
 from logstore.common.errors import LogstoreError
 from logstore.log import ReplicaLog
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import ManualClock
 from replication.common.config import ReplicationConfig
@@ -74,7 +74,11 @@ class Replica:
         self.storage = MemoryStorage()
         config = LogConfig(segment_index_bytes=256, retention_ms=-1)
         self.logs = LogManager(
-            ["/logs"], config, storage=self.storage, clock=clock, replicated=True
+            ["/logs"],
+            config,
+            storage=self.storage,
+            clock=clock,
+            owner=ManagerOwner(replicated=True),
         )
         cluster = _Cluster()
         self._env = PartitionContext(
@@ -112,7 +116,7 @@ class Replica:
             for _ in range(0, count, size):
                 offset = log.log_end_offset
                 value = b"%d@%d" % (offset, epoch)
-                log.append_as_follower(batch(offset, size, epoch=epoch, value=value))
+                log.replica.append_as_follower(batch(offset, size, epoch=epoch, value=value))
 
     # -- as a leader -----------------------------------------------------------------------------
 
@@ -205,7 +209,7 @@ class Stage:
             partition_of=self.follower.partition,
             broker_epoch=lambda: 100 + FOLLOWER,
             on_high_watermarks=self.moved.extend,
-            settle=self.follower.logs.checkpoint_cuts,
+            settle=self.follower.logs.housekeeper.checkpoint_cuts,
             quota=self.quota,
         )
         self.manager = FetcherManager(self.env)
@@ -228,7 +232,7 @@ class Stage:
         """Broker 2 has these records from earlier leaderships; it does not fetch so far."""
         self.follower.become(LEADER, 0, tp)
         self.follower.write(*runs, tp=tp)
-        self.follower.log(tp).update_high_watermark(hw)
+        self.follower.log(tp).replica.update_high_watermark(hw)
 
     def follow(self, epoch: int, *tps: TopicPartition) -> None:
         """Broker 2 learns of broker 1's leadership, as the replica manager does it."""
@@ -305,9 +309,9 @@ class Stage:
             start = max(ours.log_start_offset, theirs.log_start_offset)
             assert contents(ours, start) == contents(theirs, start)
             assert ours.log_end_offset == theirs.log_end_offset
-            written = [e for e in theirs.epoch_entries if e[1] < theirs.log_end_offset]
+            written = [e for e in theirs.epochs.entries if e[1] < theirs.log_end_offset]
             assert (
-                list(ours.epoch_entries) == written
+                list(ours.epochs.entries) == written
             )  # of an epoch without records we know nothing
 
 

@@ -22,11 +22,10 @@ from typing import Any
 from checkpoints.types import TopicPartition
 from logstore.common.config import LogConfig
 from logstore.format.batch import encode_batch
-from logstore.log import EARLIEST, PartitionLog, ReplicaLog
-from logstore.log.partition_log import run_inline
+from logstore.log import EARLIEST, PartitionLog, run_inline
 from logstore.log.reading.cursors import Cursor
 from logstore.log.writing.producing import LogProducer
-from logstore.manager import LogManager, WantedLog
+from logstore.manager import LogManager, ManagerOwner, WantedLog
 from logstore.storage.base import Storage
 from logstore.testing import ManualClock
 
@@ -67,11 +66,6 @@ class Opened:
     cursor: Cursor
 
     @property
-    def replica(self) -> ReplicaLog:
-        assert isinstance(self.log, ReplicaLog)
-        return self.log
-
-    @property
     def managed(self) -> LogManager:
         assert self.manager is not None
         return self.manager
@@ -87,7 +81,7 @@ class Opened:
         if self.manager is not None:
             self.manager.crash()
         else:
-            self.log._abandon()
+            self.log.crash()
 
 
 Run = Callable[[Opened], Any]
@@ -144,7 +138,7 @@ def open_again(
             storage=storage,
             clock=clock,
             background=False,
-            run_later=run_inline,  # so that nothing happens by itself
+            owner=ManagerOwner(run_later=run_inline),
         )
         log: PartitionLog = manager.get_or_create(TOPIC, 0)
     else:
@@ -209,7 +203,7 @@ def _has_topic(name: str, partitions: int) -> Callable[[Opened], bool]:
 
 def _has_file(path: str) -> Callable[[Opened], bool]:
     def there(opened: Opened) -> bool:
-        storage = opened.log._core.storage
+        storage = opened.log.core.storage
         return storage.info(f"{opened.directory}/{path}") is not None
 
     return there
@@ -238,7 +232,7 @@ def _raise_first(errors: Iterable[Exception | None]) -> None:
             raise error
 
 
-def _fill(logs: list[ReplicaLog]) -> None:
+def _fill(logs: list[PartitionLog]) -> None:
     logs[0].append([(None, b"first")])
 
 
@@ -303,7 +297,7 @@ LOG_CALLS = (
     ),
     _log(
         "delete_old_segments",
-        lambda o: o.log.delete_old_segments(),
+        lambda o: o.log.maintenance.delete_old_segments(),
         prepare=_expire,
         removes=range(4),
         returns=lambda count: count == 2,
@@ -311,9 +305,9 @@ LOG_CALLS = (
     ),
     _log(
         "purge_deleted",
-        lambda o: o.log.purge_deleted(2**62),
+        lambda o: o.log.maintenance.purge_deleted(2**62),
         removes=range(4),
-        prepare=lambda o: (_expire(o), o.log.delete_old_segments()),
+        prepare=lambda o: (_expire(o), o.log.maintenance.delete_old_segments()),
     ),
     _log(
         "assign_topic_id",
@@ -373,10 +367,14 @@ READ_CALLS = (
         lambda o: [v for b in o.log.to_arrow() for v in b["value"].to_pylist()],
         **_WHOLE,
     ),
-    _reads("available_bytes", lambda o: o.log.available_bytes(0, 2), returns=lambda size: size > 0),
+    _reads(
+        "available_bytes",
+        lambda o: o.log.reader.available_bytes(0, 2),
+        returns=lambda size: size > 0,
+    ),
     _reads(
         "aborted_transactions",
-        lambda o: o.log.aborted_transactions(0, 10),
+        lambda o: o.log.reader.aborted_transactions(0, 10),
         returns=lambda found: found == (),
     ),
     _reads(
@@ -450,28 +448,23 @@ READ_CALLS = (
 )
 
 REPLICA_CALLS = (
-    _replica("append_as_follower", lambda o: o.replica.append_as_follower(_batch(10)), **_TEN),
+    _replica("append_as_follower", lambda o: o.log.replica.append_as_follower(_batch(10)), **_TEN),
     _replica(
         "assign_epoch",
-        lambda o: (o.replica.assign_epoch(3), o.replica.latest_epoch)[1],
+        lambda o: (o.log.epochs.assign(3), o.log.epochs.latest)[1],
         returns=lambda epoch: epoch == 3,
     ),
     _replica(
         "truncate_fully_and_start_at",
-        lambda o: o.replica.truncate_fully_and_start_at(20),
+        lambda o: o.log.maintenance.truncate_fully_and_start_at(20),
         removes=range(10),
         done=_ends_at(20),
     ),
-    _replica(
-        "take_producer_snapshot",
-        lambda o: o.replica.take_producer_snapshot(),
-        done=_has_file(f"{TOPIC}-0/{10:020d}.snapshot"),
-    ),
-    _replica("flush_epochs", lambda o: o.replica.flush_epochs()),
-    _replica("flush_what_is_due", lambda o: o.replica.flush_what_is_due()),
+    _replica("save_epochs", lambda o: o.log.flusher.save_epochs()),
+    _replica("flush_overdue", lambda o: o.log.flusher.flush_overdue()),
     _replica(
         "maybe_increment_log_start_offset",
-        lambda o: o.replica.maybe_increment_log_start_offset(4),
+        lambda o: o.log.replica.maybe_increment_log_start_offset(4),
         removes=range(4),
         effect=Effect.MEMORY,
     ),
@@ -555,41 +548,43 @@ MANAGER_CALLS = (
     ),
     _manager(
         "checkpoint_recovery_points",
-        lambda o: o.managed.checkpoint_recovery_points(),
+        lambda o: o.managed.housekeeper.checkpoint_recovery_points(),
         done=_has_file("recovery-point-offset-checkpoint"),
     ),
     _manager(
         "checkpoint_cuts",
-        lambda o: o.managed.checkpoint_cuts([o.log.topic_partition]),
+        lambda o: o.managed.housekeeper.checkpoint_cuts([o.log.topic_partition]),
         removes=range(6, 10),
         prepare=lambda o: o.log.truncate_to(6),
     ),
     _manager(
         "checkpoint_log_start_offsets",
-        lambda o: o.managed.checkpoint_log_start_offsets(),
+        lambda o: o.managed.housekeeper.checkpoint_log_start_offsets(),
         removes=range(3),
         prepare=lambda o: o.log.delete_records(3),
     ),
     _manager(
         "checkpoint_high_watermarks",
-        lambda o: o.managed.checkpoint_high_watermarks(),
+        lambda o: o.managed.housekeeper.checkpoint_high_watermarks(),
         done=_has_file("replication-offset-checkpoint"),
     ),
     _manager(
         "flush_dirty_logs",
-        lambda o: o.managed.flush_dirty_logs(),
+        lambda o: o.managed.housekeeper.flush_dirty_logs(),
         adds=(b"10",),
         prepare=lambda o: o.log.append([(b"k", b"10")]),
     ),
-    _manager("clean_up", lambda o: o.managed.clean_up(), prepare=_expire, removes=range(4)),
+    _manager(
+        "clean_up", lambda o: o.managed.housekeeper.clean_up(), prepare=_expire, removes=range(4)
+    ),
     _manager(
         "remove_expired_producers",
-        lambda o: o.managed.remove_expired_producers(),
+        lambda o: o.managed.housekeeper.remove_expired_producers(),
         effect=Effect.MEMORY,
     ),
     _manager(
         "purge_deleted",
-        lambda o: o.managed.purge_deleted(at_once=True),
+        lambda o: o.managed.housekeeper.purge_deleted(at_once=True),
         prepare=lambda o: (_other_topic(o), o.managed.delete_topic("others")),
     ),
     _manager("start", lambda o: o.managed.start(), effect=Effect.MEMORY),

@@ -9,7 +9,7 @@ from typing import Any
 
 from checkpoints.types import TopicPartition
 from logstore.common.config import BrokerConfig, LogConfig
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.testing import FaultyStorage
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode
@@ -132,10 +132,14 @@ class Host:
             broker_config=BrokerConfig.from_properties(broker_config or {}),
             storage=self.storage,
             clock=self.runtime.clock,
-            replicated=True,
             background=False,
-            run_later=None if threads else lambda task: task(),
-            on_directory_failure=lambda path, error: self.failed_directories.append((path, error)),
+            owner=ManagerOwner(
+                replicated=True,
+                run_later=None if threads else lambda task: task(),
+                on_directory_failure=lambda path, error: self.failed_directories.append(
+                    (path, error)
+                ),
+            ),
         )
         self.manager = ReplicaManager(
             BROKER,

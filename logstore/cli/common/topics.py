@@ -14,7 +14,7 @@ from logstore.cli.common.exits import fail
 from logstore.cli.common.interrupts import Interrupts
 from logstore.cli.common.partitions import no_topic, partitions_of
 from logstore.format import filenames
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.storage.local import LocalStorage
 
 
@@ -36,7 +36,9 @@ def offline(
     if topic is not None:
         partitions_of(directory, topic)
     with Interrupts() as interrupts:
-        with LogManager([directory], keep_high_watermarks=True, background=False) as manager:
+        with LogManager(
+            [directory], background=False, owner=ManagerOwner(keep_high_watermarks=True)
+        ) as manager:
             yield manager
         interrupts.check()
 

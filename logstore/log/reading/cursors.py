@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import re
-import uuid
 from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
@@ -38,10 +37,10 @@ from logstore.common.locks import Rank, make_lock
 from logstore.common.shield import shielded
 from logstore.common.types import Record
 from logstore.format.header import parse_header
-from logstore.log.core.core import LogCore, medium_error
-from logstore.log.core.snapshot import LogView
+from logstore.log.core import LogCore, medium_error
 from logstore.log.reading.following import Follower, LogSource
-from logstore.log.reading.readers import LogReaders
+from logstore.log.reading.snapshot_reader import LogReader
+from logstore.log.snapshot import LogView
 
 CURSOR_SUFFIX = ".cursor"
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
@@ -125,9 +124,7 @@ class Cursor:
     def __init__(
         self,
         core: LogCore,
-        readers: LogReaders,
-        log_name: str,
-        topic_id: Callable[[], uuid.UUID | None],
+        reader: LogReader,
         flush: Callable[[int], None],
         name: str,
         *,
@@ -141,15 +138,13 @@ class Cursor:
         self.path = os.path.join(core.directory, name + CURSOR_SUFFIX)
         self._core = core
         self._lock = core.cursor_locks.setdefault(name, make_lock(Rank.CURSOR))
-        self._readers = readers
-        self._log_name = log_name
-        self._topic_id = topic_id
+        self._reader = reader
         self._flush = flush
         self._on_out_of_range = on_out_of_range
-        readers.current()
+        reader.current()
         stored = self._load()
         self.committed: int | None = None if stored is None else stored.position
-        source = LogSource(core, readers, log_name, committed)
+        source = LogSource(core, reader, core.name, committed)
         self._follower = Follower(source, start if stored is None else stored.position, None)
         self._truncated: LogTruncatedError | None = None
         if stored is not None:
@@ -157,7 +152,7 @@ class Cursor:
             self._truncated = self._find_cut(stored)
 
     def __repr__(self) -> str:
-        return f"Cursor({self.name!r} of {self._log_name}, position={self.position})"
+        return f"Cursor({self.name!r} of {self._core.name}, position={self.position})"
 
     @property
     def position(self) -> int:
@@ -202,7 +197,7 @@ class Cursor:
             if self._on_out_of_range is OnOutOfRange.ERROR:
                 raise
             earliest = self._on_out_of_range is OnOutOfRange.EARLIEST
-            self.seek(error.start if earliest else self._readers.current().high_watermark)
+            self.seek(error.start if earliest else self._reader.current().high_watermark)
             return self._follower.poll(max_records, timeout)
 
     @shielded
@@ -215,21 +210,21 @@ class Cursor:
             StorageFailedError: a write failed.
         """
         place = self.position if position is None else position
-        snapshot = self._readers.current()
+        snapshot = self._reader.current()
         if not 0 <= place <= snapshot.log_end_offset:
             raise LogTruncatedError(
-                self._log_name, place, snapshot.log_start_offset, snapshot.log_end_offset
+                self._core.name, place, snapshot.log_start_offset, snapshot.log_end_offset
             )
         # A position must not survive the records before it.
         self._flush(place)
-        mark = self._readers.run(lambda log: mark_before(log, place))
+        mark = self._reader.run(lambda log: mark_before(log, place))
         data = Commit(place, self._life(), mark).encode()
         with self._lock, self._core.doing("commit a cursor"):
             store_file(self._core.storage, self.path, data)
         self.committed = place
 
     def _life(self) -> str:
-        topic_id = self._topic_id()
+        topic_id = self._core.topic_id
         return _UNKNOWN if topic_id is None else topic_id_to_text(topic_id)
 
     def _load(self) -> Commit | None:
@@ -250,16 +245,16 @@ class Cursor:
 
     def _find_cut(self, stored: Commit) -> LogTruncatedError | None:
         """The error if the records before the position are not those that were read."""
-        snapshot = self._readers.current()
+        snapshot = self._reader.current()
         start, end = snapshot.log_start_offset, snapshot.log_end_offset
         if stored.position > end:
-            return LogTruncatedError(self._log_name, stored.position, start, end)
+            return LogTruncatedError(self._core.name, stored.position, start, end)
         mark = stored.mark
         if mark is None or stored.position <= start:
             return None
-        if self._readers.run(lambda log: mark_before(log, stored.position)) in (None, mark):
+        if self._reader.run(lambda log: mark_before(log, stored.position)) in (None, mark):
             return None
-        return LogTruncatedError(self._log_name, stored.position, start, mark.base_offset)
+        return LogTruncatedError(self._core.name, stored.position, start, mark.base_offset)
 
 
 __all__ = ["CURSOR_SUFFIX", "Cursor", "OnOutOfRange"]

@@ -43,8 +43,8 @@ from logstore.kernels import (
     SCAN_TAIL,
     scan_batches,
 )
-from logstore.log.core.core import medium_error
-from logstore.log.core.news import TruncationWatch
+from logstore.log.core import medium_error
+from logstore.log.news import TruncationWatch
 from logstore.log.reading.following import FETCH_BYTES, FetchedRecords, Follower
 from logstore.segments.large_batch import worth_reading
 from logstore.storage.base import File, Storage

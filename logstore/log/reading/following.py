@@ -15,10 +15,10 @@ from logstore.common.clock import Clock
 from logstore.common.errors import LogstoreError, LogTruncatedError, OffsetOutOfRangeError
 from logstore.common.types import Record
 from logstore.format.reader import iter_batches
-from logstore.log.core.core import LogCore
-from logstore.log.core.news import NO_CUT, TruncationWatch
-from logstore.log.reading.readers import LogReaders
-from logstore.log.reading.reading import EARLIEST, LATEST, FetchData
+from logstore.log.core import LogCore
+from logstore.log.news import NO_CUT, TruncationWatch
+from logstore.log.reading.fetching import EARLIEST, LATEST, FetchData
+from logstore.log.reading.snapshot_reader import LogReader
 
 FETCH_BYTES = 1 << 20  # bytes read at a time
 
@@ -205,7 +205,7 @@ def _start_of(source: Source, start: int | None) -> int:
 class LogSource:
     """An open log of this process, up to the high watermark or the last stable offset."""
 
-    def __init__(self, core: LogCore, readers: LogReaders, name: str, committed: bool) -> None:
+    def __init__(self, core: LogCore, readers: LogReader, name: str, committed: bool) -> None:
         self._core = core
         self._readers = readers
         self._name = name

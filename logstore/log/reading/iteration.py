@@ -12,8 +12,8 @@ from logstore.common.types import Record
 from logstore.format.arrow import load_pyarrow, to_record_batch
 from logstore.format.reader import ReadOptions, fill_columns, fill_records
 from logstore.kernels import DECODE_END, DECODE_FULL, DECODE_LIMIT, ColumnBuilder
-from logstore.log.core.snapshot import LogView
-from logstore.log.reading.readers import LogReaders
+from logstore.log.reading.snapshot_reader import LogReader
+from logstore.log.snapshot import LogView
 from logstore.segments.segment_view import SegmentView, no_whole_batch
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class _SegmentRest(NamedTuple):
 
 
 def portions(
-    readers: LogReaders, start_offset: int | None, end_offset: int | None, fill: Fill[T]
+    reader: LogReader, start_offset: int | None, end_offset: int | None, fill: Fill[T]
 ) -> Iterator[T]:
     """What ``fill`` makes of the records of ``[start_offset, end_offset)``, in order.
 
@@ -72,19 +72,19 @@ def portions(
             cut off during the iteration.
         CorruptBatchError: a batch is damaged. The portions before it were yielded.
     """
-    snapshot = readers.current()
+    snapshot = reader.current()
     start = snapshot.log_start_offset if start_offset is None else start_offset
-    readers.check_range(snapshot, start)
+    reader.check_range(snapshot, start)
     end = None if end_offset is None else index(end_offset)
-    return _portions(readers, start, end, fill, at_start=start_offset is None)
+    return _portions(reader, start, end, fill, at_start=start_offset is None)
 
 
 def _portions(
-    readers: LogReaders, offset: int, end_offset: int | None, fill: Fill[T], at_start: bool
+    reader: LogReader, offset: int, end_offset: int | None, fill: Fill[T], at_start: bool
 ) -> Iterator[T]:
     while True:
         wanted = None if at_start else offset
-        place = readers.run(partial(_find, readers, wanted, end_offset))
+        place = reader.run(partial(_find, reader, wanted, end_offset))
         if place is None:
             return
         if at_start:
@@ -92,26 +92,26 @@ def _portions(
         options = ReadOptions(from_offset=offset, end_offset=place.limit)
         try:
             for portion in _segment_portions(place, options, fill):
-                if readers.moved(place.log):
+                if reader.moved(place.log):
                     break  # removed records may include ours, so find the place again
-                if offset < readers.current().log_start_offset:
+                if offset < reader.current().log_start_offset:
                     break
                 offset = portion.end
                 yield portion.records
             else:
-                if not readers.moved(place.log):
+                if not reader.moved(place.log):
                     offset = max(offset, place.segment_end)
         except (OSError, CorruptDataError) as error:
-            readers.judge(error, place.log)
+            reader.explain_failure(error, place.log)
 
 
 def _find(
-    readers: LogReaders, wanted: int | None, end_offset: int | None, log: LogView
+    reader: LogReader, wanted: int | None, end_offset: int | None, log: LogView
 ) -> _SegmentRest | None:
     """The place of the first batch at or after ``wanted``; None at the end of the range."""
     snapshot = log.snapshot
     offset = snapshot.log_start_offset if wanted is None else wanted
-    readers.check_range(snapshot, offset)
+    reader.check_range(snapshot, offset)
     limit = snapshot.log_end_offset
     if end_offset is not None:
         limit = min(limit, end_offset)
@@ -206,7 +206,7 @@ def fill_chunk(
 
 
 def column_portions(
-    readers: LogReaders, start_offset: int | None, end_offset: int | None, *, headers: bool
+    reader: LogReader, start_offset: int | None, end_offset: int | None, *, headers: bool
 ) -> Iterator[pyarrow.RecordBatch]:
     """``portions`` as Arrow record batches, one for a few MiB read.
 
@@ -231,7 +231,7 @@ def column_portions(
         first, last = offsets[0].as_py(), offsets[-1].as_py()
         return position, status, Portion(batch, batch.num_rows, first, last + 1)
 
-    return portions(readers, start_offset, end_offset, fill)
+    return portions(reader, start_offset, end_offset, fill)
 
 
 __all__ = ["column_portions", "fill_chunk", "portions"]

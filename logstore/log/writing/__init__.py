@@ -1,6 +1,6 @@
 """The way of an append, in reading order: ``producing`` or ``extending``, then ``validation``
-and ``producer_checks`` (decisions), ``writer`` (the file), ``flushing`` (the disk), ``recent``
-(the copy in memory that followers are served from).
+(decisions), ``writer`` (the file), ``state`` (what the WRITE lock guards), ``flushing`` (the disk),
+``recent`` (the copy in memory that followers are served from).
 """
 
 __all__ = [
@@ -8,6 +8,7 @@ __all__ = [
     "flushing",
     "producing",
     "recent",
+    "state",
     "validation",
     "writer",
 ]

@@ -12,28 +12,20 @@ from functools import partial
 from logstore.common.errors import InvariantError, ResourceBusyError
 from logstore.common.locks import Rank, make_lock
 from logstore.common.shield import shielded
-from logstore.log.core.core import LogCore, logger
-from logstore.log.writing.writer import Cut, LogWriter
+from logstore.log.core import LogCore, logger
+from logstore.log.writing.state import Cut, LogState
+from logstore.log.writing.writer import LogWriter
 from logstore.segments.open_files import with_idle_closed
 from logstore.segments.segment import Segment
-
-Background = Callable[[Callable[[], None]], None]
 
 
 class LogFlusher:
     """Syncs a log. Methods named ``…_flush_locked`` need ``flush_lock``."""
 
-    def __init__(
-        self,
-        core: LogCore,
-        writer: LogWriter,
-        background: Background,
-        on_cut: Callable[[], None] | None,
-    ) -> None:
+    def __init__(self, core: LogCore, state: LogState, writer: LogWriter) -> None:
         self._core = core
+        self._state = state
         self._writer = writer
-        self._background = background
-        self._on_cut = on_cut
         self.flush_lock = make_lock(Rank.FLUSH)
         self.last_flush_ms = core.clock.wall_ms()
         writer.await_cut = self.settle_cut
@@ -45,20 +37,20 @@ class LogFlusher:
         Raises:
             StorageFailedError, ResourceBusyError: the records are in the log, and not durable.
         """
-        writer = self._writer
-        if writer.epochs_due:
-            writer.epochs_due = False  # before: later epochs need another write
+        state = self._state
+        if state.epochs_due:
+            state.epochs_due = False  # before: later epochs need another write
             if self._is_short_for(self.save_epochs):
-                writer.epochs_due = True
-        if writer.upkeep_due:
-            writer.upkeep_due = False
-            self._background(self._try_upkeep)
-        if sync or last_offset >= writer.flush_at:
+                state.epochs_due = True
+        if state.upkeep_due:
+            state.upkeep_due = False
+            self._core.owner.background(self._try_upkeep)
+        if sync or last_offset >= state.flush_at:
             with_idle_closed(partial(self.flush, last_offset + 1))
 
     def _try_upkeep(self) -> None:
         if self._is_short_for(self.upkeep):
-            self._writer.upkeep_due = True
+            self._state.upkeep_due = True
 
     def _is_short_for(self, task: Callable[[], None]) -> bool:
         """Run a task that may wait. Returns whether a resource is short for it.
@@ -97,7 +89,7 @@ class LogFlusher:
                     self.flush_flush_locked()
 
     @shielded
-    def flush_what_is_due(self) -> None:
+    def flush_overdue(self) -> None:
         """Sync what ``flush.messages`` does not allow to be unsynced, without an append.
 
         After a start the page cache may hold records of a process that was killed before its sync,
@@ -108,12 +100,12 @@ class LogFlusher:
         """
         self._core.check_owner()
         end = self._core.snapshot.log_end_offset
-        if end > self._writer.flush_at:
+        if end > self._state.flush_at:
             with_idle_closed(partial(self.flush, end))
 
     def _covered(self, offset: int) -> bool:
-        writer = self._writer
-        return offset <= writer.synced and writer.segments.active.name_durable
+        state = self._state
+        return offset <= state.synced and state.segments.active.name_durable
 
     def flush_flush_locked(self, *, everything: bool = False) -> None:
         """Sync all above the recovery point, then move it up (F-220).
@@ -122,21 +114,21 @@ class LogFlusher:
         anyway, because the segment that holds the recovery point is always recovered whole. Its
         indexes are synced once it is no longer active, or with ``everything``.
         """
-        writer = self._writer
+        state = self._state
         self.settle_cut_flush_locked()
-        with writer.lock:
-            start, end = writer.synced, writer.log_end_offset
+        with state.lock:
+            start, end = state.synced, state.log_end_offset
             # The active one also if it is empty, because it may have been cut.
-            segments = writer.segments.between(start, max(end, start) + 1)
-            active = writer.segments.active
+            segments = state.segments.between(start, max(end, start) + 1)
+            active = state.segments.active
         if end > start or everything:
             for segment in segments:
                 segment.flush(indexes=everything or segment is not active)
         if any(not segment.name_durable for segment in segments):
             self.sync_names_flush_locked(segments)
         self.save_epochs_flush_locked()
-        with writer.lock:
-            writer.note_synced_locked(end)
+        with state.lock:
+            state.note_synced_locked(end)
         self.last_flush_ms = self._core.clock.wall_ms()
 
     def sync_names_flush_locked(self, segments: tuple[Segment, ...]) -> None:
@@ -148,13 +140,13 @@ class LogFlusher:
 
     def save_epochs_flush_locked(self) -> None:
         """Write the epoch file if the cache has changed, without the WRITE lock."""
-        writer = self._writer
-        with writer.lock:
-            epochs = writer.epochs
+        state = self._state
+        with state.lock:
+            epochs = state.epochs
             entries = None if epochs.saved else epochs.entries
         if entries is not None:
             epochs.write(entries)
-            with writer.lock:
+            with state.lock:
                 epochs.mark_saved(entries)
 
     @shielded
@@ -183,26 +175,26 @@ class LogFlusher:
         Segments that are rolled during this wait for the next call, so that a fast writer cannot
         keep it running. The recovery point stays if a sync fails (KAFKA-9892).
         """
-        writer = self._writer
-        with writer.lock:
-            rolls = tuple(writer.unsettled)
+        state = self._state
+        with state.lock:
+            rolls = tuple(state.unsettled)
             if not rolls:
                 return
-            sealed = writer.segments.between(writer.synced, rolls[-1].segment.base_offset)
+            sealed = state.segments.between(state.synced, rolls[-1].segment.base_offset)
         segments = tuple(dict.fromkeys((*sealed, *(roll.before for roll in rolls))))
         for segment in segments:
             segment.flush(indexes=True)
         for roll in rolls:
             if roll.snapshot is not None:
-                writer.producers.sync_snapshot(roll.snapshot)
+                state.producers.sync_snapshot(roll.snapshot)
         self.sync_names_flush_locked(segments)
         self.save_epochs_flush_locked()
         for roll in rolls:
             roll.segment.take_final_name()
             roll.before.let_go()
-        with writer.lock:
-            del writer.unsettled[: len(rolls)]
-            writer.note_synced_locked(min(rolls[-1].segment.base_offset, writer.log_end_offset))
+        with state.lock:
+            del state.unsettled[: len(rolls)]
+            state.note_synced_locked(min(rolls[-1].segment.base_offset, state.log_end_offset))
         self.last_flush_ms = self._core.clock.wall_ms()
 
     @shielded
@@ -214,32 +206,32 @@ class LogFlusher:
                 self.settle_cut_flush_locked()
 
     def settle_cut_flush_locked(self) -> None:
-        writer = self._writer
-        if writer.cut is Cut.UNDER_WAY:  # a truncation holds this lock until it is done
+        state = self._state
+        if state.cut is Cut.UNDER_WAY:  # a truncation holds this lock until it is done
             raise self._core.fail("truncate", InvariantError("it was interrupted half way"))
-        if writer.cut is Cut.NOT_DURABLE:
+        if state.cut is Cut.NOT_DURABLE:
             self.sync_cut()
-            if self._on_cut is not None:
-                self._on_cut()
-            with writer.lock:
+            if self._core.owner.on_cut is not None:
+                self._core.owner.on_cut()
+            with state.lock:
                 self.cut_is_durable_locked()
 
     def sync_cut(self) -> None:
-        with self._writer.segments.active.file.held() as file:
+        with self._state.segments.active.file.held() as file:
             file.sync()
         self._core.storage.sync_dir(self._core.directory)
 
     def cut_is_durable_locked(self) -> None:
-        self._writer.cut = Cut.NONE
-        self._writer.segments.active.state.cut_pending = False
+        self._state.cut = Cut.NONE
+        self._state.segments.active.state.cut_pending = False
 
     @shielded
     def roll(self) -> None:
         """Roll as `PartitionLog.roll`."""
-        writer = self._writer
-        with writer.lock:
-            writer.enter_locked()
-            if writer.segments.active.size:
+        state = self._state
+        with state.lock:
+            self._writer.enter_locked()
+            if state.segments.active.size:
                 with self._core.doing("roll"):
-                    writer.roll_locked(writer.log_end_offset)
+                    self._writer.roll_locked(state.log_end_offset)
         self.after_append(-1)

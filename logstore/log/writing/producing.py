@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 from logstore.common.config import MAX_LONG
 from logstore.common.errors import InvalidProducerEpochError, InvalidRecordError
 from logstore.common.locks import Rank, make_lock
+from logstore.common.shield import shielded
 from logstore.format.batch import encode_batch
 from logstore.format.codecs.compression import Compression
 from logstore.kernels import AppendInfo
-from logstore.log.core.core import LogCore
+from logstore.log.core import LogCore
+from logstore.log.writing.flushing import LogFlusher
+from logstore.log.writing.state import LogState
 from logstore.log.writing.writer import LogWriter
-from logstore.segments.producer_state import MAX_EPOCH, add_sequence
+from logstore.segments.producer_state import (
+    MAX_EPOCH,
+    ProducerEntry,
+    ProducerStateManager,
+    VerificationStateEntry,
+    add_sequence,
+)
 
 _NAMED = 1 << 62  # ids of names lie above those that a Kafka cluster hands out
 
@@ -45,24 +55,26 @@ class LogProducer:
     def __init__(
         self,
         core: LogCore,
+        state: LogState,
         writer: LogWriter,
-        after_append: Callable[..., None],
+        flusher: LogFlusher,
         producer_id: int,
         older: LogProducer | None,
     ) -> None:
         """``older`` is the producer that this one fences."""
         self.producer_id = producer_id
         self._core = core
+        self._state = state
         self._writer = writer
-        self._after_append = after_append
+        self._flusher = flusher
         self._lock = make_lock(Rank.PRODUCER)
         self._fenced = False
         self.epoch: int
         epoch = 0
         if older is not None:
             older._fence()
-        with writer.lock:
-            known = writer.producers.producers.get(producer_id)
+        with state.lock:
+            known = state.producers.producers.get(producer_id)
             if known is not None:
                 epoch = max(known.producer_epoch, 0)
         if older is not None:
@@ -88,8 +100,8 @@ class LogProducer:
         Those that retention has deleted count too. It is the sequence of the next record. After a
         restart a producer that was not fenced continues where the log ends.
         """
-        with self._writer.lock:
-            known = self._writer.producers.producers.get(self.producer_id)
+        with self._state.lock:
+            known = self._state.producers.producers.get(self.producer_id)
             if known is None:
                 return self._next
             if known.producer_epoch != self.epoch or not known.batches:
@@ -137,8 +149,75 @@ class LogProducer:
             info = self._writer.append_own(batch, None)
             if not info.duplicate:
                 self._next = add_sequence(first, info.record_count)
-        self._after_append(info.last_offset, sync=sync)
+        self._flusher.after_append(info.last_offset, sync=sync)
         return info
+
+
+class LogProducers:
+    """The producers of a log: what it knows of each, and handles that append as one of them."""
+
+    def __init__(
+        self, core: LogCore, state: LogState, writer: LogWriter, flusher: LogFlusher
+    ) -> None:
+        self._core = core
+        self._state = state
+        self._writer = writer
+        self._flusher = flusher
+        self._lock = make_lock(Rank.PRODUCERS)
+        self._handles: WeakValueDictionary[int, LogProducer] = WeakValueDictionary()
+
+    @shielded
+    def open(self, producer: int | str) -> LogProducer:
+        """Open a handle, as `PartitionLog.producer`."""
+        producer_id = check_producer_id(producer)
+        with self._lock:
+            self._core.check()
+            older = self._handles.get(producer_id)
+            made = LogProducer(
+                self._core, self._state, self._writer, self._flusher, producer_id, older
+            )
+            self._handles[producer_id] = made
+        return made
+
+    @property
+    def known(self) -> ProducerStateManager:
+        """What the log knows of them; another object after a truncation."""
+        return self._state.producers
+
+    def entries(self) -> list[ProducerEntry]:
+        """Copies of the state of each producer, by producer id."""
+        with self._state.lock:
+            known = self._state.producers.producers
+            return [known[producer_id].copy() for producer_id in sorted(known)]
+
+    def largest_id(self) -> int:
+        """Of those that a cluster hands out; −1 without any."""
+        with self._state.lock:
+            known = self._state.producers.producers
+            return max((each for each in known if not is_id_of_name(each)), default=-1)
+
+    def largest_coordinator_epoch(self) -> int:
+        """Of the last markers of all producers; −1 without any."""
+        with self._state.lock:
+            known = self._state.producers.producers.values()
+            return max((each.coordinator_epoch for each in known), default=-1)
+
+    def begin_verification(
+        self, producer_id: int, producer_epoch: int, sequence: int, *, bumps_epoch: bool
+    ) -> VerificationStateEntry | None:
+        """See ``ProducerStateManager.begin_verification``."""
+        with self._state.lock:
+            return self._state.producers.begin_verification(
+                producer_id,
+                producer_epoch,
+                sequence,
+                bumps_epoch=bumps_epoch,
+                now_ms=self._core.clock.wall_ms(),
+            )
+
+    def remove_expired(self) -> int:
+        with self._state.lock:
+            return self._state.producers.remove_expired(self._core.clock.wall_ms())
 
 
 def check_producer_id(producer: int | str) -> int:

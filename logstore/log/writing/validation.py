@@ -1,6 +1,7 @@
-"""Decide which appends a log accepts, and what they become. No disk.
+"""Decide which appends a log accepts, what they become, and what they change of their producers.
 
-Matches Kafka's ``LogValidator`` and ``UnifiedLog.analyzeAndValidateRecords`` (F-163 … F-181).
+No disk. Matches Kafka's ``LogValidator`` and ``UnifiedLog.analyzeAndValidateRecords`` (F-163 …
+F-181).
 One native pass (``analyse_batches``) is enough for plain data. Everything else (compression,
 LogAppendTime, producers, legacy magic) is handled here, batch by batch.
 """
@@ -34,15 +35,21 @@ from logstore.format.header import (
     set_log_append_time,
 )
 from logstore.format.reader import read_records
-from logstore.kernels import BatchAnalysis, analyse_batches, decode_records
-from logstore.segments.producer_state import AppendOrigin, ProducerBatch
+from logstore.kernels import AppendInfo, BatchAnalysis, analyse_batches, decode_records
+from logstore.segments.index import AbortedTxn
+from logstore.segments.leader_epochs import LeaderEpochCache
+from logstore.segments.producer_state import (
+    AppendOrigin,
+    CompletedTxn,
+    ProducerAppend,
+    ProducerBatch,
+    ProducerStateManager,
+    TransactionCheck,
+)
 
-_CODECS = {
+CODECS = {codec.name.lower(): codec for codec in Compression} | {
+    "producer": Compression.NONE,
     "uncompressed": Compression.NONE,
-    "gzip": Compression.GZIP,
-    "snappy": Compression.SNAPPY,
-    "lz4": Compression.LZ4,
-    "zstd": Compression.ZSTD,
 }
 
 
@@ -186,7 +193,7 @@ def _prepare_batch(
 
 
 def _target_codec(codec: Compression, config: LogConfig) -> Compression:
-    return codec if config.compression_type == "producer" else _CODECS[config.compression_type]
+    return codec if config.compression_type == "producer" else CODECS[config.compression_type]
 
 
 def level_of(codec: Compression, config: LogConfig) -> int | None:
@@ -277,8 +284,19 @@ def parse_legacy_codec(data: Buffer) -> Compression:
     return Compression(codec)
 
 
-def check_follower(analysis: BatchAnalysis, log_end_offset: int) -> None:
-    """Offsets ascend, and none is below the log end offset (F-163, F-164)."""
+def check_follower(
+    data: Buffer,
+    analysis: BatchAnalysis,
+    log_end_offset: int,
+    epochs: LeaderEpochCache,
+    leader_epoch: int | None,
+) -> None:
+    """Check a follower's append against the log that it continues.
+
+    Offsets ascend, and none is below the log end offset (F-163, F-164). Leader epochs never fall
+    and are not above ``leader_epoch`` (KAFKA-18723): the checksum does not cover them, and a
+    flipped bit would make the epoch cache differ from the leader's.
+    """
     if not analysis.ascending:
         raise OffsetsOutOfOrderError("offsets of the batches do not ascend")
     if analysis.first_offset < log_end_offset:
@@ -287,18 +305,11 @@ def check_follower(analysis: BatchAnalysis, log_end_offset: int) -> None:
             analysis.first_offset,
             analysis.last_offset,
         )
-
-
-def check_follower_epochs(
-    data: Buffer, analysis: BatchAnalysis, epoch_of_last: int, leader_epoch: int | None
-) -> None:
-    """Leader epochs of fetched batches never fall and are not above the leader's (KAFKA-18723).
-
-    The checksum does not cover them, and a flipped bit would make the epoch cache differ from the
-    leader's. ``epoch_of_last`` is the epoch of the last batch in the log, −1 if unknown.
-    """
+    if analysis.magic_max < 2:
+        return
+    written = (e.epoch for e in reversed(epochs.entries) if e.start_offset < log_end_offset)
+    known = next(written, -1)  # of the last batch in the log
     above = 2**31 if leader_epoch is None else leader_epoch
-    known = epoch_of_last
     first, last = analysis.min_epoch, analysis.max_epoch
     if 0 <= first == last and known <= first <= above and analysis.magic_min >= 2:
         return  # all of one epoch, the usual case
@@ -314,7 +325,70 @@ def check_follower_epochs(
         known = epoch
 
 
-def producer_batches(data: Buffer, size: int, first_offset: int) -> Iterator[ProducerBatch]:
+class ProducerUpdates(NamedTuple):
+    """What an append changes in the state of its producers, in the order of its batches."""
+
+    appends: list[ProducerAppend]
+    completed: list[CompletedTxn]
+    aborted: list[AbortedTxn]
+
+    @property
+    def idempotent(self) -> bool:
+        """Whether they may be applied twice, which no transaction may."""
+        return not self.completed and not any(append.started for append in self.appends)
+
+
+def check_producers(
+    producers: ProducerStateManager,
+    data: Buffer,
+    size: int,
+    first_offset: int,
+    origin: AppendOrigin,
+    log_start_offset: int,
+    check: TransactionCheck,
+) -> AppendInfo | ProducerUpdates:
+    """Check sequences and transactions (F-183 … F-195). A duplicate returns its old offsets."""
+    appends: dict[int, ProducerAppend] = {}
+    updates = ProducerUpdates([], [], [])
+    open_transactions: dict[int, int] | None = None  # producer → first offset, at this batch
+    for batch in _producer_batches(data, size, first_offset):
+        append = appends.get(batch.producer_id)
+        if append is None:
+            append = producers.prepare(batch.producer_id, origin, check)
+            appends[batch.producer_id] = append
+            if origin is AppendOrigin.CLIENT:
+                known = append.entry.find_duplicate(batch)
+                if known is not None:
+                    return AppendInfo(
+                        known.first_offset,
+                        known.last_offset,
+                        known.timestamp,
+                        known.timestamp,  # as Kafka answers, whatever the topic's timestamps are
+                        log_start_offset,
+                        0,
+                        0,
+                        True,
+                    )
+        if open_transactions is None:
+            open_transactions = producers.open_transactions()
+        completed = append.append(batch)
+        if append.entry.current_txn_first_offset >= 0:
+            open_transactions[batch.producer_id] = append.entry.current_txn_first_offset
+        else:
+            open_transactions.pop(batch.producer_id, None)
+        if completed is not None:
+            updates.completed.append(completed)
+            if completed.is_aborted:
+                stable = min(open_transactions.values(), default=completed.last_offset + 1)
+                aborted = AbortedTxn(
+                    completed.producer_id, completed.first_offset, completed.last_offset, stable
+                )
+                updates.aborted.append(aborted)
+    updates.appends.extend(appends.values())
+    return updates
+
+
+def _producer_batches(data: Buffer, size: int, first_offset: int) -> Iterator[ProducerBatch]:
     """The batches of producers in ``data``, with offsets from ``first_offset`` on if it is ≥ 0."""
     next_offset = first_offset
     for header in headers(data, size):

@@ -29,7 +29,7 @@ from checkpoints.partition_metadata import topic_id_from_text
 from logstore.common.errors import ConfigError, StorageFailedError
 from logstore.common.random_id import new_uuid, random_id
 from logstore.common.types import TopicPartition
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.manager.log_dir import LOCK
 from logstore.segments.producer_state import AppendOrigin
 from logstore.spark.writer.options import WriteOptions
@@ -239,9 +239,8 @@ def _assemble(
         [directory],
         options.log_config,
         storage=storage,
-        cluster_id=options.cluster_id or None,
-        node_id=options.node_id,
         background=False,
+        owner=ManagerOwner(cluster_id=options.cluster_id or None, node_id=options.node_id),
     ) as manager:
         partitions = _partitions(sources, options, base)
         logs = {
@@ -252,7 +251,7 @@ def _assemble(
             log = logs[tp]
             if log.log_end_offset > log.segments[-1].base_offset:
                 log.roll()  # existing segments may be links, and must not be written to
-            epoch = max(options.leader_epoch, *(epoch for epoch, _ in log.epoch_entries), 0)
+            epoch = max(options.leader_epoch, *(epoch for epoch, _ in log.epochs.entries), 0)
             for path, extent in sources[tp]:
                 for batch in _batches(storage, path, extent):
                     # The tasks made these bytes, so only the checksum is checked again.

@@ -13,7 +13,7 @@ from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
 from logstore.common.errors import ConfigError, LogstoreError
 from logstore.common.types import Record
-from logstore.log.reading.reading import EARLIEST, LATEST
+from logstore.log.reading.fetching import EARLIEST, LATEST
 from replication.client import Client, Consumer, Producer
 from replication.common.error_codes import ErrorCode
 from replication.common.limited_log import LimitedLogger

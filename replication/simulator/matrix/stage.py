@@ -193,7 +193,7 @@ class Stage(StagedCluster):
     def checkpoint(self, *names: str) -> None:
         """Write their high watermarks to ``replication-offset-checkpoint``."""
         for name in names:
-            self.broker(name).log_manager.checkpoint_high_watermarks()
+            self.broker(name).log_manager.housekeeper.checkpoint_high_watermarks()
 
     # -- clients -------------------------------------------------------------------------------
 

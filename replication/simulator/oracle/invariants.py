@@ -101,7 +101,7 @@ class Oracle:
             state = (
                 log.log_end_offset,
                 log.high_watermark,
-                log.version,
+                log.snapshot.version,
                 log.log_start_offset,
                 partition.role,
             )
@@ -206,7 +206,7 @@ class Oracle:
         view: View,
     ) -> None:
         shadow, broker_id = view.shadow, machine.broker_id
-        if shadow.cuts != log.version or log.log_end_offset < shadow.end:
+        if shadow.cuts != log.snapshot.version or log.log_end_offset < shadow.end:
             self._cut(machine, tp, partition, view)
         elif log.log_end_offset > shadow.end:
             self._grew(machine, tp, partition, view)

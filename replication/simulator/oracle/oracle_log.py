@@ -69,7 +69,7 @@ class OracleLog:
 
     def read_all(self) -> None:
         self.entries = {}
-        self.cuts = self.log.version
+        self.cuts = self.log.snapshot.version
         self._segment, self._position = -1, 0
         self._durable = (-1, 0)
         self.end = self.log.log_end_offset

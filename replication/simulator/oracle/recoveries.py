@@ -40,7 +40,8 @@ class Recoveries:
     ) -> None:
         """Note the log of a process that is about to die."""
         key, log = (machine.broker_id, tp), shadow.log
-        if shadow.cuts != log.version:  # in the middle of a truncation, which may be undone or not
+        # In the middle of a truncation, which may be undone or not.
+        if shadow.cuts != log.snapshot.version:
             undone = {**undone, **shadow.entries}
         else:
             for _ in shadow.read_new():

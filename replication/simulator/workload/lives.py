@@ -12,7 +12,7 @@ from functools import partial
 
 from checkpoints.types import TopicPartition
 from logstore.format.reader import read_records
-from logstore.log.replica import ReplicaLog
+from logstore.log import ReplicaLog
 from replication.client import Outcome as Sent
 from replication.client import SendResult
 from replication.common.error_codes import ErrorCode

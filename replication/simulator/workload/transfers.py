@@ -606,7 +606,7 @@ class Transfers:
 
     def _open(self) -> str:
         for tp in (*PARTITIONS, OFFSETS):
-            first = self._leader_log(tp).first_unstable_offset
+            first = self._leader_log(tp).replica.first_unstable_offset
             if first is not None:
                 return f"{tp}: a transaction is open from {first} on"
         return ""

@@ -200,7 +200,7 @@ def test_an_adopted_cluster_goes_on(storage: MemoryStorage) -> None:
             assert commit(client, 2 + life) == ErrorCode.NONE
             kafka.produce(TP.topic, b"%d" % life)
             assert values(kafka) == [b"a", b"b", b"0", b"1", b"2"][: 3 + life]
-            epochs = kafka.replica(TP, 0).log.epoch_entries  # type: ignore[union-attr]
+            epochs = kafka.replica(TP, 0).log.epochs.entries  # type: ignore[union-attr]
             assert [start for _, start in epochs] == [0, *range(2, 3 + life)]
     names = {entry.name for entry in storage.scan_dir(f"{OLD}/broker-0") if entry.is_dir}
     assert names == {"orders-0", *(f"{GROUP_METADATA}-{n}" for n in range(4))}

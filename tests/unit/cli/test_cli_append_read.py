@@ -23,7 +23,7 @@ from logstore.common.clock import SystemClock
 from logstore.common.partitioner import murmur2
 from logstore.format.batch import encode_batch, end_transaction_marker
 from logstore.format.control import ControlType
-from logstore.log import ReplicaLog
+from logstore.log import LogOwner, ReplicaLog
 from logstore.segments.producer_state import AppendOrigin
 from tests.support.cases import for_each
 from tests.support.until import patience
@@ -324,7 +324,9 @@ def test_a_directory_in_use_is_read_and_left_alone(tmp_path: Path) -> None:
 def _rolled(directory: Path) -> list[Path]:
     """Leave a log as ``kill -9`` does before any roll is settled; the files of the rolls."""
     config = LogConfig(segment_bytes=1000)
-    log = ReplicaLog.open(directory / "t-0", config, managed=True, background=lambda task: None)
+    log = ReplicaLog.open(
+        directory / "t-0", config, owner=LogOwner(managed=True, background=lambda task: None)
+    )
     for _ in range(12):
         log.append([(None, bytes(300))])
     log.crash()
@@ -542,7 +544,7 @@ def test_what_others_keep_in_the_directory_is_left_as_it_is(
     close = LogManager.close
 
     def close_late(manager: LogManager) -> None:
-        manager.clean_up()
+        manager.housekeeper.clean_up()
         close(manager)
 
     monkeypatch.setattr(LogManager, "close", close_late)

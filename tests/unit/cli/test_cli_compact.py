@@ -14,7 +14,7 @@ from logstore.cli import main
 from logstore.common.config import LogConfig
 from logstore.common.types import TopicPartition
 from logstore.format.batch import encode_batch
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_pass_and_its_table(directory: Path) -> None:
     assert "the active segment" in result.stdout
     with LogManager([directory], background=False) as manager:
         log = manager.get("flights", 0)
-        end = log.active_segment.base_offset
+        end = log.segments[-1].base_offset
         old = [r.offset for r in log.records() if r.offset < end]
         assert len(old) == 3
         assert {r.key: r.value for r in log.records()} == {b"k0": b"27", b"k1": b"28", b"k2": b"29"}
@@ -77,18 +77,18 @@ def test_a_directory_of_a_broker(tmp_path: Path) -> None:
     nothing: it may be cut when the broker is back."""
     path = tmp_path / "data"
     keyed = {"cleanup.policy": "compact", "segment.bytes": "100"}
-    with LogManager([path], replicated=True, background=False) as manager:
+    with LogManager([path], background=False, owner=ManagerOwner(replicated=True)) as manager:
         for topic, config in (("flights", keyed), ("plain", {})):
             log = manager.get_or_create(topic, 0, config=config)
             for n in range(9):
                 log.append_as_leader(bytes(encode_batch([(b"k", b"%d" % n)])), 0)
-            log.update_high_watermark(5)
+            log.replica.update_high_watermark(5)
     for _ in range(2):  # the first one has not moved the high watermark
         result = compact(path)
         assert result.exit_code == 0, result.output
         assert "the high watermark" in result.stdout
         assert "without compact in their cleanup.policy: plain" in result.stdout
-        with LogManager([path], replicated=True, background=False) as manager:
+        with LogManager([path], background=False, owner=ManagerOwner(replicated=True)) as manager:
             log = manager.get("flights", 0)
             assert log.high_watermark == 5
             assert [r.offset for r in log.records()] == [4, 5, 6, 7, 8]

@@ -17,6 +17,7 @@ from logstore.cli import main
 from logstore.cli.common.listing import ListedReplica, compare
 from logstore.common.types import TopicPartition
 from logstore.log import run_inline
+from logstore.manager import ManagerOwner
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "data"
 
@@ -42,7 +43,9 @@ def fill(directory: Path, topic: str, count: int, **settings: Any) -> None:
 
 def test_what_a_directory_holds(tmp_path: Path) -> None:
     config = LogConfig(segment_bytes=1000)
-    with LogManager([tmp_path], config, background=False, run_later=run_inline) as manager:
+    with LogManager(
+        [tmp_path], config, background=False, owner=ManagerOwner(run_later=run_inline)
+    ) as manager:
         manager.create_topic("empty", 2)
         log = manager.get_or_create("t", 0)
         for _ in range(30):
@@ -76,15 +79,19 @@ def test_nothing_is_written(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_lag_and_leader_of_brokers(tmp_path: Path) -> None:
     for broker in range(3):
-        with LogManager([tmp_path / str(broker)], node_id=broker, cluster_id="c", background=False):
+        with LogManager(
+            [tmp_path / str(broker)],
+            background=False,
+            owner=ManagerOwner(node_id=broker, cluster_id="c"),
+        ):
             pass
-    with LogManager([tmp_path / "0"], node_id=0, background=False) as manager:
+    with LogManager([tmp_path / "0"], background=False, owner=ManagerOwner(node_id=0)) as manager:
         log = manager.get_or_create("t", 0)
         log.append([(None, b"a")])
         shutil.copytree(tmp_path / "0" / "t-0", tmp_path / "1" / "t-0")
         log.append([(None, b"b"), (None, b"c")])
     shutil.copytree(tmp_path / "0" / "t-0", tmp_path / "2" / "t-0")
-    with LogManager([tmp_path / "2"], node_id=2, background=False) as manager:
+    with LogManager([tmp_path / "2"], background=False, owner=ManagerOwner(node_id=2)) as manager:
         manager.get("t", 0).append([(None, b"d")], leader_epoch=4)
     brokers = [tmp_path / str(broker) for broker in range(3)]
     shown = [(p["broker"], p["offsetLag"], p["isLeader"]) for p in partitions(*brokers)]
@@ -118,7 +125,9 @@ def test_who_leads(ranks: list[tuple[int | None, int]], leader: int | None) -> N
 
 def test_a_topic_made_anew_is_another_one(tmp_path: Path) -> None:
     for broker, count in ((0, 3), (1, 5)):
-        with LogManager([tmp_path / str(broker)], node_id=broker, background=False) as manager:
+        with LogManager(
+            [tmp_path / str(broker)], background=False, owner=ManagerOwner(node_id=broker)
+        ) as manager:
             manager.create_topic("t", 1)[0].append([(None, b"a")] * count)
     assert [p["offsetLag"] for p in partitions(tmp_path / "0", tmp_path / "1")] == [None, None]
 

@@ -15,7 +15,7 @@ from test_cli_verify import hashes
 
 from logstore.cli import main
 from logstore.common.config import LogConfig
-from logstore.manager import LoadProgress, LogManager
+from logstore.manager import LoadProgress, LogManager, ManagerOwner
 from logstore.storage.local import LocalStorage
 from logstore.storage.overlay import OverlayStorage
 from logstore.verify import verify
@@ -212,7 +212,9 @@ def test_a_dry_run_keeps_the_memory_of_one_log(tmp_path: Path) -> None:
         overlay.forget(progress.report.directory)
         held.append(len(node.data))
 
-    with LogManager([tmp_path], storage=overlay, background=False, progress=loaded) as manager:
+    with LogManager(
+        [tmp_path], storage=overlay, background=False, owner=ManagerOwner(progress=loaded)
+    ) as manager:
         assert [len(report.actions) for report in manager.recovery_reports] == [1, 1, 1]
     assert held == [8, 0] * 3
     assert not list(tmp_path.glob("orders-*/*.index"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from replication.cli.serve import serve
 from tests.support.cases import for_each
 
@@ -38,7 +38,9 @@ def test_a_directory_that_cannot_be_made_is_named() -> None:
 
 def test_the_directory_of_another_broker_is_refused(tmp_path: Path) -> None:
     """Its replicas would pass for those of this broker."""
-    with LogManager([tmp_path / "data" / "broker-0"], node_id=7, background=False):
+    with LogManager(
+        [tmp_path / "data" / "broker-0"], background=False, owner=ManagerOwner(node_id=7)
+    ):
         pass
     told = refused(tmp_path, "--listen", "127.0.0.1:0")
     assert "different clusters or nodes" in told
@@ -63,7 +65,7 @@ def test_what_cannot_be_adopted_is_named(arguments: list[str], reason: str) -> N
 def test_a_directory_without_its_coordinator_is_refused(tmp_path: Path) -> None:
     """Its logs would seem to be left over from topics that are gone."""
     home = tmp_path / "data" / "broker-0"
-    with LogManager([home], node_id=0, background=False) as manager:
+    with LogManager([home], background=False, owner=ManagerOwner(node_id=0)) as manager:
         manager.create_topic("orders", 1)
     before = sorted(path.name for path in home.iterdir())
     told = refused(tmp_path, "--listen", "127.0.0.1:0")

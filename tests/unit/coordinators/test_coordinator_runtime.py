@@ -302,12 +302,12 @@ class TestLoading:
         host = coordinated.host
         host.follow(epoch=0, replicas=(1, 2))
         log = host.partition().local_log()
-        log.append_as_follower(batch(key=b"first"))
+        log.replica.append_as_follower(batch(key=b"first"))
         producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
         cleaned = empty_batch(parse_header(batch(base_offset=1, **producer)))
-        log.append_as_follower(bytes(cleaned))
+        log.replica.append_as_follower(bytes(cleaned))
         log.roll()
-        log.append_as_follower(batch(key=b"third", base_offset=2))
+        log.replica.append_as_follower(batch(key=b"third", base_offset=2))
         coordinated.lead(1, (1, 2), isr=(1,))
         assert [key for key, *_ in coordinated.shards[-1].replayed] == [b"first", b"third"]
         assert coordinated.ask() == [("answered in epoch", 1)]

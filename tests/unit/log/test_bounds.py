@@ -107,7 +107,7 @@ def test_what_is_not_compressed_has_no_such_bound(tmp_path: Path) -> None:
 def test_a_follower_takes_what_its_leader_has(encoded: Callable[[int, str], bytes]) -> None:
     """A copy that stops there would hold up all that follows."""
     log: ReplicaLog = Disk().open()
-    log.append_as_follower(with_epoch(encoded(BOUND + 1, "zstd")))
+    log.replica.append_as_follower(with_epoch(encoded(BOUND + 1, "zstd")))
     assert log.log_end_offset == 1
 
 

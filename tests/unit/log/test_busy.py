@@ -10,12 +10,14 @@ import pytest
 
 from logstore.common.config import LogConfig
 from logstore.common.errors import ResourceBusyError, StorageFailedError
-from logstore.log import ReplicaLog, run_inline
+from logstore.log import LogOwner, ReplicaLog, run_inline
+from logstore.manager import ManagerOwner
 from logstore.manager.manager import LogManager
 from logstore.testing import FaultyStorage
 from logstore.testing.faulty import FOREVER
 from tests.support.builders import marker, produced
 from tests.support.cases import for_each
+from tests.support.logs import check_invariants
 
 CONFIG = LogConfig(segment_bytes=1500, segment_index_bytes=2000, retention_bytes=3000)
 RECORD = [(None, bytes(300))]
@@ -23,7 +25,7 @@ RECORD = [(None, bytes(300))]
 
 def _open(storage: FaultyStorage, *, inline: bool = False) -> ReplicaLog:
     background = run_inline if inline else lambda task: None
-    return ReplicaLog.open("/d/t-0", CONFIG, storage=storage, background=background)
+    return ReplicaLog.open("/d/t-0", CONFIG, storage=storage, owner=LogOwner(background=background))
 
 
 def _short_from(storage: FaultyStorage, after: int) -> None:
@@ -53,20 +55,20 @@ def test_an_append_that_raises_has_appended_nothing(after: int) -> None:
 
 def test_an_abort_that_cannot_be_noted_leaves_no_leader_epoch_behind() -> None:
     storage = FaultyStorage()
-    log = ReplicaLog.open("/d/t-0", CONFIG, storage=storage, replicated=True)
-    log.append_as_follower(produced(transactional=True), 0)
-    before = log.epoch_entries
+    log = ReplicaLog.open("/d/t-0", CONFIG, storage=storage, owner=LogOwner(replicated=True))
+    log.replica.append_as_follower(produced(transactional=True), 0)
+    before = log.epochs.entries
     storage.fail("open", "*.txnindex", error=errno.EMFILE)
     abort = bytearray(marker(commit=False, base_offset=1))
     struct.pack_into(">i", abort, 12, 7)  # the leader epoch
 
     with pytest.raises(ResourceBusyError):
-        log.append_as_follower(abort, 7)
+        log.replica.append_as_follower(abort, 7)
 
-    assert log.epoch_entries == before
-    log.append_as_follower(abort, 7)
-    assert log.epoch_entries == (*before, (7, 1))
-    log.update_high_watermark(2)
+    assert log.epochs.entries == before
+    log.replica.append_as_follower(abort, 7)
+    assert log.epochs.entries == (*before, (7, 1))
+    log.replica.update_high_watermark(2)
     assert len(log.read(0, committed=True).aborted) == 1
     log.close()
 
@@ -82,11 +84,11 @@ def test_what_an_append_left_undone_is_done_later() -> None:
 
     log.append(RECORD)
 
-    assert log.recovery_point == log.active_segment.base_offset == 4
+    assert log.recovery_point == log.segments[-1].base_offset == 4
 
 
 @pytest.mark.parametrize(
-    "operation", [lambda log: log.truncate_to(7), ReplicaLog.delete_old_segments]
+    "operation", [lambda log: log.truncate_to(7), lambda log: log.maintenance.delete_old_segments()]
 )
 def test_rolls_that_cannot_be_settled_stop_a_removal_before_it_begins(
     operation: Callable[[ReplicaLog], object],
@@ -103,22 +105,24 @@ def test_rolls_that_cannot_be_settled_stop_a_removal_before_it_begins(
     assert [r.offset for r in log.records()] == list(range(30))
     log.append(RECORD)
     operation(log)
-    log.check_invariants()
+    check_invariants(log)
     log.close()
 
 
 @pytest.mark.parametrize(
     "operation",
     [
-        LogManager.checkpoint_recovery_points,
-        LogManager.checkpoint_high_watermarks,
+        lambda manager: manager.housekeeper.checkpoint_recovery_points(),
+        lambda manager: manager.housekeeper.checkpoint_high_watermarks(),
         lambda manager: manager.create_topic("other", 2),
         lambda manager: manager.alter_topic("t", {"retention.ms": "5"}),
     ],
 )
 def test_a_directory_stays_online(operation: Callable[[LogManager], object]) -> None:
     storage = FaultyStorage()
-    manager = LogManager(["/d"], CONFIG, storage=storage, run_later=lambda task: task())
+    manager = LogManager(
+        ["/d"], CONFIG, storage=storage, owner=ManagerOwner(run_later=lambda task: task())
+    )
     for log in manager.create_topic("t", 2):
         log.append(RECORD)
         log.flush()
@@ -134,7 +138,9 @@ def test_a_directory_stays_online(operation: Callable[[LogManager], object]) -> 
 
 def test_a_change_of_configuration_that_failed_half_way_may_be_tried_again() -> None:
     storage = FaultyStorage()
-    manager = LogManager(["/d"], CONFIG, storage=storage, run_later=lambda task: task())
+    manager = LogManager(
+        ["/d"], CONFIG, storage=storage, owner=ManagerOwner(run_later=lambda task: task())
+    )
     logs = manager.create_topic("t", 3)
     _short_from(storage, 1)
     with pytest.raises(ResourceBusyError):
@@ -148,12 +154,14 @@ def test_a_change_of_configuration_that_failed_half_way_may_be_tried_again() -> 
 
 def test_an_append_behind_a_cut_waits_for_descriptors() -> None:
     storage = FaultyStorage()
-    manager = LogManager(["/d"], CONFIG, storage=storage, run_later=lambda task: task())
+    manager = LogManager(
+        ["/d"], CONFIG, storage=storage, owner=ManagerOwner(run_later=lambda task: task())
+    )
     (log,) = manager.create_topic("t", 1)
     for _ in range(3):
         log.append(RECORD)
     log.flush()
-    manager.checkpoint_recovery_points()
+    manager.housekeeper.checkpoint_recovery_points()
     log.truncate_to(1)
     storage.fail("open", "*recovery-point*", error=errno.EMFILE)
 

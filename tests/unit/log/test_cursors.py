@@ -21,7 +21,7 @@ from logstore.common.errors import (
     StorageFailedError,
 )
 from logstore.common.locks import Rank, replace_factory
-from logstore.log import EARLIEST, LATEST, PartitionLog
+from logstore.log import EARLIEST, LATEST, LogOwner, PartitionLog
 from logstore.manager import LogManager
 from logstore.testing import FaultyStorage, SimulatedCrash
 from logstore.verify import verify
@@ -73,7 +73,9 @@ def test_it_survives_a_restart(tmp_path: Path) -> None:
         cursor.poll(12)
         cursor.commit()
     for clean in (None, False):
-        with PartitionLog.open(tmp_path / "orders-0", SMALL, clean_shutdown=clean) as log:
+        with PartitionLog.open(
+            tmp_path / "orders-0", SMALL, owner=LogOwner(clean_shutdown=clean)
+        ) as log:
             assert [r.offset for r in log.cursor("billing").poll(2)] == [12, 13]
 
 

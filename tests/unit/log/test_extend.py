@@ -41,7 +41,7 @@ def batch_sizes(log: PartitionLog) -> list[int]:
 
 
 def spans(log: PartitionLog) -> list[BatchSpan]:
-    return list(log.active_segment.live().walk(0))
+    return list(log.segments[-1].live().walk(0))
 
 
 def test_any_iterable_in_batches_that_fit(log: PartitionLog) -> None:

@@ -23,7 +23,7 @@ from logstore.common.errors import (
     UnknownTopicOrPartitionError,
 )
 from logstore.common.types import TopicPartition
-from logstore.log import EARLIEST, LATEST, ReplicaLog
+from logstore.log import EARLIEST, LATEST, LogOwner, ReplicaLog
 from logstore.log.reading.directory_reader import DirectoryReader, segment_bases
 from logstore.log.reading.following import Follower
 from logstore.storage.local import LocalStorage
@@ -101,7 +101,7 @@ def test_deleted_before_it_was_read(log: ReplicaLog) -> None:
     for follower in followers:
         follower.poll()
     log.delete_records(20)
-    log.delete_old_segments()
+    log.maintenance.delete_old_segments()
     for follower in followers:
         with pytest.raises(OffsetOutOfRangeError) as caught:
             list(follower)
@@ -119,7 +119,7 @@ def test_deleted_behind_the_reader(log: ReplicaLog) -> None:
     log.roll()
     fill(log, 1)
     log.delete_records(30)
-    log.delete_old_segments()
+    log.maintenance.delete_old_segments()
     assert [values(f) for f in followers] == [[30], [30]]
 
 
@@ -184,7 +184,7 @@ def test_an_append_wakes(log: ReplicaLog) -> None:
 
     def append() -> None:
         for number in range(20):
-            until(lambda before=number: len(seen) == before and log._core.news.waiting)
+            until(lambda before=number: len(seen) == before and log.core.news.waiting)
             log.append([(None, b"v")])
 
     race(follow, append)
@@ -192,13 +192,13 @@ def test_an_append_wakes(log: ReplicaLog) -> None:
 
 
 def test_only_up_to_the_high_watermark(tmp_path: Path) -> None:
-    with ReplicaLog.open(tmp_path / "orders-0", replicated=True) as log:
+    with ReplicaLog.open(tmp_path / "orders-0", owner=LogOwner(replicated=True)) as log:
         log.append_as_leader(batch(count=5), 0)
         follower = log.follow(timeout=0.01)
         assert list(follower) == []
-        log.update_high_watermark(3)
+        log.replica.update_high_watermark(3)
         assert [r.offset for r in follower] == [0, 1, 2]
-        threading.Timer(0.05, log.update_high_watermark, (5,)).start()
+        threading.Timer(0.05, log.replica.update_high_watermark, (5,)).start()
         assert [r.offset for r in follower.poll(timeout=patience())] == [3, 4]
 
 
@@ -217,7 +217,7 @@ def test_nobody_is_kept_waiting_or_remembered(log: ReplicaLog) -> None:
     follower = log.follow(timeout=0.001)
     for _ in range(10):
         assert list(follower) == []
-    assert log._core.news.waiting == ()
+    assert log.core.news.waiting == ()
 
 
 @pytest.mark.slow
@@ -282,7 +282,9 @@ def test_an_event_loop_hears_of_the_end(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from logstore import LogConfig, PartitionLog
-log = PartitionLog.open(sys.argv[1], LogConfig(segment_bytes=2000), background=lambda task: None)
+from logstore.log import LogOwner
+owner = LogOwner(background=lambda task: None)
+log = PartitionLog.open(sys.argv[1], LogConfig(segment_bytes=2000), owner=owner)
 print("open", flush=True)
 for line in sys.stdin:
     command, number = line.split()
@@ -292,7 +294,7 @@ for line in sys.stdin:
             log.append([(None, b"%d" % log.log_end_offset)])
     elif command == "delete":
         log.delete_records(number)
-        log.delete_old_segments()
+        log.maintenance.delete_old_segments()
     elif command == "truncate":
         log.truncate_to(number)
     print(log.log_end_offset, flush=True)

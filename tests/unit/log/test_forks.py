@@ -162,7 +162,7 @@ def test_an_inherited_log_takes_no_room_from_the_childs_own(tmp_path: Path) -> N
 def test_the_close_of_a_child_wakes_nobody(tmp_path: Path) -> None:
     woken: list[int] = []
     with ReplicaLog.open(tmp_path / "orders-0") as log:
-        log.news.add(lambda: woken.append(os.getpid()))  # of a thread that waits
+        log.core.news.add(lambda: woken.append(os.getpid()))  # of a thread that waits
 
         def close() -> list[int]:
             log.close()
@@ -191,7 +191,7 @@ def test_a_log_that_was_over_before_the_fork_says_so(tmp_path: Path) -> None:
 def test_a_log_in_memory_is_the_parents_too() -> None:
     with PartitionLog.open("/logs/orders-0", storage=FaultyStorage()) as log:
         log.append([(None, b"0")])
-        with held_by_another_thread(log.active_segment._storage.guard):
+        with held_by_another_thread(log.segments[-1]._storage.guard):
             assert in_child(lambda: values(log)).get() == [b"0"]
         assert in_child(lambda: refused(lambda: log.append([(None, b"?")]))).get() == os.getpid()
 
@@ -201,7 +201,7 @@ def test_what_is_dropped_is_not_kept_for_a_fork(tmp_path: Path) -> None:
     import weakref
 
     with orders(tmp_path) as log:
-        writer = weakref.ref(log._writer)
+        writer = weakref.ref(log.writer)
     del log
     gc.collect()
     assert writer() is None
@@ -228,17 +228,17 @@ def test_locks_that_other_threads_held_are_free(tmp_path: Path) -> None:
 
     with orders(tmp_path, index_interval_bytes=1) as log:
         cursor, producer = log.cursor("reader"), log.producer("writer")
-        active = log.active_segment
+        active = log.segments[-1]
         with ExitStack() as held:
             for lock in (
-                log._producers_lock,
+                log.producers._lock,
                 producer._lock,
-                log._maintenance.structure_lock,
-                log._flusher.flush_lock,
-                log._writer.lock,
+                log.maintenance.structure_lock,
+                log.flusher.flush_lock,
+                log.state.lock,
                 active.offset_index._lock,
                 active.time_index._lock,
-                log._core.news._lock,
+                log.core.news._lock,
                 open_files._lock,
             ):
                 held.enter_context(lock)
@@ -250,7 +250,7 @@ def test_a_managers_locks_are_free(tmp_path: Path) -> None:
     def work() -> None:
         refused(lambda: manager.create_topic("fresh", 1))
         refused(lambda: manager.delete_topic("orders"))
-        refused(lambda: manager.checkpoint_recovery_points())
+        refused(lambda: manager.housekeeper.checkpoint_recovery_points())
         assert manager.topics() == {"orders": [0]}
         manager.close()
 
@@ -483,16 +483,16 @@ def test_what_a_parent_cuts_is_an_error_of_the_child_and_never_its_end(
             log.truncate_to(1)
             log.roll()
         elif cut == "made anew":
-            log.truncate_fully_and_start_at(0)
+            log.maintenance.truncate_fully_and_start_at(0)
             log.append([(None, b"x")])
             log.roll()
             log.delete_records(1)
-            log.delete_old_segments()
+            log.maintenance.delete_old_segments()
         elif cut == "deleted":
             log.roll()
             log.delete_records(2000)
-            log.delete_old_segments()
-            log.purge_deleted(2**62)
+            log.maintenance.delete_old_segments()
+            log.maintenance.purge_deleted(2**62)
         else:
             log.close()
         gate.open()

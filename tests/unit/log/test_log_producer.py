@@ -128,10 +128,10 @@ def test_appended_but_not_synced(tmp_path: Path) -> None:
     log = ReplicaLog.open(tmp_path / "orders-0")
     producer = log.producer("import")
     sequence = producer.next_sequence
-    flush, log._flusher.flush = log._flusher.flush, _busy  # type: ignore[method-assign]
+    flush, log.flusher.flush = log.flusher.flush, _busy  # type: ignore[method-assign]
     with pytest.raises(ResourceBusyError):
         producer.append(B, sequence=sequence, sync=True)
-    log._flusher.flush = flush  # type: ignore[method-assign]
+    log.flusher.flush = flush  # type: ignore[method-assign]
     assert producer.append(B, sequence=sequence, sync=True).duplicate
     assert (log.recovery_point, values(log)) == (2, [b"b", b"bb"])
     log.close()
@@ -168,7 +168,7 @@ def test_a_producer_that_the_log_has_forgotten() -> None:
         producer = log.producer("import")
         producer.append(B)
         disk.clock.advance(5000)
-        assert log.remove_expired_producers() == 1
+        assert log.producers.remove_expired() == 1
         assert producer.next_sequence == 2
         producer.append(A)
         assert producer.next_sequence == 3

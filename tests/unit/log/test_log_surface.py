@@ -1,48 +1,47 @@
-"""What a user of a log sees, and what is for managers and replicas."""
+"""What a user of a log sees, and what is in the parts for managers and replicas."""
 
 from __future__ import annotations
 
 import ast
+import inspect
 from pathlib import Path
 
 import pytest
 
 import logstore
-from logstore.log import PartitionLog, ReplicaLog
+from logstore.log import PartitionLog
 from tests.support.cases import for_each
 
 LOG = Path(logstore.__file__).parent / "log"
-LARGEST = 420
+LINES, METHODS = 500, 40
 
 
 @for_each(
-    "name",
+    "part, name",
     [
-        "append_as_follower",
-        "assign_epoch",
-        "end_offset_for_epoch",
-        "crash",
-        "mark_failed",
-        "update_high_watermark",
-        "truncate_fully_and_start_at",
-        "check_invariants",
+        ("replica", "append_as_follower"),
+        ("replica", "update_high_watermark"),
+        ("epochs", "end_offset_for"),
+        ("maintenance", "truncate_fully_and_start_at"),
+        ("producers", "begin_verification"),
     ],
 )
-def test_what_only_replicas_need_is_out_of_sight(name: str) -> None:
-    assert not hasattr(PartitionLog, name)
-    assert hasattr(ReplicaLog, name)
-
-
-def test_opening_gives_the_class_that_was_asked(tmp_path: Path) -> None:
+def test_what_only_replicas_need_is_in_a_part(tmp_path: Path, part: str, name: str) -> None:
     with PartitionLog.open(tmp_path / "orders-0") as log:
-        assert type(log) is PartitionLog
+        assert not hasattr(log, name)
+        assert callable(getattr(getattr(log, part), name))
         assert repr(log) == f"PartitionLog({tmp_path}/orders-0, [0, 0))"
-    with ReplicaLog.open(tmp_path / "orders-0") as replica:
-        assert type(replica) is ReplicaLog
 
 
-@pytest.mark.parametrize("name", ["state", "reads", "partition_log", "replica"])
-def test_no_class_is_too_long_to_read(name: str) -> None:
-    for node in ast.parse((LOG / f"{name}.py").read_text()).body:
+@pytest.mark.parametrize("path", sorted(LOG.rglob("*.py")), ids=lambda path: path.stem)
+def test_no_class_is_too_long_to_read(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ClassDef) and node.end_lineno is not None:
-            assert node.end_lineno - node.lineno < LARGEST
+            assert node.end_lineno - node.lineno < LINES, node.name
+            assert sum(isinstance(each, ast.FunctionDef) for each in node.body) <= METHODS, (
+                node.name
+            )
+
+
+def test_a_log_inherits_from_nothing() -> None:
+    assert inspect.getmro(PartitionLog) == (PartitionLog, object)

@@ -21,8 +21,8 @@ def test_checkpoints_are_written_one_after_the_other(tmp_path: Path) -> None:
 
         def write() -> None:
             for _ in range(15):
-                manager.checkpoint_recovery_points()
-                manager.checkpoint_log_start_offsets()
+                manager.housekeeper.checkpoint_recovery_points()
+                manager.housekeeper.checkpoint_log_start_offsets()
 
         threads = [threading.Thread(target=write) for _ in range(4)]
         for thread in threads:
@@ -52,7 +52,7 @@ def test_a_reader_opens_nothing_of_a_log_that_was_closed(tmp_path: Path) -> None
     storage = _Opened()
     manager = LogManager([tmp_path], storage=storage)
     log = manager.get("orders", 0)
-    segment = log.active_segment
+    segment = log.segments[-1]
     manager.crash()
     opened = len(storage.files)
     with pytest.raises(OSError, match="closed"):

@@ -6,14 +6,17 @@ import pytest
 
 from logstore.common.config import LogConfig
 from logstore.common.errors import InvalidRecordError, StorageFailedError
-from logstore.log import ReplicaLog
+from logstore.log import LogOwner, ReplicaLog
 from logstore.segments.producer_state import AppendOrigin
 from logstore.testing import FaultyStorage
 from tests.support.builders import marker, produced
+from tests.support.logs import check_invariants
 
 
 def _open(storage: FaultyStorage, *, replicated: bool = False) -> ReplicaLog:
-    return ReplicaLog.open("/d/t-0", LogConfig(), storage=storage, replicated=replicated)
+    return ReplicaLog.open(
+        "/d/t-0", LogConfig(), storage=storage, owner=LogOwner(replicated=replicated)
+    )
 
 
 @pytest.mark.parametrize("replicated", [False, True])
@@ -23,7 +26,7 @@ def test_committed_transactions_stay_committed_when_the_end_is_cut(replicated: b
     log.append_as_leader(produced(transactional=True), 0)
     log.append_as_leader(marker(commit=True), 0, AppendOrigin.COORDINATOR)
     log.append([(None, b"b")])
-    log.update_high_watermark(3)
+    log.replica.update_high_watermark(3)
     log.append([(None, b"c")])
 
     log.truncate_to(3)
@@ -38,15 +41,15 @@ def test_a_log_cannot_start_at_what_is_no_offset(offset: int) -> None:
     log.append([(None, b"a")])
 
     with pytest.raises(ValueError):
-        log.truncate_fully_and_start_at(offset)
+        log.maintenance.truncate_fully_and_start_at(offset)
 
     assert log.append([(None, b"b")]).first_offset == 1
-    log.check_invariants()
+    check_invariants(log)
 
 
 def test_the_last_offset_of_all_is_not_given_to_a_record() -> None:
     log = _open(FaultyStorage())
-    log.truncate_fully_and_start_at(2**63 - 2)
+    log.maintenance.truncate_fully_and_start_at(2**63 - 2)
     log.append([(None, b"a")])
 
     with pytest.raises(InvalidRecordError):

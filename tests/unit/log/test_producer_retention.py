@@ -27,7 +27,7 @@ def take_in(log: PartitionLog) -> int:
 def remove_all(log: PartitionLog, clock: ManualClock, how: str) -> None:
     if how == "retention":
         clock.advance(60_000)
-        log.delete_old_segments()
+        log.maintenance.delete_old_segments()
     else:
         log.delete_records(20)
 
@@ -68,7 +68,7 @@ def test_a_manager_forgets_it_when_it_expires(tmp_path: Path) -> None:
             log = manager.get_or_create("t", 0)
             written.append(take_in(log))
             clock.advance(60_000)
-            log.delete_old_segments()
+            log.maintenance.delete_old_segments()
     assert written == [20, 0, 20]
 
 

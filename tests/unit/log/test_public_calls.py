@@ -17,6 +17,7 @@ ELSEWHERE = {
     "PartitionLog.open",  # makes what the others need
     "PartitionLog.follow_async",  # follow, in an event loop
     "LogManager.crash",  # for tests
+    "PartitionLog.crash",
 }
 
 

@@ -26,12 +26,13 @@ from logstore.common.errors import (
     StorageFailedError,
 )
 from logstore.format import filenames
-from logstore.log import ReplicaLog
+from logstore.log import LogOwner, ReplicaLog
 from logstore.manager import LogManager
 from logstore.storage.local import LocalStorage
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import SimulatedCrash
 from tests.support.builders import Disk
+from tests.support.logs import check_invariants
 
 TP = TopicPartition("orders", 0)
 VALUES = [(None, b"value")] * 10
@@ -90,8 +91,8 @@ def test_partitions_of_one_directory_share_its_lock(tmp_path: Path) -> None:
 def test_a_log_says_that_it_is_closed(tmp_path: Path) -> None:
     with ReplicaLog.open(tmp_path / "orders-0") as log:
         log.append(VALUES)
-        assert repr(log) == f"ReplicaLog({tmp_path}/orders-0, [0, 10))"
-    assert repr(log) == f"ReplicaLog({tmp_path}/orders-0, [0, 10), closed)"
+        assert repr(log) == f"PartitionLog({tmp_path}/orders-0, [0, 10))"
+    assert repr(log) == f"PartitionLog({tmp_path}/orders-0, [0, 10), closed)"
 
 
 def test_an_offset_is_a_whole_number(tmp_path: Path) -> None:
@@ -103,12 +104,12 @@ def test_an_offset_is_a_whole_number(tmp_path: Path) -> None:
             lambda: log.read(half),
             lambda: log.records(half),
             lambda: log.records(0, half),
-            lambda: log.available_bytes(half, 3),
-            lambda: log.aborted_transactions(half, 3),
+            lambda: log.reader.available_bytes(half, 3),
+            lambda: log.reader.aborted_transactions(half, 3),
             lambda: log.follow(half),
             lambda: log.delete_records(half),
             lambda: log.truncate_to(half),
-            lambda: log.truncate_fully_and_start_at(half),
+            lambda: log.maintenance.truncate_fully_and_start_at(half),
         ]
         for call in calls:
             with pytest.raises(TypeError, match="'float' object cannot be interpreted"):
@@ -156,7 +157,7 @@ def test_what_cannot_be_opened_is_not_locked(tmp_path: Path) -> None:
 
 def test_a_log_that_was_dropped_is_not_locked_for_ever(tmp_path: Path) -> None:
     log = ReplicaLog.open(tmp_path / "orders-0")
-    log._maintenance.release()  # its files alone
+    log.maintenance.release()  # its files alone
     del log
     gc.collect()
     ReplicaLog.open(tmp_path / "orders-0").close()
@@ -169,7 +170,7 @@ def test_after_close_the_start_is_clean(tmp_path: Path) -> None:
         for _ in range(5):
             log.append(VALUES)
         log.delete_records(23)
-        log.delete_old_segments()
+        log.maintenance.delete_old_segments()
     with ReplicaLog.open(directory, config) as log:
         report = log.recovery_report
         assert (report.clean, report.segments_scanned) == (True, 0)
@@ -186,7 +187,9 @@ def test_a_crash_after_a_clean_start_is_recovered(tmp_path: Path) -> None:
     log = ReplicaLog.open(directory)
     assert not log.recovery_report.clean
     log.close()
-    with ReplicaLog.open(directory, clean_shutdown=False) as log:  # what is given counts
+    with ReplicaLog.open(
+        directory, owner=LogOwner(clean_shutdown=False)
+    ) as log:  # what is given counts
         assert not log.recovery_report.clean
 
 
@@ -301,7 +304,7 @@ def test_power_cuts_at_every_step() -> None:
             with disk.open(clean_shutdown=None) as log:
                 assert log.log_end_offset >= synced
                 assert log.log_start_offset >= start
-                log.check_invariants()
+                check_invariants(log)
                 records = [record.offset for record in log.records()]
                 assert records == list(range(log.log_start_offset, log.log_end_offset))
 

@@ -16,6 +16,7 @@ from logstore.common.errors import (
     ResourceBusyError,
     StorageFailedError,
 )
+from logstore.manager import ManagerOwner
 from logstore.testing import FaultyStorage
 from logstore.testing.faulty import FOREVER
 
@@ -219,8 +220,10 @@ def test_the_owner_hears_of_each_failure(
         ["/d"],
         storage=storage,
         background=False,
-        on_directory_failure=lambda path, _: directories.append(path),
-        on_log_failure=lambda path, _: logs.append(path),
+        owner=ManagerOwner(
+            on_directory_failure=lambda path, _: directories.append(path),
+            on_log_failure=lambda path, _: logs.append(path),
+        ),
     ) as manager:
         storage.fail("write", "*/t-0/*.log", error=number)
         for _ in range(2):

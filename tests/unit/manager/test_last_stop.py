@@ -98,7 +98,7 @@ def test_an_epoch_without_a_record_is_no_difference() -> None:
     manager = start(machine)
     for tp in (T0, TopicPartition("empty", 0)):
         log = manager.get_or_create(*tp, topic_id=ID)
-        log.assign_epoch(8, log.log_end_offset)
+        log.epochs.assign(8, log.log_end_offset)
     manager.close(9, [], ())
     assert found(machine).unproven == frozenset()
 
@@ -164,7 +164,7 @@ def test_without_the_file_what_is_there_counts_as_before(damage: str) -> None:
 def test_after_a_crash_a_checkpoint_may_still_name_a_log() -> None:
     machine = closed()
     manager = start(machine)
-    manager.checkpoint_recovery_points()
+    manager.housekeeper.checkpoint_recovery_points()
     manager.crash()
     machine.storage.rename("/logs/t-0", "/other")
     stop = found(machine)

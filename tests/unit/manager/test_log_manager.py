@@ -7,6 +7,7 @@ import os
 import random
 import threading
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from checkpoints.types import TopicPartition
 from logstore.common.config import LogConfig
 from logstore.common.errors import ConfigError, LogstoreError, ResourceBusyError, StorageFailedError
 from logstore.log import ReplicaLog
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.rescue import rescue
 from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
 from logstore.verify import verify
@@ -46,14 +47,15 @@ class Machine:
         self.failures: list[tuple[str, LogstoreError]] = []
 
     def start(self, **arguments: Any) -> LogManager:
-        options: dict[str, Any] = {
-            "storage": self.storage,
-            "clock": self.clock,
+        own = [each.name for each in fields(ManagerOwner) if each.name in arguments]
+        owner: dict[str, Any] = {
             "run_later": self.later.append,
             "on_directory_failure": lambda *failure: self.failures.append(failure),
             "random_id": lambda: f"{self.rng.getrandbits(128):032x}",
+            **{name: arguments.pop(name) for name in own},
         }
-        return LogManager(self.directories, self.config, **options | arguments)
+        options = {"storage": self.storage, "clock": self.clock, **arguments}
+        return LogManager(self.directories, self.config, owner=ManagerOwner(**owner), **options)
 
     def marker(self, directory: str) -> int | None:
         return clean_shutdown.read(f"{directory}/{clean_shutdown.CLEAN_SHUTDOWN}", self.storage)
@@ -225,7 +227,7 @@ class TestDirectoryFailure:
         log.append_as_leader(batch(count=4), 0)
         log.append_as_leader(batch(count=4), 0)
         log.delete_records(6)
-        manager.checkpoint_recovery_points()
+        manager.housekeeper.checkpoint_recovery_points()
         machine.storage.fail("sync", "/logs/*checkpoint*")
         with pytest.raises(StorageFailedError):
             manager.truncate_to({log.topic_partition: 4})
@@ -354,7 +356,7 @@ class TestRepeatable:
             with machine.start() as manager:
                 log = manager.get_or_create("t", 0)
                 log.append_as_leader(batch(), 0)
-                drawn.append(log.active_segment.state.max_segment_ms)
+                drawn.append(log.segments[-1].state.max_segment_ms)
         assert drawn[0] == drawn[1] != drawn[2]
         assert all(1 <= ms <= 10_000 for ms in drawn)
 
@@ -376,9 +378,9 @@ class TestCheckpointOfCuts:
             log.append_as_leader(batch(count=4), 0)
             log.append_as_leader(batch(count=4), 0)
             log.flush()
-            log.update_high_watermark(8)
-        manager.checkpoint_recovery_points()
-        manager.checkpoint_high_watermarks()
+            log.replica.update_high_watermark(8)
+        manager.housekeeper.checkpoint_recovery_points()
+        manager.housekeeper.checkpoint_high_watermarks()
         return manager, logs
 
     @staticmethod
@@ -392,7 +394,7 @@ class TestCheckpointOfCuts:
 
         machine.storage.rename = rename  # type: ignore[method-assign]
         try:
-            manager.checkpoint_cuts([log.topic_partition for log in logs])
+            manager.housekeeper.checkpoint_cuts([log.topic_partition for log in logs])
         finally:
             del machine.storage.rename
         return written
@@ -426,9 +428,9 @@ class TestCheckpointOfCuts:
             log.truncate_to(4)
             machine.storage.fail("open", f"*{name}*", error=errno.EMFILE)
             with pytest.raises(ResourceBusyError):
-                manager.checkpoint_cuts([log.topic_partition])
+                manager.housekeeper.checkpoint_cuts([log.topic_partition])
             if asks_again:
-                manager.checkpoint_cuts([log.topic_partition])
+                manager.housekeeper.checkpoint_cuts([log.topic_partition])
             else:
                 log.append_as_leader(batch(), 0)
             assert machine.checkpoint("/logs", name) == {log.topic_partition: 4}
@@ -450,7 +452,7 @@ class TestKept:
             first.flush()
             second.flush(3)  # the sync covers what is there; Kafka counts up to 3
             expected = {TopicPartition("t", 0): 5, TopicPartition("t", 1): 5}
-            logs.checkpoint_recovery_points()
+            logs.housekeeper.checkpoint_recovery_points()
             assert machine.checkpoint("/logs", RECOVERY_POINT) == expected
             first.append_as_leader(batch(), 0)
             logs.crash()
@@ -496,8 +498,8 @@ class TestKept:
                 log.roll()
             first.delete_records(2)
             second.delete_records(4)
-            second.delete_old_segments()
-            logs.checkpoint_log_start_offsets()
+            second.maintenance.delete_old_segments()
+            logs.housekeeper.checkpoint_log_start_offsets()
             assert machine.checkpoint("/logs", LOG_START) == {TopicPartition("t", 0): 2}
             logs.crash()
         with machine.start() as logs:
@@ -511,7 +513,7 @@ class TestKept:
         with machine.start() as logs:
             log = logs.create_topic("t", 1)[0]
             log.append_as_leader(batch(), 0)
-            logs.checkpoint_recovery_points()
+            logs.housekeeper.checkpoint_recovery_points()
             logs.delete("t", 0)
             (left,) = [e.name for e in machine.storage.scan_dir("/logs") if e.is_dir]
             assert left.startswith("t-0.")
@@ -519,15 +521,15 @@ class TestKept:
             again = logs.get_or_create("t", 0)
             assert again.log_end_offset == 0
             machine.clock.advance(1000)
-            assert logs.purge_deleted() == 1
+            assert logs.housekeeper.purge_deleted() == 1
             assert machine.storage.info(f"/logs/{left}") is None
             logs.delete("t", 0)
-            logs.checkpoint_recovery_points()
+            logs.housekeeper.checkpoint_recovery_points()
             assert machine.checkpoint("/logs", RECOVERY_POINT) == {}
             logs.crash()
         with machine.start() as logs:
             assert not logs.logs
-            logs.purge_deleted()
+            logs.housekeeper.purge_deleted()
             assert not [e for e in machine.storage.scan_dir("/logs") if e.is_dir]
 
     def test_time_based_flush(self) -> None:
@@ -538,9 +540,9 @@ class TestKept:
             log = logs.create_topic("t", 1)[0]
             log.append_as_leader(batch(), 0)
             machine.clock.advance(999)
-            assert logs.flush_dirty_logs() == 0
+            assert logs.housekeeper.flush_dirty_logs() == 0
             machine.clock.advance(1)
-            assert logs.flush_dirty_logs() == 1
+            assert logs.housekeeper.flush_dirty_logs() == 1
             assert log.recovery_point == 1
 
     def test_flush_after_so_many_messages(self) -> None:

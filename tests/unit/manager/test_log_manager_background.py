@@ -16,8 +16,9 @@ from checkpoints.offset_checkpoint import RECOVERY_POINT, OffsetCheckpoint
 from logstore.common.config import BrokerConfig, LogConfig
 from logstore.common.errors import LogClosedError, StorageFailedError
 from logstore.common.types import TopicPartition
-from logstore.log import PartitionLog
+from logstore.log import PartitionLog, run_inline
 from logstore.manager import LogManager
+from logstore.manager.directories import Directories
 from logstore.manager.duties import (
     BACKGROUND,
     CHECKPOINT_PAUSE_MS,
@@ -28,7 +29,6 @@ from logstore.manager.duties import (
 )
 from logstore.manager.housekeeping import Housekeeper
 from logstore.manager.parallel import LaterThread
-from logstore.manager.pending import PendingDeletes
 from logstore.storage.local import LocalStorage
 from tests.support.builders import batch
 from tests.support.leftovers import nothing_left
@@ -112,7 +112,7 @@ class TestSchedule:
 
     def schedule(self, machine: Machine, manager: LogManager, **config: int) -> Schedule:
         own = BrokerConfig(**config)
-        duties = log_duties(manager._keeper, manager.cleaner, own)
+        duties = log_duties(manager.housekeeper, manager.cleaner, own)
         mine = [duty for duty in duties if duty.thread == BACKGROUND]
         return Schedule(mine, machine.clock, own.log_initial_task_delay_ms)
 
@@ -147,10 +147,10 @@ class TestSchedule:
         assert schedule.run_due() == 50
         machine.clock.advance(395)
         assert schedule.run_due() == SHORTEST_WAIT_MS
-        assert slow.unflushed
+        assert slow.log_end_offset > slow.recovery_point
         machine.clock.advance(5)
         schedule.run_due()
-        assert not slow.unflushed
+        assert slow.log_end_offset == slow.recovery_point
         manager.close()
 
     def test_a_task_that_fails_does_not_end_the_others(
@@ -326,8 +326,9 @@ class TestFailures:
 def test_a_removal_that_failed_is_tried_again() -> None:
     machine = Machine()
     machine.storage.make_dir("/logs/t-0.x-delete")
-    pending = PendingDeletes(machine.storage)
-    pending.add([(5, "/logs/t-0.x-delete"), (5, "/logs/missing")])
+    pending = Directories(machine.storage, run_inline, None)
+    for path in ("/logs/t-0.x-delete", "/logs/missing"):
+        pending.remove_later(5, path)
     assert pending.purge(4) == 0
     machine.storage.fail("remove", "*")
     machine.storage.fail("list", "*-delete")

@@ -57,10 +57,10 @@ def with_entries(machine: Machine, count: int = 60) -> LogManager:
         log = manager.get(*tp)
         fill(log, count)
         log.flush()
-        log.update_high_watermark(50)
+        log.replica.update_high_watermark(50)
         log.delete_records(50)
-    manager.checkpoint_recovery_points()
-    manager.checkpoint_high_watermarks()
+    manager.housekeeper.checkpoint_recovery_points()
+    manager.housekeeper.checkpoint_high_watermarks()
     assert all(stored(machine, name).keys() == {T0, T1} for name in NAMES)
     return manager
 
@@ -117,7 +117,7 @@ class TestDeletion:
         killed(machine, manager)
         manager = machine.start(replicated=True)
         manager.get(*T0).flush()
-        manager.checkpoint_recovery_points()
+        manager.housekeeper.checkpoint_recovery_points()
         machine.storage.crash(mode="all_lost")
         manager.crash()
         with machine.start(replicated=True) as manager:
@@ -272,7 +272,7 @@ class TestBeginningAnew:
         manager = with_entries(machine)
         log = manager.get(*T0)
         if by == "truncate_fully":
-            log.truncate_fully_and_start_at(0)
+            log.maintenance.truncate_fully_and_start_at(0)
         else:
             log.truncate_to(50)
             assert log.log_end_offset == 50
@@ -301,7 +301,7 @@ class TestBeginningAnew:
 
         def checkpoint() -> None:
             log_dir.offsets.write_recovery_points(log_dir.items)
-            manager.checkpoint_high_watermarks()
+            manager.housekeeper.checkpoint_high_watermarks()
             seen.extend(stored(machine, name) for name in NAMES[:3])
 
         rename = machine.storage.rename
@@ -315,12 +315,12 @@ class TestBeginningAnew:
             rename(source, target)
 
         machine.storage.rename = beside  # type: ignore[method-assign]
-        log.truncate_fully_and_start_at(0)
+        log.maintenance.truncate_fully_and_start_at(0)
         assert seen == before
         assert all(stored(machine, name).keys() == {T1} for name in NAMES)
         fill(log, 3)
         log.flush()
-        manager.checkpoint_recovery_points()
+        manager.housekeeper.checkpoint_recovery_points()
         assert stored(machine, RECOVERY_POINT)[T0] == 3
         manager.crash()
 
@@ -332,7 +332,7 @@ class TestBeginningAnew:
         log.truncate_to(0)
         fill(log, 5)
         log.flush()
-        manager.checkpoint_recovery_points()
+        manager.housekeeper.checkpoint_recovery_points()
         assert stored(machine, RECOVERY_POINT) == {T0: 5}
         manager.crash()
 
@@ -343,7 +343,7 @@ class TestBeginningAnew:
         log = manager.get(*T0)
         machine.storage.fail("sync", f"/logs/{LOG_START}*")
         with pytest.raises(StorageFailedError):
-            log.truncate_fully_and_start_at(0)
+            log.maintenance.truncate_fully_and_start_at(0)
         assert list(manager.offline_directories) == ["/logs"]
         killed(machine, manager)
         manager = machine.start(replicated=True)
@@ -363,7 +363,7 @@ class TestDeletedRecords:
         log.roll()
         fill(log, 3)
         log.delete_records(4)
-        manager.checkpoint_recovery_points()
+        manager.housekeeper.checkpoint_recovery_points()
         assert stored(machine, RECOVERY_POINT) == stored(machine, LOG_START) == {T0: 4}
         killed(machine, manager)
         first = f"{log.directory}/{0:020d}.log"
@@ -384,11 +384,11 @@ class TestOrderOfCheckpoints:
         manager = machine.start()
         log = manager.get_or_create(*T0)
         fill(log, 20)
-        manager.checkpoint_recovery_points()
+        manager.housekeeper.checkpoint_recovery_points()
         log.delete_records(10)
         assert log.recovery_point == 10
         machine.storage.fail("sync", f"/logs/{LOG_START}*")
-        manager.checkpoint_recovery_points()
+        manager.housekeeper.checkpoint_recovery_points()
         assert list(manager.offline_directories) == ["/logs"]
         assert stored(machine, RECOVERY_POINT) == {T0: 0}
         manager.crash()
@@ -407,7 +407,7 @@ class TestOrderOfCheckpoints:
             rename(source, target)
 
         machine.storage.rename = beside  # type: ignore[method-assign]
-        manager.checkpoint_recovery_points()
+        manager.housekeeper.checkpoint_recovery_points()
         assert stored(machine, LOG_START) == {T0: 5}
         assert stored(machine, RECOVERY_POINT) == {T0: 5}
         manager.crash()
@@ -419,7 +419,7 @@ class TestOrderOfCheckpoints:
         for log in logs:
             fill(log, 4)
             log.flush()
-        manager.checkpoint_recovery_points()
+        manager.housekeeper.checkpoint_recovery_points()
         written: list[str] = []
         rename = machine.storage.rename
 
@@ -439,8 +439,8 @@ class TestOrderOfCheckpoints:
     def test_a_cut_lowers_the_high_watermark_on_the_disk(self) -> None:
         machine = Machine()
         manager = with_entries(machine)
-        manager.get(*T1).update_high_watermark(60)
-        manager.checkpoint_high_watermarks()
+        manager.get(*T1).replica.update_high_watermark(60)
+        manager.housekeeper.checkpoint_high_watermarks()
         manager.truncate_to({T1: 55})
         assert stored(machine, HIGH_WATERMARK)[T1] == 55
         manager.crash()

@@ -310,11 +310,11 @@ class TestDeletion:
         manager.create_topic("t", 1)
         manager.delete("t", 0)
         fault = machine.storage.fail("remove", "*-delete/*", times=1)
-        assert manager.purge_deleted() == 0
+        assert manager.housekeeper.purge_deleted() == 0
         assert fault.struck
         assert manager.live_directories == ["/logs"]
         machine.clock.advance(60_000)
-        assert manager.purge_deleted() == 1
+        assert manager.housekeeper.purge_deleted() == 1
         assert not [e.name for e in machine.storage.scan_dir("/logs") if e.is_dir]
         manager.close()
 
@@ -325,7 +325,7 @@ class TestDeletion:
 
         def purge() -> None:
             while not stop.is_set():
-                manager.purge_deleted()
+                manager.housekeeper.purge_deleted()
 
         def change() -> None:
             try:
@@ -336,7 +336,7 @@ class TestDeletion:
                 stop.set()
 
         race(purge, purge, change)
-        manager.purge_deleted()
+        manager.housekeeper.purge_deleted()
         assert not [e.name for e in machine.storage.scan_dir("/logs") if e.is_dir]
         manager.close()
 

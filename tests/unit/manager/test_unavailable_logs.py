@@ -16,7 +16,7 @@ from logstore.common.errors import (
     TopicExistsError,
     UnknownTopicOrPartitionError,
 )
-from logstore.manager.creations import Creation, CreationFiles
+from logstore.manager.log_dir import Creation, CreationFiles
 from replication.common.error_codes import ErrorCode
 from tests.support.builders import batch
 from tests.support.replica_managers import TP, Host, part
@@ -132,10 +132,10 @@ def test_mended_it_comes_back_whole(crash: bool, clean: bool) -> None:
         for log in manager.logs.values():
             log.append_as_leader(batch(), 0)
             log.flush()
-        manager.checkpoint_recovery_points()
-        manager.checkpoint_log_start_offsets()
-        manager.checkpoint_high_watermarks()
-        manager.get(*U0).truncate_fully_and_start_at(0)
+        manager.housekeeper.checkpoint_recovery_points()
+        manager.housekeeper.checkpoint_log_start_offsets()
+        manager.housekeeper.checkpoint_high_watermarks()
+        manager.get(*U0).maintenance.truncate_fully_and_start_at(0)
         manager.get(*U0).append_as_leader(batch(), 0)
         manager.get_or_create("new", 0)
         manager.delete("new", 0)
@@ -157,7 +157,7 @@ def test_a_damaged_checkpoint_says_nothing_of_it() -> None:
     machine = damaged()
     machine.storage.write_file(f"/logs/{HIGH_WATERMARK}", b"?")
     with machine.start() as manager:
-        manager.checkpoint_high_watermarks()
+        manager.housekeeper.checkpoint_high_watermarks()
         manager.delete(*U0)
     assert stored(machine) == {RECOVERY_POINT: 4, LOG_START: 1, HIGH_WATERMARK: None, CLEANER: 3}
 
@@ -175,7 +175,7 @@ def test_deleted_its_name_is_free_for_another(whole: bool) -> None:
             manager.get(*T0)
         assert manager.get_or_create(*T0).log_end_offset == 0
         machine.clock.advance(100_000)
-        assert manager.purge_deleted() > 0
+        assert manager.housekeeper.purge_deleted() > 0
     names = [entry.name for entry in machine.storage.scan_dir("/logs")]
     assert not any(name.endswith("-delete") for name in names)
     assert machine.marker("/logs") is not None
@@ -231,7 +231,7 @@ def test_a_log_that_held_batches_is_no_creation_to_undo() -> None:
         with machine.start() as manager:
             assert list(manager.logs) == [T0]
             assert [report.bytes_cut for report in manager.recovery_reports] == [cut]
-            manager.purge_deleted()
+            manager.housekeeper.purge_deleted()
     assert machine.storage.read_file(f"{FIRST}.0.cut") == data
 
 
@@ -261,7 +261,7 @@ class TestReplica:
         host = Host()
         host.lead()
         host.produce(batch(), acks=1)
-        host.log_manager.checkpoint_high_watermarks()
+        host.log_manager.housekeeper.checkpoint_high_watermarks()
         host.log_manager.close(broker_epoch=7)
         path = f"/logs/{TP.topic}-{TP.partition}/00000000000000000000.log"
         host.storage.remove(path)

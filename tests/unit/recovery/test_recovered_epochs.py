@@ -27,7 +27,7 @@ def written(batches: Batches, entries: Entries, rolls: tuple[int, ...] = ()) -> 
     for base, count, epoch in batches:
         if base in rolls:
             log.roll()
-        log.append_as_follower(data_batch(base, epoch, [(b"k", b"v", T0)] * count).data)
+        log.replica.append_as_follower(data_batch(base, epoch, [(b"k", b"v", T0)] * count).data)
     log.crash()
     LeaderEpochCheckpoint(PATH, disk).write(entries)
     return disk
@@ -35,7 +35,7 @@ def written(batches: Batches, entries: Entries, rolls: tuple[int, ...] = ()) -> 
 
 def recovered(disk: FaultyStorage, recovery_point: int) -> ReplicaLog:
     log = open_log(disk, recovery_point=recovery_point)
-    found = log.epoch_entries
+    found = log.epochs.entries
     log.crash()
     assert LeaderEpochCheckpoint(PATH, disk).read() == list(found)
     return log
@@ -71,7 +71,7 @@ def test_an_entry_stays_that_no_batch_contradicts(
     scanned_from = 45 if rolls and recovery_point >= 45 else 0
     if any(start < scanned_from and (epoch, start) not in kept for epoch, start in named):
         return
-    assert log.epoch_entries == tuple(kept)
+    assert log.epochs.entries == tuple(kept)
 
 
 def test_an_epoch_stays_of_which_no_batch_is_left_at_all() -> None:
@@ -80,7 +80,7 @@ def test_an_epoch_stays_of_which_no_batch_is_left_at_all() -> None:
     disk.write_file(f"{DIRECTORY}/{name}", b"")
     log = recovered(disk, 0)
     assert log.log_end_offset == 30
-    assert log.epoch_entries == ((0, 0), (2, 10))
+    assert log.epochs.entries == ((0, 0), (2, 10))
 
 
 @for_each("seed", range(12))
@@ -101,4 +101,4 @@ def test_whatever_compaction_removes_the_epochs_stay(seed: int) -> None:
         bases = [base for base, _, _ in left[1:]]
         rolls = tuple(base for base in bases if source.random() < 0.4)
         log = recovered(written(left, entries, rolls), source.randint(0, offset))
-        assert log.epoch_entries == tuple(entries)
+        assert log.epochs.entries == tuple(entries)

@@ -16,7 +16,8 @@ from logstore.common.clock import SystemClock
 from logstore.common.config import LogConfig
 from logstore.common.errors import StorageFailedError
 from logstore.format.producer_snapshot import decode_snapshot
-from logstore.log import ReplicaLog
+from logstore.log import LogOwner, ReplicaLog
+from logstore.log.maintenance import LogMaintenance
 from logstore.recovery.crash_recovery import CrashRecovery
 from logstore.storage.memory import MemoryFile
 from logstore.testing import FaultyStorage, SimulatedCrash
@@ -55,7 +56,7 @@ def filled(storage: FaultyStorage, flushed: int, count: int = 10) -> ReplicaLog:
     for at, batch in enumerate(batches_of(count)):
         if at == flushed:
             log.flush()
-        log.append_as_follower(batch.data)
+        log.replica.append_as_follower(batch.data)
     return log
 
 
@@ -68,7 +69,7 @@ def killed(storage: FaultyStorage, log: ReplicaLog) -> None:
 def test_a_flush_after_a_failed_one_and_a_restart_holds(disk: FaultyStorage, evicted: bool) -> None:
     """F-224, I-13: the kernel shows pages that are not on the disk, and takes them for clean."""
     log = filled(disk, flushed=4)
-    path = log.active_segment.log_path
+    path = log.segments[-1].log_path
     disk.fail("sync", "*.log")
     with pytest.raises(StorageFailedError):
         log.flush()
@@ -99,7 +100,7 @@ def test_only_what_no_flush_has_reached_is_written_again(
     disk: FaultyStorage, rewrites: Rewrites
 ) -> None:
     log = filled(disk, flushed=4)
-    size, batch_size = log.active_segment.size, log.active_segment.size // 10
+    size, batch_size = log.segments[-1].size, log.segments[-1].size // 10
     killed(disk, log)
     open_log(disk, recovery_point=12).crash()
     assert rewrites == [(f"{0:020d}.log", 4 * batch_size, 6 * batch_size)]
@@ -124,7 +125,7 @@ def test_segments_behind_the_recovery_point_are_written_again(
     log = filled(disk, flushed=9, count=4)
     log.roll()  # the segment before is flushed
     for batch in batches_of(3, base=12):
-        log.append_as_follower(batch.data)
+        log.replica.append_as_follower(batch.data)
     killed(disk, log)
     open_log(disk, recovery_point=12).crash()
     assert [name for name, *_ in rewrites] == [f"{12:020d}.log"]
@@ -143,29 +144,31 @@ def test_a_clean_start_writes_nothing_again(disk: FaultyStorage, rewrites: Rewri
 def test_a_disk_that_refuses_is_an_error(disk: FaultyStorage) -> None:
     log = filled(disk, flushed=4)
     killed(disk, log)
-    before = disk.read_file(log.active_segment.log_path)
+    before = disk.read_file(log.segments[-1].log_path)
     fault = disk.fail("write", "*.log")
     with pytest.raises(StorageFailedError):
         open_log(disk, recovery_point=12)
     assert fault.struck == 1
-    assert disk.read_file(log.active_segment.log_path) == before
+    assert disk.read_file(log.segments[-1].log_path) == before
 
 
-@pytest.mark.parametrize("cut", [ReplicaLog.truncate_to, ReplicaLog.truncate_fully_and_start_at])
+@pytest.mark.parametrize(
+    "cut", [LogMaintenance.truncate_to, LogMaintenance.truncate_fully_and_start_at]
+)
 def test_a_recovery_point_of_records_that_were_cut_says_nothing(
-    disk: FaultyStorage, cut: Callable[[ReplicaLog, int], object]
+    disk: FaultyStorage, cut: Callable[[LogMaintenance, int], object]
 ) -> None:
     """F-247: a checkpoint from before a truncation is above the log end; Kafka takes the log end
     for the recovery point then, and a flush does nothing."""
     log = filled(disk, flushed=4)
     log.flush()
     checkpoint = log.recovery_point
-    cut(log, 15)
+    cut(log.maintenance, 15)
     for batch in batches_of(3, base=15, epoch=1):
-        log.append_as_follower(batch.data)
+        log.replica.append_as_follower(batch.data)
     killed(disk, log)
     log = open_log(disk, recovery_point=checkpoint)
-    assert log.recovery_point == log.active_segment.base_offset
+    assert log.recovery_point == log.segments[-1].base_offset
     assert log.recovery_report.warnings
     log.flush()
     disk.crash(mode="all_lost")
@@ -188,7 +191,7 @@ def test_a_damaged_snapshot_goes_even_if_it_is_not_needed(disk: FaultyStorage, d
             log.roll()
         rows = [(b"k", b"v", T0)]
         batch = data_batch(at, 0, rows, producer=7, producer_epoch=0, sequence=at)
-        log.append_as_follower(batch.data)
+        log.replica.append_as_follower(batch.data)
     killed(disk, log)
     data = bytearray(disk.read_file(snapshot_path(6)))
     if damage == "flipped":
@@ -199,7 +202,7 @@ def test_a_damaged_snapshot_goes_even_if_it_is_not_needed(disk: FaultyStorage, d
         data[6:10] = (1000 if damage == "many producers" else 2**31 - 1).to_bytes(4, "big")
     disk.write_file(snapshot_path(6), bytes(data))
     log = open_log(disk, recovery_point=7)
-    assert log.producers.producers[7].last_sequence == 8
+    assert log.producers.known.producers[7].last_sequence == 8
     entries = decode_snapshot(disk.read_file(snapshot_path(6)))  # made anew
     assert [entry.last_sequence for entry in entries] == [5]
     assert any(f"{6:020}.snapshot" in action for action in log.recovery_report.actions)
@@ -216,7 +219,7 @@ def test_producers_survive_a_truncation_that_takes_their_newest_snapshot(
     def append(base: int, count: int, epoch: int, producer: int = -1) -> None:
         known = {"producer": producer, "producer_epoch": 0, "sequence": 0} if producer >= 0 else {}
         batch = data_batch(base, epoch, [(b"k", b"v", T0)] * count, **known)
-        log.append_as_follower(batch.data)
+        log.replica.append_as_follower(batch.data)
 
     append(0, 1, 1)
     append(1, 1, 1)
@@ -227,7 +230,7 @@ def test_producers_survive_a_truncation_that_takes_their_newest_snapshot(
     append(1, 1, 3, producer=2)
     log.close()
     log = open_log(disk, config, clean=True, recovery_point=2)
-    assert set(log.producers.producers) == {2}
+    assert set(log.producers.known.producers) == {2}
     log.crash()
 
 
@@ -239,7 +242,7 @@ def test_a_truncation_that_is_cut_short_leaves_no_snapshot_of_less(disk: FaultyS
         batch = data_batch(
             base, 0, [(b"k", b"v", T0)] * 3, producer=producer, producer_epoch=0, sequence=0
         )
-        log.append_as_follower(batch.data)
+        log.replica.append_as_follower(batch.data)
 
     append(0, 1)
     append(3, 2)
@@ -253,7 +256,7 @@ def test_a_truncation_that_is_cut_short_leaves_no_snapshot_of_less(disk: FaultyS
     killed(disk, log)
     log = open_log(disk, recovery_point=6)
     assert log.log_end_offset == 9
-    assert set(log.producers.producers) == {1, 2, 3}
+    assert set(log.producers.known.producers) == {1, 2, 3}
     log.crash()
 
 
@@ -262,18 +265,18 @@ def test_a_snapshot_takes_no_more_memory_than_its_header_asks_for(tmp_path: Path
     log = ReplicaLog.open(str(directory))
     now_ms = SystemClock().wall_ms()  # producers of long ago are forgotten
     batch = data_batch(0, 0, [(b"k", b"v", now_ms)], producer=7, producer_epoch=0, sequence=0)
-    log.append_as_follower(batch.data)
+    log.replica.append_as_follower(batch.data)
     log.roll()
     log.crash()
     os.truncate(directory / f"{1:020}.snapshot", 1 << 40)
     tracemalloc.start()
     try:
-        log = ReplicaLog.open(str(directory), recovery_point=1)
+        log = ReplicaLog.open(str(directory), owner=LogOwner(recovery_point=1))
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()
     assert (directory / f"{1:020}.snapshot").stat().st_size == 56
-    assert log.producers.producers[7].last_sequence == 0
+    assert log.producers.known.producers[7].last_sequence == 0
     log.crash()
 
 
@@ -300,7 +303,7 @@ def test_a_log_that_was_emptied_never_comes_back_beside_the_new_one() -> None:
         log.flush()
         storage.fail("sync_dir", DIRECTORY)
         with pytest.raises(StorageFailedError):
-            log.truncate_fully_and_start_at(1)
+            log.maintenance.truncate_fully_and_start_at(1)
         killed(storage, log)
         return storage
 
@@ -329,7 +332,7 @@ def test_each_warning_of_a_recovery_is_a_line_of_the_logger(
 ) -> None:
     log = filled(disk, flushed=10)
     log.flush()
-    path = log.active_segment.log_path
+    path = log.segments[-1].log_path
     killed(disk, log)
     data = bytearray(disk.read_file(path))
     data[len(data) // 2] ^= 1

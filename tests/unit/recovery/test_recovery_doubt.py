@@ -50,7 +50,7 @@ def disk() -> Disk:
         batch(6),
         batch(7),
     ):
-        log.append_as_follower(data)
+        log.replica.append_as_follower(data)
     log.close()
     disk.remove_all(".snapshot")
     disk.write(file_name(3, ".snapshot"), b"nonsense")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from logstore.log import ReplicaLog
+from logstore.log import LogOwner, ReplicaLog
 from logstore.testing import FaultyStorage
 from tests.support.builders import batch, log_config
 
@@ -19,9 +19,7 @@ def open_log(storage: FaultyStorage, *, clean: bool, flushed: int | None = None)
         "/d/t-0",
         log_config(),
         storage=storage,
-        managed=True,
-        clean_shutdown=clean,
-        recovery_point=flushed,
+        owner=LogOwner(managed=True, clean_shutdown=clean, recovery_point=flushed),
     )
 
 
@@ -55,7 +53,7 @@ def test_epochs_that_were_rebuilt_are_told_once(
     storage: FaultyStorage, content: bytes | None, clean: bool
 ) -> None:
     log = open_log(storage, clean=True)
-    log.append_as_follower(batch(0, 2, epoch=3))
+    log.replica.append_as_follower(batch(0, 2, epoch=3))
     log.close()
     storage.remove(EPOCHS)
     if content is not None:
@@ -71,12 +69,12 @@ def test_epochs_that_were_rebuilt_are_told_once(
 def test_a_kill_before_the_first_flush_leaves_nothing_to_tell(storage: FaultyStorage) -> None:
     """That flush makes the file of epochs."""
     log = open_log(storage, clean=True)
-    log.assign_epoch(3)
+    log.epochs.assign(3)
     log.append_as_leader(batch(0, 2), 3)
     assert storage.info(EPOCHS) is None
     again = open_log(storage, clean=False)
     assert again.recovery_report.warnings == []
-    assert [*again.epoch_entries] == [(3, 0)]
+    assert [*again.epochs.entries] == [(3, 0)]
 
 
 @pytest.mark.parametrize(("content", "told"), [(b"", 0), (b'{"version": 1', 1)])
@@ -84,7 +82,7 @@ def test_a_kill_before_a_list_of_replaced_segments_was_written(
     storage: FaultyStorage, content: bytes, told: int
 ) -> None:
     """No segment was replaced yet, so nothing is amiss; half a list no kill leaves."""
-    open_log(storage, clean=True).append_as_follower(batch(0, 2))
+    open_log(storage, clean=True).replica.append_as_follower(batch(0, 2))
     storage.write_file("/d/t-0/00000000000000000000.log.cleaned", batch(0, 2))
     storage.write_file("/d/t-0/replaced-segments", content)
     log = open_log(storage, clean=False)

@@ -14,7 +14,7 @@ import pytest
 from checkpoints.types import TopicPartition
 from logstore.common.errors import ConfigError, CorruptBatchError, OffsetOutOfRangeError
 from logstore.format.header import parse_header
-from logstore.log.reading.reading import EARLIEST, LATEST
+from logstore.log.reading.fetching import EARLIEST, LATEST
 from replication.client import (
     Client,
     Consumer,

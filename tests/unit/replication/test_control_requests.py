@@ -203,8 +203,8 @@ def costs(count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
         response = host.order(*changes[start : start + 50])
         assert {code for _, code in response.partitions} == {ErrorCode.NONE}
     made = storage.per(count)
-    host.manager.log_manager.checkpoint_recovery_points()
-    host.manager.log_manager.checkpoint_high_watermarks()
+    host.manager.log_manager.housekeeper.checkpoint_recovery_points()
+    host.manager.log_manager.housekeeper.checkpoint_high_watermarks()
     storage.per(1)
     stops = tuple(StopReplicaPartition(tp, -2, True, TOPIC_ID) for tp in tps)
     response = host.control(StopReplicaRequest(9, 1, EPOCH + BROKER, stops))

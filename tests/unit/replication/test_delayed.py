@@ -113,7 +113,7 @@ class TestProduce:
         answers = host.produce()
         log = partition.local_log()
         host.order(host.change(replicas=(1, 2, 3), isr=(1,), partition_epoch=1))
-        log.maybe_increment_high_watermark(1)
+        log.replica.maybe_increment_high_watermark(1)
         host.manager.waiting.on_high_watermark(TP)
         assert codes(answers) == [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND]
 

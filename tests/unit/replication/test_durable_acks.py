@@ -51,7 +51,7 @@ def test_a_duplicate_is_answered_after_the_sync_of_its_original() -> None:
     host.lead(isr=(1,), config=SYNCED)
     log = host.partition().local_log()
     once = batch(producer_id=9, producer_epoch=0, base_sequence=0)
-    log._writer.append_as_leader(once, 0, AppendOrigin.CLIENT)  # written, and not synced yet
+    log.writer.append_as_leader(once, 0, AppendOrigin.CLIENT)  # written, and not synced yet
     assert log.recovery_point == 0
     assert produce(host, -1, once) == [(ErrorCode.NONE, 0, 1)]
 
@@ -90,7 +90,7 @@ def test_a_follower_syncs_what_an_append_could_not_before_it_asks_on() -> None:
     """The append was written, and descriptors were short for its sync."""
     host = Host()
     log = host.follow(epoch=1, config=SYNCED).local_log()
-    log._writer.append_as_follower(1, batch(0, epoch=1))
+    log.writer.append_as_follower(1, batch(0, epoch=1))
     assert (log.log_end_offset, log.recovery_point) == (1, 0)
     host.manager._settle([TP])
     assert log.recovery_point == 1
@@ -101,9 +101,9 @@ def test_what_a_leader_could_not_sync_is_committed_after_its_sync() -> None:
     host = Host()
     host.lead(isr=(1, 2), config=SYNCED)
     log = host.partition().local_log()
-    log._writer.append_as_leader(batch(), 0, AppendOrigin.CLIENT)  # written, and not synced yet
+    log.writer.append_as_leader(batch(), 0, AppendOrigin.CLIENT)  # written, and not synced yet
     host.replicate(1)
-    assert (log.log_end_offset, log.kept_end_offset, log.high_watermark) == (1, 0, 0)
+    assert (log.log_end_offset, log.replica.kept_end_offset, log.high_watermark) == (1, 0, 0)
     host.storage.fail("sync", "*.log", error=errno.EMFILE, times=2)
     host.manager._look_at_leaderships()
     assert log.high_watermark == 0

@@ -108,10 +108,10 @@ class TestBroker:
         assert response.partitions == ((TP, FENCED),)
         assert response.log_epochs == {TP: 5}
         assert not host.partition().is_leader
-        assert host.partition().local_log().epoch_entries == ((5, 0),)
+        assert host.partition().local_log().epochs.entries == ((5, 0),)
         host.lead(epoch=6)
         host.append()
-        assert host.partition().local_log().epoch_entries == ((5, 0), (6, 1))
+        assert host.partition().local_log().epochs.entries == ((5, 0), (6, 1))
 
     def test_an_epoch_without_a_record_may_be_begun_again(self) -> None:
         host = Host()
@@ -170,7 +170,7 @@ def _marked(directory: Path, producer_id: int, coordinator_epoch: int) -> tuple[
             timestamp=SystemClock().wall_ms(),
         )
         log.append_as_leader(marker, 12, AppendOrigin.COORDINATOR)
-        return log.epoch_entries
+        return log.epochs.entries
 
 
 @pytest.mark.slow
@@ -196,7 +196,7 @@ def test_transactions_of_a_known_producer_go_on_in_logs_of_an_older_cluster(
             assert again.send(tp, sequence) == 0
             assert again.end() == 0
             until(lambda: _ends(kafka, tp), "the marker")
-        found = kafka.replica(tp, 0).local_log().epoch_entries
+        found = kafka.replica(tp, 0).local_log().epochs.entries
         assert found[: len(entries)] == entries
         assert found[-1].epoch == 13
         known = kafka.broker(0).metadata.registration(STATE)

@@ -141,7 +141,7 @@ class History:
             if partition is not None and partition.log is not None:
                 log = partition.log
                 log.roll()
-                log.maybe_increment_log_start_offset(
+                log.replica.maybe_increment_log_start_offset(
                     (log.log_start_offset + log.high_watermark + 1) // 2
                     if log.high_watermark > log.log_start_offset
                     else log.log_start_offset

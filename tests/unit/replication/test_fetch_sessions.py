@@ -266,8 +266,8 @@ class TestNews:
             log = host.partition(A).local_log()
             log.roll()
             host.append(1, A)
-            log.maybe_increment_high_watermark(1)
-            log.maybe_increment_log_start_offset(1)
+            log.replica.maybe_increment_high_watermark(1)
+            log.replica.maybe_increment_log_start_offset(1)
         elif event == "leader epoch":
             host.lead(A, epoch=1, replicas=(1, 2, 3))
         elif event == "isr":
@@ -344,7 +344,7 @@ class TestNews:
         for tp in TPS:
             partition = host.partition(tp)
             assert partition.news.waiting == ()
-            assert partition.local_log().news.waiting == ()
+            assert partition.local_log().core.news.waiting == ()
             known = partition.follower(2)
             assert known is not None
             assert known.idle is None
@@ -355,7 +355,7 @@ class TestNews:
         resting(host, member, A, B)
         member.fetch(wanted(B))
         assert host.partition(A).news.waiting == ()
-        assert host.partition(A).local_log().news.waiting == ()
+        assert host.partition(A).local_log().core.news.waiting == ()
 
     def test_watermarks_that_its_owner_ignored_are_told_again(self) -> None:
         """Those beside a diverging epoch (R-120), though they be the same later."""
@@ -643,7 +643,7 @@ class TestInterleavings:
             if what == "append":
                 log = host.partition(A).local_log()
                 log.append_as_leader(batch(), 0)
-                log.maybe_increment_high_watermark(1)
+                log.replica.maybe_increment_high_watermark(1)
             else:
                 host.partition(A).delete()
 
@@ -803,7 +803,7 @@ def test_news_of_a_partition_that_was_just_forgotten() -> None:
     host = led(A, B)
     member = Member(host, 2)
     resting(host, member, A, B)
-    late = host.partition(A).local_log().news.waiting
+    late = host.partition(A).local_log().core.news.waiting
     assert late
     member.fetch(wanted(B))
     host.append(1, A)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from logstore.format.reader import read_records
-from logstore.log.reading.reading import SLICE_MIN
+from logstore.log.reading.fetching import SLICE_MIN
 from logstore.segments.producer_state import AppendOrigin
 from logstore.storage import FileSlice
 from logstore.storage.file_slice import live_slices
@@ -86,7 +86,7 @@ def test_few_bytes_at_the_end_come_out_of_memory(
         raise AssertionError("the file was read")
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(log), "read_to_send", refuse)
+        patch.setattr(log.reader, "read", refuse)
         assert len(host.fetch(part(15), takes_slices=True).only.records) < SLICE_MIN
     held = host.fetch(part(0), takes_slices=True).only.records
     assert [r.offset for r in read_records(held.read())] == list(range(20))
@@ -121,14 +121,14 @@ def test_an_answer_that_nobody_takes_releases_its_slices(host: Host) -> None:
     host.lead(replicas=(BROKER,))
     fill(host)
     log = host.partition().local_log()
-    true = log.read_to_send
+    true = log.reader.read
 
     def fenced(*args: Any, **options: Any) -> Any:
         found = true(*args, **options)
         host.follow(epoch=1, replicas=(BROKER, 2))
         return found
 
-    log.read_to_send = fenced
+    log.reader.read = fenced  # type: ignore[method-assign]
     answer = host.fetch(part(0), takes_slices=True).only
     assert answer.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert not live_slices()

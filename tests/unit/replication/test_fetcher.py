@@ -87,7 +87,7 @@ class TestRequest:
             replica_fetch_wait_max_ms=44,
         )
         stage.hold((9, 4), hw=9)
-        stage.follower.log().maybe_increment_log_start_offset(6)
+        stage.follower.log().replica.maybe_increment_log_start_offset(6)
         topic_id = uuid.UUID(int=7)
         stage.follower.become(LEADER, 5)
         stage.manager.add_fetchers({TP: (LEADER, InitialFetchState(topic_id, 5, 9))})
@@ -154,7 +154,7 @@ class TestRequest:
         stage.lead(1)
         stage.hold((4, 0), hw=2)
         stage.follower.log().truncate_to(4)
-        stage.follower.log()._writer.epochs.clear()
+        stage.follower.log().state.epochs.clear()
         stage.follow(1)
         assert stage.fetch_request().partitions[0].fetch_offset == 2
         assert stage.end == 2
@@ -429,13 +429,13 @@ class TestAnswers:
             ours.append_as_leader(produced(7, sequence), 1)
         stage.leader.become(LEADER, 2)
         stage.produce(4)
-        stage.leader.log().update_high_watermark(5)
+        stage.leader.log().replica.update_high_watermark(5)
         stage.leader.partition().delete_records(3)
         stage.follow(2)
         stage.settle()
         stage.assert_equal_logs()
         assert ours.local_log().log_start_offset == 3
-        assert ours.local_log().producers.empty
+        assert ours.local_log().producers.known.empty
 
     def test_it_may_part_where_nothing_is_to_be_cut(self) -> None:
         """Our log ends where the leader's begins."""
@@ -448,13 +448,13 @@ class TestAnswers:
             ours.append_as_leader(produced(7, sequence, transactional=True), 1)
         stage.leader.become(LEADER, 2)
         stage.produce(5)
-        stage.leader.log().update_high_watermark(5)
+        stage.leader.log().replica.update_high_watermark(5)
         stage.leader.partition().delete_records(3)
         stage.follow(2)
         stage.settle()
         stage.assert_equal_logs()
-        assert ours.local_log().producers.empty
-        ours.local_log().update_high_watermark(5)
+        assert ours.local_log().producers.known.empty
+        ours.local_log().replica.update_high_watermark(5)
         assert ours.local_log().last_stable_offset == 5
 
     def test_what_both_have_stays_though_the_leader_deleted_it(self) -> None:
@@ -689,7 +689,7 @@ def test_with_threads() -> None:
             follower.partition,
             lambda: 102,
             on_high_watermarks,
-            follower.logs.checkpoint_cuts,
+            follower.logs.housekeeper.checkpoint_cuts,
         )
     )
 

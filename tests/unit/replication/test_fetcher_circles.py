@@ -93,7 +93,7 @@ class TestFlippedEpoch:
         assert all(isinstance(request, FetchRequest) for request in asked)
         stage.settle()
         if (batch, bit) == (0, 0):
-            assert [e.epoch for e in stage.follower.log().epoch_entries] == [3, 4, 5]
+            assert [e.epoch for e in stage.follower.log().epochs.entries] == [3, 4, 5]
             assert stage.end == stage.leader.log().log_end_offset
         else:
             stage.assert_equal_logs()
@@ -225,8 +225,8 @@ def parted(count: int) -> tuple[Stage, list[TopicPartition]]:
         stage.lead(3, (4, 1), tp=tp)
         stage.hold((3, 1), (3, 2), tp=tp, hw=6)
         stage.follower.log(tp).flush()
-    stage.follower.logs.checkpoint_recovery_points()
-    stage.follower.logs.checkpoint_high_watermarks()
+    stage.follower.logs.housekeeper.checkpoint_recovery_points()
+    stage.follower.logs.housekeeper.checkpoint_high_watermarks()
     return stage, tps
 
 
@@ -261,7 +261,7 @@ class Checkpoints:
             thread.join()
         if self.error is not None:
             raise self.error
-        self._logs.checkpoint_cuts(tps)
+        self._logs.housekeeper.checkpoint_cuts(tps)
 
 
 def watched(count: int) -> tuple[Stage, list[TopicPartition], Checkpoints]:
@@ -352,13 +352,13 @@ def test_foreign_answer_while_cuts_are_written() -> None:
     stage, tps, checkpoints = watched(2)
     stage.follow(3, *tps)
     stage.request()
-    write = checkpoints._logs.checkpoint_cuts
+    write = checkpoints._logs.housekeeper.checkpoint_cuts
 
     def change(cut: list[TopicPartition]) -> None:
         stage.manager.remove_fetchers(tps)
         write(cut)
 
-    checkpoints._logs.checkpoint_cuts = change  # type: ignore[method-assign]
+    checkpoints._logs.housekeeper.checkpoint_cuts = change  # type: ignore[method-assign]
     stage.exchange()
     assert stage.is_idle()
     assert not stage.manager.failed_partitions

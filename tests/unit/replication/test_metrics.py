@@ -154,7 +154,7 @@ def test_log_directories() -> None:
     scrape = Scrape(broker_of(host))
     assert scrape("kafka_log_logmanager_offlinelogdirectorycount") == 0
     host.storage.fail("write", "/a/*")
-    host.log_manager.checkpoint_high_watermarks()
+    host.log_manager.housekeeper.checkpoint_high_watermarks()
     host.report_failures()
     assert scrape("kafka_log_logmanager_offlinelogdirectorycount") == 1
     assert scrape("kafka_log_logmanager_logdirectoryoffline", logDirectory="/a") == 1
@@ -171,7 +171,7 @@ def test_compaction() -> None:
     def clean(damaged: int | None = None) -> None:
         for _ in range(4):
             log.append_as_leader(bytes(encode_batch([(b"k", b"v")], default_timestamp=1)), 0)
-        log.update_high_watermark(log.log_end_offset)
+        log.replica.update_high_watermark(log.log_end_offset)
         if damaged is not None:
             file = host.storage.open(log.segments[damaged].log_path)
             file.write_at(68, b"?")

@@ -12,6 +12,8 @@ from checkpoints.types import TopicPartition
 from logstore.common.config import MAX_LONG
 from logstore.common.errors import ResourceBusyError
 from logstore.log import ReplicaLog
+from logstore.log.maintenance import LogMaintenance
+from logstore.log.writing.flushing import LogFlusher
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import AlterPartitionResult
 from replication.partition import Partition
@@ -56,10 +58,10 @@ def test_what_may_not_stay_unsynced_any_more_is_synced(leader: int) -> None:
     if leader == 2:
         host.follow(epoch=6)
     log = host.partition().local_log()
-    assert log.unflushed
+    assert log.log_end_offset > log.recovery_point
     epoch = 5 if leader == BROKER else 6
     host.lead(epoch=epoch, leader=leader, config={"flush.messages": "1"})
-    assert not log.unflushed
+    assert log.log_end_offset == log.recovery_point
     assert log.recovery_point == log.log_end_offset == 1
 
 
@@ -79,7 +81,7 @@ def test_nobody_waits_for_that_sync(leader: int, monkeypatch: pytest.MonkeyPatch
         taker.start()
         taker.join()
 
-    monkeypatch.setattr(ReplicaLog, "flush_what_is_due", flush)
+    monkeypatch.setattr(LogFlusher, "flush_overdue", flush)
     host.lead(epoch=6, leader=leader, config={"flush.messages": "1"})
     assert taken == [True]
 
@@ -111,7 +113,8 @@ def test_a_follower_goes_on_after_a_shortage() -> None:
     assert host.order(order).partitions == ((TP, ErrorCode.NONE),)
     assert host.manager.fetchers.fetchers == (fetcher,)
     assert fetcher.partitions() == [TP]
-    assert not host.partition().local_log().unflushed
+    log = host.partition().local_log()
+    assert log.log_end_offset == log.recovery_point
 
 
 def test_a_follower_that_could_not_take_its_role_is_fetched_when_it_can(
@@ -121,15 +124,15 @@ def test_a_follower_that_could_not_take_its_role_is_fetched_when_it_can(
     host.follow(epoch=6)
     order = host.change(epoch=6, leader=2, config={"segment.bytes": "5000"})
     with monkeypatch.context() as short:
-        short.setattr(ReplicaLog, "configure", _short)
+        short.setattr(LogMaintenance, "configure", _short)
         assert host.order(order).partitions == ((TP, ErrorCode.REPLICA_NOT_AVAILABLE),)
     assert host.order(order).partitions == ((TP, ErrorCode.NONE),)
     (fetcher,) = host.manager.fetchers.fetchers
     assert fetcher.partitions() == [TP]
 
 
-def _short(log: ReplicaLog, config: object) -> None:
-    raise ResourceBusyError(log.directory, "configure", "too many open files")
+def _short(log: LogMaintenance, config: object) -> None:
+    raise ResourceBusyError("orders-0", "configure", "too many open files")
 
 
 def test_fewer_replicas_are_enough_for_a_write_that_waits() -> None:

@@ -17,7 +17,9 @@ import pytest
 from logstore.common.errors import LeadershipEndedError
 from logstore.format.reader import iter_batches
 from logstore.log import ReplicaLog
-from logstore.log.reading.reading import EARLIEST, LATEST
+from logstore.log.reading.fetching import EARLIEST, LATEST
+from logstore.log.reading.snapshot_reader import LogReader
+from logstore.log.replica import LogEpochs, LogReplica
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import NotLeaderOrFollowerError
 from replication.common.messages import (
@@ -31,6 +33,7 @@ from replication.common.messages import (
 from replication.partition import Partition
 from tests.support.builders import batch
 from tests.support.cases import for_each
+from tests.support.logs import check_invariants
 from tests.support.replica_managers import TP, Answers, Host, part
 from tests.support.until import patience, until
 
@@ -132,18 +135,18 @@ def test_an_append_of_a_leadership_that_ended_is_refused(
 def test_an_append_that_the_log_has_begun_is_finished_first() -> None:
     """The other order: the change of the role waits until the append is through."""
     story = Story()
-    writer = story.log._writer
+    state = story.log.state
     inside, changed, go_on = threading.Event(), threading.Event(), threading.Event()
-    true = writer.publish_locked
+    true = state.publish_locked
 
     def publish() -> None:
-        writer.publish_locked = true  # type: ignore[method-assign]
+        state.publish_locked = true  # type: ignore[method-assign]
         inside.set()
         assert go_on.wait(patience())
         true()
 
     answers: list[Any] = []
-    writer.publish_locked = publish  # type: ignore[method-assign]
+    state.publish_locked = publish  # type: ignore[method-assign]
     producer = threading.Thread(target=lambda: answers.append(story.append(OURS)))
     producer.start()
     assert inside.wait(patience())
@@ -166,19 +169,19 @@ def test_an_append_that_the_log_has_begun_is_finished_first() -> None:
 
 def test_the_log_takes_appends_of_its_role_only() -> None:
     log = Story().log
-    end = log.lead(8)
+    end = log.replica.lead(8)
     with pytest.raises(LeadershipEndedError, match="an append of epoch 5, the replica is in 8"):
         log.append_as_leader(batch(), 5)
     with pytest.raises(LeadershipEndedError):
-        log.append_as_follower(batch(end, epoch=8), 8)
+        log.replica.append_as_follower(batch(end, epoch=8), 8)
     log.append_as_leader(batch(), 8)
-    log.follow_leader(9)
+    log.replica.follow(9)
     for epoch in (8, 9):
         with pytest.raises(LeadershipEndedError):
             log.append_as_leader(batch(), epoch)
     with pytest.raises(LeadershipEndedError):
-        log.append_as_follower(batch(end + 1, epoch=8), 8)
-    log.append_as_follower(batch(end + 1, epoch=9), 9)
+        log.replica.append_as_follower(batch(end + 1, epoch=8), 8)
+    log.replica.append_as_follower(batch(end + 1, epoch=9), 9)
     assert log.log_end_offset == end + 2
 
 
@@ -192,7 +195,7 @@ def test_what_was_fetched_in_an_epoch_that_ended_is_not_appended(
     def act() -> None:
         story.host.lead(epoch=7) if leads else story.host.follow(epoch=7, leader=3, replicas=(1, 3))
 
-    before(monkeypatch, ReplicaLog, "append_as_follower", act)
+    before(monkeypatch, LogReplica, "append_as_follower", act)
     with pytest.raises(NotLeaderOrFollowerError):
         story.partition.append_as_follower(batch(2, epoch=6), 6)
     for late in (
@@ -244,7 +247,7 @@ def test_threads_append_while_the_role_changes() -> None:
         stop.set()
         for thread in threads:
             thread.join(patience())
-    log.check_invariants()
+    check_invariants(log)
     at, epoch, ours = 0, 0, 0
     while at < log.log_end_offset:
         read = log.read(at)
@@ -340,8 +343,9 @@ def test_a_fetch_answers_for_the_epoch_that_it_checked(
     """What was read while the role changed may be another leader's, and not committed."""
     story = Story()
     if way == "read":
-        story.log.keep_recent(None)
-    when(monkeypatch, ReplicaLog, way, getattr(story, change))
+        story.log.replica.keep_recent(None)
+    part_of_log = LogReader if way == "read" else LogReplica
+    when(monkeypatch, part_of_log, way, getattr(story, change))
     follower = story.partition.follower(2)
     (answer,) = story.host.fetch(part(0, epoch=5), replica=replica)
     found = answer.partitions[0]
@@ -368,7 +372,7 @@ def test_a_diverging_epoch_is_of_the_epoch_that_was_checked(
     monkeypatch: Patcher, change: str
 ) -> None:
     story = Story()
-    before(monkeypatch, ReplicaLog, "end_offset_for_epoch", getattr(story, change))
+    before(monkeypatch, LogEpochs, "end_offset_for", getattr(story, change))
     (answer,) = story.host.fetch(part(3, epoch=5, last_epoch=5), replica=2)
     assert answer.partitions[0].error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -391,7 +395,7 @@ def test_the_end_of_an_epoch_is_of_the_epoch_that_was_checked(
     monkeypatch: Patcher, change: str
 ) -> None:
     story = Story()
-    before(monkeypatch, ReplicaLog, "end_offset_for_epoch", getattr(story, change))
+    before(monkeypatch, LogEpochs, "end_offset_for", getattr(story, change))
     asked = OffsetForLeaderEpochRequest((OffsetForLeaderPartition(TP, 5, 5),), 2)
     (answer,) = story.host.manager.offsets_for_leader_epoch(asked).partitions
     assert answer.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from checkpoints.types import TopicPartition
-from logstore.log.reading.reading import EARLIEST, LATEST
+from logstore.log.reading.fetching import EARLIEST, LATEST
 from logstore.testing import FaultyStorage
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import (
@@ -275,7 +275,7 @@ class TestFetch:
         host.lead()
         host.append()
         host.replicate(0)
-        host.partition().local_log().keep_recent(None)
+        host.partition().local_log().replica.keep_recent(None)
         before = host.partition().follower(2)
         host.storage.fail("read", "*.log", times=1)
         host.runtime.advance(10)

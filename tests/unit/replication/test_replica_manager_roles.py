@@ -188,12 +188,12 @@ class TestRepetition:
         host.lead()
         host.append()
         host.replicate(0)
-        known, epochs = host.partition().follower(2), host.partition().local_log().epoch_entries
+        known, epochs = host.partition().follower(2), host.partition().local_log().epochs.entries
         for partition_epoch in (0, 1):  # testDoNotResetReplicaStateIfLeaderEpochIsNotBumped (R-11)
             order = host.change(partition_epoch=partition_epoch)
             assert codes(host.order(order)) == [ErrorCode.NONE]
             assert host.partition().follower(2) == known
-        assert host.partition().local_log().epoch_entries == epochs
+        assert host.partition().local_log().epochs.entries == epochs
         assert host.produce(acks=1).only.base_offset == 1
 
     def test_does_not_restart_a_fetcher(self) -> None:
@@ -350,7 +350,7 @@ class TestDirectoryFailure:
     @staticmethod
     def lose(host: Host, directory: str) -> None:
         host.storage.fail("write", f"{directory}/*")
-        host.log_manager.checkpoint_high_watermarks()
+        host.log_manager.housekeeper.checkpoint_high_watermarks()
         assert [path for path, _ in host.failed_directories] == [directory]
         host.report_failures()
 
@@ -381,7 +381,7 @@ class TestDirectoryFailure:
         other directory would stand for the lost one."""
         host.append(3)
         host.storage.fail("write", "/a/*")
-        host.log_manager.checkpoint_high_watermarks()
+        host.log_manager.housekeeper.checkpoint_high_watermarks()
         assert codes(host.order(host.change(epoch=1))) == [ErrorCode.KAFKA_STORAGE_ERROR]
         assert TP not in host.log_manager.logs
         host.report_failures()
@@ -399,7 +399,7 @@ class TestDirectoryFailure:
         """Kafka's ``isNew``: a replica that others count on is not begun anew."""
         host = Host(directories=("/a", "/b"))
         host.storage.fail("write", "/a/*")
-        host.log_manager.checkpoint_high_watermarks()
+        host.log_manager.housekeeper.checkpoint_high_watermarks()
         assert codes(host.order(host.change(**change))) == [code]  # type: ignore[arg-type]
 
     def test_a_full_disk_takes_a_follower_offline_and_nothing_else(self, host: Host) -> None:
@@ -521,12 +521,12 @@ class TestPeriodicWork:
         log = host.log_manager.get_or_create(*TP, config=compacted)
         for _ in range(4):
             log.append_as_leader(bytes(encode_batch([(b"k", b"v")], default_timestamp=1)), 0)
-        log.update_high_watermark(4)
+        log.replica.update_high_watermark(4)
         log.flush()
         host.runtime.advance(1000)
         assert log.size == 4 * 70
         host.order(host.change(config=compacted))
-        log.update_high_watermark(4)
+        log.replica.update_high_watermark(4)
         host.runtime.advance(1000)
         assert log.size == 2 * 70
         assert host.log_manager.cleaner.metrics.passes == 1

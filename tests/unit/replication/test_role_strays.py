@@ -59,7 +59,7 @@ class TestStrays:
         host.lead()
         host.lead(OTHER, replicas=(1,))
         host.append(3)
-        host.manager.log_manager.checkpoint_high_watermarks()
+        host.manager.log_manager.housekeeper.checkpoint_high_watermarks()
         assert full(host, OTHER) is ErrorCode.NONE
         assert list(host.manager.partitions) == [OTHER]
         assert list(host.log_manager.logs) == [OTHER]
@@ -261,7 +261,7 @@ class TestStrays:
             host.lead()
             host.append(3)
             host.partition().local_log().flush()
-            host.log_manager.checkpoint_recovery_points()
+            host.log_manager.housekeeper.checkpoint_recovery_points()
             host.storage.crash_after(step)
             try:
                 full(host)

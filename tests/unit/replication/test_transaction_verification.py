@@ -100,7 +100,7 @@ def test_a_late_batch_opens_no_transaction() -> None:
     host.confirm()
     assert late.only.error_code is ErrorCode.INVALID_TXN_STATE
     assert host.partition().log is not None
-    assert host.partition().log.first_unstable_offset is None
+    assert host.partition().log.replica.first_unstable_offset is None
 
 
 def test_each_transaction_is_verified_again() -> None:
@@ -237,7 +237,7 @@ class TestForgetting:
     """Of what is asked for and never followed by an append nothing may stay for ever."""
 
     def count(self, host: Verifying) -> int:
-        return host.partition().local_log().producers.verification_count
+        return host.partition().local_log().producers.known.verification_count
 
     def test_it_ends_with_the_producers(self) -> None:
         host = Verifying()
@@ -247,15 +247,15 @@ class TestForgetting:
         host.send(epoch=3)
         host.confirm(ErrorCode.PRODUCER_FENCED)
         host.runtime.clock.advance(EXPIRATION_MS - 1)
-        host.log_manager.remove_expired_producers()
+        host.log_manager.housekeeper.remove_expired_producers()
         assert self.count(host) == 101
         host.send()
         host.confirm(ErrorCode.NOT_COORDINATOR)
         host.runtime.clock.advance(1)
-        host.log_manager.remove_expired_producers()
+        host.log_manager.housekeeper.remove_expired_producers()
         assert self.count(host) == 1  # of the last one
         host.runtime.clock.advance(EXPIRATION_MS)
-        host.log_manager.remove_expired_producers()
+        host.log_manager.housekeeper.remove_expired_producers()
         assert self.count(host) == 0
 
     def test_one_that_is_asked_for_again_stays(self) -> None:
@@ -268,8 +268,8 @@ class TestForgetting:
         host.confirm(ErrorCode.NOT_COORDINATOR)
         host.runtime.clock.advance(EXPIRATION_MS)
         answers = host.send(1)
-        host.log_manager.remove_expired_producers()
-        assert host.partition().local_log().producer_entries() == []
+        host.log_manager.housekeeper.remove_expired_producers()
+        assert host.partition().local_log().producers.entries() == []
         host.confirm()
         assert answers.only.error_code is NONE
 
@@ -325,9 +325,9 @@ class TestMarkers:
         host.send(0, epoch=1)
         host.confirm()
         assert host.mark(epoch=1, version=2) is ErrorCode.INVALID_PRODUCER_EPOCH
-        assert host.partition().local_log().first_unstable_offset is not None
+        assert host.partition().local_log().replica.first_unstable_offset is not None
         assert host.mark(epoch=2, version=2) is NONE
-        assert host.partition().local_log().first_unstable_offset is None
+        assert host.partition().local_log().replica.first_unstable_offset is None
 
     def test_a_delayed_batch_with_a_bumped_epoch_is_rejected(self) -> None:
         """testDelayedTxnOffsetCommitWithBumpedEpochIsRejected, of the log of a partition."""

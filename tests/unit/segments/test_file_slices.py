@@ -19,9 +19,9 @@ from logstore.cleaner.cleanable import LogToClean
 from logstore.common.errors import CorruptBatchError, OffsetOutOfRangeError
 from logstore.format.reader import iter_batches, read_records
 from logstore.kernels import OffsetMap
-from logstore.log import ReplicaLog
-from logstore.log.core.snapshot import LogView
-from logstore.log.reading.reading import SLICE_MIN, FetchData
+from logstore.log import LogOwner, ReplicaLog
+from logstore.log.reading.fetching import SLICE_MIN, FetchData
+from logstore.log.snapshot import LogView
 from logstore.segments import open_files
 from logstore.segments.open_files import LogFile
 from logstore.segments.segment_view import SegmentView
@@ -32,6 +32,7 @@ from logstore.storage.memory import MemoryStorage
 from tests.support.builders import batch
 from tests.support.cases import for_each
 from tests.support.leftovers import descriptors
+from tests.support.logs import check_invariants
 
 ALL = 1 << 20
 BATCHES, RECORDS = 40, 10
@@ -45,7 +46,7 @@ def _all_descriptors_come_back() -> Any:
 
 
 def open_log(tmp_path: Path, **config: Any) -> ReplicaLog:
-    return ReplicaLog.open(tmp_path / "t-0", LogConfig(**config), replicated=True)
+    return ReplicaLog.open(tmp_path / "t-0", LogConfig(**config), owner=LogOwner(replicated=True))
 
 
 def append(log: ReplicaLog, life: int, batches: int = BATCHES) -> None:
@@ -57,14 +58,12 @@ def append(log: ReplicaLog, life: int, batches: int = BATCHES) -> None:
 def filled(tmp_path: Path, **config: Any) -> ReplicaLog:
     log = open_log(tmp_path, **config)
     append(log, 0)
-    log.update_high_watermark(log.log_end_offset)
+    log.replica.update_high_watermark(log.log_end_offset)
     return log
 
 
 def read(log: ReplicaLog, start: int = 0, max_bytes: int = ALL) -> FetchData:
-    return log.read_to_send(
-        start, max_bytes, minimum_one=True, up_to=log.high_watermark, committed=False
-    )
+    return log.reader.read(start, max_bytes, up_to=log.high_watermark, by_slice=True)
 
 
 def slice_of(log: ReplicaLog, start: int = 0, max_bytes: int = ALL) -> FileSlice:
@@ -80,34 +79,34 @@ def truncate(log: ReplicaLog) -> None:
 
 
 def truncate_all(log: ReplicaLog) -> None:
-    log.truncate_fully_and_start_at(1000)
+    log.maintenance.truncate_fully_and_start_at(1000)
     append(log, 1)
 
 
 def delete_records(log: ReplicaLog) -> None:
     log.roll()
     append(log, 1)
-    log.update_high_watermark(log.log_end_offset)
+    log.replica.update_high_watermark(log.log_end_offset)
     log.delete_records(log.log_end_offset)
-    log.delete_old_segments()
-    log.purge_deleted(2**62)
+    log.maintenance.delete_old_segments()
+    log.maintenance.purge_deleted(2**62)
 
 
 def compact(log: ReplicaLog) -> None:
     log.roll()
     append(log, 1, batches=1)
-    log.update_high_watermark(log.log_end_offset)
+    log.replica.update_high_watermark(log.log_end_offset)
     log.roll()
     view = LogView(log.snapshot)
     plan = LogToClean(0, view.base_of(len(view) - 1), 0, 0, 0, False, "")
     done, _ = Cleaner(OffsetMap(24 * 1000, 0.9)).clean(log, plan, 2**40, view)
     assert done.records_kept < BATCHES * RECORDS
-    log.purge_deleted(2**62)
+    log.maintenance.purge_deleted(2**62)
 
 
 def rest(log: ReplicaLog) -> None:
     log.roll()
-    assert log._writer.try_rest()
+    assert log.writer.try_rest()
     open_files.close_idle()
 
 
@@ -191,7 +190,7 @@ def test_only_a_cut_into_what_was_given_out_copies_the_file(tmp_path: Path) -> N
         inode = os.stat(path).st_ino
         log.truncate_to(20)
         assert os.stat(path).st_ino == inode
-        log.check_invariants()
+        check_invariants(log)
 
 
 def test_never_a_byte_at_or_above_the_high_watermark(tmp_path: Path) -> None:
@@ -200,7 +199,7 @@ def test_never_a_byte_at_or_above_the_high_watermark(tmp_path: Path) -> None:
         append(log, 1)
         with FileSliceReader(slice_of(log)) as data:
             assert [b.last_offset for b in iter_batches(data)][-1] == hw - 1
-        log.update_high_watermark(hw + RECORDS)
+        log.replica.update_high_watermark(hw + RECORDS)
         with FileSliceReader(slice_of(log)) as data:
             assert [b.last_offset for b in iter_batches(data)][-1] == hw + RECORDS - 1
 
@@ -225,9 +224,11 @@ def test_few_bytes_are_read(tmp_path: Path) -> None:
 
 
 def test_a_storage_without_descriptors_gives_bytes() -> None:
-    with ReplicaLog.open("/d/t-0", LogConfig(), storage=MemoryStorage(), replicated=True) as log:
+    with ReplicaLog.open(
+        "/d/t-0", LogConfig(), storage=MemoryStorage(), owner=LogOwner(replicated=True)
+    ) as log:
         append(log, 0)
-        log.update_high_watermark(log.log_end_offset)
+        log.replica.update_high_watermark(log.log_end_offset)
         found = read(log)
         assert found.file_slice is None
         assert found.data == log.read(0).data
@@ -295,15 +296,17 @@ def test_any_order_of_steps(tmp_path: Path, seed: int) -> None:
             if kind < 0.35:
                 life += 1
                 append(log, life, rng.randint(5, 30))
-                log.update_high_watermark(rng.randint(log.high_watermark, log.log_end_offset))
+                log.replica.update_high_watermark(
+                    rng.randint(log.high_watermark, log.log_end_offset)
+                )
             elif kind < 0.5 and log.log_end_offset:
                 end = log.log_end_offset
                 log.truncate_to(rng.randint(max(log.log_start_offset, end - 250), end))
             elif kind < 0.55:
                 log.roll()
                 log.delete_records(rng.randint(log.log_start_offset, log.high_watermark))
-                log.delete_old_segments()
-                log.purge_deleted(2**62)
+                log.maintenance.delete_old_segments()
+                log.maintenance.purge_deleted(2**62)
             elif kind < 0.9:
                 start = rng.randint(log.log_start_offset, log.high_watermark)
                 most = rng.choice([SLICE_MIN, 40_000, ALL])
@@ -363,7 +366,7 @@ def test_senders_beside_truncations_send_one_lineage(tmp_path: Path) -> None:
         life += 1
         log.truncate_to(30 + life % 7)
         append(log, life, batches=20)
-        log.update_high_watermark(log.log_end_offset)
+        log.replica.update_high_watermark(log.log_end_offset)
         stop.wait(0.003)
     stop.set()
     for sender in senders:

@@ -13,6 +13,7 @@ from logstore.log import ReplicaLog
 from logstore.segments.producer_state import AppendOrigin
 from logstore.testing import FaultyStorage
 from tests.support.builders import marker, produced
+from tests.support.logs import check_invariants
 
 CONFIG = LogConfig(index_interval_bytes=100)
 
@@ -70,5 +71,5 @@ def test_a_truncation_rebuilds_an_index_that_is_cut_short(suffix: str) -> None:
     found = log.offset_for_timestamp(1020)
     assert found is not None
     assert found.offset == 20
-    log.check_invariants()
+    check_invariants(log)
     log.close()

@@ -22,6 +22,7 @@ from logstore.segments.open_files import LogFile, close_idle
 from logstore.storage.local import LocalStorage
 from logstore.verify import verify
 from tests.support.leftovers import descriptors
+from tests.support.logs import check_invariants
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -80,14 +81,14 @@ def test_a_truncation_leaves_a_window_as_it_is(tmp_path: Path) -> None:
             log.append([(b"other", b"data")] * 5000)
             assert bytes(window) == before
         assert [r.key for r in log.records(300, 302)] == [b"other", b"other"]
-        log.check_invariants()
+        check_invariants(log)
 
 
 def test_a_deletion_leaves_a_window_as_it_is(tmp_path: Path) -> None:
     with filled(tmp_path) as log:
         with log.segments[0].file.window(0, 5 << 20) as window:
             before = bytes(window)
-            log.truncate_fully_and_start_at(9000)
+            log.maintenance.truncate_fully_and_start_at(9000)
             assert bytes(window) == before
         assert list(log.records()) == []
 
@@ -174,7 +175,7 @@ def test_an_append_gets_the_descriptors_of_files_that_nobody_reads(tmp_path: Pat
         PartitionLog.open(tmp_path / "rests-0", config) as rests,
     ):
         rests.append([(None, b"first")])
-        assert rests._writer.try_rest()
+        assert rests.writer.try_rest()
         for number in range(20):
             read.append([(None, b"%d" % number * 500)])
         assert len(list(read.records(0))) == 20
@@ -209,8 +210,8 @@ def test_a_log_that_rests_becomes_what_it_would_have_become(
 
             def rest(log: PartitionLog = log, rests: bool = rests) -> None:
                 if rests:
-                    assert log._writer.try_rest()
-                    assert not log._writer.segments.active.state.attached
+                    assert log.writer.try_rest()
+                    assert not log.state.segments.active.state.attached
 
             for number in range(40):
                 log.append([(b"k", b"x" * 900, 1_000_000 + number)])
@@ -237,15 +238,15 @@ def test_who_works_on_a_log_keeps_its_descriptors(tmp_path: Path) -> None:
     (tmp_path / "t-0").mkdir()
     with PartitionLog.open(tmp_path / "t-0") as log:
         log.append([(None, b"v")])
-        with log._writer.lock:
-            assert not log._writer.try_rest()
-        state = log._writer.segments.active.state
+        with log.state.lock:
+            assert not log.writer.try_rest()
+        state = log.state.segments.active.state
         state.cut_pending = True
-        assert not log._writer.try_rest()
+        assert not log.writer.try_rest()
         state.cut_pending = False
         assert state.attached
-        assert log._writer.try_rest()
-    assert not log._writer.try_rest()
+        assert log.writer.try_rest()
+    assert not log.writer.try_rest()
 
 
 def test_the_oldest_rest_where_too_many_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,7 +315,7 @@ def test_logs_rest_under_each_other_s_threads(
         for thread in threads:
             thread.join()
         assert failures == []
-        assert sum(log._writer.segments.active.state.attached for log in logs) <= 3
+        assert sum(log.state.segments.active.state.attached for log in logs) <= 3
     report = verify([tmp_path])
     assert report.clean, report.findings
     with LogManager([tmp_path], background=False) as manager:

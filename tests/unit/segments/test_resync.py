@@ -66,7 +66,7 @@ def test_the_base_offset_does_not_matter(base: int) -> None:
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_compressed_batches(codec: str) -> None:
-    from logstore.log.writing.writer import CODECS
+    from logstore.log.writing.validation import CODECS
 
     whole = batch(count=500, value=RANDOM.randbytes(30), compression=CODECS[codec])
     assert found(b"\xff" * 99 + whole)[0] == [(99, len(whole))]

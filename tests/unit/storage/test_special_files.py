@@ -15,6 +15,7 @@ import pytest
 from logstore import DirectoryReader, LogConfig, LogManager, PartitionLog
 from logstore.common.errors import LogstoreError, LogUnavailableError
 from logstore.common.types import TopicPartition
+from logstore.manager import ManagerOwner
 from tests.support.cases import for_each
 from tests.support.leftovers import nothing_left
 
@@ -235,9 +236,9 @@ def test_in_a_log_directory(template: Path, tmp_path: Path, name: str, kind: str
                 log.append([(b"key", b"more")])
                 log.delete_records(log.log_end_offset - 1)
                 log.flush()
-                manager.checkpoint_recovery_points()
-                manager.checkpoint_log_start_offsets()
-                manager.checkpoint_high_watermarks()
+                manager.housekeeper.checkpoint_recovery_points()
+                manager.housekeeper.checkpoint_log_start_offsets()
+                manager.housekeeper.checkpoint_high_watermarks()
                 assert str(logs) in manager.live_directories
         if expected == OFFLINE:
             assert os.path.lexists(logs / name)
@@ -345,7 +346,10 @@ def test_that_stop_a_log_stop_no_other(logs: Path) -> None:
     """It is damage of one file: the disk is well. What the log had is there at the next start."""
     failures: list[str] = []
     manager = LogManager(
-        [logs], CONFIG, background=False, on_directory_failure=lambda path, _: failures.append(path)
+        [logs],
+        CONFIG,
+        background=False,
+        owner=ManagerOwner(on_directory_failure=lambda path, _: failures.append(path)),
     )
     log = manager.get(*T0)
     log.append([(b"key", b"more")])

@@ -30,7 +30,7 @@ from logstore.format import filenames
 from logstore.format.codecs.compression import Compression
 from logstore.format.index_entry import OFFSET_ENTRY, TXN_ENTRY, decode_aborted
 from logstore.log import ReplicaLog
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.segments.producer_state import AppendOrigin
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import FaultyStorage, ManualClock
@@ -145,8 +145,8 @@ def test_after_truncation_and_retention(transactions: bool) -> None:
     log.truncate_to(bases[-1])
     fill(log, clock, 30, rng)
     assert log.delete_records(bases[2] + 1) == bases[2] + 1
-    log.delete_old_segments()
-    log.flush_epochs()
+    log.maintenance.delete_old_segments()
+    log.flusher.save_epochs()
     report = check(storage, PARTITION)
     assert short(report) == []
     log.close()
@@ -195,13 +195,15 @@ def test_a_coordinator_does_not_count_its_batches(topic: str, found: list[str]) 
 @pytest.mark.parametrize("offset", [5, 6, 8])
 def test_a_cut_inside_a_batch(offset: int) -> None:
     storage, clock = MemoryStorage(), ManualClock()
-    manager = LogManager([LOG_DIR], SMALL, storage=storage, clock=clock, replicated=True)
+    manager = LogManager(
+        [LOG_DIR], SMALL, storage=storage, clock=clock, owner=ManagerOwner(replicated=True)
+    )
     log = manager.create_topic("orders", 1)[0]
     for sequence in (0, 4, 8):
         log.append_as_leader(produced(1, sequence, 4), 0)
     manager.truncate_to({log.topic_partition: offset})
     assert short(check(storage)) == []
-    log.append_as_leader(produced(1, log.producers.producers[1].last_sequence + 1, 4), 0)
+    log.append_as_leader(produced(1, log.producers.known.producers[1].last_sequence + 1, 4), 0)
     manager.close()
     assert check(storage).findings == []
 

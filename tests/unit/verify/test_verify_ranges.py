@@ -42,8 +42,8 @@ def written(
     rng = random.Random(9)
     for number, count in enumerate(sizes):
         epoch = epochs[number * len(epochs) // len(sizes)]
-        if epoch > log.latest_epoch:
-            log.assign_epoch(epoch)
+        if epoch > log.epochs.latest:
+            log.epochs.assign(epoch)
         records = [(b"key", rng.randbytes(20), 1000 + number) for _ in range(count)]
         log.append(records, leader_epoch=epoch)
     log.close()

@@ -19,7 +19,7 @@ from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH
 from checkpoints.offset_checkpoint import RECOVERY_POINT
 from logstore.format.index_entry import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY
 from logstore.log import run_inline
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.storage import Storage
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import ManualClock
@@ -142,14 +142,18 @@ def test_only_what_is_rebuilt_is_excused() -> None:
 def written(epochs: Iterable[int], *, kill: bool = False, batches: int = 6) -> MemoryStorage:
     """A log with batches of these leader epochs in turn, closed; or killed and started before."""
     storage, clock = MemoryStorage(), ManualClock()
-    manager = LogManager([LOG_DIR], SMALL, storage=storage, clock=clock, run_later=run_inline)
+    manager = LogManager(
+        [LOG_DIR], SMALL, storage=storage, clock=clock, owner=ManagerOwner(run_later=run_inline)
+    )
     log = manager.create_topic("orders", 1)[0]
     for epoch in epochs:
         for _ in range(batches):
             log.append([(b"k", bytes(300))], leader_epoch=epoch)
     if kill:
         manager.crash()
-        manager = LogManager([LOG_DIR], SMALL, storage=storage, clock=clock, run_later=run_inline)
+        manager = LogManager(
+            [LOG_DIR], SMALL, storage=storage, clock=clock, owner=ManagerOwner(run_later=run_inline)
+        )
         manager.get_or_create("orders", 0)
     manager.close()
     return storage

@@ -11,8 +11,8 @@ from verify_logs import LOG_DIR, SMALL, fill, patch, state_of
 from checkpoints.offset_checkpoint import CLEANER, OffsetCheckpoint
 from logstore.common.types import TopicPartition
 from logstore.log import PartitionLog, run_inline
-from logstore.manager import LogManager
-from logstore.manager.creations import Creation, CreationFiles
+from logstore.manager import LogManager, ManagerOwner
+from logstore.manager.log_dir import Creation, CreationFiles
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import ManualClock
 from logstore.verify import VerifyOptions, VerifyReport, verify
@@ -33,15 +33,17 @@ def every_file() -> MemoryStorage:
     ``/alone`` of a log by itself; both closed cleanly. In ``/new`` a topic was being created."""
     clock = ManualClock()
     storage = MemoryStorage()
-    manager = LogManager([LOG_DIR], SMALL, storage=storage, clock=clock, run_later=run_inline)
+    manager = LogManager(
+        [LOG_DIR], SMALL, storage=storage, clock=clock, owner=ManagerOwner(run_later=run_inline)
+    )
     logs = manager.create_topic("orders", 2, CONFIG)
     fill(logs[0], clock, 45, random.Random(7), transactions=True)
     fill(logs[1], clock, 4, random.Random(8))
     logs[0].delete_records(logs[0].segments[1].base_offset + 1)
-    logs[0].delete_old_segments()
+    logs[0].maintenance.delete_old_segments()
     logs[0].cursor("billing").commit(logs[0].log_end_offset - 3)
-    manager.checkpoint_recovery_points()
-    manager.checkpoint_high_watermarks()
+    manager.housekeeper.checkpoint_recovery_points()
+    manager.housekeeper.checkpoint_high_watermarks()
     manager.close(broker_epoch=25)
     OffsetCheckpoint(f"{LOG_DIR}/{CLEANER}", storage).write({TopicPartition("orders", 1): 3})
     _alone(storage, clock)
@@ -60,7 +62,9 @@ def _alone(storage: MemoryStorage, clock: ManualClock) -> None:
 
 def _creating(storage: MemoryStorage, clock: ManualClock) -> None:
     """Killed when the partition was there, and the file that announced it as well."""
-    manager = LogManager([NEW], SMALL, storage=storage, clock=clock, run_later=run_inline)
+    manager = LogManager(
+        [NEW], SMALL, storage=storage, clock=clock, owner=ManagerOwner(run_later=run_inline)
+    )
     topic_id = manager.create_topic("fresh", 1)[0].topic_id
     assert topic_id is not None
     partitions = frozenset({TopicPartition("fresh", 0)})

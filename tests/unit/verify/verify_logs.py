@@ -12,7 +12,7 @@ from logstore.format.codecs.compression import Compression
 from logstore.format.control import ControlType
 from logstore.format.reader import iter_batches
 from logstore.log import ReplicaLog, run_inline
-from logstore.manager import LogManager
+from logstore.manager import LogManager, ManagerOwner
 from logstore.segments.producer_state import AppendOrigin
 from logstore.storage import Storage
 from logstore.storage.memory import MemoryStorage
@@ -36,11 +36,13 @@ def log_dir(
 ) -> MemoryStorage:
     """A log directory with one partition of several segments and four leader epochs."""
     storage, clock = MemoryStorage(), ManualClock()
-    manager = LogManager([LOG_DIR], config, storage=storage, clock=clock, run_later=run_inline)
+    manager = LogManager(
+        [LOG_DIR], config, storage=storage, clock=clock, owner=ManagerOwner(run_later=run_inline)
+    )
     log = manager.create_topic("orders", 1)[0]
     fill(log, clock, batches, random.Random(seed), transactions, tuple(codecs))
-    manager.checkpoint_recovery_points()
-    manager.checkpoint_high_watermarks()
+    manager.housekeeper.checkpoint_recovery_points()
+    manager.housekeeper.checkpoint_high_watermarks()
     if clean:
         manager.close()
     else:
@@ -65,12 +67,12 @@ def fill(
     transactions: bool = False,
     codecs: tuple[str, ...] = ("none",),
 ) -> None:
-    epoch = max(log.latest_epoch, 3)
+    epoch = max(log.epochs.latest, 3)
     producers = Producers(log, clock)
     for number in range(batches):
         if number % 17 == 16:
             epoch += rng.choice((1, 2, 7))
-            log.assign_epoch(epoch)
+            log.epochs.assign(epoch)
         clock.advance(10)
         if transactions and rng.random() < 0.6:
             producers.step(rng, epoch)
@@ -87,7 +89,7 @@ class Producers:
 
     def __init__(self, log: ReplicaLog, clock: ManualClock) -> None:
         self.log, self.clock = log, clock
-        known = log.producers.producers
+        known = log.producers.known.producers
         self.sequences = {
             i: known[i].last_sequence + 1 if i in known else 0 for i in (4000, 4001, 4002)
         }

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from checkpoints.errors import CheckpointError
 from checkpoints.files import UnusableFileError
 from checkpoints.loggers import get_logger
 from logstore.common.clock import Clock
-from logstore.common.config import LogConfig
+from logstore.common.config import MAX_LONG, LogConfig
 from logstore.common.disk_errors import Concern, concern_of, is_busy
 from logstore.common.errors import (
     CorruptDataError,
@@ -20,11 +22,67 @@ from logstore.common.errors import (
     StorageFailedError,
 )
 from logstore.common.locks import Lock
+from logstore.common.random_id import RandomId, random_id
+from logstore.common.types import TopicPartition
 from logstore.kernels import LogSnapshot
-from logstore.log.core.news import News
+from logstore.log.news import News
 from logstore.storage.base import Storage
 
 logger = get_logger("logstore.log")
+
+Background = Callable[[Callable[[], None]], None]
+
+
+def run_inline(task: Callable[[], None]) -> None:
+    """Run a task at once, the default for a log without a manager. Kafka schedules it."""
+    task()
+
+
+@dataclass(frozen=True, slots=True)
+class LogOwner:
+    """What the owner of many logs, such as ``LogManager``, decides for each of them.
+
+    The defaults are those of a log that is opened alone.
+
+    Attributes:
+        managed: the owner holds the lock and keeps what a start needs. Nothing is locked or left
+            behind, and only the next three count (unclean, 0 and 0 by default).
+        clean_shutdown, recovery_point, log_start_offset: what is known about the last stop. If none
+            is given, it comes from what the last owner left in the directory.
+        clean_shutdown: trust the files if headers and ``recovery_point`` agree. Otherwise
+            everything from the segment of ``recovery_point`` on is scanned, and cut at the first
+            bad batch.
+        keep_name: make the name of a new directory durable. Otherwise the owner does it before the
+            first record, for many logs at once.
+        producer_id_expiration_ms: forget a producer that is silent for this long.
+        replicated: the owner moves the high watermark; otherwise it follows the log end.
+        background: runs tasks that may happen later, such as the flush of a rolled segment.
+        on_failure: called once when the log goes offline. The cause of the error says whether the
+            disk may have failed, or only a file (`disk_errors`). The lock of appends may be held,
+            so it must return at once.
+        on_cut: called when a truncation is durable, before the first new record. On return the
+            offsets that the owner stores for the log must durably not exceed its end.
+        on_restart: called when a truncation has dropped all records, before the first new one. On
+            return everything that the owner stores for the log must be durably gone, except the log
+            start that is given, if records below it are left in the files.
+        random_id: returns 32 new hex digits, for ``segment.jitter.ms``.
+    """
+
+    managed: bool = False
+    clean_shutdown: bool | None = None
+    recovery_point: int | None = None
+    log_start_offset: int | None = None
+    keep_name: bool = True
+    producer_id_expiration_ms: int = MAX_LONG
+    replicated: bool = False
+    background: Background = run_inline
+    on_failure: Callable[[StorageFailedError], None] | None = None
+    on_cut: Callable[[], None] | None = None
+    on_restart: Callable[[int | None], None] | None = None
+    random_id: RandomId = random_id
+
+
+ALONE = LogOwner()
 
 
 def unusable(error: UnusableFileError) -> CorruptDataError:
@@ -49,9 +107,12 @@ class LogCore:
         config: LogConfig,
         storage: Storage,
         clock: Clock,
-        on_failure: Callable[[StorageFailedError], None] | None,
+        owner: LogOwner,
     ) -> None:
         self.directory = directory
+        self.topic_partition: TopicPartition  # from the load on, as the next two
+        self.name: str
+        self.topic_id: uuid.UUID | None
         self.config = config
         self.storage = storage
         self.clock = clock
@@ -60,7 +121,7 @@ class LogCore:
         self.inherited: ForkedError | None = None  # then it may be read, and is never changed
         self.news = News()
         self.cursor_locks: dict[str, Lock] = {}  # by name; any number of cursors may share one
-        self._on_failure = on_failure
+        self.owner = owner
 
     def check(self) -> None:
         """Raise the reason if the log refuses further work."""
@@ -113,8 +174,8 @@ class LogCore:
             self.refuse(failure)
             logger.error("%s", failure)
             failure.__cause__ = error  # says whether it may be the medium
-            if self._on_failure is not None:
-                self._on_failure(failure)
+            if self.owner.on_failure is not None:
+                self.owner.on_failure(failure)
         return failure
 
     @contextmanager

@@ -10,20 +10,25 @@ changed.
 
 from __future__ import annotations
 
+import os
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from operator import index
 from typing import NamedTuple
 
 from checkpoints.errors import CheckpointError
-from logstore.common.config import LogConfig
-from logstore.common.errors import CorruptIndexError, LogstoreError
+from checkpoints.partition_metadata import PartitionMetadata, PartitionMetadataFile
+from logstore.common.config import MAX_LONG, LogConfig
+from logstore.common.errors import CorruptIndexError, InconsistentTopicIdError, LogstoreError
 from logstore.common.locks import Rank, make_lock
 from logstore.common.shield import shielded
-from logstore.log.core.core import LogCore, logger
-from logstore.log.core.snapshot import LogView
-from logstore.log.upkeep.retention import deletable_segments
+from logstore.format import filenames
+from logstore.log.core import LogCore, logger
+from logstore.log.snapshot import LogView
 from logstore.log.writing.flushing import LogFlusher
-from logstore.log.writing.writer import Cut, LogWriter
+from logstore.log.writing.state import Cut, LogState
+from logstore.log.writing.writer import LogWriter
 from logstore.segments.open_files import closed_for_appends
 from logstore.segments.producer_state import ProducerStateManager
 from logstore.segments.rebuild import rebuild_indexes, rebuild_producers
@@ -57,16 +62,12 @@ class LogMaintenance:
     """
 
     def __init__(
-        self,
-        core: LogCore,
-        writer: LogWriter,
-        flusher: LogFlusher,
-        on_restart: Callable[[int | None], None] | None,
+        self, core: LogCore, state: LogState, writer: LogWriter, flusher: LogFlusher
     ) -> None:
         self._core = core
+        self._state = state
         self._writer = writer
         self._flusher = flusher
-        self._on_restart = on_restart
         self.structure_lock = make_lock(Rank.STRUCTURE)
         self.restarting = False  # whether all records are being dropped
         self._deleted: list[tuple[int, str]] = []  # (due ms, path) of files marked .deleted
@@ -76,10 +77,12 @@ class LogMaintenance:
     @shielded
     def truncate_to(self, offset: int) -> bool:
         """Truncate as `PartitionLog.truncate_to`."""
-        core, writer = self._core, self._writer
+        if index(offset) < 0:
+            raise ValueError(f"cannot truncate to offset {offset}")
+        core, state = self._core, self._state
         with self.structure_lock:
             core.check()
-            if offset < writer.segments[0].base_offset:
+            if offset < state.segments[0].base_offset:
                 self._restart_structure_locked(offset, offset)
                 return True
             with self._flusher.flush_lock:
@@ -87,13 +90,13 @@ class LogMaintenance:
                 with core.doing("flush before a truncation"):
                     self._flusher.settle_flush_locked()
                 with core.doing("truncate", whole=False):
-                    with writer.lock:
+                    with state.lock:
                         # A leadership that began here and wrote nothing is forgotten (F-278).
-                        if offset >= writer.log_end_offset:
-                            writer.epochs.truncate_from_end(writer.log_end_offset)
+                        if offset >= state.log_end_offset:
+                            state.epochs.truncate_from_end(state.log_end_offset)
                             return False
-                        previous = writer.cut
-                        writer.cut = Cut.UNDER_WAY  # appends wait from here on
+                        previous = state.cut
+                        state.cut = Cut.UNDER_WAY  # appends wait from here on
                     try:
                         with core.doing("plan a truncation"):
                             # A roll may have happened before appends began to wait.
@@ -101,7 +104,7 @@ class LogMaintenance:
                             planned = self._plan_cut_structure_flush_locked(offset)
                             producers = self._producers_at(planned.end_offset)
                     except BaseException:
-                        writer.cut = previous  # nothing was changed
+                        state.cut = previous  # nothing was changed
                         raise
                     self._cut_structure_flush_locked(planned, producers)
         return True
@@ -110,9 +113,10 @@ class LogMaintenance:
         """After all records are durably gone, and before the first new one, have owners drop what
         they store about the log, which describes the old records.
         """
-        if self._on_restart is not None:
-            start, base = self._writer.log_start_offset, self._writer.segments[0].base_offset
-            self._on_restart(start if start > base else None)  # else what was deleted comes back
+        on_restart = self._core.owner.on_restart
+        if on_restart is not None:
+            start, base = self._state.log_start_offset, self._state.segments[0].base_offset
+            on_restart(start if start > base else None)  # else what was deleted comes back
         self.restarting = False
 
     def _batch_at(self, offset: int) -> _CutPoint:
@@ -143,17 +147,17 @@ class LogMaintenance:
 
     def _producers_at(self, end_offset: int) -> ProducerStateManager:
         """A separate copy of the producer state at ``end_offset``."""
-        old = self._writer.producers
+        old = self._state.producers
         producers = ProducerStateManager(
             self._core.storage, self._core.directory, old.expiration_ms
         )
         producers.set_snapshots(old.snapshots)
         if old.always_empty:
-            producers.map_end_offset = self._writer.log_end_offset
+            producers.map_end_offset = self._state.log_end_offset
         rebuild_producers(
             producers,
-            self._writer.segments.snapshot(),
-            self._writer.log_start_offset,
+            self._state.segments.snapshot(),
+            self._state.log_start_offset,
             end_offset,
             self._core.clock.wall_ms(),
         )
@@ -162,77 +166,84 @@ class LogMaintenance:
     def _cut_structure_flush_locked(
         self, planned: _PlannedCut, producers: ProducerStateManager
     ) -> None:
-        writer, end = self._writer, planned.end_offset
-        segments = list(writer.segments)
+        state, end = self._state, planned.end_offset
+        segments = list(state.segments)
         keep, gone = segments[: planned.keep], segments[planned.keep :]
-        with writer.lock:
-            empties = self.restarting = end <= writer.log_start_offset
+        with state.lock:
+            empties = self.restarting = end <= state.log_start_offset
             keep[-1].apply_cut(planned.cut, end)
             keep[-1].state.cut_pending = True
-            writer.replace_segments_locked(keep)
-            writer.note_cut_locked(end)
-            writer.log_start_offset = min(writer.log_start_offset, end)
-            writer.epochs.truncate_from_end(end)
-            writer.high_watermark = min(writer.high_watermark, end)
-            writer.replace_producers_locked(producers)
-            writer.publish_removal_locked()
+            state.replace_segments_locked(keep)
+            state.note_cut_locked(end)
+            state.log_start_offset = min(state.log_start_offset, end)
+            state.epochs.truncate_from_end(end)
+            state.high_watermark = min(state.high_watermark, end)
+            state.replace_producers_locked(producers)
+            state.publish_removal_locked()
         self._remove_newest_first(gone)
         keep[-1].cut_files(planned.before, end)
         if empties:
             self._flusher.sync_cut()
             self._begin_anew_flush_locked()
-        with writer.lock:
-            writer.cut = Cut.NOT_DURABLE
+        with state.lock:
+            state.cut = Cut.NOT_DURABLE
             if empties:
                 self._flusher.cut_is_durable_locked()
-            writer.publish_removal_locked()  # the file may have been replaced
+            state.publish_removal_locked()  # the file may have been replaced
 
     @shielded
-    def truncate_fully_and_start_at(self, offset: int, log_start_offset: int) -> None:
-        """Drop all records, as `ReplicaLog.truncate_fully_and_start_at`."""
+    def truncate_fully_and_start_at(self, offset: int, log_start_offset: int | None = None) -> None:
+        """Drop all records. The log becomes empty at ``offset`` (F-269 … F-277).
+
+        Raises:
+            ValueError: below 0, or above 2**63 - 1.
+        """
+        start = offset if log_start_offset is None else log_start_offset
+        if not (0 <= index(offset) <= MAX_LONG and 0 <= index(start) <= MAX_LONG):
+            raise ValueError(f"cannot start at offset {offset} with log start {start}")
         with self.structure_lock:
             self._core.check()
-            self._restart_structure_locked(offset, log_start_offset)
+            self._restart_structure_locked(offset, start)
 
     def _restart_structure_locked(self, offset: int, log_start_offset: int) -> None:
-        core, writer = self._core, self._writer
+        core, state = self._core, self._state
         with core.doing("truncate", whole=False), self._flusher.flush_lock:
-            with writer.lock:
+            with state.lock:
                 core.check()
                 self.restarting = True
-                writer.cut = Cut.UNDER_WAY
-                old = list(writer.segments)
-                segment = writer.new_segment(offset)
+                state.cut = Cut.UNDER_WAY
+                old = list(state.segments)
+                segment = state.new_segment(offset)
                 segment.state.cut_pending = True
-                writer.unsettled.clear()
-                writer.replace_segments_locked([segment])
-                writer.note_cut_locked(offset)
-                writer.log_start_offset = log_start_offset
-                writer.high_watermark = max(offset, log_start_offset)
-                writer.epochs.clear(durable=False)
+                state.unsettled.clear()
+                state.replace_segments_locked([segment])
+                state.note_cut_locked(offset)
+                state.log_start_offset = log_start_offset
+                state.high_watermark = max(offset, log_start_offset)
+                state.epochs.clear(durable=False)
                 producers = ProducerStateManager(
-                    core.storage, core.directory, writer.producers.expiration_ms
+                    core.storage, core.directory, state.producers.expiration_ms
                 )
-                producers.set_snapshots(writer.producers.snapshots)
-                writer.replace_producers_locked(producers)
+                producers.set_snapshots(state.producers.snapshots)
+                state.replace_producers_locked(producers)
                 core.news.note_cut(0)
-                writer.publish_removal_locked()
+                state.publish_removal_locked()
             self._remove_newest_first(old)
             producers.truncate_fully_and_start_at(offset)
             segment.create()
             self._flusher.save_epochs_flush_locked()
             self._flusher.sync_cut()
             self._begin_anew_flush_locked()
-            with writer.lock:
+            with state.lock:
                 self._flusher.cut_is_durable_locked()
-                writer.publish_removal_locked()
+                state.publish_removal_locked()
 
     # -- retention -----------------------------------------------------------------------------
 
     @shielded
     def delete_old_segments(self) -> int:
         """Delete what retention allows (F-282 … F-285); the number of segments deleted."""
-        core, writer = self._core, self._writer
+        core, state = self._core, self._state
         with self.structure_lock:
             core.check()
             now_ms = core.clock.wall_ms()
@@ -247,34 +258,34 @@ class LogMaintenance:
                         core.storage.sync_dir(core.directory)
                 if doomed:
                     with self._flusher.flush_lock:
-                        with writer.lock:
-                            writer.epochs.truncate_from_start(writer.log_start_offset)
+                        with state.lock:
+                            state.epochs.truncate_from_start(state.log_start_offset)
                         self._flusher.save_epochs_flush_locked()
                 self._purge_structure_locked(now_ms)
             return len(doomed)
 
     def _release_structure_locked(self, now_ms: int) -> list[Segment]:
         """Remove expired segments from what readers see. Their files do not change yet."""
-        core, writer = self._core, self._writer
+        core, state = self._core, self._state
         log = LogView(core.snapshot)
         count = deletable_segments(log, core.config, now_ms)
         if not count:
             return []
         if count == len(log):
-            with writer.lock, core.doing("roll"):
-                writer.enter_locked()
-                if log.snapshot.log_end_offset != writer.log_end_offset:
+            with state.lock, core.doing("roll"):
+                self._writer.enter_locked()
+                if log.snapshot.log_end_offset != state.log_end_offset:
                     count -= 1  # records were appended since, so it stays
                 else:
-                    writer.roll_locked(writer.log_end_offset)
+                    self._writer.roll_locked(state.log_end_offset)
         with self._flusher.flush_lock:
             self._flusher.settle_flush_locked()  # no successor has to wait for a segment that goes
-            with writer.lock:
-                segments = list(writer.segments)
+            with state.lock:
+                segments = list(state.segments)
                 doomed, rest = segments[:count], segments[count:]
-                writer.raise_log_start_locked(max(writer.log_start_offset, rest[0].base_offset))
-                writer.replace_segments_locked(rest)
-                writer.publish_removal_locked()
+                state.raise_log_start_locked(max(state.log_start_offset, rest[0].base_offset))
+                state.replace_segments_locked(rest)
+                state.publish_removal_locked()
             if not rest[0].name_durable:  # alone, a roll would not tell where the log ended
                 self._flusher.sync_names_flush_locked((rest[0],))
         return doomed
@@ -284,10 +295,10 @@ class LogMaintenance:
         core = self._core
         due = core.clock.wall_ms() + core.config.file_delete_delay_ms
         paths = segment.mark_deleted()
-        with self._writer.lock:
-            snapshot = self._writer.producers.forget_snapshot(segment.base_offset)
+        with self._state.lock:
+            snapshot = self._state.producers.forget_snapshot(segment.base_offset)
         if snapshot is not None:
-            marked = self._writer.producers.mark_deleted(snapshot)
+            marked = self._state.producers.mark_deleted(snapshot)
             paths += [marked] if marked else []
         self._deleted += [(due, path) for path in paths]
 
@@ -330,10 +341,33 @@ class LogMaintenance:
     # -- other changes in place ----------------------------------------------------------------
 
     @shielded
-    def reconfigure(self, config: LogConfig) -> None:
-        with self._writer.lock:
+    def assign_topic_id(self, topic_id: uuid.UUID) -> None:
+        """Write ``partition.metadata``, as `PartitionLog.assign_topic_id`."""
+        with self.structure_lock:
             self._core.check()
-            self._writer.configure_locked(config)
+            known = self._core.topic_id
+            if known is not None:
+                if known != topic_id:
+                    raise InconsistentTopicIdError(
+                        f"{self._core.directory} belongs to topic id {known}, not {topic_id}"
+                    )
+                return
+            path = os.path.join(self._core.directory, filenames.PARTITION_METADATA)
+            with self._core.doing("write partition.metadata"):
+                file = PartitionMetadataFile(path, self._core.storage)
+                file.write(PartitionMetadata(topic_id))
+            self._core.topic_id = topic_id
+
+    @shielded
+    def configure(self, config: LogConfig) -> None:
+        """Use another configuration from the next operation on.
+
+        Records that ``flush.messages`` no longer allows to be unsynced wait for ``flush_overdue``,
+        and are not in ``LogReplica.kept_end_offset``.
+        """
+        with self._state.lock:
+            self._core.check()
+            self._state.configure_locked(config)
 
     @shielded
     def repair_indexes(self, suspects: list[SegmentView]) -> None:
@@ -346,34 +380,34 @@ class LogMaintenance:
                     self._repair_structure_flush_locked(view)
 
     def _repair_structure_flush_locked(self, view: SegmentView) -> None:
-        writer = self._writer
+        state = self._state
         segment = view.segment
-        with writer.lock:  # the active one still grows, and its index is in memory anyway
-            if segment is writer.segments.active:
+        with state.lock:  # the active one still grows, and its index is in memory anyway
+            if segment is state.segments.active:
                 logger.warning("%s: index rebuilt", segment.log_path)
                 rebuild_indexes(segment)
-                writer.publish_locked()
+                state.publish_locked()
                 return
         if not any(view is known for known in self._core.snapshot.sealed):
             return  # rebuilt, cut or removed since
         logger.warning("%s: index rebuilt", segment.log_path)
         rebuild_indexes(segment)
-        with writer.lock:
-            writer.replace_view_locked(view, segment.live())
-            writer.publish_locked()
+        with state.lock:
+            state.replace_view_locked(view, segment.live())
+            state.publish_locked()
 
     # -- the end -------------------------------------------------------------------------------
 
     def close(self, when_durable: Callable[[], None]) -> None:
         """Close as `PartitionLog.close`. ``when_durable`` is called once everything is durable."""
-        core, writer = self._core, self._writer
+        core, state = self._core, self._state
         with self.structure_lock, self._flusher.flush_lock:
             if core.closed:
                 return
-            with writer.lock:
+            with state.lock:
                 failed = core.failure is not None
                 if not failed:
-                    writer.publish_locked()  # what an interrupted append left out
+                    state.publish_locked()  # what an interrupted append left out
                     core.mark_closed()  # no append from here on
             try:
                 if not failed:
@@ -384,13 +418,13 @@ class LogMaintenance:
 
     def _close_files(self) -> None:
         """Sync and trim all files, so that a clean start can trust them without reading records."""
-        core, writer = self._core, self._writer
+        core, state = self._core, self._state
         try:
             self._flusher.settle_flush_locked()
             self._flusher.settle_cut_flush_locked()
-            writer.producers.map_end_offset = writer.log_end_offset
-            writer.producers.take_snapshot(sync=True)
-            for segment in writer.segments:
+            state.producers.map_end_offset = state.log_end_offset
+            state.producers.take_snapshot(sync=True)
+            for segment in state.segments:
                 segment.seal()
             self._flusher.flush_flush_locked(everything=True)
             core.storage.sync_dir(core.directory)  # the snapshot's name too
@@ -403,12 +437,50 @@ class LogMaintenance:
     def release(self) -> None:
         """Release all files as they are, as the end of the process does."""
         with self.structure_lock, self._flusher.flush_lock:
-            with self._writer.lock:
+            with self._state.lock:
                 self._core.mark_closed()  # no append from here on
             self._release()
 
     def _release(self) -> None:
         self._core.mark_closed()
         closed_for_appends(self._writer)
-        for segment in self._writer.segments:
+        for segment in self._state.segments:
             segment.close()
+
+
+def deletable_segments(log: LogView, config: LogConfig, now_ms: int) -> int:
+    """How many of the oldest segments are released by log start, size or time, in this order.
+
+    It is Kafka's ``deleteOldSegments`` (F-282 … F-284).
+
+    Never a segment that reaches the high watermark, and never an empty last one.
+    """
+    doomed = 0
+    snapshot = log.snapshot
+
+    def take(qualifies: Callable[[SegmentView, int | None], bool]) -> None:
+        nonlocal doomed
+        while doomed < len(log):
+            segment = log[doomed]
+            last = doomed + 1 == len(log)
+            if snapshot.high_watermark < log.end_of(doomed) or (last and segment.size == 0):
+                return
+            if not qualifies(segment, None if last else log.base_of(doomed + 1)):
+                return
+            doomed += 1
+
+    take(lambda _, next_base: next_base is not None and next_base <= snapshot.log_start_offset)
+    if config.delete and config.retention_bytes >= 0:
+        excess = sum(log[at].size for at in range(doomed, len(log))) - config.retention_bytes
+
+        def above_limit(segment: SegmentView, next_base: int | None) -> bool:
+            nonlocal excess
+            if excess < segment.size:
+                return False
+            excess -= segment.size
+            return True
+
+        take(above_limit)
+    if config.delete and config.retention_ms >= 0:
+        take(lambda segment, _: now_ms - segment.largest_timestamp > config.retention_ms)
+    return doomed

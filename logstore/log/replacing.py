@@ -14,9 +14,9 @@ from logstore.common.errors import LogCleaningAbortedError
 from logstore.common.shield import shielded
 from logstore.format import filenames
 from logstore.format.filenames import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX
-from logstore.log.core.core import LogCore
-from logstore.log.upkeep.maintenance import LogMaintenance
-from logstore.log.writing.writer import LogWriter
+from logstore.log.core import LogCore
+from logstore.log.maintenance import LogMaintenance
+from logstore.log.writing.state import LogState
 from logstore.recovery.replaced_list import ReplacedList, remove_replaced_list
 from logstore.recovery.replacements import CleanedSegment
 from logstore.segments.segment import Segment
@@ -29,9 +29,9 @@ class LogReplacing:
     Only the structure lock is held during disk waits, so appends, reads and flushes go on.
     """
 
-    def __init__(self, core: LogCore, writer: LogWriter, maintenance: LogMaintenance) -> None:
+    def __init__(self, core: LogCore, state: LogState, maintenance: LogMaintenance) -> None:
         self._core = core
-        self._writer = writer
+        self._state = state
         self._maintenance = maintenance
 
     def cleaned_segment(self, base_offset: int) -> CleanedSegment:
@@ -97,20 +97,20 @@ class LogReplacing:
         """Whether no flush still has to sync these: everything below the log end was flushed after
         they were sealed.
         """
-        with self._writer.lock:
+        with self._state.lock:
             waiting = {
                 id(segment)
-                for roll in self._writer.unsettled
+                for roll in self._state.unsettled
                 for segment in (roll.before, roll.segment)
             }
-            bases = self._writer.segments.bases
+            bases = self._state.segments.bases
             behind = bases[bases.index(segments[-1].base_offset) + 1]
-            return self._writer.synced >= behind and not any(id(s) in waiting for s in segments)
+            return self._state.synced >= behind and not any(id(s) in waiting for s in segments)
 
     def _swap_structure_locked(
         self, sources: list[Segment], cleaned: CleanedSegment
     ) -> SegmentView:
-        core, writer = self._core, self._writer
+        core, state = self._core, self._state
         names = [
             filenames.segment_file_name(cleaned.base_offset, suffix)
             for suffix in filenames.SEGMENT_SUFFIXES
@@ -134,20 +134,20 @@ class LogReplacing:
             core.storage, core.directory, cleaned.base_offset, core.config, core.clock, sizes
         )
         fresh.name_durable = True
-        with writer.lock:
-            kept = [s for s in writer.segments if s not in sources]
-            writer.replace_segments_locked([*kept, fresh])
-            writer.publish_removal_locked()
+        with state.lock:
+            kept = [s for s in state.segments if s not in sources]
+            state.replace_segments_locked([*kept, fresh])
+            state.publish_removal_locked()
             snapshots = [
                 path
                 for segment in sources
                 if segment.base_offset != fresh.base_offset
-                and (path := writer.producers.forget_snapshot(segment.base_offset)) is not None
+                and (path := state.producers.forget_snapshot(segment.base_offset)) is not None
             ]
         for segment in sources:
             segment.close()
         for path in snapshots:
-            marked = writer.producers.mark_deleted(path)
+            marked = state.producers.mark_deleted(path)
             gone += [marked] if marked else []
         self._maintenance.remove_later_structure_locked(gone)
         sealed: tuple[SegmentView, ...] = core.snapshot.sealed

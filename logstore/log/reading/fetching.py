@@ -1,7 +1,7 @@
 """Reads on a snapshot of the log: decisions and file reads, without a lock.
 
 Every function works on a ``LogView``. Its records may be cut or removed during the read;
-``readers.LogReaders`` runs it again then.
+``LogReader`` runs it again then.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from logstore.common.errors import CorruptBatchError, InvalidTimestampError
 from logstore.common.types import Record
 from logstore.format.reader import read_records
 from logstore.kernels import timestamp_ms
-from logstore.log.core.snapshot import LogView
+from logstore.log.snapshot import LogView
 from logstore.segments.index import AbortedTxn, TimestampOffset
 from logstore.segments.segment_view import BatchSpan, SegmentView, Slice
 
@@ -135,7 +135,7 @@ def fetch(
         if committed:
             bound = segment.offset_behind(found.position + found.size)
             upper = log.end_of(at) if bound is None else bound
-            aborted = collect_aborted(log, at, start_offset, upper)
+            aborted = collect_aborted(log, start_offset, upper)
         return FetchData(
             start_offset,
             limit,
@@ -174,14 +174,12 @@ def count_bytes(log: LogView, start_offset: int, limit: int) -> int:
     return total
 
 
-def collect_aborted(
-    log: LogView, at: int, fetch_offset: int, upper_bound: int
-) -> tuple[AbortedTxn, ...]:
-    """Aborted transactions that overlap ``[fetch_offset, upper_bound)``, from segment ``at`` on
-    (F-125)."""
+def collect_aborted(log: LogView, start_offset: int, end_offset: int) -> tuple[AbortedTxn, ...]:
+    """Aborted transactions that overlap ``[start_offset, end_offset)`` (F-125), below the log start
+    too."""
     into: list[AbortedTxn] = []
-    for index in range(at, len(log)):
-        if log[index].segment.txn_index.collect(fetch_offset, upper_bound, into):
+    for at in range(log.floor(start_offset), len(log)):
+        if log[at].segment.txn_index.collect(start_offset, end_offset, into):
             break
     return tuple(into)
 

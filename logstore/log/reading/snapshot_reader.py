@@ -17,29 +17,26 @@ from logstore.common.errors import (
     StorageFailedError,
 )
 from logstore.kernels import LogSnapshot
-from logstore.log.core.core import LogCore, unusable
-from logstore.log.core.snapshot import LogView
-from logstore.log.reading.reading import (
+from logstore.log.core import LogCore, unusable
+from logstore.log.reading.fetching import (
     FetchData,
     collect_aborted,
     count_bytes,
     fetch,
     find_timestamp,
 )
+from logstore.log.snapshot import LogView
 from logstore.segments.index import AbortedTxn, TimestampOffset
 from logstore.segments.segment_view import SegmentView
 
 T = TypeVar("T")
 
 
-class LogReaders:
+class LogReader:
     """Reads a log, on any number of threads at a time, without waits."""
 
-    def __init__(
-        self, core: LogCore, name: str, repair_indexes: Callable[[list[SegmentView]], None]
-    ) -> None:
+    def __init__(self, core: LogCore, repair_indexes: Callable[[list[SegmentView]], None]) -> None:
         self._core = core
-        self._name = name
         self._repair_indexes = repair_indexes
 
     def current(self) -> LogSnapshot:
@@ -63,10 +60,10 @@ class LogReaders:
             try:
                 found = read(log)
             except (OSError, CorruptDataError, MemoryError) as error:
-                self.judge(error, log)
+                self.explain_failure(error, log)
                 continue
             if not self.moved(log):
-                self._settle(log)
+                self._repair_suspects(log)
                 return found
 
     def moved(self, log: LogView) -> bool:
@@ -76,7 +73,7 @@ class LogReaders:
         core = self._core
         return core.snapshot.version != log.snapshot.version or core.unreadable is not None
 
-    def judge(self, error: Exception, log: LogView) -> None:
+    def explain_failure(self, error: Exception, log: LogView) -> None:
         """Raise the error for a failed read, or return if the log has changed and the failure means
         nothing.
         """
@@ -94,7 +91,7 @@ class LogReaders:
             raise StorageFailedError(self._core.directory, "read", str(error)) from error
         raise error
 
-    def _settle(self, log: LogView) -> None:
+    def _repair_suspects(self, log: LogView) -> None:
         """Rebuild an index that pointed nowhere. This answer came from a walk (S-32, S-33)."""
         suspects = [segment for segment in log.seen if segment.index_suspect]
         if suspects:
@@ -104,7 +101,7 @@ class LogReaders:
         """Raise ``OffsetOutOfRangeError`` outside [log start, log end], TypeError for 0.5."""
         start, end = snapshot.log_start_offset, snapshot.log_end_offset
         if not start <= index(offset) <= end:
-            raise OffsetOutOfRangeError(self._name, offset, start, end)
+            raise OffsetOutOfRangeError(self._core.name, offset, start, end)
 
     # -- reads ---------------------------------------------------------------------------------
 
@@ -112,12 +109,19 @@ class LogReaders:
         self,
         start_offset: int,
         max_bytes: int,
-        minimum_one: bool,
-        up_to: int | None,
-        committed: bool,
+        minimum_one: bool = True,
+        up_to: int | None = None,
+        committed: bool = False,
         *,
         by_slice: bool = False,
     ) -> FetchData:
+        """Read as `PartitionLog.read`.
+
+        With ``by_slice`` many bytes stay in their file where the storage has descriptors: they are
+        ``FetchData.file_slice`` and not ``data``. The slice shows what the log had at the time of
+        the read, whatever is truncated, compacted, deleted or closed later.
+        """
+
         def read(log: LogView) -> FetchData:
             snapshot = log.snapshot
             self.check_range(snapshot, start_offset)
@@ -139,6 +143,12 @@ class LogReaders:
         return self.run(read)
 
     def available_bytes(self, start_offset: int, end_offset: int) -> int:
+        """Bytes of the batches that hold ``[start_offset, end_offset)``.
+
+        Raises:
+            OffsetOutOfRangeError: the start lies outside the log.
+        """
+
         def read(log: LogView) -> int:
             self.check_range(log.snapshot, start_offset)
             return count_bytes(log, start_offset, end_offset)
@@ -146,9 +156,15 @@ class LogReaders:
         return self.run(read)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> tuple[AbortedTxn, ...]:
+        """Aborted transactions that overlap ``[start_offset, end_offset)`` (F-125).
+
+        Raises:
+            OffsetOutOfRangeError: the start lies outside the log.
+        """
+
         def read(log: LogView) -> tuple[AbortedTxn, ...]:
             self.check_range(log.snapshot, start_offset)
-            return collect_aborted(log, log.floor(start_offset), start_offset, end_offset)
+            return collect_aborted(log, start_offset, end_offset)
 
         return self.run(read)
 
