@@ -15,6 +15,7 @@ __all__ = [
     "ReplicaManager",
     "delayed",
     "metadata_cache",
+    "purgatory",
     "replica_manager",
     "transaction_verification",
 ]

@@ -13,11 +13,11 @@ from replication.common.messages import (
     ProduceResponse,
 )
 from replication.partition import Partition
-from replication.purgatory.purgatory import DelayedOperation
 from replication.replica_manager.fetch_contexts import FetchContext
 from replication.replica_manager.fetch_reader import FetchReader, PartitionRead, answer_code
 from replication.replica_manager.fetch_sessions import Look
 from replication.replica_manager.hosted_partitions import HostedPartitions
+from replication.replica_manager.purgatory import DelayedOperation
 from replication.replica_manager.stats import BrokerStats
 
 MAX_WAIT_MS = 2**31 - 1
@@ -46,7 +46,7 @@ class DelayedProduce(DelayedOperation):
         hw_moved: bool = True,
     ) -> None:
         super().__init__(min(timeout_ms, MAX_WAIT_MS))
-        self._skips_look = not hw_moved and timeout_ms > 0
+        self.checks_first = hw_moved or timeout_ms <= 0
         self._responses = list(responses)
         self._required = required
         self._only: tuple[Partition, int, int] | None = None  # the last of ``required``
@@ -55,22 +55,19 @@ class DelayedProduce(DelayedOperation):
         self._stats = stats
 
     def try_complete(self) -> bool:
-        if self._skips_look:
-            self._skips_look = False  # the check after watching counts (R-89)
-            return False
         # Most are checked several times, for one partition.
         only = self._only
-        if only is not None and only[0].is_waiting_for(only[1], only[2]):
+        if only is not None and only[0].leader.is_waiting_for(only[1], only[2]):
             return False
         for at, (required, leader_epoch) in list(self._required.items()):
             tp = self._responses[at].tp
             try:
                 partition = self._partitions.find(tp)
-                if partition.is_waiting_for(required, leader_epoch):
+                if partition.leader.is_waiting_for(required, leader_epoch):
                     if len(self._required) == 1:
                         self._only = partition, required, leader_epoch
                     continue
-                done, code = partition.acks_satisfied(required, leader_epoch)
+                done, code = partition.leader.acks_satisfied(required, leader_epoch)
             except Exception as error:
                 done, code = True, answer_code(tp, error)
             if done:
@@ -102,6 +99,8 @@ class DelayedFetch(DelayedOperation):
         context: the partitions of the request, and the results of the first read.
     """
 
+    checks_first = False  # it would repeat the read
+
     def __init__(
         self,
         request: FetchRequest,
@@ -116,17 +115,12 @@ class DelayedFetch(DelayedOperation):
         self._reader = reader
         self._respond = respond
         self._stats = stats
-        self._is_watched = False
 
     @property
     def is_from_follower(self) -> bool:
         return self._request.replica_id >= 0
 
     def try_complete(self) -> bool:
-        if not self._is_watched:
-            # A check before watching would repeat the read. The check after it counts (R-89).
-            self._is_watched = True
-            return False
         if self._context.is_over:
             return self.force_complete()
         request, total = self._request, 0
@@ -182,7 +176,7 @@ class DelayedDeleteRecords(DelayedOperation):
         for at, wanted in list(self._wanted.items()):
             tp = self._responses[at].tp
             try:
-                low, code = self._partitions.find(tp).low_watermark, ErrorCode.NONE
+                low, code = self._partitions.find(tp).leader.low_watermark, ErrorCode.NONE
             except Exception as error:
                 low, code = -1, answer_code(tp, error)
             if code is not ErrorCode.NONE or low >= wanted:

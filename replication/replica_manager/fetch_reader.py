@@ -158,12 +158,14 @@ class FetchReader:
             if self.rack_aware and replica_id == CONSUMER:
                 preferred = self._preferred_replica(partition, request.rack_id, part.fetch_offset)
                 if preferred is not None:
-                    partition.check_fetch(part)  # a deposed leader would name outdated replicas
+                    partition.leader.check_fetch(
+                        part
+                    )  # a deposed leader would name outdated replicas
                     return PartitionRead(_redirect(partition, part, preferred))
             if self._is_throttled(partition, replica_id):
                 max_bytes, minimum_one = 0, False
             log, epoch = partition.log, partition.leader_epoch
-            found = partition.fetch(
+            found = partition.leader.fetch(
                 part,
                 replica_id=replica_id,
                 replica_epoch=request.replica_epoch,
@@ -218,7 +220,7 @@ class FetchReader:
         part = self._resolved(part)
         try:
             partition = self._partitions.find(part.tp)
-            limit = partition.fetch_limit(
+            limit = partition.leader.fetch_limit(
                 part, request.replica_id, request.isolation_level, request.min_bytes
             )
         except Exception as error:
@@ -250,7 +252,7 @@ class FetchReader:
         now_ms, metadata = self._now_ms(), self._metadata
         followers = []
         for broker_id in partition.isr.committed:
-            known = partition.follower(broker_id)
+            known = partition.progress_of(broker_id)
             if (
                 known is not None
                 and known.log_start <= offset <= known.log_end

@@ -291,14 +291,14 @@ class ReplicaManager:
     def _look_at_leaderships(self) -> None:
         for partition in self._hosted:
             try:
-                if partition.keep_what_waits():
+                if partition.isr_changes.flush_overdue():
                     self.waiting.on_high_watermark(partition.tp)
             except ResourceBusyError as error:
                 logger.warning("%s: not durable yet: %s", partition.tp, error)
             except KafkaStorageError as error:
                 logger.error("%s is not durable: %s", partition.tp, error)
             try:
-                partition.maybe_shrink_isr()
+                partition.isr_changes.maybe_shrink_isr()
             except Exception:
                 logger.exception("%s: its ISR was not looked at", partition.tp)
 
@@ -450,7 +450,7 @@ class ReplicaManager:
                 partition = self._hosted.find(part.tp)
                 if part.tp in errors:
                     raise error_for(errors[part.tp], "the transaction may not begin here")
-                append = partition.append_as_leader(
+                append = partition.leader.append(
                     part.records, request.acks, origin, part.leader_epoch, check
                 )
             except Exception as error:
@@ -610,7 +610,9 @@ class ReplicaManager:
 
         def answer(part: OffsetForLeaderPartition) -> OffsetForLeaderPartitionResponse:
             partition = self._asked(part)
-            found = partition.end_offset_for_epoch(part.current_leader_epoch, part.leader_epoch)
+            found = partition.leader.end_offset_for_epoch(
+                part.current_leader_epoch, part.leader_epoch
+            )
             return OffsetForLeaderPartitionResponse(part.tp, ErrorCode.NONE, *found)
 
         return OffsetForLeaderEpochResponse(
@@ -621,7 +623,7 @@ class ReplicaManager:
         """Answer first and last offsets, and offsets by timestamp (R-150)."""
 
         def answer(part: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
-            found = self._asked(part).offset_for_timestamp(
+            found = self._asked(part).leader.offset_for_timestamp(
                 part.timestamp,
                 current_leader_epoch=part.current_leader_epoch,
                 isolation=request.isolation_level,
@@ -650,8 +652,8 @@ class ReplicaManager:
         for at, (tp, offset) in enumerate(request.partitions):
             try:
                 partition = self._hosted.find(tp)
-                start = partition.delete_records(offset)
-                low = partition.low_watermark
+                start = partition.leader.delete_records(offset)
+                low = partition.leader.low_watermark
                 self.waiting.on_deletion(tp)
             except Exception as error:
                 responses.append(DeleteRecordsPartitionResponse(tp, answer_code(tp, error)))

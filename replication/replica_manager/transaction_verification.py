@@ -154,7 +154,7 @@ class AddPartitionsToTxnManager:
         for tp, sequence in sequences.items():
             try:
                 partition = self._partitions.find(tp)
-                verification = partition.begin_verification(
+                verification = partition.leader.begin_verification(
                     producer_id, producer_epoch, sequence, bumps_epoch=adds
                 )
             except InvalidProducerEpochError:

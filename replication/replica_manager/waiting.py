@@ -15,10 +15,9 @@ from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
 from replication.common.config import ReplicationConfig
 from replication.common.runtime import Actor, Cancellable, Runtime
-from replication.purgatory.purgatory import DelayedOperation, Purgatory
-from replication.purgatory.timer import Timer
 from replication.replica_manager.delayed import DelayedDeleteRecords, DelayedFetch, DelayedProduce
 from replication.replica_manager.fetch_sessions import FetchSession
+from replication.replica_manager.purgatory import DelayedOperation, Purgatory
 
 logger = get_logger(__name__)
 
@@ -44,21 +43,20 @@ class WaitingRequests:
         self._stirred = stirred
         self._runtime = runtime
         self._actor = actor
-        now = runtime.now_ms()
         clock = runtime.now_ms
         self.produce: Purgatory[DelayedProduce] = Purgatory(
-            "Produce", Timer(now), config.produce_purge_interval, clock
+            "Produce", config.produce_purge_interval, clock
         )
         # Followers wait for the log end, consumers for the high watermark, which are different
         # events.
         self.follower_fetch: Purgatory[DelayedFetch] = Purgatory(
-            "Fetch", Timer(now), config.fetch_purge_interval, clock
+            "Fetch", config.fetch_purge_interval, clock
         )
         self.consumer_fetch: Purgatory[DelayedFetch] = Purgatory(
-            "Fetch", Timer(now), config.fetch_purge_interval, clock
+            "Fetch", config.fetch_purge_interval, clock
         )
         self.delete_records: Purgatory[DelayedDeleteRecords] = Purgatory(
-            "DeleteRecords", Timer(now), config.delete_purge_interval, clock
+            "DeleteRecords", config.delete_purge_interval, clock
         )
         self._of_high_watermark: tuple[AnyPurgatory, ...] = (
             self.produce,
@@ -147,7 +145,7 @@ class WaitingRequests:
     # -- deadlines -----------------------------------------------------------------------------
 
     def _arm(self, purgatory: AnyPurgatory) -> None:
-        due = purgatory.timer.next_deadline_ms()
+        due = purgatory.deadlines.next_deadline_ms()
         if due is None or (self._armed is not None and self._armed_ms <= due):
             return
         with self._lock:

@@ -36,7 +36,7 @@ class World:
         state: dict[TopicPartition, Any] = {}
         for tp, partition in self.host.manager.partitions.items():
             log = partition.log
-            followers = {n: partition.follower(n) for n in (2, 3)}
+            followers = {n: partition.progress_of(n) for n in (2, 3)}
             state[tp] = (
                 partition.role.leader_epoch,
                 partition.isr,

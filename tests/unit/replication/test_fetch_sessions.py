@@ -24,6 +24,7 @@ from replication.common.messages import (
 from replication.common.runtime import ThreadRuntime
 from replication.decisions.isr import settled
 from replication.fetcher.fetch_session_handler import SessionRequest
+from replication.partition import Leadership
 from replication.replica_manager.fetch_sessions import (
     MIN_EVICTION_MS,
     CachedPartition,
@@ -310,7 +311,7 @@ class TestNews:
         member = Member(host, 2)
         resting(host, member, *TPS)
         for tp in TPS:
-            host.partition(tp).fetch = None  # type: ignore[method-assign, assignment]
+            host.partition(tp).leader.fetch = None  # type: ignore[method-assign, assignment]
         for _ in range(5):
             assert member.fetch(wanted(*TPS)).partitions == ()
 
@@ -345,7 +346,7 @@ class TestNews:
             partition = host.partition(tp)
             assert partition.news.waiting == ()
             assert partition.local_log().news.waiting == ()
-            known = partition.follower(2)
+            known = partition.progress_of(2)
             assert known is not None
             assert known.idle is None
 
@@ -373,7 +374,7 @@ class TestProgress:
     """R-7 without a look at each partition."""
 
     def known(self, host: Host, tp: TopicPartition = A, replica: int = 2) -> Any:
-        progress = host.partition(tp).follower(replica)
+        progress = host.partition(tp).progress_of(replica)
         assert progress is not None
         return settled(progress)
 
@@ -783,8 +784,8 @@ class TestEviction:
             host.fetch(wanted(A)[A], replica=replica, session_epoch=0)
             host.fetch(wanted(A)[A], replica=replica)
         assert len(host.manager.fetch_sessions) == 10
-        known = host.partition(A).leadership
-        assert known is not None
+        known = host.partition(A).role
+        assert isinstance(known, Leadership)
         assert set(known.followers) == {2, 3}
 
     def test_too_many_partitions(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -817,7 +818,7 @@ def test_news_of_a_partition_that_was_just_forgotten() -> None:
     host.append(1, A)
     answer = member.fetch(followed)
     assert [part.tp for part in answer.partitions] == [A]
-    progress = host.partition(A).follower(2)
+    progress = host.partition(A).progress_of(2)
     assert progress is not None
     assert progress.log_end == 1
     member.fetch(followed)
@@ -831,18 +832,18 @@ def test_a_follower_whose_fetches_fail_is_not_noted(monkeypatch: pytest.MonkeyPa
     resting(host, member, A, B)
     host.append(1, A)
     partition = host.partition(A)
-    known = partition.follower(2)
+    known = partition.progress_of(2)
     assert known is not None
     before = settled(known)
 
     def fail(*args: Any, **kwargs: Any) -> Any:
         raise KafkaStorageError("unreadable")
 
-    monkeypatch.setattr(partition, "fetch", fail)
+    monkeypatch.setattr(partition.leader, "fetch", fail)
     for _ in range(3):
         host.runtime.advance(500)
         member.fetch(wanted(A, B))
-    known = partition.follower(2)
+    known = partition.progress_of(2)
     assert known is not None
     assert settled(known).caught_up_ms == before.caught_up_ms
 
