@@ -516,9 +516,9 @@ def _handlers(broker: Broker) -> dict[type, Callable[[Any, OnReply], None]]:
         return broker.metadata.describe(request, -1 if known is None else known)
 
     return {
-        ProduceRequest: manager.produce,
-        FetchRequest: manager.fetch,
-        DeleteRecordsRequest: manager.delete_records,
+        ProduceRequest: manager.writes.produce,
+        FetchRequest: manager.fetches.fetch,
+        DeleteRecordsRequest: manager.writes.delete_records,
         OffsetForLeaderEpochRequest: _now(manager.offsets_for_leader_epoch),
         ListOffsetsRequest: _now(manager.list_offsets),
         LeaderAndIsrRequest: manager.control,
@@ -526,7 +526,7 @@ def _handlers(broker: Broker) -> dict[type, Callable[[Any, OnReply], None]]:
         UpdateMetadataRequest: manager.control,
         MetadataRequest: _now(describe),
         InitProducerIdRequest: broker.producer_ids.handle,
-        WriteTxnMarkersRequest: manager.write_txn_markers,
+        WriteTxnMarkersRequest: manager.writes.write_txn_markers,
         AddPartitionsToTxnRequest: _now(_without_coordinator),
         AlterPartitionRequest: controller.handle,
         ControlledShutdownRequest: controller.handle,

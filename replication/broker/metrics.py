@@ -230,7 +230,7 @@ def _traffic(manager: ReplicaManager) -> Iterator[Sample]:
 
 def _fetch_sessions(manager: ReplicaManager) -> Iterator[Sample]:
     """Fetch sessions, and the partitions in them (R-165)."""
-    sessions = manager.fetch_sessions
+    sessions = manager.fetches.sessions
     prefix = "server_FetchSessionCache"
     yield Sample(f"{prefix}_NumIncrementalFetchSessions", len(sessions))
     yield Sample(f"{prefix}_NumIncrementalFetchPartitionsCached", sessions.partitions)

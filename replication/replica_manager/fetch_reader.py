@@ -212,8 +212,7 @@ class FetchReader:
 
     def knows(self, part: FetchPartition) -> bool:
         """Whether this broker knows a partition that it did not know before."""
-        tp = self._resolved(part).tp
-        return self._partitions.get(tp) is not None or self._metadata.registration(tp) is not None
+        return not self._partitions.is_unknown(self._resolved(part).tp)
 
     def available(self, request: FetchRequest, part: FetchPartition) -> int | None:
         """How many bytes a waiting fetch would get now; None if it must be answered (R-93)."""

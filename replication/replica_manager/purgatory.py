@@ -17,6 +17,8 @@ from typing import Any, Generic, Self, TypeVar
 
 __all__ = ["Deadlines", "DelayedOperation", "Purgatory"]
 
+MAX_WAIT_MS = 2**31 - 1
+"""The longest wait of the protocol, 24 days."""
 _STEP = threading.Lock()  # of any operation: held for the few instructions of one step
 
 

@@ -59,9 +59,9 @@ from replication.partition.replica import Replica
 from replication.replica_manager import replica_manager as replica_manager_module
 from replication.replica_manager import waiting as waiting_module
 from replication.replica_manager.control_requests import ControlRequests
-from replication.replica_manager.delayed import DelayedProduce
 from replication.replica_manager.metadata_cache import MetadataCache
 from replication.replica_manager.waiting import WaitingRequests
+from replication.replica_manager.writes import DelayedProduce
 from tests.mutants import MonkeyPatch, mutant
 from tests.mutants.model import FENCED_RULE
 

@@ -263,7 +263,7 @@ class Host:
         if not isinstance(records, Mapping):
             records = {TP: batch() if records is None else records}
         parts = tuple(ProducePartition(tp, data) for tp, data in records.items())
-        self.manager.produce(ProduceRequest(acks, timeout_ms, parts), answers, **arguments)
+        self.manager.writes.produce(ProduceRequest(acks, timeout_ms, parts), answers, **arguments)
         return answers
 
     def append(self, count: int = 1, tp: TopicPartition = TP) -> ProducePartitionResponse:
@@ -295,7 +295,7 @@ class Host:
             isolation_level=isolation,
             **arguments,
         )
-        self.manager.fetch(request, answers)
+        self.manager.fetches.fetch(request, answers)
         return answers
 
     def replicate(
@@ -311,7 +311,9 @@ class Host:
         self, offset: int, tp: TopicPartition = TP, timeout_ms: int = 1000
     ) -> Answers:
         answers = Answers()
-        self.manager.delete_records(DeleteRecordsRequest(((tp, offset),), timeout_ms), answers)
+        self.manager.writes.delete_records(
+            DeleteRecordsRequest(((tp, offset),), timeout_ms), answers
+        )
         return answers
 
 

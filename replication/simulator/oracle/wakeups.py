@@ -13,8 +13,9 @@ from checkpoints.types import TopicPartition
 from replication.common.messages import IsolationLevel
 from replication.common.state import UNKNOWN_EPOCH
 from replication.partition import Partition
-from replication.replica_manager.delayed import DelayedDeleteRecords, DelayedFetch, DelayedProduce
+from replication.replica_manager.fetch_service import DelayedFetch
 from replication.replica_manager.purgatory import DelayedOperation, Purgatory
+from replication.replica_manager.writes import DelayedDeleteRecords, DelayedProduce
 from replication.simulator.world.cluster import Machine
 
 

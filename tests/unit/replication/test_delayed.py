@@ -170,7 +170,7 @@ class TestProduce:
             raise RuntimeError("the client is gone")
 
         request = ProduceRequest(-1, 1000, (ProducePartition(TP, batch()),))
-        host.manager.produce(request, broken)
+        host.manager.writes.produce(request, broken)
         second = host.produce()
         host.replicate(2)
         assert codes(second) == [ErrorCode.NONE]

@@ -30,7 +30,7 @@ def produce(
         told.append((answer.error_code, answer.base_offset, log.recovery_point if log else -1))
 
     data = batch() if records is None else records
-    host.manager.produce(ProduceRequest(acks, 1000, (ProducePartition(TP, data),)), respond)
+    host.manager.writes.produce(ProduceRequest(acks, 1000, (ProducePartition(TP, data),)), respond)
     return told
 
 

@@ -195,7 +195,7 @@ class History:
         self.both(do)
 
     def lose_a_session(self) -> None:
-        sessions = self.twins[0].host.manager.fetch_sessions
+        sessions = self.twins[0].host.manager.fetches.sessions
         for session in list(sessions._sessions.values()):
             if self.rng.random() < 0.5:
                 sessions.remove(session)

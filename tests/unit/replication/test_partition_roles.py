@@ -276,7 +276,7 @@ def test_records_of_another_leader_at_the_same_offset_acknowledge_nothing(
         story.host.replicate(3)
         assert story.log.high_watermark == 3
 
-    before(monkeypatch, story.host.manager.waiting, "add_produce", act)
+    before(monkeypatch, story.host.manager.waiting, "add", act)
     answer = story.host.produce(batch(value=OURS)).only
     assert answer.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert story.values() == [(5, 10), (5, 10), (6, 20)]
@@ -293,7 +293,7 @@ def test_an_append_of_an_earlier_leadership_that_is_still_there_is_acknowledged(
         story.host.lead(epoch=7)
         story.host.replicate(3)
 
-    before(monkeypatch, story.host.manager.waiting, "add_produce", act)
+    before(monkeypatch, story.host.manager.waiting, "add", act)
     answer = story.host.produce(batch(value=OURS)).only
     assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, 2)
 
