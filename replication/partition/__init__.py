@@ -12,7 +12,6 @@ one, or alone.
 """
 
 from replication.partition.env import (
-    FetchLimit,
     FetchRead,
     IsrChannel,
     LeaderAppend,
@@ -24,7 +23,6 @@ from replication.partition.replica import storage_error
 from replication.partition.role import Leadership, Role
 
 __all__ = [
-    "FetchLimit",
     "FetchRead",
     "IsrChannel",
     "LeaderAppend",

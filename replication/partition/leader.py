@@ -19,7 +19,7 @@ from replication.common.errors import (
 from replication.common.messages import CONSUMER, EpochEndOffset, FetchPartition, IsolationLevel
 from replication.common.state import UNKNOWN_EPOCH
 from replication.decisions.truncation import cannot_be_compared, diverging_epoch
-from replication.partition.env import FetchLimit, FetchRead, LeaderAppend
+from replication.partition.env import FetchRead, LeaderAppend
 from replication.partition.isr_changes import IsrChanges
 from replication.partition.replica import Replica
 from replication.partition.role import Leadership, Role
@@ -249,10 +249,13 @@ class LeaderSide:
             return found
         return diverging_epoch(found, fetch_offset, part.last_fetched_epoch)
 
-    def fetch_limit(
+    def available_to_fetch(
         self, part: FetchPartition, replica_id: int, isolation: IsolationLevel, min_bytes: int
-    ) -> FetchLimit:
-        """Check a waiting fetch again (R-93). It ends if this raises as ``fetch``."""
+    ) -> int | None:
+        """How many bytes a waiting fetch would get now, at most 1 if it waits for no more (R-93).
+
+        None if it must end. It ends as well if this raises as ``fetch``.
+        """
         role, log = self._readable(part, replica_id, UNKNOWN_EPOCH)
         seen = log.snapshot
         if replica_id >= 0:
@@ -264,17 +267,17 @@ class LeaderSide:
         start, end = seen.log_start_offset, seen.log_end_offset
         asks = part.last_fetched_epoch != UNKNOWN_EPOCH and not _agrees(role, part, start, end)
         if asks and self._diverging(role, log, part, replica_id) is not None:
-            return FetchLimit(True, 0)
+            return None
         if part.fetch_offset >= limit:
             # Beyond the log end, after a truncation, the fetch must end. Beyond only the high
             # watermark it waits on.
-            return FetchLimit(part.fetch_offset > seen.log_end_offset, 0)
+            return None if part.fetch_offset > seen.log_end_offset else 0
         if part.fetch_offset < seen.active.base_offset <= limit:
-            return FetchLimit(True, 0)  # a whole segment is waiting
+            return None  # a whole segment is waiting
         if min_bytes <= 1:
-            return FetchLimit(False, 1)
+            return 1
         available = self._replica.call_storage(log.available_bytes, part.fetch_offset, limit)
-        return FetchLimit(False, min(available, part.partition_max_bytes))
+        return min(available, part.partition_max_bytes)
 
     # -- offsets -------------------------------------------------------------------------------
 

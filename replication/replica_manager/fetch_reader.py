@@ -219,7 +219,7 @@ class FetchReader:
         part = self._resolved(part)
         try:
             partition = self._partitions.find(part.tp)
-            limit = partition.leader.fetch_limit(
+            available = partition.leader.available_to_fetch(
                 part, request.replica_id, request.isolation_level, request.min_bytes
             )
         except Exception as error:
@@ -227,7 +227,7 @@ class FetchReader:
             return None
         if self._is_throttled(partition, request.replica_id):
             return 0  # any number, since it would only fetch again
-        return None if limit.done else limit.available
+        return available
 
     def _is_throttled(self, partition: Partition, replica_id: int) -> bool:
         """Whether a quota holds this replica back now (R-145, R-146)."""
