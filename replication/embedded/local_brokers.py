@@ -230,7 +230,7 @@ class LocalBrokers:
             self.wait_until(lambda: all(map(self._has_joined, self.broker_ids)), "brokers register")
             self.wait_until(lambda: self.controller_id is not None, "a controller")
             self.wait_until(
-                lambda: all(broker.metadata.is_complete for broker in self._running()),
+                lambda: all(broker.metadata.is_complete for broker in self.running()),
                 "brokers know the topics",
             )
         except BaseException:
@@ -483,7 +483,7 @@ class LocalBrokers:
         if self._temporary:
             shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _running(self) -> list[Broker]:
+    def running(self) -> list[Broker]:
         return [self._brokers[b] for b in self.live_brokers]
 
     def wait_until(
