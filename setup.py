@@ -109,15 +109,6 @@ extensions = [
     )
     for source in sorted(glob(f"{KERNELS}/_*.pyx"))
 ]
-extensions += [
-    Extension(
-        module_of(source),
-        [source],
-        extra_compile_args=FLAGS,
-        extra_link_args=LINK_FLAGS,
-    )
-    for source in sorted(glob("replication/kernels/_*.pyx"))
-]
 packages = find_packages(
     include=["checkpoints*", "logstore*", "replication*"], exclude=["*.pyspark_logstore"]
 )

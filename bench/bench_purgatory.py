@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from workloads import ROUNDS, in_turns, rates, resident_bytes, scaled, timed
 
-from replication.purgatory.purgatory import DelayedOperation, Purgatory
-from replication.purgatory.timer import Timer
+from replication.replica_manager.purgatory import DelayedOperation, Purgatory
 
 KEYS = [("orders", partition) for partition in range(1000)]
 TIMEOUT_MS = 30_000
-LIMIT = 300_000
+LIMIT = 100_000
 UNIT = "operations/s"
 WAITING = [10_000, 1_000_000]
 
@@ -73,7 +72,7 @@ def test_registered_and_completed(benchmark: Any, claim: Any, waiting: int, coll
 
     def run() -> None:
         nonlocal growth, left
-        purgatory: Purgatory[Wait] = Purgatory("Produce", Timer(0))
+        purgatory: Purgatory[Wait] = Purgatory("Produce")
         offset = Offset()
         register(purgatory, offset, count, per_ms=300)
         growth = resident_bytes() - before
@@ -102,7 +101,7 @@ def test_expired(benchmark: Any, claim: Any, waiting: int) -> None:
 
     def setup() -> tuple[tuple[Purgatory[Wait]], dict[str, object]]:
         gc.collect()
-        purgatory: Purgatory[Wait] = Purgatory("Produce", Timer(0))
+        purgatory: Purgatory[Wait] = Purgatory("Produce")
         register(purgatory, Offset(), count, per_ms=300)
         return (purgatory,), {}
 
@@ -111,7 +110,7 @@ def test_expired(benchmark: Any, claim: Any, waiting: int) -> None:
         end_ms = count // 300 + TIMEOUT_MS
         last = time.perf_counter()
         longest = 0.0
-        while (now_ms := purgatory.timer.next_deadline_ms()) is not None:
+        while (now_ms := purgatory.deadlines.next_deadline_ms()) is not None:
             assert now_ms <= end_ms
             purgatory.advance(now_ms)
             this = time.perf_counter()
@@ -131,7 +130,7 @@ def test_expired(benchmark: Any, claim: Any, waiting: int) -> None:
 def test_watched_one_at_a_time(benchmark: Any, claim: Any) -> None:
     """A key that nobody else watches: its list is made and dropped each time."""
     count = scaled(100_000)
-    purgatory: Purgatory[Wait] = Purgatory("Produce", Timer(0))
+    purgatory: Purgatory[Wait] = Purgatory("Produce")
 
     def run() -> None:
         for number in range(count):

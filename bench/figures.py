@@ -66,14 +66,14 @@ LANES = {
     "protocol": Lane(
         "Protocol and waiting requests",
         ("protocol", "purgatory"),
-        ("replication/protocol", "replication/purgatory", "replication/kernels"),
+        ("replication/protocol", "replication/replica_manager/purgatory.py"),
     ),
     "replication": Lane(
         "Replication",
         ("replication",),
         (
             *(f"replication/{room}" for room in ("broker", "client", "controller", "coordination")),
-            *(f"replication/{room}" for room in ("embedded", "fetcher", "partition", "purgatory")),
+            *(f"replication/{room}" for room in ("embedded", "fetcher", "partition")),
             "replication/replica_manager",
             "logstore/log",
         ),

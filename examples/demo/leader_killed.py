@@ -241,7 +241,7 @@ class _Act:
         for tp in self._led:
             epoch = self._told.partitions[tp.partition].epoch_before
             replica = cluster.replica(tp, killed)
-            end = replica.own_end_offset_for(epoch).end_offset
+            end = replica.follower.own_end_offset_for(epoch).end_offset
             if end == UNDEFINED_EPOCH_OFFSET and replica.latest_epoch != epoch:
                 end = replica.log_start_offset  # no record of that epoch is left
             if end != starts[tp]:

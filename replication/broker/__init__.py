@@ -1,11 +1,21 @@
-"""One broker: ``broker`` wires it together.
+"""One broker: ``broker`` wires it together; begin there.
 
-``membership`` keeps its session, ``controller_channel`` and ``forwarding`` carry its requests to
-the controller, ``alter_partition`` its changes of the ISR. ``metrics`` shows its state.
+``membership`` keeps its session, ``identity`` says whose tree it found, ``controller_channel``
+carries its requests to the controller, ``alter_partition`` its changes of the ISR. ``proofs`` has
+what its logs prove after a stop. ``metrics`` shows its state.
 """
 
 from __future__ import annotations
 
-from replication.broker.broker import Broker, BrokerState
+from replication.broker.broker import Broker, BrokerSettings, BrokerState, Surroundings
 
-__all__ = ["Broker", "BrokerState", "broker", "controller_channel", "identity", "metrics"]
+__all__ = [
+    "Broker",
+    "BrokerSettings",
+    "BrokerState",
+    "Surroundings",
+    "broker",
+    "controller_channel",
+    "identity",
+    "metrics",
+]

@@ -1,18 +1,15 @@
 """One broker: wires storage, clock, network and coordination together.
 
-A broker opens the log directories, joins the cluster and stands for controller. It serves until a
-stop, a crash or the loss of all log directories. An expired session is replaced by a new one under
-a new broker epoch, while the logs stay open. Every change of state goes through ``next_state``.
+Every change of state goes through ``next_state``. ``proofs`` has what its logs prove after a stop.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
 from typing import Any
 
 from checkpoints.loggers import get_logger
@@ -23,18 +20,11 @@ from logstore.common.random_id import RandomId, random_id
 from logstore.manager import LogManager, ManagerOwner
 from logstore.storage.base import Storage
 from replication.broker.alter_partition import AlterPartitionManager
-from replication.broker.controller_channel import REACTIONS, ControllerChannel
-from replication.broker.forwarding import Forwarding
-from replication.broker.identity import (
-    BrokerHome,
-    TreeIdentity,
-    check_cluster_id,
-    read_topics,
-    settle_identity,
-)
-from replication.broker.key_placement import settle_masked_topics
+from replication.broker.controller_channel import REACTIONS, ControllerChannel, Forwarding
+from replication.broker.identity import settle_masked_topics
 from replication.broker.membership import Membership
 from replication.broker.producer_ids import ProducerIdManager, reserve_producer_ids
+from replication.broker.proofs import LogProofs
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import (
@@ -67,7 +57,6 @@ from replication.common.messages import (
 from replication.common.retrying import Backoff, Reaction
 from replication.common.runtime import Runtime
 from replication.common.state import (
-    MAX_EPOCH_OF_A_LOG,
     UNKNOWN_EPOCH,
     BrokerRegistration,
     Endpoint,
@@ -79,15 +68,11 @@ from replication.coordination import (
     CoordinatorFactory,
     CoordinatorWentBackError,
     CorruptNodeError,
-    nodes,
 )
 from replication.replica_manager.metadata_cache import MetadataCache
 from replication.replica_manager.replica_manager import ReplicaManager
 
 logger = get_logger(__name__)
-
-EPOCHS_NAMED = 64  # the most epochs of earlier sessions in a registration
-UNPROVEN_NAMED = 3000  # with the longest names they still fit into a node
 
 
 class BrokerState(Enum):
@@ -136,6 +121,49 @@ def next_state(state: BrokerState, event: BrokerEvent) -> BrokerState | None:
             return None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """What a broker is to be.
+
+    Attributes:
+        endpoints: where its listeners are; their sockets are bound by then. The first one stands
+            for host and port.
+    """
+
+    broker_id: int
+    directories: tuple[str, ...]
+    log_config: LogConfig | None = None
+    broker_config: BrokerConfig | None = None
+    config: ReplicationConfig = field(default_factory=ReplicationConfig)
+    rack: str | None = None
+    endpoints: tuple[Endpoint, ...] = ()
+    cluster_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """Where a broker lives: on real files, threads and sockets, or in a simulated world.
+
+    Attributes:
+        connect: begins a session with the coordinator; called again after one expires.
+        transport: sends requests to the other brokers. The owner binds ``Broker.handle`` to the
+            broker's id before ``start``.
+        random_source, random_id: the source of ids and random choices, seeded in simulations.
+        run_later: as of ``LogManager``.
+        on_fatal: called when the broker cannot go on, because no log directory is left or another
+            process has its id. ``fatal_error`` has the error too.
+    """
+
+    connect: CoordinatorFactory
+    transport: Transport
+    runtime: Runtime
+    storage: Storage | None = None
+    random_source: random.Random = field(default_factory=random.Random)
+    random_id: RandomId = random_id
+    run_later: Callable[[Callable[[], None]], None] | None = None
+    on_fatal: Callable[[LogstoreError], None] = lambda error: None
+
+
 class Broker:
     """One broker: its log directories, its replicas, and perhaps the controller.
 
@@ -143,114 +171,72 @@ class Broker:
     crash, or the loss of all log directories. If its session expires a new one replaces it, and the
     logs stay open.
 
-    Args:
-        connect: begins a session with the coordinator; called again after one expires.
-        transport: sends requests to the other brokers. The owner binds ``handle`` to the broker's
-            id before ``start``.
-        endpoints: where its listeners are; their sockets are bound by then. The first one stands in
-            for ``host`` and ``port``.
-        random_source, random_id: the source of ids and random choices, seeded in simulations.
-        on_fatal: called when the broker cannot go on, because no log directory is left or another
-            process has its id. ``fatal_error`` has the error too.
     Raises:
         LogDirLockedError, StorageFailedError, ConfigError: as ``LogManager``.
     """
 
-    def __init__(
-        self,
-        broker_id: int,
-        directories: Iterable[str | os.PathLike[str]],
-        *,
-        connect: CoordinatorFactory,
-        transport: Transport,
-        runtime: Runtime,
-        storage: Storage | None = None,
-        log_config: LogConfig | None = None,
-        broker_config: BrokerConfig | None = None,
-        config: ReplicationConfig | None = None,
-        host: str = "localhost",
-        port: int = -1,
-        rack: str | None = None,
-        endpoints: tuple[Endpoint, ...] = (),
-        cluster_id: str | None = None,
-        random_source: random.Random | None = None,
-        random_id: RandomId = random_id,
-        run_later: Callable[[Callable[[], None]], None] | None = None,
-        on_fatal: Callable[[LogstoreError], None] = lambda error: None,
-    ) -> None:
+    def __init__(self, settings: BrokerSettings, surroundings: Surroundings) -> None:
+        config, runtime = settings.config, surroundings.runtime
+        broker_id, transport = settings.broker_id, surroundings.transport
         self.broker_id = broker_id
-        self.config = config or ReplicationConfig()
+        self.config = config
+        self.endpoints = settings.endpoints
         self.runtime = runtime
         self.transport = transport
         self.state = BrokerState.STARTING
         self.broker_epoch = UNKNOWN_EPOCH
         self.fatal_error: LogstoreError | None = None
+        self._settings, self._surroundings = settings, surroundings
         self._lock = threading.Lock()  # guards the state and what belongs to it
         self._on_stopped: list[Callable[[], None]] = []
-        self._on_fatal = on_fatal
         self._actor = runtime.actor(f"broker-{broker_id}")
         # Log directories that failed while they were opened; None from ``start`` on.
         self._early_failures: list[tuple[str, LogstoreError]] | None = []
-        if endpoints:
-            host, port = endpoints[0].host, endpoints[0].port
-        self._address = (host, port, rack)
-        self.endpoints = endpoints
-        self._directories = [os.fspath(path) for path in directories]
-        self._knows_tree = False
         self.log_manager = LogManager(
-            self._directories,
-            log_config,
-            broker_config=broker_config,
-            storage=storage,
+            list(settings.directories),
+            settings.log_config,
+            broker_config=settings.broker_config,
+            storage=surroundings.storage,
             clock=runtime.clock,
-            background=False,
+            background=False,  # the replica manager does the periodic work
             owner=ManagerOwner(
-                cluster_id=cluster_id,
+                cluster_id=settings.cluster_id,
                 node_id=broker_id,
                 replicated=True,
-                run_later=run_later,
+                run_later=surroundings.run_later,
                 on_directory_failure=self._on_directory_failure,
-                on_log_failure=self._on_directory_failure,
-                random_id=random_id,
+                on_log_failure=self._on_directory_failure,  # its leadership must go, too
+                random_id=surroundings.random_id,
             ),
         )
-        stop = self.log_manager.last_stop
-        self._epochs = stop.broker_epochs  # nothing was lost since these, ascending
-        self._unproven: frozenset[TopicPartition] | None = stop.unproven  # None: all
-        self._coordinator_epoch = UNKNOWN_EPOCH
-        self._first_epoch = self._doubtful_below = UNKNOWN_EPOCH
         self.metadata = MetadataCache(broker_id)
         self.membership = Membership(
             broker_id,
             runtime,
-            partial(self._begin_session, connect),
+            self._begin_session,
             self._registration,
             self,
-            self.config.initial_broker_registration_timeout_ms,
+            config.initial_broker_registration_timeout_ms,
         )
         channel = ControllerChannel(
             runtime,
             transport,
             lambda: self.controller_id,
             self.membership.find_controller,
-            self.config.controller_socket_timeout_ms,
+            config.controller_socket_timeout_ms,
         )
         self.alter_partition = AlterPartitionManager(
             broker_id, runtime, channel, lambda: self.broker_epoch
         )
-        self._forwarding = Forwarding(runtime, self._actor, channel, self.config.request_timeout_ms)
+        self._forwarding = Forwarding(runtime, self._actor, channel, config.request_timeout_ms)
+        pause_ms = config.controlled_shutdown_retry_backoff_ms
         self._departure = channel.call(
             self._actor,
-            self._farewell,
-            self._judge_farewell,
+            lambda: ControlledShutdownRequest(self.broker_id, self.broker_epoch),
+            _judge_departure,
             lambda reaction: self._close(),
-            backoff=Backoff(
-                self.config.controlled_shutdown_retry_backoff_ms,
-                self.config.controlled_shutdown_retry_backoff_ms,
-                1.0,
-                0.0,
-            ),
-            tries=self.config.controlled_shutdown_max_retries,
+            backoff=Backoff(pause_ms, pause_ms, 1.0, 0.0),
+            tries=config.controlled_shutdown_max_retries,
         )
         self.replica_manager = ReplicaManager(
             broker_id,
@@ -259,48 +245,26 @@ class Broker:
             transport,
             self.metadata,
             self.alter_partition,
-            self.config,
+            config,
             broker_epoch=lambda: self.broker_epoch,
             on_foreign_tree=self.on_refused,
+        )
+        self.proofs = LogProofs(
+            broker_id,
+            settings.directories[0],
+            self.log_manager,
+            lambda: self.replica_manager.told_broker_epoch,
         )
         self.controller = Controller(
             broker_id,
             runtime,
             transport,
-            self.config,
-            random_source or random.Random(),
-            log_config,
+            config,
+            surroundings.random_source,
+            settings.log_config,
         )
         self.producer_ids = ProducerIdManager(broker_id, runtime, lambda: self.membership.session)
-        manager, controller = self.replica_manager, self.controller
-        self._handlers: dict[type, Callable[[Any, OnReply], None]] = {
-            ProduceRequest: manager.produce,
-            FetchRequest: manager.fetch,
-            DeleteRecordsRequest: manager.delete_records,
-            OffsetForLeaderEpochRequest: _now(manager.offsets_for_leader_epoch),
-            ListOffsetsRequest: _now(manager.list_offsets),
-            LeaderAndIsrRequest: manager.control,
-            StopReplicaRequest: manager.control,
-            UpdateMetadataRequest: manager.control,
-            MetadataRequest: _now(self._describe),
-            InitProducerIdRequest: self.producer_ids.handle,
-            WriteTxnMarkersRequest: manager.write_txn_markers,
-            AddPartitionsToTxnRequest: _now(_without_coordinator),
-            **dict.fromkeys(
-                (
-                    AlterPartitionRequest,
-                    ControlledShutdownRequest,
-                    ElectLeadersRequest,
-                    AlterPartitionReassignmentsRequest,
-                    ListPartitionReassignmentsRequest,
-                    CreateTopicRequest,
-                    DeleteTopicRequest,
-                    CreatePartitionsRequest,
-                    IncrementalAlterConfigsRequest,
-                ),
-                controller.handle,
-            ),
-        }
+        self._handlers = _handlers(self)
 
     def __repr__(self) -> str:
         return f"Broker({self.broker_id}, {self.state.value}, epoch {self.broker_epoch})"
@@ -344,10 +308,6 @@ class Broker:
         else:
             self._forwarding.ask(request, reply, timeout_ms)
 
-    def _describe(self, request: MetadataRequest) -> Response:
-        controller = self.controller_id
-        return self.metadata.describe(request, -1 if controller is None else controller)
-
     @property
     def controller_id(self) -> int | None:
         """The controller that this broker knows."""
@@ -376,114 +336,29 @@ class Broker:
             self._on_directory_failure(path, error)
         self.membership.start()
 
-    def _begin_session(self, connect: CoordinatorFactory) -> Coordinator:
+    def _begin_session(self) -> Coordinator:
         try:
-            return connect()
+            return self._surroundings.connect()
         except CoordinatorWentBackError as error:
             self.on_refused(error)
             raise
 
     def _registration(self) -> BrokerRegistration:
-        """The registration, with the epochs since which nothing was lost: that of the last clean
-        stop (KIP-966), those before it, and those of this process.
-        """
-        previous = self.log_manager.previous_broker_epoch
-        unproven = frozenset() if self._is_known else self._unproven
-        return BrokerRegistration(
-            self.broker_id,
-            *self._address,
-            previous,
-            self.runtime.clock.wall_ms(),
-            tuple(epoch for epoch in self._epochs if epoch != previous),
-            self.endpoints,
-            unproven if unproven is None or len(unproven) <= UNPROVEN_NAMED else None,
-            self.log_manager.last_stop.proves_logs,
-            self._coordinator_epoch,
-        )
-
-    @property
-    def _is_known(self) -> bool:
-        """Whether a controller has processed a registration of this process.
-
-        Then it knows ``_unproven``. No other one talks to a broker.
-        """
-        known = self.replica_manager.told_broker_epoch >= self._first_epoch
-        return known and self._first_epoch != UNKNOWN_EPOCH
+        now_ms = self.runtime.clock.wall_ms()
+        return self.proofs.registration(self.endpoints, self._settings.rack, now_ms)
 
     def on_joining(self, session: Coordinator) -> None:
         """As `membership.Owner` says, like the next four.
 
         Once this broker leads, its logs must not meet a new producer that has an id of theirs.
         """
-        identity = self._check_tree(session)
+        identity = self.proofs.check_tree(session)
         if not identity.has_kafkas_placement:
             self.metadata.masked_topics = settle_masked_topics(session)
         try:
             reserve_producer_ids(session, self._largest_producer_id())
         except CorruptNodeError as error:  # because of which no id is assigned either
             logger.error("broker %s: no producer ids are reserved: %s", self.broker_id, error)
-
-    def _check_tree(self, session: Coordinator) -> TreeIdentity:
-        """
-        Raises:
-            InconsistentClusterIdError: the tree is that of another cluster.
-        """
-        manager = self.log_manager
-        logs = {tp: log.topic_id for tp, log in manager.logs.items()}
-        home = BrokerHome(self._directories[0], manager.cluster_id, logs)
-        if self._knows_tree:
-            return check_cluster_id(session, home)
-        identity = settle_identity(session, [home], manager.cluster_id)
-        self._find_missing_logs(session)
-        self._knows_tree = True
-        return identity
-
-    def _find_missing_logs(self, session: Coordinator) -> None:
-        """Look for replicas of this broker that have no log here, if they may have had one.
-
-        A broker that no controller knows is new, and had none.
-        """
-        manager = self.log_manager
-        unproven = set(manager.last_stop.unproven)
-        known = session.get(nodes.broker_epoch_path(self.broker_id)) is not None
-        if manager.last_stop.may_miss_logs and known:
-            deleting = {*session.children(nodes.DELETE_TOPICS)}  # their logs may have gone first
-            unproven.update(
-                TopicPartition(name, number)
-                for name, topic in read_topics(session).items()
-                for number, replicas in topic.partitions.items()
-                if self.broker_id in replicas and name not in deleting
-            )
-            unproven -= manager.logs.keys() - manager.last_stop.unproven
-        self._unproven = frozenset(unproven)
-        if unproven or not manager.last_stop.proves_logs:
-            self._coordinator_epoch = self._largest_coordinator_epoch()
-        if unproven:
-            logger.error(
-                "broker %s: the logs of %s replicas are missing, or are not as its last stop left "
-                "them (%s-%s, …): they do not count as in sync",
-                self.broker_id,
-                len(unproven),
-                *min(unproven),
-            )
-
-    def _largest_coordinator_epoch(self) -> int:
-        """Of logs that may come from another cluster, whose coordinators were elected more often
-        than ours: their markers would be refused (R-182)."""
-        largest = UNKNOWN_EPOCH
-        for log in [each for each in self.log_manager.logs.values() if not each.failed]:
-            epoch = log.producers.largest_coordinator_epoch()
-            if epoch > MAX_EPOCH_OF_A_LOG:
-                logger.error(
-                    "%s: a producer has the coordinator epoch %s, above %s: no cluster gets there, "
-                    "and its transactions cannot be ended",
-                    log.name,
-                    epoch,
-                    MAX_EPOCH_OF_A_LOG,
-                )
-            else:
-                largest = max(largest, epoch)
-        return largest
 
     def on_joined(self, session: Coordinator, broker_epoch: int) -> None:
         if broker_epoch <= self.broker_epoch:
@@ -493,16 +368,12 @@ class Broker:
         with self._lock:
             after = next_state(self.state, BrokerEvent.JOINED)
             if after is None:
-                self._doubtful_below = broker_epoch
+                self.proofs.note_late_epoch(broker_epoch)
                 return
             self.state = after
             # Also for a broker that stops, because the latest of its epochs proves its clean stop.
             self.broker_epoch = broker_epoch
-            if self._first_epoch == UNKNOWN_EPOCH:
-                self._first_epoch = broker_epoch
-            if self.membership.has_unknown_epoch:
-                self._doubtful_below = broker_epoch
-            self._epochs = (*self._epochs, broker_epoch)[-EPOCHS_NAMED:]
+            self.proofs.note_epoch(broker_epoch, is_doubtful=self.membership.has_unknown_epoch)
             if after is BrokerState.RUNNING:
                 self.controller.start(session, broker_epoch)  # comes before any ``stop``
 
@@ -578,15 +449,6 @@ class Broker:
             self.replica_manager.begin_controlled_shutdown()
             self._departure.start()
 
-    def _farewell(self) -> Request:
-        return ControlledShutdownRequest(self.broker_id, self.broker_epoch)
-
-    def _judge_farewell(self, response: Response) -> Reaction:
-        if not isinstance(response, ControlledShutdownResponse):
-            return Reaction.AGAIN
-        reaction = REACTIONS[response.error_code]
-        return Reaction.AGAIN if reaction is Reaction.DONE and response.remaining else reaction
-
     def _close_soon(self) -> None:
         self.membership.join_no_more()
         self._actor.post(self._close)
@@ -614,34 +476,11 @@ class Broker:
             raise failure
 
     def _close_logs(self) -> None:
-        """Close the logs.
-
-        The marker has the last epoch, which may be that of an earlier process if this one never
-        joined, and earlier ones that a controller may know instead.
-        """
-        *earlier, last = self._epochs or (UNKNOWN_EPOCH,)
-        told = self.replica_manager.told_broker_epoch
-        self.log_manager.close(last, [epoch for epoch in earlier if epoch >= told], self._doubts())
-
-    def _doubts(self) -> frozenset[TopicPartition] | None:
-        """The replicas whose logs this stop does not prove; None if it proves none.
-
-        It proves none if a controller may know an epoch that the marker does not name: that would
-        look like another time. And none if the last stop left something to be looked for, of which
-        no controller has heard yet.
-        """
-        if self.membership.has_unknown_epoch:
-            return None
-        if self.replica_manager.told_broker_epoch < self._doubtful_below:
-            return None
-        if self._is_known:
-            return frozenset()
-        stop = self.log_manager.last_stop
-        return self._unproven if stop.broker_epochs and not stop.may_miss_logs else None
+        self.proofs.close_logs(has_unknown_epoch=self.membership.has_unknown_epoch)
 
     def _closed(self) -> None:
         if self._advance(BrokerEvent.CLOSED) is not None:
-            self._tell_the_end()
+            self._report_end()
 
     def crash(self) -> None:
         """Release everything at once, as the end of the process does. For tests.
@@ -659,15 +498,55 @@ class Broker:
         self.controller.stop()
         self.replica_manager.abandon()
         self.membership.abandon()
-        self._tell_the_end()
+        self._report_end()
 
-    def _tell_the_end(self) -> None:
+    def _report_end(self) -> None:
         if self.fatal_error is not None:
-            self._on_fatal(self.fatal_error)
+            self._surroundings.on_fatal(self.fatal_error)
         with self._lock:
             waiting, self._on_stopped = self._on_stopped, []
         for on_stopped in waiting:
             on_stopped()
+
+
+def _handlers(broker: Broker) -> dict[type, Callable[[Any, OnReply], None]]:
+    """Who serves which request. The layers above a broker add theirs (``serve``)."""
+    manager, controller = broker.replica_manager, broker.controller
+
+    def describe(request: MetadataRequest) -> Response:
+        known = broker.controller_id
+        return broker.metadata.describe(request, -1 if known is None else known)
+
+    return {
+        ProduceRequest: manager.writes.produce,
+        FetchRequest: manager.fetches.fetch,
+        DeleteRecordsRequest: manager.writes.delete_records,
+        OffsetForLeaderEpochRequest: _now(manager.offsets_for_leader_epoch),
+        ListOffsetsRequest: _now(manager.list_offsets),
+        LeaderAndIsrRequest: manager.control,
+        StopReplicaRequest: manager.control,
+        UpdateMetadataRequest: manager.control,
+        MetadataRequest: _now(describe),
+        InitProducerIdRequest: broker.producer_ids.handle,
+        WriteTxnMarkersRequest: manager.writes.write_txn_markers,
+        AddPartitionsToTxnRequest: _now(_without_coordinator),
+        AlterPartitionRequest: controller.handle,
+        ControlledShutdownRequest: controller.handle,
+        ElectLeadersRequest: controller.handle,
+        AlterPartitionReassignmentsRequest: controller.handle,
+        ListPartitionReassignmentsRequest: controller.handle,
+        CreateTopicRequest: controller.handle,
+        DeleteTopicRequest: controller.handle,
+        CreatePartitionsRequest: controller.handle,
+        IncrementalAlterConfigsRequest: controller.handle,
+    }
+
+
+def _judge_departure(response: Response) -> Reaction:
+    if not isinstance(response, ControlledShutdownResponse):
+        return Reaction.AGAIN
+    reaction = REACTIONS[response.error_code]
+    return Reaction.AGAIN if reaction is Reaction.DONE and response.remaining else reaction
 
 
 def _without_coordinator(request: AddPartitionsToTxnRequest) -> Response:

@@ -10,13 +10,14 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from replication.common.error_codes import FRONT_DOOR_CODES, ErrorCode
+from replication.common.error_codes import ErrorCode
 from replication.common.messages import Request, Response
 from replication.common.retrying import Backoff, Reaction, RetryingCall, Settle, reactions
 from replication.common.runtime import Actor, Runtime
-from replication.common.transport import Transport
+from replication.common.transport import OnReply, Transport
 
 BACKOFF = Backoff(50, 1000)
+FORWARDING_BACKOFF = Backoff(20, 200)  # a client waits
 
 REACTIONS: Final[Mapping[ErrorCode, Reaction]] = reactions(
     {
@@ -44,51 +45,9 @@ REACTIONS: Final[Mapping[ErrorCode, Reaction]] = reactions(
             ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
             ErrorCode.OFFSET_NOT_AVAILABLE,
         ),
-        # It has judged, or the code is not one of its answers. The same request would be refused
-        # again.
-        Reaction.GIVE_UP: (
-            ErrorCode.OFFSET_OUT_OF_RANGE,
-            ErrorCode.CORRUPT_MESSAGE,
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            ErrorCode.MESSAGE_TOO_LARGE,
-            ErrorCode.INVALID_TOPIC_EXCEPTION,
-            ErrorCode.RECORD_LIST_TOO_LARGE,
-            ErrorCode.NOT_ENOUGH_REPLICAS,
-            ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-            ErrorCode.INVALID_REQUIRED_ACKS,
-            ErrorCode.INVALID_TIMESTAMP,
-            ErrorCode.TOPIC_ALREADY_EXISTS,
-            ErrorCode.INVALID_PARTITIONS,
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            ErrorCode.INVALID_CONFIG,
-            ErrorCode.INVALID_REQUEST,
-            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-            ErrorCode.POLICY_VIOLATION,
-            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
-            ErrorCode.INVALID_PRODUCER_EPOCH,
-            ErrorCode.INVALID_TXN_STATE,
-            ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-            ErrorCode.OPERATION_NOT_ATTEMPTED,
-            ErrorCode.UNKNOWN_PRODUCER_ID,
-            ErrorCode.REASSIGNMENT_IN_PROGRESS,
-            ErrorCode.FENCED_LEADER_EPOCH,
-            ErrorCode.UNKNOWN_LEADER_EPOCH,
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            ErrorCode.INVALID_RECORD,
-            ErrorCode.INVALID_UPDATE_VERSION,
-            ErrorCode.UNKNOWN_TOPIC_ID,
-            ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-            ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-            ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-            ErrorCode.INCONSISTENT_TOPIC_ID,
-            ErrorCode.INELIGIBLE_REPLICA,
-            ErrorCode.NEW_LEADER_ELECTED,
-            *FRONT_DOOR_CODES,
-        ),
-    }
+    },
+    # It has judged, or the code is not one of its answers. The same request would be refused again.
+    otherwise=Reaction.GIVE_UP,
 )
 
 
@@ -172,3 +131,61 @@ class ControllerChannel:
             find_controller=self._find_controller,
             tries=tries,
         )
+
+
+class Forwarding:
+    """Forwards requests of clients to the controller (Kafka's ``ForwardingManager``).
+
+    A request whose answer is lost is sent again, as in Kafka's brokers. The second answer may say
+    that the topic exists already.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        actor: Actor,
+        channel: ControllerChannel,
+        timeout_ms: int,
+    ) -> None:
+        self._runtime = runtime
+        self._actor = actor
+        self._channel = channel
+        self._timeout_ms = timeout_ms
+
+    def ask(self, request: Request, reply: OnReply, timeout_ms: int | None = None) -> None:
+        """Forward a request.
+
+        It is answered once: by the controller, or after ``timeout_ms``, which is at most that of
+        this object, with the last refusal of a broker that is not the controller, or with None.
+        """
+        wait_ms = self._timeout_ms if timeout_ms is None else min(timeout_ms, self._timeout_ms)
+        self._actor.post(lambda: self._ask(request, reply, self._runtime.now_ms() + wait_ms))
+
+    def _ask(self, request: Request, reply: OnReply, deadline_ms: int) -> None:
+        found: list[Response] = []
+        refused: list[Response] = []  # by the latest try
+
+        def next_try() -> Request:
+            refused.clear()
+            return request
+
+        def judge(response: Response) -> Reaction:
+            reaction = REACTIONS[_code_of(response)]
+            if reaction is Reaction.FIND_CONTROLLER:
+                refused.append(response)
+                return reaction
+            found.append(response)  # also a refusal, which the client handles
+            return Reaction.DONE
+
+        def end(reaction: Reaction) -> None:
+            reply(next(iter([*found, *refused]), None))
+
+        self._channel.call(
+            self._actor, next_try, judge, end, backoff=FORWARDING_BACKOFF, deadline_ms=deadline_ms
+        ).start()
+
+
+def _code_of(response: Response) -> ErrorCode:
+    code = getattr(response, "error_code", ErrorCode.NONE)
+    assert isinstance(code, ErrorCode)
+    return code

@@ -11,11 +11,16 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
+from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
 from replication.common.errors import InconsistentClusterIdError
+from replication.common.internal_topics import INTERNAL_TOPICS
 from replication.common.state import TopicAssignment
 from replication.coordination import Coordinator, CorruptNodeError, NodeExistsError, nodes
 
+logger = get_logger(__name__)
+
+SAME_UP_TO = 2  # partitions: with so few both rules say the same
 NAMED = 3  # how many logs an error names
 
 LogTopicIds = Mapping[TopicPartition, uuid.UUID | None]
@@ -145,3 +150,43 @@ def _deleted(session: Coordinator) -> list[uuid.UUID]:
         return [] if node is None else nodes.decode_deleted_topics(node.data)
     except CorruptNodeError:
         return []
+
+
+# -- where the keys of internal topics lie --------------------------------------------------------
+
+
+def settle_masked_topics(session: Coordinator) -> frozenset[uuid.UUID]:
+    """The ids of the internal topics that keep the earlier rule (W-100), in a tree that was not
+    made with Kafka's. It is decided once for a cluster.
+
+    Earlier versions took another partition than Kafka for half of the keys. Topics that they filled
+    keep that rule, since a group or a transactional id must have one coordinator: were its records
+    moved, two leaders would have to agree on each. A topic that is created from now on has Kafka's.
+
+    Call it before the broker is registered: a tree without the answer, in which brokers of ours
+    were registered, is that of an earlier version.
+
+    Raises:
+        CoordinationError: the coordinator does not answer, or the node cannot be read.
+    """
+    node = session.get(nodes.MASKED_TOPICS)
+    if node is not None:
+        return frozenset(nodes.decode_masked_topics(node.data))
+    found: dict[uuid.UUID, str] = {}
+    if session.children(nodes.BROKER_EPOCHS):
+        for name in sorted(INTERNAL_TOPICS):
+            topic = session.get(nodes.topic_path(name))
+            known = None if topic is None else nodes.decode_topic(name, topic.data)
+            if known is not None and len(known.partitions) > SAME_UP_TO:
+                found[known.topic_id] = name
+    try:
+        session.create(nodes.MASKED_TOPICS, nodes.encode_masked_topics(found), parents=True)
+    except NodeExistsError:  # another broker was faster
+        return settle_masked_topics(session)
+    for name in found.values():
+        logger.warning(
+            "an earlier version filled %s; its groups or transactional ids stay in the partitions "
+            "where a real Kafka does not look for half of them, until the topic is created anew",
+            name,
+        )
+    return frozenset(found)

@@ -11,7 +11,7 @@ State is read at each scrape, so nothing is counted twice and the data path has 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -125,20 +125,27 @@ def samples_of(broker: Broker) -> Iterator[Sample]:
     for partition in list(broker.replica_manager.partitions.values()):
         yield from _partition(partition)
     yield from _waiting(broker.replica_manager)
-    yield from _traffic(broker.replica_manager)
-    yield from _fetch_sessions(broker.replica_manager)
     yield from _fetchers(broker.replica_manager.fetchers)
     yield from _log_directories(broker.log_manager)
     yield from _cleaner(broker.log_manager)
     yield from _controller(broker.controller.stats)
 
 
+def _group(
+    prefix: str, values: Mapping[str, float], *labels: tuple[str, str], is_counter: bool = False
+) -> Iterator[Sample]:
+    for name, value in values.items():
+        yield Sample(f"{prefix}_{name}", value, labels, is_counter)
+
+
 def _replica_manager(manager: ReplicaManager) -> Iterator[Sample]:
-    """Leaders, partitions and ISRs of the broker (R-157)."""
+    """Leaders, partitions and ISRs of the broker (R-157), its traffic (R-166, R-167) and its fetch
+    sessions (R-165).
+    """
     partitions = list(manager.partitions.values())
     online = [p for p in partitions if not p.offline]
-    stats = manager.stats
-    values = {
+    stats, sessions = manager.stats, manager.fetches.sessions
+    gauges = {
         "LeaderCount": sum(p.is_leader for p in online),
         "PartitionCount": len(partitions),
         "OfflineReplicaCount": len(partitions) - len(online),
@@ -149,22 +156,34 @@ def _replica_manager(manager: ReplicaManager) -> Iterator[Sample]:
             len(p.log.producers.known.producers) for p in online if p.log is not None
         ),
     }
-    for name, value in values.items():
-        yield Sample(f"server_ReplicaManager_{name}", value)
-    counts = {
+    counters = {
         "IsrExpands": stats.isr_expands,
         "IsrShrinks": stats.isr_shrinks,
         "FailedIsrUpdates": stats.failed_isr_updates,
     }
-    for name, value in counts.items():
-        yield Sample(f"server_ReplicaManager_{name}", value, is_counter=True)
+    traffic = {
+        "BytesIn": stats.bytes_in,
+        "BytesOut": stats.bytes_out,
+        "MessagesIn": stats.messages_in,
+        "BytesRejected": stats.bytes_rejected,
+        "ReplicationBytesIn": manager.fetchers.replication_bytes_in,
+        "ReplicationBytesOut": stats.replication_bytes_out,
+    }
+    yield from _group("server_ReplicaManager", gauges)
+    yield from _group("server_ReplicaManager", counters, is_counter=True)
+    yield from _group("server_BrokerTopicMetrics", traffic, is_counter=True)
+    yield Sample("server_LeaderReplication_byte_rate", manager.leader_quota.byte_rate)
+    yield Sample("server_FollowerReplication_byte_rate", manager.follower_quota.byte_rate)
+    prefix = "server_FetchSessionCache"
+    yield Sample(f"{prefix}_NumIncrementalFetchSessions", len(sessions))
+    yield Sample(f"{prefix}_NumIncrementalFetchPartitionsCached", sessions.partitions)
+    yield Sample(f"{prefix}_IncrementalFetchSessionEvictions", sessions.evictions, is_counter=True)
 
 
 def _partition(partition: Partition) -> Iterator[Sample]:
     """ISR, segments and offsets of one partition (R-158, R-159)."""
     labels = (("topic", partition.tp.topic), ("partition", str(partition.tp.partition)))
-    log = partition.log
-    leads = partition.is_leader
+    log, leads = partition.log, partition.is_leader
     values = {
         "UnderReplicated": partition.under_replicated,
         "InSyncReplicasCount": len(partition.isr.committed) if leads else 0,
@@ -174,87 +193,52 @@ def _partition(partition: Partition) -> Iterator[Sample]:
     }
     if log is not None:
         values["LastStableOffsetLag"] = log.high_watermark - log.last_stable_offset if leads else 0
-    for name, value in values.items():
-        yield Sample(f"cluster_Partition_{name}", value, labels)
-    if log is not None:
         sizes = {
             "NumLogSegments": len(log.segments),
             "LogStartOffset": log.log_start_offset,
             "LogEndOffset": log.log_end_offset,
             "Size": log.size,
         }
-        for name, value in sizes.items():
-            yield Sample(f"log_Log_{name}", value, labels)
+        yield from _group("log_Log", sizes, *labels)
+    yield from _group("cluster_Partition", values, *labels)
 
 
 def _waiting(manager: ReplicaManager) -> Iterator[Sample]:
     """Requests that wait, and those that ended by their deadline (R-163, R-164)."""
-    sizes: dict[str, list[int]] = {}
-    for purgatory in manager.waiting.purgatories:
-        size = sizes.setdefault(purgatory.name, [0, 0])
-        size[0] += purgatory.watched
-        size[1] += purgatory.delayed
-    for name, (watched, delayed) in sizes.items():
-        labels = (("delayedOperation", name),)
-        yield Sample("server_DelayedOperationPurgatory_PurgatorySize", watched, labels)
-        yield Sample("server_DelayedOperationPurgatory_NumDelayedOperations", delayed, labels)
-    stats = manager.stats
-    yield Sample("server_DelayedProduceMetrics_Expires", stats.produce_expirations, is_counter=True)
-    for fetcher_type, count in (
-        ("follower", stats.follower_fetch_expirations),
-        ("consumer", stats.consumer_fetch_expirations),
+    waiting, stats = manager.waiting, manager.stats
+    for name, purgatories in (
+        ("Produce", (waiting.produce,)),
+        ("Fetch", (waiting.follower_fetch, waiting.consumer_fetch)),
+        ("DeleteRecords", (waiting.delete_records,)),
     ):
-        labels = (("fetcherType", fetcher_type),)
-        yield Sample("server_DelayedFetchMetrics_Expires", count, labels, is_counter=True)
-    yield Sample(
-        "server_DelayedDeleteRecordsMetrics_Expires",
-        stats.delete_records_expirations,
-        is_counter=True,
-    )
-
-
-def _traffic(manager: ReplicaManager) -> Iterator[Sample]:
-    """Bytes and messages, of clients and of replication (R-166, R-167)."""
-    stats = manager.stats
-    counts = {
-        "BytesIn": stats.bytes_in,
-        "BytesOut": stats.bytes_out,
-        "MessagesIn": stats.messages_in,
-        "BytesRejected": stats.bytes_rejected,
-        "ReplicationBytesIn": manager.fetchers.replication_bytes_in,
-        "ReplicationBytesOut": stats.replication_bytes_out,
-    }
-    for name, value in counts.items():
-        yield Sample(f"server_BrokerTopicMetrics_{name}", value, is_counter=True)
-    yield Sample("server_LeaderReplication_byte_rate", manager.leader_quota.byte_rate)
-    yield Sample("server_FollowerReplication_byte_rate", manager.follower_quota.byte_rate)
-
-
-def _fetch_sessions(manager: ReplicaManager) -> Iterator[Sample]:
-    """Fetch sessions, and the partitions in them (R-165)."""
-    sessions = manager.fetch_sessions
-    prefix = "server_FetchSessionCache"
-    yield Sample(f"{prefix}_NumIncrementalFetchSessions", len(sessions))
-    yield Sample(f"{prefix}_NumIncrementalFetchPartitionsCached", sessions.partitions)
-    yield Sample(f"{prefix}_IncrementalFetchSessionEvictions", sessions.evictions, is_counter=True)
+        sizes = {
+            "PurgatorySize": sum(each.watched for each in purgatories),
+            "NumDelayedOperations": sum(each.delayed for each in purgatories),
+        }
+        operation = ("delayedOperation", name)
+        yield from _group("server_DelayedOperationPurgatory", sizes, operation)
+    for kind, count, *labels in (
+        ("DelayedProduceMetrics", stats.produce_expirations),
+        ("DelayedFetchMetrics", stats.follower_fetch_expirations, ("fetcherType", "follower")),
+        ("DelayedFetchMetrics", stats.consumer_fetch_expirations, ("fetcherType", "consumer")),
+        ("DelayedDeleteRecordsMetrics", stats.delete_records_expirations),
+    ):
+        yield Sample(f"server_{kind}_Expires", count, tuple(labels), is_counter=True)
 
 
 def _fetchers(fetchers: FetcherManager) -> Iterator[Sample]:
     """Lag and traffic of the fetchers (R-160 … R-162)."""
-    replica = (("clientId", "Replica"),)
     values = {
         "MaxLag": fetchers.max_lag,
         "MinFetchRate": fetchers.min_fetch_rate,
         "FailedPartitionsCount": len(fetchers.failed_partitions),
         "DeadThreadCount": fetchers.dead_workers,
     }
-    for name, value in values.items():
-        yield Sample(f"server_ReplicaFetcherManager_{name}", value, replica)
+    yield from _group("server_ReplicaFetcherManager", values, ("clientId", "Replica"))
     for fetcher in fetchers.fetchers:
-        client = ("clientId", fetcher.name)
-        labels = (client, ("leader", str(fetcher.leader_id)))
-        yield Sample("server_FetcherStats_Requests", fetcher.requests, labels, is_counter=True)
-        yield Sample("server_FetcherStats_Bytes", fetcher.bytes, labels, is_counter=True)
+        client, leader = ("clientId", fetcher.name), ("leader", str(fetcher.leader_id))
+        counts = {"Requests": fetcher.requests, "Bytes": fetcher.bytes}
+        yield from _group("server_FetcherStats", counts, client, leader, is_counter=True)
         for tp, lag in fetcher.lags().items():
             where = (client, ("topic", tp.topic), ("partition", str(tp.partition)))
             yield Sample("server_FetcherLagMetrics_ConsumerLag", lag, where)
@@ -292,8 +276,7 @@ def _controller(stats: ControllerStats) -> Iterator[Sample]:
         "GlobalPartitionCount": stats.global_partition_count,
         "ActiveBrokerCount": stats.active_broker_count,
     }
-    for name, value in values.items():
-        yield Sample(f"controller_KafkaController_{name}", value)
+    yield from _group("controller_KafkaController", values)
     yield Sample(
         "controller_ControllerStats_UncleanLeaderElections",
         stats.unclean_leader_elections,

@@ -37,11 +37,13 @@ class Reaction(Enum):
 R = TypeVar("R", bound=Enum)
 
 
-def reactions(groups: Mapping[R, Iterable[ErrorCode]]) -> dict[ErrorCode, R]:
-    """The table of a channel from its codes by reaction.
+def reactions(
+    groups: Mapping[R, Iterable[ErrorCode]], otherwise: R | None = None
+) -> dict[ErrorCode, R]:
+    """The table of a channel from its codes by reaction; ``otherwise`` is that to all other codes.
 
     Raises:
-        ValueError: a code is missing or repeated.
+        ValueError: a code is repeated, or missing without ``otherwise``.
     """
     table: dict[ErrorCode, R] = {}
     for reaction, codes in groups.items():
@@ -49,10 +51,11 @@ def reactions(groups: Mapping[R, Iterable[ErrorCode]]) -> dict[ErrorCode, R]:
             if code in table:
                 raise ValueError(f"{code.name} stands twice in a table of reactions")
             table[code] = reaction
-    missing = [code.name for code in ErrorCode if code not in table]
-    if missing:
-        raise ValueError(f"a table of reactions lacks {', '.join(missing)}")
-    return table
+    missing = [code for code in ErrorCode if code not in table]
+    if missing and otherwise is None:
+        names = ", ".join(code.name for code in missing)
+        raise ValueError(f"a table of reactions lacks {names}")
+    return {**table, **dict.fromkeys(missing, otherwise)} if otherwise is not None else table
 
 
 @dataclass(frozen=True, slots=True)

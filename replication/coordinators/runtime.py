@@ -357,7 +357,7 @@ class CoordinatorRuntime:
             # Not on this thread, which may be that of another request that has just appended.
             self._loader.post(partial(self._on_commit, hosted, end_offset, code))
 
-        self._replica_manager.await_commit(
+        self._replica_manager.writes.await_commit(
             hosted.tp, end_offset, hosted.epoch, LOAD_WAIT_MS, committed
         )
 
@@ -678,7 +678,7 @@ class CoordinatorRuntime:
         request = ProduceRequest(
             -1, FOREVER_MS, (ProducePartition(hosted.tp, batch, hosted.epoch),)
         )
-        self._replica_manager.produce(request, respond, AppendOrigin.COORDINATOR, check)
+        self._replica_manager.writes.produce(request, respond, AppendOrigin.COORDINATOR, check)
         self._watch(hosted)
 
     def _written(self, hosted: HostedShard, append: PendingAppend, code: ErrorCode) -> None:

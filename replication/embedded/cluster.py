@@ -6,18 +6,21 @@ stopped, crashed, cut off and started again while others serve.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from checkpoints.types import TopicPartition
 from logstore.common.types import Record
 from logstore.log.reading.fetching import LATEST
 from replication.client import Consumer, Producer, RecordMetadata
+from replication.common.error_codes import ErrorCode
+from replication.embedded.local_brokers import LocalBrokers
 from replication.embedded.topic_admin import TopicAdmin
 from replication.partition import Partition
 
 
-class Cluster(TopicAdmin):
+class Cluster(LocalBrokers):
     """Brokers 0, 1, 2, … in one process, with the operations for services and tests.
 
     Use it as a context manager, or call ``close``.
@@ -43,6 +46,87 @@ class Cluster(TopicAdmin):
             directories, or knows none of the topics in those of a broker. Nothing was changed.
         LogDirLockedError, StorageFailedError: as ``LogManager``.
     """
+
+    # -- topics --------------------------------------------------------------------------------
+
+    @cached_property
+    def _topics(self) -> TopicAdmin:
+        return TopicAdmin(self)
+
+    def create_topic(
+        self,
+        topic: str,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        *,
+        assignment: Sequence[Sequence[int]] | None = None,
+        config: Mapping[str, object] | None = None,
+        if_not_exists: bool = False,
+    ) -> list[TopicPartition]:
+        """Create a topic and wait until each partition has a leader that all brokers know.
+
+        Args:
+            replication_factor: three, or as many as there are brokers, by default.
+            assignment: the replicas of each partition, the preferred leader first.
+            config: topic keys, such as ``{"min.insync.replicas": 2}``.
+            if_not_exists: leave an existing topic as it is, whatever the other arguments, and
+                return its partitions.
+        Raises:
+            ReplicationError: the controller refuses; ``code`` says why.
+            UnknownPartitionError: the topic was deleted during the call.
+        """
+        return self._topics.create_topic(
+            topic,
+            partitions,
+            replication_factor,
+            assignment=assignment,
+            config=config,
+            if_not_exists=if_not_exists,
+        )
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic, and wait until no live broker has a replica of it or knows it.
+
+        Its name is free then, if no broker with a replica of it is down. The topic is deleted by
+        its id, so never one that gets the name during the call.
+
+        Raises:
+            UnknownPartitionError: the topic does not exist.
+            ReplicationError: the controller refuses.
+        """
+        self._topics.delete_topic(topic)
+
+    def create_partitions(
+        self, topic: str, total: int, *, assignment: Sequence[Sequence[int]] | None = None
+    ) -> list[TopicPartition]:
+        """Raise the number of partitions to ``total``, and wait for leaders. Returns the new ones.
+
+        Producers use them after their next metadata refresh, so a key may go to another partition
+        than before. A consumer reads only the partitions that it was given.
+
+        Args:
+            assignment: the replicas of each new partition, the preferred leader first.
+        Raises:
+            ReplicationError: the controller refuses; ``code`` says why.
+            UnknownPartitionError: there is no such topic, or not any more.
+        """
+        return self._topics.create_partitions(topic, total, assignment=assignment)
+
+    def alter_topic(self, topic: str, config: Mapping[str, object]) -> None:
+        """Change keys of a topic, and wait until every live replica applies them, or a later change
+        by another client.
+
+        Args:
+            config: the keys to change. None restores the default.
+        Raises:
+            ReplicationError: the controller refuses, INVALID_CONFIG for one; nothing is changed.
+            UnknownPartitionError: there is no such topic, or not any more.
+        """
+        self._topics.alter_topic(topic, config)
+
+    def elect_preferred(self, *tps: TopicPartition) -> dict[TopicPartition, ErrorCode]:
+        """Move leadership back to the first replica of each assignment; all, when none given."""
+        return self._topics.elect_preferred(*tps)
 
     # -- reading and writing -------------------------------------------------------------------
 
@@ -78,7 +162,7 @@ class Cluster(TopicAdmin):
         """The live broker that leads a partition now, None when there is none."""
         leaders = [
             (p.leader_epoch, b.broker_id)
-            for b in self._running()
+            for b in self.running()
             if (p := b.replica_manager.partitions.get(tp)) is not None and p.is_leader
         ]
         return max(leaders)[1] if leaders else None

@@ -24,7 +24,7 @@ from logstore.manager import peek
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
 from logstore.storage.paths import absolute_path
-from replication.broker.broker import Broker, BrokerState
+from replication.broker.broker import Broker, BrokerSettings, BrokerState, Surroundings
 from replication.broker.identity import BrokerHome, settle_identity
 from replication.client import Client
 from replication.common.config import ReplicationConfig
@@ -230,7 +230,7 @@ class LocalBrokers:
             self.wait_until(lambda: all(map(self._has_joined, self.broker_ids)), "brokers register")
             self.wait_until(lambda: self.controller_id is not None, "a controller")
             self.wait_until(
-                lambda: all(broker.metadata.is_complete for broker in self._running()),
+                lambda: all(broker.metadata.is_complete for broker in self.running()),
                 "brokers know the topics",
             )
         except BaseException:
@@ -310,19 +310,23 @@ class LocalBrokers:
         runtime = ThreadRuntime(f"broker-{broker_id}")
         try:
             broker = Broker(
-                broker_id,
-                self.log_dirs(broker_id),
-                connect=connect,
-                transport=LocalTransport(self.network, broker_id, runtime),
-                runtime=runtime,
-                storage=self._storages.get(broker_id, self._storage),
-                log_config=self._log_config,
-                broker_config=self._broker_config,
-                config=self._config,
-                cluster_id=self._cluster_id,
-                rack=self._racks.get(broker_id),
-                endpoints=front_door.endpoints if front_door is not None else (),
-                on_fatal=on_fatal,
+                BrokerSettings(
+                    broker_id=broker_id,
+                    directories=tuple(self.log_dirs(broker_id)),
+                    log_config=self._log_config,
+                    broker_config=self._broker_config,
+                    config=self._config,
+                    cluster_id=self._cluster_id,
+                    rack=self._racks.get(broker_id),
+                    endpoints=front_door.endpoints if front_door is not None else (),
+                ),
+                Surroundings(
+                    connect=connect,
+                    transport=LocalTransport(self.network, broker_id, runtime),
+                    runtime=runtime,
+                    storage=self._storages.get(broker_id, self._storage),
+                    on_fatal=on_fatal,
+                ),
             )
             if front_door is not None:
                 front_door.serve(broker)
@@ -479,7 +483,7 @@ class LocalBrokers:
         if self._temporary:
             shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _running(self) -> list[Broker]:
+    def running(self) -> list[Broker]:
         return [self._brokers[b] for b in self.live_brokers]
 
     def wait_until(

@@ -44,23 +44,27 @@ TIMEOUT_S = 30.0
 DONE = TopicResponse(ErrorCode.NONE)
 
 
-class TopicAdmin(LocalBrokers):
-    """The topic operations of a cluster."""
+class TopicAdmin:
+    """The topic operations of a cluster, which has the documentation of the public ones."""
+
+    def __init__(self, brokers: LocalBrokers) -> None:
+        self._brokers = brokers
+        self._client = brokers.client
 
     def _controller_id(self) -> int:
-        controller = self.client.controller_id()
+        controller = self._client.controller_id()
         if controller < 0:
             raise NotControllerError("there is no controller now")
         return controller
 
     def _ask(self, controller: int, request: Request) -> Any:
-        response: Any = self.client.call(controller, request, TIMEOUT_S)
+        response: Any = self._client.call(controller, request, TIMEOUT_S)
         if REACTIONS[response.error_code] is Reaction.FIND_CONTROLLER:
             raise NotControllerError(f"broker {controller} is not controller any more")
         return response
 
     def _ask_controller(self, request: Request) -> Any:
-        return self.client.retry(lambda: self._ask(self._controller_id(), request), TIMEOUT_S)
+        return self._client.retry(lambda: self._ask(self._controller_id(), request), TIMEOUT_S)
 
     def _ask_for_topic(
         self,
@@ -97,7 +101,7 @@ class TopicAdmin(LocalBrokers):
             doubt = "whether an earlier try of this request was carried out is not known"
             return TopicResponse(done, f"{response.error_message}; {doubt}")
 
-        response = self.client.retry(attempt, TIMEOUT_S)
+        response = self._client.retry(attempt, TIMEOUT_S)
         if response.error_code is not ErrorCode.NONE:
             raise error_for(response.error_code, response.error_message)
 
@@ -110,8 +114,10 @@ class TopicAdmin(LocalBrokers):
             BrokerUnavailableError: no broker has a working session with the coordinator.
         """
         failure = "no broker is running"
-        for broker in sorted(self._running(), key=lambda broker: not broker.controller.active):
-            session = self.session(broker.broker_id)
+        for broker in sorted(
+            self._brokers.running(), key=lambda broker: not broker.controller.active
+        ):
+            session = self._brokers.session(broker.broker_id)
             try:
                 node = session.get(nodes.topic_path(name))
                 found = session.get(nodes.topic_config_path(name))
@@ -136,7 +142,7 @@ class TopicAdmin(LocalBrokers):
             UnknownPartitionError: it does not exist, or no longer.
             BrokerUnavailableError: as ``_topic``, at the end of the time.
         """
-        found = self.client.retry(lambda: self._topic(name), TIMEOUT_S)
+        found = self._client.retry(lambda: self._topic(name), TIMEOUT_S)
         if found is None or topic_id not in (None, found.topic_id):
             gone = "" if topic_id is None else " any more"
             raise UnknownPartitionError(f"there is no topic {name!r}{gone}")
@@ -148,7 +154,7 @@ class TopicAdmin(LocalBrokers):
         waiting = [*reversed(tps)]
 
         def are_led() -> bool:
-            running = self._running()
+            running = self._brokers.running()
             while waiting and all(broker.knows_leader(waiting[-1]) for broker in running):
                 waiting.pop()
             if not waiting and all(broker.knows_leader(tp) for broker in running for tp in tps):
@@ -157,8 +163,10 @@ class TopicAdmin(LocalBrokers):
                 self._present(topic, topic_id)  # not known yet, or no longer
             return False
 
-        self.wait_until(are_led, f"topic {topic} has leaders", TIMEOUT_S, lambda: len(waiting))
-        self.client.refresh()
+        self._brokers.wait_until(
+            are_led, f"topic {topic} has leaders", TIMEOUT_S, lambda: len(waiting)
+        )
+        self._client.refresh()
 
     # -- operations ---------------------------------------------------------------------
 
@@ -172,19 +180,7 @@ class TopicAdmin(LocalBrokers):
         config: Mapping[str, object] | None = None,
         if_not_exists: bool = False,
     ) -> list[TopicPartition]:
-        """Create a topic and wait until each partition has a leader that all brokers know.
-
-        Args:
-            replication_factor: three, or as many as there are brokers, by default.
-            assignment: the replicas of each partition, the preferred leader first.
-            config: topic keys, such as ``{"min.insync.replicas": 2}``.
-            if_not_exists: leave an existing topic as it is, whatever the other arguments, and
-                return its partitions.
-        Raises:
-            ReplicationError: the controller refuses; ``code`` says why.
-            UnknownPartitionError: the topic was deleted during the call.
-        """
-        factor = replication_factor or min(3, len(self.broker_ids))
+        factor = replication_factor or min(3, len(self._brokers.broker_ids))
         request = CreateTopicRequest(
             topic,
             partitions if assignment is None else len(assignment),
@@ -208,38 +204,31 @@ class TopicAdmin(LocalBrokers):
         return tps
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic, and wait until no live broker has a replica of it or knows it.
-
-        Its name is free then, if no broker with a replica of it is down. The topic is deleted by
-        its id, so never one that gets the name during the call.
-
-        Raises:
-            UnknownPartitionError: the topic does not exist.
-            ReplicationError: the controller refuses.
-        """
         topic_id = self._present(topic).topic_id
         request = DeleteTopicRequest(topic_id=topic_id)
         self._ask_for_topic(request, ErrorCode.UNKNOWN_TOPIC_ID)
-        self.wait_until(
+        self._brokers.wait_until(
             lambda: self._is_gone(topic, topic_id),
             f"topic {topic} is gone",
             TIMEOUT_S,
             lambda: self._replicas_of(topic_id),
         )
-        self.client.refresh()
+        self._client.refresh()
 
     def _replicas_of(self, topic_id: uuid.UUID) -> int:
         """How many replicas of a topic the running brokers have."""
-        held = (p.log for b in self._running() for p in [*b.replica_manager.partitions.values()])
+        held = (
+            p.log for b in self._brokers.running() for p in [*b.replica_manager.partitions.values()]
+        )
         return sum(log is not None and log.topic_id == topic_id for log in held)
 
     def _is_gone(self, topic: str, topic_id: uuid.UUID) -> bool:
-        brokers = self._running()
+        brokers = self._brokers.running()
         if self._replicas_of(topic_id):
             return False
         if any(b.metadata.topic_id(topic) == topic_id for b in brokers):
             return False
-        if len(brokers) < len(self.broker_ids):
+        if len(brokers) < len(self._brokers.broker_ids):
             return True  # the controller may wait for the others
         try:
             found = self._topic(topic)
@@ -250,17 +239,6 @@ class TopicAdmin(LocalBrokers):
     def create_partitions(
         self, topic: str, total: int, *, assignment: Sequence[Sequence[int]] | None = None
     ) -> list[TopicPartition]:
-        """Raise the number of partitions to ``total``, and wait for leaders. Returns the new ones.
-
-        Producers use them after their next metadata refresh, so a key may go to another partition
-        than before. A consumer reads only the partitions that it was given.
-
-        Args:
-            assignment: the replicas of each new partition, the preferred leader first.
-        Raises:
-            ReplicationError: the controller refuses; ``code`` says why.
-            UnknownPartitionError: there is no such topic, or not any more.
-        """
         before = self._present(topic)
         known, topic_id = len(before.partitions), before.topic_id
         replicas = None if assignment is None else tuple(map(tuple, assignment))
@@ -289,15 +267,6 @@ class TopicAdmin(LocalBrokers):
         return tps
 
     def alter_topic(self, topic: str, config: Mapping[str, object]) -> None:
-        """Change keys of a topic, and wait until every live replica applies them, or a later change
-        by another client.
-
-        Args:
-            config: the keys to change. None restores the default.
-        Raises:
-            ReplicationError: the controller refuses, INVALID_CONFIG for one; nothing is changed.
-            UnknownPartitionError: there is no such topic, or not any more.
-        """
         topic_id = self._present(topic).topic_id
         changes = tuple(
             AlterableConfig(key, None, AlterConfigOp.DELETE)
@@ -313,13 +282,13 @@ class TopicAdmin(LocalBrokers):
         def is_applied() -> bool:
             wanted = self._present(topic, topic_id).config
             return all(
-                _goes_by(broker, topic, topic_id, wanted, config) for broker in self._running()
+                _goes_by(broker, topic, topic_id, wanted, config)
+                for broker in self._brokers.running()
             )
 
-        self.wait_until(is_applied, f"topic {topic} is configured")
+        self._brokers.wait_until(is_applied, f"topic {topic} is configured")
 
     def elect_preferred(self, *tps: TopicPartition) -> dict[TopicPartition, ErrorCode]:
-        """Move leadership back to the first replica of each assignment; all, when none given."""
         request = ElectLeadersRequest(ElectionType.PREFERRED, tps or None)
         response: ElectLeadersResponse = self._ask_controller(request)
         return dict(response.partitions)

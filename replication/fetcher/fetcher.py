@@ -210,7 +210,7 @@ class Fetcher:
             if part.records:
                 size += len(part.records)
                 state = self._states.get(part.tp)
-                if size > LIGHT_BYTES or state is None or state.partition.syncs_appends:
+                if size > LIGHT_BYTES or state is None or state.partition.follower.syncs_appends:
                     return False
         return size > 0
 

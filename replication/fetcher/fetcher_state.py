@@ -8,12 +8,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
-from logstore.common.types import Buffer
-from logstore.kernels import AppendInfo
 from logstore.log.reading.fetching import EARLIEST, LATEST
 from replication.common.errors import ReplicationError
 from replication.common.messages import (
@@ -25,38 +23,13 @@ from replication.common.messages import (
 )
 from replication.common.state import UNKNOWN_EPOCH
 from replication.decisions.truncation import Truncation, TruncationRule, truncation_point
+from replication.partition import Partition
 
 logger = get_logger(__name__)
 
 
 class OffsetMismatchError(ReplicationError):
     """Our log does not end at the fetch offset, so something else wrote to it."""
-
-
-class Followed(Protocol):
-    """The follower's side of `Partition`, which has the errors."""
-
-    tp: TopicPartition
-
-    @property
-    def latest_epoch(self) -> int: ...
-    @property
-    def log_end_offset(self) -> int: ...
-    @property
-    def log_start_offset(self) -> int: ...
-    @property
-    def high_watermark(self) -> int: ...
-    @property
-    def syncs_appends(self) -> bool: ...
-    def own_end_offset_for(self, epoch: int) -> EpochEndOffset: ...
-    def append_as_follower(
-        self, records: Buffer, leader_epoch: int, leader_log_start: int = -1
-    ) -> AppendInfo: ...
-    def follow(
-        self, leader_high_watermark: int, leader_log_start: int, leader_epoch: int
-    ) -> bool: ...
-    def truncate_to(self, offset: int, leader_epoch: int) -> None: ...
-    def truncate_fully_and_start_at(self, offset: int, leader_epoch: int) -> None: ...
 
 
 class InitialFetchState(NamedTuple):
@@ -116,7 +89,7 @@ class FetchState:
     )
 
     def __init__(
-        self, partition: Followed, initial: InitialFetchState, rule: TruncationRule
+        self, partition: Partition, initial: InitialFetchState, rule: TruncationRule
     ) -> None:
         self.tp = partition.tp
         self.partition = partition
@@ -197,12 +170,12 @@ class FetchState:
             raise OffsetMismatchError(f"{self.tp}: fetched from {self.offset}, ends at {log_end}")
         size, first = 0, self.lag is None
         if part.records:
-            info = partition.append_as_follower(part.batches, epoch, part.log_start_offset)
+            info = partition.follower.append(part.batches, epoch, part.log_start_offset)
             size = info.size
             if size:
                 self.offset, self.last_epoch = info.last_offset + 1, partition.latest_epoch
                 self.wanted = None
-        moved = partition.follow(part.high_watermark, part.log_start_offset, epoch)
+        moved = partition.follower.follow(part.high_watermark, part.log_start_offset, epoch)
         self.lag = max(0, part.high_watermark - self.offset)
         log_start = partition.log_start_offset
         changed = size > 0 or log_start != self.log_start
@@ -225,7 +198,7 @@ class FetchState:
         if cut.offset < high_watermark:
             logger.warning("%s: cut to %d below %d", self.tp, cut.offset, high_watermark)
         self.is_settled = False
-        self.partition.truncate_to(cut.offset, self.leader_epoch)
+        self.partition.follower.truncate_to(cut.offset, self.leader_epoch)
         done = cut.finished or rule.on_fetch
         # A batch that contains the offset was removed whole, so the log ends where it began.
         offset = min(cut.offset, self.partition.log_end_offset)
@@ -245,11 +218,11 @@ class FetchState:
         """
         log_end = self.partition.log_end_offset
         cut = truncation_point(
-            answer, self.partition.own_end_offset_for, log_end, min(self.offset, log_end)
+            answer, self.partition.follower.own_end_offset_for, log_end, min(self.offset, log_end)
         )
         if leader_log_start > 0 and cut.offset <= leader_log_start:
             self.is_settled = False
-            self.partition.truncate_fully_and_start_at(leader_log_start, self.leader_epoch)
+            self.partition.follower.truncate_fully_and_start_at(leader_log_start, self.leader_epoch)
             self._move_to(leader_log_start, Phase.FETCHING)
             return True
         return self.truncate(cut, rule)
@@ -267,12 +240,12 @@ class FetchState:
                 self.leader_end = leader_offset
                 return
             logger.warning("%s: the leader ends at %d, we at %d", self.tp, leader_offset, own_end)
-            self.partition.truncate_to(leader_offset, epoch)
+            self.partition.follower.truncate_to(leader_offset, epoch)
             offset, leader_end = self.partition.log_end_offset, leader_offset
         else:
             offset, leader_end = max(leader_offset, own_end), self.leader_end
             if leader_offset > own_end:
-                self.partition.truncate_fully_and_start_at(leader_offset, epoch)
+                self.partition.follower.truncate_fully_and_start_at(leader_offset, epoch)
         self._move_to(offset, Phase.FETCHING)
         self.lag = max(0, leader_end - offset)
 
@@ -438,7 +411,6 @@ class FetchStates:
 __all__ = [
     "FetchState",
     "FetchStates",
-    "Followed",
     "InitialFetchState",
     "OffsetMismatchError",
     "Phase",

@@ -27,7 +27,8 @@ from replication.common.transport import Transport
 from replication.decisions.truncation import TruncationRule
 from replication.fetcher.fetch_session_handler import FetchSessionHandler, SessionOutcome
 from replication.fetcher.fetcher_reactions import FREE_TURNS, REACTIONS, FetchReaction, pauses
-from replication.fetcher.fetcher_state import FetchState, FetchStates, Followed, Streak
+from replication.fetcher.fetcher_state import FetchState, FetchStates, Streak
+from replication.partition import Partition
 
 logger = get_logger(__name__)
 
@@ -47,7 +48,7 @@ class FetcherContext:
     transport: Transport
     config: ReplicationConfig
     rule: TruncationRule
-    partition_of: Callable[[TopicPartition], Followed]
+    partition_of: Callable[[TopicPartition], Partition]
     broker_epoch: Callable[[], int]
     on_high_watermarks: Callable[[list[TopicPartition]], None]
     settle: Callable[[list[TopicPartition]], None]

@@ -1,9 +1,9 @@
 """One partition on one broker: leader or follower (Kafka's ``Partition``).
 
 The decisions are pure functions in ``replication.decisions``. Here they are applied to the log. In
-reading order: ``role`` (the role of a replica as one immutable value), ``base`` (its attributes),
-``isr_changes`` (high watermark and ISR), ``leader``, ``follower``, and ``partition``, which changes
-the role.
+reading order: ``role`` (the role of a replica as one immutable value), ``replica`` (the state that
+all parts share), the parts ``isr_changes`` (high watermark and ISR), ``leader``, ``follower``, and
+``partition``, which has these and changes the role.
 
 One lock guards the role and the progress of followers. It is never held while a callback runs, nor
 while records are appended or read. Appends use the log's own lock, and the log refuses those of
@@ -11,9 +11,7 @@ another leadership. A read checks the role again afterwards. The log's lock is t
 one, or alone.
 """
 
-from replication.partition.base import storage_error
 from replication.partition.env import (
-    FetchLimit,
     FetchRead,
     IsrChannel,
     LeaderAppend,
@@ -21,10 +19,10 @@ from replication.partition.env import (
     TruncationEvent,
 )
 from replication.partition.partition import Partition
+from replication.partition.replica import storage_error
 from replication.partition.role import Leadership, Role
 
 __all__ = [
-    "FetchLimit",
     "FetchRead",
     "IsrChannel",
     "LeaderAppend",

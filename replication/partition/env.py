@@ -100,10 +100,3 @@ class FetchRead(NamedTuple):
     diverging: EpochEndOffset | None = None
     aborted: tuple[AbortedTxn, ...] = ()
     hw_moved: bool = False
-
-
-class FetchLimit(NamedTuple):
-    """Whether a waiting fetch must end (R-93), and how many bytes it would get."""
-
-    done: bool
-    available: int

@@ -9,45 +9,28 @@ from logstore.kernels import AppendInfo
 from logstore.log import ReplicaLog
 from replication.common.errors import NotLeaderOrFollowerError
 from replication.common.messages import EpochEndOffset
-from replication.partition.base import Replica
 from replication.partition.env import TruncationEvent
+from replication.partition.replica import Replica
 
 
-class FollowerReplica(Replica):
-    """The methods for the fetcher of the partition, which is their only caller.
+class FollowerSide:
+    """Serves the fetcher of the partition. Role changes may come in between."""
 
-    Role changes may come in between.
-    """
-
-    @property
-    def latest_epoch(self) -> int:
-        return self.local_log().epochs.latest
-
-    @property
-    def log_end_offset(self) -> int:
-        return self.local_log().log_end_offset
-
-    @property
-    def log_start_offset(self) -> int:
-        return self.local_log().log_start_offset
-
-    @property
-    def high_watermark(self) -> int:
-        return self.local_log().high_watermark
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._tp = replica.tp
 
     @property
     def syncs_appends(self) -> bool:
         """Whether an append may wait for the disk."""
-        log = self.log
+        log = self._replica.log
         return log is None or log.config.flush_messages < MAX_LONG
 
     def own_end_offset_for(self, epoch: int) -> EpochEndOffset:
         """The end of an epoch in this replica's log (F-208)."""
-        return EpochEndOffset(*self.local_log().epochs.end_offset_for(epoch))
+        return EpochEndOffset(*self._replica.local_log().epochs.end_offset_for(epoch))
 
-    def append_as_follower(
-        self, records: Buffer, leader_epoch: int, leader_log_start: int = -1
-    ) -> AppendInfo:
+    def append(self, records: Buffer, leader_epoch: int, leader_log_start: int = -1) -> AppendInfo:
         """Append records that were fetched under ``leader_epoch`` (F-164, R-119).
 
         Args:
@@ -61,7 +44,7 @@ class FollowerReplica(Replica):
         try:
             return self._append_fetched(log, records, leader_epoch)
         except UnexpectedAppendOffsetError as error:
-            with self._lock:
+            with self._replica.lock:
                 self._following(leader_epoch)
                 end = log.log_end_offset
                 straddles = error.first_offset < end <= error.last_offset
@@ -70,20 +53,22 @@ class FollowerReplica(Replica):
                     raise
                 # The leader's log begins inside a batch after DeleteRecords (KAFKA-6975). Our
                 # records lie below that, and may even differ from those that the leader deleted.
-                self._storage(log.maintenance.truncate_fully_and_start_at, error.first_offset)
+                self._replica.call_storage(
+                    log.maintenance.truncate_fully_and_start_at, error.first_offset
+                )
                 return self._append_fetched(log, records, leader_epoch)
 
     def _append_fetched(self, log: ReplicaLog, records: Buffer, leader_epoch: int) -> AppendInfo:
         try:
-            return self._storage(log.replica.append_as_follower, records, leader_epoch)
+            return self._replica.call_storage(log.replica.append_as_follower, records, leader_epoch)
         except LeadershipEndedError as error:
             raise NotLeaderOrFollowerError(str(error)) from error
 
     def _following(self, leader_epoch: int) -> ReplicaLog:
-        log = self.local_log()
-        if self.is_leader or self.leader_epoch != leader_epoch:
+        log = self._replica.local_log()
+        if self._replica.is_leader or self._replica.leader_epoch != leader_epoch:
             raise NotLeaderOrFollowerError(
-                f"{self.tp}: not a follower in epoch {leader_epoch} any more"
+                f"{self._tp}: not a follower in epoch {leader_epoch} any more"
             )
         return log
 
@@ -92,7 +77,7 @@ class FollowerReplica(Replica):
 
         True if our high watermark changed (R-26).
         """
-        with self._lock:
+        with self._replica.lock:
             log = self._following(leader_epoch)
             before = log.high_watermark, log.log_start_offset
             log.replica.update_high_watermark(leader_high_watermark)
@@ -100,13 +85,13 @@ class FollowerReplica(Replica):
                 log.replica.maybe_increment_log_start_offset(leader_log_start)
             return (log.high_watermark, log.log_start_offset) != before
 
-    def keep_what_is_due(self) -> None:
+    def flush_overdue(self) -> None:
         """Sync records that a lower ``flush.messages`` no longer allows to be unsynced.
 
         Raises:
             KafkaStorageError, ResourceBusyError: they are not durable.
         """
-        self._storage(self.local_log().flusher.flush_overdue)
+        self._replica.call_storage(self._replica.local_log().flusher.flush_overdue)
 
     def truncate_to(self, offset: int, leader_epoch: int) -> None:
         """Truncate the log (R-138).
@@ -114,23 +99,23 @@ class FollowerReplica(Replica):
         The caller must update the checkpoints before the next fetch
         (``LogManager.checkpoint_cuts``).
         """
-        with self._lock:
+        with self._replica.lock:
             log = self._following(leader_epoch)
             before = log.log_end_offset
-            self._storage(log.truncate_to, offset)
+            self._replica.call_storage(log.truncate_to, offset)
             self._note_truncation(before, log)
 
     def truncate_fully_and_start_at(self, offset: int, leader_epoch: int) -> None:
         """As ``truncate_to``."""
-        with self._lock:
+        with self._replica.lock:
             log = self._following(leader_epoch)
             before = log.log_end_offset
-            self._storage(log.maintenance.truncate_fully_and_start_at, offset)
+            self._replica.call_storage(log.maintenance.truncate_fully_and_start_at, offset)
             self._note_truncation(before, log)
 
     def _note_truncation(self, before: int, log: ReplicaLog) -> None:
         after = log.log_end_offset
         if after < before:
-            now = self._env.now_ms()
-            event = TruncationEvent(self.tp, now, self.leader_epoch, before, after)
-            self._env.truncations.append(event)
+            now = self._replica.env.now_ms()
+            event = TruncationEvent(self._tp, now, self._replica.leader_epoch, before, after)
+            self._replica.env.truncations.append(event)

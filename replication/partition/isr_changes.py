@@ -17,7 +17,7 @@ from replication.decisions.isr import (
     next_high_watermark,
     settled,
 )
-from replication.partition.base import Replica
+from replication.partition.replica import Replica
 from replication.partition.role import Leadership
 
 # Verdicts after which new metadata of the partition is on its way (R-38, R-39). After any other
@@ -37,12 +37,16 @@ _UNDECIDED = frozenset(
 Proposal = tuple[AlterPartitionItem, IsrState]
 
 
-class IsrChanges(Replica):
-    """The part of a replica that changes the ISR."""
+class IsrChanges:
+    """The part of a leader that counts the progress of followers."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._env = replica.env
 
     # -- high watermark ------------------------------------------------------------------------
 
-    def _try_high_watermark(self, leading: Leadership) -> bool:
+    def try_high_watermark(self, leading: Leadership) -> bool:
         """Advance the high watermark if possible. True if it moved (R-21 … R-25).
 
         May be called with or without the lock. The check without the lock is enough if nothing
@@ -52,8 +56,8 @@ class IsrChanges(Replica):
         # With a leader alone each append moves it.
         if leading.followers and self._next_high_watermark(leading) == leading.log.high_watermark:
             return False
-        with self._lock:
-            now = self.role
+        with self._replica.lock:
+            now = self._replica.role
             if not isinstance(now, Leadership) or now.leader_epoch != leading.leader_epoch:
                 return False
             target = self._next_high_watermark(now)
@@ -74,7 +78,7 @@ class IsrChanges(Replica):
             leading.min_isr,
         )
 
-    def keep_what_waits(self) -> bool:
+    def flush_overdue(self) -> bool:
         """Sync records whose append could not sync for lack of a resource.
 
         Until then they are not committed. True if the high watermark moved.
@@ -83,14 +87,14 @@ class IsrChanges(Replica):
             ResourceBusyError: the resource is still short.
             KafkaStorageError: the log is offline.
         """
-        leading = self.role
+        leading = self._replica.role
         if not isinstance(leading, Leadership):
             return False
         log = leading.log
         if log.replica.kept_end_offset == log.log_end_offset:
             return False
-        self._storage(log.flusher.flush_overdue)
-        return self._try_high_watermark(leading)
+        self._replica.call_storage(log.flusher.flush_overdue)
+        return self.try_high_watermark(leading)
 
     def _awaited_ends(self, leading: Leadership, log_end: int) -> Iterator[int]:
         """Log ends of awaited replicas, the ISR first, because usually one of its members holds the
@@ -114,7 +118,7 @@ class IsrChanges(Replica):
 
     # -- followers -----------------------------------------------------------------------------
 
-    def _note_fetch(
+    def note_fetch(
         self,
         leading: Leadership,
         replica_id: int,
@@ -146,15 +150,15 @@ class IsrChanges(Replica):
             eligible=self._env.metadata.eligible(replica_id, replica_epoch),
         ):
             proposal = self._propose(leading, (*isr.committed, replica_id))
-        moved = after.log_end != known.log_end and self._try_high_watermark(leading)
+        moved = after.log_end != known.log_end and self.try_high_watermark(leading)
         return moved, proposal
 
-    def rest_follower(self, replica_id: int, fetch_offset: int, idle: IdleFetch) -> bool:
+    def let_follower_idle(self, replica_id: int, fetch_offset: int, idle: IdleFetch) -> bool:
         """From now on ``idle`` notes the fetches of a follower that is in sync and fetches at the
         log end. False if it is not; then ``fetch`` notes each.
         """
-        with self._lock:
-            leading = self.role
+        with self._replica.lock:
+            leading = self._replica.role
             if not isinstance(leading, Leadership) or replica_id not in leading.isr.committed:
                 return False
             known = leading.followers.get(replica_id)
@@ -166,10 +170,10 @@ class IsrChanges(Replica):
             leading.followers[replica_id] = known._replace(idle=idle)
             return True
 
-    def rouse_follower(self, replica_id: int, idle: IdleFetch) -> None:
+    def wake_follower(self, replica_id: int, idle: IdleFetch) -> None:
         """``idle`` notes no more fetches. What it has noted stays."""
-        with self._lock:
-            leading = self.role
+        with self._replica.lock:
+            leading = self._replica.role
             if isinstance(leading, Leadership):
                 known = leading.followers.get(replica_id)
                 if known is not None and known.idle is idle:
@@ -180,8 +184,8 @@ class IsrChanges(Replica):
     def maybe_shrink_isr(self) -> None:
         """Propose to remove members that have not kept up (R-32)."""
         proposal = None
-        with self._lock:
-            leading = self.role
+        with self._replica.lock:
+            leading = self._replica.role
             if not isinstance(leading, Leadership) or leading.isr.in_flight:
                 return
             now, log_end = self._env.now_ms(), leading.log.log_end_offset
@@ -194,20 +198,20 @@ class IsrChanges(Replica):
             if stay != leading.isr.committed:
                 proposal = self._propose(leading, stay)
         if proposal is not None:
-            self._submit(*proposal)
+            self.submit(*proposal)
 
     def _propose(self, leading: Leadership, members: tuple[int, ...]) -> Proposal:
         """Make a proposal, which counts as pending before it is sent: from now on the high
         watermark waits for both ISRs (R-33).
         """
         pending = IsrState(leading.isr.committed, members)
-        self._become(replace(leading, isr=pending))
+        self._replica.become(replace(leading, isr=pending))
         followers, own_epoch = leading.followers, self._env.own_epoch()
         epochs = tuple(
             (r, followers[r].broker_epoch if r in followers else own_epoch) for r in members
         )
         item = AlterPartitionItem(
-            self.tp,
+            self._replica.tp,
             leading.leader_epoch,
             leading.partition_epoch,
             epochs,
@@ -216,9 +220,9 @@ class IsrChanges(Replica):
         )
         return item, pending
 
-    def _submit(self, item: AlterPartitionItem, pending: IsrState) -> None:
+    def submit(self, item: AlterPartitionItem, pending: IsrState) -> None:
         if not self._env.isr_channel.submit(item, lambda r: self._on_result(item, pending, r)):
-            refused = AlterPartitionResult(self.tp, ErrorCode.OPERATION_NOT_ATTEMPTED)
+            refused = AlterPartitionResult(self._replica.tp, ErrorCode.OPERATION_NOT_ATTEMPTED)
             self._on_result(item, pending, refused)
 
     def _on_result(
@@ -226,8 +230,8 @@ class IsrChanges(Replica):
     ) -> None:
         """Apply the controller's answer to a proposal (R-35 … R-40)."""
         code, moved, kind = result.error_code, False, "failed"
-        with self._lock:
-            leading = self.role
+        with self._replica.lock:
+            leading = self._replica.role
             if not isinstance(leading, Leadership) or leading.isr is not pending:
                 return  # new metadata came first (R-35)
             if code is ErrorCode.NONE:
@@ -244,10 +248,10 @@ class IsrChanges(Replica):
                     # left the ISR. So it must not take effect later than the ISR.
                     min_isr=max(leading.min_isr, result.min_isr),
                 )
-                self._become(leading)
-                moved = self._try_high_watermark(leading)
+                self._replica.become(leading)
+                moved = self.try_high_watermark(leading)
             elif code not in _UNDECIDED:
-                self._become(replace(leading, isr=IsrState(pending.committed)))
-        self._env.on_isr_change(self.tp, kind)
+                self._replica.become(replace(leading, isr=IsrState(pending.committed)))
+        self._env.on_isr_change(self._replica.tp, kind)
         if moved:
-            self._env.on_high_watermark(self.tp)
+            self._env.on_high_watermark(self._replica.tp)

@@ -19,22 +19,28 @@ from replication.common.errors import (
 from replication.common.messages import CONSUMER, EpochEndOffset, FetchPartition, IsolationLevel
 from replication.common.state import UNKNOWN_EPOCH
 from replication.decisions.truncation import cannot_be_compared, diverging_epoch
-from replication.partition.env import FetchLimit, FetchRead, LeaderAppend
+from replication.partition.env import FetchRead, LeaderAppend
 from replication.partition.isr_changes import IsrChanges
+from replication.partition.replica import Replica
 from replication.partition.role import Leadership, Role
 
 READ_COMMITTED = IsolationLevel.READ_COMMITTED
 
 
-class LeaderReplica(IsrChanges):
-    """The methods of a leader.
+class LeaderSide:
+    """Serves producers, consumers and followers.
 
     A read without the lock loads the role first, and confirms it last.
     """
 
+    def __init__(self, replica: Replica, isr_changes: IsrChanges) -> None:
+        self._replica = replica
+        self._tp = replica.tp
+        self._isr_changes = isr_changes
+
     # -- append --------------------------------------------------------------------------------
 
-    def append_as_leader(
+    def append(
         self,
         records: Buffer,
         acks: int,
@@ -51,29 +57,29 @@ class LeaderReplica(IsrChanges):
                 reached; nothing was appended.
             RecordRejectedError: a batch breaks a rule; nothing was appended.
         """
-        leading = self._leading()
+        leading = self._replica.leading()
         if wanted_epoch not in (UNKNOWN_EPOCH, leading.leader_epoch):
             raise NotLeaderOrFollowerError(
-                f"{self.tp}: led in epoch {leading.leader_epoch}, not in {wanted_epoch}"
+                f"{self._tp}: led in epoch {leading.leader_epoch}, not in {wanted_epoch}"
             )
         if acks == -1 and len(leading.isr.committed) < leading.min_isr:
             raise NotEnoughReplicasError(
-                f"{self.tp}: ISR {list(leading.isr.committed)} is smaller than {leading.min_isr}"
+                f"{self._tp}: ISR {list(leading.isr.committed)} is smaller than {leading.min_isr}"
             )
         log, epoch = leading.log, leading.leader_epoch
         try:
-            info = self._storage(log.append_as_leader, records, epoch, origin, check)
+            info = self._replica.call_storage(log.append_as_leader, records, epoch, origin, check)
         except LeadershipEndedError as error:
             raise NotLeaderOrFollowerError(str(error)) from error
-        now = self.role  # the ISR may have changed since
+        now = self._replica.role  # the ISR may have changed since
         moved = (
             isinstance(now, Leadership)
             and now.leader_epoch == epoch
-            and self._try_high_watermark(now)
+            and self._isr_changes.try_high_watermark(now)
         )
         if info.duplicate:
             original = log.epochs.epoch_for_offset(info.last_offset)
-            self._confirm(leading, log)
+            self._replica.confirm_epoch(leading, log)
             epoch = epoch if original is None else original
         return LeaderAppend(info, moved, epoch)
 
@@ -86,7 +92,7 @@ class LeaderReplica(IsrChanges):
         Raises:
             NotLeaderOrFollowerError, KafkaStorageError: this broker does not lead it.
         """
-        return self._leading().log.producers.begin_verification(
+        return self._replica.leading().log.producers.begin_verification(
             producer_id, producer_epoch, sequence, bumps_epoch=bumps_epoch
         )
 
@@ -96,7 +102,7 @@ class LeaderReplica(IsrChanges):
         True only if ``acks_satisfied`` would say "not yet". Anything that changes that later is an
         event after which requests are checked again.
         """
-        role = self.role
+        role = self._replica.role
         return (
             isinstance(role, Leadership)
             and role.leader_epoch == leader_epoch
@@ -111,7 +117,7 @@ class LeaderReplica(IsrChanges):
             NotLeaderOrFollowerError, KafkaStorageError: this leader will never commit it, or
                 another leader's records are at these offsets.
         """
-        leading = self._leading()
+        leading = self._replica.leading()
         log = leading.log
         # This broker may have led again since. Under one epoch an offset has one record, so the
         # append is still there exactly if its epoch is.
@@ -120,10 +126,10 @@ class LeaderReplica(IsrChanges):
             and log.epochs.epoch_for_offset(required_offset - 1) != leader_epoch
         ):
             raise NotLeaderOrFollowerError(
-                f"{self.tp}: what epoch {leader_epoch} had below {required_offset} was replaced"
+                f"{self._tp}: what epoch {leader_epoch} had below {required_offset} was replaced"
             )
         done = log.high_watermark >= required_offset
-        self._confirm(leading, log)
+        self._replica.confirm_epoch(leading, log)
         if not done:
             return False, ErrorCode.NONE
         if len(leading.isr.maximal) < leading.min_isr:
@@ -164,8 +170,8 @@ class LeaderReplica(IsrChanges):
                 start = log.log_start_offset  # not older than the read
                 return FetchRead(b"", high_watermark, stable, start, end, parted)
         if not start <= part.fetch_offset <= end:
-            self._confirm(role, log)
-            raise OffsetOutOfRangeError(str(self.tp), part.fetch_offset, start, end)
+            self._replica.confirm_epoch(role, log)
+            raise OffsetOutOfRangeError(str(self._tp), part.fetch_offset, start, end)
         committed = isolation is READ_COMMITTED and not from_follower
         limit = end if from_follower else stable if committed else high_watermark
         records: Buffer | FileSlice = b""
@@ -180,7 +186,7 @@ class LeaderReplica(IsrChanges):
             if recent is not None:
                 records = recent
             else:
-                data = self._storage(
+                data = self._replica.call_storage(
                     log.reader.read,
                     part.fetch_offset,
                     most,
@@ -193,15 +199,15 @@ class LeaderReplica(IsrChanges):
                     records, aborted = data.file_slice or data.data, data.aborted
         moved, proposal = False, None
         if not (from_follower and update_follower):
-            self._confirm(role, log)
+            self._replica.confirm_epoch(role, log)
         else:
-            with self._lock:
-                self._confirm(role, log)
-                moved, proposal = self._note_fetch(
-                    self._leading(), replica_id, replica_epoch, part, end
+            with self._replica.lock:
+                self._replica.confirm_epoch(role, log)
+                moved, proposal = self._isr_changes.note_fetch(
+                    self._replica.leading(), replica_id, replica_epoch, part, end
                 )
         if proposal is not None:
-            self._submit(*proposal)
+            self._isr_changes.submit(*proposal)
         return FetchRead(records, high_watermark, stable, start, end, None, aborted, moved)
 
     def check_fetch(self, part: FetchPartition) -> None:
@@ -215,18 +221,18 @@ class LeaderReplica(IsrChanges):
 
         A follower serves consumers too (KIP-392, R-149).
         """
-        role = self.role if replica_id == CONSUMER else self._leading()
-        log = self.local_log()
-        self.check_topic(part.topic_id)
-        self._check_epoch(role, part.current_leader_epoch)
+        role = self._replica.role if replica_id == CONSUMER else self._replica.leading()
+        log = self._replica.local_log()
+        self._replica.check_topic(part.topic_id)
+        self._replica.check_epoch(role, part.current_leader_epoch)
         if isinstance(role, Leadership) and replica_id >= 0:
             if replica_id not in role.followers:
-                reason = f"{self.tp}: broker {replica_id} is not in the assignment {role.replicas}"
+                reason = f"{self._tp}: broker {replica_id} is not in the assignment {role.replicas}"
                 if part.current_leader_epoch != UNKNOWN_EPOCH:
                     raise UnknownLeaderEpochError(reason)
                 raise NotLeaderOrFollowerError(reason)
-            if UNKNOWN_EPOCH != replica_epoch < self._env.metadata.broker_epoch(replica_id):
-                raise NotLeaderOrFollowerError(f"{self.tp}: a fetch of an earlier {replica_id}")
+            if UNKNOWN_EPOCH != replica_epoch < self._replica.env.metadata.broker_epoch(replica_id):
+                raise NotLeaderOrFollowerError(f"{self._tp}: a fetch of an earlier {replica_id}")
         return role, log
 
     def _diverging(
@@ -235,19 +241,22 @@ class LeaderReplica(IsrChanges):
         """Where the requester's log diverges from ours; None if not before the fetch offset."""
         found = EpochEndOffset(*log.epochs.end_offset_for(part.last_fetched_epoch))
         seen = log.snapshot
-        self._confirm(role, log)
+        self._replica.confirm_epoch(role, log)
         start, end, fetch_offset = seen.log_start_offset, seen.log_end_offset, part.fetch_offset
         if found.end_offset < 0 or fetch_offset < start:
-            raise OffsetOutOfRangeError(str(self.tp), fetch_offset, start, end)
+            raise OffsetOutOfRangeError(str(self._tp), fetch_offset, start, end)
         # A consumer has no producer state that could come from records of another leader.
         if replica_id >= 0 and cannot_be_compared(found, fetch_offset, start):
             return found
         return diverging_epoch(found, fetch_offset, part.last_fetched_epoch)
 
-    def fetch_limit(
+    def available_to_fetch(
         self, part: FetchPartition, replica_id: int, isolation: IsolationLevel, min_bytes: int
-    ) -> FetchLimit:
-        """Check a waiting fetch again (R-93). It ends if this raises as ``fetch``."""
+    ) -> int | None:
+        """How many bytes a waiting fetch would get now, at most 1 if it waits for no more (R-93).
+
+        None if it must end. It ends as well if this raises as ``fetch``.
+        """
         role, log = self._readable(part, replica_id, UNKNOWN_EPOCH)
         seen = log.snapshot
         if replica_id >= 0:
@@ -259,26 +268,26 @@ class LeaderReplica(IsrChanges):
         start, end = seen.log_start_offset, seen.log_end_offset
         asks = part.last_fetched_epoch != UNKNOWN_EPOCH and not _agrees(role, part, start, end)
         if asks and self._diverging(role, log, part, replica_id) is not None:
-            return FetchLimit(True, 0)
+            return None
         if part.fetch_offset >= limit:
             # Beyond the log end, after a truncation, the fetch must end. Beyond only the high
             # watermark it waits on.
-            return FetchLimit(part.fetch_offset > seen.log_end_offset, 0)
+            return None if part.fetch_offset > seen.log_end_offset else 0
         if part.fetch_offset < seen.active.base_offset <= limit:
-            return FetchLimit(True, 0)  # a whole segment is waiting
+            return None  # a whole segment is waiting
         if min_bytes <= 1:
-            return FetchLimit(False, 1)
-        available = self._storage(log.reader.available_bytes, part.fetch_offset, limit)
-        return FetchLimit(False, min(available, part.partition_max_bytes))
+            return 1
+        available = self._replica.call_storage(log.reader.available_bytes, part.fetch_offset, limit)
+        return min(available, part.partition_max_bytes)
 
     # -- offsets -------------------------------------------------------------------------------
 
     def end_offset_for_epoch(self, current_leader_epoch: int, epoch: int) -> EpochEndOffset:
         """The end of ``epoch`` in this leader's log; (−1, −1) if unknown (R-109)."""
-        leading = self._leading()
-        self._check_epoch(leading, current_leader_epoch)
+        leading = self._replica.leading()
+        self._replica.check_epoch(leading, current_leader_epoch)
         found = EpochEndOffset(*leading.log.epochs.end_offset_for(epoch))
-        self._confirm(leading, leading.log)
+        self._replica.confirm_epoch(leading, leading.log)
         return found
 
     def offset_for_timestamp(
@@ -295,8 +304,8 @@ class LeaderReplica(IsrChanges):
             OffsetNotAvailableError: a consumer asks for an offset at or above the high watermark,
                 which has not reached the start of this leadership yet (R-150).
         """
-        leading = self._leading()
-        self._check_epoch(leading, current_leader_epoch)
+        leading = self._replica.leading()
+        self._replica.check_epoch(leading, current_leader_epoch)
         log, seen = leading.log, leading.log.snapshot
         consumer = replica_id == CONSUMER
         limit: int = seen.log_end_offset
@@ -306,33 +315,35 @@ class LeaderReplica(IsrChanges):
         unsettled = consumer and seen.high_watermark < leading.start_offset
         found_at, offset = -1, limit
         if timestamp != LATEST:
-            found = self._storage(log.offset_for_timestamp, timestamp)
+            found = self._replica.call_storage(log.offset_for_timestamp, timestamp)
             if found is None:
-                self._confirm(leading, log)
+                self._replica.confirm_epoch(leading, log)
                 return -1, -1, -1
             found_at, offset = found.timestamp, found.offset
         # The end is that of this leadership for a consumer, also where open transactions lower it.
         epoch = None if consumer and timestamp == LATEST else log.epochs.epoch_for_offset(offset)
-        self._confirm(leading, log)
+        self._replica.confirm_epoch(leading, log)
         if unsettled and (timestamp == LATEST or offset >= limit):
-            raise OffsetNotAvailableError(f"{self.tp}: the high watermark is not settled yet")
+            raise OffsetNotAvailableError(f"{self._tp}: the high watermark is not settled yet")
         if timestamp not in (LATEST, EARLIEST) and offset >= limit:
             return -1, -1, -1
         return found_at, offset, leading.leader_epoch if epoch is None else epoch
 
     def delete_records(self, before_offset: int) -> int:
         """Raise the log start, and return it. Followers take it over with their next fetch."""
-        with self._lock:
-            return self._storage(self._leading().log.delete_records, before_offset)
+        with self._replica.lock:
+            return self._replica.call_storage(
+                self._replica.leading().log.delete_records, before_offset
+            )
 
     @property
     def low_watermark(self) -> int:
         """The offset below which no live replica has records any more (R-96)."""
-        leading = self._leading()
+        leading = self._replica.leading()
         starts = [
             known.log_start
             for broker_id, known in leading.followers.items()
-            if self._env.metadata.broker_epoch(broker_id) != UNKNOWN_EPOCH
+            if self._replica.env.metadata.broker_epoch(broker_id) != UNKNOWN_EPOCH
         ]
         return min([leading.log.log_start_offset, *starts])
 

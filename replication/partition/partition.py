@@ -1,10 +1,11 @@
-"""``Partition``: the facade, and the changes of its role."""
+"""``Partition``: its parts, and the changes of its role."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
 
+from checkpoints.types import TopicPartition
 from logstore.log import ReplicaLog
 from logstore.manager import WantedLog
 from logstore.segments.open_files import with_idle_closed
@@ -18,18 +19,32 @@ from replication.decisions.isr import (
     effective_min_isr,
     may_start_empty,
 )
-from replication.partition.follower import FollowerReplica
-from replication.partition.leader import LeaderReplica
+from replication.partition.env import PartitionContext
+from replication.partition.follower import FollowerSide
+from replication.partition.isr_changes import IsrChanges
+from replication.partition.leader import LeaderSide
+from replication.partition.replica import Replica
 from replication.partition.role import Leadership, Role
 
 
-class Partition(LeaderReplica, FollowerReplica):
-    """See the package. All methods may be called from any thread.
+class Partition(Replica):
+    """See the package. All methods, also those of its parts, may be called from any thread.
+
+    Attributes:
+        leader: serves producers, consumers and followers.
+        follower: serves the fetcher.
+        isr_changes: counts the progress of followers.
 
     Raises (most methods):
         KafkaStorageError: the log directory is offline.
         NotLeaderOrFollowerError, FencedLeaderEpochError, UnknownLeaderEpochError: R-98 … R-100.
     """
+
+    def __init__(self, tp: TopicPartition, env: PartitionContext) -> None:
+        super().__init__(tp, env)
+        self.isr_changes = IsrChanges(self)
+        self.leader = LeaderSide(self, self.isr_changes)
+        self.follower = FollowerSide(self)
 
     def make_leader(self, change: PartitionChange) -> bool:
         """Lead (R-12, R-13); True when requests that wait here have to look again: a new leadership
@@ -41,14 +56,14 @@ class Partition(LeaderReplica, FollowerReplica):
             LogAheadError: the log has records of this epoch, or of later ones.
             InconsistentTopicIdError: the log here belongs to another topic of that name.
             ResourceBusyError: the same for now; or the role is taken, and what may not stay
-                unsynced any more is not durable yet (``keep_what_waits``).
+                unsynced any more is not durable yet (``IsrChanges.flush_overdue``).
         """
         changed = self._lead(change)
-        return self.keep_what_waits() or changed
+        return self.isr_changes.flush_overdue() or changed
 
     def _lead(self, change: PartitionChange) -> bool:
         new = change.registration
-        with self._lock:
+        with self.lock:
             before = self.role
             if self._is_old(change):
                 return False
@@ -59,15 +74,15 @@ class Partition(LeaderReplica, FollowerReplica):
             log = self._open_log(change)
             start = 0 if leading is None else leading.start_offset
             known = {} if leading is None else leading.followers
-            remote = [r for r in new.replicas if r != self._env.broker_id]
+            remote = [r for r in new.replicas if r != self.env.broker_id]
             followers = {r: known.get(r, FollowerProgress()) for r in remote}
             if begins:
                 self._check_log_epoch(log, new.leader_epoch, leads=True)
                 start = log.replica.lead(new.leader_epoch)  # appends of an earlier epoch end here
-                log.replica.keep_recent(self._env.recent)
+                log.replica.keep_recent(self.env.recent)
                 assign = partial(log.epochs.assign, new.leader_epoch, start)
-                self._storage(with_idle_closed, assign)
-                now = self._env.now_ms()
+                self.call_storage(with_idle_closed, assign)
+                now = self.env.now_ms()
                 # Of an epoch that we did not hear of another leader made followers cut their logs:
                 # what they had of ours before counts no more.
                 led = leading is not None and new.leader_epoch == before.leader_epoch + 1
@@ -87,8 +102,8 @@ class Partition(LeaderReplica, FollowerReplica):
                 RecoveryState.RECOVERED,
                 followers,
             )
-            self._become(leading)
-            moved = self._try_high_watermark(leading)
+            self.become(leading)
+            moved = self.isr_changes.try_high_watermark(leading)
             return begins or moved
 
     def _reconfigure(self, leading: Leadership, change: PartitionChange) -> bool:
@@ -103,8 +118,8 @@ class Partition(LeaderReplica, FollowerReplica):
         if min_isr == leading.min_isr:
             return False
         leading = replace(leading, min_isr=min_isr)
-        self._become(leading)
-        self._try_high_watermark(leading)
+        self.become(leading)
+        self.isr_changes.try_high_watermark(leading)
         return True
 
     def make_follower(self, change: PartitionChange) -> bool:
@@ -117,7 +132,7 @@ class Partition(LeaderReplica, FollowerReplica):
                 ``make_leader``; the role is not taken.
         """
         new = change.registration
-        with self._lock:
+        with self.lock:
             if self._is_old(change):
                 return False
             log = self._open_log(change)
@@ -125,7 +140,7 @@ class Partition(LeaderReplica, FollowerReplica):
             log.replica.follow(new.leader_epoch)
             log.replica.keep_recent(None)
             rose = new.leader_epoch > self.leader_epoch
-            self._become(Role(new.leader, new.leader_epoch, new.partition_epoch, new.replicas))
+            self.become(Role(new.leader, new.leader_epoch, new.partition_epoch, new.replicas))
             return rose
 
     def _check_log_epoch(self, log: ReplicaLog, leader_epoch: int, *, leads: bool) -> None:
@@ -154,42 +169,42 @@ class Partition(LeaderReplica, FollowerReplica):
     def wanted_log(self, change: PartitionChange) -> WantedLog:
         """The log that a role needs. Never create one in place of a failed one: it would be
         empty."""
-        is_new = may_start_empty(change.registration, self._env.broker_id)
+        is_new = may_start_empty(change.registration, self.env.broker_id)
         return WantedLog(self.tp, change.topic_id, change.config, is_new)
 
     def _open_log(self, change: PartitionChange) -> ReplicaLog:
         """Open or create the log. Its high watermark comes from the checkpoint (R-15)."""
         if self.offline:
             raise KafkaStorageError(f"{self.tp}: its log directory is offline")
-        manager, wanted = self._env.log_manager, self.wanted_log(change)
+        manager, wanted = self.env.log_manager, self.wanted_log(change)
 
         def find() -> ReplicaLog:
             return manager.get_or_create(
                 *self.tp, topic_id=change.topic_id, config=change.config, is_new=wanted.is_new
             )
 
-        log = self.log or self._storage(with_idle_closed, find)
+        log = self.log or self.call_storage(with_idle_closed, find)
         if log.failed:
             raise KafkaStorageError(f"{self.tp}: its log has failed")
         if change.topic_id is not None:
-            self._storage(log.assign_topic_id, change.topic_id)
-        self._storage(with_idle_closed, partial(manager.configure, log, change.config))
+            self.call_storage(log.assign_topic_id, change.topic_id)
+        self.call_storage(with_idle_closed, partial(manager.configure, log, change.config))
         self.log = log
         return log
 
     def mark_offline(self) -> None:
         """Take the replica offline, because its log directory failed (R-152)."""
-        with self._lock:
+        with self.lock:
             self.offline = True
             self._drop()
 
     def delete(self) -> None:
         """Remove the replica and stop serving it. The caller deletes the log."""
-        with self._lock:
+        with self.lock:
             self._drop()
 
     def _drop(self) -> None:
         if self.log is not None:
             self.log.replica.keep_recent(None)
         self.log, last = None, self.role
-        self._become(Role(last.leader_id, last.leader_epoch, last.partition_epoch, last.replicas))
+        self.become(Role(last.leader_id, last.leader_epoch, last.partition_epoch, last.replicas))

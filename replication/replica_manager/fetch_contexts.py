@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Protocol
 
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import (
@@ -27,44 +26,14 @@ from replication.replica_manager.fetch_sessions import (
 )
 
 
-class FetchContext(Protocol):
-    """One request from its arrival to its answer."""
+class FetchContext:
+    """One request from its arrival to its answer.
 
-    @property
-    def keys(self) -> Sequence[Hashable]:
-        """The keys under which it waits."""
-        ...
+    Without a session: all partitions are in the request, and in the answer.
 
-    @property
-    def size(self) -> int:
-        """How many partitions it is about, also those of its session that need no read."""
-        ...
-
-    @property
-    def is_over(self) -> bool:
-        """Whether its session has continued or ended without it, so that it need not wait."""
-        ...
-
-    def take(self) -> list[Look]:
-        """The partitions to read first."""
-        ...
-
-    def note(self, looks: Sequence[Look], reads: Sequence[PartitionRead]) -> None:
-        """Note the results of a read."""
-        ...
-
-    def looks(self) -> list[Look]:
-        """The partitions to answer after a wait, with the earlier results.
-
-        From now on waiters under ``keys`` are notified of changes.
-        """
-        ...
-
-    def answer(self, looks: Sequence[Look], reads: Sequence[PartitionRead]) -> FetchResponse: ...
-
-
-class SessionlessFetch:
-    """All partitions are in the request, and in the answer."""
+    Attributes:
+        is_over: whether its session has continued or ended without it, so that it need not wait.
+    """
 
     is_over = False
 
@@ -74,27 +43,35 @@ class SessionlessFetch:
 
     @property
     def keys(self) -> Sequence[Hashable]:
+        """The keys under which it waits."""
         return [part.tp for part in self._request.partitions]
 
     @property
     def size(self) -> int:
+        """How many partitions it is about, also those of its session that need no read."""
         return len(self._request.partitions)
 
     def take(self) -> list[Look]:
+        """The partitions to read first."""
         return [Look(part, None) for part in self._request.partitions]
 
     def note(self, looks: Sequence[Look], reads: Sequence[PartitionRead]) -> None:
+        """Note the results of a read."""
         self._looks = [Look(look.part, read) for look, read in zip(looks, reads, strict=True)]
 
     def looks(self) -> list[Look]:
+        """The partitions to answer after a wait, with the earlier results.
+
+        From now on waiters under ``keys`` are notified of changes.
+        """
         return self._looks
 
     def answer(self, looks: Sequence[Look], reads: Sequence[PartitionRead]) -> FetchResponse:
         return FetchResponse(tuple([read.response for read in reads]))
 
 
-class FullFetch(SessionlessFetch):
-    """All partitions are in the request and the answer, and the request opens a session."""
+class FullFetch(FetchContext):
+    """Opens a session."""
 
     def __init__(
         self, request: FetchRequest, sessions: FetchSessionCache, now_ms: Callable[[], int]
@@ -109,13 +86,13 @@ class FullFetch(SessionlessFetch):
         return FetchResponse(parts, session_id=session_id)
 
 
-class IncrementalFetch:
+class IncrementalFetch(FetchContext):
     """Reads the active partitions of a session, and answers those with changes (R-142)."""
 
     def __init__(
         self, request: FetchRequest, session: FetchSession, now_ms: int, may_redirect: bool
     ) -> None:
-        self._request = request
+        super().__init__(request)
         self._session = session
         self._epoch = next_session_epoch(request.session_epoch)  # while none came after it
         self._now_ms = now_ms
@@ -132,7 +109,7 @@ class IncrementalFetch:
         return len(self._session.partitions)
 
     @property
-    def is_over(self) -> bool:
+    def is_over(self) -> bool:  # type: ignore[override]
         session = self._session
         return session.closed or session.epoch != self._epoch
 
@@ -213,15 +190,12 @@ def open_context(
         if request.session_id != NO_SESSION:
             sessions.close(request)
         if request.session_epoch == FINAL_SESSION_EPOCH:
-            return SessionlessFetch(request)
+            return FetchContext(request)
         return FullFetch(request, sessions, now_ms)
     now = now_ms()
     session = sessions.begin(request, now)
     if isinstance(session, ErrorCode):
         return session
     if session.closed:  # its last partition was forgotten
-        return SessionlessFetch(request)
+        return FetchContext(request)
     return IncrementalFetch(request, session, now, may_redirect)
-
-
-__all__ = ["FetchContext", "open_context"]

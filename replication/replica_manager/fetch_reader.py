@@ -158,12 +158,14 @@ class FetchReader:
             if self.rack_aware and replica_id == CONSUMER:
                 preferred = self._preferred_replica(partition, request.rack_id, part.fetch_offset)
                 if preferred is not None:
-                    partition.check_fetch(part)  # a deposed leader would name outdated replicas
+                    partition.leader.check_fetch(
+                        part
+                    )  # a deposed leader would name outdated replicas
                     return PartitionRead(_redirect(partition, part, preferred))
             if self._is_throttled(partition, replica_id):
                 max_bytes, minimum_one = 0, False
             log, epoch = partition.log, partition.leader_epoch
-            found = partition.fetch(
+            found = partition.leader.fetch(
                 part,
                 replica_id=replica_id,
                 replica_epoch=request.replica_epoch,
@@ -210,15 +212,14 @@ class FetchReader:
 
     def knows(self, part: FetchPartition) -> bool:
         """Whether this broker knows a partition that it did not know before."""
-        tp = self._resolved(part).tp
-        return self._partitions.get(tp) is not None or self._metadata.registration(tp) is not None
+        return not self._partitions.is_unknown(self._resolved(part).tp)
 
     def available(self, request: FetchRequest, part: FetchPartition) -> int | None:
         """How many bytes a waiting fetch would get now; None if it must be answered (R-93)."""
         part = self._resolved(part)
         try:
             partition = self._partitions.find(part.tp)
-            limit = partition.fetch_limit(
+            available = partition.leader.available_to_fetch(
                 part, request.replica_id, request.isolation_level, request.min_bytes
             )
         except Exception as error:
@@ -226,7 +227,7 @@ class FetchReader:
             return None
         if self._is_throttled(partition, request.replica_id):
             return 0  # any number, since it would only fetch again
-        return None if limit.done else limit.available
+        return available
 
     def _is_throttled(self, partition: Partition, replica_id: int) -> bool:
         """Whether a quota holds this replica back now (R-145, R-146)."""
@@ -250,7 +251,7 @@ class FetchReader:
         now_ms, metadata = self._now_ms(), self._metadata
         followers = []
         for broker_id in partition.isr.committed:
-            known = partition.follower(broker_id)
+            known = partition.progress_of(broker_id)
             if (
                 known is not None
                 and known.log_start <= offset <= known.log_end

@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import FetchRequest, FetchResponse
-from replication.replica_manager.delayed import DelayedFetch
-from replication.replica_manager.fetch_contexts import open_context
+from replication.replica_manager.fetch_contexts import FetchContext, open_context
 from replication.replica_manager.fetch_reader import FetchReader, PartitionRead, Reads
 from replication.replica_manager.fetch_sessions import FetchSessionCache, Look
-from replication.replica_manager.stats import BrokerStats
-from replication.replica_manager.waiting import WaitingRequests
+from replication.replica_manager.purgatory import MAX_WAIT_MS, DelayedOperation
+from replication.replica_manager.waiting import BrokerStats, WaitingRequests
 
 Respond = Callable[[FetchResponse], None]
 
@@ -61,7 +60,9 @@ class FetchService:
             answer(first, found.reads)
             return
         operation = DelayedFetch(request, context, reader, answer, self._stats)
-        self._waiting.add_fetch(operation, context.keys)
+        waiting = self._waiting
+        purgatory = waiting.follower_fetch if request.replica_id >= 0 else waiting.consumer_fetch
+        waiting.add(purgatory, operation, context.keys)
 
     def _wake_for_follower(self, looks: Sequence[Look], found: Reads) -> None:
         """Check requests that wait for the follower's progress or deletions."""
@@ -80,3 +81,56 @@ class FetchService:
                     stats.replication_bytes_out += size
                 else:
                     stats.bytes_out += size
+
+
+class DelayedFetch(DelayedOperation):
+    """Waits for ``min_bytes``, or until the requester must be answered (R-93 … R-95).
+
+    Args:
+        context: the partitions of the request, and the results of the first read.
+    """
+
+    checks_first = False  # it would repeat the read
+
+    def __init__(
+        self,
+        request: FetchRequest,
+        context: FetchContext,
+        reader: FetchReader,
+        respond: Callable[[Sequence[Look], list[PartitionRead]], None],
+        stats: BrokerStats,
+    ) -> None:
+        super().__init__(min(request.max_wait_ms, MAX_WAIT_MS))
+        self._request = request
+        self._context = context
+        self._reader = reader
+        self._respond = respond
+        self._stats = stats
+
+    def try_complete(self) -> bool:
+        if self._context.is_over:
+            return self.force_complete()
+        request, total = self._request, 0
+        for part, read, _ in self._context.looks():
+            if read is not None and read.is_current():
+                total += read.size
+                continue
+            if read is not None and read.is_unknown and not self._reader.knows(part):
+                continue
+            available = self._reader.available(request, part)
+            if available is None:
+                return self.force_complete()
+            total += available
+        return total >= request.min_bytes and self.force_complete()
+
+    def on_complete(self) -> None:
+        looks = self._context.looks()
+        earlier = ((look.part, look.read) for look in looks)
+        self._respond(looks, self._reader.read_again(self._request, earlier))
+
+    def on_expiration(self) -> None:
+        with self._stats.lock:
+            if self._request.replica_id >= 0:
+                self._stats.follower_fetch_expirations += 1
+            else:
+                self._stats.consumer_fetch_expirations += 1

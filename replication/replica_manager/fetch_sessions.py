@@ -123,12 +123,14 @@ class CachedPartition:
         session = self._session
         if session.replica_id < 0:
             return True
-        return partition.rest_follower(session.replica_id, self.part.fetch_offset, self)
+        return partition.isr_changes.let_follower_idle(
+            session.replica_id, self.part.fetch_offset, self
+        )
 
     def stop_noting(self) -> None:
         """Stop that, and keep the progress that the session has noted."""
         if self._partition is not None and self._session.replica_id >= 0:
-            self._partition.rouse_follower(self._session.replica_id, self)
+            self._partition.isr_changes.wake_follower(self._session.replica_id, self)
 
     def let_go(self) -> None:
         """Unregister from everything that knows this partition."""

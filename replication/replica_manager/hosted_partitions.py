@@ -36,12 +36,16 @@ class HostedPartitions:
         """
         partition = self._all.get(tp)
         if partition is None:
-            if self._metadata.registration(tp) is None:
+            if self.is_unknown(tp):
                 raise UnknownPartitionError(f"{tp} is not known here")
             raise NotLeaderOrFollowerError(f"{tp} has no replica here")
         if partition.offline:
             raise KafkaStorageError(f"{tp}: its log directory is offline")
         return partition
+
+    def is_unknown(self, tp: TopicPartition) -> bool:
+        """Whether neither this broker nor its metadata has the partition."""
+        return tp not in self._all and self._metadata.registration(tp) is None
 
     def leader_hint(self, tp: TopicPartition, code: ErrorCode) -> tuple[int, int]:
         """(leader id, leader epoch) to send with an error that a new leader explains (KIP-951)."""

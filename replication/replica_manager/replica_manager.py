@@ -1,13 +1,11 @@
 """All partitions of a broker: serves producers, consumers and followers, and obeys the controller
 (Kafka's ``ReplicaManager``).
 
-This module answers requests. Waiting ones are in ``waiting`` and ``delayed``, reads in
-``fetch_reader``, changes of roles in ``role_changes``. No lock is held during an answer.
+This module has its parts, its life, its periodic work and the orders of the controller.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
@@ -17,35 +15,23 @@ from checkpoints.types import TopicPartition
 from logstore.common.errors import (
     ConfigError,
     LogstoreError,
-    RecordRejectedError,
     ResourceBusyError,
     StorageFailedError,
 )
-from logstore.format.batch import end_transaction_marker
-from logstore.format.control import ControlType
 from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 from logstore.manager.duties import BACKGROUND, Duty, Runner, Schedule
 from logstore.segments.open_files import with_idle_closed
-from logstore.segments.producer_state import AppendOrigin, TransactionCheck
 from replication.common.background import ActorRunner
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import (
-    InvalidRequiredAcksError,
     KafkaStorageError,
     ReplicationError,
-    UnknownPartitionError,
-    error_for,
 )
 from replication.common.limited_log import LimitedLogger
 from replication.common.messages import (
     ControlRequest,
-    DeleteRecordsPartitionResponse,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    FetchRequest,
-    FetchResponse,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     ListOffsetsPartition,
@@ -56,15 +42,9 @@ from replication.common.messages import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
     OffsetForLeaderPartitionResponse,
-    ProducePartition,
-    ProducePartitionResponse,
-    ProduceRequest,
-    ProduceResponse,
     StopReplicaRequest,
     UpdateMetadataRequest,
     UpdateMetadataResponse,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
 )
 from replication.common.quota import ReplicationQuota, parse_throttled_replicas
 from replication.common.runtime import Runtime
@@ -74,38 +54,22 @@ from replication.fetcher.fetcher_manager import FetcherManager
 from replication.fetcher.fetcher_troubles import FetcherContext
 from replication.partition import (
     IsrChannel,
-    LeaderAppend,
     Partition,
     PartitionContext,
     TruncationEvent,
 )
 from replication.replica_manager.control_requests import ControlRequests
-from replication.replica_manager.delayed import DelayedDeleteRecords, DelayedProduce
 from replication.replica_manager.fetch_reader import FetchReader, answer_code
 from replication.replica_manager.fetch_service import FetchService
 from replication.replica_manager.fetch_sessions import FetchSessionCache
 from replication.replica_manager.hosted_partitions import HostedPartitions
 from replication.replica_manager.metadata_cache import MetadataCache
 from replication.replica_manager.role_changes import RoleChanges
-from replication.replica_manager.stats import BrokerStats
 from replication.replica_manager.transaction_verification import AddPartitionsToTxnManager
-from replication.replica_manager.waiting import WaitingRequests
+from replication.replica_manager.waiting import BrokerStats, WaitingRequests
+from replication.replica_manager.writes import Writes
 
 logger = get_logger(__name__)
-
-_NO_ERROR = ErrorCode.NONE  # bound once: looking it up takes 0.4 µs on Python 3.11
-
-WITHOUT_LOG_START = frozenset(
-    {
-        ErrorCode.CORRUPT_MESSAGE,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.MESSAGE_TOO_LARGE,
-        ErrorCode.RECORD_LIST_TOO_LARGE,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-    }
-)
-"""Errors of an append whose answer has no log start offset. All others have it."""
 
 HIGH_WATERMARK_CHECKPOINT = "highwatermark-checkpoint"
 ISR_EXPIRATION = "isr-expiration"
@@ -152,10 +116,6 @@ class ReplicaManager:
         self.leader_quota = ReplicationQuota(config.leader_throttled_rate, runtime.now_ms)
         self.follower_quota = ReplicationQuota(config.follower_throttled_rate, runtime.now_ms)
         self._config = config
-        self._check_of_transactions = (
-            TransactionCheck.VERIFIED if config.verify_transactions else TransactionCheck.NONE
-        )
-        self._wall_ms = runtime.clock.wall_ms
         self._log = LimitedLogger(logger, runtime.clock)
         self._runtime = runtime
         self._expiration = runtime.actor(f"{EXPIRATION}-{broker_id}")
@@ -177,7 +137,7 @@ class ReplicaManager:
         self._hosted = HostedPartitions(env, metadata)
         self.partitions: Mapping[TopicPartition, Partition] = self._hosted.view
         reader = FetchReader(self._hosted, metadata, self.leader_quota, config, runtime.now_ms)
-        self._fetches = FetchService(reader, sessions, self.waiting, self.stats, runtime.now_ms)
+        self.fetches = FetchService(reader, sessions, self.waiting, self.stats, runtime.now_ms)
         rule = RULES[config.truncation_rule]
         self.fetchers = FetcherManager(
             FetcherContext(
@@ -195,6 +155,9 @@ class ReplicaManager:
         )
         self.transactions = AddPartitionsToTxnManager(
             runtime, transport, metadata, self._hosted, config.request_timeout_ms
+        )
+        self.writes = Writes(
+            self._hosted, self.transactions, self.waiting, self.stats, config, runtime
         )
         self._roles = RoleChanges(
             broker_id,
@@ -282,7 +245,7 @@ class ReplicaManager:
             duties.stop(wait=answer)
         self.fetchers.close()
         self.waiting.shutdown(answer=answer)
-        self.fetch_sessions.shutdown()
+        self.fetches.sessions.shutdown()
 
     def begin_controlled_shutdown(self) -> None:
         """Follow no partition any more whose leadership this broker loses from now on (R-17)."""
@@ -291,14 +254,14 @@ class ReplicaManager:
     def _look_at_leaderships(self) -> None:
         for partition in self._hosted:
             try:
-                if partition.keep_what_waits():
+                if partition.isr_changes.flush_overdue():
                     self.waiting.on_high_watermark(partition.tp)
             except ResourceBusyError as error:
                 logger.warning("%s: not durable yet: %s", partition.tp, error)
             except KafkaStorageError as error:
                 logger.error("%s is not durable: %s", partition.tp, error)
             try:
-                partition.maybe_shrink_isr()
+                partition.isr_changes.maybe_shrink_isr()
             except Exception:
                 logger.exception("%s: its ISR was not looked at", partition.tp)
 
@@ -402,205 +365,6 @@ class ReplicaManager:
         offline = self._roles.take_failed_offline()
         logger.error("%s failed (%s); offline: %s", path, error, [str(tp) for tp in offline])
 
-    # -- produce -------------------------------------------------------------------------------
-
-    def produce(
-        self,
-        request: ProduceRequest,
-        respond: Callable[[ProduceResponse], None],
-        origin: AppendOrigin = AppendOrigin.CLIENT,
-        check: TransactionCheck | None = None,
-    ) -> None:
-        """Append to partitions that this broker leads, and answer as ``acks`` says (R-79 … R-86).
-
-        ``check``: of transactional batches; by default what the configuration says.
-
-        With acks=0 the answer comes at once, too. The network layer does not send it, and closes
-        the connection if it has an error.
-        """
-        if request.acks not in (-1, 0, 1):
-            refused = [self._invalid_acks(part.tp, request.acks) for part in request.partitions]
-            respond(ProduceResponse(tuple(refused)))
-            return
-        verify = self._config.verify_transactions
-        if check is None:
-            check = self._check_of_transactions
-        if verify and request.transactional_id is not None:
-            self.transactions.before_append(
-                request, lambda errors: self._append(request, errors, respond, origin, check)
-            )
-        else:
-            self._append(request, {}, respond, origin, check)
-
-    def _append(
-        self,
-        request: ProduceRequest,
-        errors: Mapping[TopicPartition, ErrorCode],
-        respond: Callable[[ProduceResponse], None],
-        origin: AppendOrigin,
-        check: TransactionCheck,
-    ) -> None:
-        """Append to all partitions except those in ``errors``."""
-        responses: list[ProducePartitionResponse] = []
-        required: dict[int, tuple[int, int]] = {}
-        appended: list[tuple[TopicPartition, LeaderAppend]] = []
-        size = count = rejected = 0
-        for at, part in enumerate(request.partitions):
-            try:
-                partition = self._hosted.find(part.tp)
-                if part.tp in errors:
-                    raise error_for(errors[part.tp], "the transaction may not begin here")
-                append = partition.append_as_leader(
-                    part.records, request.acks, origin, part.leader_epoch, check
-                )
-            except Exception as error:
-                refuse = self._refusal if part.tp in errors else self._refusal_of_log
-                responses.append(refuse(part.tp, error))
-                rejected += len(part.records) if isinstance(error, RecordRejectedError) else 0
-                if isinstance(error, ResourceBusyError):  # perhaps written and only not synced
-                    self.waiting.on_append(part.tp, False)
-                continue
-            info = append.info
-            if not info.duplicate:
-                size += info.size
-                count += info.record_count
-            appended.append((part.tp, append))
-            required[at] = info.last_offset + 1, append.leader_epoch
-            responses.append(
-                ProducePartitionResponse(
-                    part.tp,
-                    _NO_ERROR,
-                    info.first_offset,
-                    info.log_append_time,
-                    info.log_start_offset,
-                )
-            )
-        stats = self.stats
-        with stats.lock:
-            stats.bytes_in += size
-            stats.messages_in += count
-            stats.bytes_rejected += rejected
-        for tp, append in appended:
-            if not append.info.duplicate:
-                self.waiting.on_append(tp, append.hw_moved)
-            elif append.hw_moved:  # the first try did not get so far
-                self.waiting.on_high_watermark(tp)
-        if request.acks != -1 or not required:
-            respond(ProduceResponse(tuple(responses)))
-            return
-        operation = DelayedProduce(
-            request.timeout_ms,
-            responses,
-            required,
-            self._hosted,
-            respond,
-            self.stats,
-            hw_moved=any(append.hw_moved or append.info.duplicate for _, append in appended),
-        )
-        self.waiting.add_produce(operation, [part.tp for part in request.partitions])
-
-    def write_txn_markers(
-        self,
-        request: WriteTxnMarkersRequest,
-        respond: Callable[[WriteTxnMarkersResponse], None],
-    ) -> None:
-        """End transactions in partitions that this broker leads.
-
-        Answered when all markers are committed or failed (W-155).
-        """
-        answers: list[tuple[tuple[TopicPartition, ErrorCode], ...]] = [()] * len(request.markers)
-        if not answers:
-            respond(WriteTxnMarkersResponse(()))
-            return
-        missing = set(range(len(answers)))
-        lock = threading.Lock()
-
-        def answered(at: int, response: ProduceResponse) -> None:
-            with lock:
-                answers[at] = tuple((part.tp, part.error_code) for part in response.partitions)
-                missing.discard(at)
-                if missing:
-                    return
-            respond(WriteTxnMarkersResponse(tuple(answers)))
-
-        timestamp = self._wall_ms()
-        for at, marker in enumerate(request.markers):
-            batch = end_transaction_marker(
-                ControlType.COMMIT if marker.is_commit else ControlType.ABORT,
-                producer_id=marker.producer_id,
-                producer_epoch=marker.producer_epoch,
-                coordinator_epoch=marker.coordinator_epoch,
-                timestamp=timestamp,
-            )
-            records = bytes(batch)
-            parts = tuple(ProducePartition(tp, records) for tp in marker.partitions)
-            self._append(
-                ProduceRequest(-1, self._config.request_timeout_ms, parts),
-                {},
-                partial(answered, at),
-                AppendOrigin.COORDINATOR,
-                marker.check,
-            )
-
-    def await_commit(
-        self,
-        tp: TopicPartition,
-        end_offset: int,
-        leader_epoch: int,
-        timeout_ms: int,
-        respond: Callable[[ErrorCode], None],
-    ) -> None:
-        """Answer once everything below ``end_offset``, the log end in ``leader_epoch``, is
-        committed.
-
-        An error means that it is not, or not by this leader.
-        """
-
-        def responded(response: ProduceResponse) -> None:
-            respond(response.partitions[0].error_code)
-
-        responses = [ProducePartitionResponse(tp)]
-        required = {0: (end_offset, leader_epoch)}
-        operation = DelayedProduce(
-            timeout_ms, responses, required, self._hosted, responded, self.stats
-        )
-        self.waiting.add_produce(operation, [tp])
-
-    def _invalid_acks(self, tp: TopicPartition, acks: int) -> ProducePartitionResponse:
-        error: LogstoreError = InvalidRequiredAcksError(f"acks={acks}; 0, 1 and -1 are possible")
-        if self._hosted.get(tp) is None and self._metadata.registration(tp) is None:
-            error = UnknownPartitionError(f"{tp} is not known here")
-        return self._refusal(tp, error)
-
-    def _refusal_of_log(self, tp: TopicPartition, error: Exception) -> ProducePartitionResponse:
-        """As ``_refusal``, with the log start offset where Kafka sends it."""
-        refusal = self._refusal(tp, error)
-        partition = self._hosted.get(tp)
-        if refusal.error_code in WITHOUT_LOG_START or partition is None or partition.log is None:
-            return refusal
-        return refusal._replace(log_start_offset=partition.log.log_start_offset)
-
-    def _refusal(self, tp: TopicPartition, error: Exception) -> ProducePartitionResponse:
-        code = answer_code(tp, error)
-        records = error.record_errors if isinstance(error, RecordRejectedError) else ()
-        return ProducePartitionResponse(
-            tp,
-            code,
-            error_message=str(error),
-            record_errors=records,
-            current_leader=self._hosted.leader_hint(tp, code),
-        )
-
-    # -- fetch ---------------------------------------------------------------------------------
-
-    def fetch(self, request: FetchRequest, respond: Callable[[FetchResponse], None]) -> None:
-        """Read for a follower or a consumer, at once or when there is enough (R-92)."""
-        self._fetches.fetch(request, respond)
-
-    @property
-    def fetch_sessions(self) -> FetchSessionCache:
-        return self._fetches.sessions
-
     # -- offsets -------------------------------------------------------------------------------
 
     def offsets_for_leader_epoch(
@@ -610,7 +374,9 @@ class ReplicaManager:
 
         def answer(part: OffsetForLeaderPartition) -> OffsetForLeaderPartitionResponse:
             partition = self._asked(part)
-            found = partition.end_offset_for_epoch(part.current_leader_epoch, part.leader_epoch)
+            found = partition.leader.end_offset_for_epoch(
+                part.current_leader_epoch, part.leader_epoch
+            )
             return OffsetForLeaderPartitionResponse(part.tp, ErrorCode.NONE, *found)
 
         return OffsetForLeaderEpochResponse(
@@ -621,7 +387,7 @@ class ReplicaManager:
         """Answer first and last offsets, and offsets by timestamp (R-150)."""
 
         def answer(part: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
-            found = self._asked(part).offset_for_timestamp(
+            found = self._asked(part).leader.offset_for_timestamp(
                 part.timestamp,
                 current_leader_epoch=part.current_leader_epoch,
                 isolation=request.isolation_level,
@@ -638,34 +404,6 @@ class ReplicaManager:
         partition = self._hosted.find(part.tp)
         partition.check_topic(part.topic_id)
         return partition
-
-    # -- delete records ------------------------------------------------------------------------
-
-    def delete_records(
-        self, request: DeleteRecordsRequest, respond: Callable[[DeleteRecordsResponse], None]
-    ) -> None:
-        """Raise log starts. Answered when all live replicas have done so, too (R-96)."""
-        responses = []
-        wanted: dict[int, int] = {}
-        for at, (tp, offset) in enumerate(request.partitions):
-            try:
-                partition = self._hosted.find(tp)
-                start = partition.delete_records(offset)
-                low = partition.low_watermark
-                self.waiting.on_deletion(tp)
-            except Exception as error:
-                responses.append(DeleteRecordsPartitionResponse(tp, answer_code(tp, error)))
-                continue
-            responses.append(DeleteRecordsPartitionResponse(tp, ErrorCode.NONE, low))
-            if low < start:
-                wanted[at] = start
-        if not wanted:
-            respond(DeleteRecordsResponse(tuple(responses)))
-            return
-        operation = DelayedDeleteRecords(
-            request.timeout_ms, responses, wanted, self._hosted, respond, self.stats
-        )
-        self.waiting.add_delete_records(operation, [tp for tp, _ in request.partitions])
 
 
 def _answers(

@@ -273,7 +273,7 @@ class RoleChanges:
         sync it, too.
         """
         try:
-            partition.keep_what_is_due()
+            partition.follower.flush_overdue()
         except (ResourceBusyError, KafkaStorageError) as error:
             codes[partition.tp] = self._give_up(partition, error)
 

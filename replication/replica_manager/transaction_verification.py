@@ -35,44 +35,28 @@ RETRY_FOR_MS = 100  # the end of the transaction before, whose markers are on th
 
 Then = Callable[[Mapping[TopicPartition, ErrorCode]], None]
 
-_UNREACHABLE = (
-    ErrorCode.NETWORK_EXCEPTION,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_COORDINATOR,
-)
-_PASSED_ON = (
-    ErrorCode.NONE,
-    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-    ErrorCode.INVALID_TXN_STATE,
-    ErrorCode.TRANSACTION_ABORTABLE,
-    ErrorCode.CONCURRENT_TRANSACTIONS,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ErrorCode.INVALID_REQUEST,
-)
 # What a producer hears when its coordinator says this. Errors of the way to the coordinator become
 # one at which every producer sends again, and does not ask for metadata first.
+_E = ErrorCode
 ERROR_OF_VERIFICATION = reactions(
     {
-        **{code: (code,) for code in _PASSED_ON},
-        ErrorCode.NOT_ENOUGH_REPLICAS: (*_UNREACHABLE, ErrorCode.NOT_ENOUGH_REPLICAS),
-        ErrorCode.INVALID_PRODUCER_EPOCH: (
-            ErrorCode.PRODUCER_FENCED,
-            ErrorCode.INVALID_PRODUCER_EPOCH,
-        ),
-        ErrorCode.UNKNOWN_SERVER_ERROR: [
-            code
-            for code in ErrorCode
-            if code
-            not in (
-                *_PASSED_ON,
-                *_UNREACHABLE,
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                ErrorCode.PRODUCER_FENCED,
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-            )
+        _E.NONE: [_E.NONE],
+        _E.INVALID_PRODUCER_ID_MAPPING: [_E.INVALID_PRODUCER_ID_MAPPING],
+        _E.INVALID_TXN_STATE: [_E.INVALID_TXN_STATE],
+        _E.TRANSACTION_ABORTABLE: [_E.TRANSACTION_ABORTABLE],
+        _E.CONCURRENT_TRANSACTIONS: [_E.CONCURRENT_TRANSACTIONS],
+        _E.UNKNOWN_TOPIC_OR_PARTITION: [_E.UNKNOWN_TOPIC_OR_PARTITION],
+        _E.INVALID_REQUEST: [_E.INVALID_REQUEST],
+        _E.INVALID_PRODUCER_EPOCH: [_E.PRODUCER_FENCED, _E.INVALID_PRODUCER_EPOCH],
+        _E.NOT_ENOUGH_REPLICAS: [
+            _E.NETWORK_EXCEPTION,
+            _E.COORDINATOR_LOAD_IN_PROGRESS,
+            _E.COORDINATOR_NOT_AVAILABLE,
+            _E.NOT_COORDINATOR,
+            _E.NOT_ENOUGH_REPLICAS,
         ],
-    }
+    },
+    otherwise=_E.UNKNOWN_SERVER_ERROR,
 )
 
 
@@ -154,7 +138,7 @@ class AddPartitionsToTxnManager:
         for tp, sequence in sequences.items():
             try:
                 partition = self._partitions.find(tp)
-                verification = partition.begin_verification(
+                verification = partition.leader.begin_verification(
                     producer_id, producer_epoch, sequence, bumps_epoch=adds
                 )
             except InvalidProducerEpochError:
@@ -173,9 +157,32 @@ class AddPartitionsToTxnManager:
         request = AddPartitionsToTxnRequest(
             transactional_id, producer_id, producer_epoch, tuple(asked), verify_only=not adds
         )
-        _Question(self, request, asked, lambda errors: then({**refused, **errors})).ask()
+        self._ask_and_confirm(request, asked, lambda errors: then({**refused, **errors}))
 
-    def ask(self, request: AddPartitionsToTxnRequest, answered: Then) -> None:
+    def _ask_and_confirm(
+        self,
+        request: AddPartitionsToTxnRequest,
+        verifications: Mapping[TopicPartition, VerificationStateEntry],
+        then: Then,
+        tries_left: int = RETRY_FOR_MS // RETRY_MS,
+    ) -> None:
+        """Ask, and for a moment ask again while the transaction before it ends."""
+
+        def on_codes(codes: Mapping[TopicPartition, ErrorCode]) -> None:
+            if ErrorCode.CONCURRENT_TRANSACTIONS in codes.values() and tries_left:
+                self._runtime.call_later(
+                    RETRY_MS,
+                    lambda: self._ask_and_confirm(request, verifications, then, tries_left - 1),
+                )
+                return
+            for tp, verification in verifications.items():
+                if codes[tp] is ErrorCode.NONE:
+                    verification.confirmed = True
+            then({tp: code for tp, code in codes.items() if code is not ErrorCode.NONE})
+
+        self._ask(request, on_codes)
+
+    def _ask(self, request: AddPartitionsToTxnRequest, answered: Then) -> None:
         """Have the coordinator answer; an error for each partition of the request."""
 
         def on_reply(response: Response | None) -> None:
@@ -192,43 +199,10 @@ class AddPartitionsToTxnManager:
         else:
             self._transport.send(coordinator, request, on_reply, self._timeout_ms)
 
-    def call_later(self, delay_ms: float, task: Callable[[], None]) -> None:
-        self._runtime.call_later(delay_ms, task)
-
     def _coordinator_of(self, transactional_id: str) -> int:
         tp = self._metadata.coordinator_partition(TRANSACTION_STATE, transactional_id)
         known = None if tp is None else self._metadata.registration(tp)
         return NO_LEADER if known is None else known.leader
-
-
-class _Question:
-    """One request, sent again for a moment while the transaction before it ends."""
-
-    def __init__(
-        self,
-        manager: AddPartitionsToTxnManager,
-        request: AddPartitionsToTxnRequest,
-        verifications: Mapping[TopicPartition, VerificationStateEntry],
-        then: Then,
-    ) -> None:
-        self._manager = manager
-        self._request = request
-        self._verifications = verifications
-        self._then = then
-        self._tries_left = RETRY_FOR_MS // RETRY_MS
-
-    def ask(self) -> None:
-        self._manager.ask(self._request, self._answered)
-
-    def _answered(self, codes: Mapping[TopicPartition, ErrorCode]) -> None:
-        if ErrorCode.CONCURRENT_TRANSACTIONS in codes.values() and self._tries_left:
-            self._tries_left -= 1
-            self._manager.call_later(RETRY_MS, self.ask)
-            return
-        for tp, verification in self._verifications.items():
-            if codes[tp] is ErrorCode.NONE:
-                verification.confirmed = True
-        self._then({tp: code for tp, code in codes.items() if code is not ErrorCode.NONE})
 
 
 def _transactional_batch(records: Buffer) -> BatchHeader | None:

@@ -9,20 +9,41 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
 from replication.common.config import ReplicationConfig
 from replication.common.runtime import Actor, Cancellable, Runtime
-from replication.purgatory.purgatory import DelayedOperation, Purgatory
-from replication.purgatory.timer import Timer
-from replication.replica_manager.delayed import DelayedDeleteRecords, DelayedFetch, DelayedProduce
 from replication.replica_manager.fetch_sessions import FetchSession
+from replication.replica_manager.purgatory import DelayedOperation, Purgatory
 
 logger = get_logger(__name__)
 
 AnyPurgatory: TypeAlias = Purgatory[Any]
+
+
+@dataclass(slots=True)
+class BrokerStats:
+    """Counters since the start, for metrics (R-157, R-164, R-166).
+
+    Change it under ``lock``. A single number may be read without.
+    """
+
+    bytes_in: int = 0  # of producers
+    messages_in: int = 0
+    bytes_rejected: int = 0
+    bytes_out: int = 0  # to consumers
+    replication_bytes_out: int = 0  # to followers
+    isr_expands: int = 0
+    isr_shrinks: int = 0
+    failed_isr_updates: int = 0
+    produce_expirations: int = 0  # partitions that a produce request gave up (R-85)
+    follower_fetch_expirations: int = 0
+    consumer_fetch_expirations: int = 0
+    delete_records_expirations: int = 0  # partitions
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
 
 class WaitingRequests:
@@ -44,27 +65,16 @@ class WaitingRequests:
         self._stirred = stirred
         self._runtime = runtime
         self._actor = actor
-        now = runtime.now_ms()
         clock = runtime.now_ms
-        self.produce: Purgatory[DelayedProduce] = Purgatory(
-            "Produce", Timer(now), config.produce_purge_interval, clock
-        )
+        self.produce: AnyPurgatory = Purgatory("Produce", config.produce_purge_interval, clock)
         # Followers wait for the log end, consumers for the high watermark, which are different
         # events (R-95).
-        self.follower_fetch: Purgatory[DelayedFetch] = Purgatory(
-            "Fetch", Timer(now), config.fetch_purge_interval, clock
+        self.follower_fetch: AnyPurgatory = Purgatory("Fetch", config.fetch_purge_interval, clock)
+        self.consumer_fetch: AnyPurgatory = Purgatory("Fetch", config.fetch_purge_interval, clock)
+        self.delete_records: AnyPurgatory = Purgatory(
+            "DeleteRecords", config.delete_purge_interval, clock
         )
-        self.consumer_fetch: Purgatory[DelayedFetch] = Purgatory(
-            "Fetch", Timer(now), config.fetch_purge_interval, clock
-        )
-        self.delete_records: Purgatory[DelayedDeleteRecords] = Purgatory(
-            "DeleteRecords", Timer(now), config.delete_purge_interval, clock
-        )
-        self._of_high_watermark: tuple[AnyPurgatory, ...] = (
-            self.produce,
-            self.consumer_fetch,
-            self.delete_records,
-        )
+        self._of_high_watermark = self.produce, self.consumer_fetch, self.delete_records
         self._lock = threading.Lock()  # guards the two below
         self._armed: Cancellable | None = None
         self._armed_ms = 0
@@ -74,24 +84,10 @@ class WaitingRequests:
     def purgatories(self) -> tuple[AnyPurgatory, ...]:
         return self.produce, self.follower_fetch, self.consumer_fetch, self.delete_records
 
-    # -- registering ---------------------------------------------------------------------------
-
-    def add_produce(self, operation: DelayedProduce, tps: Iterable[TopicPartition]) -> None:
-        """Answer now if possible, else at an event or the deadline. So do the next two."""
-        self._add(self.produce, operation, tps)
-
-    def add_fetch(self, operation: DelayedFetch, keys: Iterable[Hashable]) -> None:
-        purgatory = self.follower_fetch if operation.is_from_follower else self.consumer_fetch
-        self._add(purgatory, operation, keys)
-
-    def add_delete_records(
-        self, operation: DelayedDeleteRecords, tps: Iterable[TopicPartition]
-    ) -> None:
-        self._add(self.delete_records, operation, tps)
-
-    def _add(
+    def add(
         self, purgatory: AnyPurgatory, operation: DelayedOperation, keys: Iterable[Hashable]
     ) -> None:
+        """Answer now if possible, else at an event or the deadline."""
         if not purgatory.try_complete_else_watch(operation, keys):
             self._arm(purgatory)
 
@@ -147,7 +143,7 @@ class WaitingRequests:
     # -- deadlines -----------------------------------------------------------------------------
 
     def _arm(self, purgatory: AnyPurgatory) -> None:
-        due = purgatory.timer.next_deadline_ms()
+        due = purgatory.deadlines.next_deadline_ms()
         if due is None or (self._armed is not None and self._armed_ms <= due):
             return
         with self._lock:

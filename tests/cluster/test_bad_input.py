@@ -224,7 +224,7 @@ class TestRequests:
             assert part.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         with pytest.raises(UnknownPartitionError):
             cluster.producer(delivery_timeout_s=0.5).send("nothing", b"v")
-        refused = cluster._ask_controller(DeleteTopicRequest("nothing"))
+        refused = cluster._topics._ask_controller(DeleteTopicRequest("nothing"))
         assert refused.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         orders.check_goes_on()
 
@@ -465,7 +465,7 @@ class TestUncleanElection:
         cluster.start(1)
         assert cluster.wait_for_leader(tp) == 1
         assert cluster.replica(tp, 1).leader_epoch > epoch
-        counted = [b.controller.stats.unclean_leader_elections for b in cluster._running()]
+        counted = [b.controller.stats.unclean_leader_elections for b in cluster.running()]
         assert sum(counted) == 1
         cluster.produce("orders", b"goes on")
         cluster.start(0)

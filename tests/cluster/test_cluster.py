@@ -350,7 +350,7 @@ class TestFailures:
         zombie = cluster.wait_for_leader(tp)
         cluster.cut_off(zombie)
         partition = cluster.replica(tp, zombie)
-        partition.append_as_leader(_batch(b"only here"), acks=1)
+        partition.leader.append(_batch(b"only here"), acks=1)
         assert partition.log_end_offset == 2
         cluster.wait_for_leader(tp, zombie)
         cluster.client.refresh()

@@ -560,7 +560,7 @@ def test_topics_are_deleted_by_id_grown_and_configured(faulty: tuple[Faulty, Clu
     with pytest.raises(UnknownPartitionError):
         cluster.delete_topic("t")
     cluster.create_topic("t", config={"min.insync.replicas": 2})
-    late = cluster._ask_controller(DeleteTopicRequest(topic_id=first))
+    late = cluster._topics._ask_controller(DeleteTopicRequest(topic_id=first))
     assert late.error_code is ErrorCode.UNKNOWN_TOPIC_ID
     cluster.produce("t", b"new")
     assert [len(records) for records in cluster.read_all("t").values()] == [1]

@@ -27,7 +27,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(autouse=True)
 def no_topics(cluster: Cluster) -> None:
-    if cluster._topic("t") is not None:
+    if cluster._topics._topic("t") is not None:
         cluster.delete_topic("t")
 
 
@@ -42,8 +42,8 @@ class LosesAnswers:
         carried_out: bool,
     ) -> None:
         self.asked = 0
-        self._ask, self._meanwhile, self._carried_out = cluster._ask, meanwhile, carried_out
-        monkeypatch.setattr(cluster, "_ask", self.ask)
+        self._ask, self._meanwhile, self._carried_out = cluster._topics._ask, meanwhile, carried_out
+        monkeypatch.setattr(cluster._topics, "_ask", self.ask)
 
     def ask(self, controller: int, request: Request) -> Any:
         self.asked += 1
@@ -73,7 +73,7 @@ def code(call: Callable[[], object]) -> tuple[ErrorCode, str]:
 
 
 def replicas(cluster: Cluster) -> list[tuple[int, ...]]:
-    topic = cluster._topic("t")
+    topic = cluster._topics._topic("t")
     assert topic is not None
     return [topic.partitions[number] for number in sorted(topic.partitions)]
 
@@ -94,7 +94,7 @@ class TestGrowth:
     def test_what_somebody_else_did_is_none(self, cluster: Cluster, loses: Loses) -> None:
         """As many partitions, and other replicas than were asked for."""
         cluster.create_topic("t", assignment=ALL)
-        ask = cluster._ask
+        ask = cluster._topics._ask
         other = CreatePartitionsRequest("t", 2, ((1, 2, 0),))
         loses(lambda: ask(cluster.controller_id or 0, other), carried_out=False)
         found, text = code(lambda: cluster.create_partitions("t", 2, assignment=[[2, 1, 0]]))
@@ -104,7 +104,7 @@ class TestGrowth:
 
     def test_nor_is_more_than_was_asked_for(self, cluster: Cluster, loses: Loses) -> None:
         cluster.create_topic("t", assignment=ALL)
-        ask = cluster._ask
+        ask = cluster._topics._ask
         loses(lambda: ask(cluster.controller_id or 0, CreatePartitionsRequest("t", 3)))
         assert "is not known" in code(lambda: cluster.create_partitions("t", 2))[1]
 
@@ -157,13 +157,13 @@ class TestCreation:
     def test_one_that_is_deleted_at_once_is_named(
         self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        wait = cluster._wait_for_leaders
+        wait = cluster._topics._wait_for_leaders
 
         def deleted_first(*arguments: Any) -> None:
             cluster.delete_topic("t")
             wait(*arguments)
 
-        monkeypatch.setattr(cluster, "_wait_for_leaders", deleted_first)
+        monkeypatch.setattr(cluster._topics, "_wait_for_leaders", deleted_first)
         with pytest.raises(UnknownPartitionError, match="any more"):
             cluster.create_topic("t")
 
@@ -174,14 +174,14 @@ class TestConfiguration:
     ) -> None:
         """The later value holds, and nobody waits for the earlier one."""
         (tp,) = cluster.create_topic("t")
-        ask = cluster._ask_for_topic
+        ask = cluster._topics._ask_for_topic
 
         def both(*arguments: Any, **options: Any) -> None:
             ask(*arguments, **options)
-            monkeypatch.setattr(cluster, "_ask_for_topic", ask)
+            monkeypatch.setattr(cluster._topics, "_ask_for_topic", ask)
             cluster.alter_topic("t", {"retention.ms": 7})
 
-        monkeypatch.setattr(cluster, "_ask_for_topic", both)
+        monkeypatch.setattr(cluster._topics, "_ask_for_topic", both)
         cluster.alter_topic("t", {"retention.ms": 5})
         assert cluster.replica(tp, 1).local_log().config.retention_ms == 7
 
@@ -190,16 +190,16 @@ class TestConfiguration:
         self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, again: bool
     ) -> None:
         cluster.create_topic("t")
-        ask = cluster._ask_for_topic
+        ask = cluster._topics._ask_for_topic
 
         def gone(*arguments: Any, **options: Any) -> None:
             ask(*arguments, **options)
-            monkeypatch.setattr(cluster, "_ask_for_topic", ask)
+            monkeypatch.setattr(cluster._topics, "_ask_for_topic", ask)
             cluster.delete_topic("t")
             if again:
                 cluster.create_topic("t")
 
-        monkeypatch.setattr(cluster, "_ask_for_topic", gone)
+        monkeypatch.setattr(cluster._topics, "_ask_for_topic", gone)
         with pytest.raises(UnknownPartitionError, match="any more"):
             cluster.alter_topic("t", {"retention.ms": 5})
 
@@ -213,6 +213,6 @@ class TestConfiguration:
         loses(again, carried_out=False)
         with pytest.raises(UnknownPartitionError, match="any more"):
             cluster.alter_topic("t", {"retention.ms": 5})
-        topic = cluster._topic("t")
+        topic = cluster._topics._topic("t")
         assert topic is not None
         assert topic.config == {}

@@ -196,7 +196,7 @@ class TestAbstractFetcherThread:
         stage = Stage(rule)
         stage.lead(2, (31, 1))
         stage.leader.log().replica.update_high_watermark(31)
-        stage.leader.partition().delete_records(20)
+        stage.leader.partition().leader.delete_records(20)
         stage.hold((5, 1), hw=5)
         stage.follow(2)
         for _ in range(10):
@@ -509,7 +509,7 @@ class TestReplicaFetcherThread:
         stage.leader.write((10, 0), size=5)
         stage.leader.log().replica.update_high_watermark(10)
         stage.leader.become(LEADER, 1)
-        stage.leader.partition().delete_records(7)
+        stage.leader.partition().leader.delete_records(7)
         stage.hold()
         stage.follow(1)
         stage.settle()

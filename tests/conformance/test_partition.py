@@ -48,7 +48,7 @@ class TestPartition:
         host = Host()
         partition = host.lead(epoch=5, replicas=ALL)
         host.append(3)
-        before = partition.follower(2)
+        before = partition.progress_of(2)
         host.runtime.advance(100)
         for offset, epoch, code in (
             (3, 4, ErrorCode.FENCED_LEADER_EPOCH),
@@ -56,7 +56,7 @@ class TestPartition:
             (7, 5, ErrorCode.OFFSET_OUT_OF_RANGE),
         ):
             assert host.fetch(part(offset, epoch=epoch), replica=2).only.error_code is code
-            assert (partition.follower(2), partition.high_watermark) == (before, 0)
+            assert (partition.progress_of(2), partition.high_watermark) == (before, 0)
         host.fetch(part(3, epoch=-1), replica=3)
         for offset in (3, 1):
             host.fetch(part(offset, epoch=5), replica=2)

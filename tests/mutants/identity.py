@@ -9,8 +9,8 @@ from logstore.manager import loading as loading_module
 from logstore.manager.loading import Loader
 from logstore.manager.topics import Topics
 from replication.broker import broker as broker_module
-from replication.broker.broker import Broker
 from replication.broker.identity import TreeIdentity
+from replication.broker.proofs import LogProofs
 from replication.common.state import BrokerRegistration
 from replication.controller import partitions as decisions_module
 from replication.decisions.election import change
@@ -87,7 +87,8 @@ def what_is_lost_may_lead(patch: MonkeyPatch) -> None:
 @mutant()
 def a_stop_forgets_what_was_unproven(patch: MonkeyPatch) -> None:
     """A stop proves what no controller has heard of yet."""
-    patch.setattr(Broker, "_is_known", property(lambda self: self.broker_epoch >= 0))
+    known = property(lambda self: self._first_epoch >= 0)
+    patch.setattr(LogProofs, "_is_known", known)
 
 
 @mutant()

@@ -50,16 +50,20 @@ from replication.fetcher import fetcher_state
 from replication.fetcher.fetcher import Fetcher
 from replication.fetcher.fetcher_state import FetchState, FetchStates
 from replication.partition import FetchRead, Leadership, Partition
-from replication.partition import base as base_module
 from replication.partition import isr_changes as isr_changes_module
 from replication.partition import leader as leader_module
 from replication.partition import partition as partition_module
+from replication.partition import replica as replica_module
+from replication.partition.follower import FollowerSide
+from replication.partition.isr_changes import IsrChanges
+from replication.partition.leader import LeaderSide
+from replication.partition.replica import Replica
 from replication.replica_manager import replica_manager as replica_manager_module
 from replication.replica_manager import waiting as waiting_module
 from replication.replica_manager.control_requests import ControlRequests
-from replication.replica_manager.delayed import DelayedProduce
 from replication.replica_manager.metadata_cache import MetadataCache
 from replication.replica_manager.waiting import WaitingRequests
+from replication.replica_manager.writes import DelayedProduce
 from tests.mutants import MonkeyPatch, mutant
 from tests.mutants.model import FENCED_RULE
 
@@ -122,7 +126,7 @@ def older_epochs_not_fenced(patch: MonkeyPatch) -> None:
     def check(requested: int, current: int) -> ErrorCode:
         return check_leader_epoch(max(requested, current), current)
 
-    patch.setattr(base_module, "check_leader_epoch", check)
+    patch.setattr(replica_module, "check_leader_epoch", check)
 
 
 @mutant(under=kip_320)
@@ -132,19 +136,19 @@ def newer_epochs_not_fenced(patch: MonkeyPatch) -> None:
     def check(requested: int, current: int) -> ErrorCode:
         return check_leader_epoch(min(requested, current), current)
 
-    patch.setattr(base_module, "check_leader_epoch", check)
+    patch.setattr(replica_module, "check_leader_epoch", check)
 
 
 @mutant(under=kip_320)
 def epochs_not_fenced(patch: MonkeyPatch) -> None:
     """Requests of any epoch are served."""
-    patch.setattr(base_module, "check_leader_epoch", lambda requested, current: ErrorCode.NONE)
+    patch.setattr(replica_module, "check_leader_epoch", lambda requested, current: ErrorCode.NONE)
 
 
 @mutant()
 def follower_epoch_not_checked(patch: MonkeyPatch) -> None:
     """An answer is applied although the follower has moved to another epoch since."""
-    patch.setattr(Partition, "_following", lambda self, leader_epoch: self.local_log())
+    patch.setattr(FollowerSide, "_following", lambda self, epoch: self._replica.local_log())
     patch.setattr(LogState, "take_role_locked", lambda self, leader_epoch, leads: None)
     patch.setattr(FetchStates, "holds", lambda self, state: True)
 
@@ -152,18 +156,18 @@ def follower_epoch_not_checked(patch: MonkeyPatch) -> None:
 @mutant()
 def list_offsets_of_any_epoch(patch: MonkeyPatch) -> None:
     """ListOffsets is answered whatever leader epoch the requester believes in (KIP-320)."""
-    offset_for_timestamp = Partition.offset_for_timestamp
+    offset_for_timestamp = LeaderSide.offset_for_timestamp
 
-    def mutant(self: Partition, timestamp: int, **rest: Any) -> tuple[int, int, int]:
+    def mutant(self: LeaderSide, timestamp: int, **rest: Any) -> tuple[int, int, int]:
         return offset_for_timestamp(self, timestamp, **{**rest, "current_leader_epoch": -1})
 
-    patch.setattr(Partition, "offset_for_timestamp", mutant)
+    patch.setattr(LeaderSide, "offset_for_timestamp", mutant)
 
 
 @mutant()
 def read_not_confirmed(patch: MonkeyPatch) -> None:
     """What was read is the answer, although the role has changed since (inside ``log.read``)."""
-    patch.setattr(Partition, "_confirm", lambda self, role, log: None)
+    patch.setattr(Replica, "confirm_epoch", lambda self, role, log: None)
 
 
 @mutant()
@@ -239,8 +243,8 @@ def high_watermark_of_committed_isr(patch: MonkeyPatch) -> None:
 @mutant()
 def acknowledged_before_high_watermark(patch: MonkeyPatch) -> None:
     """acks=all is answered as soon as the leader has appended."""
-    patch.setattr(Partition, "acks_satisfied", lambda self, *args: (True, ErrorCode.NONE))
-    patch.setattr(Partition, "is_waiting_for", lambda self, *args: False)
+    patch.setattr(LeaderSide, "acks_satisfied", lambda self, *args: (True, ErrorCode.NONE))
+    patch.setattr(LeaderSide, "is_waiting_for", lambda self, *args: False)
 
 
 @mutant()
@@ -249,7 +253,7 @@ def diverging_answer_raises_high_watermark(patch: MonkeyPatch) -> None:
     truncate = FetchState.truncate_to_answer
 
     def mutant(self: FetchState, *args: Any) -> bool:
-        self.partition.follow(self.partition.log_end_offset, 0, self.leader_epoch)
+        self.partition.follower.follow(self.partition.log_end_offset, 0, self.leader_epoch)
         return truncate(self, *args)
 
     patch.setattr(FetchState, "truncate_to_answer", mutant)
@@ -258,11 +262,12 @@ def diverging_answer_raises_high_watermark(patch: MonkeyPatch) -> None:
 @mutant()
 def consumers_read_uncommitted(patch: MonkeyPatch) -> None:
     """Consumers are served up to the log end."""
-    fetch = Partition.fetch
+    fetch = LeaderSide.fetch
 
-    def mutant(self: Partition, part: Any, **rest: Any) -> FetchRead:
-        if self.log is not None and rest["replica_id"] < 0 and self.is_leader:
-            state = self.log.state
+    def mutant(self: LeaderSide, part: Any, **rest: Any) -> FetchRead:
+        log = self._replica.log
+        if log is not None and rest["replica_id"] < 0 and self._replica.is_leader:
+            state = log.state
             before, state.high_watermark = state.high_watermark, state.log_end_offset
             state.publish_locked()
             try:
@@ -272,7 +277,7 @@ def consumers_read_uncommitted(patch: MonkeyPatch) -> None:
                 state.publish_locked()
         return fetch(self, part, **rest)
 
-    patch.setattr(Partition, "fetch", mutant)
+    patch.setattr(LeaderSide, "fetch", mutant)
 
 
 @mutant()
@@ -292,9 +297,9 @@ def progress_of_an_earlier_leadership(patch: MonkeyPatch) -> None:
 @mutant()
 def isr_change_wakes_nobody(patch: MonkeyPatch) -> None:
     """An answered ISR change moves the high watermark, and nobody who waits for it is told."""
-    on_result = Partition._on_result
+    on_result = IsrChanges._on_result
 
-    def mutant(self: Partition, item: Any, pending: Any, result: Any) -> None:
+    def mutant(self: IsrChanges, item: Any, pending: Any, result: Any) -> None:
         env = self._env
         self._env = replace(env, on_high_watermark=lambda tp: None)
         try:
@@ -302,7 +307,7 @@ def isr_change_wakes_nobody(patch: MonkeyPatch) -> None:
         finally:
             self._env = env
 
-    patch.setattr(Partition, "_on_result", mutant)
+    patch.setattr(IsrChanges, "_on_result", mutant)
 
 
 @mutant()
@@ -376,7 +381,7 @@ def committed_writes_time_out(patch: MonkeyPatch) -> None:
 @mutant()
 def isr_never_shrinks(patch: MonkeyPatch) -> None:
     """A leader keeps a follower that stopped fetching in its ISR."""
-    patch.setattr(Partition, "maybe_shrink_isr", lambda self: None)
+    patch.setattr(IsrChanges, "maybe_shrink_isr", lambda self: None)
 
 
 # -- truncation ---------------------------------------------------------------------------------
@@ -397,10 +402,10 @@ def truncation_one_too_low(patch: MonkeyPatch) -> None:
 def log_start_inside_a_batch_not_met(patch: MonkeyPatch) -> None:
     """A follower that has to go on from inside a batch, where the leader's log begins, cannot."""
 
-    def append(self: Partition, records: Any, leader_epoch: int, leader_log_start: int) -> Any:
+    def append(self: FollowerSide, records: Any, leader_epoch: int, leader_log_start: int) -> Any:
         return self._append_fetched(self._following(leader_epoch), records, leader_epoch)
 
-    patch.setattr(Partition, "append_as_follower", append)
+    patch.setattr(FollowerSide, "append", append)
 
 
 @mutant()
@@ -661,12 +666,12 @@ def high_watermark_of_a_new_leader_is_served(patch: MonkeyPatch) -> None:
 @mutant()
 def append_below_the_minimum(patch: MonkeyPatch) -> None:
     """acks=all is appended although the ISR is below its minimum."""
-    append = Partition.append_as_leader
+    append = LeaderSide.append
 
-    def mutant(self: Partition, records: Any, acks: int, *rest: Any) -> Any:
+    def mutant(self: LeaderSide, records: Any, acks: int, *rest: Any) -> Any:
         return append(self, records, 1, *rest)
 
-    patch.setattr(Partition, "append_as_leader", mutant)
+    patch.setattr(LeaderSide, "append", mutant)
 
 
 @mutant()
@@ -684,14 +689,14 @@ def unclean_elections_refused(patch: MonkeyPatch) -> None:
 @mutant()
 def isr_change_moves_no_high_watermark(patch: MonkeyPatch) -> None:
     """After an answered ISR change the high watermark waits for the next fetch."""
-    on_result = Partition._on_result
+    on_result = IsrChanges._on_result
 
-    def mutant(self: Partition, *args: Any) -> None:
+    def mutant(self: IsrChanges, *args: Any) -> None:
         with MonkeyPatch.context() as inner:
-            inner.setattr(Partition, "_try_high_watermark", lambda self, leading: False)
+            inner.setattr(IsrChanges, "try_high_watermark", lambda self, leading: False)
             on_result(self, *args)
 
-    patch.setattr(Partition, "_on_result", mutant)
+    patch.setattr(IsrChanges, "_on_result", mutant)
 
 
 @mutant()
@@ -728,17 +733,18 @@ def same_leader_new_epoch_missed(patch: MonkeyPatch) -> None:
 @mutant()
 def verdict_of_an_overtaken_proposal(patch: MonkeyPatch) -> None:
     """A late verdict on an ISR proposal is applied after newer metadata (R-35)."""
-    on_result = Partition._on_result
+    on_result = IsrChanges._on_result
 
-    def mutant(self: Partition, item: Any, pending: Any, result: Any) -> None:
-        leading = self.role
+    def mutant(self: IsrChanges, item: Any, pending: Any, result: Any) -> None:
+        replica = self._replica
+        leading = replica.role
         assert isinstance(leading, Leadership)
-        self._become(replace(leading, isr=pending))
+        replica.become(replace(leading, isr=pending))
         on_result(self, item, pending, result)
-        if isinstance(self.role, Leadership) and self.role.isr is pending:
-            self._become(leading)
+        if isinstance(replica.role, Leadership) and replica.role.isr is pending:
+            replica.become(leading)
 
-    patch.setattr(Partition, "_on_result", mutant)
+    patch.setattr(IsrChanges, "_on_result", mutant)
 
 
 @mutant()

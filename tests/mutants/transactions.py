@@ -6,7 +6,6 @@ from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
 
-from checkpoints.types import TopicPartition
 from logstore.segments.producer_state import ProducerAppend, ProducerStateManager, TransactionCheck
 from replication.common.error_codes import ErrorCode
 from replication.coordinators.effects import Append, Effect, MarkerWritten, Reply, WriteMarkers
@@ -79,11 +78,12 @@ def offsets_in_aborted_transactions_count(patch: MonkeyPatch) -> None:
 
 @mutant()
 def batches_are_not_verified(patch: MonkeyPatch) -> None:
-    def answered(self: Any, codes: dict[TopicPartition, ErrorCode]) -> None:
-        unchanged(self, dict.fromkeys(codes, ErrorCode.NONE))
+    def ask(self: Any, request: Any, answered: Any) -> None:
+        unchanged(self, request, lambda codes: answered(dict.fromkeys(codes, ErrorCode.NONE)))
 
-    unchanged = transaction_verification._Question._answered
-    patch.setattr(transaction_verification._Question, "_answered", answered)
+    manager = transaction_verification.AddPartitionsToTxnManager
+    unchanged = manager._ask
+    patch.setattr(manager, "_ask", ask)
 
 
 @mutant(transactions=0)

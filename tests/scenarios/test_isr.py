@@ -167,7 +167,7 @@ def test_s14_isr_expansion_before_the_leaders_own_epoch_start(caught_up: bool) -
     to_c = stage.hold("B", "C", FetchResponse)
     stage.start("C")
     stage.run(100)
-    known = stage.partition("B").follower(stage.ids["C"])
+    known = stage.partition("B").progress_of(stage.ids["C"])
     assert known is not None
     assert known.log_end == 6
     assert not stage.partition("B").isr.in_flight
@@ -263,7 +263,7 @@ def test_s17_stopping_replica_does_not_rejoin(news: bool) -> None:
     stage.hold("A", "C", FetchResponse)
     stage.begin_stop("C")
     fetches.deliver()
-    known = stage.partition("A").follower(stage.ids["C"])
+    known = stage.partition("A").progress_of(stage.ids["C"])
     assert known is not None
     assert known.log_end == 3
     if news:

@@ -116,7 +116,7 @@ class Topic:
         self.leader = leader
         if cut_to is not None and cut_to < self.log_end:
             self.partition.make_follower(self._change(OWN + 1))
-            self.partition.truncate_to(cut_to, self.epoch)
+            self.partition.follower.truncate_to(cut_to, self.epoch)
             self.epoch += 1
         self._lead()
 
@@ -249,7 +249,7 @@ class Brokers:
         if self._hits("refused"):
             return ProducePartitionResponse(part.tp, ErrorCode.NOT_ENOUGH_REPLICAS)
         try:
-            info = topic.partition.append_as_leader(part.records, -1).info
+            info = topic.partition.leader.append(part.records, -1).info
         except LogstoreError as error:
             return ProducePartitionResponse(part.tp, error_code_of(error), error_message=str(error))
         if self._hits("unsure"):
@@ -281,7 +281,7 @@ class Brokers:
             return kind(part.tp, error_code_of(error))
 
     def _fetch(self, part: FetchPartition, request: FetchRequest) -> FetchPartitionResponse:
-        found = self.topic.partition.fetch(
+        found = self.topic.partition.leader.fetch(
             part,
             replica_id=-1,
             replica_epoch=-1,
@@ -301,13 +301,13 @@ class Brokers:
         )
 
     def _list(self, part: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
-        found = self.topic.partition.offset_for_timestamp(
+        found = self.topic.partition.leader.offset_for_timestamp(
             part.timestamp, current_leader_epoch=part.current_leader_epoch
         )
         return ListOffsetsPartitionResponse(part.tp, ErrorCode.NONE, *found)
 
     def _epoch(self, part: OffsetForLeaderPartition) -> OffsetForLeaderPartitionResponse:
-        found = self.topic.partition.end_offset_for_epoch(
+        found = self.topic.partition.leader.end_offset_for_epoch(
             part.current_leader_epoch, part.leader_epoch
         )
         return OffsetForLeaderPartitionResponse(part.tp, ErrorCode.NONE, *found)
@@ -337,5 +337,5 @@ class Brokers:
         from tests.support.builders import batch
 
         for value in values:
-            self.topic.partition.append_as_leader(batch(value=value), -1)
+            self.topic.partition.leader.append(batch(value=value), -1)
         self.committed = self.topic.log_end

@@ -152,7 +152,7 @@ class Replica:
     def _fetch(
         self, part: FetchPartition, request: FetchRequest, left: int
     ) -> FetchPartitionResponse:
-        read = self.partition(part.tp).fetch(
+        read = self.partition(part.tp).leader.fetch(
             part,
             replica_id=request.replica_id,
             replica_epoch=request.replica_epoch,
@@ -171,7 +171,7 @@ class Replica:
 
     def _epoch(self, part: OffsetForLeaderPartition) -> OffsetForLeaderPartitionResponse:
         partition = self.partition(part.tp)
-        found = partition.end_offset_for_epoch(part.current_leader_epoch, part.leader_epoch)
+        found = partition.leader.end_offset_for_epoch(part.current_leader_epoch, part.leader_epoch)
         return OffsetForLeaderPartitionResponse(
             part.tp, leader_epoch=found.epoch, end_offset=found.end_offset
         )
@@ -179,7 +179,7 @@ class Replica:
     def _offset(
         self, part: ListOffsetsPartition, request: ListOffsetsRequest
     ) -> ListOffsetsPartitionResponse:
-        found = self.partition(part.tp).offset_for_timestamp(
+        found = self.partition(part.tp).leader.offset_for_timestamp(
             part.timestamp,
             current_leader_epoch=part.current_leader_epoch,
             replica_id=request.replica_id,
@@ -226,7 +226,7 @@ class Stage:
     def produce(self, count: int = 1, tp: TopicPartition = TP) -> None:
         for _ in range(count):
             end = self.leader.log(tp).log_end_offset
-            self.leader.partition(tp).append_as_leader(batch(value=b"%d" % end), 1)
+            self.leader.partition(tp).leader.append(batch(value=b"%d" % end), 1)
 
     def hold(self, *runs: tuple[int, int], tp: TopicPartition = TP, hw: int = 0) -> None:
         """Broker 2 has these records from earlier leaderships; it does not fetch so far."""

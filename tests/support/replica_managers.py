@@ -267,7 +267,7 @@ class Host:
         if not isinstance(records, Mapping):
             records = {TP: batch() if records is None else records}
         parts = tuple(ProducePartition(tp, data) for tp, data in records.items())
-        self.manager.produce(ProduceRequest(acks, timeout_ms, parts), answers, **arguments)
+        self.manager.writes.produce(ProduceRequest(acks, timeout_ms, parts), answers, **arguments)
         return answers
 
     def append(self, count: int = 1, tp: TopicPartition = TP) -> ProducePartitionResponse:
@@ -299,7 +299,7 @@ class Host:
             isolation_level=isolation,
             **arguments,
         )
-        self.manager.fetch(request, answers)
+        self.manager.fetches.fetch(request, answers)
         return answers
 
     def replicate(
@@ -315,7 +315,9 @@ class Host:
         self, offset: int, tp: TopicPartition = TP, timeout_ms: int = 1000
     ) -> Answers:
         answers = Answers()
-        self.manager.delete_records(DeleteRecordsRequest(((tp, offset),), timeout_ms), answers)
+        self.manager.writes.delete_records(
+            DeleteRecordsRequest(((tp, offset),), timeout_ms), answers
+        )
         return answers
 
 

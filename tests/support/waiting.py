@@ -1,72 +1,41 @@
-"""Timer tasks and waiting operations for tests, over both kernels: native and plain."""
+"""Waiting operations for tests, and threads that race."""
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any
 
-import pytest
-
-from replication.kernels import _waiting
-from tests.reference import waiting as _waiting_reference
+from replication.replica_manager.purgatory import DelayedOperation
 from tests.support.until import patience
 
-KERNELS = [_waiting, _waiting_reference]
-each_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=["native", "reference"])
 
+class Operation(DelayedOperation):
+    """Completes when ``ready``; ``events`` has what it was told, in order."""
 
-@functools.cache
-def task_type(kernel: ModuleType) -> Any:
-    class Task(kernel.TimerTask):  # type: ignore[name-defined,misc]
-        """Notes in ``ran`` that it ran."""
+    def __init__(self, delay_ms: int = 100_000, answer: Callable[[], Any] | None = None):
+        super().__init__(delay_ms)
+        self.ready = False
+        self.events: list[str] = []
+        self.answer = answer
+        self.looks: Iterator[Callable[[], Any]] = iter(())
 
-        def __init__(
-            self, ran: list[Any], name: Any = None, then: Callable[[], None] | None = None
-        ):
-            super().__init__()
-            self.ran, self.name, self.then = ran, name, then
+    def try_complete(self) -> bool:
+        ready = self.ready
+        for meanwhile in self.looks:  # happens between reading the condition and its answer
+            meanwhile()
+            break
+        return self.force_complete() if ready else False
 
-        def run(self) -> None:
-            self.ran.append(self.name)
-            if self.then is not None:
-                self.then()
+    def on_complete(self) -> None:
+        self.events.append("complete")
+        if self.answer is not None:
+            self.answer()
 
-    return Task
-
-
-@functools.cache
-def operation_type(kernel: ModuleType) -> Any:
-    class Operation(kernel.DelayedOperation):  # type: ignore[name-defined,misc]
-        """Completes when ``ready``; ``events`` has what it was told, in order."""
-
-        def __init__(self, delay_ms: int = 100_000, answer: Callable[[], None] | None = None):
-            super().__init__(delay_ms)
-            self.ready = False
-            self.events: list[str] = []
-            self.answer = answer
-            self.looks: Iterator[Callable[[], None]] = iter(())
-
-        def try_complete(self) -> bool:
-            ready = self.ready
-            for meanwhile in self.looks:  # happens between reading the condition and its answer
-                meanwhile()
-                break
-            return self.force_complete() if ready else False
-
-        def on_complete(self) -> None:
-            self.events.append("complete")
-            if self.answer is not None:
-                self.answer()
-
-        def on_expiration(self) -> None:
-            self.events.append("expiration")
-
-    return Operation
+    def on_expiration(self) -> None:
+        self.events.append("expiration")
 
 
 def in_another_thread(work: Callable[[], Any]) -> None:

@@ -181,7 +181,7 @@ class GroupCoordinator:
             others.append(marker._replace(partitions=rest))
             for tp in own:
                 self.runtime.write_marker(tp.partition, marker, partial(pending.take_own, at, tp))
-        self._broker.replica_manager.write_txn_markers(
+        self._broker.replica_manager.writes.write_txn_markers(
             WriteTxnMarkersRequest(tuple(others)), pending.take_rest
         )
 

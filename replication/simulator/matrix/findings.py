@@ -70,7 +70,7 @@ class Observer:
             return
         reference: dict[int, bytes] | None = None
         for name in stage.replicas:
-            mine, known = stage.replica(name), its.follower(stage.ids[name])
+            mine, known = stage.replica(name), its.progress_of(stage.ids[name])
             if mine is None or known is None or known.log_end != mine.log_end_offset:
                 continue
             if reference is None:

@@ -423,7 +423,7 @@ class Oracle:
         it from the ISR. The same holds if the partition was moved away from its sender and back,
         and this leader does not know it.
         """
-        known, broker = leader.follower(broker_id), self._cluster.machines[broker_id].broker
+        known, broker = leader.progress_of(broker_id), self._cluster.machines[broker_id].broker
         view = self.live_view(broker_id, tp)
         if view is not None and view.began_in > leader.leader_epoch:
             return True

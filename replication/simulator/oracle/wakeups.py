@@ -13,8 +13,9 @@ from checkpoints.types import TopicPartition
 from replication.common.messages import IsolationLevel
 from replication.common.state import UNKNOWN_EPOCH
 from replication.partition import Partition
-from replication.purgatory.purgatory import DelayedOperation, Purgatory
-from replication.replica_manager.delayed import DelayedDeleteRecords, DelayedFetch, DelayedProduce
+from replication.replica_manager.fetch_service import DelayedFetch
+from replication.replica_manager.purgatory import DelayedOperation, Purgatory
+from replication.replica_manager.writes import DelayedDeleteRecords, DelayedProduce
 from replication.simulator.world.cluster import Machine
 
 
@@ -91,7 +92,7 @@ class Wakeups:
             leader = self._leader(tp)
             if leader is None:
                 why = (tp, "a deletion waits at a broker that does not lead")
-            elif leader.log is None or leader.log.failed or leader.low_watermark < wanted:
+            elif leader.log is None or leader.log.failed or leader.leader.low_watermark < wanted:
                 return None
             else:
                 why = (tp, f"a deletion waits for {wanted}, below which nobody has records")

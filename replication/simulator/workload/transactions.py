@@ -129,7 +129,7 @@ class Transactions:
             timestamp=self._client.runtime.clock.wall_ms(),
         )
         request = ProduceRequest(-1, MARKER_TIMEOUT_MS, (ProducePartition(transaction.tp, marker),))
-        produce = machine.broker.replica_manager.produce
+        produce = machine.broker.replica_manager.writes.produce
         self._world.scheduler.after(
             0,
             machine.process,

@@ -13,7 +13,7 @@ from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
 from logstore.common.config import MAX_LONG, BrokerConfig, LogConfig
 from logstore.common.errors import CorruptDataError, LogstoreError
 from logstore.testing.faulty import CrashMode, SimulatedCrash
-from replication.broker.broker import Broker, BrokerState
+from replication.broker.broker import Broker, BrokerSettings, BrokerState, Surroundings
 from replication.common.config import ReplicationConfig
 from replication.coordination import Coordinator, CoordinatorUnavailableError
 from replication.decisions.replica_selector import RACK_AWARE
@@ -210,21 +210,25 @@ class SimCluster:
         machine.process = process
         try:
             broker = Broker(
-                broker_id,
-                [f"/b{broker_id}"],
-                connect=connect,
-                transport=SimTransport(self.network, process),
-                runtime=runtime,
-                storage=machine.disk,
-                log_config=self.log_config,
-                broker_config=self.broker_config,
-                config=self.config,
-                cluster_id="simulated",
-                random_source=source,
-                random_id=lambda: f"{source.getrandbits(128):032x}",
-                run_later=runtime.run_later,
-                rack=rack_of(broker_id) if self.plan.racks else None,
-                on_fatal=lambda error: self._on_fatal(machine, process),
+                BrokerSettings(
+                    broker_id=broker_id,
+                    directories=(f"/b{broker_id}",),
+                    log_config=self.log_config,
+                    broker_config=self.broker_config,
+                    config=self.config,
+                    cluster_id="simulated",
+                    rack=rack_of(broker_id) if self.plan.racks else None,
+                ),
+                Surroundings(
+                    connect=connect,
+                    transport=SimTransport(self.network, process),
+                    runtime=runtime,
+                    storage=machine.disk,
+                    random_source=source,
+                    random_id=lambda: f"{source.getrandbits(128):032x}",
+                    run_later=runtime.run_later,
+                    on_fatal=lambda error: self._on_fatal(machine, process),
+                ),
             )
         except SimulatedCrash:
             self.struck["crash-in-recovery"] += 1

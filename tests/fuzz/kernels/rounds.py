@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from tests.fuzz.kernels import reading, system, waiting, writing
+from tests.fuzz.kernels import reading, system, writing
 
-FUZZERS = {**reading.FUZZERS, **writing.FUZZERS, **system.FUZZERS, **waiting.FUZZERS}
+FUZZERS = {**reading.FUZZERS, **writing.FUZZERS, **system.FUZZERS}
 COSTLY = {"racing": 20, "directories": 10, "every_cut": 4}
 """Fuzzers of which one round is as long as many of another."""
 

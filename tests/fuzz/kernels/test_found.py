@@ -19,13 +19,11 @@ pytest.importorskip("logstore.kernels._scan")
 
 from logstore.kernels import LogSnapshot, _append, _codec, _scan, _times, _verify, _window
 from logstore.storage.local import LocalStorage
-from replication.kernels import _waiting
 from tests.fuzz.kernels.inputs import LONG, exact, record, table
 from tests.fuzz.kernels.writing import File, LyingBytes, Map
 from tests.reference import appends as _append_reference
 from tests.reference import records as reference
 from tests.support.builders import batch
-from tests.support.waiting import KERNELS, each_kernel, task_type
 
 STATES = pytest.mark.parametrize(
     "state_type",
@@ -213,42 +211,6 @@ def test_no_window_is_larger_than_there_are_positions(tmp_path: Path, size: int)
                 use(descriptor, 4095, size)
     finally:
         os.close(descriptor)
-
-
-@each_kernel
-@pytest.mark.parametrize("arguments", [(0, 20, 0), (1, 0, 0), (1, -3, 0), (1, 20, -1)])
-def test_a_wheel_has_ticks_and_buckets(kernel: Any, arguments: tuple[int, int, int]) -> None:
-    with pytest.raises(ValueError, match="buckets"):
-        kernel.TimingWheel(*arguments)
-
-
-@each_kernel
-def test_a_deadline_at_the_end_of_time_comes_last(kernel: Any) -> None:
-    ran: list[str] = []
-    timer = kernel.Timer(0)
-    timer.add(task_type(kernel)(ran, "last"), LONG)
-    timer.add(task_type(kernel)(ran, "late"), 2**62)
-    timer.add(task_type(kernel)(ran, "soon"), 5)
-    assert timer.advance(2**62 - 1) == 1
-    assert timer.advance(LONG) == 2
-    assert ran == ["soon", "late", "last"]
-    assert timer.next_deadline_ms() is None
-
-
-def test_sums_of_times_stop_at_the_end_of_time() -> None:
-    timer = _waiting.Timer(10)
-    task = task_type(KERNELS[0])([])
-    timer.add(task, LONG, LONG)
-    assert task.expiry_ms == LONG
-    timer.add(task, -LONG, -5)
-    assert timer.advance(10) == 1
-
-
-def test_nothing_is_no_task_and_no_operation() -> None:
-    with pytest.raises(TypeError):
-        _waiting.Timer(0).add(None, 5)
-    with pytest.raises(TypeError):
-        _waiting.Watchers({}, "key").add(None)
 
 
 LONG_NAMES = """

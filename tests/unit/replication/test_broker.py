@@ -12,7 +12,14 @@ from logstore.common.errors import LogstoreError
 from logstore.manager import LogManager
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import FaultyStorage
-from replication.broker.broker import Broker, BrokerEvent, BrokerState, next_state
+from replication.broker.broker import (
+    Broker,
+    BrokerEvent,
+    BrokerSettings,
+    BrokerState,
+    Surroundings,
+    next_state,
+)
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import DuplicateBrokerRegistrationError
@@ -68,16 +75,20 @@ class Stage:
     def again(self) -> Broker:
         """The next life of the broker, or its first."""
         broker = Broker(
-            1,
-            self._directories,
-            connect=self._connect,
-            transport=self.transport,
-            runtime=self.runtime,
-            storage=self.storage,
-            cluster_id="c",
-            config=ReplicationConfig(initial_broker_registration_timeout_ms=10_000),
-            run_later=lambda task: task(),
-            on_fatal=self.fatal.append,
+            BrokerSettings(
+                broker_id=1,
+                directories=self._directories,
+                cluster_id="c",
+                config=ReplicationConfig(initial_broker_registration_timeout_ms=10_000),
+            ),
+            Surroundings(
+                connect=self._connect,
+                transport=self.transport,
+                runtime=self.runtime,
+                storage=self.storage,
+                run_later=lambda task: task(),
+                on_fatal=self.fatal.append,
+            ),
         )
         broker.start()
         self.runtime.advance(100)
@@ -194,12 +205,13 @@ def test_a_directory_that_fails_while_it_is_opened_is_told_of_at_the_start(
     with monkeypatch.context() as prompt:
         prompt.setattr(ManualActor, "post", lambda actor, task: task())
         broker = Broker(
-            1,
-            ["/a", "/b"],
-            connect=store.connect,
-            transport=RecordingTransport(),
-            runtime=runtime,
-            storage=storage,
+            BrokerSettings(broker_id=1, directories=("/a", "/b")),
+            Surroundings(
+                connect=store.connect,
+                transport=RecordingTransport(),
+                runtime=runtime,
+                storage=storage,
+            ),
         )
     assert broker.log_manager.live_directories == ["/a"]
     broker.start()
@@ -321,16 +333,20 @@ def test_a_broker_whose_id_is_taken_stops_with_a_reason() -> None:
     other = ManualRuntime(stage.runtime.clock)
     fatal: list[LogstoreError] = []
     broker = Broker(
-        1,
-        ["/other"],
-        connect=stage.store.connect,
-        transport=stage.transport,
-        runtime=other,
-        storage=FaultyStorage(),
-        cluster_id=stage.broker.log_manager.cluster_id,
-        run_later=lambda task: task(),
-        on_fatal=fatal.append,
-        config=ReplicationConfig(initial_broker_registration_timeout_ms=10_000),
+        BrokerSettings(
+            broker_id=1,
+            directories=("/other",),
+            cluster_id=stage.broker.log_manager.cluster_id,
+            config=ReplicationConfig(initial_broker_registration_timeout_ms=10_000),
+        ),
+        Surroundings(
+            connect=stage.store.connect,
+            transport=stage.transport,
+            runtime=other,
+            storage=FaultyStorage(),
+            run_later=lambda task: task(),
+            on_fatal=fatal.append,
+        ),
     )
     broker.start()
     for _ in range(12):

@@ -51,7 +51,7 @@ def test_a_follower_is_not_believed_to_have_more_than_it_asked_behind(seed: int)
             host.runtime.advance(rng.choice([1, 10, 300, 1100]))
         for tp in TPS:
             partition = host.partition(tp)
-            known = partition.follower(2)
+            known = partition.progress_of(2)
             assert known is not None
             assert settled(known).caught_up_ms <= held_ms[tp]
             if 2 in partition.isr.maximal:

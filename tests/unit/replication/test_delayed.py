@@ -170,7 +170,7 @@ class TestProduce:
             raise RuntimeError("the client is gone")
 
         request = ProduceRequest(-1, 1000, (ProducePartition(TP, batch()),))
-        host.manager.produce(request, broken)
+        host.manager.writes.produce(request, broken)
         second = host.produce()
         host.replicate(2)
         assert codes(second) == [ErrorCode.NONE]
@@ -233,7 +233,7 @@ class TestFetch:
         assert not answers
         if leads:
             host.delete_records(1)
-        elif partition.follow(1, 1, 1):
+        elif partition.follower.follow(1, 1, 1):
             host.manager.waiting.on_high_watermark(TP)
         assert codes(answers) == [ErrorCode.OFFSET_OUT_OF_RANGE]
 
@@ -266,11 +266,11 @@ class TestFetch:
         host = Host()
         host.lead()
         answers = host.fetch(part(0), replica=2, wait_ms=500)
-        at_first = host.partition().follower(2)
+        at_first = host.partition().progress_of(2)
         host.runtime.advance(200)
         host.append()
         assert answers
-        assert host.partition().follower(2) == at_first
+        assert host.partition().progress_of(2) == at_first
 
     @pytest.mark.parametrize(
         ("leader", "code"),
@@ -308,10 +308,10 @@ class TestFetch:
         """R-95, R-149."""
         host = Host()
         partition = host.follow()
-        partition.append_as_follower(batch(), 0)
+        partition.follower.append(batch(), 0)
         answers = host.fetch(part(0), wait_ms=500)
         assert not answers
-        assert partition.follow(1, 0, 0)
+        assert partition.follower.follow(1, 0, 0)
         host.manager._on_high_watermarks([TP])
         assert answers.only.records
 
@@ -431,7 +431,7 @@ def test_the_epoch_of_a_follower_is_its_broker_epoch() -> None:
     host = Host()
     host.lead()
     host.replicate(0)
-    before = host.partition().follower(2)
+    before = host.partition().progress_of(2)
     answers = host.fetch(part(0), replica=2, replica_epoch=EPOCH + 1)
     assert codes(answers) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
-    assert host.partition().follower(2) == before
+    assert host.partition().progress_of(2) == before

@@ -30,7 +30,7 @@ def produce(
         told.append((answer.error_code, answer.base_offset, log.recovery_point if log else -1))
 
     data = batch() if records is None else records
-    host.manager.produce(ProduceRequest(acks, 1000, (ProducePartition(TP, data),)), respond)
+    host.manager.writes.produce(ProduceRequest(acks, 1000, (ProducePartition(TP, data),)), respond)
     return told
 
 
@@ -72,11 +72,11 @@ def test_a_follower_asks_for_more_after_its_sync() -> None:
     partition = host.follow(epoch=1, config=SYNCED)
     log = partition.local_log()
     for offset in range(3):
-        partition.append_as_follower(batch(offset, epoch=1), 1)
+        partition.follower.append(batch(offset, epoch=1), 1)
         assert (log.log_end_offset, log.recovery_point) == (offset + 1, offset + 1)
     host.storage.fail("sync", "*.log", times=1)
     with pytest.raises((KafkaStorageError, StorageFailedError)):
-        partition.append_as_follower(batch(3, epoch=1), 1)
+        partition.follower.append(batch(3, epoch=1), 1)
 
 
 def test_without_it_an_answer_waits_for_no_disk() -> None:

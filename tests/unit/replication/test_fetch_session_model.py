@@ -36,7 +36,7 @@ class World:
         state: dict[TopicPartition, Any] = {}
         for tp, partition in self.host.manager.partitions.items():
             log = partition.log
-            followers = {n: partition.follower(n) for n in (2, 3)}
+            followers = {n: partition.progress_of(n) for n in (2, 3)}
             state[tp] = (
                 partition.role.leader_epoch,
                 partition.isr,
@@ -195,7 +195,7 @@ class History:
         self.both(do)
 
     def lose_a_session(self) -> None:
-        sessions = self.twins[0].host.manager.fetch_sessions
+        sessions = self.twins[0].host.manager.fetches.sessions
         for session in list(sessions._sessions.values()):
             if self.rng.random() < 0.5:
                 sessions.remove(session)

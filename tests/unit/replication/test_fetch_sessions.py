@@ -24,6 +24,7 @@ from replication.common.messages import (
 from replication.common.runtime import ThreadRuntime
 from replication.decisions.isr import settled
 from replication.fetcher.fetch_session_handler import SessionRequest
+from replication.partition import Leadership
 from replication.replica_manager.fetch_sessions import (
     MIN_EVICTION_MS,
     CachedPartition,
@@ -55,7 +56,7 @@ def wanted(*tps: TopicPartition, offset: int = 0) -> dict[TopicPartition, FetchP
 
 
 def only_session(host: Host) -> FetchSession:
-    (session,) = host.manager.fetch_sessions._sessions.values()
+    (session,) = host.manager.fetches.sessions._sessions.values()
     return session
 
 
@@ -107,7 +108,7 @@ class TestProtocol:
         member.fetch(wanted(A))
         answer = member.fetch({})
         assert answer == FetchResponse(())
-        assert len(host.manager.fetch_sessions) == 0
+        assert len(host.manager.fetches.sessions) == 0
         assert member.fetch(wanted(A)).session_id > 0
 
     def test_a_full_request_closes_the_session_that_it_names(self) -> None:
@@ -127,7 +128,7 @@ class TestProtocol:
         session = only_session(host)
         (answer,) = member.send(SessionRequest(tuple(wanted(A).values()), session.id, -1))
         assert (len(answer.partitions), answer.session_id) == (1, 0)
-        assert len(host.manager.fetch_sessions) == 0
+        assert len(host.manager.fetches.sessions) == 0
 
     def test_nobody_closes_or_uses_anothers(self) -> None:
         host = led(A)
@@ -299,7 +300,7 @@ class TestNews:
         member = Member(host, replica)
         resting(host, member, A, B)
         self.cause(host, event)
-        reads = host.manager._fetches._reader
+        reads = host.manager.fetches._reader
         request = FetchRequest((), replica, EPOCH + replica if replica >= 0 else -1)
         (now,) = reads.read_again(request, [(wanted(A)[A], None)])
         member.fetch(wanted(A, B))
@@ -310,7 +311,7 @@ class TestNews:
         member = Member(host, 2)
         resting(host, member, *TPS)
         for tp in TPS:
-            host.partition(tp).fetch = None  # type: ignore[method-assign, assignment]
+            host.partition(tp).leader.fetch = None  # type: ignore[method-assign, assignment]
         for _ in range(5):
             assert member.fetch(wanted(*TPS)).partitions == ()
 
@@ -340,12 +341,12 @@ class TestNews:
                 member = Member(host, replica)
                 for _ in range(3):
                     member.fetch(wanted(*TPS))
-                host.manager.fetch_sessions.remove(only_session(host))
+                host.manager.fetches.sessions.remove(only_session(host))
         for tp in TPS:
             partition = host.partition(tp)
             assert partition.news.waiting == ()
             assert partition.local_log().core.news.waiting == ()
-            known = partition.follower(2)
+            known = partition.progress_of(2)
             assert known is not None
             assert known.idle is None
 
@@ -373,7 +374,7 @@ class TestProgress:
     """R-7 without a look at each partition."""
 
     def known(self, host: Host, tp: TopicPartition = A, replica: int = 2) -> Any:
-        progress = host.partition(tp).follower(replica)
+        progress = host.partition(tp).progress_of(replica)
         assert progress is not None
         return settled(progress)
 
@@ -459,7 +460,7 @@ class TestProgress:
         for _ in range(3):
             for member in members:
                 member.fetch(wanted(A))
-        assert [len(s.active) for s in host.manager.fetch_sessions._sessions.values()] == [0, 0]
+        assert [len(s.active) for s in host.manager.fetches.sessions._sessions.values()] == [0, 0]
 
 
 class TestWaiting:
@@ -782,9 +783,9 @@ class TestEviction:
         for replica in range(-1, 300):
             host.fetch(wanted(A)[A], replica=replica, session_epoch=0)
             host.fetch(wanted(A)[A], replica=replica)
-        assert len(host.manager.fetch_sessions) == 10
-        known = host.partition(A).leadership
-        assert known is not None
+        assert len(host.manager.fetches.sessions) == 10
+        known = host.partition(A).role
+        assert isinstance(known, Leadership)
         assert set(known.followers) == {2, 3}
 
     def test_too_many_partitions(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -793,9 +794,9 @@ class TestEviction:
         member = Member(host)
         assert member.fetch(wanted(*TPS)).session_id == 0
         member.fetch(wanted(A, B, C))
-        assert len(host.manager.fetch_sessions) == 1
+        assert len(host.manager.fetches.sessions) == 1
         assert len(member.fetch(wanted(*TPS)).partitions) == 4
-        assert len(host.manager.fetch_sessions) == 0
+        assert len(host.manager.fetches.sessions) == 0
 
 
 def test_news_of_a_partition_that_was_just_forgotten() -> None:
@@ -817,7 +818,7 @@ def test_news_of_a_partition_that_was_just_forgotten() -> None:
     host.append(1, A)
     answer = member.fetch(followed)
     assert [part.tp for part in answer.partitions] == [A]
-    progress = host.partition(A).follower(2)
+    progress = host.partition(A).progress_of(2)
     assert progress is not None
     assert progress.log_end == 1
     member.fetch(followed)
@@ -831,18 +832,18 @@ def test_a_follower_whose_fetches_fail_is_not_noted(monkeypatch: pytest.MonkeyPa
     resting(host, member, A, B)
     host.append(1, A)
     partition = host.partition(A)
-    known = partition.follower(2)
+    known = partition.progress_of(2)
     assert known is not None
     before = settled(known)
 
     def fail(*args: Any, **kwargs: Any) -> Any:
         raise KafkaStorageError("unreadable")
 
-    monkeypatch.setattr(partition, "fetch", fail)
+    monkeypatch.setattr(partition.leader, "fetch", fail)
     for _ in range(3):
         host.runtime.advance(500)
         member.fetch(wanted(A, B))
-    known = partition.follower(2)
+    known = partition.progress_of(2)
     assert known is not None
     assert settled(known).caught_up_ms == before.caught_up_ms
 
@@ -868,9 +869,9 @@ def test_threads() -> None:
         while not stop.wait(0.01):
             epoch += 1
             host.order(*[host.change(tp, epoch=epoch, replicas=(1, 2)) for tp in tps[:3]])
-            for session in list(host.manager.fetch_sessions._sessions.values()):
+            for session in list(host.manager.fetches.sessions._sessions.values()):
                 if epoch % 7 == 0:
-                    host.manager.fetch_sessions.remove(session)
+                    host.manager.fetches.sessions.remove(session)
 
     offsets = dict.fromkeys(tps, 0)
     member = Member(host, 2)
@@ -892,7 +893,7 @@ def test_threads() -> None:
             answers(response)
             done.set()
 
-        host.manager.fetch(
+        host.manager.fetches.fetch(
             FetchRequest(
                 asked.partitions,
                 2,

@@ -128,12 +128,12 @@ class TestRequest:
         """What the leader waits for after DeleteRecords (R-96)."""
         stage = following(TP, records=5)
         stage.settle()
-        stage.leader.partition().delete_records(2)
+        stage.leader.partition().leader.delete_records(2)
         stage.exchange()
         assert stage.fetch_request().partitions[0].log_start_offset == 2
-        assert stage.leader.partition().low_watermark == 0
+        assert stage.leader.partition().leader.low_watermark == 0
         stage.exchange()
-        assert stage.leader.partition().low_watermark == 2
+        assert stage.leader.partition().leader.low_watermark == 2
 
     @pytest.mark.parametrize(
         ("rule", "records", "phase"),
@@ -378,8 +378,8 @@ class TestAnswers:
         """The log gets the leader's memory itself."""
         stage = following(A)
         partition = stage.follower.partition(A)
-        given, append = [], partition.append_as_follower
-        partition.append_as_follower = (  # type: ignore[method-assign]
+        given, append = [], partition.follower.append
+        partition.follower.append = (  # type: ignore[method-assign]
             lambda records, *rest: given.append(records) or append(records, *rest)  # type: ignore[func-returns-value]
         )
         view = memoryview(batch(1, epoch=1))
@@ -426,11 +426,11 @@ class TestAnswers:
         ours = stage.follower.partition()
         stage.follower.become(FOLLOWER, 1)
         for sequence in range(4):  # a leadership of which nobody copied anything
-            ours.append_as_leader(produced(7, sequence), 1)
+            ours.leader.append(produced(7, sequence), 1)
         stage.leader.become(LEADER, 2)
         stage.produce(4)
         stage.leader.log().replica.update_high_watermark(5)
-        stage.leader.partition().delete_records(3)
+        stage.leader.partition().leader.delete_records(3)
         stage.follow(2)
         stage.settle()
         stage.assert_equal_logs()
@@ -445,11 +445,11 @@ class TestAnswers:
         ours = stage.follower.partition()
         stage.follower.become(FOLLOWER, 1)
         for sequence in range(3):
-            ours.append_as_leader(produced(7, sequence, transactional=True), 1)
+            ours.leader.append(produced(7, sequence, transactional=True), 1)
         stage.leader.become(LEADER, 2)
         stage.produce(5)
         stage.leader.log().replica.update_high_watermark(5)
-        stage.leader.partition().delete_records(3)
+        stage.leader.partition().leader.delete_records(3)
         stage.follow(2)
         stage.settle()
         stage.assert_equal_logs()
@@ -493,13 +493,13 @@ class TestAnswers:
         """What was appended is not asked for again."""
         stage = following(TP)
         partition = stage.follower.partition()
-        follow = partition.follow
+        follow = partition.follower.follow
 
         def refuse(*args: Any) -> bool:
-            partition.follow = follow  # type: ignore[method-assign]
+            partition.follower.follow = follow  # type: ignore[method-assign]
             raise NotLeaderOrFollowerError("not in this epoch")
 
-        partition.follow = refuse  # type: ignore[method-assign]
+        partition.follower.follow = refuse  # type: ignore[method-assign]
         stage.reply(fetched(records=batch(1, epoch=1), high_watermark=2, log_start_offset=0))
         stage.runtime.advance(BACKOFF_MS)
         assert stage.fetch_request().partitions[0].fetch_offset == 2
@@ -536,7 +536,7 @@ class TestAnswers:
             stage.manager.remove_fetchers([A, B, C])
             raise error
 
-        partition.append_as_follower = fail  # type: ignore[method-assign]
+        partition.follower.append = fail  # type: ignore[method-assign]
         record = batch(1, epoch=1)
         stage.reply(
             answer(
@@ -704,7 +704,7 @@ def test_with_threads() -> None:
     def produce() -> None:
         for _ in range(200):
             for tp in tps:
-                leader.partition(tp).append_as_leader(batch(), 1)
+                leader.partition(tp).leader.append(batch(), 1)
 
     producer = threading.Thread(target=produce)
     try:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replication.broker.controller_channel import ControllerChannel
-from replication.broker.forwarding import Forwarding
+from replication.broker.controller_channel import ControllerChannel, Forwarding
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import CreateTopicRequest, Response, TopicResponse
 from tests.support.replication import ManualRuntime, RecordingTransport

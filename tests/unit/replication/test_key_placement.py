@@ -11,7 +11,7 @@ import pytest
 from checkpoints.types import TopicPartition
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import ManualClock
-from replication.broker.key_placement import settle_masked_topics
+from replication.broker.identity import settle_masked_topics
 from replication.common.internal_topics import (
     GROUP_METADATA,
     TRANSACTION_STATE,

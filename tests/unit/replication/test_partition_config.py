@@ -76,7 +76,7 @@ def test_nobody_waits_for_that_sync(leader: int, monkeypatch: pytest.MonkeyPatch
 
     def flush(log: ReplicaLog) -> None:
         taker = threading.Thread(
-            target=lambda: taken.append(partition._lock.acquire(timeout=patience()))
+            target=lambda: taken.append(partition.lock.acquire(timeout=patience()))
         )
         taker.start()
         taker.join()

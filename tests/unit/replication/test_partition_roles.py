@@ -30,7 +30,8 @@ from replication.common.messages import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
 )
-from replication.partition import Partition
+from replication.partition.leader import LeaderSide
+from replication.partition.replica import Replica
 from tests.support.builders import batch
 from tests.support.cases import for_each
 from tests.support.logs import check_invariants
@@ -63,9 +64,9 @@ class Story:
     def overwritten(self) -> None:
         """Broker 2 did not have our second batch; its own is there now."""
         self.deposed()
-        self.partition.truncate_to(1, 6)
-        self.partition.append_as_follower(batch(1, value=THEIRS, epoch=6), 6)
-        self.partition.follow(1, 0, 6)
+        self.partition.follower.truncate_to(1, 6)
+        self.partition.follower.append(batch(1, value=THEIRS, epoch=6), 6)
+        self.partition.follower.follow(1, 0, 6)
 
     def overwritten_and_led_again(self) -> None:
         self.overwritten()
@@ -197,10 +198,10 @@ def test_what_was_fetched_in_an_epoch_that_ended_is_not_appended(
 
     before(monkeypatch, LogReplica, "append_as_follower", act)
     with pytest.raises(NotLeaderOrFollowerError):
-        story.partition.append_as_follower(batch(2, epoch=6), 6)
+        story.partition.follower.append(batch(2, epoch=6), 6)
     for late in (
-        story.partition.truncate_to,
-        lambda at, epoch: story.partition.follow(at, 0, epoch),
+        story.partition.follower.truncate_to,
+        lambda at, epoch: story.partition.follower.follow(at, 0, epoch),
     ):
         with pytest.raises(NotLeaderOrFollowerError):
             late(2, 6)
@@ -223,7 +224,7 @@ def test_threads_append_while_the_role_changes() -> None:
         while not stop.is_set():
             size += PRODUCERS
             try:
-                append = partition.append_as_leader(batch(value=bytes(size % 1000)), 1)
+                append = partition.leader.append(batch(value=bytes(size % 1000)), 1)
             except NotLeaderOrFollowerError:
                 continue
             at = append.leader_epoch, append.info.first_offset
@@ -237,9 +238,9 @@ def test_threads_append_while_the_role_changes() -> None:
     try:
         for epoch in range(2, 60, 2):
             host.follow(epoch=epoch)
-            partition.truncate_to(max(0, log.log_end_offset - rng.randint(0, 5)), epoch)
+            partition.follower.truncate_to(max(0, log.log_end_offset - rng.randint(0, 5)), epoch)
             theirs = batch(log.log_end_offset, value=THEIRS, epoch=epoch)
-            partition.append_as_follower(theirs, epoch)
+            partition.follower.append(theirs, epoch)
             host.lead(epoch=epoch + 1)
             until(lambda end=log.log_end_offset + 5: log.log_end_offset >= end)
         assert all(thread.is_alive() for thread in threads)
@@ -272,13 +273,13 @@ def test_records_of_another_leader_at_the_same_offset_acknowledge_nothing(
 
     def act() -> None:
         story.deposed()
-        story.partition.truncate_to(2, 6)
-        story.partition.append_as_follower(batch(2, value=THEIRS, epoch=6), 6)
+        story.partition.follower.truncate_to(2, 6)
+        story.partition.follower.append(batch(2, value=THEIRS, epoch=6), 6)
         story.host.lead(epoch=7)
         story.host.replicate(3)
         assert story.log.high_watermark == 3
 
-    before(monkeypatch, story.host.manager.waiting, "add_produce", act)
+    before(monkeypatch, story.host.manager.waiting, "add", act)
     answer = story.host.produce(batch(value=OURS)).only
     assert answer.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert story.values() == [(5, 10), (5, 10), (6, 20)]
@@ -295,7 +296,7 @@ def test_an_append_of_an_earlier_leadership_that_is_still_there_is_acknowledged(
         story.host.lead(epoch=7)
         story.host.replicate(3)
 
-    before(monkeypatch, story.host.manager.waiting, "add_produce", act)
+    before(monkeypatch, story.host.manager.waiting, "add", act)
     answer = story.host.produce(batch(value=OURS)).only
     assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, 2)
 
@@ -311,9 +312,9 @@ def test_a_look_at_the_high_watermark_counts_in_its_own_leadership_only(
         story.host.replicate(2)
         assert story.log.high_watermark == 2
 
-    after(monkeypatch, Partition, "_leading", act)
+    after(monkeypatch, Replica, "leading", act)
     with pytest.raises(NotLeaderOrFollowerError):
-        story.partition.acks_satisfied(2, 5)
+        story.partition.leader.acks_satisfied(2, 5)
 
 
 def test_a_duplicate_is_acknowledged_by_the_epoch_of_its_original() -> None:
@@ -325,7 +326,7 @@ def test_a_duplicate_is_acknowledged_by_the_epoch_of_its_original() -> None:
     partition = host.lead(epoch=7)
     again = host.produce(once)
     assert not again
-    assert partition.append_as_leader(once, -1).leader_epoch == 5
+    assert partition.leader.append(once, -1).leader_epoch == 5
     host.replicate(1)
     assert (again.only.error_code, again.only.base_offset) == (ErrorCode.NONE, 0)
 
@@ -346,12 +347,12 @@ def test_a_fetch_answers_for_the_epoch_that_it_checked(
         story.log.replica.keep_recent(None)
     part_of_log = LogReader if way == "read" else LogReplica
     when(monkeypatch, part_of_log, way, getattr(story, change))
-    follower = story.partition.follower(2)
+    follower = story.partition.progress_of(2)
     (answer,) = story.host.fetch(part(0, epoch=5), replica=replica)
     found = answer.partitions[0]
     assert (found.error_code, found.records) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, b"")
     assert follower is not None
-    now = story.partition.follower(2)
+    now = story.partition.progress_of(2)
     assert now is None or now.last_fetch_ms <= follower.last_fetch_ms
 
 
@@ -361,7 +362,7 @@ def test_a_fetch_answers_for_the_epoch_that_it_checked(
 def test_nothing_stays_in_memory_of_a_leadership_that_ended(end: Callable[[Story], Any]) -> None:
     """It would count against those that lead, for ever."""
     story = Story()
-    budget = story.partition._env.recent
+    budget = story.partition.env.recent
     assert budget.kept > 0
     end(story)
     assert budget.kept == len(budget.order) == 0
@@ -383,9 +384,9 @@ def test_an_offset_out_of_range_is_of_the_epoch_that_was_checked(monkeypatch: Pa
 
     def act() -> None:
         story.deposed()
-        story.partition.truncate_to(1, 6)
+        story.partition.follower.truncate_to(1, 6)
 
-    after(monkeypatch, Partition, "_readable", act)
+    after(monkeypatch, LeaderSide, "_readable", act)
     (answer,) = story.host.fetch(part(2, epoch=5), replica=2)
     assert answer.partitions[0].error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -461,7 +462,7 @@ def test_progress_of_an_earlier_leadership_does_not_count() -> None:
     story.append(OURS)
     story.host.lead(epoch=7)
     follower = next(r for r in story.partition.replicas if r != story.host.manager.broker_id)
-    known = story.partition.follower(follower)
+    known = story.partition.progress_of(follower)
     assert known is not None
     assert known.log_end == -1
     story.host.lead(epoch=8)
@@ -473,12 +474,12 @@ def test_the_end_for_a_consumer_is_of_the_present_epoch() -> None:
     host = Host()
     partition = host.follow(epoch=4)
     opened = batch(1, epoch=4, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
-    partition.append_as_follower(batch(epoch=4), 4)
-    partition.append_as_follower(opened, 4)
+    partition.follower.append(batch(epoch=4), 4)
+    partition.follower.append(opened, 4)
     host.lead(epoch=5)
     host.replicate(2)
     found = {
-        isolation: partition.offset_for_timestamp(LATEST, isolation=isolation)
+        isolation: partition.leader.offset_for_timestamp(LATEST, isolation=isolation)
         for isolation in IsolationLevel
     }
     assert found == {

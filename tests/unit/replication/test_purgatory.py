@@ -1,5 +1,4 @@
-"""Waiting operations (R-88 … R-90), over the native and the plain kernel: what Kafka's
-DelayedOperationTest says, and more."""
+"""Waiting operations (R-88 … R-90): what Kafka's DelayedOperationTest says, and more."""
 
 from __future__ import annotations
 
@@ -7,39 +6,36 @@ import gc
 import random
 import threading
 import weakref
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from replication.purgatory.purgatory import Purgatory
-from tests.support.waiting import each_kernel, in_another_thread, operation_type, race
-
-pytestmark = each_kernel
+from replication.replica_manager.purgatory import DelayedOperation, Purgatory
+from tests.support.waiting import Operation, in_another_thread, race
 
 KEY, OTHER = ("orders", 0), ("orders", 1)
 COMPLETE, EXPIRED = ["complete"], ["complete", "expiration"]
 
 
-def make(kernel: ModuleType, **kwargs: Any) -> tuple[Purgatory[Any], Any]:
-    return Purgatory("Produce", kernel.Timer(0), **kwargs), operation_type(kernel)
+def make(**kwargs: Any) -> tuple[Purgatory[Any], type[Operation]]:
+    return Purgatory("Produce", **kwargs), Operation
 
 
 def counts(purgatory: Purgatory[Any]) -> tuple[int, int]:
     return purgatory.watched, purgatory.delayed
 
 
-def test_an_operation_that_can_complete_never_waits(kernel: ModuleType) -> None:
-    purgatory, operation = make(kernel)
+def test_an_operation_that_can_complete_never_waits() -> None:
+    purgatory, operation = make()
     op = operation()
     op.ready = True
     assert purgatory.try_complete_else_watch(op, [KEY])
     assert (op.events, counts(purgatory)) == (COMPLETE, (0, 0))
 
 
-def test_completion_happens_once_and_cancels_the_deadline(kernel: ModuleType) -> None:
+def test_completion_happens_once_and_cancels_the_deadline() -> None:
     """R-88"""
-    purgatory, operation = make(kernel)
+    purgatory, operation = make()
     op = operation(30)
     assert not purgatory.try_complete_else_watch(op, [KEY])
     assert (op.completed, counts(purgatory)) == (False, (1, 1))
@@ -52,9 +48,9 @@ def test_completion_happens_once_and_cancels_the_deadline(kernel: ModuleType) ->
     assert (op.events, purgatory.expirations, purgatory.watched) == (COMPLETE, 0, 0)
 
 
-def test_on_expiry_it_completes_with_what_it_has_and_is_counted(kernel: ModuleType) -> None:
+def test_on_expiry_it_completes_with_what_it_has_and_is_counted() -> None:
     """R-88"""
-    purgatory, operation = make(kernel)
+    purgatory, operation = make()
     op = operation(30)
     purgatory.try_complete_else_watch(op, [KEY])
     assert purgatory.advance(29) == 0
@@ -66,16 +62,16 @@ def test_on_expiry_it_completes_with_what_it_has_and_is_counted(kernel: ModuleTy
 
 
 @pytest.mark.parametrize("delay", [0, -1])
-def test_without_a_delay_it_expires_at_once(kernel: ModuleType, delay: int) -> None:
-    purgatory, operation = make(kernel)
+def test_without_a_delay_it_expires_at_once(delay: int) -> None:
+    purgatory, operation = make()
     op = operation(delay)
     assert purgatory.try_complete_else_watch(op, [KEY])
     assert (op.events, purgatory.expirations, counts(purgatory)) == (EXPIRED, 1, (0, 0))
 
 
-def test_an_event_between_check_and_watch_is_not_lost(kernel: ModuleType) -> None:
+def test_an_event_between_check_and_watch_is_not_lost() -> None:
     """R-89: the second look sees what the check of the key could not deliver."""
-    purgatory, operation = make(kernel)
+    purgatory, operation = make()
     op = operation()
 
     def event() -> None:
@@ -87,9 +83,9 @@ def test_an_event_between_check_and_watch_is_not_lost(kernel: ModuleType) -> Non
     assert (op.events, purgatory.delayed) == (COMPLETE, 0)
 
 
-def test_an_event_during_the_second_look_is_not_lost(kernel: ModuleType) -> None:
+def test_an_event_during_the_second_look_is_not_lost() -> None:
     """R-89: the check finds the operation being looked at, waits for nobody, and leaves word."""
-    purgatory, operation = make(kernel)
+    purgatory, operation = make()
     op = operation()
 
     def event() -> None:
@@ -101,8 +97,8 @@ def test_an_event_during_the_second_look_is_not_lost(kernel: ModuleType) -> None
     assert (op.events, purgatory.delayed) == (COMPLETE, 0)
 
 
-def test_an_event_during_a_look_of_another_check_is_not_lost(kernel: ModuleType) -> None:
-    purgatory, operation = make(kernel)
+def test_an_event_during_a_look_of_another_check_is_not_lost() -> None:
+    purgatory, operation = make()
     op = operation()
     purgatory.try_complete_else_watch(op, [KEY, OTHER])
 
@@ -115,9 +111,9 @@ def test_an_event_during_a_look_of_another_check_is_not_lost(kernel: ModuleType)
     assert op.events == COMPLETE
 
 
-def test_a_deadline_during_a_look_is_answered_right_after_it(kernel: ModuleType) -> None:
+def test_a_deadline_during_a_look_is_answered_right_after_it() -> None:
     """R-88: the answer never runs beside a look."""
-    purgatory, operation = make(kernel)
+    purgatory, operation = make()
     op = operation(30)
     purgatory.try_complete_else_watch(op, [KEY])
 
@@ -130,8 +126,8 @@ def test_a_deadline_during_a_look_is_answered_right_after_it(kernel: ModuleType)
     assert (op.events, purgatory.expirations) == (EXPIRED, 1)
 
 
-def test_completion_during_a_look_has_one_winner(kernel: ModuleType) -> None:
-    purgatory, operation = make(kernel)
+def test_completion_during_a_look_has_one_winner() -> None:
+    purgatory, operation = make()
     op = operation()
     purgatory.try_complete_else_watch(op, [KEY])
     won: list[bool] = []
@@ -145,8 +141,8 @@ def test_completion_during_a_look_has_one_winner(kernel: ModuleType) -> None:
     assert (won, op.force_complete(), op.events) == ([True], False, COMPLETE)
 
 
-def test_an_operation_watches_all_its_keys(kernel: ModuleType) -> None:
-    purgatory, operation = make(kernel)
+def test_an_operation_watches_all_its_keys() -> None:
+    purgatory, operation = make()
     op = operation()
     purgatory.try_complete_else_watch(op, [KEY, OTHER, "any hashable"])
     assert purgatory.check_and_complete(KEY) == 0, "it is not ready, and goes on watching"
@@ -159,8 +155,8 @@ def test_an_operation_watches_all_its_keys(kernel: ModuleType) -> None:
     assert counts(purgatory) == (0, 0)
 
 
-def test_a_check_tries_in_the_order_of_registration(kernel: ModuleType) -> None:
-    purgatory, operation = make(kernel)
+def test_a_check_tries_in_the_order_of_registration() -> None:
+    purgatory, operation = make()
     order: list[int] = []
     ops = [operation(answer=lambda n=n: order.append(n)) for n in range(50)]
     for op in ops:
@@ -170,22 +166,22 @@ def test_a_check_tries_in_the_order_of_registration(kernel: ModuleType) -> None:
     assert order == list(range(50))
 
 
-def test_no_keys_is_a_mistake(kernel: ModuleType) -> None:
-    purgatory, operation = make(kernel)
+def test_no_keys_is_a_mistake() -> None:
+    purgatory, operation = make()
     with pytest.raises(ValueError, match="no keys"):
         purgatory.try_complete_else_watch(operation(), [])
 
 
-def test_one_that_is_completed_already_is_not_answered_again(kernel: ModuleType) -> None:
-    purgatory, operation = make(kernel)
+def test_one_that_is_completed_already_is_not_answered_again() -> None:
+    purgatory, operation = make()
     op = operation()
     op.force_complete()
     assert purgatory.try_complete_else_watch(op, [KEY])
     assert (op.events, counts(purgatory)) == (COMPLETE, (0, 0))
 
 
-def test_two_threads_registering_one_operation_is_a_mistake(kernel: ModuleType) -> None:
-    purgatory, operation = make(kernel)
+def test_two_threads_registering_one_operation_is_a_mistake() -> None:
+    purgatory, operation = make()
     op = operation()
 
     def again() -> None:
@@ -197,10 +193,10 @@ def test_two_threads_registering_one_operation_is_a_mistake(kernel: ModuleType) 
     assert counts(purgatory) == (1, 1)
 
 
-def test_the_delay_counts_from_the_time_of_registration(kernel: ModuleType) -> None:
+def test_the_delay_counts_from_the_time_of_registration() -> None:
     """Not from the last advance, which may be 200 ms ago."""
     now = [150]
-    purgatory, operation = make(kernel, now_ms=lambda: now[0])
+    purgatory, operation = make(now_ms=lambda: now[0])
     op = operation(30)
     purgatory.try_complete_else_watch(op, [KEY])
     assert purgatory.advance(179) == 0
@@ -210,8 +206,8 @@ def test_the_delay_counts_from_the_time_of_registration(kernel: ModuleType) -> N
 # -- answers that come back ------------------------------------------------------------------------
 
 
-def test_an_answer_may_register_and_check_the_same_key(kernel: ModuleType) -> None:
-    purgatory, operation = make(kernel)
+def test_an_answer_may_register_and_check_the_same_key() -> None:
+    purgatory, operation = make()
     successor = operation()
 
     def answer() -> None:
@@ -227,9 +223,9 @@ def test_an_answer_may_register_and_check_the_same_key(kernel: ModuleType) -> No
 
 
 @pytest.mark.parametrize("by_deadline", [False, True])
-def test_a_long_chain_of_answers_stays_flat(kernel: ModuleType, by_deadline: bool) -> None:
+def test_a_long_chain_of_answers_stays_flat(by_deadline: bool) -> None:
     """Each answer makes the next one possible and checks for it: no recursion."""
-    purgatory, operation = make(kernel)
+    purgatory, operation = make()
     ops: list[Any] = []
 
     def answer(number: int) -> None:
@@ -249,15 +245,15 @@ def test_a_long_chain_of_answers_stays_flat(kernel: ModuleType, by_deadline: boo
     assert counts(purgatory) == (0, 0)
 
 
-def test_an_answer_runs_without_locks(kernel: ModuleType) -> None:
+def test_an_answer_runs_without_locks() -> None:
     """It waits for another thread that uses the same key and operation: no deadlock."""
-    purgatory, operation = make(kernel)
+    purgatory, operation = make()
 
     def answer() -> None:
         in_another_thread(lambda: purgatory.check_and_complete(KEY))
         in_another_thread(lambda: purgatory.try_complete_else_watch(operation(), [KEY]))
         in_another_thread(op.force_complete)
-        in_another_thread(op.cancel)
+        in_another_thread(lambda: purgatory.deadlines.cancel(op))
 
     op = operation(answer=answer)
     purgatory.try_complete_else_watch(op, [KEY])
@@ -273,8 +269,8 @@ def fail() -> None:
     raise KeyError("broken")
 
 
-def test_a_failing_operation_keeps_no_other_from_completing(kernel: ModuleType) -> None:
-    purgatory, operation = make(kernel)
+def test_a_failing_operation_keeps_no_other_from_completing() -> None:
+    purgatory, operation = make()
     ops = [operation(answer=fail), operation(), operation(), operation()]
     ops[2].looks = iter([lambda: None, lambda: None, fail])  # fails in try_complete
     for op in ops:
@@ -288,8 +284,8 @@ def test_a_failing_operation_keeps_no_other_from_completing(kernel: ModuleType) 
     assert counts(purgatory) == (0, 0)
 
 
-def test_a_failing_deadline_keeps_no_other_from_expiring(kernel: ModuleType) -> None:
-    purgatory, operation = make(kernel, purge_interval=1)
+def test_a_failing_deadline_keeps_no_other_from_expiring() -> None:
+    purgatory, operation = make(purge_interval=1)
     ops = [operation(10, answer=fail), operation(10), operation(10)]
     for op in ops:
         purgatory.try_complete_else_watch(op, [KEY])
@@ -300,10 +296,8 @@ def test_a_failing_deadline_keeps_no_other_from_expiring(kernel: ModuleType) -> 
 
 
 @pytest.mark.parametrize("failing_look", [0, 1])
-def test_a_registration_whose_look_fails_is_forgotten(
-    kernel: ModuleType, failing_look: int
-) -> None:
-    purgatory, operation = make(kernel)
+def test_a_registration_whose_look_fails_is_forgotten(failing_look: int) -> None:
+    purgatory, operation = make()
     op = operation()
     op.looks = iter([*[lambda: None] * failing_look, fail])
     with pytest.raises(KeyError, match="broken"):
@@ -317,9 +311,9 @@ def test_a_registration_whose_look_fails_is_forgotten(
 # -- sweeping, cancelling, closing -----------------------------------------------------------------
 
 
-def test_completed_entries_are_swept_when_more_than_the_interval(kernel: ModuleType) -> None:
+def test_completed_entries_are_swept_when_more_than_the_interval() -> None:
     """R-90"""
-    purgatory, operation = make(kernel, purge_interval=10)
+    purgatory, operation = make(purge_interval=10)
     for _ in range(10):
         op = operation()
         purgatory.try_complete_else_watch(op, [KEY, OTHER])
@@ -337,9 +331,9 @@ def test_completed_entries_are_swept_when_more_than_the_interval(kernel: ModuleT
     assert purgatory.check_and_complete(OTHER) == 1
 
 
-def test_sweeps_are_paid_for_by_completions(kernel: ModuleType) -> None:
+def test_sweeps_are_paid_for_by_completions() -> None:
     """With many waiting, a sweep waits until as many have been completed."""
-    purgatory, operation = make(kernel, purge_interval=1)
+    purgatory, operation = make(purge_interval=1)
     for _ in range(100):
         purgatory.try_complete_else_watch(operation(), [KEY])
     for completed in range(1, 102):
@@ -350,23 +344,8 @@ def test_sweeps_are_paid_for_by_completions(kernel: ModuleType) -> None:
         assert purgatory.watched == (100 + completed if completed <= 100 else 100)
 
 
-def test_a_dropped_list_takes_nobody_in(kernel: ModuleType) -> None:
-    """Who found it just before it was dropped has to find its successor."""
-    by_key: dict[Any, Any] = {}
-    watchers = by_key[KEY] = kernel.Watchers(by_key, KEY)
-    op = operation_type(kernel)()
-    assert watchers.add(op)
-    assert watchers.take() == [op]
-    assert by_key == {}
-    assert not watchers.add(op)
-    assert (len(watchers), watchers.take()) == (0, [])
-    by_key[KEY] = successor = kernel.Watchers(by_key, KEY)
-    watchers.sweep()
-    assert by_key == {KEY: successor}
-
-
-def test_cancel_for_key_forgets_and_completes_nothing(kernel: ModuleType) -> None:
-    purgatory, operation = make(kernel)
+def test_cancel_for_key_forgets_and_completes_nothing() -> None:
+    purgatory, operation = make()
     ops = [operation(10) for _ in range(4)]
     for op in ops:
         purgatory.try_complete_else_watch(op, [KEY])
@@ -379,8 +358,8 @@ def test_cancel_for_key_forgets_and_completes_nothing(kernel: ModuleType) -> Non
     assert ops[0].force_complete(), "the caller may still answer it"
 
 
-def test_shutdown_hands_back_what_is_open_and_lets_nobody_wait(kernel: ModuleType) -> None:
-    purgatory, operation = make(kernel)
+def test_shutdown_hands_back_what_is_open_and_lets_nobody_wait() -> None:
+    purgatory, operation = make()
     ops = [operation(10) for _ in range(3)]
     for op in ops:
         purgatory.try_complete_else_watch(op, [KEY, OTHER])
@@ -393,9 +372,9 @@ def test_shutdown_hands_back_what_is_open_and_lets_nobody_wait(kernel: ModuleTyp
     assert purgatory.shutdown() == []
 
 
-def test_a_dropped_purgatory_is_collected_with_what_waits(kernel: ModuleType) -> None:
+def test_a_dropped_purgatory_is_collected_with_what_waits() -> None:
     """A broker that is thrown away (a simulated crash) closes nothing."""
-    purgatory, operation = make(kernel)
+    purgatory, operation = make()
     op = operation(answer=purgatory.purge)  # a cycle
     purgatory.try_complete_else_watch(op, [KEY])
     alive = [weakref.ref(op), weakref.ref(purgatory)]
@@ -424,16 +403,16 @@ class Offset:
 
 
 @pytest.mark.slow
-def test_no_completion_is_lost_or_doubled_under_threads(kernel: ModuleType) -> None:
+def test_no_completion_is_lost_or_doubled_under_threads() -> None:
     """R-88, R-89: registrations, events, deadlines and forced completions race; each operation is
     answered once, and after the last event none is left whose offset was reached."""
-    purgatory: Purgatory[Any] = Purgatory("Produce", kernel.Timer(0), purge_interval=50)
+    purgatory: Purgatory[Any] = Purgatory("Produce", purge_interval=50)
     offsets = [Offset() for _ in range(4)]
     answered: list[int] = []
     expired: list[int] = []
     total = 3000
 
-    class Wait(kernel.DelayedOperation):  # type: ignore[name-defined,misc]
+    class Wait(DelayedOperation):
         def __init__(self, number: int, delay_ms: int) -> None:
             super().__init__(delay_ms)
             self.number = number
@@ -484,9 +463,9 @@ def test_no_completion_is_lost_or_doubled_under_threads(kernel: ModuleType) -> N
     assert counts(purgatory) == (0, 0)
 
 
-def test_nobody_waits_beyond_a_shutdown_under_threads(kernel: ModuleType) -> None:
+def test_nobody_waits_beyond_a_shutdown_under_threads() -> None:
     for _ in range(20):
-        purgatory, operation = make(kernel)
+        purgatory, operation = make()
         ops = [operation(10**6) for _ in range(100)]
         open_ones: list[Any] = []
 

@@ -206,10 +206,10 @@ class TestFetch:
         host.lead(epoch=0)
         host.append(3)
         host.lead(epoch=2)
-        before = host.partition().follower(2)
+        before = host.partition().progress_of(2)
         answer = host.fetch(part(4, epoch=2, last_epoch=1), replica=2, wait_ms=500).only
         assert answer.diverging_epoch == EpochEndOffset(0, 3)
-        assert host.partition().follower(2) == before
+        assert host.partition().progress_of(2) == before
 
     def test_reads_in_order_until_the_response_is_full(self) -> None:
         """R-108: the rest is empty, and comes first next time."""
@@ -276,12 +276,12 @@ class TestFetch:
         host.append()
         host.replicate(0)
         host.partition().local_log().replica.keep_recent(None)
-        before = host.partition().follower(2)
+        before = host.partition().progress_of(2)
         host.storage.fail("read", "*.log", times=1)
         host.runtime.advance(10)
         answer = host.fetch(part(0), replica=2).only
         assert answer.error_code is ErrorCode.KAFKA_STORAGE_ERROR
-        assert host.partition().follower(2) == before
+        assert host.partition().progress_of(2) == before
         assert not host.failed_directories
         assert host.fetch(part(0), replica=2).only.records
 
@@ -305,13 +305,13 @@ class TestIdleFollowers:
     def count_reads(self, host: Host) -> list[int]:
         reads = [0]
         partition = host.partition()
-        fetch = partition.fetch
+        fetch = partition.leader.fetch
 
         def counted(*args, **kwargs):
             reads[0] += 1
             return fetch(*args, **kwargs)
 
-        partition.fetch = counted  # type: ignore[method-assign]
+        partition.leader.fetch = counted  # type: ignore[method-assign]
         return reads
 
     @pytest.mark.parametrize(
@@ -420,8 +420,8 @@ class TestFetchFromFollower:
         """R-149: above it an empty answer, beyond the log an error."""
         host = Host()
         partition = host.follow(epoch=5)
-        partition.append_as_follower(batch(count=3), 5)
-        partition.follow(2, 0, 5)
+        partition.follower.append(batch(count=3), 5)
+        partition.follower.follow(2, 0, 5)
         assert host.fetch(part(0, epoch=5)).only.records
         assert not host.fetch(part(3)).only.records
         assert host.fetch(part(4)).only.error_code is ErrorCode.OFFSET_OUT_OF_RANGE

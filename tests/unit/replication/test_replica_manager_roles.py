@@ -188,11 +188,11 @@ class TestRepetition:
         host.lead()
         host.append()
         host.replicate(0)
-        known, epochs = host.partition().follower(2), host.partition().local_log().epochs.entries
+        known, epochs = host.partition().progress_of(2), host.partition().local_log().epochs.entries
         for partition_epoch in (0, 1):  # testDoNotResetReplicaStateIfLeaderEpochIsNotBumped
             order = host.change(partition_epoch=partition_epoch)
             assert codes(host.order(order)) == [ErrorCode.NONE]
-            assert host.partition().follower(2) == known
+            assert host.partition().progress_of(2) == known
         assert host.partition().local_log().epochs.entries == epochs
         assert host.produce(acks=1).only.base_offset == 1
 
@@ -407,7 +407,7 @@ class TestDirectoryFailure:
         host.storage.fail("write", "/b/*.log", error=errno.ENOSPC)
         follower = host.partition(OTHER)
         with pytest.raises(KafkaStorageError):
-            follower.append_as_follower(batch(), 0)
+            follower.follower.append(batch(), 0)
         host.report_failures()
         assert host.manager.partitions[OTHER].offline
         assert host.produce(acks=1).only.error_code is ErrorCode.NONE

@@ -44,14 +44,14 @@ def test_producers_a_follower_and_changing_roles() -> None:
                         all_answered.set()
 
             parts = (ProducePartition(TP, batch()),)
-            host.manager.produce(ProduceRequest(-1, 2000, parts), respond)
+            host.manager.writes.produce(ProduceRequest(-1, 2000, parts), respond)
 
     def follow() -> None:
         offset = 0
         while not stop.is_set():
             done = threading.Event()
             request = FetchRequest((part(offset, log_start=0),), 2, EPOCH + 2, max_wait_ms=20)
-            host.manager.fetch(request, lambda response, done=done: done.set())  # type: ignore
+            host.manager.fetches.fetch(request, lambda response, done=done: done.set())  # type: ignore
             assert done.wait(patience())
             offset = partition.log_end_offset
 
@@ -72,7 +72,7 @@ def test_producers_a_follower_and_changing_roles() -> None:
         parts = (ProducePartition(TP, batch()),)
         stop.set()
         follower.join()
-        host.manager.produce(ProduceRequest(-1, 60_000, parts), lambda response: late.set())
+        host.manager.writes.produce(ProduceRequest(-1, 60_000, parts), lambda response: late.set())
         host.follow(epoch=9, leader=-1)
         assert late.wait(patience())
     finally:

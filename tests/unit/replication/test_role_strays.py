@@ -399,7 +399,7 @@ def test_nobody_is_answered_while_roles_change() -> None:
         answered.append(not other.is_alive())
 
     request = ProduceRequest(-1, 10_000, (ProducePartition(TP, batch()),))
-    host.manager.produce(request, respond)
+    host.manager.writes.produce(request, respond)
     assert not answered
     host.order(host.change(partition_epoch=1, replicas=(1,)))  # alone it commits what it has
     assert answered == [True]

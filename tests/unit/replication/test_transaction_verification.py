@@ -51,7 +51,7 @@ class Verifying(Host):
         data = produced(producer_id, sequence, producer_epoch=epoch, transactional=True)
         parts = (ProducePartition(TP, data),)
         request = ProduceRequest(-1, 1000, parts, transactional_id, support)
-        self.manager.produce(request, answers)
+        self.manager.writes.produce(request, answers)
         return answers
 
     def confirm(self, code: ErrorCode = NONE) -> AddPartitionsToTxnRequest:
@@ -64,7 +64,7 @@ class Verifying(Host):
     def mark(self, *, epoch: int = 0, coordinator_epoch: int = 0, version: int = 0) -> ErrorCode:
         answers = Answers()
         marker = TxnMarker(5, epoch, True, coordinator_epoch, (TP,), version)
-        self.manager.write_txn_markers(WriteTxnMarkersRequest((marker,)), answers)
+        self.manager.writes.write_txn_markers(WriteTxnMarkersRequest((marker,)), answers)
         [response] = answers
         assert isinstance(response, WriteTxnMarkersResponse)
         [[(tp, code)]] = response.markers
@@ -344,7 +344,7 @@ class TestMarkers:
 
     def test_no_marker_no_wait(self) -> None:
         answers = Answers()
-        Verifying().manager.write_txn_markers(WriteTxnMarkersRequest(()), answers)
+        Verifying().manager.writes.write_txn_markers(WriteTxnMarkersRequest(()), answers)
         assert answers == [WriteTxnMarkersResponse(())]
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from checkpoints.types import TopicPartition
-from replication.broker.broker import UNPROVEN_NAMED, BrokerState
+from replication.broker.broker import BrokerState
+from replication.broker.proofs import UNPROVEN_NAMED
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import InconsistentClusterIdError
 from replication.common.messages import (
@@ -309,7 +310,7 @@ def test_an_epoch_that_comes_too_late_leaves_a_stop_unproven() -> None:
     stage.broker = stage.again()
     stage.broker.state = BrokerState.CLOSING
     stage.broker.on_joined(stage.sessions[-1], stage.broker.broker_epoch + 5)
-    assert stage.broker._doubts() is None
+    assert stage.broker.proofs.doubts() is None
 
 
 def test_a_broker_that_closes_its_logs_joins_no_more() -> None:

@@ -1,4 +1,4 @@
-"""What all parts of a replica share: its role, its log, and which requests it may answer."""
+"""The state that all parts of a partition share: role, log and lock, and the checks of requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from logstore.log import ReplicaLog
 from logstore.log.news import News
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import KafkaStorageError, NotLeaderOrFollowerError, error_for
-from replication.common.state import RecoveryState
 from replication.decisions.isr import FollowerProgress, IsrState, effective_min_isr
 from replication.decisions.truncation import check_leader_epoch
 from replication.partition.env import PartitionContext
@@ -24,7 +23,7 @@ T = TypeVar("T")
 
 
 class Replica:
-    """``role``, ``log`` and ``offline`` are written under the lock, and read without it.
+    """``role``, ``log`` and ``offline`` are written under ``lock``, and read without it.
 
     Attributes:
         news: notified of each change of these, under the lock.
@@ -36,15 +35,15 @@ class Replica:
         self.log: ReplicaLog | None = None
         self.offline = False
         self.news = News()
-        self._env = env
-        self._lock = threading.RLock()
+        self.env = env
+        self.lock = threading.RLock()
 
     def __repr__(self) -> str:
         role = self.role
         what = "leader" if self.is_leader else f"follower of {role.leader_id}"
         return f"Partition({self.tp}, {what}, epoch {role.leader_epoch}, {self.isr})"
 
-    def _become(self, role: Role) -> None:
+    def become(self, role: Role) -> None:
         """Take a role. The lock is held, and what belongs to the role was changed before."""
         self.role = role
         if self.news.waiting:
@@ -73,11 +72,6 @@ class Replica:
         return self.role.replicas
 
     @property
-    def leadership(self) -> Leadership | None:
-        role = self.role
-        return role if isinstance(role, Leadership) else None
-
-    @property
     def epoch_start_offset(self) -> int | None:
         """The log end at the beginning of the leadership; None unless this broker leads."""
         role = self.role
@@ -88,11 +82,6 @@ class Replica:
         """The ISR, which is empty unless this broker leads."""
         role = self.role
         return role.isr if isinstance(role, Leadership) else NO_ISR
-
-    @property
-    def recovery_state(self) -> RecoveryState:
-        role = self.role
-        return role.recovery_state if isinstance(role, Leadership) else RecoveryState.RECOVERED
 
     @property
     def min_isr(self) -> int:
@@ -119,7 +108,23 @@ class Replica:
         role = self.role
         return isinstance(role, Leadership) and len(role.isr.committed) == role.min_isr
 
-    def follower(self, broker_id: int) -> FollowerProgress | None:
+    @property
+    def latest_epoch(self) -> int:
+        return self.local_log().epochs.latest
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.local_log().log_end_offset
+
+    @property
+    def log_start_offset(self) -> int:
+        return self.local_log().log_start_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self.local_log().high_watermark
+
+    def progress_of(self, broker_id: int) -> FollowerProgress | None:
         """The progress of a follower, if this broker leads."""
         role = self.role
         return role.followers.get(broker_id) if isinstance(role, Leadership) else None
@@ -142,19 +147,19 @@ class Replica:
         if topic_id is not None and self.local_log().topic_id != topic_id:
             raise error_for(ErrorCode.INCONSISTENT_TOPIC_ID, f"{self.tp}: {topic_id}")
 
-    def _leading(self) -> Leadership:
+    def leading(self) -> Leadership:
         role = self.role
         if isinstance(role, Leadership):
             return role
         self.local_log()
-        raise NotLeaderOrFollowerError(f"broker {self._env.broker_id} does not lead {self.tp}")
+        raise NotLeaderOrFollowerError(f"broker {self.env.broker_id} does not lead {self.tp}")
 
-    def _check_epoch(self, role: Role, requested: int) -> None:
+    def check_epoch(self, role: Role, requested: int) -> None:
         code = check_leader_epoch(requested, role.leader_epoch)
         if code is not ErrorCode.NONE:
             raise error_for(code, f"{self.tp}: epoch {requested}, here {role.leader_epoch}")
 
-    def _confirm(self, role: Role, log: ReplicaLog) -> None:
+    def confirm_epoch(self, role: Role, log: ReplicaLog) -> None:
         """Check that everything read from the log since ``role`` was loaded belongs to its leader
         epoch.
 
@@ -163,7 +168,7 @@ class Replica:
         if self.role.leader_epoch != role.leader_epoch or self.log is not log:
             raise NotLeaderOrFollowerError(f"{self.tp}: the leader changed meanwhile")
 
-    def _storage(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def call_storage(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return call(*args, **kwargs)
         except (StorageFailedError, LogUnavailableError) as error:
