@@ -6,7 +6,6 @@ checked.
 
 __all__ = [
     "batch_rules",
-    "explanations",
     "fingerprint",
     "header_table",
     "ranges",

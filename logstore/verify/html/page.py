@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
 
-from logstore.verify.common.explanations import explain
 from logstore.verify.common.report import UNKNOWN, Finding, PartitionReport, Severity, VerifyReport
 from logstore.verify.common.rules import RULES
 from logstore.verify.html.text import plural
@@ -180,7 +179,7 @@ class Page:
     def explanations(self) -> list[tuple[str, list[tuple[str, str]]]]:
         """Each rule that has findings, in the order of the documentation."""
         found = {finding.rule for finding in self.report.findings}
-        return [(rule, explain(rule)) for rule in RULES if rule in found]
+        return [(rule.id, rule.texts) for rule in RULES.values() if rule.id in found]
 
     @cached_property
     def root(self) -> str:
