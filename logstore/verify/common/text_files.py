@@ -18,7 +18,7 @@ from checkpoints.meta_properties import parse_properties
 from checkpoints.partition_metadata import PartitionMetadata, topic_id_to_text
 from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
-from logstore.verify.common.report import UNKNOWN, Problem, warning
+from logstore.verify.common.report import Problem, warning
 
 _META_KEYS = {
     0: {"version", "cluster.id", "broker.id", "directory.id"},
@@ -51,7 +51,7 @@ def check_form(data: bytes, written: bytes, rule: str = "text-form") -> Iterator
     for number, (line, right) in enumerate(zip(lines, expected, strict=False), 1):
         if line != right:
             message = f"'{printable(line, 200)}' is written as '{printable(right, 200)}'"
-            yield warning(rule, number, UNKNOWN, message)
+            yield warning(rule, message, number)
             return
 
 
@@ -64,7 +64,7 @@ def check_offsets(path: str, data: bytes, offsets: dict[TopicPartition, int]) ->
         key = topic + b" " + partition
         if key in seen:
             message = f"a second entry of {printable(key, 200)}: the last counts"
-            yield warning("checkpoint-form", line, UNKNOWN, message)
+            yield warning("checkpoint-form", message, line)
         seen.add(key)
     if len(seen) == len(offsets) == data.count(b"\n") - 2:
         body = "".join(f"{tp.topic} {tp.partition} {offset}\n" for tp, offset in offsets.items())
@@ -81,7 +81,7 @@ def check_metadata(data: bytes, metadata: PartitionMetadata) -> Iterator[Problem
     """A start ignores the names of keys; only version 0 is known (F-36)."""
     if metadata.version:
         message = f"version {metadata.version}, only 0 is known"
-        yield warning("partition-metadata", 1, UNKNOWN, message)
+        yield warning("partition-metadata", message, 1)
     text = f"version: {metadata.version}\ntopic_id: {topic_id_to_text(metadata.topic_id)}"
     yield from check_form(data, text.encode())
 
@@ -95,16 +95,14 @@ def check_clean_marker(data: bytes) -> Iterator[Problem]:
         values = [fields[name] for name in _MARKER_FIELDS]
     except (ValueError, LookupError, TypeError, RecursionError):
         message = "not a JSON object with " + " and ".join(_MARKER_FIELDS)
-        yield warning("clean-marker", 1, UNKNOWN, message)
+        yield warning("clean-marker", message, 1)
         return
     whole = all(type(value) is int and -1 <= value <= MAX_I64 for value in values)
     if "earlierEpochs" in fields:
         del fields["earlierEpochs"]
         whole = whole and bool(parse_epochs(data))
     if not whole or values[0] != 0 or len(fields) != len(_MARKER_FIELDS):
-        yield warning(
-            "clean-marker", 1, UNKNOWN, f"'{printable(data, 200)}' is not what version 0 has"
-        )
+        yield warning("clean-marker", f"'{printable(data, 200)}' is not what version 0 has", 1)
 
 
 def check_meta(path: str, data: bytes, version: int) -> Iterator[Problem]:
@@ -114,10 +112,10 @@ def check_meta(path: str, data: bytes, version: int) -> Iterator[Problem]:
     for key, (value, line, _) in parse_properties(path, data).items():
         if key not in _META_KEYS[version]:
             message = f"key '{printable(key, 200)}' is unknown in version {version}"
-            yield warning("meta-form", line, UNKNOWN, message)
+            yield warning("meta-form", message, line)
         elif not (value.isascii() and value.isprintable()):
             message = f"{key} is '{printable(value, 200)}'"
-            yield warning("meta-form", line, UNKNOWN, message)
+            yield warning("meta-form", message, line)
     if not data.endswith(b"\n"):
         message = "no newline at the end: the last line may be cut short"
-        yield warning("meta-form", data.count(b"\n") + 1, UNKNOWN, message)
+        yield warning("meta-form", message, data.count(b"\n") + 1)

@@ -88,22 +88,7 @@ class LogDirCheck:
         if self._told[name] > self.findings_max:
             self.suppressed += 1
             return
-        severity, rule, position, offset, message = problem
-        topic, partition = tp or ("", UNKNOWN)
-        path = os.path.join(self.path, name)
-        finding = Finding(
-            severity,
-            rule,
-            path,
-            message,
-            topic,
-            partition,
-            UNKNOWN,
-            position,
-            offset,
-            self.broker,
-        )
-        self.findings.append(finding)
+        self.findings.append(problem.in_file(os.path.join(self.path, name), tp, self.broker))
 
     def _read_marker(self) -> None:
         marker = os.path.join(self.path, clean_shutdown.CLEAN_SHUTDOWN)
@@ -113,7 +98,7 @@ class LogDirCheck:
         except CheckpointFailedError as failure:
             if not isinstance(failure.__cause__, UnusableFileError):
                 raise
-            problem = error("not-a-file", UNKNOWN, UNKNOWN, failure.__cause__.reason)
+            problem = error("not-a-file", failure.__cause__.reason)
             self._find(clean_shutdown.CLEAN_SHUTDOWN, problem)
         self.files += self.clean
         for problem in check_clean_marker(once.data):
@@ -140,7 +125,7 @@ class LogDirCheck:
             return
         if meta is None:
             message = "missing: a broker refuses a directory that was never formatted"
-            self._find(META_PROPERTIES, warning("meta-missing", UNKNOWN, UNKNOWN, message))
+            self._find(META_PROPERTIES, warning("meta-missing", message))
         else:
             self.files += 1
             self.broker = self.path if meta.node_id is None else str(meta.node_id)
@@ -169,20 +154,20 @@ class LogDirCheck:
             for tp in sorted(others, key=leaving.__contains__):  # what matters before what is cut
                 if tp in leaving:
                     message = f"{_shown(tp)} is being deleted"
-                    self._find(name, info("checkpoint-deleted", UNKNOWN, offsets[tp], message), tp)
+                    self._find(name, info("checkpoint-deleted", message, offset=offsets[tp]), tp)
                 else:
                     message = f"{_shown(tp)} is not in this directory"
-                    self._find(name, warning("checkpoint-stray", UNKNOWN, offsets[tp], message), tp)
+                    self._find(name, warning("checkpoint-stray", message, offset=offsets[tp]), tp)
 
     def check_names(self, entries: list[FileInfo]) -> None:
         """Report leftovers beside the known files (F-24, F-26)."""
         for entry in entries:
             if not (entry.is_file or entry.is_dir) and entry.name not in _READ:
                 message = "is no regular file, or a link to none"
-                self._find(entry.name, warning("not-a-file", UNKNOWN, UNKNOWN, message))
+                self._find(entry.name, warning("not-a-file", message))
             elif not entry.is_dir and entry.name.endswith(filenames.TEMPORARY_SUFFIX):
                 message = "left behind by a write that was cut short"
-                self._find(entry.name, info("temporary-file", UNKNOWN, UNKNOWN, message))
+                self._find(entry.name, info("temporary-file", message))
 
     def check_creations(self, entries: list[FileInfo], here: Mapping[str, TopicPartition]) -> None:
         """Report topics whose creation was interrupted, going by the partitions that are here."""
@@ -201,7 +186,7 @@ class LogDirCheck:
             self._find(name, malformed("topic-creation", failure))
             return
         except ValueError as failure:
-            self._find(name, warning("topic-creation", UNKNOWN, UNKNOWN, str(failure)))
+            self._find(name, warning("topic-creation", str(failure)))
             return
         if state is FileState.MISSING:
             return
@@ -210,12 +195,12 @@ class LogDirCheck:
         for tp, known in ids.items():
             if (tp in offsets) > (known == topic_id):
                 message = f"{_shown(tp)} has another topic id, {known}"
-                self._find(name, warning("topic-creation", UNKNOWN, UNKNOWN, message), tp)
+                self._find(name, warning("topic-creation", message), tp)
             elif known == topic_id and any(other.topic != tp.topic for other in offsets):
                 message = f"{_shown(next(iter(offsets)))}, but {_shown(tp)} has its id"
-                self._find(name, warning("topic-creation", UNKNOWN, UNKNOWN, message), tp)
+                self._find(name, warning("topic-creation", message), tp)
         message = "a topic was being created: the next start completes or removes it"
-        self._find(name, info("topic-creation", UNKNOWN, UNKNOWN, message))
+        self._find(name, info("topic-creation", message))
 
     def _topic_ids(self, here: Mapping[str, TopicPartition]) -> dict[TopicPartition, UUID]:
         found = {}
@@ -228,11 +213,11 @@ class LogDirCheck:
         return found
 
     def refuse_name(self, name: str, reason: str) -> None:
-        self._find(name, error("directory-name", UNKNOWN, UNKNOWN, reason))
+        self._find(name, error("directory-name", reason))
 
     def note_leftover(self, name: str, suffix: str) -> None:
         message = f"a {suffix} directory: its content is not checked"
-        self._find(name, info("directory-skipped", UNKNOWN, UNKNOWN, message))
+        self._find(name, info("directory-skipped", message))
 
 
 def _shown(tp: TopicPartition) -> str:

@@ -273,14 +273,13 @@ class PartitionCheck:
 
     # -- findings ------------------------------------------------------------------------------
 
+    def finding(self, name: str, problem: Problem, base: int = UNKNOWN) -> Finding:
+        """The finding in a file of the directory, or in the directory itself."""
+        path = os.path.join(self.directory, name) if name else self.directory
+        return self._weighed(name, problem).in_file(path, self._where, self.facts.broker, base)
+
     def _find(self, name: str, problem: Problem, base: int = UNKNOWN) -> None:
-        severity, rule, position, offset, message = self._weighed(name, problem)
-        topic, partition = self._where or ("", UNKNOWN)
-        path = os.path.join(self.directory, name)
-        broker = self.facts.broker
-        self.findings.append(
-            Finding(severity, rule, path, message, topic, partition, base, position, offset, broker)
-        )
+        self.findings.append(self.finding(name, problem, base))
 
     def _weighed(self, name: str, problem: Problem) -> Problem:
         """A start that has to scan a segment rebuilds all that belongs to it."""
@@ -316,9 +315,9 @@ class PartitionCheck:
             self._refused.add((parsed.offset, parsed.suffix))
         what = "a directory" if entry.is_dir else "no regular file, or a link to none"
         if known:
-            self._find(entry.name, error("not-a-file", UNKNOWN, UNKNOWN, f"is {what}: not read"))
+            self._find(entry.name, error("not-a-file", f"is {what}: not read"))
         elif not entry.is_dir:
-            self._find(entry.name, warning("not-a-file", UNKNOWN, UNKNOWN, f"is {what}"))
+            self._find(entry.name, warning("not-a-file", f"is {what}"))
 
     def _sort_out(self, infos: Iterable[FileInfo]) -> dict[int, dict[str, FileInfo]]:
         """Segment base → suffix → file. Leftovers and odd names are reported (F-16, F-24, S-53)."""
@@ -331,20 +330,20 @@ class PartitionCheck:
                     continue
                 if file.name.endswith(_EXTRA_SUFFIXES):
                     message = "left behind by a write or a recovery"
-                    self._find(file.name, info("leftover", UNKNOWN, UNKNOWN, message))
+                    self._find(file.name, info("leftover", message))
                 elif _ALMOST.search(file.name):
                     message = "not 20 digits of an offset below 2⁶³: not part of the log"
-                    self._find(file.name, warning("file-name", UNKNOWN, UNKNOWN, message))
+                    self._find(file.name, warning("file-name", message))
             elif self.only >= 0 and parsed.offset < self.only:
                 continue
             elif parsed.transition and not self._is_roll(parsed):
                 if self.only < 0:
                     message = f"a {parsed.transition} file: the next start removes or completes it"
-                    self._find(file.name, info("leftover", UNKNOWN, UNKNOWN, message))
+                    self._find(file.name, info("leftover", message))
             elif parsed.suffix in _SIZED and file.size > SIZE_MAX:
                 message = f"{file.size} bytes, it has at most {SIZE_MAX}: not read"
                 self._find(
-                    file.name, error("too-large", UNKNOWN, parsed.offset, message), parsed.offset
+                    file.name, error("too-large", message, offset=parsed.offset), parsed.offset
                 )
                 self._refused.add((parsed.offset, parsed.suffix))
             elif parsed.suffix == filenames.SNAPSHOT_SUFFIX:
@@ -356,7 +355,7 @@ class PartitionCheck:
         for base in sorted(self._rolled & segments.keys() if self.only < 0 else ()):
             message = "not settled: the next start takes it in if nothing before it is lost"
             tell = warning if self.facts.clean else info  # a clean stop settles all
-            self._find_in(base, filenames.LOG_SUFFIX, tell("leftover", UNKNOWN, base, message))
+            self._find_in(base, filenames.LOG_SUFFIX, tell("leftover", message, offset=base))
         return segments
 
     def _is_roll(self, file: filenames.SegmentFile) -> bool:
@@ -374,16 +373,12 @@ class PartitionCheck:
             if log is None:
                 for file in found.values():
                     message = "there is no .log of this name: the next start deletes it"
-                    self._find(
-                        file.name, warning("index-without-log", UNKNOWN, base, message), base
-                    )
+                    self._find(file.name, warning("index-without-log", message, offset=base), base)
                 continue
             for suffix in (filenames.INDEX_SUFFIX, filenames.TIME_INDEX_SUFFIX):
                 if suffix not in found and log.size and (base, suffix) not in self._refused:
                     message = "missing beside a .log with data"
-                    self._find_in(
-                        base, suffix, warning("log-without-index", UNKNOWN, base, message)
-                    )
+                    self._find_in(base, suffix, warning("log-without-index", message, offset=base))
 
     def _read_metadata(self) -> None:
         path = os.path.join(self.directory, PARTITION_METADATA)
@@ -500,7 +495,7 @@ class PartitionCheck:
         """Add the findings of a segment. Returns how many records its torn end has lost."""
         for suffix in result.vanished:
             message = "vanished during the check: deleted by its broker"
-            self._find_in(result.base, suffix, info("file-vanished", UNKNOWN, UNKNOWN, message))
+            self._find_in(result.base, suffix, info("file-vanished", message))
         for suffix in sorted(result.problems, key=filenames.SEGMENT_SUFFIXES.index):
             for problem in result.problems[suffix]:
                 self._find_in(result.base, suffix, problem)
@@ -522,13 +517,11 @@ class PartitionCheck:
             for position, expected, missing in result.gaps if not compacted else ():
                 message = f"{missing} offsets are missing before this batch"
                 self._find_in(
-                    result.base, ".log", warning("log-offset-order", position, expected, message)
+                    result.base, ".log", warning("log-offset-order", message, position, expected)
                 )
             if compacted and result.gap_count:
                 message = f"{result.gap_count} gaps between offsets: the log is compacted"
-                self._find_in(
-                    result.base, ".log", info("log-compacted-gap", UNKNOWN, UNKNOWN, message)
-                )
+                self._find_in(result.base, ".log", info("log-compacted-gap", message))
         if self.only < 0:
             for base, problem in check_rolls(results, self._rolled, self.facts):
                 self._find_in(base, filenames.LOG_SUFFIX, problem)
@@ -540,13 +533,13 @@ class PartitionCheck:
             if one.size == 0:
                 message = f"empty, and followed by segment {two.base}"
                 self._find_in(
-                    one.base, ".log", warning("log-offset-order", UNKNOWN, one.base, message)
+                    one.base, ".log", warning("log-offset-order", message, offset=one.base)
                 )
             elif one.end_offset < two.base and not one.tail:
                 message = f"{two.base - one.end_offset} offsets are missing before this segment, "
                 message += f"behind {filenames.segment_file_name(one.base, '.log')}"
                 self._find_in(
-                    two.base, ".log", warning("log-offset-order", 0, one.end_offset, message)
+                    two.base, ".log", warning("log-offset-order", message, 0, one.end_offset)
                 )
 
     def _check_epochs(self, results: list[SegmentResult], end_offset: int) -> None:
@@ -565,12 +558,12 @@ class PartitionCheck:
         if entries == [] and any(run.epoch >= 0 and run.last_offset >= start for run in runs):
             if self._epochs_state is FileState.EMPTY:
                 message = "an empty file, but batches with epochs in the log"
-                problem = warning("epochs-start", UNKNOWN, UNKNOWN, message)
+                problem = warning("epochs-start", message)
             else:  # a log whose epochs fell is cut below them: none is left
                 missing = self._epochs_state is FileState.MISSING
                 message = "missing" if missing else "no epochs on file"
                 message += ": leader epochs are compared with their neighbours only"
-                problem = info("epochs-start", UNKNOWN, UNKNOWN, message)
+                problem = info("epochs-start", message)
             self._find(LEADER_EPOCH, problem)
         found = list(check_epochs(runs, entries or None))
         if entries and start <= end_offset and self.closed_cleanly():
@@ -660,4 +653,4 @@ def malformed(rule: str, failure: MalformedCheckpointError) -> Problem:
     """The problem of a text file that breaks its format. Its position is a line number."""
     line = failure.line_number or UNKNOWN
     shown = f": '{printable(failure.line, 200)}'" if failure.line_number else ""
-    return error(rule, line, UNKNOWN, failure.reason + shown)
+    return error(rule, failure.reason + shown, line)

@@ -101,7 +101,7 @@ class ProducerFiles:
                 if stretch.torn:
                     continue  # reported already: it covers what is torn
                 message = f"lies above the end of the log, {stretch.end_offset}"
-                self.find(name, warning("snapshot-above-log", UNKNOWN, offset, message))
+                self.find(name, warning("snapshot-above-log", message, offset=offset))
                 continue
             state, exact = ({}, False) if compacted else states.get(offset, ({}, False))
             for problem in check_snapshot(offset, entries or (), state, exact, floor):
@@ -112,7 +112,7 @@ class ProducerFiles:
         if stretch.closed and results and not stretch.torn and newest < end > start:
             name = filenames.segment_file_name(end, filenames.SNAPSHOT_SUFFIX)
             message = "missing behind a clean shutdown: the next start may not know all producers"
-            self.find(name, warning("snapshot-missing", UNKNOWN, end, message))
+            self.find(name, warning("snapshot-missing", message, offset=end))
 
     def read_snapshot(self, offset: int) -> list[ProducerSnapshotEntry] | None:
         name = filenames.segment_file_name(offset, filenames.SNAPSHOT_SUFFIX)
@@ -124,21 +124,21 @@ class ProducerFiles:
             self.find(name, self._unusable(path, failure, SNAPSHOT_SIZE_MAX, what))
         except FileNotFoundError:
             message = "vanished during the check: deleted by its broker"
-            self.find(name, info("file-vanished", UNKNOWN, offset, message))
+            self.find(name, info("file-vanished", message, offset=offset))
         except CorruptSnapshotError as failure:
-            problem = error("snapshot-form", failure.position, offset, failure.reason)
+            problem = error("snapshot-form", failure.reason, failure.position, offset)
             self.find(name, problem)
         return None
 
     def _unusable(self, path: str, failure: UnusableFileError, most: int, what: str) -> Problem:
         """Judge a file that is too large to read. Up to ``most`` bytes it may be as it should."""
         if failure.errno != errno.EFBIG:
-            return error("not-a-file", UNKNOWN, UNKNOWN, failure.reason)
+            return error("not-a-file", failure.reason)
         there = self.storage.info(path)
         if there is not None and there.size > most:
             message = f"{there.size} bytes, it has at most {most}: not read"
-            return error("too-large", UNKNOWN, UNKNOWN, message)
-        return info("not-checked", UNKNOWN, UNKNOWN, f"not checked: {what}")
+            return error("too-large", message)
+        return info("not-checked", f"not checked: {what}")
 
     def _check_txn_index(
         self, job: SegmentJob, result: SegmentResult, replay: Replay, compacted: bool
@@ -174,16 +174,16 @@ class ProducerFiles:
             return None
         except FileNotFoundError:
             message = "vanished during the check: deleted by its broker"
-            self.find(name, info("file-vanished", UNKNOWN, UNKNOWN, message), job.base)
+            self.find(name, info("file-vanished", message), job.base)
             return None
         except CorruptIndexError as failure:
-            problem = error("txnindex-form", failure.position, UNKNOWN, failure.reason)
+            problem = error("txnindex-form", failure.reason, failure.position)
             self.find(name, problem, job.base)
             return None
         if len(data) % TXN_ENTRY.size:
             end = len(data) - len(data) % TXN_ENTRY.size
             message = f"{len(data) - end} bytes behind the last whole entry"
-            self.find(name, warning("txnindex-form", end, UNKNOWN, message), job.base)
+            self.find(name, warning("txnindex-form", message, end), job.base)
         kept: list[AbortedTransaction] = []
         previous = job.base - 1
         for index, entry in enumerate(found):
@@ -203,7 +203,7 @@ class ProducerFiles:
                 message = f"{tuple(entry)} (producer, first, last offset, last stable offset) "
                 message += wrong
                 position = TXN_ENTRY.size * index
-                problem = error("txnindex-entries", position, entry.last_offset, message)
+                problem = error("txnindex-entries", message, position, entry.last_offset)
                 self.find(name, problem, job.base)
                 return None
             previous = entry.last_offset

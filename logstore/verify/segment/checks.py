@@ -132,7 +132,7 @@ class SegmentChecks:
         if self.options.deep:
             row = table.row(0)
             message = f"records not decoded: a batch of {row.size} bytes"
-            problem = info("not-checked", row.position, row.base_offset, message)
+            problem = info("not-checked", message, row.position, row.base_offset)
             self.result.problems_of(filenames.LOG_SUFFIX).append(problem)
 
     def _headers(
@@ -352,7 +352,7 @@ class SegmentChecks:
             return parse_end_transaction_marker(view[at : at + row.size])
         except CorruptBatchError as failure:
             if not self.options.deep:  # otherwise decoding all records reports it
-                problem = error("log-control-record", row.position, row.base_offset, failure.reason)
+                problem = error("log-control-record", failure.reason, row.position, row.base_offset)
                 self.result.problems_of(filenames.LOG_SUFFIX).append(problem)
             self.result.producers.complete = False
             return None

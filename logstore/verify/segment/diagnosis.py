@@ -62,10 +62,10 @@ def diagnose(file: File, size: int, position: int, status: int, expected: int) -
     if status in _FRAMED and end <= size:
         if magic != 2 and length + PREFIX >= HEADER_SIZE and _crc_fits(file, position, end, stored):
             message = f"magic {magic}: with magic 2 the checksum matches"
-            return Diagnosis(error("log-magic", position, offset, message), end, last)
+            return Diagnosis(error("log-magic", message, position, offset), end, last)
         if status == SCAN_BAD_OFFSET:
             message = f"base offset {base} is outside the range of offsets"
-            return Diagnosis(error("log-base-offset", position, offset, message), end, last)
+            return Diagnosis(error("log-base-offset", message, position, offset), end, last)
         if end == size or _starts_here(file, end, size, last):
             rule = {
                 SCAN_BAD_CRC: "log-checksum" if magic == 2 else "log-legacy-checksum",
@@ -75,7 +75,7 @@ def diagnose(file: File, size: int, position: int, status: int, expected: int) -
             if magic == 2 and status == SCAN_BAD_CRC:
                 actual = _crc(file, position, end)
                 message = f"checksum {stored:#010x}, the bytes give {actual:#010x}"
-            found = error(rule.get(status, "log-record-count"), position, offset, message)
+            found = error(rule.get(status, "log-record-count"), message, position, offset)
             if end < size:
                 last = int.from_bytes(file.read_at(end, 8), "big", signed=True) - 1
             tail = GARBAGE if end == size else ""
@@ -100,17 +100,17 @@ def _search(
         if _crc_fits(file, position, found, stored):
             right = found - position - PREFIX
             message = f"batch length {length}: with {right} the checksum matches"
-            return Diagnosis(error("log-length", position, offset, message), found, found_base - 1)
+            return Diagnosis(error("log-length", message, position, offset), found, found_base - 1)
         message = f"{SCAN_REASONS[status]}; the next whole batch is {found - position} bytes on"
         rule = "log-checksum" if status == SCAN_BAD_CRC else "log-length"
-        return Diagnosis(error(rule, position, offset, message), found, found_base - 1)
+        return Diagnosis(error(rule, message, position, offset), found, found_base - 1)
     if _crc_fits(file, position, size, stored):
         message = f"batch length {length}: with {size - position - PREFIX} the checksum matches"
-        return Diagnosis(error("log-length", position, offset, message), size, last)
+        return Diagnosis(error("log-length", message, position, offset), size, last)
     if status in _FRAMED or length < 14:
         message = f"{SCAN_REASONS[status]}; no whole batch follows"
         rule = "log-checksum" if status == SCAN_BAD_CRC else "log-torn-end"
-        return Diagnosis(error(rule, position, offset, message), UNKNOWN, tail=GARBAGE)
+        return Diagnosis(error(rule, message, position, offset), UNKNOWN, tail=GARBAGE)
     return Diagnosis(None, UNKNOWN, last, TORN)
 
 

@@ -166,7 +166,7 @@ class IndexEntries:
                     yield entry
                 else:
                     message = f"position {entry.key} is outside the log of {self._log_size} bytes"
-                    self._problems.append(error("index-entry", entry.place, entry.offset, message))
+                    self._problems.append(error("index-entry", message, entry.place, entry.offset))
 
 
 def _ascending_entries(
@@ -187,7 +187,7 @@ def _ascending_entries(
 
     def blame(entry: IndexEntry, other: IndexEntry) -> None:
         message = f"{entry.offset}→{entry.key} does not ascend beside {other.offset}→{other.key}"
-        problems.append(error(rule, entry.place, entry.offset, message))
+        problems.append(error(rule, message, entry.place, entry.offset))
 
     held = deque(islice(entries, 2))
     while held:

@@ -200,10 +200,10 @@ class OffsetIndexCheck:
         if self.several_count:
             message = f"{self.several_count} entries cover several batches: so Kafka before 4.1 "
             message += "wrote of an append of several, and a search finds the same"
-            self._problems.append(info("index-skips-batches", UNKNOWN, UNKNOWN, message))
+            self._problems.append(info("index-skips-batches", message))
 
     def _blame(self, entry: IndexEntry, message: str) -> None:
-        self._problems.append(error("index-entry", entry.place, entry.offset, message))
+        self._problems.append(error("index-entry", message, entry.place, entry.offset))
 
 
 class TimeIndexCheck:
@@ -247,13 +247,13 @@ class TimeIndexCheck:
             elif trusted and before == entry.key and table.column(MAGIC)[at] == 2:
                 message = f"timestamp {entry.key} was reached before offset {entry.offset}"
                 self._problems.append(
-                    warning("timeindex-entry", entry.place, entry.offset, message)
+                    warning("timeindex-entry", message, entry.place, entry.offset)
                 )
             elif trusted and entry.offset != lasts[at] and not reached(at, entry.offset):
                 message = f"offset {entry.offset} is neither the last of its batch, {lasts[at]}, "
                 message += f"nor the first with timestamp {entry.key}"
                 self._problems.append(
-                    warning("timeindex-entry", entry.place, entry.offset, message)
+                    warning("timeindex-entry", message, entry.place, entry.offset)
                 )
             self._last_key = entry.key
             self._entries.advance()
@@ -284,11 +284,11 @@ class TimeIndexCheck:
         if self.largest != entry.key:
             message = f"timestamp {entry.key} up to offset {entry.offset}, "
             message += f"the log has {self.largest}"
-            self._problems.append(error("timeindex-entry", entry.place, entry.offset, message))
+            self._problems.append(error("timeindex-entry", message, entry.place, entry.offset))
         else:
             message = f"timestamp {entry.key} was reached before offset {entry.offset}, "
             message += f"which has {own}"
-            self._problems.append(warning("timeindex-entry", entry.place, entry.offset, message))
+            self._problems.append(warning("timeindex-entry", message, entry.place, entry.offset))
 
     def timestamps(self) -> set[int] | None:
         """The timestamps of all entries; None if something is wrong with them."""
@@ -299,9 +299,9 @@ class TimeIndexCheck:
         while (entry := self._entries.peek()) is not None:
             if trusted:
                 message = f"offset {entry.offset} is above the end of the log"
-                self._problems.append(error("timeindex-entry", entry.place, entry.offset, message))
+                self._problems.append(error("timeindex-entry", message, entry.place, entry.offset))
             self._last_key = entry.key
             self._entries.advance()
         if closed and trusted and self._last_key < self.largest:
             message = f"ends with timestamp {self._last_key}, the segment has {self.largest}"
-            self._problems.append(warning("timeindex-last-entry", UNKNOWN, UNKNOWN, message))
+            self._problems.append(warning("timeindex-last-entry", message))

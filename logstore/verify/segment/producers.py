@@ -128,7 +128,7 @@ class Jump(NamedTuple):
     def problem(self) -> Problem:
         message = f"producer {self.producer_id}, epoch {self.epoch}: sequence {self.sequence}, "
         message += f"due is {self.due} behind its batch of offset {self.previous}"
-        return warning("producer-sequence", self.position, self.offset, message)
+        return warning("producer-sequence", message, self.position, self.offset)
 
 
 @dataclass(slots=True)
@@ -358,7 +358,7 @@ def check_snapshot(
         if max(e.last_offset, e.current_txn_first_offset) >= offset:
             message = f"{name}: last offset {e.last_offset} or open transaction "
             message += f"{e.current_txn_first_offset} is not below the snapshot's offset {offset}"
-            yield error("snapshot-form", position, e.last_offset, message)
+            yield error("snapshot-form", message, position, e.last_offset)
             continue
         fact = state.get(e.producer_id)
         if fact is None:
@@ -375,19 +375,19 @@ def check_snapshot(
         if e.producer_epoch != fact.epoch or last not in lasts:
             message = f"{name}: epoch {e.producer_epoch} and last batch {last} (sequence, offset, "
             message += f"delta), the log has {fact.epoch} and {fact.last}"
-            yield warning("snapshot-producer", position, e.last_offset, message)
+            yield warning("snapshot-producer", message, position, e.last_offset)
         elif e.timestamp != fact.timestamp:
             message = f"{name}: timestamp {e.timestamp}, the log has {fact.timestamp}"
-            yield warning("snapshot-producer", position, e.last_offset, message)
+            yield warning("snapshot-producer", message, position, e.last_offset)
         elif told and e.coordinator_epoch not in coordinators:
             message = f"{name}: coordinator epoch {e.coordinator_epoch}, the log has "
             yield warning(
-                "snapshot-producer", position, e.last_offset, message + str(fact.coordinator_epoch)
+                "snapshot-producer", message + str(fact.coordinator_epoch), position, e.last_offset
             )
         elif exact and not _may_be_open_since(e.current_txn_first_offset, fact):
             message = f"{name}: transaction open since {e.current_txn_first_offset}, "
             message += f"by the log since {fact.transaction_first}"
-            yield warning("snapshot-transaction", position, e.current_txn_first_offset, message)
+            yield warning("snapshot-transaction", message, position, e.current_txn_first_offset)
 
 
 def _may_be_open_since(offset: int, fact: ProducerFact) -> bool:
@@ -417,13 +417,13 @@ def check_aborted(
         if entry is None and not wanted.may_lack:
             message = f"no entry for the transaction of producer {wanted.abort.producer_id} that "
             message += f"the log aborts at offset {wanted.abort.last_offset}"
-            yield error("txnindex-entries", UNKNOWN, wanted.abort.last_offset, message)
+            yield error("txnindex-entries", message, offset=wanted.abort.last_offset)
         elif entry is not None and not wanted.allows(entry, exact=exact):
             message = f"{tuple(entry)}, the log says {tuple(wanted.entry)} (producer, first, last "
             message += "offset, last stable offset)"
-            yield error("txnindex-offsets", 34 * index, wanted.abort.last_offset, message)
+            yield error("txnindex-offsets", message, 34 * index, wanted.abort.last_offset)
     markers = set() if exact else {(a.producer_id, a.last_offset) for a in facts.aborts}
     for last_offset, (index, entry) in sorted(entries.items()):
         if (entry.producer_id, last_offset) not in markers:
             message = f"an aborted transaction that ends at {last_offset}: the log has none"
-            yield error("txnindex-entries", 34 * index, last_offset, message)
+            yield error("txnindex-entries", message, 34 * index, last_offset)

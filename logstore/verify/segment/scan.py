@@ -152,10 +152,10 @@ class _SegmentScan:
     def _check_length(self, problems: list[Problem], used: int, size: int, width: int) -> None:
         if size % width:
             message = f"{size % width} bytes behind the last whole entry"
-            problems.append(warning("index-partial-entry", size - size % width, UNKNOWN, message))
+            problems.append(warning("index-partial-entry", message, size - size % width))
         elif used < size and self.job.trimmed:
             message = f"{size - used} zero bytes at the end of an index that is not in use"
-            problems.append(warning("index-zeros", used, UNKNOWN, message))
+            problems.append(warning("index-zeros", message, used))
 
     def _bounded(self, problems: list[Problem], used: int, width: int) -> int:
         """How many bytes of entries to check: no more entries than there can be batches."""
@@ -163,7 +163,7 @@ class _SegmentScan:
         if used <= most:
             return used
         message = f"{used // width} entries, a log of {self.log.size()} bytes has at most "
-        problems.append(error("too-large", most, UNKNOWN, message + str(most // width)))
+        problems.append(error("too-large", message + str(most // width), most))
         return most
 
     # -- batches -------------------------------------------------------------------------------
