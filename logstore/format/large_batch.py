@@ -1,4 +1,4 @@
-"""Check batches that claim to be large in pieces, before memory is taken for them.
+"""Check batches in pieces, whatever their size, before memory is taken for those that claim much.
 
 No checksum covers the length, and a file may be sparse, so one wrong byte could demand 2 GiB.
 """
@@ -6,19 +6,21 @@ No checksum covers the length, and a file may be sparse, so one wrong byte could
 from __future__ import annotations
 
 from logstore.common.bounds import TRUSTED_BATCH_MAX
-from logstore.format.header import CRC_POSITION
-from logstore.kernels import crc32c
+from logstore.format.header import CRC_FROM, CRC_POSITION, MAGIC
+from logstore.kernels import crc32, crc32c
 from logstore.storage.base import File
 
-_CONTENT = CRC_POSITION + 4
+_LEGACY_CONTENT = 16
 _PIECE = 4 << 20
 
 
-def content_crc(file: File, position: int, size: int) -> int:
-    """Compute the checksum of a batch of magic 2. Takes 4 MiB of memory."""
-    crc = 0
-    for start in range(position + _CONTENT, position + size, _PIECE):
-        crc = crc32c(file.read_at(start, min(_PIECE, position + size - start)), crc)
+def content_crc(file: File, position: int, size: int, magic: int = MAGIC) -> int:
+    """Compute the checksum of a batch. Takes 4 MiB of memory."""
+    covered, update = (CRC_FROM, crc32c) if magic == MAGIC else (_LEGACY_CONTENT, crc32)
+    crc, end = 0, position + size
+    for start in range(position + covered, end, _PIECE):
+        with file.view(start, min(_PIECE, end - start)) as view:
+            crc = update(view, crc)
     return crc
 
 
@@ -26,8 +28,8 @@ def worth_reading(file: File, position: int, size: int) -> bool:
     """Whether to read a batch of ``size`` bytes whole, because it is not large or is intact."""
     if size <= TRUSTED_BATCH_MAX:
         return True
-    head = file.read_at(position, _CONTENT)
-    whole = size <= file.size() - position and len(head) == _CONTENT and head[16] == 2
+    head = file.read_at(position, CRC_FROM)
+    whole = size <= file.size() - position and len(head) == CRC_FROM and head[16] == 2
     stored = int.from_bytes(head[CRC_POSITION:], "big")
     return whole and content_crc(file, position, size) == stored
 

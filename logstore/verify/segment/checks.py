@@ -42,6 +42,7 @@ from logstore.verify.common.header_table import (
 )
 from logstore.verify.common.ranges import ContentDigests
 from logstore.verify.common.report import UNKNOWN, Severity, error, info
+from logstore.verify.segment.index_entries import IndexEntries
 from logstore.verify.segment.indexes import OffsetIndexCheck, Skipped, TimeIndexCheck
 from logstore.verify.segment.producers import PRODUCERS_MAX, First, Jump
 from logstore.verify.segment.records import check_content
@@ -56,7 +57,6 @@ class SegmentChecks:
 
     Args:
         following: the base offset of the batch at a byte of the log, −1 if unknown.
-        offset_index: None when there is none.
     """
 
     def __init__(
@@ -64,15 +64,16 @@ class SegmentChecks:
         job: SegmentJob,
         options: VerifyOptions,
         following: Callable[[int], int],
-        offset_index: OffsetIndexCheck | None,
-        time_index: TimeIndexCheck,
+        offset_entries: IndexEntries,
+        time_entries: IndexEntries,
         result: SegmentResult,
     ) -> None:
         self.job, self.options, self.result = job, options, result
         self.order = OffsetOrder(job.base, job.next_base, job.base, next_is_empty=job.next_is_empty)
         self.skipped = Skipped([])
         self._following = following
-        self._offset_index, self._time_index = offset_index, time_index
+        self._offset_index = OffsetIndexCheck(offset_entries)
+        self._time_index = TimeIndexCheck(time_entries)
         self._digests = ContentDigests(options.fingerprint, job.compare)
         self._sequences: SequenceWatch | None = SequenceWatch(PRODUCERS_MAX)
         self._marks = sorted(job.snapshots)
@@ -168,9 +169,8 @@ class SegmentChecks:
             known = result.min_timestamp
             result.min_timestamp = min(survey.min_timestamp, known if known >= 0 else 2**63)
         self._epochs(table, survey.epochs, bases, lasts, in_order)
-        if self._offset_index is not None:
-            largest = self._time_index.largest
-            self._offset_index.take(table, lasts, in_order, self.skipped, largest)
+        largest = self._time_index.largest
+        self._offset_index.take(table, lasts, in_order, self.skipped, largest)
         reached = partial(self._reached, view, table)
         self._time_index.take(table, lasts, in_order, survey.max_timestamp, trusted, reached)
         return survey, bases, lasts, in_order
@@ -376,12 +376,11 @@ class SegmentChecks:
         result = self.result
         for offset in self._marks:
             result.producers.mark(offset)
-        if self._offset_index is not None:
-            self._offset_index.finish(size, self.skipped)
+        self._offset_index.finish(size, self.skipped)
         closed = self.job.trimmed and filenames.TIME_INDEX_SUFFIX in self.job.files
         sound = self._trusted and not result.tail
         self._time_index.finish(closed, sound)
-        if self._offset_index is not None and self._offset_index.several:
+        if self._offset_index.several:
             settled = closed and sound and not result.vanished
             self._offset_index.check_several(self._time_index.timestamps() if settled else None)
         following = self.job.next_base

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from logstore.common.bounds import WHOLE_BATCH_MAX
 from logstore.format.batch_search import PREFIX, find_batch, is_valid_batch
+from logstore.format.large_batch import content_crc
 from logstore.kernels import (
     HEADER_SIZE,
     SCAN_BAD_CRC,
@@ -18,12 +19,9 @@ from logstore.kernels import (
     SCAN_BAD_MAGIC,
     SCAN_BAD_OFFSET,
     SCAN_REASONS,
-    crc32c,
 )
 from logstore.storage.base import File
 from logstore.verify.common.report import UNKNOWN, Problem, error
-
-CRC_FROM = 21
 
 _WINDOW = 4 << 20
 _HEAD = struct.Struct(">qiibI")
@@ -73,7 +71,7 @@ def diagnose(file: File, size: int, position: int, status: int, expected: int) -
             }
             message = f"{SCAN_REASONS[status]} in a batch of {PREFIX + length} bytes"
             if magic == 2 and status == SCAN_BAD_CRC:
-                actual = _crc(file, position, end)
+                actual = content_crc(file, position, PREFIX + length)
                 message = f"checksum {stored:#010x}, the bytes give {actual:#010x}"
             found = error(rule.get(status, "log-record-count"), message, position, offset)
             if end < size:
@@ -154,13 +152,6 @@ def _claimed_last(head: bytes, expected: int) -> int:
     return (base if expected < 0 else expected) + (delta if count == delta + 1 else 0)
 
 
-def _crc(file: File, position: int, end: int) -> int:
-    value = 0
-    for start in range(position + CRC_FROM, end, _WINDOW):
-        with file.view(start, min(_WINDOW, end - start)) as view:
-            value = crc32c(view, value)
-    return value
-
-
 def _crc_fits(file: File, position: int, end: int, stored: int) -> bool:
-    return end - position >= HEADER_SIZE and _crc(file, position, end) == stored
+    size = end - position
+    return size >= HEADER_SIZE and content_crc(file, position, size) == stored

@@ -19,7 +19,7 @@ from logstore.verify.common.header_table import (
     POSITION,
     HeaderTable,
 )
-from logstore.verify.common.report import UNKNOWN, Problem, error, info, warning
+from logstore.verify.common.report import UNKNOWN, error, info, warning
 from logstore.verify.segment.index_entries import IndexEntries, IndexEntry
 
 Reached = Callable[[int, int], bool]
@@ -66,9 +66,8 @@ class OffsetIndexCheck:
     first offset of the append: that of the batch at the position.
     """
 
-    def __init__(self, entries: IndexEntries, problems: list[Problem]) -> None:
-        self._entries = entries
-        self._problems = problems
+    def __init__(self, entries: IndexEntries) -> None:
+        self._entries, self._problems = entries, entries.problems
         self._begun = False
         self._covered = UNKNOWN
         """Where the last batch of the entry ``_before`` begins."""
@@ -209,9 +208,8 @@ class OffsetIndexCheck:
 class TimeIndexCheck:
     """An entry has the largest timestamp of all records up to its offset (F-117)."""
 
-    def __init__(self, entries: IndexEntries, problems: list[Problem]) -> None:
-        self._entries = entries
-        self._problems = problems
+    def __init__(self, entries: IndexEntries) -> None:
+        self._entries, self._problems = entries, entries.problems
         self.largest = UNKNOWN
         self._last_key = UNKNOWN
 
