@@ -20,7 +20,7 @@ from typing import NamedTuple
 from logstore.verify.common.ranges import CompareSpec
 from logstore.verify.common.report import Finding, Severity
 from logstore.verify.partition.partition_check import PartitionCheck
-from logstore.verify.replicas.compared_replica import ComparedReplica, Side, assign_side_names
+from logstore.verify.replicas.compared_replica import ComparedReplica, assign_side_names
 from logstore.verify.replicas.range_diff import DiffBounds, Difference, narrow
 from logstore.verify.replicas.verdict import Disagreement, judge
 from logstore.verify.segment.segment_check import VerifyOptions
@@ -71,7 +71,7 @@ def compare(replicas: Sequence[ComparedReplica], options: VerifyOptions) -> list
     jobs = (job for replica in replicas for job in replica.check.jobs)
     spec = next((job.compare for job in jobs if job.compare), None)
     of_topic = _of_topic([replica.check for replica in replicas])
-    sides = [Side(replica) for replica in replicas if replica.ends and of_topic(replica.check)]
+    sides = [replica for replica in replicas if replica.ends and of_topic(replica.check)]
     if spec is None or len(sides) < 2:
         return []
     assign_side_names(sides)
@@ -106,7 +106,7 @@ def _of_topic(checks: Iterable[PartitionCheck]) -> Callable[[PartitionCheck], bo
     return lambda check: check.metadata is None or check.metadata.topic_id in usual
 
 
-def _start(spec: CompareSpec, sides: Sequence[Side]) -> tuple[int, list[Finding]]:
+def _start(spec: CompareSpec, sides: Sequence[ComparedReplica]) -> tuple[int, list[Finding]]:
     """The offset from which on replicas must be equal, above what was deleted or compacted."""
     start = max(spec.start, *(side.vanished_end for side in sides))
     if not any(side.compacted for side in sides):
@@ -116,18 +116,11 @@ def _start(spec: CompareSpec, sides: Sequence[Side]) -> tuple[int, list[Finding]
     return start, [sides[0].finding(Severity.INFO, "log-compacted-gap", message)]
 
 
-class _Unequal(NamedTuple):
-    """A range whose digests differ. ``follows``: so do the digests of the range before it."""
-
-    number: int
-    follows: bool
-
-
 class _Pair(NamedTuple):
     """A replica and its reference, compared over offsets ``[start, end)``."""
 
-    side: Side
-    reference: Side
+    side: ComparedReplica
+    reference: ComparedReplica
     start: int
     end: int
     spec: CompareSpec
@@ -159,17 +152,17 @@ class _Pair(NamedTuple):
                 found[-1] = replace(found[-1], end_offset=more.end_offset, to_end=more.to_end)
             found += differences
         span, rest = self.spec.span, unequal[_READ_MAX:]
-        while rest and rest[0].follows and found and found[-1].to_end:
-            found[-1] = replace(
-                found[-1], end_offset=min(self.end, (rest.pop(0).number + 1) * span)
-            )
+        while rest and rest[0][1] and found and found[-1].to_end:
+            number, _ = rest.pop(0)
+            found[-1] = replace(found[-1], end_offset=min(self.end, (number + 1) * span))
         if rest:
-            low, high = max(self.start, rest[0].number * span), (rest[-1].number + 1) * span
+            low, high = max(self.start, rest[0][0] * span), (rest[-1][0] + 1) * span
             note = f"{len(rest)} more ranges of {span} offsets differ"
             found.append(Difference(low, min(self.end, high), None, None, note))
         return found
 
-    def _unequal(self) -> Iterator[_Unequal]:
+    def _unequal(self) -> Iterator[tuple[int, bool]]:
+        """The numbers of ranges whose digests differ, and whether those of the one before do."""
         mine, theirs, span = self.side.ranges, self.reference.ranges, self.spec.span
         follows = False
         for number in sorted(mine.keys() | theirs.keys()):
@@ -177,7 +170,7 @@ class _Pair(NamedTuple):
                 continue
             same = number in mine and number in theirs and mine[number].same(theirs[number])
             if not same:
-                yield _Unequal(number, follows)
+                yield number, follows
             follows = not same
 
     def _narrow(self, number: int) -> list[Difference]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from logstore.verify.common.report import UNKNOWN, Finding, Severity
-from logstore.verify.replicas.compared_replica import Side
+from logstore.verify.replicas.compared_replica import ComparedReplica
 from logstore.verify.replicas.range_diff import Difference, DiffRange
 
 
@@ -21,13 +21,15 @@ from logstore.verify.replicas.range_diff import Difference, DiffRange
 class Disagreement:
     """A difference of ``side`` from the reference."""
 
-    side: Side
+    side: ComparedReplica
     severity: Severity
     difference: Difference
 
 
 def judge(
-    disagreements: Iterable[Disagreement], reference: Side, others: Sequence[Side]
+    disagreements: Iterable[Disagreement],
+    reference: ComparedReplica,
+    others: Sequence[ComparedReplica],
 ) -> Iterator[Finding]:
     """One finding for each difference of each odd replica."""
     told = list(disagreements)
@@ -43,7 +45,7 @@ def judge(
         yield from _report(group, [reference, *agreeing])
 
 
-def _report(group: Sequence[Disagreement], beside: Sequence[Side]) -> Iterator[Finding]:
+def _report(group: Sequence[Disagreement], beside: Sequence[ComparedReplica]) -> Iterator[Finding]:
     """Report a difference. ``beside`` is the reference and the replicas that equal it there."""
     first = group[0].difference
     names = _names(found.side for found in group)
@@ -61,7 +63,7 @@ def _report(group: Sequence[Disagreement], beside: Sequence[Side]) -> Iterator[F
             yield _finding(found, severity, found.side, _names(beside), *places)
 
 
-def _is_blind(side: Side, difference: Difference) -> bool:
+def _is_blind(side: ComparedReplica, difference: Difference) -> bool:
     return side.reports_unreadable(difference.offset, difference.end_offset)
 
 
@@ -69,14 +71,14 @@ def _worst(group: Sequence[Disagreement]) -> Severity:
     return min((found.severity for found in group), key=list(Severity).index)
 
 
-def _names(sides: Iterable[Side]) -> str:
+def _names(sides: Iterable[ComparedReplica]) -> str:
     return ", ".join(side.name for side in sides)
 
 
 def _finding(
     found: Disagreement,
     severity: Severity,
-    odd: Side,
+    odd: ComparedReplica,
     names: str,
     here: DiffRange | None,
     there: DiffRange | None,
