@@ -8,17 +8,19 @@ readers do. Values in, problems out.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import Any
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol, Self
 
 from checkpoints.checkpoint_file import MAX_I64, frame, parse_entries
 from checkpoints.clean_shutdown import parse_epochs
+from checkpoints.errors import CheckpointFailedError, MalformedCheckpointError
 from checkpoints.files import Files
 from checkpoints.meta_properties import parse_properties
 from checkpoints.partition_metadata import PartitionMetadata, topic_id_to_text
 from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
-from logstore.verify.common.report import Problem, warning
+from logstore.verify.common.report import UNKNOWN, Problem, error, warning
 
 _META_KEYS = {
     0: {"version", "cluster.id", "broker.id", "directory.id"},
@@ -27,15 +29,24 @@ _META_KEYS = {
 _MARKER_FIELDS = ("version", "brokerEpoch")
 
 
-class ReadOnce:
-    """Gives a reader of one small file its bytes, and keeps them.
+class Find(Protocol):
+    """Takes a problem in a file of a directory, with the base of its segment if it has one."""
 
-    Bytes and parsed values are compared later, and must be of the same version of the file.
+    def __call__(self, name: str, problem: Problem, base: int = UNKNOWN) -> None: ...
+
+
+class SmallFile:
+    """Gives a reader of one small file its bytes, and keeps them, inside a ``with``.
+
+    Bytes and parsed values are compared later, and must be of the same version of the file. A file
+    that breaks its format ends the ``with``: it is a finding of ``rule``. What cannot be read is an
+    ``OSError``.
     """
 
-    def __init__(self, files: Files) -> None:
-        self._files = files
+    def __init__(self, files: Files, directory: str, name: str, rule: str, find: Find) -> None:
+        self.path = os.path.join(directory, name)
         self.data = b""
+        self._files, self._name, self._rule, self._find = files, name, rule, find
 
     def read_file(self, path: str, limit: int = -1) -> bytes:
         self.data = self._files.read_file(path, limit)
@@ -43,6 +54,22 @@ class ReadOnce:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._files, name)
+
+    def report(self, problems: Iterable[Problem]) -> None:
+        for problem in problems:
+            self._find(self._name, problem)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, failure: BaseException | None, __: object) -> bool:
+        if isinstance(failure, MalformedCheckpointError):
+            line = failure.line_number or UNKNOWN  # the position in a text file
+            shown = f": '{printable(failure.line, 200)}'" if failure.line_number else ""
+            self._find(self._name, error(self._rule, failure.reason + shown, line))
+        elif isinstance(failure, CheckpointFailedError):
+            raise OSError(str(failure)) from failure
+        return isinstance(failure, MalformedCheckpointError)
 
 
 def check_form(data: bytes, written: bytes, rule: str = "text-form") -> Iterator[Problem]:

@@ -17,8 +17,7 @@ from logstore.common.errors import ConfigError
 from logstore.format import filenames
 from logstore.storage.base import FileInfo, Storage
 from logstore.verify.common.report import UNKNOWN, Problem, error, info, warning
-from logstore.verify.common.text_files import check_form
-from logstore.verify.partition.producer_files import Find
+from logstore.verify.common.text_files import Find, check_form
 from logstore.verify.segment.segment_check import SegmentResult
 
 _CURSOR_SUFFIX = ".cursor"

@@ -17,7 +17,6 @@ from itertools import pairwise
 
 from checkpoints.checkpoint_file import FileState
 from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
-from checkpoints.errors import CheckpointFailedError, MalformedCheckpointError
 from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH, LeaderEpochCheckpoint
 from checkpoints.meta_properties import META_PROPERTIES
 from checkpoints.partition_metadata import (
@@ -26,7 +25,6 @@ from checkpoints.partition_metadata import (
     PartitionMetadataFile,
     topic_id_to_text,
 )
-from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore.common.errors import InvalidTopicError
 from logstore.format import filenames
@@ -49,7 +47,7 @@ from logstore.verify.common.report import (
     info,
     warning,
 )
-from logstore.verify.common.text_files import ReadOnce, check_epoch_form, check_metadata
+from logstore.verify.common.text_files import SmallFile, check_epoch_form, check_metadata
 from logstore.verify.partition.ends import (
     LogDirFacts,
     TailFound,
@@ -380,34 +378,22 @@ class PartitionCheck:
                     message = "missing beside a .log with data"
                     self._find_in(base, suffix, warning("log-without-index", message, offset=base))
 
+    def _small_file(self, name: str, rule: str) -> SmallFile:
+        return SmallFile(self.storage, self.directory, name, rule, self._find)
+
     def _read_metadata(self) -> None:
-        path = os.path.join(self.directory, PARTITION_METADATA)
-        once = ReadOnce(self.storage)
-        try:
-            self.metadata = PartitionMetadataFile(path, once).read()
-        except MalformedCheckpointError as failure:
-            self._find(PARTITION_METADATA, malformed("partition-metadata", failure))
-        except CheckpointFailedError as failure:
-            raise OSError(str(failure)) from failure
-        if self.metadata is not None:
-            for problem in check_metadata(once.data, self.metadata):
-                self._find(PARTITION_METADATA, problem)
+        with self._small_file(PARTITION_METADATA, "partition-metadata") as file:
+            self.metadata = PartitionMetadataFile(file.path, file).read()
+            if self.metadata is not None:
+                file.report(check_metadata(file.data, self.metadata))
 
     def _read_epochs(self) -> list[tuple[int, int]] | None:
         """The leader epochs on file; None if they cannot be compared with the batches."""
-        path = os.path.join(self.directory, LEADER_EPOCH)
-        once = ReadOnce(self.storage)
-        try:
-            state, entries = LeaderEpochCheckpoint(path, once).inspect()
-        except MalformedCheckpointError as failure:
-            self._find(LEADER_EPOCH, malformed("epochs-form", failure))
-            return None
-        except CheckpointFailedError as failure:
-            raise OSError(str(failure)) from failure
-        for problem in check_epoch_form(once.data, entries):
-            self._find(LEADER_EPOCH, problem)
-        self._epochs_state = state
-        return [(int(epoch), int(start)) for epoch, start in entries]
+        with self._small_file(LEADER_EPOCH, "epochs-form") as file:
+            self._epochs_state, entries = LeaderEpochCheckpoint(file.path, file).inspect()
+            file.report(check_epoch_form(file.data, entries))
+            return [(int(epoch), int(start)) for epoch, start in entries]
+        return None
 
     # -- joining -------------------------------------------------------------------------------
 
@@ -647,10 +633,3 @@ def _epochs_of(results: Iterable[SegmentResult]) -> tuple[tuple[int, int, int], 
         else:
             epochs.append((run.epoch, run.first_offset, run.last_offset))
     return tuple(epochs)
-
-
-def malformed(rule: str, failure: MalformedCheckpointError) -> Problem:
-    """The problem of a text file that breaks its format. Its position is a line number."""
-    line = failure.line_number or UNKNOWN
-    shown = f": '{printable(failure.line, 200)}'" if failure.line_number else ""
-    return error(rule, failure.reason + shown, line)

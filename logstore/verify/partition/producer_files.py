@@ -7,7 +7,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
 
 from checkpoints.files import UnusableFileError
 from logstore.common.errors import CorruptIndexError, CorruptSnapshotError
@@ -18,6 +17,7 @@ from logstore.format.producer_snapshot import ProducerSnapshotEntry, decode_snap
 from logstore.kernels import HEADER_SIZE
 from logstore.storage.base import Storage
 from logstore.verify.common.report import UNKNOWN, Problem, error, info, warning
+from logstore.verify.common.text_files import Find
 from logstore.verify.segment.producers import (
     PRODUCERS_MAX,
     ProducerFact,
@@ -30,12 +30,6 @@ from logstore.verify.segment.segment_check import SegmentJob, SegmentResult
 _JUMPS_MAX = 100  # reported for each segment
 _OFFSETS_MAX = 2**31  # of a segment (F-243)
 _SNAPSHOT_BYTES_MAX = 10 + 46 * PRODUCERS_MAX
-
-
-class Find(Protocol):
-    """Takes a problem in a file of the partition, with the base of its segment if it has one."""
-
-    def __call__(self, name: str, problem: Problem, base: int = UNKNOWN) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
