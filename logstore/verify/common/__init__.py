@@ -6,9 +6,8 @@ checked.
 
 __all__ = [
     "batch_rules",
-    "fingerprint",
+    "digests",
     "header_table",
-    "ranges",
     "report",
     "rules",
     "text_files",

@@ -35,7 +35,7 @@ from logstore.verify.common.batch_rules import (
     check_epochs,
     check_first_epoch,
 )
-from logstore.verify.common.fingerprint import Fingerprint
+from logstore.verify.common.digests import Fingerprint
 from logstore.verify.common.report import (
     LISTED_MAX,
     UNKNOWN,

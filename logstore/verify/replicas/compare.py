@@ -3,8 +3,8 @@
 The replica that has most of the committed records is the reference. Each other replica is compared
 with it, up to that replica's own high watermark. Two replicas that equal the reference equal each
 other. While segments are checked, on any machine, their batches are folded into digests of ranges
-of offsets (``ranges.py``). Here the digests are compared. Only a range whose digests differ is read
-again (``range_diff.py``).
+of offsets (``digests``). Here the digests are compared. Only a range whose digests differ is read
+again (``range_diff``).
 
 Replicas may differ below the highest log start, and where compaction has been: each broker compacts
 at its own time.
@@ -17,12 +17,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from logstore.verify.common.ranges import CompareSpec
-from logstore.verify.common.report import Finding, Severity
+from logstore.verify.common.digests import CompareSpec
+from logstore.verify.common.report import UNKNOWN, Finding, Severity
 from logstore.verify.partition.partition_check import PartitionCheck
 from logstore.verify.replicas.compared_replica import ComparedReplica, assign_side_names
-from logstore.verify.replicas.range_diff import DiffBounds, Difference, narrow
-from logstore.verify.replicas.verdict import Disagreement, judge
+from logstore.verify.replicas.range_diff import DiffBounds, Difference, DiffRange, narrow
 from logstore.verify.segment.segment_check import VerifyOptions
 
 _SPAN = 65_536
@@ -79,7 +78,7 @@ def compare(replicas: Sequence[ComparedReplica], options: VerifyOptions) -> list
     reference = max(sides, key=lambda side: (min(side.mark, side.end), side.end))
     others = [side for side in sides if side is not reference]
     start, notes = _start(spec, [reference, *others])
-    disagreements: list[Disagreement] = []
+    disagreements: list[_Disagreement] = []
     for side in others:
         committed = side.mark >= 0
         end = min(side.mark if committed else min(known, default=_NO_END), side.end, reference.end)
@@ -94,7 +93,7 @@ def compare(replicas: Sequence[ComparedReplica], options: VerifyOptions) -> list
         elif committed and min(side.end, reference.end) > start:
             message = f"not compared: high watermark {side.mark}, what all have begins at {start}"
             notes.append(side.finding(Severity.INFO, "replicas-differ", message))
-    return [*notes, *judge(disagreements, reference, others)]
+    return [*notes, *_findings(disagreements, reference, others)]
 
 
 def _of_topic(checks: Iterable[PartitionCheck]) -> Callable[[PartitionCheck], bool]:
@@ -116,6 +115,14 @@ def _start(spec: CompareSpec, sides: Sequence[ComparedReplica]) -> tuple[int, li
     return start, [sides[0].finding(Severity.INFO, "log-compacted-gap", message)]
 
 
+class _Disagreement(NamedTuple):
+    """A difference of ``side`` from the reference."""
+
+    side: ComparedReplica
+    severity: Severity
+    difference: Difference
+
+
 class _Pair(NamedTuple):
     """A replica and its reference, compared over offsets ``[start, end)``."""
 
@@ -127,17 +134,17 @@ class _Pair(NamedTuple):
     options: VerifyOptions
     committed: bool
 
-    def run(self) -> Iterator[Disagreement]:
+    def run(self) -> Iterator[_Disagreement]:
         severity = Severity.ERROR if self.committed else Severity.WARNING
         parted = self.end
         for difference in self._content():
             parted = min(parted, difference.offset)
             notes = filter(None, (difference.note, self._parting(difference)))
             difference = replace(difference, note="; ".join(notes))
-            yield Disagreement(self.side, severity, difference)
+            yield _Disagreement(self.side, severity, difference)
         epochs = self._epochs()
         if epochs is not None and epochs.offset < parted:
-            yield Disagreement(self.side, severity, epochs)
+            yield _Disagreement(self.side, severity, epochs)
 
     # -- content -------------------------------------------------------------------------------
 
@@ -229,3 +236,89 @@ class _Pair(NamedTuple):
                 there + (other.last_offset <= one.last_offset),
             )
         return None
+
+
+# -- which replica is wrong --------------------------------------------------------------------
+
+
+def _findings(
+    disagreements: Iterable[_Disagreement],
+    reference: ComparedReplica,
+    others: Sequence[ComparedReplica],
+) -> Iterator[Finding]:
+    """One finding for each difference of each odd replica.
+
+    A log has no holes, so the replica that lacks a batch has lost it, however many others have lost
+    it as well: damage is no testimony. One that cannot read its batch there is told of that
+    already. Two replicas that have different batches cannot show which one is right. A third one
+    can: the replica that disagrees with the two others is the odd one, even if it is the reference.
+    """
+    told = list(disagreements)
+    alike: dict[object, list[_Disagreement]] = {}
+    for found in told:
+        mine = found.difference.mine
+        key = found.difference.offset, mine.text if mine else found.difference.note
+        alike.setdefault(key, []).append(found)
+    for group in alike.values():
+        at = group[0].difference.offset
+        apart = {d.side for d in told if d.difference.offset <= at < d.difference.end_offset}
+        agreeing = [side for side in others if side not in apart and side.compared_at(at)]
+        yield from _report(group, [reference, *agreeing])
+
+
+def _report(group: Sequence[_Disagreement], beside: Sequence[ComparedReplica]) -> Iterator[Finding]:
+    """Report a difference. ``beside`` is the reference and the replicas that equal it there."""
+    first = group[0].difference
+    names = _names(found.side for found in group)
+    if first.mine is not None and first.theirs is None:
+        for side in beside:
+            severity = Severity.INFO if _is_blind(side, first) else _worst(group)
+            yield _finding(group[0], severity, side, names, first.theirs, first.mine)
+    elif len(group) > len(beside) and (first.mine or not first.theirs):
+        yield _finding(group[0], _worst(group), beside[0], names, first.theirs, first.mine)
+    else:
+        for found in group:
+            places = found.difference.mine, found.difference.theirs
+            is_blind = places[0] is None and _is_blind(found.side, found.difference)
+            severity = Severity.INFO if is_blind else found.severity
+            yield _finding(found, severity, found.side, _names(beside), *places)
+
+
+def _is_blind(side: ComparedReplica, difference: Difference) -> bool:
+    return side.reports_unreadable(difference.offset, difference.end_offset)
+
+
+def _worst(group: Sequence[_Disagreement]) -> Severity:
+    return min((found.severity for found in group), key=list(Severity).index)
+
+
+def _names(sides: Iterable[ComparedReplica]) -> str:
+    return ", ".join(side.name for side in sides)
+
+
+def _finding(
+    found: _Disagreement,
+    severity: Severity,
+    odd: ComparedReplica,
+    names: str,
+    here: DiffRange | None,
+    there: DiffRange | None,
+) -> Finding:
+    difference = found.difference
+    offset, last = difference.offset, difference.end_offset - 1
+    if here and there:
+        message = f"not as on {names}: here {here.text}; there {there.text}"
+    elif here:
+        message = f"not on {names}: {here.text}"
+    elif there and _is_blind(odd, difference):
+        message = f"unreadable here, whole on {names}: {there.text}"
+    elif there:
+        message = f"missing here, present on {names}: {there.text}"
+    else:
+        message = f"not as on {names}"
+    if difference.note:
+        message += f"; {difference.note}"
+    shown = max((place.last_offset for place in (here, there) if place), default=UNKNOWN)
+    if last > shown:
+        message += f"; they differ up to offset {last}"
+    return odd.finding(severity, "replicas-differ", message, offset, here)

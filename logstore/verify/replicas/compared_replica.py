@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from logstore.format import filenames
 from logstore.verify.common.batch_rules import EpochRun
-from logstore.verify.common.ranges import RangeDigest
+from logstore.verify.common.digests import RangeDigest
 from logstore.verify.common.report import UNKNOWN, Finding, PartitionReport, Problem, Severity
 from logstore.verify.partition.partition_check import PartitionCheck
 from logstore.verify.replicas.range_diff import DiffRange, RangeStart

@@ -26,6 +26,7 @@ from logstore.verify.common.batch_rules import (
     Row,
     check_header,
 )
+from logstore.verify.common.digests import ContentDigests
 from logstore.verify.common.header_table import (
     ATTRIBUTES,
     BASE,
@@ -40,7 +41,6 @@ from logstore.verify.common.header_table import (
 from logstore.verify.common.header_table import (
     MAGIC as MAGIC_COLUMN,
 )
-from logstore.verify.common.ranges import ContentDigests
 from logstore.verify.common.report import UNKNOWN, Severity, error, info
 from logstore.verify.segment.index_entries import IndexEntries
 from logstore.verify.segment.indexes import OffsetIndexCheck, Skipped, TimeIndexCheck

@@ -1,7 +1,7 @@
 """One segment: its batches in bounded windows, and its indexes while they pass by.
 
 ``verify_segment`` needs a storage and a ``SegmentJob`` and gives a ``SegmentResult`` that can be
-sent between processes: segments are checked in parallel, and joined by ``partition.py``.
+sent between processes: segments are checked in parallel, and joined by ``PartitionCheck``.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from logstore.kernels import (
 )
 from logstore.storage.base import File, Storage
 from logstore.verify.common.batch_rules import MAGIC
+from logstore.verify.common.digests import CompareSpec, RangeDigest
 from logstore.verify.common.header_table import HeaderTable
-from logstore.verify.common.ranges import CompareSpec, RangeDigest
 from logstore.verify.common.report import UNKNOWN, error, warning
 from logstore.verify.segment.checks import SegmentChecks
 from logstore.verify.segment.diagnosis import TORN, ZEROS, diagnose
