@@ -22,7 +22,6 @@ from logstore.verify.segment.producers import (
     PRODUCERS_MAX,
     ProducerFact,
     Replay,
-    check_aborted,
     check_snapshot,
 )
 from logstore.verify.segment.segment_check import SegmentJob, SegmentResult
@@ -82,8 +81,8 @@ class ProducerFiles:
                 self._check_txn_index(job, result, replay, compacted)
             if stretch.of_clients and not compacted and not overlaps and gapless:
                 log = os.path.basename(job.path(filenames.LOG_SUFFIX))
-                for jump in islice(replay.jumps(result.producers), _JUMPS_MAX):
-                    self.find(log, jump.problem, job.base)
+                for problem in islice(replay.jumps(result.producers), _JUMPS_MAX):
+                    self.find(log, problem, job.base)
             for offset, facts in result.producers.marks.items():
                 if result.producers.complete:
                     states[offset] = replay.joined(facts), replay.known
@@ -148,7 +147,7 @@ class ProducerFiles:
         if compacted or not facts.complete:
             return
         name = filenames.segment_file_name(job.base, suffix)
-        for problem in check_aborted(replay.aborted(facts), found, facts, replay.known):
+        for problem in replay.check_aborted(facts, found):
             self.find(name, problem, job.base)
 
     def _read_aborted(

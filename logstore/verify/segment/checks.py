@@ -44,7 +44,7 @@ from logstore.verify.common.header_table import (
 from logstore.verify.common.report import UNKNOWN, Severity, error, info
 from logstore.verify.segment.index_entries import IndexEntries
 from logstore.verify.segment.indexes import OffsetIndexCheck, Skipped, TimeIndexCheck
-from logstore.verify.segment.producers import PRODUCERS_MAX, First, Jump
+from logstore.verify.segment.producers import PRODUCERS_MAX, SequencedBatch
 from logstore.verify.segment.records import check_content
 from logstore.verify.segment.segment_check import SegmentJob, SegmentResult, VerifyOptions
 
@@ -318,15 +318,14 @@ class SegmentChecks:
             table.column(SEQUENCE),
             table.column(POSITION),
         )
-        for number in firsts:
-            if sequences[number] >= 0:
-                row = producers[number], epochs[number], sequences[number]
-                position = table.start + positions[number]
-                facts.firsts.append(First(*row, bases[number], position))
-        for number, due, previous in jumps[: _JUMPS_MAX - len(facts.jumps)]:
-            row = producers[number], epochs[number], sequences[number]
-            position = table.start + positions[number]
-            facts.jumps.append(Jump(*row, due, previous, bases[number], position))
+
+        def batch(row: int) -> SequencedBatch:
+            place = bases[row], table.start + positions[row]
+            return SequencedBatch(producers[row], epochs[row], sequences[row], *place)
+
+        facts.firsts += [batch(row) for row in firsts if sequences[row] >= 0]
+        for row, due, previous in jumps[: _JUMPS_MAX - len(facts.jumps)]:
+            facts.jumps.append((batch(row), due, previous))
 
     def _telling(self, table: HeaderTable, start: int, stop: int, transactional: bool) -> list[int]:
         """The rows that decide what is known about the producers of rows ``[start, stop)``: the
