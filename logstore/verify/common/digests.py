@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Self
+from typing import NamedTuple, Self
 
 import mmh3
 
@@ -32,9 +32,8 @@ _R = 0x9E3779B97F4A7C15F39CC0605CEDC835
 _K = 0x6A09E667F3BCC908B2FB1366EA957D3F
 
 
-@dataclass(slots=True)
-class Fingerprint:
-    """The fold so far; ``scale`` is R to the number of batches. Not thread-safe."""
+class Fingerprint(NamedTuple):
+    """The fold so far; ``scale`` is R to the number of batches."""
 
     value: int = 0
     scale: int = 1
@@ -66,16 +65,10 @@ class Fingerprint:
             hasher.update(piece)
         return cls((hasher.uintdigest() + base_offset * _K) & _MASK, _R)
 
-    def join(self, later: Self) -> None:
-        """Append the fold of the batches that follow."""
-        self.value = (self.value * later.scale + later.value) & _MASK
-        self.scale = self.scale * later.scale & _MASK
-
-    def joined(self, later: Self) -> Self:
-        """A new fold: this one, then ``later``."""
-        whole = type(self)(self.value, self.scale)
-        whole.join(later)
-        return whole
+    def joined(self, later: Fingerprint) -> Fingerprint:
+        """The fold of these batches and of those that follow."""
+        value = (self.value * later.scale + later.value) & _MASK
+        return Fingerprint(value, self.scale * later.scale & _MASK)
 
     def hex(self) -> str:
         return f"{self.value:032x}"
@@ -128,15 +121,12 @@ class RangeDigest:
 
     def joined(self, later: RangeDigest) -> RangeDigest:
         """This part and the part of the next segment as one."""
-        return RangeDigest(
-            self.number,
-            self.first_offset,
-            later.end_offset,
-            self.batches + later.batches,
-            self.bytes + later.bytes,
-            self.position,
-            self.epoch,
-            self.fingerprint.joined(later.fingerprint),
+        return replace(
+            self,
+            end_offset=later.end_offset,
+            batches=self.batches + later.batches,
+            bytes=self.bytes + later.bytes,
+            fingerprint=self.fingerprint.joined(later.fingerprint),
         )
 
 
@@ -161,31 +151,29 @@ class ContentDigests:
         bases: memoryview,
         lasts: memoryview,
         in_order: bool,
+        content: Iterable[Buffer] | None = None,
     ) -> None:
-        """Add the batches of a table whose bytes lie in ``view``. ``in_order``: offsets ascend."""
+        """Add the batches of a table whose bytes lie in ``view``. ``in_order``: offsets ascend.
+
+        A batch too large for one buffer comes alone: its header in ``view``, and the bytes under
+        its checksum as ``content``.
+        """
         if not self._whole and self._compare is None:
             return
         for number, first, end in self._pieces(bases, lasts, in_order):
-            if number >= 0 or self._whole:
+            if number < 0 and not self._whole:
+                continue
+            if content is None:
                 heads = not self._whole
                 part = Fingerprint.of_batches(view, table, bases, first, end, heads)
-                self._take(number, table, bases[first], lasts[end - 1], first, end, part)
-
-    def add_large(
-        self,
-        head: bytes,
-        content: Iterable[Buffer],
-        table: HeaderTable,
-        bases: memoryview,
-        lasts: memoryview,
-    ) -> None:
-        """Add the only batch of a table: its header, and the bytes under its checksum in pieces."""
-        compare = self._compare
-        number = -1 if compare is None else compare.number(bases[0], lasts[0])
-        if number >= 0 or self._whole:
-            hashed = content if self._whole else (head[CRC_POSITION:],)
-            part = Fingerprint.of_pieces(bases[0], hashed)
-            self._take(number, table, bases[0], lasts[0], 0, 1, part)
+            else:
+                hashed = content if self._whole else (view[CRC_POSITION:],)
+                part = Fingerprint.of_pieces(bases[first], hashed)
+            if self._whole:
+                self.fingerprint = self.fingerprint.joined(part)
+            if number >= 0:
+                span = bases[first], lasts[end - 1] + 1
+                self._add_to_range(number, table, span, first, end, part)
 
     def _pieces(
         self, bases: memoryview, lasts: memoryview, in_order: bool
@@ -214,31 +202,19 @@ class ContentDigests:
                 first, *others = (row for row, _ in rows)
                 yield number, first, (others[-1] if others else first) + 1
 
-    def _take(
+    def _add_to_range(
         self,
         number: int,
         table: HeaderTable,
-        base: int,
-        last: int,
+        span: tuple[int, int],
         first: int,
         end: int,
         part: Fingerprint,
     ) -> None:
-        if self._whole:
-            self.fingerprint.join(part)
-        if number < 0:
-            return
         positions, sizes = table.column(POSITION), table.column(SIZE)
-        digest = RangeDigest(
-            number=number,
-            first_offset=base,
-            end_offset=last + 1,
-            batches=end - first,
-            bytes=positions[end - 1] + sizes[end - 1] - positions[first],
-            position=table.start + positions[first],
-            epoch=table.column(EPOCH)[first],
-            fingerprint=part,
-        )
+        size = positions[end - 1] + sizes[end - 1] - positions[first]
+        position, epoch = table.start + positions[first], table.column(EPOCH)[first]
+        digest = RangeDigest(number, *span, end - first, size, position, epoch, part)
         if self.ranges and self.ranges[-1].number == number:
             self.ranges[-1] = self.ranges[-1].joined(digest)
         else:

@@ -462,7 +462,7 @@ class PartitionCheck:
             report.bytes += result.size
             report.batches += result.batches
             report.records += result.records
-            fingerprint.join(result.fingerprint)
+            fingerprint = fingerprint.joined(result.fingerprint)
         if self.options.fingerprint:
             report.fingerprint = fingerprint.hex()
         if results:

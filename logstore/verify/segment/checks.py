@@ -125,11 +125,11 @@ class SegmentChecks:
 
         Its records are not decoded, and its producer is not part of the replay.
         """
-        survey, bases, lasts, _ = self._headers(table, None)
+        survey, bases, lasts, in_order = self._headers(table, None)
         self._note_wanted(memoryview(head), table, bases, lasts)
         if survey.producers:
             self.result.producers.complete = False
-        self._digests.add_large(head, content, table, bases, lasts)
+        self._digests.add(memoryview(head), table, bases, lasts, in_order, content)
         if self.options.deep:
             row = table.row(0)
             message = f"records not decoded: a batch of {row.size} bytes"
