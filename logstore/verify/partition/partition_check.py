@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -101,7 +101,8 @@ class PartitionCheck:
     epochs: list[tuple[int, int]] | None = None
     """The entries of leader-epoch-checkpoint; None if they cannot be used."""
     own: OwnFiles | None = None
-    _where: TopicPartition | None = None
+    tp: TopicPartition | None = None
+    """The partition of that name; None for another name, and until the directory is listed."""
     _snapshots: list[int] = field(default_factory=list)
     _bases: list[int] = field(default_factory=list)
     """Of all segments that have a ``.log``."""
@@ -121,7 +122,7 @@ class PartitionCheck:
         Raises:
             OSError: the directory cannot be listed.
         """
-        self._where = partition_of(self.directory)
+        self.tp = partition_of(self.directory)
         if os.path.basename(absolute(self.directory)) == filenames.CLUSTER_METADATA_DIR:
             # A clean shutdown has no part in it: its marker promises nothing of this log.
             self.facts = replace(self.facts, clean=False if self.facts.clean else self.facts.clean)
@@ -217,26 +218,7 @@ class PartitionCheck:
             OSError: the directory can no longer be listed.
         """
         now = {entry.name: entry for entry in self.storage.scan_dir(self.directory)}
-        active = max((job.base for job in self.jobs), default=UNKNOWN)
-        for name, before in self._listed.items():
-            parsed = filenames.parse_segment_file(name)
-            if parsed is None or parsed.suffix == filenames.SNAPSHOT_SUFFIX:
-                continue
-            after = now.get(name)
-            if after is None or after.size < before.size:
-                return True
-            if not before.is_file:
-                continue
-            grows = parsed.offset >= active or parsed.suffix == filenames.TXN_INDEX_SUFFIX
-            if not grows and (after.size, after.mtime_ms) != (before.size, before.mtime_ms):
-                return True
-        bases = {job.base for job in self.jobs}
-        names = (filenames.parse_segment_file(name) for name in now.keys() - self._listed.keys())
-        return any(
-            new.suffix == filenames.LOG_SUFFIX and new.offset < active and new.offset not in bases
-            for new in names
-            if new is not None and not new.transition
-        )
+        return _is_replaced(self._listed, now, {job.base for job in self.jobs})
 
     def again(self) -> PartitionCheck:
         """A new check of the same directory, prepared, which counts and compares as this one.
@@ -274,7 +256,7 @@ class PartitionCheck:
     def finding(self, name: str, problem: Problem, base: int = UNKNOWN) -> Finding:
         """The finding in a file of the directory, or in the directory itself."""
         path = os.path.join(self.directory, name) if name else self.directory
-        return self._weighed(name, problem).in_file(path, self._where, self.facts.broker, base)
+        return self._weighed(name, problem).in_file(path, self.tp, self.facts.broker, base)
 
     def _find(self, name: str, problem: Problem, base: int = UNKNOWN) -> None:
         self.findings.append(self.finding(name, problem, base))
@@ -440,14 +422,14 @@ class PartitionCheck:
             self._tail.found,
             self._floor,
             self.only < 0 and ends and self.closed_cleanly(),
-            self._where is None or self._where.topic not in _OF_COORDINATORS,
+            self.tp is None or self.tp.topic not in _OF_COORDINATORS,
         )
         self._producer_files().check(stretch, self._snapshots)
         return report
 
     def _report(self, results: list[SegmentResult]) -> PartitionReport:
         facts = self.facts
-        topic, partition = self._where or ("", UNKNOWN)
+        topic, partition = self.tp or ("", UNKNOWN)
         report = PartitionReport(
             self.directory,
             topic,
@@ -578,7 +560,7 @@ class PartitionCheck:
 
         It writes none for a directory that is moving.
         """
-        plain = self._where is not None and not self.directory.endswith(filenames.DIR_SUFFIXES)
+        plain = self.tp is not None and not self.directory.endswith(filenames.DIR_SUFFIXES)
         return plain and self.closed_cleanly(CLEAN_SHUTDOWN)
 
     def closed_cleanly(self, marker: str = "") -> bool:
@@ -608,6 +590,30 @@ def partition_of(directory: str) -> TopicPartition | None:
 def absolute(path: str) -> str:
     """A local path without ``.`` and ``..``. A URI is absolute already."""
     return path.rstrip("/") if "://" in path else os.path.abspath(path)
+
+
+def _is_replaced(
+    listed: Mapping[str, FileInfo], now: Mapping[str, FileInfo], bases: set[int]
+) -> bool:
+    """Whether files of segments with these bases are smaller, other or gone, or new ones came."""
+    active = max(bases, default=UNKNOWN)
+    for name, before in listed.items():
+        parsed = filenames.parse_segment_file(name)
+        if parsed is None or parsed.suffix == filenames.SNAPSHOT_SUFFIX:
+            continue
+        after = now.get(name)
+        if after is None or after.size < before.size:
+            return True
+        grows = parsed.offset >= active or parsed.suffix == filenames.TXN_INDEX_SUFFIX
+        is_same = (after.size, after.mtime_ms) == (before.size, before.mtime_ms)
+        if before.is_file and not grows and not is_same:
+            return True
+    names = (filenames.parse_segment_file(name) for name in now.keys() - listed.keys())
+    return any(
+        new.suffix == filenames.LOG_SUFFIX and new.offset < active and new.offset not in bases
+        for new in names
+        if new is not None and not new.transition
+    )
 
 
 def _inside(offsets: list[int], base: int, end: int) -> tuple[int, ...]:
