@@ -30,7 +30,7 @@ from logstore.format.batch import encode_batch
 from logstore.format.codecs.compression import Compression
 from logstore.storage.local import LocalStorage
 from logstore.verify import SegmentJob, SegmentResult, VerifyOptions, verify_segment
-from logstore.verify.common.ranges import CompareSpec
+from logstore.verify.common.digests import CompareSpec
 
 SIZE = scaled(256 << 20)
 PACKED_SIZE = scaled(16 << 20)

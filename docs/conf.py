@@ -25,7 +25,7 @@ project = "logstore"
 author = "the authors of logstore"
 version = release = logstore.__version__
 root_doc = "docs/index"
-include_patterns = ["*.md", "docs/**", "tests/README.md", "bench/*.md"]
+include_patterns = ["*.md", "docs/**", "logstore/**.md", "tests/README.md", "bench/*.md"]
 exclude_patterns = [".*", "build", "dist"]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]

@@ -11,9 +11,8 @@ from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common import completion
 from logstore.cli.common.exits import fail, json_option
-from logstore.cli.common.explanations import explanation_lines
+from logstore.cli.common.verify_output import explanation_lines
 from logstore.common.suggestions import or_meant
-from logstore.verify.common.explanations import EXPLANATIONS
 from logstore.verify.common.rules import NUMBERS, RULES
 
 
@@ -60,12 +59,12 @@ def _known(text: str) -> str:
 
 
 def _json(rule: str) -> dict[str, object]:
-    found = EXPLANATIONS[rule]
+    found = RULES[rule]
     return {
         "rule": rule,
-        "number": RULES[rule].number,
-        "severities": [str(severity) for severity in RULES[rule].severities],
-        "sentence": RULES[rule].sentence,
+        "number": found.number,
+        "severities": [str(severity) for severity in found.severities],
+        "sentence": found.sentence,
         "meaning": found.meaning,
         "cause": found.cause,
         "advice": found.advice,

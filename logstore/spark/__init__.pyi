@@ -11,4 +11,4 @@ from logstore.spark.executor_environment import workers as workers
 from logstore.spark.sessions import register as register
 from logstore.spark.sessions import session as session
 from logstore.spark.sessions import settings as settings
-from logstore.spark.verification.job import verify_on_spark as verify_on_spark
+from logstore.spark.verification import verify_on_spark as verify_on_spark

@@ -10,7 +10,6 @@ __all__ = [
     "config",
     "directories",
     "exits",
-    "explanations",
     "interrupts",
     "listing",
     "numbers",

@@ -28,6 +28,6 @@ def topics(context: click.Context, _: click.Parameter, incomplete: str) -> list[
 
 
 def rules(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from logstore.verify.common.explanations import EXPLANATIONS
+    from logstore.verify.common.rules import RULES
 
-    return [CompletionItem(rule) for rule in EXPLANATIONS if rule.startswith(incomplete)]
+    return [CompletionItem(rule) for rule in RULES if rule.startswith(incomplete)]

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli.common.explanations import explanation_lines
 from logstore.verify import PartitionReport, Progress, Severity, VerifyReport
-from logstore.verify.common.explanations import EXPLANATIONS
 from logstore.verify.common.rules import RULES
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
 _MIB = 1 << 20
+_WIDTH = 79
+_INDENT = 12
 
 
 @contextmanager
@@ -41,9 +42,26 @@ def print_report(report: VerifyReport, *, explain: bool = False) -> None:
     terminal.line(report.verdict)
 
 
+def explanation_lines(rules: Iterable[str]) -> Iterator[str]:
+    """What rules mean, at most 79 columns wide; a blank line between two rules."""
+    for number, rule in enumerate(map(RULES.__getitem__, rules)):
+        if number:
+            yield ""
+        yield f"{rule.id} ({', '.join(rule.severities)}; rule {rule.number})"
+        for title, text in rule.texts:
+            yield from textwrap.wrap(
+                text,
+                _WIDTH,
+                initial_indent=f"{title}:".ljust(_INDENT),
+                subsequent_indent=" " * _INDENT,
+                break_on_hyphens=False,
+            )
+
+
 def explanations_of(report: VerifyReport) -> dict[str, dict[str, str]]:
     """The explanations of rules that have findings, by rule."""
-    return {rule: EXPLANATIONS[rule]._asdict() for rule in _rules(report)}
+    found = map(RULES.__getitem__, _rules(report))
+    return {r.id: {"meaning": r.meaning, "cause": r.cause, "advice": r.advice} for r in found}
 
 
 def _rules(report: VerifyReport) -> list[str]:

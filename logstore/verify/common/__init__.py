@@ -6,10 +6,8 @@ checked.
 
 __all__ = [
     "batch_rules",
-    "explanations",
-    "fingerprint",
+    "digests",
     "header_table",
-    "ranges",
     "report",
     "rules",
     "text_files",

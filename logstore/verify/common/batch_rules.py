@@ -64,25 +64,25 @@ def check_header(row: Row) -> Iterator[Problem]:
     at = row.position, row.base_offset
     codec = row.attributes & bits.CODEC_MASK
     if codec > Compression.ZSTD or (row.magic < MAGIC and codec == Compression.ZSTD):
-        yield error("log-codec", *at, f"codec {codec} does not exist in magic {row.magic}")
+        yield error("log-codec", f"codec {codec} does not exist in magic {row.magic}", *at)
     if row.magic < MAGIC:
         return
     if row.attributes & ~_KNOWN_BITS:
         yield warning(
-            "log-attributes", *at, f"unknown attribute bits in {row.attributes & 0xFFFF:#06x}"
+            "log-attributes", f"unknown attribute bits in {row.attributes & 0xFFFF:#06x}", *at
         )
     span = row.last_offset - row.base_offset + 1
     if row.record_count > span:
-        yield error("log-record-count", *at, f"{row.record_count} records for {span} offsets")
+        yield error("log-record-count", f"{row.record_count} records for {span} offsets", *at)
     if not row.record_count and row.size > 61:
         yield error(
-            "log-empty-batch", *at, f"no records, but {row.size - 61} bytes behind the header"
+            "log-empty-batch", f"no records, but {row.size - 61} bytes behind the header", *at
         )
     yield from _check_producer(row)
     plain_times = not row.attributes & (bits.LOG_APPEND_TIME | bits.DELETE_HORIZON)
     if plain_times and not row.has_hole and row.max_timestamp < row.base_timestamp:
         message = f"largest timestamp {row.max_timestamp} is below the first {row.base_timestamp}"
-        yield warning("log-max-timestamp", *at, message)
+        yield warning("log-max-timestamp", message, *at)
 
 
 def _check_producer(row: Row) -> Iterator[Problem]:
@@ -93,13 +93,13 @@ def _check_producer(row: Row) -> Iterator[Problem]:
     at = row.position, row.base_offset
     if row.producer_id >= 0:
         if row.producer_epoch < 0:
-            yield warning("log-producer-epoch", *at, f"producer {row.producer_id} without an epoch")
+            yield warning("log-producer-epoch", f"producer {row.producer_id} without an epoch", *at)
         if row.base_sequence < 0 and not row.is_control:
-            yield warning("log-sequence", *at, f"producer {row.producer_id} without a sequence")
+            yield warning("log-sequence", f"producer {row.producer_id} without a sequence", *at)
     elif row.is_transactional:
-        yield warning("log-transactional", *at, "transactional, but without a producer id")
+        yield warning("log-transactional", "transactional, but without a producer id", *at)
     if row.is_control and row.base_sequence != UNKNOWN:
-        yield warning("log-sequence", *at, f"a control batch with sequence {row.base_sequence}")
+        yield warning("log-sequence", f"a control batch with sequence {row.base_sequence}", *at)
 
 
 def check_records(row: Row, offsets: Sequence[int], timestamps: Sequence[int]) -> Iterator[Problem]:
@@ -109,15 +109,15 @@ def check_records(row: Row, offsets: Sequence[int], timestamps: Sequence[int]) -
         return
     if offsets[0] < row.base_offset or offsets[-1] > row.last_offset:
         message = f"records have offsets {offsets[0]}…{offsets[-1]}, the batch ends at "
-        yield error("log-record-offsets", *at, message + str(row.last_offset))
+        yield error("log-record-offsets", message + str(row.last_offset), *at)
     if row.magic < MAGIC and row.attributes & bits.LOG_APPEND_TIME:
         return
     largest = max(timestamps)
     if largest != row.max_timestamp and row.magic > 0:
         message = f"largest timestamp {row.max_timestamp}, the records have {largest}"
-        yield warning("log-max-timestamp", *at, message)
+        yield warning("log-max-timestamp", message, *at)
     if min(timestamps) < UNKNOWN:
-        yield warning("log-timestamp", *at, f"a record has timestamp {min(timestamps)}")
+        yield warning("log-timestamp", f"a record has timestamp {min(timestamps)}", *at)
 
 
 class Placed(NamedTuple):
@@ -172,7 +172,7 @@ class OffsetOrder:
                 base, last = expected, expected + delta
             elif base < expected:
                 message = f"starts below the offset {expected} due here"
-                problems.append(error("log-offset-order", row.position, base, message))
+                problems.append(error("log-offset-order", message, row.position, base))
                 if following != last + 1:
                     base, last = expected, expected + delta
             elif expected + delta < following <= last:
@@ -187,7 +187,7 @@ class OffsetOrder:
 
     def _moved(self, row: Row, expected: int) -> Problem:
         message = f"base offset {row.base_offset}: the batches around it leave room for {expected}"
-        return error("log-base-offset", row.position, expected, message)
+        return error("log-base-offset", message, row.position, expected)
 
     def _in_range(self, row: Row) -> Iterator[Problem]:
         """Report the first batch outside ``[segment base, next base)``.
@@ -204,14 +204,14 @@ class OffsetOrder:
                 tell, message = warning, f"{message} and is empty: the next start removes that one"
         elif relative > MAX_RELATIVE_OFFSET:
             yield error(
-                "log-offset-span", position, base, f"{relative} offsets above the segment base"
+                "log-offset-span", f"{relative} offsets above the segment base", position, base
             )
             return
         else:
             return
         self.out_of_range += 1
         if self.out_of_range == 1:
-            yield tell("log-offset-order", position, base, message)
+            yield tell("log-offset-order", message, position, base)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +243,7 @@ def check_epochs(
         cached, begins = (_cached(at, cache) for at in (run.last_offset, run.first_offset))
         wrong = next((e for e in (cached, begins) if e is not None and e != run.epoch), None)
         if run.epoch < UNKNOWN:
-            yield run, error("log-negative-epoch", *at, f"leader epoch {run.epoch} is negative")
+            yield run, error("log-negative-epoch", f"leader epoch {run.epoch} is negative", *at)
             continue
         if wrong is not None:
             is_known = wrong in seen or begins is None  # else its batches are deleted
@@ -251,21 +251,21 @@ def check_epochs(
             if not (is_known and is_derived):
                 message = f"leader epoch {run.epoch}, leader-epoch-checkpoint says {wrong}"
                 where = "" if wrong == cached else " where it begins"
-                yield run, error("log-epoch", *at, message + where)
+                yield run, error("log-epoch", message + where, *at)
                 continue
         elif not cache and _stands_out(known, index):
             message = f"leader epoch {run.epoch}: the batches around it have {before}"
-            yield run, error("log-epoch-falls", *at, message)
+            yield run, error("log-epoch-falls", message, *at)
             continue
         if run.epoch < before:
             message = f"leader epoch {run.epoch} after {before}: a new controller began anew"
-            yield run, info("log-epoch-falls", *at, message)
+            yield run, info("log-epoch-falls", message, *at)
         before = run.epoch
         seen.add(before)
     if before >= 0 and len(known) < len(runs):
         run = next(run for run in runs if run.epoch == UNKNOWN)
         message = "leader epoch −1 between batches that have one"
-        yield run, warning("log-no-epoch", run.position, run.first_offset, message)
+        yield run, warning("log-no-epoch", message, run.position, run.first_offset)
 
 
 def _stands_out(runs: Sequence[EpochRun], index: int) -> bool:
@@ -299,11 +299,11 @@ def check_epoch_entries(
     for line, (epoch, start) in enumerate(entries, 3):
         if epoch <= previous[0] or start <= previous[1]:
             message = f"epoch {epoch} at {start} after epoch {previous[0]} at {previous[1]}"
-            yield error("log-epoch", line, start, message)
+            yield error("log-epoch", message, line, start)
         elif start > end_offset:
             message = f"epoch {epoch} starts at {start}, the log ends at {end_offset}"
             severity = warning if closed else info
-            yield severity("epochs-range", line, start, message if closed else message + _AFTER_CUT)
+            yield severity("epochs-range", message if closed else message + _AFTER_CUT, line, start)
         previous = epoch, start
 
 
@@ -318,11 +318,11 @@ def check_first_epoch(
     _, first = entries[0]
     if first < log_start:
         message = f"begins at {first}, below the log start offset {log_start}"
-        yield warning("epochs-range", 3, first, message)
+        yield warning("epochs-range", message, 3, first)
         return
     for run in runs:
         from_offset = max(run.first_offset, log_start)
         if run.epoch >= 0 and from_offset <= run.last_offset and from_offset < first:
             message = f"begins at {first}, the log has epoch {run.epoch} at {from_offset}"
-            yield info("epochs-start", 3, first, message)
+            yield info("epochs-start", message, 3, first)
             return

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any, NamedTuple
 
 from checkpoints.printable import one_line, printable
+from checkpoints.types import TopicPartition
 from logstore.common.json_fields import json_fields
 
 UNKNOWN = -1
@@ -34,21 +36,24 @@ class Problem(NamedTuple):
 
     severity: Severity
     rule: str
-    position: int
-    offset: int
     message: str
+    position: int = UNKNOWN
+    offset: int = UNKNOWN
+
+    def in_file(
+        self, path: str, tp: TopicPartition | None, broker: str, base: int = UNKNOWN
+    ) -> Finding:
+        """The finding in a file of a partition, of the segment with this ``base``."""
+        topic, partition = tp or ("", UNKNOWN)
+        severity, rule, message, position, offset = self
+        return Finding(
+            severity, rule, path, message, topic, partition, base, position, offset, broker
+        )
 
 
-def error(rule: str, position: int, offset: int, message: str) -> Problem:
-    return Problem(Severity.ERROR, rule, position, offset, message)
-
-
-def warning(rule: str, position: int, offset: int, message: str) -> Problem:
-    return Problem(Severity.WARNING, rule, position, offset, message)
-
-
-def info(rule: str, position: int, offset: int, message: str) -> Problem:
-    return Problem(Severity.INFO, rule, position, offset, message)
+error = partial(Problem, Severity.ERROR)
+warning = partial(Problem, Severity.WARNING)
+info = partial(Problem, Severity.INFO)
 
 
 @dataclass(frozen=True, slots=True)

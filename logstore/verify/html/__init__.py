@@ -80,6 +80,7 @@ def render(
             bar_plots=plots.bar_plots(page),
             finding_lanes=plots.finding_lanes(page),
             epoch_lanes=plots.epoch_lanes(page),
+            epochs_max=pages.EPOCHS_MAX,
             settings=settings or {},
             version=__version__,
             python=f"{platform.python_implementation()} {platform.python_version()}",

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
+from typing import NamedTuple
 
-from logstore.verify.common.explanations import explain
 from logstore.verify.common.report import UNKNOWN, Finding, PartitionReport, Severity, VerifyReport
 from logstore.verify.common.rules import RULES
 from logstore.verify.html.text import plural
@@ -80,51 +80,42 @@ class RuleCount:
     example: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReportVerdict:
+class ReportVerdict(NamedTuple):
     """``level`` is ``clean``, ``warning``, ``error``, or ``partial``: not all was checked."""
 
     level: str
     headline: str
 
 
-@dataclass(frozen=True)
 class Page:
-    """A report with its parts in order and its sums. The module says what is left out."""
+    """A report with its parts in order and its sums. The module says what is left out.
 
-    report: VerifyReport
+    ``replicas`` are all of them, each with its own findings, ``listed`` those that the table shows,
+    and ``plotted`` those in plots.
+    """
 
-    @cached_property
-    def replicas(self) -> list[ReplicaRow]:
-        """All replicas by topic, partition and broker, each with its own findings."""
-        replicas = self._replicas
-        for finding in self.report.findings:
+    def __init__(self, report: VerifyReport) -> None:
+        self.report = report
+        rows = [ReplicaRow(partition) for partition in report.partitions]
+        self._homes = {_location(row.partition.directory): row for row in rows}
+        for finding in report.findings:
             home = self._home_of(finding)
             if home is not None:
                 home.findings.append(finding)
-        for copies in _partitions(replicas).values():
+        for copies in copies_of(rows):
             longest = max(copy.partition.log_end_offset for copy in copies)
             lone = len({copy.partition.directory for copy in copies}) == 1
             for copy in () if lone else copies:
                 copy.lag = longest - copy.partition.log_end_offset
-        return sorted(replicas, key=lambda replica: replica.order)
-
-    @cached_property
-    def _replicas(self) -> list[ReplicaRow]:
-        return [ReplicaRow(partition) for partition in self.report.partitions]
-
-    @cached_property
-    def _homes(self) -> dict[str, ReplicaRow]:
-        """The replica of each directory, so that a finding is added to its row."""
-        return {_location(replica.partition.directory): replica for replica in self._replicas}
+        self.replicas = sorted(rows, key=lambda row: row.order)
+        self.listed = _most_urgent(self.replicas, REPLICAS_MAX)
+        self.plotted = _most_urgent(self.replicas, PLOTTED_MAX)
+        self._labels = Counter((row.name, row.partition.broker) for row in rows)
 
     def _home_of(self, finding: Finding) -> ReplicaRow | None:
+        """The replica in whose directory the finding lies."""
         file = _location(finding.file)
         return self._homes.get(file.rpartition("/")[0]) or self._homes.get(file)
-
-    @cached_property
-    def _labels(self) -> Counter[tuple[str, str]]:
-        return Counter((replica.name, replica.partition.broker) for replica in self.replicas)
 
     def file_of(self, finding: Finding) -> str:
         """The bare name if partition and broker name the directory, else the path below `root`."""
@@ -132,15 +123,6 @@ class Page:
         if home is not None and self._labels[home.name, home.partition.broker] == 1:
             return _location(finding.file).rpartition("/")[2]
         return finding.file.removeprefix(self.root)
-
-    @cached_property
-    def listed(self) -> list[ReplicaRow]:
-        """The replicas that the table shows."""
-        return _most_urgent(self.replicas, REPLICAS_MAX)
-
-    @cached_property
-    def plotted(self) -> list[ReplicaRow]:
-        return _most_urgent(self.replicas, PLOTTED_MAX)
 
     @cached_property
     def findings(self) -> list[Finding]:
@@ -164,7 +146,7 @@ class Page:
     def unusable(self) -> list[str]:
         return self.report.unusable[:UNUSABLE_MAX]
 
-    @cached_property
+    @property
     def rules(self) -> list[RuleCount]:
         """Counts of all findings by severity and rule, also of those without a row."""
         found: defaultdict[tuple[Severity, str], list[Finding]] = defaultdict(list)
@@ -180,7 +162,7 @@ class Page:
     def explanations(self) -> list[tuple[str, list[tuple[str, str]]]]:
         """Each rule that has findings, in the order of the documentation."""
         found = {finding.rule for finding in self.report.findings}
-        return [(rule, explain(rule)) for rule in RULES if rule in found]
+        return [(rule.id, rule.texts) for rule in RULES.values() if rule.id in found]
 
     @cached_property
     def root(self) -> str:
@@ -191,7 +173,7 @@ class Page:
         shared = [names[0] for names in takewhile(lambda names: len(set(names)) == 1, folders)]
         return "/".join([*shared, ""]) if any(shared) else ""
 
-    @cached_property
+    @property
     def unplaced(self) -> int:
         """How many findings have no place in a log, because they have no partition or no offset."""
         return sum(self._home_of(f) is None or place_of(f) < 0 for f in self.report.findings)
@@ -217,7 +199,7 @@ class Page:
 
     @property
     def partition_count(self) -> int:
-        return len(_partitions(self.replicas))
+        return len(copies_of(self.replicas))
 
     @property
     def broker_count(self) -> int:
@@ -228,14 +210,8 @@ class Page:
         return sum(getattr(partition, what) for partition in self.report.partitions)
 
     def epochs(self) -> list[tuple[ReplicaRow, int, int, int]]:
-        """(replica, epoch, first offset, last offset) of the plotted replicas, up to the table's
-        limit.
-        """
-        rows = [(replica, *run) for replica in self.plotted for run in replica.partition.epochs]
-        return rows[:EPOCHS_MAX]
-
-    def epoch_count(self) -> int:
-        return sum(len(replica.partition.epochs) for replica in self.plotted)
+        """(replica, epoch, first offset, last offset) of all plotted replicas."""
+        return [(replica, *run) for replica in self.plotted for run in replica.partition.epochs]
 
 
 def place_of(finding: Finding) -> int:
@@ -245,14 +221,10 @@ def place_of(finding: Finding) -> int:
 
 def copies_of(replicas: Iterable[ReplicaRow]) -> list[list[ReplicaRow]]:
     """Replicas of the same partition side by side, in the order given."""
-    return list(_partitions(replicas).values())
-
-
-def _partitions(replicas: Iterable[ReplicaRow]) -> dict[str, list[ReplicaRow]]:
     partitions: defaultdict[str, list[ReplicaRow]] = defaultdict(list)
     for replica in replicas:
         partitions[replica.name].append(replica)
-    return partitions
+    return list(partitions.values())
 
 
 def _most_urgent(replicas: Sequence[ReplicaRow], limit: int) -> list[ReplicaRow]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from logstore.verify.common.report import UNKNOWN, Finding, Severity
@@ -26,6 +27,25 @@ _LANE_PIXELS = 240
 """The width of a line on the narrowest screen: a label must fit its span there too."""
 
 _EXAMPLE = 120
+_BARS: tuple[tuple[str, str, Callable[[ReplicaRow], int], Callable[[int], str], str], ...] = (
+    ("Bytes", "size of the segments", lambda r: r.partition.bytes, size, ""),
+    ("Records", "by the batch headers", lambda r: r.partition.records, count, ""),
+    (
+        "Lag",
+        "offsets behind the longest replica of the partition",
+        lambda r: r.lag,
+        count,
+        "only copy",
+    ),
+    (
+        "Not committed",
+        "offsets between high watermark and log end",
+        lambda r: r.uncommitted,
+        count,
+        "not known",
+    ),
+)
+"""Title, note, value, its text, and the text of a value that a replica may lack."""
 
 
 class Axis(NamedTuple):
@@ -52,6 +72,20 @@ class BarPlot(NamedTuple):
     bars: list[Bar]
 
 
+def bar_plots(page: Page) -> Iterator[BarPlot]:
+    """Bytes, records, and how far each replica is behind, with one bar for each replica."""
+    for title, note, value_of, text_of, missing in _BARS:
+        values = [value_of(replica) for replica in page.plotted]
+        if missing and all(value == UNKNOWN for value in values):
+            continue
+        longest = max([1, *values])
+        bars = [
+            Bar(replica, 100 * max(n, 0) / longest, missing if n == UNKNOWN else text_of(n))
+            for replica, n in zip(page.plotted, values, strict=True)
+        ]
+        yield BarPlot(title, note, bars)
+
+
 class PlotMark(NamedTuple):
     x: float
     severity: Severity
@@ -71,17 +105,83 @@ class Span(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Lane:
-    """The line of one replica."""
+    """The line of one replica, with marks for findings and spans for leader epochs."""
 
     replica: ReplicaRow
-    x: float
-    width: float
-    segments: list[float] = field(default_factory=list)
-    marks: list[PlotMark] = field(default_factory=list)
-    spans: list[Span] = field(default_factory=list)
-    high_watermark: float = UNKNOWN
+    axis: Axis
+
+    @property
+    def x(self) -> float:
+        return self.axis.place(self.replica.partition.log_start_offset)
+
+    @property
+    def width(self) -> float:
+        return self.axis.place(self.replica.partition.log_end_offset) - self.x
+
+    @property
+    def segments(self) -> Iterator[float]:
+        """Where segments begin, as far as the eye can tell apart: a thousand need not be a thousand
+        marks.
+        """
+        last = -100.0
+        for base, _, _ in self.replica.partition.segment_sizes[1:]:
+            place = self.axis.place(base)
+            if place - last >= 100 / PLACES:
+                last = place
+                yield place
+
+    @cached_property
+    def marks(self) -> list[PlotMark]:
+        """The findings that have an offset; the worst come last, to lie on top."""
+        together: defaultdict[tuple[Severity, int], list[tuple[int, Finding]]] = defaultdict(list)
+        for finding in self.replica.findings:
+            offset = place_of(finding)
+            if offset >= 0:
+                place = min(int(self.axis.place(offset) * PLACES / 100), PLACES - 1)
+                together[finding.severity, place].append((offset, finding))
+        marks = [self._mark(severity, found) for (severity, _), found in together.items()]
+        ranks = list(Severity)
+        return sorted(marks, key=lambda mark: (-ranks.index(mark.severity), mark.x))
+
+    def _mark(self, severity: Severity, found: list[tuple[int, Finding]]) -> PlotMark:
+        offsets = sorted(offset for offset, _ in found)
+        if len(found) > 1:
+            text = f"{plural(len(found), severity)}, offsets {offsets[0]:,} to {offsets[-1]:,}"
+        else:
+            finding = found[0][1]
+            text = f"{finding.rule} at offset {offsets[0]:,}: {finding.message}"
+            text = text if len(text) <= _EXAMPLE else text[: _EXAMPLE - 1] + "…"
+        return PlotMark(self.axis.place(offsets[0]), severity, text)
+
+    @cached_property
+    def spans(self) -> list[Span]:
+        """The offsets of each leader epoch. Neighbours too narrow to be seen are joined."""
+        spans: list[Span] = []
+        narrow: list[tuple[int, int, int]] = []
+        for run in self.replica.partition.epochs:
+            if narrow and self._extent([run]) >= _NARROWEST:
+                spans.append(self._span(narrow))
+                narrow = []
+            narrow.append(run)
+            if self._extent(narrow) >= _NARROWEST:
+                spans.append(self._span(narrow))
+                narrow = []
+        return [*spans, self._span(narrow)] if narrow else spans
+
+    def _extent(self, runs: list[tuple[int, int, int]]) -> float:
+        return self.axis.place(runs[-1][2] + 1) - self.axis.place(runs[0][1])
+
+    def _span(self, runs: list[tuple[int, int, int]]) -> Span:
+        epoch, first, _ = runs[0]
+        final, _, last = runs[-1]
+        width = max(self._extent(runs), _NARROWEST)
+        name = f"epoch {epoch}" if len(runs) == 1 else f"epochs {epoch} to {final}"
+        label = str(epoch) if len(runs) == 1 else "…"
+        fits = width * _LANE_PIXELS / 100 >= 8 * len(label) + 8
+        text = f"{name}: offsets {first:,} to {last:,}"
+        return Span(self.axis.place(first), width, epoch % TONES, label if fits else "", text)
 
 
 class Lanes(NamedTuple):
@@ -92,146 +192,19 @@ class Lanes(NamedTuple):
     lanes: list[Lane]
 
 
-def bar_plots(page: Page) -> list[BarPlot]:
-    """Bytes, records, and how far each replica is behind: one bar for each replica."""
-    plots = [
-        _bars(page, "Bytes", "size of the segments", lambda r: r.partition.bytes, size),
-        _bars(page, "Records", "by the batch headers", lambda r: r.partition.records, count),
-    ]
-    if any(replica.lag != UNKNOWN for replica in page.plotted):
-        note = "offsets behind the longest replica of the partition"
-        plots.append(_bars(page, "Lag", note, lambda r: r.lag, count, "only copy"))
-    if any(replica.uncommitted != UNKNOWN for replica in page.plotted):
-        note = "offsets between high watermark and log end"
-        plots.append(
-            _bars(page, "Not committed", note, lambda r: r.uncommitted, count, "not known")
-        )
-    return plots
-
-
-def _bars(
-    page: Page,
-    title: str,
-    note: str,
-    value_of: Callable[[ReplicaRow], int],
-    text_of: Callable[[int], str],
-    missing: str = "",
-) -> BarPlot:
-    values = [value_of(replica) for replica in page.plotted]
-    longest = max(values, default=0)
-    bars = [
-        Bar(
-            replica,
-            100 * max(value, 0) / max(longest, 1),
-            missing if value == UNKNOWN else text_of(value),
-        )
-        for replica, value in zip(page.plotted, values, strict=True)
-    ]
-    return BarPlot(title, note, bars)
-
-
 def finding_lanes(page: Page) -> list[Lanes]:
-    """The findings that have an offset, placed on the lines of their partitions."""
-    partitions = [_lanes(copies, _finding_lane) for copies in copies_of(page.plotted)]
-    return [held for held in partitions if any(lane.marks for lane in held.lanes)]
+    """The partitions with findings that have an offset."""
+    return [held for held in _lanes(page.plotted) if any(lane.marks for lane in held.lanes)]
 
 
 def epoch_lanes(page: Page) -> list[Lanes]:
-    """The offsets of each leader epoch, for the partitions whose batches have one."""
-    return [
-        _lanes(copies, _epoch_lane)
-        for copies in copies_of(page.plotted)
-        if any(replica.partition.epochs for replica in copies)
-    ]
+    """The partitions whose batches have a leader epoch."""
+    return [held for held in _lanes(page.plotted) if any(lane.spans for lane in held.lanes)]
 
 
-def _lanes(copies: list[ReplicaRow], lane_of: Callable[[ReplicaRow, Axis], Lane]) -> Lanes:
-    axis = Axis(
-        min(replica.partition.log_start_offset for replica in copies),
-        max(replica.partition.log_end_offset for replica in copies),
-    )
-    return Lanes(copies[0].name, axis, [lane_of(replica, axis) for replica in copies])
-
-
-def _extent(replica: ReplicaRow, axis: Axis) -> tuple[float, float]:
-    x = axis.place(replica.partition.log_start_offset)
-    return x, axis.place(replica.partition.log_end_offset) - x
-
-
-def _finding_lane(replica: ReplicaRow, axis: Axis) -> Lane:
-    held = replica.partition
-    together: defaultdict[tuple[Severity, int], list[tuple[int, Finding]]] = defaultdict(list)
-    for finding in replica.findings:
-        offset = place_of(finding)
-        if offset >= 0:
-            place = min(int(axis.place(offset) * PLACES / 100), PLACES - 1)
-            together[finding.severity, place].append((offset, finding))
-    marks = [_mark(severity, found, axis) for (severity, _), found in together.items()]
-    ranks = list(Severity)
-    marks.sort(key=lambda mark: (-ranks.index(mark.severity), mark.x))  # the worst lie on top
-    return Lane(
-        replica,
-        *_extent(replica, axis),
-        segments=_spread(axis.place(base) for base, _, _ in held.segment_sizes[1:]),
-        marks=marks,
-        high_watermark=axis.place(held.high_watermark) if held.high_watermark >= 0 else UNKNOWN,
-    )
-
-
-def _mark(severity: Severity, found: list[tuple[int, Finding]], axis: Axis) -> PlotMark:
-    offsets = sorted(offset for offset, _ in found)
-    where = axis.place(offsets[0])
-    if len(found) > 1:
-        text = f"{plural(len(found), str(severity))}, offsets {offsets[0]:,} to {offsets[-1]:,}"
-        return PlotMark(where, severity, text)
-    finding = found[0][1]
-    text = f"{finding.rule} at offset {offsets[0]:,}: {finding.message}"
-    return PlotMark(where, severity, text if len(text) <= _EXAMPLE else text[: _EXAMPLE - 1] + "…")
-
-
-def _spread(places: Iterable[float]) -> list[float]:
-    """Only the places that the eye can tell apart: a thousand segments need not be a thousand
-    marks.
-    """
-    kept: list[float] = []
-    for place in places:
-        if not kept or place - kept[-1] >= 100 / PLACES:
-            kept.append(place)
-    return kept
-
-
-def _epoch_lane(replica: ReplicaRow, axis: Axis) -> Lane:
-    spans = [_span(runs, axis) for runs in _visible_runs(replica.partition.epochs, axis)]
-    return Lane(replica, *_extent(replica, axis), spans=spans)
-
-
-def _visible_runs(
-    epochs: Iterable[tuple[int, int, int]], axis: Axis
-) -> Iterator[list[tuple[int, int, int]]]:
-    """Runs of batches. Neighbours that are too narrow to be seen are joined."""
-    narrow: list[tuple[int, int, int]] = []
-    for run in epochs:
-        if axis.place(run[2] + 1) - axis.place(run[1]) >= _NARROWEST:
-            if narrow:
-                yield narrow
-            yield [run]
-            narrow = []
-            continue
-        narrow.append(run)
-        if axis.place(run[2] + 1) - axis.place(narrow[0][1]) >= _NARROWEST:
-            yield narrow
-            narrow = []
-    if narrow:
-        yield narrow
-
-
-def _span(runs: list[tuple[int, int, int]], axis: Axis) -> Span:
-    epoch, first, _ = runs[0]
-    final, _, last = runs[-1]
-    x = axis.place(first)
-    width = max(axis.place(last + 1) - x, _NARROWEST)
-    name = f"epoch {epoch}" if len(runs) == 1 else f"epochs {epoch} to {final}"
-    label = str(epoch) if len(runs) == 1 else "…"
-    fits = width * _LANE_PIXELS / 100 >= 8 * len(label) + 8
-    text = f"{name}: offsets {first:,} to {last:,}"
-    return Span(x, width, epoch % TONES, label if fits else "", text)
+def _lanes(replicas: Iterable[ReplicaRow]) -> Iterator[Lanes]:
+    for copies in copies_of(replicas):
+        start = min(replica.partition.log_start_offset for replica in copies)
+        end = max(replica.partition.log_end_offset for replica in copies)
+        axis = Axis(start, end)
+        yield Lanes(copies[0].name, axis, [Lane(replica, axis) for replica in copies])

@@ -32,13 +32,12 @@ from logstore.format import filenames
 from logstore.storage.base import FileInfo, Storage
 from logstore.verify.common.report import UNKNOWN, Finding, Problem, error, info, warning
 from logstore.verify.common.text_files import (
-    ReadOnce,
+    SmallFile,
     check_clean_marker,
     check_meta,
     check_offsets,
 )
 from logstore.verify.partition.ends import LogDirFacts
-from logstore.verify.partition.partition_check import malformed
 
 CHECKPOINTS = (RECOVERY_POINT, LOG_START, HIGH_WATERMARK, CLEANER)
 _READ = (*CHECKPOINTS, META_PROPERTIES, clean_shutdown.CLEAN_SHUTDOWN)
@@ -75,78 +74,52 @@ class LogDirCheck:
         Raises:
             OSError: a file cannot be read.
         """
-        try:
-            self._read_marker()
-            self._read_meta()
-            for name in CHECKPOINTS:
-                self._read_offsets(name)
-        except CheckpointFailedError as failure:
-            raise OSError(str(failure)) from failure
+        self._read_marker()
+        self._read_meta()
+        for name in CHECKPOINTS:
+            self._read_offsets(name)
 
-    def _find(self, name: str, problem: Problem, tp: TopicPartition | None = None) -> None:
+    def _small_file(self, name: str, rule: str) -> SmallFile:
+        return SmallFile(self.storage, self.path, name, rule, self._find)
+
+    def _find(
+        self, name: str, problem: Problem, base: int = UNKNOWN, tp: TopicPartition | None = None
+    ) -> None:
         self._told[name] += 1
         if self._told[name] > self.findings_max:
             self.suppressed += 1
             return
-        severity, rule, position, offset, message = problem
-        topic, partition = tp or ("", UNKNOWN)
-        path = os.path.join(self.path, name)
-        finding = Finding(
-            severity,
-            rule,
-            path,
-            message,
-            topic,
-            partition,
-            UNKNOWN,
-            position,
-            offset,
-            self.broker,
-        )
-        self.findings.append(finding)
+        self.findings.append(problem.in_file(os.path.join(self.path, name), tp, self.broker, base))
 
     def _read_marker(self) -> None:
-        marker = os.path.join(self.path, clean_shutdown.CLEAN_SHUTDOWN)
-        once = ReadOnce(self.storage)
-        try:
-            self.clean = clean_shutdown.exists(marker, once)
-        except CheckpointFailedError as failure:
-            if not isinstance(failure.__cause__, UnusableFileError):
-                raise
-            problem = error("not-a-file", UNKNOWN, UNKNOWN, failure.__cause__.reason)
-            self._find(clean_shutdown.CLEAN_SHUTDOWN, problem)
-        self.files += self.clean
-        for problem in check_clean_marker(once.data):
-            self._find(clean_shutdown.CLEAN_SHUTDOWN, problem)
+        with self._small_file(clean_shutdown.CLEAN_SHUTDOWN, "clean-marker") as file:
+            try:
+                self.clean = clean_shutdown.exists(file.path, file)
+            except CheckpointFailedError as failure:
+                if not isinstance(failure.__cause__, UnusableFileError):
+                    raise
+                file.report([error("not-a-file", failure.__cause__.reason)])
+            self.files += self.clean
+            file.report(check_clean_marker(file.data))
 
     def _read_offsets(self, name: str) -> None:
-        path, once = os.path.join(self.path, name), ReadOnce(self.storage)
-        try:
-            state, offsets = OffsetCheckpoint(path, once).inspect()
-        except MalformedCheckpointError as failure:
-            self._find(name, malformed("checkpoint-form", failure))
-            return
-        self.files += state is not FileState.MISSING
-        self.offsets[name] = offsets
-        for problem in check_offsets(path, once.data, offsets):
-            self._find(name, problem)
+        with self._small_file(name, "checkpoint-form") as file:
+            state, offsets = OffsetCheckpoint(file.path, file).inspect()
+            self.files += state is not FileState.MISSING
+            self.offsets[name] = offsets
+            file.report(check_offsets(file.path, file.data, offsets))
 
     def _read_meta(self) -> None:
-        path, once = os.path.join(self.path, META_PROPERTIES), ReadOnce(self.storage)
-        try:
-            meta = MetaPropertiesFile(path, once).read()
-        except MalformedCheckpointError as failure:
-            self._find(META_PROPERTIES, malformed("meta-form", failure))
-            return
-        if meta is None:
-            message = "missing: a broker refuses a directory that was never formatted"
-            self._find(META_PROPERTIES, warning("meta-missing", UNKNOWN, UNKNOWN, message))
-        else:
+        with self._small_file(META_PROPERTIES, "meta-form") as file:
+            meta = MetaPropertiesFile(file.path, file).read()
+            if meta is None:
+                message = "missing: a broker refuses a directory that was never formatted"
+                file.report([warning("meta-missing", message)])
+                return
             self.files += 1
             self.broker = self.path if meta.node_id is None else str(meta.node_id)
             self.cluster_id = meta.cluster_id or ""
-            for problem in check_meta(path, once.data, meta.version):
-                self._find(META_PROPERTIES, problem)
+            file.report(check_meta(file.path, file.data, meta.version))
 
     def facts_of(self, tp: TopicPartition | None) -> LogDirFacts:
         if tp is None:
@@ -169,20 +142,22 @@ class LogDirCheck:
             for tp in sorted(others, key=leaving.__contains__):  # what matters before what is cut
                 if tp in leaving:
                     message = f"{_shown(tp)} is being deleted"
-                    self._find(name, info("checkpoint-deleted", UNKNOWN, offsets[tp], message), tp)
+                    self._find(name, info("checkpoint-deleted", message, offset=offsets[tp]), tp=tp)
                 else:
                     message = f"{_shown(tp)} is not in this directory"
-                    self._find(name, warning("checkpoint-stray", UNKNOWN, offsets[tp], message), tp)
+                    self._find(
+                        name, warning("checkpoint-stray", message, offset=offsets[tp]), tp=tp
+                    )
 
     def check_names(self, entries: list[FileInfo]) -> None:
         """Report leftovers beside the known files (F-24, F-26)."""
         for entry in entries:
             if not (entry.is_file or entry.is_dir) and entry.name not in _READ:
                 message = "is no regular file, or a link to none"
-                self._find(entry.name, warning("not-a-file", UNKNOWN, UNKNOWN, message))
+                self._find(entry.name, warning("not-a-file", message))
             elif not entry.is_dir and entry.name.endswith(filenames.TEMPORARY_SUFFIX):
                 message = "left behind by a write that was cut short"
-                self._find(entry.name, info("temporary-file", UNKNOWN, UNKNOWN, message))
+                self._find(entry.name, info("temporary-file", message))
 
     def check_creations(self, entries: list[FileInfo], here: Mapping[str, TopicPartition]) -> None:
         """Report topics whose creation was interrupted, going by the partitions that are here."""
@@ -193,29 +168,25 @@ class LogDirCheck:
             self._check_creation(name, ids)
 
     def _check_creation(self, name: str, ids: Mapping[TopicPartition, UUID]) -> None:
-        path, once = os.path.join(self.path, name), ReadOnce(self.storage)
         try:
             topic_id = topic_id_from_text(name.removeprefix(_CREATION_PREFIX))
-            state, offsets = OffsetCheckpoint(path, once).inspect()
-        except MalformedCheckpointError as failure:
-            self._find(name, malformed("topic-creation", failure))
-            return
         except ValueError as failure:
-            self._find(name, warning("topic-creation", UNKNOWN, UNKNOWN, str(failure)))
+            self._find(name, warning("topic-creation", str(failure)))
             return
-        if state is FileState.MISSING:
-            return
-        for problem in check_offsets(path, once.data, dict.fromkeys(offsets, 0)):
-            self._find(name, problem)
-        for tp, known in ids.items():
-            if (tp in offsets) > (known == topic_id):
-                message = f"{_shown(tp)} has another topic id, {known}"
-                self._find(name, warning("topic-creation", UNKNOWN, UNKNOWN, message), tp)
-            elif known == topic_id and any(other.topic != tp.topic for other in offsets):
-                message = f"{_shown(next(iter(offsets)))}, but {_shown(tp)} has its id"
-                self._find(name, warning("topic-creation", UNKNOWN, UNKNOWN, message), tp)
-        message = "a topic was being created: the next start completes or removes it"
-        self._find(name, info("topic-creation", UNKNOWN, UNKNOWN, message))
+        with self._small_file(name, "topic-creation") as file:
+            state, offsets = OffsetCheckpoint(file.path, file).inspect()
+            if state is FileState.MISSING:
+                return
+            file.report(check_offsets(file.path, file.data, dict.fromkeys(offsets, 0)))
+            for tp, known in ids.items():
+                if (tp in offsets) > (known == topic_id):
+                    message = f"{_shown(tp)} has another topic id, {known}"
+                    self._find(name, warning("topic-creation", message), tp=tp)
+                elif known == topic_id and any(other.topic != tp.topic for other in offsets):
+                    message = f"{_shown(next(iter(offsets)))}, but {_shown(tp)} has its id"
+                    self._find(name, warning("topic-creation", message), tp=tp)
+            message = "a topic was being created: the next start completes or removes it"
+            file.report([info("topic-creation", message)])
 
     def _topic_ids(self, here: Mapping[str, TopicPartition]) -> dict[TopicPartition, UUID]:
         found = {}
@@ -228,11 +199,11 @@ class LogDirCheck:
         return found
 
     def refuse_name(self, name: str, reason: str) -> None:
-        self._find(name, error("directory-name", UNKNOWN, UNKNOWN, reason))
+        self._find(name, error("directory-name", reason))
 
     def note_leftover(self, name: str, suffix: str) -> None:
         message = f"a {suffix} directory: its content is not checked"
-        self._find(name, info("directory-skipped", UNKNOWN, UNKNOWN, message))
+        self._find(name, info("directory-skipped", message))
 
 
 def _shown(tp: TopicPartition) -> str:

@@ -112,12 +112,12 @@ def tail_problem(result: SegmentResult, facts: LogDirFacts, *, active: bool) -> 
     elif result.tail_problem is not None and standing is Standing.ALONE:
         message = what
     elif result.tail == ZEROS:
-        return info(rule, position, end, f"{what}: preallocated, or left by a crash")
+        return info(rule, f"{what}: preallocated, or left by a crash", position, end)
     elif result.grew and result.tail == TORN:
-        return info(rule, position, end, f"{what}: being written")
+        return info(rule, f"{what}: being written", position, end)
     else:
-        return warning(rule, position, end, f"{what}: the next start cuts it")
-    return error(rule, position, end, message)
+        return warning(rule, f"{what}: the next start cuts it", position, end)
+    return error(rule, message, position, end)
 
 
 def check_rolls(
@@ -132,7 +132,7 @@ def check_rolls(
         if result.base in rolled and is_late and is_known:
             message = f"begins at {result.base}, what is before it ends at {end}: "
             message += "the next start " + ("sets it aside" if result.size else "removes it")
-            yield result.base, warning("leftover", UNKNOWN, end, message)
+            yield result.base, warning("leftover", message, offset=end)
         end = max(result.base, result.end_offset, end if result.size == 0 else -1)
         is_known = filenames.LOG_SUFFIX not in result.vanished
 
@@ -147,31 +147,31 @@ def check_checkpoints(
     """
     if facts.recovery_point > end and not tail.explains:
         message = f"ends at offset {end}, below the recovery point {facts.recovery_point}"
-        yield error("recovery-point", UNKNOWN, end, message)
+        yield error("recovery-point", message, offset=end)
     if facts.log_start > end:
         message = f"ends at offset {end}, below the log start offset {facts.log_start}"
-        yield error("log-start-offset", UNKNOWN, end, message)
+        yield error("log-start-offset", message, offset=end)
     elif facts.clean and 0 <= facts.recovery_point < facts.log_start:
         message = f"recovery point {facts.recovery_point}, below the log start offset "
         message += f"{facts.log_start} behind a clean shutdown"
-        yield warning("recovery-point", UNKNOWN, facts.log_start, message)
+        yield warning("recovery-point", message, offset=facts.log_start)
     elif facts.clean and 0 <= facts.high_watermark < facts.log_start:
         message = f"high watermark {facts.high_watermark}, below the log start offset "
         message += f"{facts.log_start} behind a clean shutdown"
-        yield warning("high-watermark", UNKNOWN, facts.log_start, message)
+        yield warning("high-watermark", message, offset=facts.log_start)
     elif facts.points_known and not is_empty and facts.recovery_point < end and is_settled():
         message = f"recovery point {facts.recovery_point}"
         message = message if facts.recovery_point >= 0 else "no recovery point"
         message += f" behind a clean shutdown, the log ends at {end}"
-        yield warning("recovery-point", UNKNOWN, end, message)
+        yield warning("recovery-point", message, offset=end)
     unknown = facts.marks_known and facts.high_watermark < 0
     if unknown and not is_empty and end > facts.log_start and is_settled():
         message = "no high watermark behind a clean shutdown"
-        yield warning("high-watermark", UNKNOWN, end, message)
+        yield warning("high-watermark", message, offset=end)
     if facts.high_watermark > end and not tail.found:
         message = f"ends at offset {end}, below the high watermark {facts.high_watermark}"
         severity = error if facts.clean else warning
-        yield severity("high-watermark", UNKNOWN, end, message)
+        yield severity("high-watermark", message, offset=end)
     if facts.cleaner_offset > end:
         message = f"ends at offset {end}, below the cleaner's {facts.cleaner_offset}"
-        yield warning("cleaner-offset", UNKNOWN, end, message)
+        yield warning("cleaner-offset", message, offset=end)

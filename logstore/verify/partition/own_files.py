@@ -17,8 +17,7 @@ from logstore.common.errors import ConfigError
 from logstore.format import filenames
 from logstore.storage.base import FileInfo, Storage
 from logstore.verify.common.report import UNKNOWN, Problem, error, info, warning
-from logstore.verify.common.text_files import check_form
-from logstore.verify.partition.producer_files import Find
+from logstore.verify.common.text_files import Find, check_form
 from logstore.verify.segment.segment_check import SegmentResult
 
 _CURSOR_SUFFIX = ".cursor"
@@ -95,12 +94,12 @@ class OwnFiles:
             entries = [] if data is None else list(parse_entries(path, data, width))
         except MalformedCheckpointError as failure:
             line = failure.line_number or UNKNOWN
-            self.find(name, error(rule, line, UNKNOWN, failure.reason))
+            self.find(name, error(rule, failure.reason, line))
             return None
         if data is None:
             return None  # vanished since it was listed
         if len(entries) != 1:
-            self.find(name, error(rule, UNKNOWN, UNKNOWN, f"{len(entries)} entries, not one"))
+            self.find(name, error(rule, f"{len(entries)} entries, not one"))
             return None
         fields = entries[0][1]
         for problem in check_form(data, frame(b" ".join(fields).decode("latin-1") + "\n", 1)):
@@ -114,15 +113,15 @@ class OwnFiles:
         position, base, crc = (parse_number(fields[n], MAX_I64) for n in (0, 2, 3))
         unknown = fields[2] == fields[3] == _ABSENT
         if position is None or (not unknown and (base is None or crc is None)):
-            self.find(name, error("cursor", _LINE, UNKNOWN, "not the position of a cursor"))
+            self.find(name, error("cursor", "not the position of a cursor", _LINE))
             return
         topic_id = fields[1].decode("latin-1")
         cursor = CursorFile(position, topic_id, *((-1, -1) if unknown else (base or 0, crc or 0)))
         if fields[1] != _ABSENT and not _is_topic_id(topic_id):
-            self.find(name, error("cursor", _LINE, position, f"{topic_id!r} is not a topic id"))
+            self.find(name, error("cursor", f"{topic_id!r} is not a topic id", _LINE, position))
         elif cursor.base_offset >= position:
             message = f"position {position}, but the batch before it begins at {base}"
-            self.find(name, warning("cursor", _LINE, position, message))
+            self.find(name, warning("cursor", message, _LINE, position))
         else:
             self.cursors[name] = cursor
 
@@ -133,20 +132,20 @@ class OwnFiles:
             return
         numbers = [number for f in fields if (number := parse_number(f, MAX_I64)) is not None]
         if len(numbers) < len(fields):
-            self.find(name, error("clean-stop", _LINE, UNKNOWN, "not five numbers"))
+            self.find(name, error("clean-stop", "not five numbers", _LINE))
             return
         stop = CleanStopFile(*numbers)
         last = max((n for n in infos if n.endswith(filenames.LOG_SUFFIX)), default="")
         if last != filenames.segment_file_name(stop.base_offset, filenames.LOG_SUFFIX):
             message = f"of a log whose last segment is {stop.base_offset}: the next start recovers"
-            self.find(name, warning("clean-stop", _LINE, stop.base_offset, message))
+            self.find(name, warning("clean-stop", message, _LINE, stop.base_offset))
         elif stop.size != infos[last].size:
             message = f"of a log whose last segment has {stop.size} bytes, it has "
             message += f"{infos[last].size}: the next start recovers"
-            self.find(name, warning("clean-stop", _LINE, stop.base_offset, message))
+            self.find(name, warning("clean-stop", message, _LINE, stop.base_offset))
         elif stop.mtime_ms != infos[last].mtime_ms:
             message = "the last segment has another time, as in a copy: the next start recovers"
-            self.find(name, info("clean-stop", _LINE, UNKNOWN, message))
+            self.find(name, info("clean-stop", message, _LINE))
         else:
             self.clean_stop = stop
 
@@ -158,9 +157,9 @@ class OwnFiles:
                 LogConfig().with_properties(self.properties.values)
         except MalformedCheckpointError as failure:
             line = failure.line_number or UNKNOWN
-            self.find(TOPIC_PROPERTIES, error("topic-properties", line, UNKNOWN, failure.reason))
+            self.find(TOPIC_PROPERTIES, error("topic-properties", failure.reason, line))
         except ConfigError as failure:
-            self.find(TOPIC_PROPERTIES, warning("topic-properties", UNKNOWN, UNKNOWN, str(failure)))
+            self.find(TOPIC_PROPERTIES, warning("topic-properties", str(failure)))
 
     # -- judging -------------------------------------------------------------------------------
 
@@ -186,11 +185,11 @@ class OwnFiles:
             return  # opened since
         if stop.log_end_offset != end:
             message = f"log end {stop.log_end_offset}, the log ends at {end}"
-            self.find(filenames.CLEAN_STOP, error("clean-stop", _LINE, end, message))
+            self.find(filenames.CLEAN_STOP, error("clean-stop", message, _LINE, end))
         start = max(first_base, start_on_file)
         if stop.log_start_offset != start:
             message = f"log start {stop.log_start_offset}, the other files say {start}"
-            self.find(filenames.CLEAN_STOP, error("clean-stop", _LINE, start, message))
+            self.find(filenames.CLEAN_STOP, error("clean-stop", message, _LINE, start))
 
 
 def _check_cursor(
@@ -199,14 +198,14 @@ def _check_cursor(
     position = cursor.position
     if cursor.topic_id != _ABSENT.decode() and topic_id not in ("", cursor.topic_id):
         message = f"of topic id {cursor.topic_id}, the log has {topic_id}"
-        yield warning("cursor", _LINE, position, message)
+        yield warning("cursor", message, _LINE, position)
     if position > end:
-        yield warning("cursor", _LINE, position, f"position {position}, the log ends at {end}")
+        yield warning("cursor", f"position {position}, the log ends at {end}", _LINE, position)
     batch = batches.get(position - 1)
     known = cursor.base_offset, cursor.crc
     if cursor.base_offset >= 0 and start < position <= end and batch not in (None, known):
         message = f"read up to the batch {known} (base offset, checksum), the log has {batch}"
-        yield warning("cursor", _LINE, position, message)
+        yield warning("cursor", message, _LINE, position)
 
 
 def _is_topic_id(text: str) -> bool:

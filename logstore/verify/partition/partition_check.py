@@ -11,13 +11,12 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from checkpoints.checkpoint_file import FileState
 from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
-from checkpoints.errors import CheckpointFailedError, MalformedCheckpointError
 from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH, LeaderEpochCheckpoint
 from checkpoints.meta_properties import META_PROPERTIES
 from checkpoints.partition_metadata import (
@@ -26,11 +25,9 @@ from checkpoints.partition_metadata import (
     PartitionMetadataFile,
     topic_id_to_text,
 )
-from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore.common.errors import InvalidTopicError
 from logstore.format import filenames
-from logstore.recovery.replacements import roll_marks
 from logstore.storage.base import FileInfo, Storage
 from logstore.verify.common.batch_rules import (
     EpochRun,
@@ -38,7 +35,7 @@ from logstore.verify.common.batch_rules import (
     check_epochs,
     check_first_epoch,
 )
-from logstore.verify.common.fingerprint import Fingerprint
+from logstore.verify.common.digests import Fingerprint
 from logstore.verify.common.report import (
     LISTED_MAX,
     UNKNOWN,
@@ -50,7 +47,7 @@ from logstore.verify.common.report import (
     info,
     warning,
 )
-from logstore.verify.common.text_files import ReadOnce, check_epoch_form, check_metadata
+from logstore.verify.common.text_files import SmallFile, check_epoch_form, check_metadata
 from logstore.verify.partition.ends import (
     LogDirFacts,
     TailFound,
@@ -104,7 +101,8 @@ class PartitionCheck:
     epochs: list[tuple[int, int]] | None = None
     """The entries of leader-epoch-checkpoint; None if they cannot be used."""
     own: OwnFiles | None = None
-    _where: TopicPartition | None = None
+    tp: TopicPartition | None = None
+    """The partition of that name; None for another name, and until the directory is listed."""
     _snapshots: list[int] = field(default_factory=list)
     _bases: list[int] = field(default_factory=list)
     """Of all segments that have a ``.log``."""
@@ -124,7 +122,7 @@ class PartitionCheck:
         Raises:
             OSError: the directory cannot be listed.
         """
-        self._where = partition_of(self.directory)
+        self.tp = partition_of(self.directory)
         if os.path.basename(absolute(self.directory)) == filenames.CLUSTER_METADATA_DIR:
             # A clean shutdown has no part in it: its marker promises nothing of this log.
             self.facts = replace(self.facts, clean=False if self.facts.clean else self.facts.clean)
@@ -220,26 +218,7 @@ class PartitionCheck:
             OSError: the directory can no longer be listed.
         """
         now = {entry.name: entry for entry in self.storage.scan_dir(self.directory)}
-        active = max((job.base for job in self.jobs), default=UNKNOWN)
-        for name, before in self._listed.items():
-            parsed = filenames.parse_segment_file(name)
-            if parsed is None or parsed.suffix == filenames.SNAPSHOT_SUFFIX:
-                continue
-            after = now.get(name)
-            if after is None or after.size < before.size:
-                return True
-            if not before.is_file:
-                continue
-            grows = parsed.offset >= active or parsed.suffix == filenames.TXN_INDEX_SUFFIX
-            if not grows and (after.size, after.mtime_ms) != (before.size, before.mtime_ms):
-                return True
-        bases = {job.base for job in self.jobs}
-        names = (filenames.parse_segment_file(name) for name in now.keys() - self._listed.keys())
-        return any(
-            new.suffix == filenames.LOG_SUFFIX and new.offset < active and new.offset not in bases
-            for new in names
-            if new is not None and not new.transition
-        )
+        return _is_replaced(self._listed, now, {job.base for job in self.jobs})
 
     def again(self) -> PartitionCheck:
         """A new check of the same directory, prepared, which counts and compares as this one.
@@ -274,14 +253,13 @@ class PartitionCheck:
 
     # -- findings ------------------------------------------------------------------------------
 
+    def finding(self, name: str, problem: Problem, base: int = UNKNOWN) -> Finding:
+        """The finding in a file of the directory, or in the directory itself."""
+        path = os.path.join(self.directory, name) if name else self.directory
+        return self._weighed(name, problem).in_file(path, self.tp, self.facts.broker, base)
+
     def _find(self, name: str, problem: Problem, base: int = UNKNOWN) -> None:
-        severity, rule, position, offset, message = self._weighed(name, problem)
-        topic, partition = self._where or ("", UNKNOWN)
-        path = os.path.join(self.directory, name)
-        broker = self.facts.broker
-        self.findings.append(
-            Finding(severity, rule, path, message, topic, partition, base, position, offset, broker)
-        )
+        self.findings.append(self.finding(name, problem, base))
 
     def _weighed(self, name: str, problem: Problem) -> Problem:
         """A start that has to scan a segment rebuilds all that belongs to it."""
@@ -317,14 +295,14 @@ class PartitionCheck:
             self._refused.add((parsed.offset, parsed.suffix))
         what = "a directory" if entry.is_dir else "no regular file, or a link to none"
         if known:
-            self._find(entry.name, error("not-a-file", UNKNOWN, UNKNOWN, f"is {what}: not read"))
+            self._find(entry.name, error("not-a-file", f"is {what}: not read"))
         elif not entry.is_dir:
-            self._find(entry.name, warning("not-a-file", UNKNOWN, UNKNOWN, f"is {what}"))
+            self._find(entry.name, warning("not-a-file", f"is {what}"))
 
     def _sort_out(self, infos: Iterable[FileInfo]) -> dict[int, dict[str, FileInfo]]:
         """Segment base → suffix → file. Leftovers and odd names are reported (F-16, F-24, S-53)."""
         segments: dict[int, dict[str, FileInfo]] = {}
-        self._rolled = frozenset(roll_marks((file.name for file in infos), 0))
+        self._rolled = frozenset(filenames.roll_marks((file.name for file in infos), 0))
         for file in infos:
             parsed = filenames.parse_segment_file(file.name)
             if parsed is None:
@@ -332,20 +310,20 @@ class PartitionCheck:
                     continue
                 if file.name.endswith(_EXTRA_SUFFIXES):
                     message = "left behind by a write or a recovery"
-                    self._find(file.name, info("leftover", UNKNOWN, UNKNOWN, message))
+                    self._find(file.name, info("leftover", message))
                 elif _ALMOST.search(file.name):
                     message = "not 20 digits of an offset below 2⁶³: not part of the log"
-                    self._find(file.name, warning("file-name", UNKNOWN, UNKNOWN, message))
+                    self._find(file.name, warning("file-name", message))
             elif self.only >= 0 and parsed.offset < self.only:
                 continue
             elif parsed.transition and not self._is_roll(parsed):
                 if self.only < 0:
                     message = f"a {parsed.transition} file: the next start removes or completes it"
-                    self._find(file.name, info("leftover", UNKNOWN, UNKNOWN, message))
+                    self._find(file.name, info("leftover", message))
             elif parsed.suffix in _SIZED and file.size > SIZE_MAX:
                 message = f"{file.size} bytes, it has at most {SIZE_MAX}: not read"
                 self._find(
-                    file.name, error("too-large", UNKNOWN, parsed.offset, message), parsed.offset
+                    file.name, error("too-large", message, offset=parsed.offset), parsed.offset
                 )
                 self._refused.add((parsed.offset, parsed.suffix))
             elif parsed.suffix == filenames.SNAPSHOT_SUFFIX:
@@ -357,7 +335,7 @@ class PartitionCheck:
         for base in sorted(self._rolled & segments.keys() if self.only < 0 else ()):
             message = "not settled: the next start takes it in if nothing before it is lost"
             tell = warning if self.facts.clean else info  # a clean stop settles all
-            self._find_in(base, filenames.LOG_SUFFIX, tell("leftover", UNKNOWN, base, message))
+            self._find_in(base, filenames.LOG_SUFFIX, tell("leftover", message, offset=base))
         return segments
 
     def _is_roll(self, file: filenames.SegmentFile) -> bool:
@@ -375,45 +353,29 @@ class PartitionCheck:
             if log is None:
                 for file in found.values():
                     message = "there is no .log of this name: the next start deletes it"
-                    self._find(
-                        file.name, warning("index-without-log", UNKNOWN, base, message), base
-                    )
+                    self._find(file.name, warning("index-without-log", message, offset=base), base)
                 continue
             for suffix in (filenames.INDEX_SUFFIX, filenames.TIME_INDEX_SUFFIX):
                 if suffix not in found and log.size and (base, suffix) not in self._refused:
                     message = "missing beside a .log with data"
-                    self._find_in(
-                        base, suffix, warning("log-without-index", UNKNOWN, base, message)
-                    )
+                    self._find_in(base, suffix, warning("log-without-index", message, offset=base))
+
+    def _small_file(self, name: str, rule: str) -> SmallFile:
+        return SmallFile(self.storage, self.directory, name, rule, self._find)
 
     def _read_metadata(self) -> None:
-        path = os.path.join(self.directory, PARTITION_METADATA)
-        once = ReadOnce(self.storage)
-        try:
-            self.metadata = PartitionMetadataFile(path, once).read()
-        except MalformedCheckpointError as failure:
-            self._find(PARTITION_METADATA, malformed("partition-metadata", failure))
-        except CheckpointFailedError as failure:
-            raise OSError(str(failure)) from failure
-        if self.metadata is not None:
-            for problem in check_metadata(once.data, self.metadata):
-                self._find(PARTITION_METADATA, problem)
+        with self._small_file(PARTITION_METADATA, "partition-metadata") as file:
+            self.metadata = PartitionMetadataFile(file.path, file).read()
+            if self.metadata is not None:
+                file.report(check_metadata(file.data, self.metadata))
 
     def _read_epochs(self) -> list[tuple[int, int]] | None:
         """The leader epochs on file; None if they cannot be compared with the batches."""
-        path = os.path.join(self.directory, LEADER_EPOCH)
-        once = ReadOnce(self.storage)
-        try:
-            state, entries = LeaderEpochCheckpoint(path, once).inspect()
-        except MalformedCheckpointError as failure:
-            self._find(LEADER_EPOCH, malformed("epochs-form", failure))
-            return None
-        except CheckpointFailedError as failure:
-            raise OSError(str(failure)) from failure
-        for problem in check_epoch_form(once.data, entries):
-            self._find(LEADER_EPOCH, problem)
-        self._epochs_state = state
-        return [(int(epoch), int(start)) for epoch, start in entries]
+        with self._small_file(LEADER_EPOCH, "epochs-form") as file:
+            self._epochs_state, entries = LeaderEpochCheckpoint(file.path, file).inspect()
+            file.report(check_epoch_form(file.data, entries))
+            return [(int(epoch), int(start)) for epoch, start in entries]
+        return None
 
     # -- joining -------------------------------------------------------------------------------
 
@@ -460,14 +422,14 @@ class PartitionCheck:
             self._tail.found,
             self._floor,
             self.only < 0 and ends and self.closed_cleanly(),
-            self._where is None or self._where.topic not in _OF_COORDINATORS,
+            self.tp is None or self.tp.topic not in _OF_COORDINATORS,
         )
         self._producer_files().check(stretch, self._snapshots)
         return report
 
     def _report(self, results: list[SegmentResult]) -> PartitionReport:
         facts = self.facts
-        topic, partition = self._where or ("", UNKNOWN)
+        topic, partition = self.tp or ("", UNKNOWN)
         report = PartitionReport(
             self.directory,
             topic,
@@ -482,7 +444,7 @@ class PartitionCheck:
             report.bytes += result.size
             report.batches += result.batches
             report.records += result.records
-            fingerprint.join(result.fingerprint)
+            fingerprint = fingerprint.joined(result.fingerprint)
         if self.options.fingerprint:
             report.fingerprint = fingerprint.hex()
         if results:
@@ -501,7 +463,7 @@ class PartitionCheck:
         """Add the findings of a segment. Returns how many records its torn end has lost."""
         for suffix in result.vanished:
             message = "vanished during the check: deleted by its broker"
-            self._find_in(result.base, suffix, info("file-vanished", UNKNOWN, UNKNOWN, message))
+            self._find_in(result.base, suffix, info("file-vanished", message))
         for suffix in sorted(result.problems, key=filenames.SEGMENT_SUFFIXES.index):
             for problem in result.problems[suffix]:
                 self._find_in(result.base, suffix, problem)
@@ -523,13 +485,11 @@ class PartitionCheck:
             for position, expected, missing in result.gaps if not compacted else ():
                 message = f"{missing} offsets are missing before this batch"
                 self._find_in(
-                    result.base, ".log", warning("log-offset-order", position, expected, message)
+                    result.base, ".log", warning("log-offset-order", message, position, expected)
                 )
             if compacted and result.gap_count:
                 message = f"{result.gap_count} gaps between offsets: the log is compacted"
-                self._find_in(
-                    result.base, ".log", info("log-compacted-gap", UNKNOWN, UNKNOWN, message)
-                )
+                self._find_in(result.base, ".log", info("log-compacted-gap", message))
         if self.only < 0:
             for base, problem in check_rolls(results, self._rolled, self.facts):
                 self._find_in(base, filenames.LOG_SUFFIX, problem)
@@ -541,13 +501,13 @@ class PartitionCheck:
             if one.size == 0:
                 message = f"empty, and followed by segment {two.base}"
                 self._find_in(
-                    one.base, ".log", warning("log-offset-order", UNKNOWN, one.base, message)
+                    one.base, ".log", warning("log-offset-order", message, offset=one.base)
                 )
             elif one.end_offset < two.base and not one.tail:
                 message = f"{two.base - one.end_offset} offsets are missing before this segment, "
                 message += f"behind {filenames.segment_file_name(one.base, '.log')}"
                 self._find_in(
-                    two.base, ".log", warning("log-offset-order", 0, one.end_offset, message)
+                    two.base, ".log", warning("log-offset-order", message, 0, one.end_offset)
                 )
 
     def _check_epochs(self, results: list[SegmentResult], end_offset: int) -> None:
@@ -566,12 +526,12 @@ class PartitionCheck:
         if entries == [] and any(run.epoch >= 0 and run.last_offset >= start for run in runs):
             if self._epochs_state is FileState.EMPTY:
                 message = "an empty file, but batches with epochs in the log"
-                problem = warning("epochs-start", UNKNOWN, UNKNOWN, message)
+                problem = warning("epochs-start", message)
             else:  # a log whose epochs fell is cut below them: none is left
                 missing = self._epochs_state is FileState.MISSING
                 message = "missing" if missing else "no epochs on file"
                 message += ": leader epochs are compared with their neighbours only"
-                problem = info("epochs-start", UNKNOWN, UNKNOWN, message)
+                problem = info("epochs-start", message)
             self._find(LEADER_EPOCH, problem)
         found = list(check_epochs(runs, entries or None))
         if entries and start <= end_offset and self.closed_cleanly():
@@ -600,7 +560,7 @@ class PartitionCheck:
 
         It writes none for a directory that is moving.
         """
-        plain = self._where is not None and not self.directory.endswith(filenames.DIR_SUFFIXES)
+        plain = self.tp is not None and not self.directory.endswith(filenames.DIR_SUFFIXES)
         return plain and self.closed_cleanly(CLEAN_SHUTDOWN)
 
     def closed_cleanly(self, marker: str = "") -> bool:
@@ -632,6 +592,30 @@ def absolute(path: str) -> str:
     return path.rstrip("/") if "://" in path else os.path.abspath(path)
 
 
+def _is_replaced(
+    listed: Mapping[str, FileInfo], now: Mapping[str, FileInfo], bases: set[int]
+) -> bool:
+    """Whether files of segments with these bases are smaller, other or gone, or new ones came."""
+    active = max(bases, default=UNKNOWN)
+    for name, before in listed.items():
+        parsed = filenames.parse_segment_file(name)
+        if parsed is None or parsed.suffix == filenames.SNAPSHOT_SUFFIX:
+            continue
+        after = now.get(name)
+        if after is None or after.size < before.size:
+            return True
+        grows = parsed.offset >= active or parsed.suffix == filenames.TXN_INDEX_SUFFIX
+        is_same = (after.size, after.mtime_ms) == (before.size, before.mtime_ms)
+        if before.is_file and not grows and not is_same:
+            return True
+    names = (filenames.parse_segment_file(name) for name in now.keys() - listed.keys())
+    return any(
+        new.suffix == filenames.LOG_SUFFIX and new.offset < active and new.offset not in bases
+        for new in names
+        if new is not None and not new.transition
+    )
+
+
 def _inside(offsets: list[int], base: int, end: int) -> tuple[int, ...]:
     """The sorted ``offsets`` that lie in ``(base, end]``; ``end`` −1 means no bound."""
     first = bisect_right(offsets, base)
@@ -655,10 +639,3 @@ def _epochs_of(results: Iterable[SegmentResult]) -> tuple[tuple[int, int, int], 
         else:
             epochs.append((run.epoch, run.first_offset, run.last_offset))
     return tuple(epochs)
-
-
-def malformed(rule: str, failure: MalformedCheckpointError) -> Problem:
-    """The problem of a text file that breaks its format. Its position is a line number."""
-    line = failure.line_number or UNKNOWN
-    shown = f": '{printable(failure.line, 200)}'" if failure.line_number else ""
-    return error(rule, line, UNKNOWN, failure.reason + shown)

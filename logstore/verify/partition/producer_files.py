@@ -4,38 +4,34 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import Protocol
+from typing import TypeVar
 
 from checkpoints.files import UnusableFileError
-from logstore.common.errors import CorruptIndexError, CorruptSnapshotError
+from logstore.common.errors import CorruptDataError
 from logstore.format import filenames
 from logstore.format.index_entry import TXN_ENTRY, AbortedTransaction, decode_aborted
 from logstore.format.producer_snapshot import SIZE_MAX as SNAPSHOT_SIZE_MAX
 from logstore.format.producer_snapshot import ProducerSnapshotEntry, decode_snapshot
 from logstore.kernels import HEADER_SIZE
 from logstore.storage.base import Storage
-from logstore.verify.common.report import UNKNOWN, Problem, error, info, warning
+from logstore.verify.common.report import UNKNOWN, error, info, warning
+from logstore.verify.common.text_files import Find
 from logstore.verify.segment.producers import (
     PRODUCERS_MAX,
     ProducerFact,
     Replay,
-    check_aborted,
     check_snapshot,
 )
 from logstore.verify.segment.segment_check import SegmentJob, SegmentResult
 
+T = TypeVar("T")
+
 _JUMPS_MAX = 100  # reported for each segment
 _OFFSETS_MAX = 2**31  # of a segment (F-243)
-_SNAPSHOT_BYTES_MAX = 10 + 46 * PRODUCERS_MAX
-
-
-class Find(Protocol):
-    """Takes a problem in a file of the partition, with the base of its segment if it has one."""
-
-    def __call__(self, name: str, problem: Problem, base: int = UNKNOWN) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +84,8 @@ class ProducerFiles:
                 self._check_txn_index(job, result, replay, compacted)
             if stretch.of_clients and not compacted and not overlaps and gapless:
                 log = os.path.basename(job.path(filenames.LOG_SUFFIX))
-                for jump in islice(replay.jumps(result.producers), _JUMPS_MAX):
-                    self.find(log, jump.problem, job.base)
+                for problem in islice(replay.jumps(result.producers), _JUMPS_MAX):
+                    self.find(log, problem, job.base)
             for offset, facts in result.producers.marks.items():
                 if result.producers.complete:
                     states[offset] = replay.joined(facts), replay.known
@@ -101,7 +97,7 @@ class ProducerFiles:
                 if stretch.torn:
                     continue  # reported already: it covers what is torn
                 message = f"lies above the end of the log, {stretch.end_offset}"
-                self.find(name, warning("snapshot-above-log", UNKNOWN, offset, message))
+                self.find(name, warning("snapshot-above-log", message, offset=offset))
                 continue
             state, exact = ({}, False) if compacted else states.get(offset, ({}, False))
             for problem in check_snapshot(offset, entries or (), state, exact, floor):
@@ -112,78 +108,79 @@ class ProducerFiles:
         if stretch.closed and results and not stretch.torn and newest < end > start:
             name = filenames.segment_file_name(end, filenames.SNAPSHOT_SUFFIX)
             message = "missing behind a clean shutdown: the next start may not know all producers"
-            self.find(name, warning("snapshot-missing", UNKNOWN, end, message))
+            self.find(name, warning("snapshot-missing", message, offset=end))
 
     def read_snapshot(self, offset: int) -> list[ProducerSnapshotEntry] | None:
         name = filenames.segment_file_name(offset, filenames.SNAPSHOT_SUFFIX)
+        read = partial(self._read, name, "snapshot-form", "producers", offset=offset)
+        found = read(decode_snapshot, 10 + 46 * PRODUCERS_MAX, SNAPSHOT_SIZE_MAX)
+        return None if found is None else found[1]
+
+    def _read(
+        self,
+        name: str,
+        rule: str,
+        what: str,
+        decode: Callable[[bytes, str], list[T]],
+        limit: int,
+        most: int,
+        *,
+        base: int = UNKNOWN,
+        offset: int = UNKNOWN,
+    ) -> tuple[bytes, list[T]] | None:
+        """The bytes and entries of a file of up to ``limit`` bytes.
+
+        A larger one may be as it should up to ``most`` bytes, and is not checked.
+        """
         path = os.path.join(self.directory, name)
         try:
-            return decode_snapshot(self.storage.read_file(path, _SNAPSHOT_BYTES_MAX), path)
-        except UnusableFileError as failure:
-            what = f"more than {PRODUCERS_MAX} producers"
-            self.find(name, self._unusable(path, failure, SNAPSHOT_SIZE_MAX, what))
+            data = self.storage.read_file(path, limit)
+            return data, decode(data, path)
         except FileNotFoundError:
             message = "vanished during the check: deleted by its broker"
-            self.find(name, info("file-vanished", UNKNOWN, offset, message))
-        except CorruptSnapshotError as failure:
-            problem = error("snapshot-form", failure.position, offset, failure.reason)
-            self.find(name, problem)
+            problem = info("file-vanished", message, offset=offset)
+        except CorruptDataError as failure:
+            problem = error(rule, failure.reason, failure.position, offset)
+        except UnusableFileError as failure:
+            there = self.storage.info(path)
+            if failure.errno != errno.EFBIG:
+                problem = error("not-a-file", failure.reason)
+            elif there is not None and there.size > most:
+                message = f"{there.size} bytes, it has at most {most}: not read"
+                problem = error("too-large", message)
+            else:
+                message = f"not checked: more than {PRODUCERS_MAX} {what}"
+                problem = info("not-checked", message)
+        self.find(name, problem, base)
         return None
-
-    def _unusable(self, path: str, failure: UnusableFileError, most: int, what: str) -> Problem:
-        """Judge a file that is too large to read. Up to ``most`` bytes it may be as it should."""
-        if failure.errno != errno.EFBIG:
-            return error("not-a-file", UNKNOWN, UNKNOWN, failure.reason)
-        there = self.storage.info(path)
-        if there is not None and there.size > most:
-            message = f"{there.size} bytes, it has at most {most}: not read"
-            return error("too-large", UNKNOWN, UNKNOWN, message)
-        return info("not-checked", UNKNOWN, UNKNOWN, f"not checked: {what}")
 
     def _check_txn_index(
         self, job: SegmentJob, result: SegmentResult, replay: Replay, compacted: bool
     ) -> None:
-        suffix = filenames.TXN_INDEX_SUFFIX
-        facts = result.producers
-        found: list[AbortedTransaction] = []
-        if suffix in job.files:
-            entries = self._read_aborted(job, result)
-            if entries is None:
-                return
-            found = entries
-        if compacted or not facts.complete:
+        found: list[AbortedTransaction] | None = []
+        if filenames.TXN_INDEX_SUFFIX in job.files:
+            found = self._read_aborted(job, result)
+        if found is None or compacted or not result.producers.complete:
             return
-        name = filenames.segment_file_name(job.base, suffix)
-        for problem in check_aborted(replay.aborted(facts), found, facts, replay.known):
+        name = filenames.segment_file_name(job.base, filenames.TXN_INDEX_SUFFIX)
+        for problem in replay.check_aborted(result.producers, found):
             self.find(name, problem, job.base)
 
     def _read_aborted(
         self, job: SegmentJob, result: SegmentResult
     ) -> list[AbortedTransaction] | None:
         """The entries, if they are consistent with each other (F-122, F-124)."""
-        path = job.path(filenames.TXN_INDEX_SUFFIX)
-        name = os.path.basename(path)
-        limit = TXN_ENTRY.size * PRODUCERS_MAX
-        try:
-            data = self.storage.read_file(path, limit)
-            found = decode_aborted(data, path)
-        except UnusableFileError as failure:
-            what = f"more than {PRODUCERS_MAX} aborted transactions"
-            most = result.size // HEADER_SIZE * TXN_ENTRY.size
-            self.find(name, self._unusable(path, failure, most, what), job.base)
+        name = os.path.basename(job.path(filenames.TXN_INDEX_SUFFIX))
+        read = partial(self._read, name, "txnindex-form", "aborted transactions", base=job.base)
+        most = result.size // HEADER_SIZE * TXN_ENTRY.size
+        both = read(decode_aborted, TXN_ENTRY.size * PRODUCERS_MAX, most)
+        if both is None:
             return None
-        except FileNotFoundError:
-            message = "vanished during the check: deleted by its broker"
-            self.find(name, info("file-vanished", UNKNOWN, UNKNOWN, message), job.base)
-            return None
-        except CorruptIndexError as failure:
-            problem = error("txnindex-form", failure.position, UNKNOWN, failure.reason)
-            self.find(name, problem, job.base)
-            return None
+        data, found = both
         if len(data) % TXN_ENTRY.size:
             end = len(data) - len(data) % TXN_ENTRY.size
             message = f"{len(data) - end} bytes behind the last whole entry"
-            self.find(name, warning("txnindex-form", end, UNKNOWN, message), job.base)
+            self.find(name, warning("txnindex-form", message, end), job.base)
         kept: list[AbortedTransaction] = []
         previous = job.base - 1
         for index, entry in enumerate(found):
@@ -203,7 +200,7 @@ class ProducerFiles:
                 message = f"{tuple(entry)} (producer, first, last offset, last stable offset) "
                 message += wrong
                 position = TXN_ENTRY.size * index
-                problem = error("txnindex-entries", position, entry.last_offset, message)
+                problem = error("txnindex-entries", message, position, entry.last_offset)
                 self.find(name, problem, job.base)
                 return None
             previous = entry.last_offset

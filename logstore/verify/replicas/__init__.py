@@ -1,7 +1,7 @@
 """Replicas of one partition, compared below their high watermarks.
 
-``replicas`` joins the digests, ``compare`` finds ranges that differ, ``range_diff`` reads those
-again down to the record, ``verdict`` says which replica is wrong.
+``replicas`` joins the digests, ``compare`` finds ranges that differ and says which replica is
+wrong, ``range_diff`` reads those ranges again down to the record.
 """
 
 __all__ = ["replicas"]

@@ -3,8 +3,8 @@
 The replica that has most of the committed records is the reference. Each other replica is compared
 with it, up to that replica's own high watermark. Two replicas that equal the reference equal each
 other. While segments are checked, on any machine, their batches are folded into digests of ranges
-of offsets (``ranges.py``). Here the digests are compared. Only a range whose digests differ is read
-again (``range_diff.py``).
+of offsets (``digests``). Here the digests are compared. Only a range whose digests differ is read
+again (``range_diff``).
 
 Replicas may differ below the highest log start, and where compaction has been: each broker compacts
 at its own time.
@@ -17,12 +17,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from logstore.verify.common.ranges import CompareSpec
-from logstore.verify.common.report import Finding, Severity
+from logstore.verify.common.digests import CompareSpec
+from logstore.verify.common.report import UNKNOWN, Finding, Severity
 from logstore.verify.partition.partition_check import PartitionCheck
-from logstore.verify.replicas.compared_replica import ComparedReplica, Side, assign_side_names
-from logstore.verify.replicas.range_diff import DiffBounds, Difference, narrow
-from logstore.verify.replicas.verdict import Disagreement, judge
+from logstore.verify.replicas.compared_replica import ComparedReplica, assign_side_names
+from logstore.verify.replicas.range_diff import DiffBounds, Difference, DiffRange, narrow
 from logstore.verify.segment.segment_check import VerifyOptions
 
 _SPAN = 65_536
@@ -71,7 +70,7 @@ def compare(replicas: Sequence[ComparedReplica], options: VerifyOptions) -> list
     jobs = (job for replica in replicas for job in replica.check.jobs)
     spec = next((job.compare for job in jobs if job.compare), None)
     of_topic = _of_topic([replica.check for replica in replicas])
-    sides = [Side(replica) for replica in replicas if replica.ends and of_topic(replica.check)]
+    sides = [replica for replica in replicas if replica.ends and of_topic(replica.check)]
     if spec is None or len(sides) < 2:
         return []
     assign_side_names(sides)
@@ -79,7 +78,7 @@ def compare(replicas: Sequence[ComparedReplica], options: VerifyOptions) -> list
     reference = max(sides, key=lambda side: (min(side.mark, side.end), side.end))
     others = [side for side in sides if side is not reference]
     start, notes = _start(spec, [reference, *others])
-    disagreements: list[Disagreement] = []
+    disagreements: list[_Disagreement] = []
     for side in others:
         committed = side.mark >= 0
         end = min(side.mark if committed else min(known, default=_NO_END), side.end, reference.end)
@@ -94,7 +93,7 @@ def compare(replicas: Sequence[ComparedReplica], options: VerifyOptions) -> list
         elif committed and min(side.end, reference.end) > start:
             message = f"not compared: high watermark {side.mark}, what all have begins at {start}"
             notes.append(side.finding(Severity.INFO, "replicas-differ", message))
-    return [*notes, *judge(disagreements, reference, others)]
+    return [*notes, *_findings(disagreements, reference, others)]
 
 
 def _of_topic(checks: Iterable[PartitionCheck]) -> Callable[[PartitionCheck], bool]:
@@ -106,7 +105,7 @@ def _of_topic(checks: Iterable[PartitionCheck]) -> Callable[[PartitionCheck], bo
     return lambda check: check.metadata is None or check.metadata.topic_id in usual
 
 
-def _start(spec: CompareSpec, sides: Sequence[Side]) -> tuple[int, list[Finding]]:
+def _start(spec: CompareSpec, sides: Sequence[ComparedReplica]) -> tuple[int, list[Finding]]:
     """The offset from which on replicas must be equal, above what was deleted or compacted."""
     start = max(spec.start, *(side.vanished_end for side in sides))
     if not any(side.compacted for side in sides):
@@ -116,35 +115,36 @@ def _start(spec: CompareSpec, sides: Sequence[Side]) -> tuple[int, list[Finding]
     return start, [sides[0].finding(Severity.INFO, "log-compacted-gap", message)]
 
 
-class _Unequal(NamedTuple):
-    """A range whose digests differ. ``follows``: so do the digests of the range before it."""
+class _Disagreement(NamedTuple):
+    """A difference of ``side`` from the reference."""
 
-    number: int
-    follows: bool
+    side: ComparedReplica
+    severity: Severity
+    difference: Difference
 
 
 class _Pair(NamedTuple):
     """A replica and its reference, compared over offsets ``[start, end)``."""
 
-    side: Side
-    reference: Side
+    side: ComparedReplica
+    reference: ComparedReplica
     start: int
     end: int
     spec: CompareSpec
     options: VerifyOptions
     committed: bool
 
-    def run(self) -> Iterator[Disagreement]:
+    def run(self) -> Iterator[_Disagreement]:
         severity = Severity.ERROR if self.committed else Severity.WARNING
         parted = self.end
         for difference in self._content():
             parted = min(parted, difference.offset)
             notes = filter(None, (difference.note, self._parting(difference)))
             difference = replace(difference, note="; ".join(notes))
-            yield Disagreement(self.side, severity, difference)
+            yield _Disagreement(self.side, severity, difference)
         epochs = self._epochs()
         if epochs is not None and epochs.offset < parted:
-            yield Disagreement(self.side, severity, epochs)
+            yield _Disagreement(self.side, severity, epochs)
 
     # -- content -------------------------------------------------------------------------------
 
@@ -159,17 +159,17 @@ class _Pair(NamedTuple):
                 found[-1] = replace(found[-1], end_offset=more.end_offset, to_end=more.to_end)
             found += differences
         span, rest = self.spec.span, unequal[_READ_MAX:]
-        while rest and rest[0].follows and found and found[-1].to_end:
-            found[-1] = replace(
-                found[-1], end_offset=min(self.end, (rest.pop(0).number + 1) * span)
-            )
+        while rest and rest[0][1] and found and found[-1].to_end:
+            number, _ = rest.pop(0)
+            found[-1] = replace(found[-1], end_offset=min(self.end, (number + 1) * span))
         if rest:
-            low, high = max(self.start, rest[0].number * span), (rest[-1].number + 1) * span
+            low, high = max(self.start, rest[0][0] * span), (rest[-1][0] + 1) * span
             note = f"{len(rest)} more ranges of {span} offsets differ"
             found.append(Difference(low, min(self.end, high), None, None, note))
         return found
 
-    def _unequal(self) -> Iterator[_Unequal]:
+    def _unequal(self) -> Iterator[tuple[int, bool]]:
+        """The numbers of ranges whose digests differ, and whether those of the one before do."""
         mine, theirs, span = self.side.ranges, self.reference.ranges, self.spec.span
         follows = False
         for number in sorted(mine.keys() | theirs.keys()):
@@ -177,7 +177,7 @@ class _Pair(NamedTuple):
                 continue
             same = number in mine and number in theirs and mine[number].same(theirs[number])
             if not same:
-                yield _Unequal(number, follows)
+                yield number, follows
             follows = not same
 
     def _narrow(self, number: int) -> list[Difference]:
@@ -236,3 +236,89 @@ class _Pair(NamedTuple):
                 there + (other.last_offset <= one.last_offset),
             )
         return None
+
+
+# -- which replica is wrong --------------------------------------------------------------------
+
+
+def _findings(
+    disagreements: Iterable[_Disagreement],
+    reference: ComparedReplica,
+    others: Sequence[ComparedReplica],
+) -> Iterator[Finding]:
+    """One finding for each difference of each odd replica.
+
+    A log has no holes, so the replica that lacks a batch has lost it, however many others have lost
+    it as well: damage is no testimony. One that cannot read its batch there is told of that
+    already. Two replicas that have different batches cannot show which one is right. A third one
+    can: the replica that disagrees with the two others is the odd one, even if it is the reference.
+    """
+    told = list(disagreements)
+    alike: dict[object, list[_Disagreement]] = {}
+    for found in told:
+        mine = found.difference.mine
+        key = found.difference.offset, mine.text if mine else found.difference.note
+        alike.setdefault(key, []).append(found)
+    for group in alike.values():
+        at = group[0].difference.offset
+        apart = {d.side for d in told if d.difference.offset <= at < d.difference.end_offset}
+        agreeing = [side for side in others if side not in apart and side.compared_at(at)]
+        yield from _report(group, [reference, *agreeing])
+
+
+def _report(group: Sequence[_Disagreement], beside: Sequence[ComparedReplica]) -> Iterator[Finding]:
+    """Report a difference. ``beside`` is the reference and the replicas that equal it there."""
+    first = group[0].difference
+    names = _names(found.side for found in group)
+    if first.mine is not None and first.theirs is None:
+        for side in beside:
+            severity = Severity.INFO if _is_blind(side, first) else _worst(group)
+            yield _finding(group[0], severity, side, names, first.theirs, first.mine)
+    elif len(group) > len(beside) and (first.mine or not first.theirs):
+        yield _finding(group[0], _worst(group), beside[0], names, first.theirs, first.mine)
+    else:
+        for found in group:
+            places = found.difference.mine, found.difference.theirs
+            is_blind = places[0] is None and _is_blind(found.side, found.difference)
+            severity = Severity.INFO if is_blind else found.severity
+            yield _finding(found, severity, found.side, _names(beside), *places)
+
+
+def _is_blind(side: ComparedReplica, difference: Difference) -> bool:
+    return side.reports_unreadable(difference.offset, difference.end_offset)
+
+
+def _worst(group: Sequence[_Disagreement]) -> Severity:
+    return min((found.severity for found in group), key=list(Severity).index)
+
+
+def _names(sides: Iterable[ComparedReplica]) -> str:
+    return ", ".join(side.name for side in sides)
+
+
+def _finding(
+    found: _Disagreement,
+    severity: Severity,
+    odd: ComparedReplica,
+    names: str,
+    here: DiffRange | None,
+    there: DiffRange | None,
+) -> Finding:
+    difference = found.difference
+    offset, last = difference.offset, difference.end_offset - 1
+    if here and there:
+        message = f"not as on {names}: here {here.text}; there {there.text}"
+    elif here:
+        message = f"not on {names}: {here.text}"
+    elif there and _is_blind(odd, difference):
+        message = f"unreadable here, whole on {names}: {there.text}"
+    elif there:
+        message = f"missing here, present on {names}: {there.text}"
+    else:
+        message = f"not as on {names}"
+    if difference.note:
+        message += f"; {difference.note}"
+    shown = max((place.last_offset for place in (here, there) if place), default=UNKNOWN)
+    if last > shown:
+        message += f"; they differ up to offset {last}"
+    return odd.finding(severity, "replicas-differ", message, offset, here)

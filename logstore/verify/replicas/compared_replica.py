@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from logstore.format import filenames
 from logstore.verify.common.batch_rules import EpochRun
-from logstore.verify.common.ranges import RangeDigest
-from logstore.verify.common.report import UNKNOWN, Finding, PartitionReport, Severity
+from logstore.verify.common.digests import RangeDigest
+from logstore.verify.common.report import UNKNOWN, Finding, PartitionReport, Problem, Severity
 from logstore.verify.partition.partition_check import PartitionCheck
 from logstore.verify.replicas.range_diff import DiffRange, RangeStart
 from logstore.verify.segment.segment_check import SegmentResult
@@ -18,27 +17,14 @@ from logstore.verify.segment.segment_check import SegmentResult
 _EPOCH_RULES = frozenset(("log-negative-epoch", "log-epoch", "log-no-epoch", "log-epoch-falls"))
 
 
-@dataclass(slots=True)
 class ComparedReplica:
-    """The results of one replica whose segments could all be read."""
+    """A replica whose segments could all be read, with its digests by the number of their range."""
 
-    check: PartitionCheck
-    report: PartitionReport
-    results: Sequence[SegmentResult]
-
-    @property
-    def ends(self) -> bool:
-        """Whether its last segment is still there. Retention may have deleted the others since."""
-        return bool(self.results) and filenames.LOG_SUFFIX not in self.results[-1].vanished
-
-
-class Side:
-    """A replica with its digests by the number of their range."""
-
-    def __init__(self, replica: ComparedReplica) -> None:
-        self.check, self.report = replica.check, replica.report
-        self.results = replica.results
-        self.name = self.report.directory
+    def __init__(
+        self, check: PartitionCheck, report: PartitionReport, results: Sequence[SegmentResult]
+    ) -> None:
+        self.check, self.report, self.results = check, report, results
+        self.name = report.directory
         self.end, self.mark = self.report.log_end_offset, self.check.facts.high_watermark
         self.epochs = [run for result in self.results for run in result.epochs]
         self.ranges: dict[int, RangeDigest] = {}
@@ -64,6 +50,11 @@ class Side:
         return offset < self.report.compared_end
 
     # -- where equality ends -------------------------------------------------------------------
+
+    @property
+    def ends(self) -> bool:
+        """Whether its last segment is still there. Retention may have deleted the others since."""
+        return bool(self.results) and filenames.LOG_SUFFIX not in self.results[-1].vanished
 
     @property
     def compacted(self) -> bool:
@@ -98,26 +89,13 @@ class Side:
         place: DiffRange | None = None,
     ) -> Finding:
         """A finding at ``place``, or else at the segment that should hold ``offset``."""
-        base = self._base_of(offset)
-        name = "" if base < 0 else self.check.file_name(base, filenames.LOG_SUFFIX)
-        here = os.path.join(self.check.directory, name) if name else self.check.directory
-        path = place.path if place else here
-        return Finding(
-            severity,
-            rule,
-            path,
-            message,
-            self.report.topic,
-            self.report.partition,
-            base,
-            place.position if place else UNKNOWN,
-            offset,
-            self.report.broker,
-        )
-
-    def _base_of(self, offset: int) -> int:
-        at = bisect_right(self.check.jobs, offset, key=lambda job: job.base)
-        return self.check.jobs[max(at - 1, 0)].base if offset >= 0 else UNKNOWN
+        jobs, base, name = self.check.jobs, UNKNOWN, ""
+        if offset >= 0:
+            base = jobs[max(bisect_right(jobs, offset, key=lambda job: job.base) - 1, 0)].base
+            name = self.check.file_name(base, filenames.LOG_SUFFIX)
+        position = place.position if place else UNKNOWN
+        problem = Problem(severity, rule, message, position, offset)
+        return self.check.finding(os.path.basename(place.path) if place else name, problem, base)
 
     def reports_unreadable(self, start: int, end: int) -> bool:
         """Whether a finding already reports an unreadable batch at offsets ``[start, end)``."""
@@ -143,10 +121,10 @@ class Side:
         name = self.check.file_name(run.segment_base, filenames.LOG_SUFFIX)
         path = os.path.join(self.check.directory, name)
         text = f"leader epoch {run.epoch} at offsets {run.first_offset}…{run.last_offset}"
-        return DiffRange(path, run.position, run.first_offset, run.last_offset, run.epoch, text)
+        return DiffRange(path, run.position, run.last_offset, run.epoch, text)
 
 
-def assign_side_names(sides: Sequence[Side]) -> None:
+def assign_side_names(sides: Sequence[ComparedReplica]) -> None:
     """Name the sides by broker id if the ids differ, else by directory."""
     brokers = [side.report.broker for side in sides]
     if len(set(brokers)) == len(brokers):

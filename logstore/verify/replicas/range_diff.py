@@ -5,7 +5,6 @@ A range is a few megabytes, and few ranges differ. So its batches may become Pyt
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,18 +16,15 @@ from logstore.common.errors import CorruptBatchError
 from logstore.common.types import Record
 from logstore.format.header import CRC_FROM, MAGIC, PREFIX_SIZE
 from logstore.format.reader import batch_records, parse_batch
-from logstore.kernels import SCAN_COLUMNS, SCAN_INCOMPLETE, SCAN_TAIL, scan_batches
+from logstore.kernels import SCAN_INCOMPLETE, SCAN_TAIL
 from logstore.storage.base import File, Storage
+from logstore.verify.common.batch_rules import Row
+from logstore.verify.common.header_table import HeaderTable
 from logstore.verify.common.report import UNKNOWN
 from logstore.verify.segment.diagnosis import diagnose
 from logstore.verify.segment.segment_check import open_log
 
 _WINDOW = 4 << 20
-_ROWS = 4096
-_COLUMNS = [
-    SCAN_COLUMNS.index(name)
-    for name in ("base_offset", "last_offset", "position", "size", "leader_epoch", "record_count")
-]
 
 
 class DiffBounds(NamedTuple):
@@ -48,11 +44,10 @@ class RangeStart(NamedTuple):
 
 
 class DiffRange(NamedTuple):
-    """What one replica has at offsets ``[first_offset, last_offset]``, and how to show it."""
+    """What one replica has at an offset, up to ``last_offset``, and how to show it."""
 
     path: str
     position: int
-    first_offset: int
     last_offset: int
     epoch: int
     text: str
@@ -77,17 +72,24 @@ class Difference:
 
 
 class _DiffBatch(NamedTuple):
-    base_offset: int
-    last_offset: int
-    position: int
-    size: int
-    epoch: int
-    records: int
+    """A batch that was read: its header, the hash of what is under its checksum, and where from."""
+
+    row: Row
     content: int
     source: RangeStart
 
+    @property
+    def base_offset(self) -> int:
+        return self.row.base_offset
+
+    @property
+    def last_offset(self) -> int:
+        return self.row.last_offset
+
     def same(self, other: _DiffBatch) -> bool:
-        return self[:2] == other[:2] and self.content == other.content
+        """Whether offsets and content are equal, wherever the batches lie."""
+        mine = self.base_offset, self.last_offset, self.content
+        return mine == (other.base_offset, other.last_offset, other.content)
 
 
 class _UnmatchedRange(NamedTuple):
@@ -178,17 +180,14 @@ def _batches(file: File, source: RangeStart) -> Iterator[_DiffBatch]:
     """
     expected = UNKNOWN
     size, position, window = file.size(), source.position, _WINDOW
-    columns = array("q", bytes(8 * len(SCAN_COLUMNS) * _ROWS))
+    table = HeaderTable()
     while position < size:
         with file.view(position, min(window, size - position)) as view:
-            rows, done, status = scan_batches(view, 0, columns)
-            table = [columns[c * _ROWS : c * _ROWS + rows].tolist() for c in _COLUMNS]
-            for base, last, start, length, epoch, records in zip(*table, strict=True):
-                content = mmh3.mmh3_x64_128_uintdigest(view[start + CRC_FROM : start + length])
-                yield _DiffBatch(
-                    base, last, position + start, length, epoch, records, content, source
-                )
-                expected = last + 1
+            done, status = table.fill(view, 0, position)
+            for row in table.rows():
+                covered = view[row.position - position + CRC_FROM : row.end - position]
+                yield _DiffBatch(row, mmh3.mmh3_x64_128_uintdigest(covered), source)
+                expected = row.last_offset + 1
         position += done
         if done:
             window = _WINDOW
@@ -205,7 +204,7 @@ def _batches(file: File, source: RangeStart) -> Iterator[_DiffBatch]:
 def _bytes(batch: _DiffBatch, size: int) -> bytes:
     file = open_log(batch.source.storage, batch.source.path)
     try:
-        return file.read_at(batch.position, min(size, batch.size))
+        return file.read_at(batch.row.position, min(size, batch.row.size))
     finally:
         file.close()
 
@@ -213,11 +212,10 @@ def _bytes(batch: _DiffBatch, size: int) -> bytes:
 def _shown(batch: _DiffBatch) -> DiffRange:
     head = _bytes(batch, CRC_FROM)
     crc = int.from_bytes(head[17:21] if head[16] == MAGIC else head[12:16], "big")
-    text = f"epoch {batch.epoch}, offsets {batch.base_offset}…{batch.last_offset}, "
-    text += f"{batch.records} records in {batch.size} bytes, checksum {crc:#010x}"
-    return DiffRange(
-        batch.source.path, batch.position, batch.base_offset, batch.last_offset, batch.epoch, text
-    )
+    row = batch.row
+    text = f"epoch {row.leader_epoch}, offsets {row.base_offset}…{row.last_offset}, "
+    text += f"{row.record_count} records in {row.size} bytes, checksum {crc:#010x}"
+    return DiffRange(batch.source.path, row.position, row.last_offset, row.leader_epoch, text)
 
 
 def _first_record(one: _DiffBatch, other: _DiffBatch, unpacked_max: int) -> tuple[int, str]:
@@ -238,8 +236,8 @@ def _first_record(one: _DiffBatch, other: _DiffBatch, unpacked_max: int) -> tupl
 
 
 def _records(batch: _DiffBatch, unpacked_max: int) -> list[Record]:
-    data = _bytes(batch, batch.size)
+    data = _bytes(batch, batch.row.size)
     parsed = parse_batch(data)
     if parsed is None:
-        raise CorruptBatchError(batch.source.path, batch.position, "cut during the check")
+        raise CorruptBatchError(batch.source.path, batch.row.position, "cut during the check")
     return batch_records(data, parsed, check_crc=False, decompressed_limit=unpacked_max)

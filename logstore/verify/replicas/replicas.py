@@ -11,8 +11,15 @@ from checkpoints.partition_metadata import PARTITION_METADATA
 from checkpoints.topic_properties import TOPIC_PROPERTIES, TopicProperties
 from logstore.format import filenames
 from logstore.storage.base import Storage
-from logstore.verify.common.report import UNKNOWN, Finding, PartitionReport, Severity, VerifyReport
-from logstore.verify.partition.partition_check import PartitionCheck, partition_of
+from logstore.verify.common.report import (
+    Finding,
+    PartitionReport,
+    VerifyReport,
+    error,
+    info,
+    warning,
+)
+from logstore.verify.partition.partition_check import PartitionCheck
 from logstore.verify.replicas.compare import compare, plan_ranges
 from logstore.verify.replicas.compared_replica import ComparedReplica
 from logstore.verify.segment.scan import Progress, verify_segment
@@ -87,22 +94,10 @@ def _identity(finding: Finding) -> tuple[str, str, int, int]:
     return finding.rule, finding.file, finding.position, finding.offset
 
 
-def _vanished(check: PartitionCheck) -> Finding:
-    """The finding that a directory vanished after its log directory was listed (F-288)."""
-    tp = partition_of(check.directory) or ("", UNKNOWN)
-    message = "vanished during the check: deleted or moved by its broker"
-    return Finding(
-        Severity.INFO, "file-vanished", check.directory, message, *tp, broker=check.facts.broker
-    )
-
-
 def _differs(check: PartitionCheck, message: str) -> Finding:
     """A change is under way where a broker is at work, or was when it was killed."""
-    tp = partition_of(check.directory) or ("", UNKNOWN)
-    path = os.path.join(check.directory, TOPIC_PROPERTIES)
-    is_settled = check.facts.clean is None or check.closed_cleanly()
-    severity = Severity.WARNING if is_settled else Severity.INFO
-    return Finding(severity, "topic-properties", path, message, *tp, broker=check.facts.broker)
+    severity = warning if check.facts.clean is None or check.closed_cleanly() else info
+    return check.finding(TOPIC_PROPERTIES, severity("topic-properties", message))
 
 
 @dataclass(slots=True)
@@ -115,26 +110,22 @@ class TopicIds:
     """Partitions without properties, of topics where no partition with properties was seen."""
 
     def check(self, cluster: str, check: PartitionCheck) -> Finding | None:
-        tp = partition_of(check.directory)
-        if tp is None or check.metadata is None:
+        if check.tp is None or check.metadata is None:
             return None
         path = os.path.join(check.directory, PARTITION_METADATA)
         topic_id = check.metadata.topic_id
-        first_path, first_id = self._first.setdefault((cluster, tp.topic), (path, topic_id))
+        first_path, first_id = self._first.setdefault((cluster, check.tp.topic), (path, topic_id))
         if topic_id == first_id:
             return None
         message = f"topic id {topic_id}, in {first_path} it is {first_id}"
-        return Finding(
-            Severity.ERROR, "topic-id", path, message, *tp, position=2, broker=check.facts.broker
-        )
+        return check.finding(PARTITION_METADATA, error("topic-id", message, 2))
 
     def check_properties(self, check: PartitionCheck) -> Iterator[Finding]:
         """All partitions of a topic in one broker's directories have one configuration."""
-        tp = partition_of(check.directory)
-        if tp is None or check.own is None:
+        if check.tp is None or check.own is None:
             return
         path = os.path.join(check.directory, TOPIC_PROPERTIES)
-        key, own = (check.facts.broker, tp.topic), check.own.properties
+        key, own = (check.facts.broker, check.tp.topic), check.own.properties
         if own is None:
             self._without.setdefault(key, []).append(check)
         else:
@@ -168,7 +159,8 @@ class ReplicaSet:
             try:
                 check.prepare()
             except FileNotFoundError:
-                report.findings.append(_vanished(check))
+                message = "vanished during the check: deleted or moved by its broker"  # F-288
+                report.findings.append(check.finding("", info("file-vanished", message)))
                 continue
             except OSError as failure:
                 report.refuse(check.directory, failure)

@@ -26,6 +26,7 @@ from logstore.verify.common.batch_rules import (
     Row,
     check_header,
 )
+from logstore.verify.common.digests import ContentDigests
 from logstore.verify.common.header_table import (
     ATTRIBUTES,
     BASE,
@@ -40,10 +41,10 @@ from logstore.verify.common.header_table import (
 from logstore.verify.common.header_table import (
     MAGIC as MAGIC_COLUMN,
 )
-from logstore.verify.common.ranges import ContentDigests
 from logstore.verify.common.report import UNKNOWN, Severity, error, info
+from logstore.verify.segment.index_entries import IndexEntries
 from logstore.verify.segment.indexes import OffsetIndexCheck, Skipped, TimeIndexCheck
-from logstore.verify.segment.producers import PRODUCERS_MAX, First, Jump
+from logstore.verify.segment.producers import PRODUCERS_MAX, SequencedBatch
 from logstore.verify.segment.records import check_content
 from logstore.verify.segment.segment_check import SegmentJob, SegmentResult, VerifyOptions
 
@@ -56,7 +57,6 @@ class SegmentChecks:
 
     Args:
         following: the base offset of the batch at a byte of the log, −1 if unknown.
-        offset_index: None when there is none.
     """
 
     def __init__(
@@ -64,15 +64,16 @@ class SegmentChecks:
         job: SegmentJob,
         options: VerifyOptions,
         following: Callable[[int], int],
-        offset_index: OffsetIndexCheck | None,
-        time_index: TimeIndexCheck,
+        offset_entries: IndexEntries,
+        time_entries: IndexEntries,
         result: SegmentResult,
     ) -> None:
         self.job, self.options, self.result = job, options, result
         self.order = OffsetOrder(job.base, job.next_base, job.base, next_is_empty=job.next_is_empty)
         self.skipped = Skipped([])
         self._following = following
-        self._offset_index, self._time_index = offset_index, time_index
+        self._offset_index = OffsetIndexCheck(offset_entries)
+        self._time_index = TimeIndexCheck(time_entries)
         self._digests = ContentDigests(options.fingerprint, job.compare)
         self._sequences: SequenceWatch | None = SequenceWatch(PRODUCERS_MAX)
         self._marks = sorted(job.snapshots)
@@ -124,15 +125,15 @@ class SegmentChecks:
 
         Its records are not decoded, and its producer is not part of the replay.
         """
-        survey, bases, lasts, _ = self._headers(table, None)
+        survey, bases, lasts, in_order = self._headers(table, None)
         self._note_wanted(memoryview(head), table, bases, lasts)
         if survey.producers:
             self.result.producers.complete = False
-        self._digests.add_large(head, content, table, bases, lasts)
+        self._digests.add(memoryview(head), table, bases, lasts, in_order, content)
         if self.options.deep:
             row = table.row(0)
             message = f"records not decoded: a batch of {row.size} bytes"
-            problem = info("not-checked", row.position, row.base_offset, message)
+            problem = info("not-checked", message, row.position, row.base_offset)
             self.result.problems_of(filenames.LOG_SUFFIX).append(problem)
 
     def _headers(
@@ -168,9 +169,8 @@ class SegmentChecks:
             known = result.min_timestamp
             result.min_timestamp = min(survey.min_timestamp, known if known >= 0 else 2**63)
         self._epochs(table, survey.epochs, bases, lasts, in_order)
-        if self._offset_index is not None:
-            largest = self._time_index.largest
-            self._offset_index.take(table, lasts, in_order, self.skipped, largest)
+        largest = self._time_index.largest
+        self._offset_index.take(table, lasts, in_order, self.skipped, largest)
         reached = partial(self._reached, view, table)
         self._time_index.take(table, lasts, in_order, survey.max_timestamp, trusted, reached)
         return survey, bases, lasts, in_order
@@ -318,15 +318,14 @@ class SegmentChecks:
             table.column(SEQUENCE),
             table.column(POSITION),
         )
-        for number in firsts:
-            if sequences[number] >= 0:
-                row = producers[number], epochs[number], sequences[number]
-                position = table.start + positions[number]
-                facts.firsts.append(First(*row, bases[number], position))
-        for number, due, previous in jumps[: _JUMPS_MAX - len(facts.jumps)]:
-            row = producers[number], epochs[number], sequences[number]
-            position = table.start + positions[number]
-            facts.jumps.append(Jump(*row, due, previous, bases[number], position))
+
+        def batch(row: int) -> SequencedBatch:
+            place = bases[row], table.start + positions[row]
+            return SequencedBatch(producers[row], epochs[row], sequences[row], *place)
+
+        facts.firsts += [batch(row) for row in firsts if sequences[row] >= 0]
+        for row, due, previous in jumps[: _JUMPS_MAX - len(facts.jumps)]:
+            facts.jumps.append((batch(row), due, previous))
 
     def _telling(self, table: HeaderTable, start: int, stop: int, transactional: bool) -> list[int]:
         """The rows that decide what is known about the producers of rows ``[start, stop)``: the
@@ -352,7 +351,7 @@ class SegmentChecks:
             return parse_end_transaction_marker(view[at : at + row.size])
         except CorruptBatchError as failure:
             if not self.options.deep:  # otherwise decoding all records reports it
-                problem = error("log-control-record", row.position, row.base_offset, failure.reason)
+                problem = error("log-control-record", failure.reason, row.position, row.base_offset)
                 self.result.problems_of(filenames.LOG_SUFFIX).append(problem)
             self.result.producers.complete = False
             return None
@@ -376,12 +375,11 @@ class SegmentChecks:
         result = self.result
         for offset in self._marks:
             result.producers.mark(offset)
-        if self._offset_index is not None:
-            self._offset_index.finish(size, self.skipped)
+        self._offset_index.finish(size, self.skipped)
         closed = self.job.trimmed and filenames.TIME_INDEX_SUFFIX in self.job.files
         sound = self._trusted and not result.tail
         self._time_index.finish(closed, sound)
-        if self._offset_index is not None and self._offset_index.several:
+        if self._offset_index.several:
             settled = closed and sound and not result.vanished
             self._offset_index.check_several(self._time_index.timestamps() if settled else None)
         following = self.job.next_base

@@ -10,6 +10,8 @@ import struct
 from typing import NamedTuple
 
 from logstore.common.bounds import WHOLE_BATCH_MAX
+from logstore.format.batch_search import PREFIX, find_batch, is_valid_batch
+from logstore.format.large_batch import content_crc
 from logstore.kernels import (
     HEADER_SIZE,
     SCAN_BAD_CRC,
@@ -17,13 +19,9 @@ from logstore.kernels import (
     SCAN_BAD_MAGIC,
     SCAN_BAD_OFFSET,
     SCAN_REASONS,
-    crc32c,
 )
-from logstore.segments.batch_search import PREFIX, find_batch, is_valid_batch
 from logstore.storage.base import File
 from logstore.verify.common.report import UNKNOWN, Problem, error
-
-CRC_FROM = 21
 
 _WINDOW = 4 << 20
 _HEAD = struct.Struct(">qiibI")
@@ -62,10 +60,10 @@ def diagnose(file: File, size: int, position: int, status: int, expected: int) -
     if status in _FRAMED and end <= size:
         if magic != 2 and length + PREFIX >= HEADER_SIZE and _crc_fits(file, position, end, stored):
             message = f"magic {magic}: with magic 2 the checksum matches"
-            return Diagnosis(error("log-magic", position, offset, message), end, last)
+            return Diagnosis(error("log-magic", message, position, offset), end, last)
         if status == SCAN_BAD_OFFSET:
             message = f"base offset {base} is outside the range of offsets"
-            return Diagnosis(error("log-base-offset", position, offset, message), end, last)
+            return Diagnosis(error("log-base-offset", message, position, offset), end, last)
         if end == size or _starts_here(file, end, size, last):
             rule = {
                 SCAN_BAD_CRC: "log-checksum" if magic == 2 else "log-legacy-checksum",
@@ -73,9 +71,9 @@ def diagnose(file: File, size: int, position: int, status: int, expected: int) -
             }
             message = f"{SCAN_REASONS[status]} in a batch of {PREFIX + length} bytes"
             if magic == 2 and status == SCAN_BAD_CRC:
-                actual = _crc(file, position, end)
+                actual = content_crc(file, position, PREFIX + length)
                 message = f"checksum {stored:#010x}, the bytes give {actual:#010x}"
-            found = error(rule.get(status, "log-record-count"), position, offset, message)
+            found = error(rule.get(status, "log-record-count"), message, position, offset)
             if end < size:
                 last = int.from_bytes(file.read_at(end, 8), "big", signed=True) - 1
             tail = GARBAGE if end == size else ""
@@ -100,17 +98,17 @@ def _search(
         if _crc_fits(file, position, found, stored):
             right = found - position - PREFIX
             message = f"batch length {length}: with {right} the checksum matches"
-            return Diagnosis(error("log-length", position, offset, message), found, found_base - 1)
+            return Diagnosis(error("log-length", message, position, offset), found, found_base - 1)
         message = f"{SCAN_REASONS[status]}; the next whole batch is {found - position} bytes on"
         rule = "log-checksum" if status == SCAN_BAD_CRC else "log-length"
-        return Diagnosis(error(rule, position, offset, message), found, found_base - 1)
+        return Diagnosis(error(rule, message, position, offset), found, found_base - 1)
     if _crc_fits(file, position, size, stored):
         message = f"batch length {length}: with {size - position - PREFIX} the checksum matches"
-        return Diagnosis(error("log-length", position, offset, message), size, last)
+        return Diagnosis(error("log-length", message, position, offset), size, last)
     if status in _FRAMED or length < 14:
         message = f"{SCAN_REASONS[status]}; no whole batch follows"
         rule = "log-checksum" if status == SCAN_BAD_CRC else "log-torn-end"
-        return Diagnosis(error(rule, position, offset, message), UNKNOWN, tail=GARBAGE)
+        return Diagnosis(error(rule, message, position, offset), UNKNOWN, tail=GARBAGE)
     return Diagnosis(None, UNKNOWN, last, TORN)
 
 
@@ -154,13 +152,6 @@ def _claimed_last(head: bytes, expected: int) -> int:
     return (base if expected < 0 else expected) + (delta if count == delta + 1 else 0)
 
 
-def _crc(file: File, position: int, end: int) -> int:
-    value = 0
-    for start in range(position + CRC_FROM, end, _WINDOW):
-        with file.view(start, min(_WINDOW, end - start)) as view:
-            value = crc32c(view, value)
-    return value
-
-
 def _crc_fits(file: File, position: int, end: int, stored: int) -> bool:
-    return end - position >= HEADER_SIZE and _crc(file, position, end) == stored
+    size = end - position
+    return size >= HEADER_SIZE and content_crc(file, position, size) == stored

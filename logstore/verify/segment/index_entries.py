@@ -70,7 +70,7 @@ class IndexEntries:
         self.data = b""
         self.first = self.end = 0
         self._file, self._layout, self._file_end = file, layout, end
-        self._problems, self._log_size = problems, log_size
+        self.problems, self._log_size = problems, log_size
         self._place = 0  # in the file, of data[0]
         self._one_by_one: Iterator[IndexEntry] | None = None
         self._next: IndexEntry | None = None
@@ -108,7 +108,7 @@ class IndexEntries:
         self._one_by_one = _ascending_entries(
             self._inside(self._place + given * self._layout.size),
             "index-order" if self._layout is OFFSET_ENTRY else "timeindex-order",
-            self._problems,
+            self.problems,
             self._layout is OFFSET_ENTRY,
             previous,
         )
@@ -166,7 +166,7 @@ class IndexEntries:
                     yield entry
                 else:
                     message = f"position {entry.key} is outside the log of {self._log_size} bytes"
-                    self._problems.append(error("index-entry", entry.place, entry.offset, message))
+                    self.problems.append(error("index-entry", message, entry.place, entry.offset))
 
 
 def _ascending_entries(
@@ -187,7 +187,7 @@ def _ascending_entries(
 
     def blame(entry: IndexEntry, other: IndexEntry) -> None:
         message = f"{entry.offset}→{entry.key} does not ascend beside {other.offset}→{other.key}"
-        problems.append(error(rule, entry.place, entry.offset, message))
+        problems.append(error(rule, message, entry.place, entry.offset))
 
     held = deque(islice(entries, 2))
     while held:

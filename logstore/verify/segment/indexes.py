@@ -19,7 +19,7 @@ from logstore.verify.common.header_table import (
     POSITION,
     HeaderTable,
 )
-from logstore.verify.common.report import UNKNOWN, Problem, error, info, warning
+from logstore.verify.common.report import UNKNOWN, error, info, warning
 from logstore.verify.segment.index_entries import IndexEntries, IndexEntry
 
 Reached = Callable[[int, int], bool]
@@ -66,9 +66,8 @@ class OffsetIndexCheck:
     first offset of the append: that of the batch at the position.
     """
 
-    def __init__(self, entries: IndexEntries, problems: list[Problem]) -> None:
-        self._entries = entries
-        self._problems = problems
+    def __init__(self, entries: IndexEntries) -> None:
+        self._entries, self._problems = entries, entries.problems
         self._begun = False
         self._covered = UNKNOWN
         """Where the last batch of the entry ``_before`` begins."""
@@ -200,18 +199,17 @@ class OffsetIndexCheck:
         if self.several_count:
             message = f"{self.several_count} entries cover several batches: so Kafka before 4.1 "
             message += "wrote of an append of several, and a search finds the same"
-            self._problems.append(info("index-skips-batches", UNKNOWN, UNKNOWN, message))
+            self._problems.append(info("index-skips-batches", message))
 
     def _blame(self, entry: IndexEntry, message: str) -> None:
-        self._problems.append(error("index-entry", entry.place, entry.offset, message))
+        self._problems.append(error("index-entry", message, entry.place, entry.offset))
 
 
 class TimeIndexCheck:
     """An entry has the largest timestamp of all records up to its offset (F-117)."""
 
-    def __init__(self, entries: IndexEntries, problems: list[Problem]) -> None:
-        self._entries = entries
-        self._problems = problems
+    def __init__(self, entries: IndexEntries) -> None:
+        self._entries, self._problems = entries, entries.problems
         self.largest = UNKNOWN
         self._last_key = UNKNOWN
 
@@ -247,13 +245,13 @@ class TimeIndexCheck:
             elif trusted and before == entry.key and table.column(MAGIC)[at] == 2:
                 message = f"timestamp {entry.key} was reached before offset {entry.offset}"
                 self._problems.append(
-                    warning("timeindex-entry", entry.place, entry.offset, message)
+                    warning("timeindex-entry", message, entry.place, entry.offset)
                 )
             elif trusted and entry.offset != lasts[at] and not reached(at, entry.offset):
                 message = f"offset {entry.offset} is neither the last of its batch, {lasts[at]}, "
                 message += f"nor the first with timestamp {entry.key}"
                 self._problems.append(
-                    warning("timeindex-entry", entry.place, entry.offset, message)
+                    warning("timeindex-entry", message, entry.place, entry.offset)
                 )
             self._last_key = entry.key
             self._entries.advance()
@@ -284,11 +282,11 @@ class TimeIndexCheck:
         if self.largest != entry.key:
             message = f"timestamp {entry.key} up to offset {entry.offset}, "
             message += f"the log has {self.largest}"
-            self._problems.append(error("timeindex-entry", entry.place, entry.offset, message))
+            self._problems.append(error("timeindex-entry", message, entry.place, entry.offset))
         else:
             message = f"timestamp {entry.key} was reached before offset {entry.offset}, "
             message += f"which has {own}"
-            self._problems.append(warning("timeindex-entry", entry.place, entry.offset, message))
+            self._problems.append(warning("timeindex-entry", message, entry.place, entry.offset))
 
     def timestamps(self) -> set[int] | None:
         """The timestamps of all entries; None if something is wrong with them."""
@@ -299,9 +297,9 @@ class TimeIndexCheck:
         while (entry := self._entries.peek()) is not None:
             if trusted:
                 message = f"offset {entry.offset} is above the end of the log"
-                self._problems.append(error("timeindex-entry", entry.place, entry.offset, message))
+                self._problems.append(error("timeindex-entry", message, entry.place, entry.offset))
             self._last_key = entry.key
             self._entries.advance()
         if closed and trusted and self._last_key < self.largest:
             message = f"ends with timestamp {self._last_key}, the segment has {self.largest}"
-            self._problems.append(warning("timeindex-last-entry", UNKNOWN, UNKNOWN, message))
+            self._problems.append(warning("timeindex-last-entry", message))

@@ -10,7 +10,7 @@ batches below the log start say, so its producer files may be right with or with
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -65,46 +65,8 @@ class Abort(NamedTuple):
     position: int
 
 
-class ExpectedAborted(NamedTuple):
-    """What the transaction index may say about an ABORT marker: offsets in inclusive bounds.
-
-    ``may_lack`` allows that there is no entry. ``next_first`` is where another transaction begins
-    after the marker.
-    """
-
-    abort: Abort
-    first: int
-    first_max: int
-    stable: int
-    stable_max: int
-    may_lack: bool
-    next_first: int
-
-    @property
-    def entry(self) -> AbortedTransaction:
-        """The entry that a log writes which remembers everything."""
-        abort = self.abort
-        return AbortedTransaction(abort.producer_id, self.first, abort.last_offset, self.stable)
-
-    def allows(self, entry: AbortedTransaction, *, exact: bool) -> bool:
-        """Whether the index may have this entry.
-
-        Unless ``exact``, transactions may have begun before everything that was read. A follower
-        appends several batches at once, and counts a transaction that begins after the marker among
-        the open ones (F-123).
-        """
-        if entry.producer_id != self.abort.producer_id:
-            return False
-        first, stable = entry.first_offset, entry.last_stable_offset
-        first_min, stable_min = (self.first, self.stable) if exact else (0, 0)
-        behind = stable == self.next_first and self.stable_max > self.abort.last_offset
-        return first_min <= first <= self.first_max and (
-            behind or stable_min <= stable <= self.stable_max
-        )
-
-
-class First(NamedTuple):
-    """The first data batch of a producer in a segment, to be compared with those before."""
+class SequencedBatch(NamedTuple):
+    """A data batch of an idempotent producer, as far as its sequence is concerned."""
 
     producer_id: int
     epoch: int
@@ -112,23 +74,11 @@ class First(NamedTuple):
     offset: int
     position: int
 
-
-class Jump(NamedTuple):
-    """A data batch whose sequence does not continue that of the batch at offset ``previous``."""
-
-    producer_id: int
-    epoch: int
-    sequence: int
-    due: int
-    previous: int
-    offset: int
-    position: int
-
-    @property
-    def problem(self) -> Problem:
+    def jump(self, due: int, previous: int) -> Problem:
+        """The sequence does not continue that of the batch at offset ``previous``."""
         message = f"producer {self.producer_id}, epoch {self.epoch}: sequence {self.sequence}, "
-        message += f"due is {self.due} behind its batch of offset {self.previous}"
-        return warning("producer-sequence", self.position, self.offset, message)
+        message += f"due is {due} behind its batch of offset {previous}"
+        return warning("producer-sequence", message, self.position, self.offset)
 
 
 @dataclass(slots=True)
@@ -142,8 +92,10 @@ class ProducerFacts:
     following: dict[int, int] = field(default_factory=dict)
     """Offset of an ABORT marker → where the next transaction of another producer begins."""
     marks: dict[int, dict[int, ProducerFact]] = field(default_factory=dict)
-    firsts: list[First] = field(default_factory=list)
-    jumps: list[Jump] = field(default_factory=list)
+    firsts: list[SequencedBatch] = field(default_factory=list)
+    """The first data batch of each producer, to be compared with those before."""
+    jumps: list[tuple[SequencedBatch, int, int]] = field(default_factory=list)
+    """Batches whose sequence jumps, with the one that was due, and the offset of the one before."""
     complete: bool = True
     """False if a batch was unreadable, or if there were more than ``PRODUCERS_MAX``."""
     _open: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -279,7 +231,7 @@ class Replay:
         self.producers = self.joined(facts.producers) if facts.complete else {}
         self.known = self.known and facts.complete
 
-    def jumps(self, facts: ProducerFacts) -> Iterator[Jump]:
+    def jumps(self, facts: ProducerFacts) -> Iterator[Problem]:
         """Sequences of a segment that do not continue those before. Call it before ``advance``.
 
         Only a batch at or above the floor proves which sequence is due. An older batch may have
@@ -294,42 +246,67 @@ class Replay:
             sequence, offset, _ = before.last
             due = add_sequence(sequence, 1) if before.epoch == first.epoch else 0
             if offset >= self.floor and first.sequence != due:
-                yield Jump(*first[:3], due, offset, *first[3:])
-        for jump in facts.jumps:
-            if jump.previous >= self.floor:
-                yield jump
+                yield first.jump(due, offset)
+        for batch, due, previous in facts.jumps:
+            if previous >= self.floor:
+                yield batch.jump(due, previous)
 
-    def aborted(self, facts: ProducerFacts) -> Iterator[ExpectedAborted]:
-        """The entries that the transaction index of the segment must have (F-121 … F-123)."""
+    def check_aborted(
+        self, facts: ProducerFacts, found: Sequence[AbortedTransaction]
+    ) -> Iterator[Problem]:
+        """Compare the transaction index of the next segment with its ABORT markers, one by one
+        (F-121 … F-123).
+
+        Unless all is ``known``, transactions may have begun before everything that was read. Then
+        their first offset and stable offset are not known, nor whether a marker ended a transaction
+        at all. A transaction that began below the floor may have been forgotten.
+        """
+        entries = {entry.last_offset: (index, entry) for index, entry in enumerate(found)}
         carried = {
             producer_id: (fact.transaction_first, fact.transaction_late)
             for producer_id, fact in self.producers.items()
             if fact.transaction_first >= 0
         }
         for abort in facts.aborts:
-            first, late = abort.first_offset, abort.late
-            if facts.first_markers[abort.producer_id] == abort.last_offset:
+            first, late, last = abort.first_offset, abort.late, abort.last_offset
+            if facts.first_markers[abort.producer_id] == last:
                 first, before = carried.get(abort.producer_id, (first, UNKNOWN))
                 late = before if before >= 0 else late
             if first < 0:
                 continue  # no transaction was open: no entry (F-195)
+            index, entry = entries.pop(last, (UNKNOWN, None))
+            if entry is None:
+                if late >= 0:
+                    message = f"no entry for the transaction of producer {abort.producer_id} that "
+                    message += f"the log aborts at offset {last}"
+                    yield error("txnindex-entries", message, offset=last)
+                continue
             others = [
-                found
-                for producer_id, found in carried.items()
+                began
+                for producer_id, began in carried.items()
                 if producer_id != abort.producer_id
-                and facts.first_markers.get(producer_id, _NEVER) > abort.last_offset
+                and facts.first_markers.get(producer_id, _NEVER) > last
             ]
             others.append((abort.other_first, abort.other_late))
-            after = abort.last_offset + 1
-            yield ExpectedAborted(
-                abort,
-                first,
-                late if late >= 0 else abort.last_offset - 1,
-                min((one for one, _ in others if one >= 0), default=after),
-                min((one for _, one in others if one >= 0), default=after),
-                late < 0,
-                facts.following.get(abort.last_offset, UNKNOWN),
-            )
+            stable = min((one for one, _ in others if one >= 0), default=last + 1)
+            stable_max = min((one for _, one in others if one >= 0), default=last + 1)
+            first_max = late if late >= 0 else last - 1
+            first_min, stable_min = (first, stable) if self.known else (0, 0)
+            fits = first_min <= entry.first_offset <= first_max
+            # A follower appends several batches at once, and counts a transaction that begins after
+            # the marker among the open ones (F-123).
+            if entry.last_stable_offset != facts.following.get(last, UNKNOWN) or stable_max <= last:
+                fits = fits and stable_min <= entry.last_stable_offset <= stable_max
+            if not fits or entry.producer_id != abort.producer_id:
+                right = abort.producer_id, first, last, stable
+                message = f"{tuple(entry)}, the log says {right} (producer, first, last offset, "
+                message += "last stable offset)"
+                yield error("txnindex-offsets", message, 34 * index, last)
+        markers = set() if self.known else {(a.producer_id, a.last_offset) for a in facts.aborts}
+        for last, (index, entry) in sorted(entries.items()):
+            if (entry.producer_id, last) not in markers:
+                message = f"an aborted transaction that ends at {last}: the log has none"
+                yield error("txnindex-entries", message, 34 * index, last)
 
 
 def _last_of(entry: ProducerSnapshotEntry) -> tuple[int, int, int] | None:
@@ -358,7 +335,7 @@ def check_snapshot(
         if max(e.last_offset, e.current_txn_first_offset) >= offset:
             message = f"{name}: last offset {e.last_offset} or open transaction "
             message += f"{e.current_txn_first_offset} is not below the snapshot's offset {offset}"
-            yield error("snapshot-form", position, e.last_offset, message)
+            yield error("snapshot-form", message, position, e.last_offset)
             continue
         fact = state.get(e.producer_id)
         if fact is None:
@@ -375,19 +352,19 @@ def check_snapshot(
         if e.producer_epoch != fact.epoch or last not in lasts:
             message = f"{name}: epoch {e.producer_epoch} and last batch {last} (sequence, offset, "
             message += f"delta), the log has {fact.epoch} and {fact.last}"
-            yield warning("snapshot-producer", position, e.last_offset, message)
+            yield warning("snapshot-producer", message, position, e.last_offset)
         elif e.timestamp != fact.timestamp:
             message = f"{name}: timestamp {e.timestamp}, the log has {fact.timestamp}"
-            yield warning("snapshot-producer", position, e.last_offset, message)
+            yield warning("snapshot-producer", message, position, e.last_offset)
         elif told and e.coordinator_epoch not in coordinators:
             message = f"{name}: coordinator epoch {e.coordinator_epoch}, the log has "
             yield warning(
-                "snapshot-producer", position, e.last_offset, message + str(fact.coordinator_epoch)
+                "snapshot-producer", message + str(fact.coordinator_epoch), position, e.last_offset
             )
         elif exact and not _may_be_open_since(e.current_txn_first_offset, fact):
             message = f"{name}: transaction open since {e.current_txn_first_offset}, "
             message += f"by the log since {fact.transaction_first}"
-            yield warning("snapshot-transaction", position, e.current_txn_first_offset, message)
+            yield warning("snapshot-transaction", message, position, e.current_txn_first_offset)
 
 
 def _may_be_open_since(offset: int, fact: ProducerFact) -> bool:
@@ -398,32 +375,3 @@ def _may_be_open_since(offset: int, fact: ProducerFact) -> bool:
     if late < 0:  # all of it lies below the floor
         return offset < 0 or offset >= first
     return first <= offset <= late
-
-
-def check_aborted(
-    expected: Iterable[ExpectedAborted],
-    found: list[AbortedTransaction],
-    facts: ProducerFacts,
-    exact: bool,
-) -> Iterator[Problem]:
-    """Compare the transaction index with the ABORT markers of its segment, one by one.
-
-    Unless ``exact``, transactions may have begun before everything that was read. Then their first
-    offset and stable offset are not known, nor whether a marker ended a transaction at all.
-    """
-    entries = {entry.last_offset: (index, entry) for index, entry in enumerate(found)}
-    for wanted in expected:
-        index, entry = entries.pop(wanted.abort.last_offset, (UNKNOWN, None))
-        if entry is None and not wanted.may_lack:
-            message = f"no entry for the transaction of producer {wanted.abort.producer_id} that "
-            message += f"the log aborts at offset {wanted.abort.last_offset}"
-            yield error("txnindex-entries", UNKNOWN, wanted.abort.last_offset, message)
-        elif entry is not None and not wanted.allows(entry, exact=exact):
-            message = f"{tuple(entry)}, the log says {tuple(wanted.entry)} (producer, first, last "
-            message += "offset, last stable offset)"
-            yield error("txnindex-offsets", 34 * index, wanted.abort.last_offset, message)
-    markers = set() if exact else {(a.producer_id, a.last_offset) for a in facts.aborts}
-    for last_offset, (index, entry) in sorted(entries.items()):
-        if (entry.producer_id, last_offset) not in markers:
-            message = f"an aborted transaction that ends at {last_offset}: the log has none"
-            yield error("txnindex-entries", 34 * index, last_offset, message)

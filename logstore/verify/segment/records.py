@@ -51,10 +51,10 @@ def _check_plain(batch: memoryview, row: Row) -> Iterator[Problem]:
         end, _ = builder.add_run(batch, 0, _ROWS_MAX, _ALL, 0, _ALL, False)
     except CorruptBatchError as failure:
         message = f"byte {failure.position} of the batch: {failure.reason}"
-        yield error("log-records", row.position, row.base_offset, message)
+        yield error("log-records", message, row.position, row.base_offset)
         return
     if end < row.size:
-        yield warning("log-records", row.position, row.base_offset, "records were not decoded")
+        yield warning("log-records", "records were not decoded", row.position, row.base_offset)
         return
     yield from _check_columns(builder, row)
 
@@ -88,7 +88,7 @@ def _check_special(
             yield from _check_compressed(batch, table, number, row, limit)
     except CorruptBatchError as failure:
         if is_above_limit(failure):
-            yield warning("unpacks-too-much", *at, f"not decoded: {failure.reason}")
+            yield warning("unpacks-too-much", f"not decoded: {failure.reason}", *at)
         else:
             rule = (
                 "log-control-record"
@@ -97,7 +97,7 @@ def _check_special(
                 if row.magic < MAGIC
                 else "log-compression"
             )
-            yield error(rule, *at, failure.reason)
+            yield error(rule, failure.reason, *at)
 
 
 def _check_compressed(
@@ -140,9 +140,9 @@ def _check_legacy(
         wrapped.append(len(records))
     if records[-1].offset != row.last_offset and row.last_offset:
         message = f"last message has offset {records[-1].offset}, its wrapper {row.last_offset}"
-        yield error("log-wrapper-offset", row.position, row.base_offset, message)
+        yield error("log-wrapper-offset", message, row.position, row.base_offset)
     largest = max(record.timestamp for record in records)
     create_time = row.magic == 1 and not row.attributes & bits.LOG_APPEND_TIME
     if create_time and largest != row.max_timestamp:
         message = f"timestamp {row.max_timestamp}, the messages have {largest} at most"
-        yield warning("log-wrapper-timestamp", row.position, row.base_offset, message)
+        yield warning("log-wrapper-timestamp", message, row.position, row.base_offset)

@@ -1,16 +1,20 @@
 """One segment: its batches in bounded windows, and its indexes while they pass by.
 
 ``verify_segment`` needs a storage and a ``SegmentJob`` and gives a ``SegmentResult`` that can be
-sent between processes: segments are checked in parallel, and joined by ``partition.py``.
+sent between processes: segments are checked in parallel, and joined by ``PartitionCheck``.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 
 from logstore.common.bounds import WHOLE_BATCH_MAX
 from logstore.format import filenames
+from logstore.format.header import CRC_FROM
 from logstore.format.index_entry import OFFSET_ENTRY, TIME_ENTRY
+from logstore.format.large_batch import content_crc
+from logstore.format.second_opinion import confirm_bad_checksum
 from logstore.kernels import (
     HEADER_SIZE,
     SCAN_BAD_CRC,
@@ -18,18 +22,15 @@ from logstore.kernels import (
     SCAN_FULL,
     SCAN_INCOMPLETE,
     SCAN_TAIL,
-    crc32c,
 )
-from logstore.segments.second_opinion import confirm_bad_checksum
 from logstore.storage.base import File, Storage
 from logstore.verify.common.batch_rules import MAGIC
+from logstore.verify.common.digests import CompareSpec, RangeDigest
 from logstore.verify.common.header_table import HeaderTable
-from logstore.verify.common.ranges import CompareSpec, RangeDigest
-from logstore.verify.common.report import UNKNOWN, Problem, error, warning
+from logstore.verify.common.report import UNKNOWN, error, warning
 from logstore.verify.segment.checks import SegmentChecks
-from logstore.verify.segment.diagnosis import CRC_FROM, TORN, ZEROS, diagnose
+from logstore.verify.segment.diagnosis import TORN, ZEROS, diagnose
 from logstore.verify.segment.index_entries import IndexEntries, used_size
-from logstore.verify.segment.indexes import OffsetIndexCheck, TimeIndexCheck
 from logstore.verify.segment.segment_check import (
     Problems,
     SegmentJob,
@@ -91,10 +92,11 @@ class _SegmentScan:
         result = self.result
         try:
             # Before the log: a running broker writes the log first, and indexes it later.
-            offset_index, time_index = self._offset_index(), self._time_index()
+            offsets = self._entries(filenames.INDEX_SUFFIX, OFFSET_ENTRY)
+            times = self._entries(filenames.TIME_INDEX_SUFFIX, TIME_ENTRY)
             self.size = result.size = self.log.size()
             self.checks = SegmentChecks(
-                self.job, self.options, self._base_offset_at, offset_index, time_index, result
+                self.job, self.options, self._base_offset_at, offsets, times, result
             )
             self._scan()
             self.checks.finish(self.size)
@@ -121,50 +123,27 @@ class _SegmentScan:
         self.indexes.append(file)
         return file
 
-    def _offset_index(self) -> OffsetIndexCheck | None:
-        file = self._open_index(filenames.INDEX_SUFFIX)
+    def _entries(self, suffix: str, layout: struct.Struct) -> IndexEntries:
+        """The entries of an index; without the file there are none."""
+        problems, file = self.result.problems_of(suffix), self._open_index(suffix)
         if file is None:
-            return None
-        problems = self.result.problems_of(filenames.INDEX_SUFFIX)
-        used, size = used_size(file, OFFSET_ENTRY)
-        self._check_length(problems, used, size, OFFSET_ENTRY.size)
-        used = self._bounded(problems, used, OFFSET_ENTRY.size)
-        entries = IndexEntries(file, OFFSET_ENTRY, used, self.job.base, problems, self.log.size())
-        return OffsetIndexCheck(entries, problems)
-
-    def _time_index(self) -> TimeIndexCheck:
-        """The check of the time index.
-
-        It is needed without the file too: it knows the largest timestamp.
-        """
-        file = self._open_index(filenames.TIME_INDEX_SUFFIX)
-        if file is None:
-            return TimeIndexCheck(IndexEntries(None, TIME_ENTRY, 0, self.job.base, []), [])
-        problems = self.result.problems_of(filenames.TIME_INDEX_SUFFIX)
-        used, size = used_size(file, TIME_ENTRY)
-        if not used and size == TIME_ENTRY.size:
+            return IndexEntries(None, layout, 0, self.job.base, problems)
+        width, log_size = layout.size, self.log.size()
+        used, size = used_size(file, layout)
+        if layout is TIME_ENTRY and not used and size == width:
             used = size  # timestamp 0 of the first record: a real entry of zeros (F-137)
-        self._check_length(problems, used, size, TIME_ENTRY.size)
-        used = self._bounded(problems, used, TIME_ENTRY.size)
-        entries = IndexEntries(file, TIME_ENTRY, used, self.job.base, problems)
-        return TimeIndexCheck(entries, problems)
-
-    def _check_length(self, problems: list[Problem], used: int, size: int, width: int) -> None:
         if size % width:
             message = f"{size % width} bytes behind the last whole entry"
-            problems.append(warning("index-partial-entry", size - size % width, UNKNOWN, message))
+            problems.append(warning("index-partial-entry", message, size - size % width))
         elif used < size and self.job.trimmed:
             message = f"{size - used} zero bytes at the end of an index that is not in use"
-            problems.append(warning("index-zeros", used, UNKNOWN, message))
-
-    def _bounded(self, problems: list[Problem], used: int, width: int) -> int:
-        """How many bytes of entries to check: no more entries than there can be batches."""
-        most = (self.log.size() // _BATCH_MIN + 1) * width
-        if used <= most:
-            return used
-        message = f"{used // width} entries, a log of {self.log.size()} bytes has at most "
-        problems.append(error("too-large", most, UNKNOWN, message + str(most // width)))
-        return most
+            problems.append(warning("index-zeros", message, used))
+        most = (log_size // _BATCH_MIN + 1) * width  # no more entries than there can be batches
+        if used > most:
+            message = f"{used // width} entries, a log of {log_size} bytes has at most "
+            problems.append(error("too-large", message + str(most // width), most))
+            used = most
+        return IndexEntries(file, layout, used, self.job.base, problems, log_size)
 
     # -- batches -------------------------------------------------------------------------------
 
@@ -252,10 +231,7 @@ class _SegmentScan:
         head = self.log.read_at(position, HEADER_SIZE)
         if len(head) < HEADER_SIZE or head[16] != MAGIC:
             return 0
-        crc = 0
-        for piece in self._pieces(position + CRC_FROM, position + size):
-            crc = crc32c(piece, crc)
-        if crc != int.from_bytes(head[17:21], "big"):
+        if content_crc(self.log, position, size) != int.from_bytes(head[17:21], "big"):
             return 0
         if not self.table.fill_large(head, size, position):
             return 0

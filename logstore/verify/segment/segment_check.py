@@ -10,8 +10,7 @@ from logstore.common.bounds import UNPACKED_MAX
 from logstore.format import filenames
 from logstore.storage.base import File, Storage
 from logstore.verify.common.batch_rules import EpochRun
-from logstore.verify.common.fingerprint import Fingerprint
-from logstore.verify.common.ranges import CompareSpec, RangeDigest
+from logstore.verify.common.digests import CompareSpec, Fingerprint, RangeDigest
 from logstore.verify.common.report import UNKNOWN, Problem
 from logstore.verify.segment.producers import ProducerFacts
 

@@ -280,7 +280,7 @@ def test_parts_of_one_directory_are_not_replicas_of_each_other() -> None:
 
 def test_bars_are_in_proportion_to_the_longest() -> None:
     sizes = [reports.replica("1", "orders", n, end=end) for n, end in enumerate((1_000, 250))]
-    plot = plots.bar_plots(Page(VerifyReport(partitions=sizes)))[1]
+    plot = list(plots.bar_plots(Page(VerifyReport(partitions=sizes))))[1]
     assert [(bar.length, bar.text) for bar in plot.bars] == [(100, "1,000"), (25, "250")]
 
 

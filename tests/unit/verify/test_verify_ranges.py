@@ -17,8 +17,7 @@ from logstore.kernels import crc32c
 from logstore.log import ReplicaLog
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import ManualClock
-from logstore.verify.common.fingerprint import _K, _R
-from logstore.verify.common.ranges import RangeDigest
+from logstore.verify.common.digests import _K, _R, RangeDigest
 from logstore.verify.segment import scan
 from logstore.verify.segment.scan import (
     CompareSpec,

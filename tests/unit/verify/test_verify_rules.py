@@ -13,9 +13,8 @@ from click.testing import CliRunner, Result
 
 import logstore.verify
 from logstore.cli import main
-from logstore.verify.common.explanations import EXPLANATIONS
 from logstore.verify.common.report import Finding, Severity, VerifyReport
-from logstore.verify.common.rules import RULES
+from logstore.verify.common.rules import PAGE, RULES, sections_of
 from logstore.verify.html import render
 from tests.support.cases import for_each
 
@@ -26,11 +25,7 @@ TELLS = r"\b(?:error|warning|info|malformed)\("
 
 
 def test_every_rule_that_is_told_has_a_row_and_every_row_is_told() -> None:
-    texts = [
-        path.read_text()
-        for path in SOURCES.rglob("*.py")
-        if "EXPLANATIONS = {" not in path.read_text() and "_ROWS = (" not in path.read_text()
-    ]
+    texts = [path.read_text() for path in SOURCES.rglob("*.py")]
     named = {rule for text in texts for rule in re.findall(rf'"({ID})"', text)}
     told = {rule for text in texts for rule in re.findall(rf'{TELLS}\s*"([^"]+)"', text)}
     assert len(told) > 50
@@ -61,25 +56,32 @@ def explain(*arguments: str) -> Result:
 
 
 def test_nothing_is_moved_away_before_it_is_rescued_or_copied() -> None:
-    for rule, texts in EXPLANATIONS.items():
+    for rule, texts in RULES.items():
         before, away, _ = texts.advice.partition("away")
         if away and "partition" in texts.advice:
             assert "copy the partition directory elsewhere" in before, rule
 
 
+def test_every_section_is_a_rule_or_a_text_of_one() -> None:
+    """Whoever adds a rule says in logstore/verify/common/rules.md what its findings mean."""
+    linked = {anchor.replace("-", " ") for anchor in re.findall(r"\(#([^)]+)\)", PAGE)}
+    sections = sections_of(PAGE)
+    assert len(sections) == PAGE.count("\n### ")
+    assert {title.lower() for title in sections if title not in RULES} == linked
+
+
 def test_every_rule_is_explained() -> None:
-    """Whoever adds a rule says in logstore/verify/common/explanations.py what its findings mean."""
-    assert set(EXPLANATIONS) == set(RULES)
-    for rule, texts in EXPLANATIONS.items():
-        for text in texts:
-            assert re.fullmatch(r"[A-Z`.-].*[.]", text, re.DOTALL), rule
-            assert "  " not in text, rule
+    for rule, texts in RULES.items():
+        for _, text in texts.texts:
+            assert re.fullmatch(r"[A-Z`.-].*[.]", text) or text == texts.sentence, rule
+            assert "](" not in text, rule
+            assert "* " not in text, rule
             assert text.isprintable(), rule
         assert len(texts.meaning) > 40, rule
 
 
 def test_the_advice_names_commands_that_exist() -> None:
-    told = " ".join(text for texts in EXPLANATIONS.values() for text in texts)
+    told = " ".join(text for rule in RULES.values() for _, text in rule.texts)
     context = click.Context(main)
     named = re.findall(r"`logstore ([a-z]+)([^`]*)`", told)
     assert len(named) > 5
@@ -97,12 +99,12 @@ def test_a_rule_by_command(rule: str) -> None:
     assert shown.stdout.startswith(f"{rule} (")
     assert max(map(len, shown.stdout.splitlines())) <= 80
     text = " ".join(shown.stdout.split())
-    for part in (RULES[rule].sentence, *EXPLANATIONS[rule]):
+    for _, part in RULES[rule].texts:
         assert part in text
     (told,) = json.loads(explain(rule, "--json").stdout)
     assert told["rule"] == rule
     assert told["number"] == RULES[rule].number
-    assert told["meaning"] == EXPLANATIONS[rule].meaning
+    assert told["meaning"] == RULES[rule].meaning
 
 
 def test_all_rules_by_command() -> None:
@@ -128,9 +130,9 @@ def test_the_page_explains_the_rules_of_its_findings() -> None:
         for rule in ("log-checksum", "log-offset-order")
     ]
     page = " ".join(unescape(render(VerifyReport(findings=found))).split())
-    for rule, texts in EXPLANATIONS.items():
+    for rule, texts in RULES.items():
         assert (texts.meaning in page) == (rule in ("log-checksum", "log-offset-order"))
-    for text in (*EXPLANATIONS["log-checksum"], RULES["log-checksum"].sentence):
+    for _, text in RULES["log-checksum"].texts:
         assert text in page
 
 
@@ -141,7 +143,7 @@ def test_verify_explains_what_it_found(tmp_path: Path) -> None:
     assert result.exit_code == 1
     rules = {line.split()[1] for line in result.stdout.splitlines() if " at " in line}
     text = " ".join(result.stdout.split())
-    assert {rule for rule in RULES if EXPLANATIONS[rule].meaning in text} >= rules
+    assert {rule for rule in RULES if RULES[rule].meaning in text} >= rules
     assert rules
     told = json.loads(
         CliRunner().invoke(main, ["verify", "--explain", "--json", str(tmp_path)]).stdout

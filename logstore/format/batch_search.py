@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from logstore.format.header import HEADER_SIZE
-from logstore.kernels import crc32, crc32c
+from logstore.format.large_batch import content_crc
 from logstore.storage.base import File
 
 PREFIX = 12
@@ -206,12 +206,5 @@ def is_valid_batch(file: File, position: int, length: int) -> bool:
 
 def _matches(file: File, position: int, end: int, magic: int, head: bytes) -> bool:
     """Whether the checksum matches if the batch has ``magic`` and ends at ``end``."""
-    if magic == 2:
-        stored, covered, update = head[17:21], 21, crc32c
-    else:
-        stored, covered, update = head[12:16], _MAGIC, crc32
-    checksum = 0
-    for at in range(position + covered, end, _PIECE):
-        with file.view(at, min(_PIECE, end - at)) as view:
-            checksum = update(view, checksum)
-    return checksum == int.from_bytes(stored, "big")
+    stored = head[17:21] if magic == 2 else head[12:16]
+    return content_crc(file, position, end - position, magic) == int.from_bytes(stored, "big")

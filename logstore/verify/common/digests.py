@@ -1,20 +1,77 @@
-"""Digests of ranges of offsets, so that replicas of a partition can be compared piece by piece.
+"""Digests of a log's content, which do not depend on leader epochs or segment boundaries.
 
-Ranges begin at fixed offsets and ignore segments, so replicas with different segments give the same
-digests for the same content. A range that crosses a segment boundary has a part in each segment.
+A *fingerprint* hashes each batch with murmur3 (128 bits) from byte 21 on, the part under its
+checksum, so that what differs between replicas (leader epoch, F-62) stays out. The hashes are
+folded in order as a polynomial, ``h = h · R + hash + offset · K`` modulo 2¹²⁸. Two neighbouring
+parts of a log can be hashed on different machines and joined afterwards, so a check can work in
+parallel. The fingerprint finds accidents, not forgery.
+
+*Ranges* of offsets have digests of their own, so that replicas can be compared piece by piece. They
+begin at fixed offsets, so replicas with different segments give the same digests for the same
+content. A range that crosses a segment boundary has a part in each segment.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import NamedTuple, Self
+
+import mmh3
 
 from logstore.common.types import Buffer
 from logstore.format.header import CRC_POSITION
-from logstore.verify.common.fingerprint import Fingerprint
+from logstore.kernels import fold_batches
 from logstore.verify.common.header_table import EPOCH, POSITION, SIZE, HeaderTable
+
+_MASK = (1 << 128) - 1
+# Odd, so that multiplication loses nothing: the fractional digits of the golden ratio and of √2.
+_R = 0x9E3779B97F4A7C15F39CC0605CEDC835
+_K = 0x6A09E667F3BCC908B2FB1366EA957D3F
+
+
+class Fingerprint(NamedTuple):
+    """The fold so far; ``scale`` is R to the number of batches."""
+
+    value: int = 0
+    scale: int = 1
+
+    @classmethod
+    def of_batches(
+        cls,
+        view: memoryview,
+        table: HeaderTable,
+        bases: memoryview,
+        first: int,
+        end: int,
+        heads: bool = False,
+    ) -> Self:
+        """Fold rows ``[first, end)`` of a table whose bytes lie in ``view``, with their base
+        offsets.
+
+        The hash is called once for each batch, and the fold is native. With ``heads`` only the
+        header is hashed, from its checksum on: a checksum that was verified stands for the content.
+        """
+        digest = mmh3.mmh3_x64_128_digest
+        return cls(*fold_batches(digest, view, table.columns, bases, first, end, _R, _K, heads))
+
+    @classmethod
+    def of_pieces(cls, base_offset: int, content: Iterable[Buffer]) -> Self:
+        """Fold one batch whose bytes come in pieces, because it is too large for one buffer."""
+        hasher = mmh3.mmh3_x64_128()
+        for piece in content:
+            hasher.update(piece)
+        return cls((hasher.uintdigest() + base_offset * _K) & _MASK, _R)
+
+    def joined(self, later: Fingerprint) -> Fingerprint:
+        """The fold of these batches and of those that follow."""
+        value = (self.value * later.scale + later.value) & _MASK
+        return Fingerprint(value, self.scale * later.scale & _MASK)
+
+    def hex(self) -> str:
+        return f"{self.value:032x}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +121,12 @@ class RangeDigest:
 
     def joined(self, later: RangeDigest) -> RangeDigest:
         """This part and the part of the next segment as one."""
-        return RangeDigest(
-            self.number,
-            self.first_offset,
-            later.end_offset,
-            self.batches + later.batches,
-            self.bytes + later.bytes,
-            self.position,
-            self.epoch,
-            self.fingerprint.joined(later.fingerprint),
+        return replace(
+            self,
+            end_offset=later.end_offset,
+            batches=self.batches + later.batches,
+            bytes=self.bytes + later.bytes,
+            fingerprint=self.fingerprint.joined(later.fingerprint),
         )
 
 
@@ -97,31 +151,29 @@ class ContentDigests:
         bases: memoryview,
         lasts: memoryview,
         in_order: bool,
+        content: Iterable[Buffer] | None = None,
     ) -> None:
-        """Add the batches of a table whose bytes lie in ``view``. ``in_order``: offsets ascend."""
+        """Add the batches of a table whose bytes lie in ``view``. ``in_order``: offsets ascend.
+
+        A batch too large for one buffer comes alone: its header in ``view``, and the bytes under
+        its checksum as ``content``.
+        """
         if not self._whole and self._compare is None:
             return
         for number, first, end in self._pieces(bases, lasts, in_order):
-            if number >= 0 or self._whole:
+            if number < 0 and not self._whole:
+                continue
+            if content is None:
                 heads = not self._whole
                 part = Fingerprint.of_batches(view, table, bases, first, end, heads)
-                self._take(number, table, bases[first], lasts[end - 1], first, end, part)
-
-    def add_large(
-        self,
-        head: bytes,
-        content: Iterable[Buffer],
-        table: HeaderTable,
-        bases: memoryview,
-        lasts: memoryview,
-    ) -> None:
-        """Add the only batch of a table: its header, and the bytes under its checksum in pieces."""
-        compare = self._compare
-        number = -1 if compare is None else compare.number(bases[0], lasts[0])
-        if number >= 0 or self._whole:
-            hashed = content if self._whole else (head[CRC_POSITION:],)
-            part = Fingerprint.of_pieces(bases[0], hashed)
-            self._take(number, table, bases[0], lasts[0], 0, 1, part)
+            else:
+                hashed = content if self._whole else (view[CRC_POSITION:],)
+                part = Fingerprint.of_pieces(bases[first], hashed)
+            if self._whole:
+                self.fingerprint = self.fingerprint.joined(part)
+            if number >= 0:
+                span = bases[first], lasts[end - 1] + 1
+                self._add_to_range(number, table, span, first, end, part)
 
     def _pieces(
         self, bases: memoryview, lasts: memoryview, in_order: bool
@@ -150,31 +202,19 @@ class ContentDigests:
                 first, *others = (row for row, _ in rows)
                 yield number, first, (others[-1] if others else first) + 1
 
-    def _take(
+    def _add_to_range(
         self,
         number: int,
         table: HeaderTable,
-        base: int,
-        last: int,
+        span: tuple[int, int],
         first: int,
         end: int,
         part: Fingerprint,
     ) -> None:
-        if self._whole:
-            self.fingerprint.join(part)
-        if number < 0:
-            return
         positions, sizes = table.column(POSITION), table.column(SIZE)
-        digest = RangeDigest(
-            number=number,
-            first_offset=base,
-            end_offset=last + 1,
-            batches=end - first,
-            bytes=positions[end - 1] + sizes[end - 1] - positions[first],
-            position=table.start + positions[first],
-            epoch=table.column(EPOCH)[first],
-            fingerprint=part,
-        )
+        size = positions[end - 1] + sizes[end - 1] - positions[first]
+        position, epoch = table.start + positions[first], table.column(EPOCH)[first]
+        digest = RangeDigest(number, *span, end - first, size, position, epoch, part)
         if self.ranges and self.ranges[-1].number == number:
             self.ranges[-1] = self.ranges[-1].joined(digest)
         else:

@@ -11,9 +11,10 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 
 from logstore.common.config import LogConfig
+from logstore.format import batch_search as resync
+from logstore.format.batch_search import BatchSearch, find_batch
+from logstore.kernels import crc32
 from logstore.recovery.set_aside import take_stock
-from logstore.segments import batch_search as resync
-from logstore.segments.batch_search import BatchSearch, find_batch
 from logstore.segments.segment import Segment
 from logstore.storage.base import File
 from logstore.testing import FaultyStorage, ManualClock
@@ -51,7 +52,7 @@ def legacy(magic: int, key: bytes | None, value: bytes | None) -> bytes:
         return struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data
 
     body = struct.pack(">bb", magic, 0) + struct.pack(">q", 5) * magic + field(key) + field(value)
-    data = struct.pack(">I", resync.crc32(body)) + body
+    data = struct.pack(">I", crc32(body)) + body
     return struct.pack(">qi", 7, len(data)) + data
 
 

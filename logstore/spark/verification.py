@@ -15,14 +15,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Event, Thread
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa
 import pyspark  # noqa: F401 (a missing extra shows at import, where it is explained)
 
 from logstore.format import filenames
-from logstore.spark.verification.tables import findings_table, partitions_table
 from logstore.storage.uri import open_storage
 from logstore.verify import Progress, VerifyOptions, VerifyReport
+from logstore.verify.common.report import UNKNOWN, Finding, Severity
 from logstore.verify.partition.partition_check import absolute
 from logstore.verify.plan import VerifyPlan
 from logstore.verify.replicas.replicas import Failure, run_job
@@ -54,12 +55,12 @@ class Verification:
         """The findings, with columns severity, rule, broker, topic, partition, segment, position,
         offset, file and message. What could not be read is an error of the rule ``unusable``.
         """
-        return self.spark.createDataFrame(findings_table(self.report))
+        return self.spark.createDataFrame(_findings_table(self.report))
 
     @property
     def partitions(self) -> DataFrame:
         """One row for each partition of each broker, as in ``PartitionReport``."""
-        return self.spark.createDataFrame(partitions_table(self.report))
+        return self.spark.createDataFrame(_partitions_table(self.report))
 
 
 class _Work(NamedTuple):
@@ -193,6 +194,73 @@ def _watched(done: Callable[[], int], total: int, progress: Progress | None) -> 
         ended.set()
         thread.join()
     progress(total, total)
+
+
+# -- the report as tables ----------------------------------------------------------------------
+
+_COUNTS = ("segments", "bytes", "batches", "records", "log_start_offset", "log_end_offset")
+_OFFSETS = ("high_watermark", "recovery_point", "compared_from", "compared_end")
+_TIME = pa.timestamp("us", tz="UTC")
+_FINDINGS = pa.schema(
+    [
+        pa.field("severity", pa.string(), nullable=False),
+        pa.field("rule", pa.string(), nullable=False),
+        pa.field("broker", pa.string()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("segment", pa.int64()),
+        pa.field("position", pa.int64()),
+        pa.field("offset", pa.int64()),
+        pa.field("file", pa.string(), nullable=False),
+        pa.field("message", pa.string(), nullable=False),
+    ]
+)
+_PARTITIONS = pa.schema(
+    [
+        pa.field("broker", pa.string()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("directory", pa.string(), nullable=False),
+        *(pa.field(name, pa.int64(), nullable=False) for name in _COUNTS),
+        *(pa.field(name, pa.int64()) for name in _OFFSETS),
+        pa.field("min_timestamp", _TIME),
+        pa.field("max_timestamp", _TIME),
+        pa.field("fingerprint", pa.string()),
+    ]
+)
+
+
+def _findings_table(report: VerifyReport) -> pa.Table:
+    names = {"segment": "segment_base"}
+    unusable = [
+        Finding(Severity.ERROR, "unusable", line.partition(": ")[0], line)
+        for line in report.unusable
+    ]
+    return _table([*report.findings, *unusable], _FINDINGS, names)
+
+
+def _partitions_table(report: VerifyReport) -> pa.Table:
+    return _table(report.partitions, _PARTITIONS, {})
+
+
+def _table(rows: Sequence[Any], schema: pa.Schema, names: dict[str, str]) -> pa.Table:
+    return pa.table(
+        [
+            pa.array(_column(rows, names.get(field.name, field.name), field), field.type)
+            for field in schema
+        ],
+        schema=schema,
+    )
+
+
+def _column(rows: Iterable[Any], name: str, field: pa.Field) -> list[Any]:
+    values = (getattr(row, name) for row in rows)
+    if not field.nullable:
+        return [str(value) if pa.types.is_string(field.type) else value for value in values]
+    scale = 1000 if field.type == _TIME else 1
+    if pa.types.is_string(field.type):
+        return [value or None for value in values]
+    return [None if value == UNKNOWN else value * scale for value in values]
 
 
 __all__ = ["Verification", "verify_on_spark"]
