@@ -11,6 +11,7 @@ from logstore.common.config import MAX_INT, MAX_LONG
 from logstore.common.errors import CorruptBatchError, CorruptIndexError
 from logstore.format import filenames
 from logstore.format.header import HEADER_SIZE
+from logstore.format.second_opinion import confirm_bad_checksum
 from logstore.kernels import SCAN_BAD_CRC, SCAN_BAD_OFFSET, SCAN_COLUMNS, SCAN_REASONS, RecoveryScan
 from logstore.recovery.log_files import LogFiles
 from logstore.recovery.replacements import Replacements, plan_split
@@ -20,7 +21,6 @@ from logstore.segments.index import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY
 from logstore.segments.leader_epochs import EpochEntry, LeaderEpochCache
 from logstore.segments.producer_state import ProducerStateManager
 from logstore.segments.rebuild import replay_from, scan_segment
-from logstore.segments.second_opinion import confirm_bad_checksum
 from logstore.segments.segment import Segment
 
 _LAST = SCAN_COLUMNS.index("last_offset")

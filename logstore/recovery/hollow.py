@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from logstore.common.errors import CorruptBatchError
+from logstore.format.batch_search import is_valid_batch
 from logstore.recovery.set_aside import may_hold_batch
-from logstore.segments.batch_search import is_valid_batch
 from logstore.segments.segment import Segment
 
 

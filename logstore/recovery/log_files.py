@@ -11,9 +11,9 @@ from logstore.common.clock import Clock
 from logstore.common.config import MAX_INT, LogConfig
 from logstore.common.errors import CorruptBatchError, CorruptDataError
 from logstore.format import filenames
-from logstore.format.filenames import LOG_SUFFIX, SNAPSHOT_SUFFIX, SWAP_SUFFIX
+from logstore.format.filenames import LOG_SUFFIX, SNAPSHOT_SUFFIX, SWAP_SUFFIX, roll_marks
 from logstore.recovery.replaced_list import REPLACED_SEGMENTS, ReplacedList, read_replaced_list
-from logstore.recovery.replacements import Replacements, roll_marks
+from logstore.recovery.replacements import Replacements
 from logstore.recovery.report import RecoveryReport
 from logstore.recovery.set_aside import UNFINISHED_SUFFIX
 from logstore.segments.segment import Segment

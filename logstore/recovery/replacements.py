@@ -43,36 +43,6 @@ class SplitPiece(NamedTuple):
     position: int
 
 
-def roll_marks(names: Iterable[str], recovery_point: int) -> list[int]:
-    """Bases of the segments that wait for the one before them, ascending.
-
-    A roll has no ``.swap`` or ``.cleaned`` index of its base, and no final segment lies at or above
-    it, because rolls are settled from the oldest on. A roll cannot lie below the recovery point. A
-    ``.log.cleaned`` beside it comes from a truncation.
-    """
-    swaps: dict[int, set[str]] = {}
-    unfinished: set[int] = set()
-    newest = -1
-    for name in names:
-        p = filenames.parse_segment_file(name)
-        if p is None:
-            continue
-        if p.transition == SWAP_SUFFIX and name[:20].isdecimal():
-            swaps.setdefault(p.offset, set()).add(p.suffix)
-        elif p.transition == CLEANED_SUFFIX and p.suffix != LOG_SUFFIX:
-            unfinished.add(p.offset)
-        elif not p.transition and p.suffix == LOG_SUFFIX:
-            newest = max(newest, p.offset)
-    return sorted(
-        base
-        for base, suffixes in swaps.items()
-        if suffixes == {LOG_SUFFIX}
-        and base not in unfinished
-        and base > newest
-        and base >= recovery_point
-    )
-
-
 class SegmentSplit(NamedTuple):
     """How to split a segment. ``end`` is where the last piece ends, ``status`` why none follows."""
 

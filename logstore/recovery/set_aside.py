@@ -9,9 +9,9 @@ from itertools import count
 from typing import NamedTuple
 
 from logstore.format import filenames
+from logstore.format.batch_search import FIRST_WINDOW, BatchSearch
 from logstore.kernels import SCAN_COLUMNS, SCAN_INCOMPLETE, scan_batches
 from logstore.recovery.report import RecoveryReport
-from logstore.segments.batch_search import FIRST_WINDOW, BatchSearch
 from logstore.segments.segment import Segment
 from logstore.segments.segment_view import WINDOW
 from logstore.storage.base import Storage

@@ -13,6 +13,7 @@ from typing import cast
 
 from logstore.common.bounds import UNPACKED_MAX, WHOLE_BATCH_MAX
 from logstore.common.errors import CorruptBatchError
+from logstore.format.batch_search import PREFIX, BatchSearch
 from logstore.format.header import HEADER_SIZE
 from logstore.format.legacy import legacy_records, parse_legacy
 from logstore.kernels import (
@@ -27,7 +28,6 @@ from logstore.kernels import (
 )
 from logstore.rescue.patchy import PatchyFile
 from logstore.rescue.ranges import Damage, RescuedRange
-from logstore.segments.batch_search import PREFIX, BatchSearch
 from logstore.storage.base import File
 from logstore.verify.common.batch_rules import MAGIC, check_header
 from logstore.verify.common.header_table import (

@@ -6,14 +6,11 @@ again.
 """
 
 __all__ = [
-    "batch_search",
     "index",
-    "large_batch",
     "leader_epochs",
     "open_files",
     "producer_state",
     "rebuild",
-    "second_opinion",
     "segment",
     "segment_list",
     "segment_view",

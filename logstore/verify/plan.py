@@ -18,7 +18,6 @@ from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore.common.errors import ConfigError, InvalidTopicError
 from logstore.format import filenames
-from logstore.recovery.replacements import roll_marks
 from logstore.storage.base import FileInfo, Storage
 from logstore.storage.broker_directories import broker_directories
 from logstore.storage.uri import open_storage
@@ -140,7 +139,7 @@ class _Path:
             PartitionCheck(self.storage, path, options, facts, only, uri=self.uri)
         )
         sizes = {e.name: e.size for e in entries if not e.is_dir}
-        rolls = roll_marks(sizes, 0)
+        rolls = filenames.roll_marks(sizes, 0)
         logs = [name for name in sizes if name.endswith(filenames.LOG_SUFFIX)]
         logs += [file_name(base, filenames.LOG_SUFFIX, is_roll=True) for base in rolls]
         self.plan.bytes += sum(sizes[name] for name in logs)

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
+from logstore.format.filenames import roll_marks
 from logstore.log import ReplicaLog
-from logstore.recovery.replacements import roll_marks
 from logstore.storage.base import Storage
 from tests.crash.checks import check_lookups, check_producers, check_state
 from tests.crash.disk import (

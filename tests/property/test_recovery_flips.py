@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from logstore.common.errors import LogstoreError
+from logstore.format.batch_search import BatchSearch
 from logstore.log import ReplicaLog
 from logstore.recovery import clean_start, crash_recovery, recovery
 from logstore.recovery.clean_start import CleanEnd
 from logstore.recovery.report import RecoveryReport
 from logstore.recovery.set_aside import Remover
-from logstore.segments.batch_search import BatchSearch
 from tests.support.builders import NOW, Disk, batch, file_name
 from tests.support.cases import for_each
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from logstore.format.header import PREFIX_SIZE
+from logstore.format.large_batch import worth_reading
 from logstore.kernels import SCAN_COLUMNS, SCAN_FULL, scan_batches
-from logstore.segments.large_batch import worth_reading
 from logstore.storage import File
 
 WINDOW_BYTES = 4 << 20

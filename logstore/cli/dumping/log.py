@@ -19,9 +19,9 @@ from logstore.format.header import (
     check_batch_crc,
     parse_header,
 )
+from logstore.format.large_batch import content_crc
 from logstore.format.legacy import LegacyBatch, legacy_crc
 from logstore.format.reader import HEADER_UP_TO_MAGIC, Batch, batch_records, parse_batch
-from logstore.segments.large_batch import content_crc
 from logstore.storage import File
 
 _WINDOW_BYTES = 4 << 20

@@ -21,10 +21,9 @@ from logstore.common.errors import CorruptBatchError, ResourceBusyError
 from logstore.common.types import Record
 from logstore.format import filenames
 from logstore.format.control import parse_end_transaction_marker
+from logstore.format.large_batch import worth_reading
 from logstore.format.reader import MAX_OFFSET, ReadOptions, fill_records, read_records
 from logstore.kernels import DECODE_FULL, DECODE_LIMIT
-from logstore.recovery.replacements import roll_marks
-from logstore.segments.large_batch import worth_reading
 from logstore.storage import File, Storage
 
 CHUNK_RECORDS = 5000
@@ -283,7 +282,7 @@ class PartitionReader:
         bases = sorted(
             p.offset for p in parsed if p and p.suffix == filenames.LOG_SUFFIX and not p.transition
         )
-        for base in roll_marks(names, 0):
+        for base in filenames.roll_marks(names, 0):
             ends = [row.last_offset + 1 for row in self._rows(bases[-1])] if bases else []
             if base not in ends[-1:]:
                 self.note(

@@ -32,6 +32,7 @@ from logstore.common.errors import (
 from logstore.common.types import Record
 from logstore.format import filenames
 from logstore.format.header import HEADER_SIZE
+from logstore.format.large_batch import worth_reading
 from logstore.format.reader import read_records
 from logstore.kernels import (
     SCAN_BAD_CRC,
@@ -46,7 +47,6 @@ from logstore.kernels import (
 from logstore.log.core.core import medium_error
 from logstore.log.core.news import TruncationWatch
 from logstore.log.reading.following import FETCH_BYTES, FetchedRecords, Follower
-from logstore.segments.large_batch import worth_reading
 from logstore.storage.base import File, Storage
 from logstore.storage.local import LocalStorage
 from logstore.storage.paths import absolute_path

@@ -17,7 +17,6 @@ from checkpoints.offset_checkpoint import HIGH_WATERMARK, LOG_START, OffsetCheck
 from checkpoints.types import TopicPartition
 from logstore.common.errors import ConfigError, InvalidTopicError
 from logstore.format import filenames
-from logstore.recovery.replacements import roll_marks
 from logstore.spark.common.errors import DuplicatePartitionError, NotALogDirectoryError
 from logstore.spark.common.parallel import at_once
 from logstore.spark.layout.identity import topic_id
@@ -226,7 +225,7 @@ def _layout(
     sizes: dict[str, dict[int, int]] = defaultdict(dict)
     times: dict[int, int] = {}
     entries = list(entries)
-    marks = dict.fromkeys(roll_marks((entry.name for entry in entries), 0), 0)
+    marks = dict.fromkeys(filenames.roll_marks((entry.name for entry in entries), 0), 0)
     for entry in entries:
         parsed = filenames.parse_segment_file(entry.name)
         if parsed and parsed.offset in marks and parsed.transition == filenames.SWAP_SUFFIX:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from checkpoints.loggers import get_logger
 from logstore.common.errors import CorruptBatchError, ResourceBusyError
+from logstore.format.large_batch import worth_reading
 from logstore.kernels import SCAN_INCOMPLETE, SCAN_REASONS, SCAN_TAIL
-from logstore.segments.large_batch import worth_reading
 from logstore.spark.segments.batch_table import BatchTable
 from logstore.storage.base import File
 

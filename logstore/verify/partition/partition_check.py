@@ -30,7 +30,6 @@ from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore.common.errors import InvalidTopicError
 from logstore.format import filenames
-from logstore.recovery.replacements import roll_marks
 from logstore.storage.base import FileInfo, Storage
 from logstore.verify.common.batch_rules import (
     EpochRun,
@@ -324,7 +323,7 @@ class PartitionCheck:
     def _sort_out(self, infos: Iterable[FileInfo]) -> dict[int, dict[str, FileInfo]]:
         """Segment base → suffix → file. Leftovers and odd names are reported (F-16, F-24, S-53)."""
         segments: dict[int, dict[str, FileInfo]] = {}
-        self._rolled = frozenset(roll_marks((file.name for file in infos), 0))
+        self._rolled = frozenset(filenames.roll_marks((file.name for file in infos), 0))
         for file in infos:
             parsed = filenames.parse_segment_file(file.name)
             if parsed is None:

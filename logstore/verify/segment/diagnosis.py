@@ -10,6 +10,7 @@ import struct
 from typing import NamedTuple
 
 from logstore.common.bounds import WHOLE_BATCH_MAX
+from logstore.format.batch_search import PREFIX, find_batch, is_valid_batch
 from logstore.kernels import (
     HEADER_SIZE,
     SCAN_BAD_CRC,
@@ -19,7 +20,6 @@ from logstore.kernels import (
     SCAN_REASONS,
     crc32c,
 )
-from logstore.segments.batch_search import PREFIX, find_batch, is_valid_batch
 from logstore.storage.base import File
 from logstore.verify.common.report import UNKNOWN, Problem, error
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from logstore.common.bounds import WHOLE_BATCH_MAX
 from logstore.format import filenames
 from logstore.format.index_entry import OFFSET_ENTRY, TIME_ENTRY
+from logstore.format.second_opinion import confirm_bad_checksum
 from logstore.kernels import (
     HEADER_SIZE,
     SCAN_BAD_CRC,
@@ -20,7 +21,6 @@ from logstore.kernels import (
     SCAN_TAIL,
     crc32c,
 )
-from logstore.segments.second_opinion import confirm_bad_checksum
 from logstore.storage.base import File, Storage
 from logstore.verify.common.batch_rules import MAGIC
 from logstore.verify.common.header_table import HeaderTable

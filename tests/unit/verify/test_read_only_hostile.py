@@ -19,8 +19,8 @@ from verify_files import every_file
 
 from logstore.cli import main
 from logstore.format.batch import encode_batch
+from logstore.format.large_batch import worth_reading
 from logstore.log.reading.directory_reader import DirectoryReader
-from logstore.segments.large_batch import worth_reading
 from logstore.storage.local import LocalStorage
 from logstore.storage.memory import MemoryStorage
 from logstore.verify import Severity, verify

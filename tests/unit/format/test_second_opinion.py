@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from logstore.common.errors import InvariantError
+from logstore.format import second_opinion
+from logstore.format.second_opinion import confirm_bad_checksum
 from logstore.kernels import crc32c
 from logstore.log import PartitionLog
-from logstore.segments import second_opinion
-from logstore.segments.second_opinion import confirm_bad_checksum
 from logstore.storage.local import LocalStorage
 from logstore.verify import verify
 from tests.support.builders import batch

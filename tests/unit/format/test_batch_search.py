@@ -11,9 +11,9 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 
 from logstore.common.config import LogConfig
+from logstore.format import batch_search as resync
+from logstore.format.batch_search import BatchSearch, find_batch
 from logstore.recovery.set_aside import take_stock
-from logstore.segments import batch_search as resync
-from logstore.segments.batch_search import BatchSearch, find_batch
 from logstore.segments.segment import Segment
 from logstore.storage.base import File
 from logstore.testing import FaultyStorage, ManualClock
