@@ -8,6 +8,7 @@ from typing import Any
 
 from logstore.common.clock import Clock
 from logstore.common.types import Record
+from logstore.format.index_entry import AbortedTxn
 from logstore.log.reading.directory_reader import DirectoryReader
 from logstore.log.reading.following import Follower, LogSource
 from logstore.log.reading.iteration import column_portions, fill_chunk, portions
@@ -17,7 +18,7 @@ from logstore.log.reading.reading import (
     timestamp_to_find,
 )
 from logstore.log.state import LogState
-from logstore.segments.index import AbortedTxn, TimestampOffset
+from logstore.segments.index import TimestampOffset
 from logstore.storage.base import Storage
 
 

@@ -12,6 +12,7 @@ from logstore.common.config import MAX_LONG, LogConfig
 from logstore.common.errors import InvariantError, LogstoreError
 from logstore.common.shield import shielded
 from logstore.common.types import Buffer
+from logstore.format.index_entry import AbortedTxn
 from logstore.kernels import AppendInfo
 from logstore.log.core.news import News
 from logstore.log.core.snapshot import LogView
@@ -20,7 +21,6 @@ from logstore.log.reading.reading import FetchData
 from logstore.log.upkeep.replacing import LogReplacing
 from logstore.log.writing.producing import is_id_of_name
 from logstore.log.writing.recent import RecentAppends, RecentBudget
-from logstore.segments.index import AbortedTxn
 from logstore.segments.producer_state import (
     ProducerEntry,
     ProducerStateManager,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from logstore.common.errors import CorruptBatchError
 from logstore.format.control import parse_end_transaction_marker
+from logstore.format.index_entry import AbortedTxn
 from logstore.kernels import (
     SCAN_COLUMNS,
     SCAN_END,
@@ -18,7 +19,6 @@ from logstore.kernels import (
     SCAN_TAIL,
     RecoveryScan,
 )
-from logstore.segments.index import AbortedTxn
 from logstore.segments.producer_state import AppendOrigin, ProducerBatch, ProducerStateManager
 from logstore.segments.segment import Segment
 from logstore.segments.segment_view import WINDOW

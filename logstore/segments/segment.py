@@ -24,7 +24,7 @@ from logstore.segments.index import (
     TransactionIndex,
 )
 from logstore.segments.open_files import LogFile
-from logstore.segments.segment_view import WINDOW, BatchSpan, SegmentView, Slice
+from logstore.segments.segment_view import BatchSpan, SegmentView, Slice, copy_range
 from logstore.storage.base import File, Storage
 
 
@@ -394,14 +394,7 @@ class Segment:
         attached = self.state.attached
         # Not .cleaned: the cleaner may be writing a file with this base.
         shorter = self.path(filenames.LOG_SUFFIX) + filenames.UNFINISHED_SUFFIX
-        copy = self._storage.open(shorter, create=True)
-        try:
-            copy.truncate(0)
-            for position in range(0, size, WINDOW):
-                copy.write_at(position, self.log.read_at(position, min(WINDOW, size - position)))
-            copy.sync()
-        finally:
-            copy.close()
+        copy_range(self.log, 0, size, self._storage, shorter)
         self._storage.rename(shorter, self.log_path)
         self._storage.sync_dir(self.directory)
         self.state.detach()

@@ -18,12 +18,12 @@ import pytest
 
 from logstore.common.config import LogConfig
 from logstore.format.filenames import LEADER_EPOCH_CHECKPOINT
-from logstore.format.index_entry import decode_offset_entries, decode_time_entries
 from logstore.log import ReplicaLog
 from logstore.segments.index import TimestampOffset
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import ManualClock
 from tests.support.cases import differences, for_each
+from tests.support.index_entries import decode_offset_entries, decode_time_entries
 
 DATA = Path(__file__).parent / "data"
 FOLDERS = sorted(DATA.glob("v*"))

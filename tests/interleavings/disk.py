@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from types import TracebackType
 
-from logstore.segments.index import TXN_ENTRY
+from logstore.format.index_entry import TXN_ENTRY
 from logstore.storage.memory import (
     RENAME,
     SYNC,

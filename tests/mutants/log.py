@@ -16,7 +16,7 @@ from logstore.log.writing.flushing import LogFlusher
 from logstore.log.writing.producer_checks import ProducerUpdates
 from logstore.log.writing.writer import Cut, LogWriter
 from logstore.manager.opener import LogOpener
-from logstore.recovery import crash_recovery, log_files, recovery, set_aside
+from logstore.recovery import crash_recovery, recovery, replacements, set_aside
 from logstore.recovery.clean_start import CleanEnd
 from logstore.recovery.replacements import Replacements, SplitPiece
 from logstore.recovery.set_aside import Remover, Stock
@@ -447,7 +447,7 @@ def a_roll_is_settled_before_what_lies_before_it(patch: MonkeyPatch) -> None:
 @mutant()
 def rolls_are_compactions(patch: MonkeyPatch) -> None:
     """Every ``.swap`` gets its final name."""
-    patch.setattr(log_files, "roll_marks", lambda names, point: [])
+    patch.setattr(replacements, "roll_marks", lambda names, point: [])
 
 
 @mutant()

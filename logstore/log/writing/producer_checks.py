@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from logstore.common.types import Buffer
+from logstore.format.index_entry import AbortedTxn
 from logstore.kernels import AppendInfo
 from logstore.log.writing.validation import producer_batches
-from logstore.segments.index import AbortedTxn
 from logstore.segments.producer_state import (
     AppendOrigin,
     CompletedTxn,

@@ -12,7 +12,7 @@ from typing import Protocol
 from checkpoints.files import UnusableFileError
 from logstore.common.errors import CorruptIndexError, CorruptSnapshotError
 from logstore.format import filenames
-from logstore.format.index_entry import TXN_ENTRY, AbortedTransaction, decode_aborted
+from logstore.format.index_entry import TXN_ENTRY, AbortedTxn, decode_aborted
 from logstore.format.producer_snapshot import SIZE_MAX as SNAPSHOT_SIZE_MAX
 from logstore.format.producer_snapshot import ProducerSnapshotEntry, decode_snapshot
 from logstore.kernels import HEADER_SIZE
@@ -145,7 +145,7 @@ class ProducerFiles:
     ) -> None:
         suffix = filenames.TXN_INDEX_SUFFIX
         facts = result.producers
-        found: list[AbortedTransaction] = []
+        found: list[AbortedTxn] = []
         if suffix in job.files:
             entries = self._read_aborted(job, result)
             if entries is None:
@@ -157,9 +157,7 @@ class ProducerFiles:
         for problem in check_aborted(replay.aborted(facts), found, facts, replay.known):
             self.find(name, problem, job.base)
 
-    def _read_aborted(
-        self, job: SegmentJob, result: SegmentResult
-    ) -> list[AbortedTransaction] | None:
+    def _read_aborted(self, job: SegmentJob, result: SegmentResult) -> list[AbortedTxn] | None:
         """The entries, if they are consistent with each other (F-122, F-124)."""
         path = job.path(filenames.TXN_INDEX_SUFFIX)
         name = os.path.basename(path)
@@ -184,7 +182,7 @@ class ProducerFiles:
             end = len(data) - len(data) % TXN_ENTRY.size
             message = f"{len(data) - end} bytes behind the last whole entry"
             self.find(name, warning("txnindex-form", end, UNKNOWN, message), job.base)
-        kept: list[AbortedTransaction] = []
+        kept: list[AbortedTxn] = []
         previous = job.base - 1
         for index, entry in enumerate(found):
             most = job.base + _OFFSETS_MAX

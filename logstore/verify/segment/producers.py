@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from logstore.format.header import add_sequence
-from logstore.format.index_entry import AbortedTransaction
+from logstore.format.index_entry import AbortedTxn
 from logstore.format.producer_snapshot import ProducerSnapshotEntry
 from logstore.verify.common.batch_rules import Row
 from logstore.verify.common.report import UNKNOWN, Problem, error, warning
@@ -81,12 +81,12 @@ class ExpectedAborted(NamedTuple):
     next_first: int
 
     @property
-    def entry(self) -> AbortedTransaction:
+    def entry(self) -> AbortedTxn:
         """The entry that a log writes which remembers everything."""
         abort = self.abort
-        return AbortedTransaction(abort.producer_id, self.first, abort.last_offset, self.stable)
+        return AbortedTxn(abort.producer_id, self.first, abort.last_offset, self.stable)
 
-    def allows(self, entry: AbortedTransaction, *, exact: bool) -> bool:
+    def allows(self, entry: AbortedTxn, *, exact: bool) -> bool:
         """Whether the index may have this entry.
 
         Unless ``exact``, transactions may have begun before everything that was read. A follower
@@ -402,7 +402,7 @@ def _may_be_open_since(offset: int, fact: ProducerFact) -> bool:
 
 def check_aborted(
     expected: Iterable[ExpectedAborted],
-    found: list[AbortedTransaction],
+    found: list[AbortedTxn],
     facts: ProducerFacts,
     exact: bool,
 ) -> Iterator[Problem]:
