@@ -336,7 +336,7 @@ class CrashRecovery:
         """
         position, size = 0, segment.size
         if segment.base_offset < self._flushed <= segment.state.next_offset:
-            span = segment.find(self._flushed)
+            span = segment.live().find(self._flushed)
             position = size if span is None else span.position
         if position < size:
             segment.log.rewrite(position, size - position)
@@ -354,7 +354,7 @@ def _first_batch_from(segments: list[Segment], offset: int) -> int:
     """The base offset of the first batch that reaches ``offset``; ``MAX_LONG`` if none does."""
     first = bisect_right(segments, offset, key=_base_of) - 1
     for segment in segments[max(first, 0) :]:
-        span = segment.find(offset)
+        span = segment.live().find(offset)
         if span is not None:
             return span.base_offset
     return MAX_LONG
@@ -396,9 +396,9 @@ def disproved_from(segment: Segment, scan: RecoveryScan, following: int) -> int:
     if end == segment.size:
         if scan.next_offset <= following:
             return end
-        return next(s.position for s in segment.walk(0) if s.last_offset >= following)
-    behind = next(segment.walk(end), None) if scan.status == SCAN_BAD_OFFSET else None
-    spans = deque(segment.walk(0, end), 2)
+        return next(s.position for s in segment.live().walk(0) if s.last_offset >= following)
+    behind = next(segment.live().walk(end), None) if scan.status == SCAN_BAD_OFFSET else None
+    spans = deque(segment.live().walk(0, end), 2)
     if behind is None or not spans:
         return end
     last = spans[-1]
@@ -417,5 +417,5 @@ def _is_too_wide(segment: Segment) -> bool:
     largest = segment.base_offset + MAX_INT
     return any(
         max(columns[_LAST * capacity : _LAST * capacity + rows]) > largest
-        for rows, columns, capacity in segment.scan(0, check_crc=False)
+        for rows, columns, capacity in segment.live().scan(0, check_crc=False)
     )

@@ -345,7 +345,7 @@ class _Loader:
         for segment in segments:
             if segment.base_offset >= end:
                 break
-            for rows, columns, capacity in segment.scan(0, check_crc=False):
+            for rows, columns, capacity in segment.live().scan(0, check_crc=False):
                 at = _EPOCH * capacity
                 epochs = columns[at : at + rows]
                 if max(epochs) <= self.epochs.latest_epoch:
@@ -395,7 +395,7 @@ class _Loader:
         active = segments[-1]
         if self.deleting:
             with suppress(CorruptBatchError):
-                active.state.next_offset, _ = active.read_next_offset()
+                active.state.next_offset, _ = active.live().read_next_offset()
         return active.state.next_offset
 
     def _empty(self, segments: list[Segment], leo: int, log_start_offset: int) -> list[Segment]:
@@ -458,7 +458,7 @@ def _before_overlap(segments: list[Segment], first: int) -> int:
     """
     with suppress(CorruptBatchError):  # damage below the recovery point stays as it is
         while first > 0:
-            end, _ = segments[first - 1].read_next_offset()
+            end, _ = segments[first - 1].live().read_next_offset()
             if end <= segments[first].base_offset:
                 break
             first -= 1

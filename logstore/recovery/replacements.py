@@ -104,7 +104,7 @@ def _stopped_at(segment: Segment, scan: RecoveryScan) -> BatchSpan | None:
     """The batch whose offset ended the scan, although its checksum matches."""
     if scan.status != SCAN_BAD_OFFSET:
         return None
-    return next(segment.walk(scan.valid_bytes), None)
+    return next(segment.live().walk(scan.valid_bytes), None)
 
 
 class _Ranges:
@@ -152,7 +152,7 @@ _KEPT = _ComparedHeader._fields.index("record_count")
 
 def _headers_of(segment: Segment) -> Iterator[_ComparedHeader]:
     """The headers of all batches, up to the first that is not valid."""
-    for rows, columns, capacity in segment.scan(0, check_crc=False):
+    for rows, columns, capacity in segment.live().scan(0, check_crc=False):
         fields = (columns[at * capacity : at * capacity + rows] for at in _COMPARED)
         yield from map(_ComparedHeader._make, zip(*fields, strict=True))
 
@@ -518,7 +518,7 @@ class Replacements:
         if end is None:
             end = base_offset
             with self.files.opened_by_name(base_offset, transition) as segment:
-                for rows, columns, capacity in segment.scan(0, check_crc=False):
+                for rows, columns, capacity in segment.live().scan(0, check_crc=False):
                     end = columns[_LAST * capacity + rows - 1] + 1
             self._ends[base_offset, transition] = end
         return end
@@ -529,7 +529,7 @@ class Replacements:
         if sound is None:
             sound, size = base_offset, 0
             with self.files.opened_by_name(base_offset, "") as segment:
-                for rows, columns, capacity in segment.scan(0, check_crc=True):
+                for rows, columns, capacity in segment.live().scan(0, check_crc=True):
                     sound = columns[_LAST * capacity + rows - 1] + 1
                     size += sum(columns[_SIZE * capacity : _SIZE * capacity + rows])
                 if size == segment.size:

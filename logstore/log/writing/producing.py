@@ -11,10 +11,11 @@ from logstore.common.errors import InvalidProducerEpochError, InvalidRecordError
 from logstore.common.locks import Rank, make_lock
 from logstore.format.batch import encode_batch
 from logstore.format.codecs.compression import Compression
+from logstore.format.header import add_sequence
 from logstore.kernels import AppendInfo
 from logstore.log.core.core import LogCore
 from logstore.log.writing.writer import LogWriter
-from logstore.segments.producer_state import MAX_EPOCH, add_sequence
+from logstore.segments.producer_state import MAX_EPOCH
 
 _NAMED = 1 << 62  # ids of names lie above those that a Kafka cluster hands out
 
