@@ -57,6 +57,9 @@ class ReplacedList:
             return value == self.crc32c
 
 
+NONE_REPLACED = ReplacedList(-1, 0, 0, ())
+
+
 def read_replaced_list(storage: Storage, directory: str) -> ReplacedList | None:
     """The list of a replacement that was under way; None if there is none, or a kill came between
     the making of the file and its content.

@@ -29,7 +29,12 @@ from logstore.format.filenames import (
 )
 from logstore.kernels import SCAN_BAD_OFFSET, SCAN_COLUMNS, RecoveryScan
 from logstore.recovery.log_files import LogFiles, rolled_name
-from logstore.recovery.replaced_list import REPLACED_SEGMENTS, ReplacedList, read_replaced_list
+from logstore.recovery.replaced_list import (
+    NONE_REPLACED,
+    REPLACED_SEGMENTS,
+    ReplacedList,
+    read_replaced_list,
+)
 from logstore.recovery.set_aside import Remover
 from logstore.segments.producer_state import ProducerStateManager
 from logstore.segments.rebuild import scan_segment
@@ -189,7 +194,7 @@ class Replacements:
     def __init__(self, files: LogFiles, remover: Remover) -> None:
         self.files = files
         self.remover = remover
-        self._believed: ReplacedList | None = None  # the list of a replacement that is whole
+        self._believed = NONE_REPLACED  # the list of a replacement that is whole
         self.damaged: list[int] = []  # bases of replacements that alone have their records
         # For one pass: each file is read once, however many others are compared with it.
         self._ends: dict[tuple[int, str], int] = {}
@@ -280,12 +285,12 @@ class Replacements:
 
     def _listed_swap(
         self, files: dict[str, SegmentFile], listed: ReplacedList | None
-    ) -> ReplacedList | None:
+    ) -> ReplacedList:
         """The list, if its replacement is here and whole, so that it is known what to remove."""
         if listed is None or rolled_name(listed.base) not in files:
-            return None
+            return NONE_REPLACED
         path = self.files.path(rolled_name(listed.base))
-        return listed if listed.vouches_for(self.files.storage, path) else None
+        return listed if listed.vouches_for(self.files.storage, path) else NONE_REPLACED
 
     def _drop_unfinished(self, files: dict[str, SegmentFile], originals: list[int]) -> None:
         """Remove unfinished files whose originals are all here.
@@ -343,7 +348,7 @@ class Replacements:
         must have their batches and no others, and its checksums must match. If that original is
         gone, the replacement stays and is recovered.
         """
-        known = -1 if self._believed is None else self._believed.base
+        known = self._believed.base
         bases = sorted(
             p.offset for p in files.values() if _is_log(p, SWAP_SUFFIX) and p.offset != known
         )
@@ -401,7 +406,7 @@ class Replacements:
         logs = [name for name, p in swaps.items() if p.suffix == LOG_SUFFIX]
         if logs:
             damaged = set(self.damaged)
-            known = -1 if self._believed is None else self._believed.base
+            known, believed = self._believed.base, self._believed.replaced
             ranges = {
                 base: base + 1
                 if base in damaged or base == known
@@ -409,13 +414,11 @@ class Replacements:
                 for base in (swaps[name].offset for name in logs)
             }
             # Range by range: a file between two of them may have its final name already.
-            if self._believed is not None:
-                for base in self._believed.replaced:
-                    ranges.setdefault(base, base + 1)
+            for base in believed:
+                ranges.setdefault(base, base + 1)
             covered = _Ranges(ranges.items())
             replaced = {n: p for n, p in files.items() if n not in swaps and p.offset in covered}
             found = {p.offset for p in replaced.values()}
-            believed = () if self._believed is None else self._believed.replaced
             compared = _Ranges(
                 (low, high) for low, high in ranges.items() if low in found or low in believed
             )

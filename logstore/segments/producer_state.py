@@ -650,11 +650,6 @@ class ProducerStateManager:
             if not of_producer:
                 del self._verifications[producer_id]
 
-    @property
-    def verification_count(self) -> int:
-        """Questions to coordinators that are remembered, answered or not."""
-        return sum(map(len, self._verifications.values()))
-
     def _expired(self, entry: ProducerEntry, now_ms: int) -> bool:
         """Whether it has no open transaction, and no new record for long (F-199)."""
         return (
