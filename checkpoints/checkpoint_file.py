@@ -79,6 +79,33 @@ def store_file(files: Files, path: str, data: bytes) -> None:
         raise CheckpointFailedError(path, "write", str(error)) from error
 
 
+class SmallFile:
+    """The base of a class for one of the files: reads and replaces it as a whole."""
+
+    __slots__ = ("_files", "path")
+
+    size_max = MAX_FILE_SIZE
+
+    def __init__(self, path: str, files: Files) -> None:
+        self.path = path
+        self._files = files
+
+    def _load(self) -> bytes | None:
+        """As ``load_file``."""
+        return load_file(self._files, self.path, self.size_max)
+
+    def _store(self, data: bytes) -> None:
+        """As ``store_file``."""
+        store_file(self._files, self.path, data)
+
+    def _entries(self, data: bytes, field_count: int) -> Iterator[tuple[int, list[bytes]]]:
+        """As ``parse_entries``."""
+        return parse_entries(self.path, data, field_count)
+
+    def _fault(self, line_number: int, line: bytes, reason: str) -> MalformedCheckpointError:
+        return MalformedCheckpointError(self.path, line_number, raw_line(line), reason)
+
+
 def raw_line(line: bytes) -> str:
     """A line for an error, shortened if it is long."""
     return decoded(line[:_LINE_MAX])

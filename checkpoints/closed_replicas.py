@@ -23,17 +23,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from checkpoints.checkpoint_file import (
-    MAX_I32,
-    MAX_I64,
-    VERSION,
-    load_file,
-    parse_number,
-    raw_line,
-    store_file,
-)
-from checkpoints.errors import MalformedCheckpointError
-from checkpoints.files import Files
+from checkpoints.checkpoint_file import MAX_I32, MAX_I64, VERSION, SmallFile, parse_number
 from checkpoints.partition_metadata import topic_id_from_text, topic_id_to_text
 from checkpoints.types import TopicPartition
 
@@ -64,14 +54,10 @@ class ClosedReplicas:
     unproven: Collection[TopicPartition] = ()
 
 
-class ClosedReplicasFile:
+class ClosedReplicasFile(SmallFile):
     """The file of one log directory."""
 
-    __slots__ = ("_files", "path")
-
-    def __init__(self, path: str, files: Files) -> None:
-        self.path = path
-        self._files = files
+    __slots__ = ()
 
     def read(self) -> ClosedReplicas | None:
         """The content, or ``None`` when the file is missing.
@@ -80,7 +66,7 @@ class ClosedReplicasFile:
             MalformedCheckpointError: the checksum is wrong, or a line.
             CheckpointFailedError: the medium refused.
         """
-        data = load_file(self._files, self.path)
+        data = self._load()
         return None if data is None else self._parse(data)
 
     def write(self, closed: ClosedReplicas) -> None:
@@ -95,7 +81,7 @@ class ClosedReplicasFile:
             lines.append(f"{topic} {partition} {name} {end} {'-' if epoch < 0 else epoch}")
         lines += [f"{topic} {partition} - ? -" for topic, partition in sorted(closed.unproven)]
         body = "".join(f"{line}\n" for line in lines).encode()
-        store_file(self._files, self.path, b"%s\n%08x\n%s" % (VERSION, zlib.crc32(body), body))
+        self._store(b"%s\n%08x\n%s" % (VERSION, zlib.crc32(body), body))
 
     def _parse(self, data: bytes) -> ClosedReplicas:
         version, _, rest = data.partition(b"\n")
@@ -140,6 +126,3 @@ class ClosedReplicasFile:
         if end is None or epoch is None:
             raise self._fault(number, line, "has no log end offset and epoch")
         return tp, ClosedReplica(topic_id, end, epoch)
-
-    def _fault(self, number: int, line: bytes, why: str) -> MalformedCheckpointError:
-        return MalformedCheckpointError(self.path, number, raw_line(line), why)

@@ -11,13 +11,11 @@ import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from checkpoints.checkpoint_file import load_file, store_file
+from checkpoints.checkpoint_file import SmallFile
 from checkpoints.errors import MalformedCheckpointError
-from checkpoints.files import Files
 from checkpoints.partition_metadata import is_reserved_id, topic_id_from_text, topic_id_to_text
 
 META_PROPERTIES = "meta.properties"
-_MAX_FILE_SIZE = 1 << 20  # a handful of short lines, and comments of any sane length
 
 _KEYS = {"version", "cluster.id", "broker.id", "node.id", "directory.id"}
 
@@ -58,14 +56,12 @@ class MetaProperties:
             raise ValueError(f"directory.id {topic_id_to_text(self.directory_id)} is reserved")
 
 
-class MetaPropertiesFile:
+class MetaPropertiesFile(SmallFile):
     """The file of one log directory."""
 
-    __slots__ = ("_files", "path")
+    __slots__ = ()
 
-    def __init__(self, path: str, files: Files) -> None:
-        self.path = path
-        self._files = files
+    size_max = 1 << 20  # a handful of short lines, and comments of any sane length
 
     def read(self) -> MetaProperties | None:
         """The content, or ``None`` when the file is missing. Unknown keys are ignored.
@@ -76,14 +72,14 @@ class MetaPropertiesFile:
                 lost its content, and accepting it would lose the identity of the directory.
             CheckpointFailedError: the medium refused.
         """
-        data = load_file(self._files, self.path, _MAX_FILE_SIZE)
+        data = self._load()
         if data is None:
             return None
         if not data:
-            raise MalformedCheckpointError(self.path, 0, "", "is empty")
+            raise self._fault(0, b"", "is empty")
         entries = parse_properties(self.path, data)
         if not entries.keys() & _KEYS:
-            raise MalformedCheckpointError(self.path, 0, "", "has neither a version nor an id")
+            raise self._fault(0, b"", "has neither a version nor an id")
         return _from_properties(self.path, entries)
 
     def write(self, properties: MetaProperties, wall_ms: int) -> None:
@@ -100,7 +96,7 @@ class MetaPropertiesFile:
         }
         lines = [f"{k}={escape(str(v))}\n" for k, v in entries.items() if v is not None]
         text = f"#\n#{java_date(wall_ms)}\n{''.join(lines)}"
-        store_file(self._files, self.path, text.encode("ascii"))
+        self._store(text.encode("ascii"))
 
 
 def parse_properties(path: str, data: bytes) -> dict[str, tuple[str, int, str]]:

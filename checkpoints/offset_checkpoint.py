@@ -12,14 +12,10 @@ from checkpoints.checkpoint_file import (
     MAX_I32,
     MAX_I64,
     FileState,
+    SmallFile,
     frame,
-    load_file,
-    parse_entries,
     parse_number,
-    raw_line,
-    store_file,
 )
-from checkpoints.errors import MalformedCheckpointError
 from checkpoints.files import Files
 from checkpoints.types import TopicPartition
 
@@ -29,14 +25,13 @@ HIGH_WATERMARK = "replication-offset-checkpoint"
 CLEANER = "cleaner-offset-checkpoint"
 
 
-class OffsetCheckpoint:
+class OffsetCheckpoint(SmallFile):
     """One of the four offset checkpoints. One writer at a time; readers need no lock."""
 
-    __slots__ = ("_files", "_template", "_template_keys", "path")
+    __slots__ = ("_template", "_template_keys")
 
     def __init__(self, path: str, files: Files) -> None:
-        self.path = path
-        self._files = files
+        super().__init__(path, files)
         self._template_keys: list[TopicPartition] = []
         self._template = ""
 
@@ -52,21 +47,25 @@ class OffsetCheckpoint:
 
     def inspect(self) -> tuple[FileState, dict[TopicPartition, int]]:
         """As ``read``, and whether the file was missing, empty or had content."""
-        data = load_file(self._files, self.path)
+        data = self._load()
         if data is None:
             return FileState.MISSING, {}
         offsets: dict[TopicPartition, int] = {}
-        for line_number, fields in parse_entries(self.path, data, 3):
+        for line_number, fields in self._entries(data, 3):
             partition = parse_number(fields[1], MAX_I32)
             offset = parse_number(fields[2], MAX_I64)
             try:
                 topic = fields[0].decode()
             except UnicodeDecodeError:
-                raise self._fault(line_number, fields, "the topic is not UTF-8") from None
+                raise self._fault(
+                    line_number, b" ".join(fields), "the topic is not UTF-8"
+                ) from None
             if partition is None:
-                raise self._fault(line_number, fields, "the partition is not an i32 >= 0")
+                raise self._fault(
+                    line_number, b" ".join(fields), "the partition is not an i32 >= 0"
+                )
             if offset is None:
-                raise self._fault(line_number, fields, "the offset is not an i64 >= 0")
+                raise self._fault(line_number, b" ".join(fields), "the offset is not an i64 >= 0")
             offsets[TopicPartition(topic, partition)] = offset
         return (FileState.PRESENT if data else FileState.EMPTY), offsets
 
@@ -92,10 +91,7 @@ class OffsetCheckpoint:
             raise ValueError(f"an offset above {MAX_I64}: {max(values)}") from None
         if " -" in body:  # topics have no blanks, so this is a sign
             raise ValueError(f"a negative offset: {min(values)}")
-        store_file(self._files, self.path, frame(body, len(values)))
-
-    def _fault(self, line_number: int, fields: list[bytes], why: str) -> MalformedCheckpointError:
-        return MalformedCheckpointError(self.path, line_number, raw_line(b" ".join(fields)), why)
+        self._store(frame(body, len(values)))
 
 
 def _line_template(key: TopicPartition) -> str:

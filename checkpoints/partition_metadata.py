@@ -17,12 +17,9 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from checkpoints.checkpoint_file import MAX_I32, load_file, parse_number, raw_line, store_file
-from checkpoints.errors import MalformedCheckpointError
-from checkpoints.files import Files
+from checkpoints.checkpoint_file import MAX_I32, SmallFile, parse_number
 
 PARTITION_METADATA = "partition.metadata"
-_MAX_FILE_SIZE = 64 << 10  # 43 bytes, and room for lines that a later version may add
 _ID_TEXT_LENGTH = 22
 _RESERVED_BELOW = 100  # as one 128-bit number: upper half 0, lower half below 100 (F-45)
 _SEPARATOR = re.compile(rb":\s+")
@@ -85,14 +82,12 @@ def random_topic_id(random_bytes: Callable[[int], bytes] = secrets.token_bytes) 
             return topic_id
 
 
-class PartitionMetadataFile:
+class PartitionMetadataFile(SmallFile):
     """The file of one partition directory; it must be on disk before the first record (F-37)."""
 
-    __slots__ = ("_files", "path")
+    __slots__ = ()
 
-    def __init__(self, path: str, files: Files) -> None:
-        self.path = path
-        self._files = files
+    size_max = 64 << 10  # 43 bytes, and room for lines that a later version may add
 
     def read(self) -> PartitionMetadata | None:
         """The content, or ``None`` if the file is missing. Key names are not checked.
@@ -101,7 +96,7 @@ class PartitionMetadataFile:
             MalformedCheckpointError: also for an empty file, which Kafka never leaves.
             CheckpointFailedError: the medium refused.
         """
-        data = load_file(self._files, self.path, _MAX_FILE_SIZE)
+        data = self._load()
         if data is None:
             return None
         lines = data.split(b"\n", 2)[:2]  # further lines are ignored
@@ -125,13 +120,10 @@ class PartitionMetadataFile:
             ValueError: as ``encode``.
             CheckpointFailedError: the medium refused.
         """
-        store_file(self._files, self.path, metadata.encode())
+        self._store(metadata.encode())
 
     def _value(self, line_number: int, line: bytes) -> bytes:
         parts = _SEPARATOR.split(line.removesuffix(b"\r"))
         if len(parts) != 2:
             raise self._fault(line_number, line, "expected 'key: value'")
         return parts[1]
-
-    def _fault(self, line_number: int, line: bytes, reason: str) -> MalformedCheckpointError:
-        return MalformedCheckpointError(self.path, line_number, raw_line(line), reason)

@@ -17,13 +17,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from checkpoints.checkpoint_file import MAX_I64, load_file, parse_number, store_file
-from checkpoints.errors import MalformedCheckpointError
-from checkpoints.files import Files
+from checkpoints.checkpoint_file import MAX_I64, SmallFile, parse_number
 from checkpoints.meta_properties import escape, parse_properties
 
 TOPIC_PROPERTIES = "topic.properties"
-_MAX_FILE_SIZE = 1 << 20
 _REVISION = "revision"
 
 
@@ -47,14 +44,12 @@ class TopicProperties:
         return (head + "".join(lines)).encode("ascii")
 
 
-class TopicPropertiesFile:
+class TopicPropertiesFile(SmallFile):
     """The file of one partition directory; it must be on disk before the first record."""
 
-    __slots__ = ("_files", "path")
+    __slots__ = ()
 
-    def __init__(self, path: str, files: Files) -> None:
-        self.path = path
-        self._files = files
+    size_max = 1 << 20
 
     def read(self) -> TopicProperties | None:
         """The content, or ``None`` if the file is missing. Keys are not checked.
@@ -63,13 +58,13 @@ class TopicPropertiesFile:
             MalformedCheckpointError: it is not properties text, or has no revision.
             CheckpointFailedError: the medium refused.
         """
-        data = load_file(self._files, self.path, _MAX_FILE_SIZE)
+        data = self._load()
         if data is None:
             return None
         values = {key: entry[0] for key, entry in parse_properties(self.path, data).items()}
         revision = parse_number(values.pop(_REVISION, "").encode(), MAX_I64)
         if revision is None:
-            raise MalformedCheckpointError(self.path, 0, "", "revision is not an i64 >= 0")
+            raise self._fault(0, b"", "revision is not an i64 >= 0")
         return TopicProperties(values, revision)
 
     def write(self, properties: TopicProperties) -> None:
@@ -79,4 +74,4 @@ class TopicPropertiesFile:
             ValueError: as ``TopicProperties.encode``.
             CheckpointFailedError: the medium refused.
         """
-        store_file(self._files, self.path, properties.encode())
+        self._store(properties.encode())

@@ -6,7 +6,8 @@ import gc
 
 from hypothesis import HealthCheck, settings
 
-from logstore.common.locks import CheckedLock, replace_factory
+from logstore.common.locks import replace_factory
+from tests.support.checked_locks import CheckedLock
 
 pytest_plugins = ["tests.support.lanes", "tests.support.times", "tests.support.unstable"]
 

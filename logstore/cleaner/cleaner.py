@@ -29,6 +29,7 @@ from logstore.format.batch import empty_batch, rebuild_batch
 from logstore.format.codecs.compression import Compression, compress, decompress
 from logstore.format.control import parse_end_transaction_marker
 from logstore.format.header import HEADER_SIZE, BatchHeader, check_batch_crc
+from logstore.format.index_entry import AbortedTxn
 from logstore.format.legacy import LegacyBatch, legacy_records
 from logstore.format.reader import Batch, batch_records, parse_batch
 from logstore.kernels import RUN_END, RUN_FULL, OffsetMap, RecordSieve, crc32c, seal_batch
@@ -37,7 +38,6 @@ from logstore.log.reading.fetching import collect_aborted
 from logstore.log.replacing import discard_cleaned
 from logstore.log.snapshot import LogView
 from logstore.recovery.replacements import CleanedSegment
-from logstore.segments.index import AbortedTxn
 from logstore.segments.rebuild import scan_segment
 from logstore.segments.segment_view import SegmentView, no_whole_batch
 

@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from logstore.segments.index import AbortedTxn
+from logstore.format.index_entry import AbortedTxn
 
 
 @dataclass(slots=True)

@@ -45,13 +45,10 @@ class Properties:
         Raises:
             ConfigError: an unknown key, or a value of the wrong type or outside its bounds.
         """
-        return cls()._replaced(properties)
+        return cls().with_properties(properties)
 
     def with_properties(self, properties: Mapping[str, object]) -> Self:
         """A copy with some Kafka keys changed. Raises as ``from_properties``."""
-        return self._replaced(properties)
-
-    def _replaced(self, properties: Mapping[str, object]) -> Self:
         if not properties:
             return self
         known = _specs(type(self))  # type: ignore[arg-type]

@@ -1,20 +1,13 @@
-"""Basic types: offsets count records, positions count bytes in a file."""
+"""Basic types. Offsets count records, ``last_`` inclusive and ``end_`` exclusive; positions count
+bytes in a file.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, NewType, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from checkpoints.types import TopicPartition
-
-Offset = NewType("Offset", int)
-"""Number of a record in a partition's log; ``last_`` offsets are inclusive, ``end_`` exclusive."""
-
-Position = NewType("Position", int)
-"""Byte in a ``.log`` file."""
-
-LeaderEpoch = NewType("LeaderEpoch", int)
-"""Number of a leadership; −1 when unknown."""
 
 Header: TypeAlias = tuple[str, bytes | None]
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -23,7 +16,7 @@ NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
-NO_EPOCH = LeaderEpoch(-1)
+NO_EPOCH = -1
 
 
 class Record(NamedTuple):
@@ -44,9 +37,6 @@ __all__ = [
     "NO_TIMESTAMP",
     "Buffer",
     "Header",
-    "LeaderEpoch",
-    "Offset",
-    "Position",
     "Record",
     "TopicPartition",
 ]

@@ -106,11 +106,6 @@ def stray_dir_name(tp: TopicPartition, unique_id: str) -> str:
     return _capped(tp, unique_id, STRAY_DIR_SUFFIX)
 
 
-def future_dir_name(tp: TopicPartition, unique_id: str) -> str:
-    """Not capped: the topic must come back whole when the future log becomes current (F-5)."""
-    return f"{tp.topic}-{tp.partition}.{unique_id}{FUTURE_DIR_SUFFIX}"
-
-
 def _capped(tp: TopicPartition, unique_id: str, suffix: str) -> str:
     tail = f"-{tp.partition}.{unique_id}{suffix}"
     return tp.topic[: MAX_DIR_NAME - len(tail)] + tail

@@ -6,7 +6,6 @@ No entry has a checksum: an index is derived from its ``.log`` and rebuilt when 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from logstore.common.errors import CorruptIndexError
@@ -20,50 +19,13 @@ TXN_INDEX_VERSION = 0
 assert (OFFSET_ENTRY.size, TIME_ENTRY.size, TXN_ENTRY.size) == (8, 12, 34)
 
 
-class OffsetIndexEntry(NamedTuple):
-    """``offset`` is the last of an append call, ``position`` the byte where it began (F-113)."""
-
-    offset: int
-    position: int
-
-
-class TimeIndexEntry(NamedTuple):
-    """No record up to and including ``offset`` is younger than ``timestamp`` (F-117)."""
-
-    timestamp: int
-    offset: int
-
-
-class AbortedTransaction(NamedTuple):
-    """``last_offset`` is that of the ABORT marker (F-121)."""
+class AbortedTxn(NamedTuple):
+    """One aborted transaction: its first record, its ABORT marker, and the LSO after it (F-121)."""
 
     producer_id: int
     first_offset: int
     last_offset: int
     last_stable_offset: int
-
-
-def encode_offset_entries(entries: Iterable[OffsetIndexEntry], base_offset: int) -> bytes:
-    return b"".join(OFFSET_ENTRY.pack(e.offset - base_offset, e.position) for e in entries)
-
-
-def decode_offset_entries(data: Buffer, base_offset: int) -> list[OffsetIndexEntry]:
-    """Absolute offsets; a tail shorter than an entry is left out, zero slots are not (F-137)."""
-    return [
-        OffsetIndexEntry(base_offset + relative, position)
-        for relative, position in OFFSET_ENTRY.iter_unpack(_whole(data, OFFSET_ENTRY.size))
-    ]
-
-
-def encode_time_entries(entries: Iterable[TimeIndexEntry], base_offset: int) -> bytes:
-    return b"".join(TIME_ENTRY.pack(e.timestamp, e.offset - base_offset) for e in entries)
-
-
-def decode_time_entries(data: Buffer, base_offset: int) -> list[TimeIndexEntry]:
-    return [
-        TimeIndexEntry(timestamp, base_offset + relative)
-        for timestamp, relative in TIME_ENTRY.iter_unpack(_whole(data, TIME_ENTRY.size))
-    ]
 
 
 def used_offset_entries(data: Buffer) -> int:
@@ -98,11 +60,7 @@ def _used(whole: memoryview, layout: struct.Struct, first: int) -> int:
     return len(data) // width
 
 
-def encode_aborted(entries: Iterable[AbortedTransaction]) -> bytes:
-    return b"".join(TXN_ENTRY.pack(TXN_INDEX_VERSION, *entry) for entry in entries)
-
-
-def decode_aborted(data: Buffer, path: str = "") -> list[AbortedTransaction]:
+def decode_aborted(data: Buffer, path: str = "") -> list[AbortedTxn]:
     """Whole entries only (F-124).
 
     Raises:
@@ -114,7 +72,7 @@ def decode_aborted(data: Buffer, path: str = "") -> list[AbortedTransaction]:
             raise CorruptIndexError(
                 path, index * TXN_ENTRY.size, f"unknown version {version} of an aborted transaction"
             )
-        entries.append(AbortedTransaction(*fields))
+        entries.append(AbortedTxn(*fields))
     return entries
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import ClassVar
 
 from logstore.common.bounds import UNPACKED_MAX
 from logstore.common.errors import CorruptBatchError
@@ -40,6 +41,10 @@ class LegacyBatch:
     magic: int
     attributes: int
     timestamp: int
+
+    leader_epoch: ClassVar[int] = NO_EPOCH
+    is_control: ClassVar[bool] = False
+    is_transactional: ClassVar[bool] = False
 
     @property
     def size(self) -> int:
@@ -78,18 +83,6 @@ class LegacyBatch:
     @property
     def max_timestamp(self) -> int:
         return self.timestamp
-
-    @property
-    def leader_epoch(self) -> int:
-        return NO_EPOCH
-
-    @property
-    def is_control(self) -> bool:
-        return False
-
-    @property
-    def is_transactional(self) -> bool:
-        return False
 
 
 def parse_legacy(data: Buffer, position: int = 0) -> LegacyBatch:

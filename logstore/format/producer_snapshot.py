@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from logstore.common.errors import CorruptSnapshotError
 from logstore.common.types import Buffer
@@ -21,8 +21,7 @@ SIZE_MAX = 256 << 20
 assert (_HEADER.size, _ENTRY.size) == (10, 46)
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerSnapshotEntry:
+class ProducerSnapshotEntry(NamedTuple):
     """One producer and the last of its batches; −1 stands for "none" in every field.
 
     ``last_offset`` and ``offset_delta`` are those of the batch: it began at their difference.
@@ -39,19 +38,7 @@ class ProducerSnapshotEntry:
 
 
 def encode_snapshot(entries: Iterable[ProducerSnapshotEntry]) -> bytes:
-    packed = [
-        _ENTRY.pack(
-            entry.producer_id,
-            entry.producer_epoch,
-            entry.last_sequence,
-            entry.last_offset,
-            entry.offset_delta,
-            entry.timestamp,
-            entry.coordinator_epoch,
-            entry.current_txn_first_offset,
-        )
-        for entry in entries
-    ]
+    packed = [_ENTRY.pack(*entry) for entry in entries]
     body = b"".join((len(packed).to_bytes(4, "big"), *packed))
     return _HEADER.pack(VERSION, crc32c(body), len(packed)) + body[4:]
 
@@ -62,13 +49,18 @@ def snapshot_size(header: Buffer, path: str = "") -> int:
     Raises:
         CorruptSnapshotError: there are fewer, or the file would be larger than any that is read.
     """
-    if len(header) < _HEADER.size:
-        raise CorruptSnapshotError(path, 0, f"{len(header)} bytes, a header has {_HEADER.size}")
-    count: int = _HEADER.unpack_from(header)[2]
+    count: int = _header(header, path)[2]
     size = _HEADER.size + count * _ENTRY.size
     if not _HEADER.size <= size <= SIZE_MAX:
         raise CorruptSnapshotError(path, 6, f"{count} producers")
     return size
+
+
+def _header(data: Buffer, path: str) -> tuple[int, int, int]:
+    """Version, checksum and number of producers."""
+    if len(data) < _HEADER.size:
+        raise CorruptSnapshotError(path, 0, f"{len(data)} bytes, a header has {_HEADER.size}")
+    return _HEADER.unpack_from(data)
 
 
 def decode_snapshot(data: Buffer, path: str = "") -> list[ProducerSnapshotEntry]:
@@ -77,9 +69,7 @@ def decode_snapshot(data: Buffer, path: str = "") -> list[ProducerSnapshotEntry]
         CorruptSnapshotError: another version, a wrong checksum or a length that does not fit; the
             file is dropped and the next older one tried (F-130).
     """
-    if len(data) < _HEADER.size:
-        raise CorruptSnapshotError(path, 0, f"{len(data)} bytes, a header has {_HEADER.size}")
-    version, crc, count = _HEADER.unpack_from(data)
+    version, crc, count = _header(data, path)
     if version != VERSION:
         raise CorruptSnapshotError(path, 0, f"version {version}, only {VERSION} is known")
     view = memoryview(data)

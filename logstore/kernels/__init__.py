@@ -42,28 +42,26 @@ try:
         encode_columns,
         encode_lists,
         encode_records,
+        partition_column,
         seal_batch,
     )
     from logstore.kernels._compact import OffsetMap, RecordSieve
     from logstore.kernels._directory import scan_directory
-    from logstore.kernels._partition import partition_column
     from logstore.kernels._scan import (
         BatchAnalysis,
         RecoveryScan,
         analyse_batches,
         crc32,
         crc32c,
-        decode_varint,
-        decode_varlong,
         encode_varint,
         encode_varlong,
         scan_batches,
     )
-    from logstore.kernels._times import batches_entirely_after
     from logstore.kernels._verify import (
         SequenceWatch,
         ascending_offset_entries,
         ascending_time_entries,
+        batches_entirely_after,
         fits_in_section,
         fold_batches,
         irregular_batches,
@@ -120,8 +118,6 @@ __all__ = [
     "crc32c",
     "decode_records",
     "decode_run",
-    "decode_varint",
-    "decode_varlong",
     "dirty_pages",
     "encode_columns",
     "encode_lists",

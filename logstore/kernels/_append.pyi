@@ -1,6 +1,6 @@
 """Types of the native module; see the stub for what each function promises."""
 
-from typing import Any, final
+from typing import Any, Final, final
 
 from logstore.common.types import Buffer
 from logstore.kernels._scan import BatchAnalysis
@@ -25,22 +25,14 @@ class AppendInfo:
     ) -> None: ...
     def __eq__(self, other: object) -> bool: ...
     def __hash__(self) -> int: ...
-    @property
-    def first_offset(self) -> int: ...
-    @property
-    def last_offset(self) -> int: ...
-    @property
-    def max_timestamp(self) -> int: ...
-    @property
-    def log_append_time(self) -> int: ...
-    @property
-    def log_start_offset(self) -> int: ...
-    @property
-    def record_count(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def duplicate(self) -> bool: ...
+    first_offset: Final[int]
+    last_offset: Final[int]
+    max_timestamp: Final[int]
+    log_append_time: Final[int]
+    log_start_offset: Final[int]
+    record_count: Final[int]
+    size: Final[int]
+    duplicate: Final[bool]
 
 @final
 class LogSnapshot:
@@ -51,30 +43,19 @@ class LogSnapshot:
     ``max_timestamp`` and ``offset_of_max_timestamp`` (−1 none) say what it held. ``version`` counts
     how often something was removed: bytes or segments that an older snapshot names may be gone.
     """
-    @property
-    def sealed(self) -> tuple[Any, ...]: ...
-    @property
-    def active(self) -> Any: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def offset_entries(self) -> int: ...
-    @property
-    def time_entries(self) -> int: ...
-    @property
-    def max_timestamp(self) -> int: ...
-    @property
-    def offset_of_max_timestamp(self) -> int: ...
-    @property
-    def log_start_offset(self) -> int: ...
-    @property
-    def log_end_offset(self) -> int: ...
-    @property
-    def high_watermark(self) -> int: ...
-    @property
-    def last_stable_offset(self) -> int: ...
-    @property
-    def version(self) -> int: ...
+
+    sealed: Final[tuple[Any, ...]]
+    active: Final[Any]
+    size: Final[int]
+    offset_entries: Final[int]
+    time_entries: Final[int]
+    max_timestamp: Final[int]
+    offset_of_max_timestamp: Final[int]
+    log_start_offset: Final[int]
+    log_end_offset: Final[int]
+    high_watermark: Final[int]
+    last_stable_offset: Final[int]
+    version: Final[int]
 
 class SegmentState:
     """See ``_append.pyx``; attribute for attribute the same."""
@@ -96,10 +77,8 @@ class SegmentState:
     time_entries_max: int
     cut_pending: bool
     def __init__(self, base_offset: int) -> None: ...
-    @property
-    def base_offset(self) -> int: ...
-    @property
-    def attached(self) -> bool: ...
+    base_offset: Final[int]
+    attached: Final[bool]
     def attach(self, file: Any, offset_map: Any, time_map: Any) -> None: ...
     def detach(self) -> None: ...
     def snapshot(

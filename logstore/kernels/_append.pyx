@@ -289,7 +289,7 @@ cdef class SegmentState:
         cdef AppendInfo info
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
-            found = analyse(data, &view, max_batch_size, True, deep)
+            found = analyse(data, <uint8_t*>view.buf, view.len, max_batch_size, True, deep)
             if (not self._attached or self.cut_pending or self.rolling_timestamp < 0
                     or found.max_timestamp > timestamp_limit
                     or not found.is_plain() or found.too_large_position >= 0

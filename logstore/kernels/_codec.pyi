@@ -1,7 +1,7 @@
 """Types of the native module; what each function promises is written here."""
 
 from collections.abc import Iterable
-from typing import Any, final
+from typing import Any, Final, final
 
 from logstore.common.types import Buffer, Record
 
@@ -15,16 +15,12 @@ class Encoded:
     ``offset_of_max``: offset delta of the first record with the largest timestamp. Both times
     and ``offset_of_max`` are −1 when there is no record.
     """
-    @property
-    def buffer(self) -> bytearray: ...
-    @property
-    def base_timestamp(self) -> int: ...
-    @property
-    def max_timestamp(self) -> int: ...
-    @property
-    def offset_of_max(self) -> int: ...
-    @property
-    def count(self) -> int: ...
+
+    buffer: Final[bytearray]
+    base_timestamp: Final[int]
+    max_timestamp: Final[int]
+    offset_of_max: Final[int]
+    count: Final[int]
 
 @final
 class NativeBuffer:
@@ -120,6 +116,21 @@ def seal_batch(
         ValueError: the buffer has no room for a header, or is too large for one batch.
     """
 
+def partition_column(
+    partitioner: str, partition_count: int, stop: int, offsets: Any, data: Any, validity: Any
+) -> bytearray:
+    """Partition of each of ``stop`` keys, as ``logstore.common.partitioner`` places one key.
+
+    Args:
+        partitioner: ``murmur2`` or ``murmur3``.
+        offsets: int32 offsets of an Arrow column of binary values that begins at row 0; with
+            ``data`` and the ``validity`` bitmap, which are buffers or None.
+    Returns:
+        Native int32 numbers; −1 for a null key.
+    Raises:
+        ValueError: another partitioner, a buffer is too short, or offsets do not ascend.
+    """
+
 def decode_records(
     payload: Buffer,
     base_offset: int,
@@ -178,8 +189,7 @@ class ColumnBuilder:
         headers: bool = False,
         column_bytes_max: int = ...,
     ) -> None: ...
-    @property
-    def rows(self) -> int: ...
+    rows: Final[int]
     def add_run(
         self,
         data: Buffer,

@@ -19,6 +19,7 @@ from cpython.tuple cimport PyTuple_Check, PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from cpython.unicode cimport PyUnicode_Check, PyUnicode_DecodeUTF8
 cimport cython
 from logstore.kernels._common cimport *
+from logstore.kernels._scan cimport View, view_of
 
 from datetime import datetime
 
@@ -129,6 +130,23 @@ cdef int64_t take_default(object timestamp) except? -2:
         raise InvalidRecordError(str(error)) from None
 
 
+cdef bint put_header(Block *block, const uint8_t *name, int32_t name_size, const uint8_t *value,
+                     int32_t value_size) noexcept nogil:
+    """False when memory ran out."""
+    cdef uint8_t *p
+    if unlikely(not reserve(block, <int64_t> 10 + name_size + max(value_size, 0))):
+        return False
+    p = ls_put_varint(block.data + block.size, name_size)
+    if name_size > 0:  # else there may be no data at all
+        memcpy(p, name, name_size)
+    p = ls_put_varint(p + name_size, value_size)
+    if value_size > 0:
+        memcpy(p, value, value_size)
+        p += value_size
+    block.size = p - block.data
+    return True
+
+
 cdef int take_headers(object headers, ls_entry *entry, Block *block) except -1:
     """Encode the header section into ``block``: its size is then known, and few records have one."""
     cdef const uint8_t *bytes = NULL
@@ -136,7 +154,6 @@ cdef int take_headers(object headers, ls_entry *entry, Block *block) except -1:
     cdef Py_ssize_t name_size = 0
     cdef const char *name
     cdef list kept
-    cdef uint8_t *p
     entry.headers = entry.headers_size = 0
     if headers is None or headers is no_headers:
         return 0
@@ -162,15 +179,8 @@ cdef int take_headers(object headers, ls_entry *entry, Block *block) except -1:
         take_bytes(value, "a header value", &bytes, &size, kept)
         if name_size > INT32_LAST:
             raise ValueError("header key is too long")
-        if not reserve(block, 10 + name_size + (size if size > 0 else 0)):
+        if not put_header(block, <const uint8_t *> name, <int32_t> name_size, bytes, size):
             raise MemoryError
-        p = ls_put_varint(block.data + block.size, <int32_t> name_size)
-        memcpy(p, name, name_size)
-        p = ls_put_varint(p + name_size, size)
-        if size > 0:
-            memcpy(p, bytes, size)
-            p += size
-        block.size = p - block.data
     entry.headers_size = block.size - entry.headers
     return 0
 
@@ -236,13 +246,24 @@ cdef Encoded encode(ls_entry *entries, int64_t n, const uint8_t *headers):
     return result
 
 
-cdef ls_entry *new_entries(Block *block, int64_t n) except NULL:
-    """Room for ``n`` entries in ``block``; a large one is kept for the next batch, see memory.h."""
-    if n > INT32_LAST:
-        raise InvalidRecordError(f"{n} records do not fit one batch")
-    if not reserve(block, (n + 1) * sizeof(ls_entry)):
-        raise MemoryError
-    return <ls_entry *> block.data
+@cython.final
+@cython.freelist(4)
+cdef class _Room:
+    """Memory for one encoding: what each record consists of, and encoded header sections."""
+
+    cdef Block block, headers
+
+    def __dealloc__(self):
+        discard(&self.block)
+        discard(&self.headers)
+
+    cdef ls_entry *entries(self, int64_t n) except NULL:
+        """Room for ``n`` entries; a large one is kept for the next batch, see memory.h."""
+        if n > INT32_LAST:
+            raise InvalidRecordError(f"{n} records do not fit one batch")
+        if not reserve(&self.block, (n + 1) * sizeof(ls_entry)):
+            raise MemoryError
+        return <ls_entry *> self.block.data
 
 
 cdef int take_row(object row, ls_entry *entry, int64_t default, Block *headers,
@@ -293,23 +314,17 @@ def encode_records(records, default_timestamp=-1, *, bint keys_required=False):
     cdef int64_t n = PyTuple_GET_SIZE(rows)
     cdef int64_t i = 0
     cdef list kept = []
-    cdef Block headers = Block(NULL, 0, 0)
-    cdef Block block = Block(NULL, 0, 0)
-    cdef ls_entry *entries
+    cdef _Room room = _Room.__new__(_Room)
+    cdef ls_entry *entries = room.entries(n)
     try:
-        entries = new_entries(&block, n)
-        try:
-            while i < n:
-                take_row(<object> PyTuple_GET_ITEM(rows, i), &entries[i], default, &headers, kept)
-                i += 1
-        except (TypeError, ValueError) as error:
-            raise record_refused(i, error) from None
-        if keys_required:
-            check_keys(entries, n)
-        return encode(entries, n, headers.data)
-    finally:
-        discard(&block)
-        discard(&headers)
+        while i < n:
+            take_row(<object> PyTuple_GET_ITEM(rows, i), &entries[i], default, &room.headers, kept)
+            i += 1
+    except (TypeError, ValueError) as error:
+        raise record_refused(i, error) from None
+    if keys_required:
+        check_keys(entries, n)
+    return encode(entries, n, room.headers.data)
 
 
 def encode_lists(keys, values, timestamps=None, headers=None, default_timestamp=-1, *,
@@ -324,139 +339,122 @@ def encode_lists(keys, values, timestamps=None, headers=None, default_timestamp=
     cdef int64_t i = 0
     cdef int64_t key_count, header_count, time_count = n
     cdef list kept = []
-    cdef Block header_block = Block(NULL, 0, 0)
-    cdef Block block = Block(NULL, 0, 0)
-    cdef Py_buffer times
-    cdef bint have_times = False
+    cdef View times = None
+    cdef _Room room = _Room.__new__(_Room)
     cdef ls_entry *entries
     cdef ls_entry *entry
-    if timestamps is None:
-        pass
-    elif PyLong_Check(timestamps) or isinstance(timestamps, datetime):
-        default = take_default(timestamps)
-    elif isinstance(timestamps, (list, tuple)):
+    if isinstance(timestamps, (list, tuple)):
         time_row = tuple(timestamps)
         time_count = PyTuple_GET_SIZE(time_row)
-    else:
-        get_int64(timestamps, &times)
-        have_times = True
-        time_count = times.len // 8
+    elif is_one_time(timestamps):
+        default = take_default(timestamps)
+    elif timestamps is not None:
+        times = int64_view(timestamps)
+        time_count = times.size // 8
+    key_count = n if key_row is None else PyTuple_GET_SIZE(key_row)
+    header_count = n if header_row is None else PyTuple_GET_SIZE(header_row)
+    if not key_count == header_count == time_count == n:
+        raise lengths_differ(key_count, n, time_count, header_count)
+    entries = room.entries(n)
     try:
-        key_count = n if key_row is None else PyTuple_GET_SIZE(key_row)
-        header_count = n if header_row is None else PyTuple_GET_SIZE(header_row)
-        if not key_count == header_count == time_count == n:
-            raise lengths_differ(key_count, n, time_count, header_count)
-        entries = new_entries(&block, n)
-        try:
-            while i < n:
-                entry = &entries[i]
-                entry.headers_size = 0
-                entry.key = NULL
-                entry.key_size = -1
-                if key_row is not None:
-                    take_bytes(<object> PyTuple_GET_ITEM(key_row, i), "a key", &entry.key,
-                               &entry.key_size, kept)
-                take_bytes(<object> PyTuple_GET_ITEM(value_row, i), "a value", &entry.value,
-                           &entry.value_size, kept)
-                entry.timestamp = default
-                if time_row is not None:
-                    entry.timestamp = take_timestamp(<object> PyTuple_GET_ITEM(time_row, i),
-                                                     default)
-                elif have_times:
-                    memcpy(&entry.timestamp, <const uint8_t *> times.buf + 8 * i, 8)
-                    if entry.timestamp < -1:
-                        raise ValueError(f"timestamp {entry.timestamp} is outside -1…2^63-1")
-                if header_row is not None:
-                    take_headers(<object> PyTuple_GET_ITEM(header_row, i), entry, &header_block)
-                i += 1
-        except (TypeError, ValueError) as error:
-            raise record_refused(i, error) from None
-        if keys_required:
-            check_keys(entries, n)
-        return encode(entries, n, header_block.data)
-    finally:
-        discard(&block)
-        discard(&header_block)
-        if have_times:
-            PyBuffer_Release(&times)
+        while i < n:
+            entry = &entries[i]
+            entry.headers_size = 0
+            entry.key = NULL
+            entry.key_size = -1
+            if key_row is not None:
+                take_bytes(<object> PyTuple_GET_ITEM(key_row, i), "a key", &entry.key,
+                           &entry.key_size, kept)
+            take_bytes(<object> PyTuple_GET_ITEM(value_row, i), "a value", &entry.value,
+                       &entry.value_size, kept)
+            entry.timestamp = default
+            if time_row is not None:
+                entry.timestamp = take_timestamp(<object> PyTuple_GET_ITEM(time_row, i), default)
+            elif times is not None:
+                memcpy(&entry.timestamp, times.start + 8 * i, 8)
+                if entry.timestamp < -1:
+                    raise ValueError(f"timestamp {entry.timestamp} is outside -1…2^63-1")
+            if header_row is not None:
+                take_headers(<object> PyTuple_GET_ITEM(header_row, i), entry, &room.headers)
+            i += 1
+    except (TypeError, ValueError) as error:
+        raise record_refused(i, error) from None
+    if keys_required:
+        check_keys(entries, n)
+    return encode(entries, n, room.headers.data)
 
 
-cdef int get_int64(object data, Py_buffer *view) except -1:
+cdef bint is_one_time(timestamps):
+    return PyLong_Check(timestamps) or isinstance(timestamps, datetime)
+
+
+cdef View int64_view(data):
     """A buffer of int64; plain bytes, as pyarrow's buffers are, are taken as such."""
+    cdef View view
+    cdef const char *format
     try:
-        PyObject_GetBuffer(data, view, PyBUF_FORMAT | PyBUF_ND)
+        view = view_of(data, PyBUF_FORMAT | PyBUF_ND)
     except (BufferError, TypeError):
         raise InvalidRecordError(TIMESTAMPS_KIND % type(data).__name__) from None
-    cdef const char *format = view.format
+    format = view.held.format
     if format != NULL and format[0] in b"@=<":
         format += 1
-    if view.len % 8 or not (
-            (view.itemsize == 8 and format != NULL and format[0] in b"ql")
-            or (view.itemsize == 1 and (format == NULL or format[0] in b"bBc"))):
-        PyBuffer_Release(view)
+    if view.size % 8 or not (
+            (view.held.itemsize == 8 and format != NULL and format[0] in b"ql")
+            or (view.held.itemsize == 1 and (format == NULL or format[0] in b"bBc"))):
         raise InvalidRecordError(TIMESTAMPS_KIND % type(data).__name__)
-    return 0
+    return view
 
 
 @cython.final
+@cython.no_gc
 cdef class _Strings:
     """One Arrow column of binary values to encode from."""
 
-    cdef Py_buffer offsets, data, validity
-    cdef bint have_offsets, have_data, have_validity
+    cdef View offsets, data, validity  # None where there is none
     cdef int width
 
     def __cinit__(self, offsets, data, validity, int width, int64_t start, int64_t stop):
         if offsets is None:
             return
-        PyObject_GetBuffer(offsets, &self.offsets, PyBUF_ND | PyBUF_FORMAT)
-        self.have_offsets = True
-        self.width = <int> self.offsets.itemsize if self.offsets.itemsize in (4, 8) else width
+        self.offsets = view_of(offsets, PyBUF_ND | PyBUF_FORMAT)
+        self.width = width
+        if self.offsets.held.itemsize in (4, 8):
+            self.width = <int> self.offsets.held.itemsize
         if self.width != 4 and self.width != 8:
             raise ValueError(f"offsets of {width} bytes: 4 or 8 are possible")
-        if stop > start and self.offsets.len // self.width <= stop:
+        if stop > start and self.offsets.size // self.width <= stop:
             raise ValueError("the offsets end before stop")
         if data is not None:
-            PyObject_GetBuffer(data, &self.data, PyBUF_SIMPLE)
-            self.have_data = True
+            self.data = view_of(data)
         if validity is not None:
-            PyObject_GetBuffer(validity, &self.validity, PyBUF_SIMPLE)
-            self.have_validity = True
-            if stop > 0 and self.validity.len <= (stop - 1) // 8:
+            self.validity = view_of(validity)
+            if stop > 0 and self.validity.size <= (stop - 1) // 8:
                 raise ValueError("the validity bitmap ends before stop")
-
-    def __dealloc__(self):
-        if self.have_offsets:
-            PyBuffer_Release(&self.offsets)
-        if self.have_data:
-            PyBuffer_Release(&self.data)
-        if self.have_validity:
-            PyBuffer_Release(&self.validity)
 
     cdef inline int64_t offset(self, int64_t i) noexcept nogil:
         cdef int64_t wide
         cdef int32_t narrow
         if self.width == 4:
-            memcpy(&narrow, <const uint8_t *> self.offsets.buf + 4 * i, 4)
+            memcpy(&narrow, self.offsets.start + 4 * i, 4)
             return narrow
-        memcpy(&wide, <const uint8_t *> self.offsets.buf + 8 * i, 8)
+        memcpy(&wide, self.offsets.start + 8 * i, 8)
         return wide
 
     cdef inline bint is_null(self, int64_t i) noexcept nogil:
-        return self.have_validity and not (
-            (<const uint8_t *> self.validity.buf)[i >> 3] >> (i & 7) & 1)
+        return self.validity is not None and not self.validity.start[i >> 3] >> (i & 7) & 1
 
     cdef inline bint take(self, int64_t i, const uint8_t **bytes, int32_t *size) noexcept nogil:
         cdef int64_t low, high
         bytes[0] = NULL
         size[0] = -1
-        if not self.have_offsets or self.is_null(i):
+        if self.offsets is None or self.is_null(i):
             return True
         low, high = self.offset(i), self.offset(i + 1)
         if unlikely(low < 0 or high < low or high - low > INT32_LAST
-                    or high > (self.data.len if self.have_data else 0)):
+                    or high > (self.data.size if self.data is not None else 0)):
             return False
-        bytes[0] = <const uint8_t *> self.data.buf + low if self.have_data else NULL
+        bytes[0] = self.data.start + low if self.data is not None else NULL
         size[0] = <int32_t> (high - low)
         return True
 
@@ -491,7 +489,6 @@ cdef class _HeaderLists:
         cdef const uint8_t *name = NULL
         cdef const uint8_t *value = NULL
         cdef int32_t name_size = 0, value_size = 0
-        cdef uint8_t *p
         entry.headers = entry.headers_size = 0
         if self.lists.is_null(row):
             return HEADERS_OK
@@ -510,16 +507,8 @@ cdef class _HeaderLists:
                 return HEADERS_RANGE
             if unlikely(name_size < 0):
                 return HEADERS_NULL_KEY
-            if unlikely(not reserve(block, <int64_t> 10 + name_size + max(value_size, 0))):
+            if unlikely(not put_header(block, name, name_size, value, value_size)):
                 return HEADERS_MEMORY
-            p = ls_put_varint(block.data + block.size, name_size)
-            if name_size > 0:  # else there may be no data at all
-                memcpy(p, name, name_size)
-            p = ls_put_varint(p + name_size, value_size)
-            if value_size > 0:
-                memcpy(p, value, value_size)
-                p += value_size
-            block.size = p - block.data
         entry.headers_size = block.size - entry.headers
         return HEADERS_OK
 
@@ -530,12 +519,10 @@ def encode_columns(int64_t start, int64_t stop, key_offsets, key_data, key_valid
                    int value_offset_size=4):
     """Encode rows of Arrow columns; see the stub."""
     cdef int64_t default = take_default(default_timestamp)
-    cdef Py_buffer times
-    cdef bint have_times = False
+    cdef View times = None
     cdef int64_t i, bad = -1, bad_timestamp = -1, bad_header = -1
     cdef int code
-    cdef Block block = Block(NULL, 0, 0)
-    cdef Block room = Block(NULL, 0, 0)
+    cdef _Room room = _Room.__new__(_Room)
     cdef _HeaderLists lists = None
     cdef _Strings keys, values
     cdef ls_entry *entries
@@ -546,54 +533,43 @@ def encode_columns(int64_t start, int64_t stop, key_offsets, key_data, key_valid
     values = _Strings(value_offsets, value_data, value_validity, value_offset_size, start, stop)
     if headers is not None:
         lists = _HeaderLists(headers, start, stop)
-    if timestamps is None:
-        pass
-    elif PyLong_Check(timestamps) or isinstance(timestamps, datetime):
+    if is_one_time(timestamps):
         default = take_default(timestamps)
-    else:
-        get_int64(timestamps, &times)
-        have_times = True
-    try:
-        if have_times and times.len // 8 < stop:
+    elif timestamps is not None:
+        times = int64_view(timestamps)
+        if times.size // 8 < stop:
             raise ValueError("the timestamps end before stop")
-        entries = new_entries(&room, stop - start)
-        try:
-            with nogil:
-                for i in range(start, stop):
-                    entry = &entries[i - start]
-                    entry.headers_size = 0
-                    entry.timestamp = default
-                    if have_times:
-                        memcpy(&entry.timestamp, <const uint8_t *> times.buf + 8 * i, 8)
-                    if unlikely(entry.timestamp < -1):
-                        bad, bad_timestamp = i, entry.timestamp
-                        break
-                    if unlikely(not keys.take(i, &entry.key, &entry.key_size)
-                                or not values.take(i, &entry.value, &entry.value_size)):
-                        bad = i
-                        break
-                    if lists is not None:
-                        code = lists.take(i, entry, &block)
-                        if unlikely(code != HEADERS_OK):
-                            bad_header = i
-                            break
-            if bad_timestamp < -1:
-                raise ValueError(f"timestamp {bad_timestamp} is outside -1…2^63-1")
-            if bad >= 0:
-                raise ValueError(f"offsets of row {bad} descend or run past the data")
-            if bad_header >= 0:
-                if code == HEADERS_MEMORY:
-                    raise MemoryError
-                raise ValueError(
-                    f"row {bad_header} has a header without a key" if code == HEADERS_NULL_KEY
-                    else f"header offsets of row {bad_header} descend or run past the data")
-            return encode(entries, stop - start, block.data)
-        finally:
-            discard(&room)
-            discard(&block)
-    finally:
-        if have_times:
-            PyBuffer_Release(&times)
+    entries = room.entries(stop - start)
+    with nogil:
+        for i in range(start, stop):
+            entry = &entries[i - start]
+            entry.headers_size = 0
+            entry.timestamp = default
+            if times is not None:
+                memcpy(&entry.timestamp, times.start + 8 * i, 8)
+            if unlikely(entry.timestamp < -1):
+                bad, bad_timestamp = i, entry.timestamp
+                break
+            if unlikely(not keys.take(i, &entry.key, &entry.key_size)
+                        or not values.take(i, &entry.value, &entry.value_size)):
+                bad = i
+                break
+            if lists is not None:
+                code = lists.take(i, entry, &room.headers)
+                if unlikely(code != HEADERS_OK):
+                    bad_header = i
+                    break
+    if bad_timestamp < -1:
+        raise ValueError(f"timestamp {bad_timestamp} is outside -1…2^63-1")
+    if bad >= 0:
+        raise ValueError(f"offsets of row {bad} descend or run past the data")
+    if bad_header >= 0:
+        if code == HEADERS_MEMORY:
+            raise MemoryError
+        raise ValueError(
+            f"row {bad_header} has a header without a key" if code == HEADERS_NULL_KEY
+            else f"header offsets of row {bad_header} descend or run past the data")
+    return encode(entries, stop - start, room.headers.data)
 
 
 def seal_batch(buffer, *, int64_t base_offset, int32_t leader_epoch, int16_t attributes,
@@ -601,34 +577,108 @@ def seal_batch(buffer, *, int64_t base_offset, int32_t leader_epoch, int16_t att
                int64_t producer_id=-1, int16_t producer_epoch=-1, int32_t base_sequence=-1,
                int32_t record_count):
     """Write the header over the first 61 bytes; see the stub."""
-    cdef Py_buffer view
-    cdef uint8_t *p
-    PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
-    try:
-        if view.len < LS_HEADER_SIZE:
-            raise ValueError(f"{view.len} bytes have no room for a batch header")
-        if view.len - 12 > INT32_LAST:
-            raise ValueError(f"{view.len} bytes are too many for one batch")
-        p = <uint8_t *> view.buf
-        ls_store64(p, base_offset)
-        ls_store32(p + 8, <int32_t> (view.len - 12))
-        ls_store32(p + 12, leader_epoch)
-        p[16] = 2
-        ls_store16(p + 21, attributes)
-        ls_store32(p + 23, last_offset_delta)
-        ls_store64(p + 27, base_timestamp)
-        ls_store64(p + 35, max_timestamp)
-        ls_store64(p + 43, producer_id)
-        ls_store16(p + 51, producer_epoch)
-        ls_store32(p + 53, base_sequence)
-        ls_store32(p + 57, record_count)
-        if view.len < SMALL:
-            ls_store32(p + 17, <int32_t> logstore_crc32c(0, p + 21, view.len - 21))
-        else:
-            with nogil:
-                ls_store32(p + 17, <int32_t> logstore_crc32c(0, p + 21, view.len - 21))
-    finally:
-        PyBuffer_Release(&view)
+    cdef View view = view_of(buffer, PyBUF_WRITABLE)
+    cdef uint8_t *p = <uint8_t *> view.start
+    if view.size < LS_HEADER_SIZE:
+        raise ValueError(f"{view.size} bytes have no room for a batch header")
+    if view.size - 12 > INT32_LAST:
+        raise ValueError(f"{view.size} bytes are too many for one batch")
+    ls_store64(p, base_offset)
+    ls_store32(p + 8, <int32_t> (view.size - 12))
+    ls_store32(p + 12, leader_epoch)
+    p[16] = 2
+    ls_store16(p + 21, attributes)
+    ls_store32(p + 23, last_offset_delta)
+    ls_store64(p + 27, base_timestamp)
+    ls_store64(p + 35, max_timestamp)
+    ls_store64(p + 43, producer_id)
+    ls_store16(p + 51, producer_epoch)
+    ls_store32(p + 53, base_sequence)
+    ls_store32(p + 57, record_count)
+    if view.size < SMALL:
+        ls_store32(p + 17, <int32_t> logstore_crc32c(0, p + 21, view.size - 21))
+    else:
+        with nogil:
+            ls_store32(p + 17, <int32_t> logstore_crc32c(0, p + 21, view.size - 21))
+
+
+# ---- partitions ----
+
+cdef inline uint32_t load_little(const uint8_t *p) noexcept nogil:
+    return p[0] | <uint32_t> p[1] << 8 | <uint32_t> p[2] << 16 | <uint32_t> p[3] << 24
+
+
+cdef inline uint32_t murmur2(const uint8_t *p, int32_t size) noexcept nogil:
+    """Kafka's ``Utils.murmur2``."""
+    cdef uint32_t k, h = 0x9747B28Cu ^ <uint32_t> size
+    cdef int32_t i, whole = size & ~3, left = size & 3
+    for i in range(0, whole, 4):
+        k = load_little(p + i) * 0x5BD1E995u
+        h = (h * 0x5BD1E995u) ^ ((k ^ k >> 24) * 0x5BD1E995u)
+    if left:
+        if left == 3:
+            h ^= <uint32_t> p[whole + 2] << 16
+        if left >= 2:
+            h ^= <uint32_t> p[whole + 1] << 8
+        h = (h ^ p[whole]) * 0x5BD1E995u
+    h = (h ^ h >> 13) * 0x5BD1E995u
+    return h ^ h >> 15
+
+
+cdef inline uint32_t rotate(uint32_t x, int bits) noexcept nogil:
+    return x << bits | x >> (32 - bits)
+
+
+cdef inline uint32_t murmur3(const uint8_t *p, int32_t size) noexcept nogil:
+    """MurmurHash3, x86, 32 bit, seed 0."""
+    cdef uint32_t k, h = 0
+    cdef int32_t i, whole = size & ~3, left = size & 3
+    for i in range(0, whole, 4):
+        k = rotate(load_little(p + i) * 0xCC9E2D51u, 15) * 0x1B873593u
+        h = rotate(h ^ k, 13) * 5 + 0xE6546B64u
+    if left:
+        k = p[whole]
+        if left >= 2:
+            k |= <uint32_t> p[whole + 1] << 8
+        if left == 3:
+            k |= <uint32_t> p[whole + 2] << 16
+        h ^= rotate(k * 0xCC9E2D51u, 15) * 0x1B873593u
+    h ^= <uint32_t> size
+    h = (h ^ h >> 16) * 0x85EBCA6Bu
+    h = (h ^ h >> 13) * 0xC2B2AE35u
+    return h ^ h >> 16
+
+
+def partition_column(str partitioner not None, int32_t partition_count, int64_t stop,
+                     offsets not None, data, validity):
+    """Partitions of Arrow keys; see the stub."""
+    cdef _Strings keys
+    cdef const uint8_t *bytes = NULL
+    cdef int64_t i, bad = -1
+    cdef int32_t size = 0, partition
+    cdef bint kafka = partitioner == "murmur2"
+    cdef uint32_t h
+    cdef uint8_t *out
+    if partitioner not in ("murmur2", "murmur3"):
+        raise ValueError(f"unknown partitioner {partitioner!r}")
+    if partition_count < 1 or stop < 0:
+        raise ValueError(f"{stop} rows on {partition_count} partitions")
+    keys = _Strings(offsets, data, validity, 4, 0, stop)
+    result = PyByteArray_FromStringAndSize(NULL, 4 * stop)
+    out = <uint8_t *> PyByteArray_AS_STRING(result)
+    with nogil:
+        for i in range(stop):
+            partition = -1
+            if unlikely(not keys.take(i, &bytes, &size)):
+                bad = i
+                break
+            if size >= 0:
+                h = murmur2(bytes, size) if kafka else murmur3(bytes, size)
+                partition = <int32_t> (h & 0x7FFFFFFFu) % partition_count
+            memcpy(out + 4 * i, &partition, 4)
+    if bad >= 0:
+        raise ValueError(f"offsets of row {bad} descend or run past the data")
+    return result
 
 
 # ---- decoding to Records ----
@@ -700,23 +750,16 @@ cdef int decode_section(list out, const uint8_t *p, const uint8_t *end, int64_t 
 def decode_records(payload, int64_t base_offset, int64_t base_timestamp, int32_t record_count,
                    log_append_time=None, int64_t from_offset=0):
     """Records of one uncompressed section; see the stub."""
-    cdef Py_buffer view
-    cdef const uint8_t *start
+    cdef View view = view_of(payload)
     cdef const uint8_t *at = NULL
     cdef list out = []
     cdef bint log_append = log_append_time is not None
     cdef int64_t time = log_append_time if log_append else -1
-    cdef int code
-    PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
-    try:
-        start = <const uint8_t *> view.buf
-        code = decode_section(out, start, start + view.len, base_offset, base_timestamp,
-                              record_count, log_append, time, from_offset,
-                              0x7fffffffffffffff, &at)
-    finally:
-        PyBuffer_Release(&view)
+    cdef int code = decode_section(
+        out, view.start, view.end, base_offset, base_timestamp, record_count, log_append, time,
+        from_offset, 0x7fffffffffffffff, &at)
     if code != LS_RECORD_OK:
-        raise record_error(code, at - start)
+        raise record_error(code, at - view.start)
     return out
 
 
@@ -745,63 +788,55 @@ cdef int next_batch(const uint8_t *p, const uint8_t *end, ls_batch *b, int64_t f
 def decode_run(data, int64_t position, list out not None, int64_t max_records,
                int64_t from_offset, int64_t end_offset, bint check_crc=True):
     """Records of consecutive plain batches; see the stub."""
-    cdef Py_buffer view
-    cdef const uint8_t *start
+    cdef View view = view_of(data)
     cdef const uint8_t *p
-    cdef const uint8_t *end
     cdef const uint8_t *at = NULL
     cdef ls_batch b
     cdef int step, status = DECODE_END_, code = 0
     cdef bint crc_ok
     cdef Py_ssize_t before
     cdef Py_ssize_t first = PyList_GET_SIZE(out)
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        if not 0 <= position <= view.len:
-            raise ValueError(f"position {position} is outside 0…{view.len}")
-        start = <const uint8_t *> view.buf
-        p = start + position
-        end = start + view.len
-        while True:
-            if PyList_GET_SIZE(out) - first >= max_records:
-                status = DECODE_FULL_
-                break
-            step = next_batch(p, end, &b, from_offset, end_offset, &code)
-            if step == -2:
-                p += b.size
-                continue
-            if step >= 0:
-                status = step
-                break
-            if check_crc:
-                if b.size < 65536:
-                    crc_ok = ls_crc_ok(&b)
-                else:
-                    with nogil:
-                        crc_ok = ls_crc_ok(&b)
-                if unlikely(not crc_ok):
-                    status, code = BATCH_ERROR_, LS_BAD_CRC
-                    break
-            before = PyList_GET_SIZE(out)
-            code = decode_section(
-                out, p + LS_HEADER_SIZE, p + b.size, b.base_offset, b.base_timestamp,
-                b.record_count, b.attributes & 8 != 0, b.max_timestamp, from_offset, end_offset,
-                &at)
-            if unlikely(code != LS_RECORD_OK):
-                PyList_SetSlice(out, before, PyList_GET_SIZE(out), NULL)
-                status = RECORD_ERROR_
-                p = at
-                break
-            if b.last_offset >= end_offset:
-                status = DECODE_LIMIT_
-                break
+    if not 0 <= position <= view.size:
+        raise ValueError(f"position {position} is outside 0…{view.size}")
+    p = view.start + position
+    while True:
+        if PyList_GET_SIZE(out) - first >= max_records:
+            status = DECODE_FULL_
+            break
+        step = next_batch(p, view.end, &b, from_offset, end_offset, &code)
+        if step == -2:
             p += b.size
-            if b.last_offset + 1 == end_offset:
-                status = DECODE_LIMIT_
+            continue
+        if step >= 0:
+            status = step
+            break
+        if check_crc:
+            if b.size < 65536:
+                crc_ok = ls_crc_ok(&b)
+            else:
+                with nogil:
+                    crc_ok = ls_crc_ok(&b)
+            if unlikely(not crc_ok):
+                status, code = BATCH_ERROR_, LS_BAD_CRC
                 break
-        position = p - start
-    finally:
-        PyBuffer_Release(&view)
+        before = PyList_GET_SIZE(out)
+        code = decode_section(
+            out, p + LS_HEADER_SIZE, p + b.size, b.base_offset, b.base_timestamp,
+            b.record_count, b.attributes & 8 != 0, b.max_timestamp, from_offset, end_offset,
+            &at)
+        if unlikely(code != LS_RECORD_OK):
+            PyList_SetSlice(out, before, PyList_GET_SIZE(out), NULL)
+            status = RECORD_ERROR_
+            p = at
+            break
+        if b.last_offset >= end_offset:
+            status = DECODE_LIMIT_
+            break
+        p += b.size
+        if b.last_offset + 1 == end_offset:
+            status = DECODE_LIMIT_
+            break
+    position = p - view.start
     if status == BATCH_ERROR_:
         raise batch_error(code, memoryview(data).cast("B"), position)
     if status == RECORD_ERROR_:
@@ -1179,19 +1214,16 @@ cdef class ColumnBuilder:
     def add_run(self, data, int64_t position, int64_t max_rows, int64_t max_bytes,
                 int64_t from_offset, int64_t end_offset, bint check_crc=True):
         """Append the records of consecutive plain batches: ``(next position, status)``."""
-        cdef Py_buffer view
+        cdef View view
         cdef int status, code = 0
         self.enter()
         try:
-            PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-            try:
-                if not 0 <= position <= view.len:
-                    raise ValueError(f"position {position} is outside 0…{view.len}")
-                with nogil:
-                    status = self.run(<const uint8_t *> view.buf, view.len, &position, max_rows,
-                                      max_bytes, from_offset, end_offset, check_crc, &code)
-            finally:
-                PyBuffer_Release(&view)
+            view = view_of(data)
+            if not 0 <= position <= view.size:
+                raise ValueError(f"position {position} is outside 0…{view.size}")
+            with nogil:
+                status = self.run(view.start, view.size, &position, max_rows, max_bytes,
+                                  from_offset, end_offset, check_crc, &code)
         finally:
             self.busy = False
         if status == BATCH_ERROR_:
@@ -1206,33 +1238,28 @@ cdef class ColumnBuilder:
                     int32_t record_count, log_append_time, int64_t from_offset,
                     int64_t end_offset):
         """Append one unpacked section: DECODE_END, or DECODE_FULL when it does not fit."""
-        cdef Py_buffer view
-        cdef const uint8_t *start
+        cdef View view
         cdef const uint8_t *at = NULL
         cdef bint log_append = log_append_time is not None
         cdef int64_t time = log_append_time if log_append else -1
         cdef int code
         self.enter()
         try:
-            PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
-            try:
-                if view.len > INT32_LAST:
-                    raise ValueError(f"{view.len} bytes are too many for one section")
-                if not self.fits(view.len):
-                    return DECODE_FULL_
-                start = <const uint8_t *> view.buf
-                with nogil:
-                    code = self.add_section(start, start + view.len, start + view.len,
-                                            base_offset, base_timestamp, record_count, log_append,
-                                            time, from_offset, end_offset, &at)
-            finally:
-                PyBuffer_Release(&view)
+            view = view_of(payload)
+            if view.size > INT32_LAST:
+                raise ValueError(f"{view.size} bytes are too many for one section")
+            if not self.fits(view.size):
+                return DECODE_FULL_
+            with nogil:
+                code = self.add_section(view.start, view.end, view.end, base_offset,
+                                        base_timestamp, record_count, log_append, time,
+                                        from_offset, end_offset, &at)
         finally:
             self.busy = False
         if code == LS_RECORD_MEMORY:
             raise MemoryError
         if code != LS_RECORD_OK:
-            raise record_error(code, at - start)
+            raise record_error(code, at - view.start)
         return DECODE_END_
 
     def finish(self):

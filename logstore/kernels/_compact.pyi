@@ -2,7 +2,7 @@
 the stub."""
 
 from collections.abc import Iterable
-from typing import final
+from typing import Final, final
 
 from logstore.common.types import Buffer
 
@@ -25,16 +25,11 @@ class OffsetMap:
     """
     def __init__(self, memory: int, load_factor: float) -> None: ...
     def __len__(self) -> int: ...
-    @property
-    def slots(self) -> int: ...
-    @property
-    def limit(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def latest_offset(self) -> int: ...
-    @property
-    def full(self) -> bool: ...
+    slots: Final[int]
+    limit: Final[int]
+    size: Final[int]
+    latest_offset: Final[int]
+    full: Final[bool]
     def clear(self) -> None:
         """Forget all keys."""
     def put(self, key: Buffer, offset: int) -> bool:
@@ -92,28 +87,17 @@ class RecordSieve:
         upper_bound: int,
         last_offsets: Iterable[int],
     ) -> None: ...
-    @property
-    def now_ms(self) -> int: ...
-    @property
-    def delete_retention_ms(self) -> int: ...
-    @property
-    def upper_bound(self) -> int: ...
-    @property
-    def batches_read(self) -> int: ...
-    @property
-    def batches_kept(self) -> int: ...
-    @property
-    def batches_copied(self) -> int: ...
-    @property
-    def batches_emptied(self) -> int: ...
-    @property
-    def records_read(self) -> int: ...
-    @property
-    def records_kept(self) -> int: ...
-    @property
-    def records_without_key(self) -> int: ...
-    @property
-    def tombstones_kept(self) -> int: ...
+    now_ms: Final[int]
+    delete_retention_ms: Final[int]
+    upper_bound: Final[int]
+    batches_read: Final[int]
+    batches_kept: Final[int]
+    batches_copied: Final[int]
+    batches_emptied: Final[int]
+    records_read: Final[int]
+    records_kept: Final[int]
+    records_without_key: Final[int]
+    tombstones_kept: Final[int]
     @property
     def pending(self) -> int:
         """Bytes of output."""

@@ -10,6 +10,7 @@ from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdlib cimport calloc
 cimport cython
 from logstore.kernels._common cimport *
+from logstore.kernels._scan cimport View, view_of
 
 from logstore.kernels._constants import batch_error, record_error
 
@@ -31,6 +32,7 @@ cdef enum:
     BATCH_ERROR_ = 16  # internal: the batch at the position is bad
     RECORD_ERROR_ = 17  # internal: so is the record there
     MEMORY_ = 18
+    PLAIN_ = 19  # internal: the batch is worked on here
     SPECIAL_BITS = 0x37  # a codec, transactional or control: judged outside
     LOG_APPEND_BIT = 0x08
     HORIZON_BIT = 0x40
@@ -66,6 +68,36 @@ cdef inline int read_records(const uint8_t **at, const uint8_t *end, int32_t *le
     if left[0] == 0 and unlikely(at[0] != end):
         return LS_RECORD_TRAILING
     return LS_RECORD_OK
+
+
+cdef inline int next_plain(const uint8_t *p, const uint8_t *end, ls_batch *b, ls_ahead *ahead,
+                           Fault *fault) noexcept nogil:
+    """PLAIN_ and the batch at ``p``, its checksum checked; or what ends the run there."""
+    cdef int status = ls_frame(p, end, b)
+    if status == LS_END or status == LS_TAIL or status == LS_INCOMPLETE:
+        return RUN_END_
+    if status == LS_OK:
+        status = ls_check(b, end, True, ahead)
+    if unlikely(status != LS_OK):
+        fault.status = status
+        return BATCH_ERROR_
+    return RUN_SPECIAL_ if b.magic != 2 or b.attributes & SPECIAL_BITS else PLAIN_
+
+
+cdef const uint8_t *place(View view, int64_t position) except NULL:
+    if not 0 <= position <= view.size:
+        raise ValueError(f"position {position} is outside 0…{view.size}")
+    return view.start + position
+
+
+cdef int raise_fault(int status, const Fault *fault, data, int64_t position) except -1:
+    if status == MEMORY_:
+        raise MemoryError
+    if status == BATCH_ERROR_:
+        raise batch_error(fault.status, memoryview(data), position)
+    if status == RECORD_ERROR_:
+        raise record_error(fault.code, position)
+    return 0
 
 
 @cython.final
@@ -166,24 +198,19 @@ cdef class OffsetMap:
     def add_section(self, payload, int64_t base_offset, int32_t last_offset_delta,
                     int32_t record_count, int64_t start_offset):
         """Enter the records of one unpacked batch; see the stub."""
-        cdef Py_buffer view
+        cdef View view = view_of(payload)
         cdef const uint8_t *at = NULL
         cdef int status = 0, code = 0
         check_range(base_offset, last_offset_delta, record_count)
-        PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
-        try:
-            with nogil:
-                status = self.enter_records(
-                    <const uint8_t *> view.buf, <const uint8_t *> view.buf + view.len, base_offset,
-                    last_offset_delta, record_count, start_offset, &at, &code)
-            if status == RECORD_ERROR_:
-                raise record_error(code, at - <const uint8_t *> view.buf)
-        finally:
-            PyBuffer_Release(&view)
+        with nogil:
+            status = self.enter_records(view.start, view.end, base_offset, last_offset_delta,
+                                        record_count, start_offset, &at, &code)
+        if status == RECORD_ERROR_:
+            raise record_error(code, at - view.start)
         return status == RUN_FULL_
 
-    cdef int run(self, const uint8_t *data, const uint8_t *end, int64_t start_offset,
-                 const uint8_t **at, int64_t *records, Fault *fault) noexcept nogil:
+    cdef int run(self, const uint8_t *end, int64_t start_offset, const uint8_t **at,
+                 int64_t *records, Fault *fault) noexcept nogil:
         cdef ls_batch b
         cdef ls_ahead ahead
         cdef const uint8_t *p = at[0]
@@ -191,16 +218,9 @@ cdef class OffsetMap:
         ahead.left = 0
         while True:
             at[0] = p
-            status = ls_frame(p, end, &b)
-            if status == LS_END or status == LS_TAIL or status == LS_INCOMPLETE:
-                return RUN_END_
-            if status == LS_OK:
-                status = ls_check(&b, end, True, &ahead)
-            if unlikely(status != LS_OK):
-                fault.status = status
-                return BATCH_ERROR_
-            if b.magic != 2 or b.attributes & SPECIAL_BITS:
-                return RUN_SPECIAL_
+            status = next_plain(p, end, &b, &ahead, fault)
+            if status != PLAIN_:
+                return status
             if b.last_offset >= start_offset:
                 status = self.enter_records(
                     p + LS_HEADER_SIZE, p + b.size, b.base_offset, b.last_offset_delta,
@@ -216,27 +236,15 @@ cdef class OffsetMap:
 
     def add_run(self, data, int64_t position, int64_t start_offset):
         """Enter plain batches from ``position`` on: ``(next, status, records)``."""
-        cdef Py_buffer view
-        cdef const uint8_t *at
-        cdef const uint8_t *start
+        cdef View view = view_of(data)
+        cdef const uint8_t *at = place(view, position)
         cdef int64_t records = 0
         cdef Fault fault
         cdef int status
-        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-        try:
-            start = <const uint8_t *> view.buf
-            if not 0 <= position <= view.len:
-                raise ValueError(f"position {position} is outside 0…{view.len}")
-            at = start + position
-            with nogil:
-                status = self.run(start, start + view.len, start_offset, &at, &records, &fault)
-            if status == BATCH_ERROR_:
-                raise batch_error(fault.status, memoryview(data), at - start)
-            if status == RECORD_ERROR_:
-                raise record_error(fault.code, at - start)
-            return at - start, status, records
-        finally:
-            PyBuffer_Release(&view)
+        with nogil:
+            status = self.run(view.end, start_offset, &at, &records, &fault)
+        raise_fault(status, &fault, data, at - view.start)
+        return at - view.start, status, records
 
 
 cdef int check_range(int64_t base_offset, int32_t last_offset_delta, int32_t count) except -1:
@@ -249,6 +257,10 @@ cdef int check_range(int64_t base_offset, int32_t last_offset_delta, int32_t cou
 
 cdef struct Sifted:
     int64_t kept, tombstones, invalid, max_timestamp, first_timestamp
+
+
+cdef inline bint needs_horizon(const ls_batch *b, const Sifted *found) noexcept nogil:
+    return found.tombstones > 0 and not b.attributes & HORIZON_BIT
 
 
 @cython.final
@@ -407,6 +419,14 @@ cdef class RecordSieve:
             self.out.size = (to - self.out.data) + (p - rest)
         return RUN_END_
 
+    cdef inline int64_t new_base(self, const ls_batch *b, const Sifted *found) noexcept nogil:
+        """The base timestamp of what stays: the delete horizon, if it is or must be set."""
+        cdef int64_t horizon
+        if not needs_horizon(b, found):
+            return b.base_timestamp if b.attributes & HORIZON_BIT else found.first_timestamp
+        horizon = ls_add64(self.now_ms, self.delete_retention_ms)
+        return horizon if horizon >= self.now_ms else 0x7fffffffffffffff
+
     cdef int write_batch(self, const ls_batch *b, Sifted *found) noexcept nogil:
         """Put what becomes of a plain batch behind ``out``."""
         cdef const uint8_t *p = b.data
@@ -415,7 +435,7 @@ cdef class RecordSieve:
         cdef int16_t attributes = b.attributes
         cdef uint8_t *to
         cdef int status
-        cdef bint horizon = found.tombstones > 0 and not attributes & HORIZON_BIT
+        cdef bint horizon = needs_horizon(b, found)
         if found.kept == b.record_count and found.kept > 0 and not horizon:
             if unlikely(not reserve(&self.out, b.size)):
                 return MEMORY_
@@ -428,14 +448,9 @@ cdef class RecordSieve:
         self.out.size += LS_HEADER_SIZE
         base_timestamp = -1
         if found.kept:
-            base_timestamp = found.first_timestamp
+            base_timestamp = self.new_base(b, found)
             if horizon:
                 attributes |= HORIZON_BIT
-                base_timestamp = ls_add64(self.now_ms, self.delete_retention_ms)
-                if base_timestamp < self.now_ms:
-                    base_timestamp = 0x7fffffffffffffff
-            elif attributes & HORIZON_BIT:
-                base_timestamp = b.base_timestamp
             status = self.rebuild(p + LS_HEADER_SIZE, p + b.size, b, base_timestamp)
             if unlikely(status != RUN_END_):
                 self.out.size = start
@@ -470,16 +485,9 @@ cdef class RecordSieve:
             at[0] = p
             if self.out.size >= limit:
                 return RUN_FULL_
-            status = ls_frame(p, end, &b)
-            if status == LS_END or status == LS_TAIL or status == LS_INCOMPLETE:
-                return RUN_END_
-            if status == LS_OK:
-                status = ls_check(&b, end, True, &ahead)
-            if unlikely(status != LS_OK):
-                fault.status = status
-                return BATCH_ERROR_
-            if b.magic != 2 or b.attributes & SPECIAL_BITS:
-                return RUN_SPECIAL_
+            status = next_plain(p, end, &b, &ahead, fault)
+            if status != PLAIN_:
+                return status
             status = self.sift(p + LS_HEADER_SIZE, p + b.size, &b, &found, at, &fault.code)
             if unlikely(status != RUN_END_):
                 return status
@@ -503,29 +511,15 @@ cdef class RecordSieve:
 
     def run(self, data, int64_t position, int64_t limit):
         """Sift plain batches from ``position`` on: ``(next, status)``."""
-        cdef Py_buffer view
-        cdef const uint8_t *at
-        cdef const uint8_t *start
+        cdef View view = view_of(data)
+        cdef const uint8_t *at = place(view, position)
         cdef Fault fault
         cdef int status
         self.check_free()
-        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-        try:
-            start = <const uint8_t *> view.buf
-            if not 0 <= position <= view.len:
-                raise ValueError(f"position {position} is outside 0…{view.len}")
-            at = start + position
-            with nogil:
-                status = self.run_plain(start + view.len, limit, &at, &fault)
-            if status == MEMORY_:
-                raise MemoryError
-            if status == BATCH_ERROR_:
-                raise batch_error(fault.status, memoryview(data), at - start)
-            if status == RECORD_ERROR_:
-                raise record_error(fault.code, at - start)
-            return at - start, status
-        finally:
-            PyBuffer_Release(&view)
+        with nogil:
+            status = self.run_plain(view.end, limit, &at, &fault)
+        raise_fault(status, &fault, data, at - view.start)
+        return at - view.start, status
 
     def sift_section(self, payload, int64_t base_offset, int32_t last_offset_delta,
                      int32_t record_count, int attributes, int64_t base_timestamp,
@@ -534,15 +528,13 @@ cdef class RecordSieve:
 
         See the stub.
         """
-        cdef Py_buffer view
+        cdef View view = view_of(payload)
         cdef const uint8_t *at = NULL
-        cdef const uint8_t *start
-        cdef const uint8_t *end
-        cdef int status = 0, code = 0
+        cdef int status
         cdef int64_t before = self.out.size, base = -1
+        cdef Fault fault
         cdef Sifted found
         cdef ls_batch b
-        cdef bint horizon
         self.check_free()
         check_range(base_offset, last_offset_delta, record_count)
         memset(&b, 0, sizeof(b))
@@ -552,48 +544,29 @@ cdef class RecordSieve:
         b.attributes = <int16_t> attributes
         b.base_timestamp = base_timestamp
         b.max_timestamp = max_timestamp
-        PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
         try:
-            start = <const uint8_t *> view.buf
-            end = start + view.len
             with nogil:
-                status = self.sift(start, end, &b, &found, &at, &code)
-                if status == RUN_END_:
-                    horizon = found.tombstones > 0 and not attributes & HORIZON_BIT
-                    if found.kept == 0 or (found.kept == record_count and not horizon):
-                        pass
-                    else:
-                        base = found.first_timestamp
-                        if horizon:
-                            base = ls_add64(self.now_ms, self.delete_retention_ms)
-                            if base < self.now_ms:
-                                base = 0x7fffffffffffffff
-                        elif attributes & HORIZON_BIT:
-                            base = base_timestamp
-                        status = self.rebuild(start, end, &b, base)
-            if status == MEMORY_:
-                raise MemoryError
-            if status == RECORD_ERROR_:
-                raise record_error(code, at - start)
+                status = self.sift(view.start, view.end, &b, &found, &at, &fault.code)
+                if status == RUN_END_ and found.kept > 0 and (
+                        found.kept < record_count or needs_horizon(&b, &found)):
+                    base = self.new_base(&b, &found)
+                    fault.code = LS_RECORD_FIELD
+                    status = self.rebuild(view.start, view.end, &b, base)
+            raise_fault(status, &fault, payload, at - view.start)
             section = self.out.data[before:self.out.size] if self.out.size > before else None
         finally:
             self.out.size = before
-            PyBuffer_Release(&view)
         self.count(&found, record_count)
         return found.kept, found.tombstones, section, base, found.max_timestamp
 
     def put(self, data):
         """Put a finished batch behind the output."""
-        cdef Py_buffer view
+        cdef View view = view_of(data)
         self.check_free()
-        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-        try:
-            if not reserve(&self.out, view.len):
-                raise MemoryError
-            memcpy(self.out.data + self.out.size, view.buf, view.len)
-            self.out.size += view.len
-        finally:
-            PyBuffer_Release(&view)
+        if not reserve(&self.out, view.size):
+            raise MemoryError
+        memcpy(self.out.data + self.out.size, view.start, view.size)
+        self.out.size += view.size
 
     def view(self):
         """The output, without a copy; to be released before the next call."""

@@ -1,7 +1,17 @@
 # cython: language_level=3
-"""What the append kernel shares of the scan kernel."""
+"""What other kernels share of the scan kernel."""
 
 from logstore.kernels._common cimport *
+
+
+cdef class View:
+    cdef Py_buffer held
+    cdef const uint8_t *start
+    cdef const uint8_t *end
+    cdef int64_t size
+
+
+cdef View view_of(data, int flags=*)
 
 
 cdef class BatchAnalysis:
@@ -23,5 +33,5 @@ cdef class BatchAnalysis:
                   bint deep, int64_t *position, int *record_code) noexcept nogil
 
 
-cdef BatchAnalysis analyse(data, Py_buffer *view, int64_t max_batch_size, bint check_crc,
-                           bint deep)
+cdef BatchAnalysis analyse(data, const uint8_t *start, int64_t n, int64_t max_batch_size,
+                           bint check_crc, bint deep)

@@ -1,6 +1,6 @@
 """Types of the native module; what each function promises is written here."""
 
-from typing import final
+from typing import Final, final
 
 from logstore.common.types import Buffer
 
@@ -19,16 +19,6 @@ def encode_varint(n: int) -> bytes:
 
 def encode_varlong(n: int) -> bytes:
     """Encode an i64 with zig-zag and base 128 (F-72)."""
-
-def decode_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """Return ``(value, next position)`` of the i32 at ``position``.
-
-    Raises:
-        CorruptBatchError: it takes more than 5 bytes, or the data ends (F-72).
-    """
-
-def decode_varlong(data: Buffer, position: int) -> tuple[int, int]:
-    """Return ``(value, next position)`` of the i64 at ``position``; at most 10 bytes (F-72)."""
 
 def scan_batches(
     data: Buffer,
@@ -81,44 +71,28 @@ class RecoveryScan:
         strict: bool = True,
         contiguous: bool = False,
     ) -> None: ...
-    @property
-    def base_offset(self) -> int: ...
-    @property
-    def index_interval_bytes(self) -> int: ...
-    @property
-    def strict(self) -> bool: ...
-    @property
-    def contiguous(self) -> bool: ...
-    @property
-    def status(self) -> int: ...
-    @property
-    def valid_bytes(self) -> int: ...
-    @property
-    def needed_bytes(self) -> int: ...
-    @property
-    def next_offset(self) -> int: ...
-    @property
-    def max_timestamp(self) -> int: ...
-    @property
-    def offset_of_max_timestamp(self) -> int: ...
-    @property
-    def first_batch_max_timestamp(self) -> int: ...
-    @property
-    def batch_count(self) -> int: ...
-    @property
-    def record_count(self) -> int: ...
-    @property
-    def epoch_falls(self) -> int: ...
-    @property
-    def first_fall_offset(self) -> int: ...
+    base_offset: Final[int]
+    index_interval_bytes: Final[int]
+    strict: Final[bool]
+    contiguous: Final[bool]
+    status: Final[int]
+    valid_bytes: Final[int]
+    needed_bytes: Final[int]
+    next_offset: Final[int]
+    max_timestamp: Final[int]
+    offset_of_max_timestamp: Final[int]
+    first_batch_max_timestamp: Final[int]
+    batch_count: Final[int]
+    record_count: Final[int]
+    epoch_falls: Final[int]
+    first_fall_offset: Final[int]
     @property
     def offset_index(self) -> bytes:
         """Entries of the offset index, as in the file (F-112)."""
     @property
     def time_index(self) -> bytes:
         """Entries of the time index, as in the file (F-116), without the closing one."""
-    @property
-    def epochs(self) -> list[tuple[int, int]]: ...
+    epochs: Final[list[tuple[int, int]]]
     def final_time_entry(self) -> bytes:
         """Return the entry that closes the time index (F-135), or nothing if it is there."""
     def take_producer_batches(self) -> list[tuple[int, ...]]:
@@ -150,60 +124,34 @@ class BatchAnalysis:
     are about the records of uncompressed magic-2 batches, with ``deep`` alone; without records
     the times are −1.
     """
-    @property
-    def batch_count(self) -> int: ...
-    @property
-    def record_count(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def first_offset(self) -> int: ...
-    @property
-    def last_offset(self) -> int: ...
-    @property
-    def base_timestamp(self) -> int: ...
-    @property
-    def max_timestamp(self) -> int: ...
-    @property
-    def offset_of_max_timestamp(self) -> int: ...
-    @property
-    def first_batch_max_timestamp(self) -> int: ...
-    @property
-    def min_epoch(self) -> int: ...
-    @property
-    def max_epoch(self) -> int: ...
-    @property
-    def last_epoch(self) -> int: ...
-    @property
-    def magic_min(self) -> int: ...
-    @property
-    def magic_max(self) -> int: ...
-    @property
-    def largest_batch_size(self) -> int: ...
-    @property
-    def attributes_or(self) -> int: ...
-    @property
-    def attributes_and(self) -> int: ...
-    @property
-    def codec_mask(self) -> int: ...
-    @property
-    def ascending(self) -> bool: ...
-    @property
-    def dense(self) -> bool: ...
-    @property
-    def has_producer(self) -> bool: ...
-    @property
-    def all_base_zero(self) -> bool: ...
-    @property
-    def too_large_position(self) -> int: ...
-    @property
-    def offsets_dense(self) -> bool: ...
-    @property
-    def has_null_key(self) -> bool: ...
-    @property
-    def min_timestamp(self) -> int: ...
-    @property
-    def record_max_timestamp(self) -> int: ...
+
+    batch_count: Final[int]
+    record_count: Final[int]
+    size: Final[int]
+    first_offset: Final[int]
+    last_offset: Final[int]
+    base_timestamp: Final[int]
+    max_timestamp: Final[int]
+    offset_of_max_timestamp: Final[int]
+    first_batch_max_timestamp: Final[int]
+    min_epoch: Final[int]
+    max_epoch: Final[int]
+    last_epoch: Final[int]
+    magic_min: Final[int]
+    magic_max: Final[int]
+    largest_batch_size: Final[int]
+    attributes_or: Final[int]
+    attributes_and: Final[int]
+    codec_mask: Final[int]
+    ascending: Final[bool]
+    dense: Final[bool]
+    has_producer: Final[bool]
+    all_base_zero: Final[bool]
+    too_large_position: Final[int]
+    offsets_dense: Final[bool]
+    has_null_key: Final[bool]
+    min_timestamp: Final[int]
+    record_max_timestamp: Final[int]
 
 def analyse_batches(
     data: Buffer,

@@ -24,42 +24,51 @@ STATUSES = (
 )
 
 
+# ---- buffers ----
+
+@cython.final
+@cython.freelist(8)
+cdef class View:
+    """The bytes of an object, held as long as this lives; made by ``view_of``."""
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.held)
+
+
+cdef View view_of(data, int flags=PyBUF_SIMPLE):
+    cdef View view = View.__new__(View)
+    PyObject_GetBuffer(data, &view.held, flags)
+    view.start = <const uint8_t *> view.held.buf
+    view.size = view.held.len
+    view.end = view.start + view.size
+    return view
+
+
 # ---- checksums ----
 
 def crc32c(data, uint32_t value=0):
     """CRC-32C of ``data`` (F-53), continuing from ``value``."""
-    cdef Py_buffer view
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        if view.len < 8192:  # giving the GIL away costs more than the checksum
-            value = logstore_crc32c(value, <const uint8_t *> view.buf, view.len)
-        else:
-            with nogil:
-                value = logstore_crc32c(value, <const uint8_t *> view.buf, view.len)
-    finally:
-        PyBuffer_Release(&view)
+    cdef View view = view_of(data)
+    if view.size < 8192:  # giving the GIL away costs more than the checksum
+        return logstore_crc32c(value, view.start, view.size)
+    with nogil:
+        value = logstore_crc32c(value, view.start, view.size)
     return value
 
 
 def crc32(data, uint32_t value=0):
     """CRC-32 (IEEE) of ``data``, as in magic 0 and 1 (F-98); the same as ``zlib.crc32``."""
-    cdef Py_buffer view
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        with nogil:
-            value = logstore_crc32(value, <const uint8_t *> view.buf, view.len)
-    finally:
-        PyBuffer_Release(&view)
+    cdef View view = view_of(data)
+    with nogil:
+        value = logstore_crc32(value, view.start, view.size)
     return value
 
 
 def crc32c_variant(int number, data, uint32_t value=0):
     """``crc32c`` by tables (0) or by hardware (1), for tests; None if this machine lacks it."""
     cdef crc_function function = logstore_crc32c_variant(number)
-    cdef const uint8_t[::1] view = data
-    if function == NULL:
-        return None
-    return function(value, &view[0] if view.shape[0] else NULL, view.shape[0])
+    cdef View view = view_of(data)
+    return None if function == NULL else function(value, view.start, view.size)
 
 
 def crc32c_chosen():
@@ -79,38 +88,6 @@ def encode_varlong(int64_t n):
     """Zig-zag and base 128 of an i64 (F-72)."""
     cdef uint8_t room[10]
     return PyBytes_FromStringAndSize(<char *> room, ls_put_varlong(room, n) - room)
-
-
-def decode_varint(data, int64_t position):
-    """``(value, next position)`` of the i32 at ``position``; at most 5 bytes (F-72)."""
-    cdef Py_buffer view
-    cdef const uint8_t *after = NULL
-    cdef const uint8_t *start
-    cdef int32_t value = 0
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    start = <const uint8_t *> view.buf
-    if 0 <= position < view.len:
-        after = ls_varint(start + position, start + view.len, &value)
-    PyBuffer_Release(&view)
-    if after == NULL:
-        raise CorruptBatchError("", position, "malformed varint")
-    return value, after - start
-
-
-def decode_varlong(data, int64_t position):
-    """``(value, next position)`` of the i64 at ``position``; at most 10 bytes (F-72)."""
-    cdef Py_buffer view
-    cdef const uint8_t *after = NULL
-    cdef const uint8_t *start
-    cdef int64_t value = 0
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    start = <const uint8_t *> view.buf
-    if 0 <= position < view.len:
-        after = ls_varlong(start + position, start + view.len, &value)
-    PyBuffer_Release(&view)
-    if after == NULL:
-        raise CorruptBatchError("", position, "malformed varlong")
-    return value, after - start
 
 
 # ---- header scan ----
@@ -167,25 +144,18 @@ def scan_batches(data, int64_t start, columns, bint check_crc=True, bint stop_on
 
     See the stub.
     """
-    cdef Py_buffer view, table
+    cdef View view = view_of(data), table
     cdef int64_t rows, capacity
     cdef int status = LS_END
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        if not 0 <= start <= view.len:
-            raise ValueError(f"start {start} is outside 0…{view.len}")
-        PyObject_GetBuffer(columns, &table, PyBUF_WRITABLE)
-        try:
-            if table.len and <size_t> table.buf % sizeof(int64_t):
-                raise ValueError("columns must be aligned as int64")
-            capacity = table.len // <int64_t> sizeof(int64_t) // COLUMNS
-            with nogil:
-                rows = scan(<const uint8_t *> view.buf, view.len, &start, <int64_t *> table.buf,
-                            capacity, check_crc, stop_on_bad, &status)
-        finally:
-            PyBuffer_Release(&table)
-    finally:
-        PyBuffer_Release(&view)
+    if not 0 <= start <= view.size:
+        raise ValueError(f"start {start} is outside 0…{view.size}")
+    table = view_of(columns, PyBUF_WRITABLE)
+    if table.size and <size_t> table.start % sizeof(int64_t):
+        raise ValueError("columns must be aligned as int64")
+    capacity = table.size // <int64_t> sizeof(int64_t) // COLUMNS
+    with nogil:
+        rows = scan(view.start, view.size, &start, <int64_t *> table.start, capacity, check_crc,
+                    stop_on_bad, &status)
     return rows, start, status
 
 
@@ -448,9 +418,8 @@ cdef class RecoveryScan:
 
     def feed(self, data, int64_t position, bint end_of_file):
         """Walk the whole batches of ``data``, which starts at ``position`` of the file."""
-        cdef Py_buffer view
+        cdef View view
         cdef const uint8_t *at = NULL
-        cdef const uint8_t *start
         cdef int status
         if self.busy:
             raise RuntimeError("feed is running in another thread")
@@ -458,24 +427,21 @@ cdef class RecoveryScan:
             raise ValueError(f"position {position} does not follow {self.valid_bytes}")
         if position < 0:
             raise ValueError(f"position {position} is negative")
-        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-        if position > <int64_t> 0x7fffffffffffffff - view.len:
-            PyBuffer_Release(&view)
+        view = view_of(data)
+        if position > <int64_t> 0x7fffffffffffffff - view.size:
             raise ValueError(f"position {position} leaves no room for the window")
         self.busy = True
         try:
             self.started = True
             self.valid_bytes = position
-            start = <const uint8_t *> view.buf
             with nogil:
-                status = self.walk(start, view.len, position, end_of_file, &at)
+                status = self.walk(view.start, view.size, position, end_of_file, &at)
         finally:
             self.busy = False
-            PyBuffer_Release(&view)
         if status < 0:
             raise MemoryError
         self.status = status
-        return at - start
+        return at - view.start
 
     def final_time_entry(self):
         """The entry that closes the time index (F-135), or nothing if it is there already."""
@@ -534,11 +500,6 @@ cdef class RecoveryScan:
 @cython.final
 cdef class BatchAnalysis:
     """What an append has to know of its bytes; see the stub."""
-
-    @property
-    def plain(self):
-        """Nothing a leader has to look at twice; see the stub."""
-        return self.is_plain()
 
     cdef bint is_plain(self) noexcept nogil:
         return (self.magic_min == 2 and self.attributes_or == 0 and self.dense
@@ -659,20 +620,15 @@ def analyse_batches(data, *, int64_t max_batch_size=2147483647, bint check_crc=T
 
     See the stub.
     """
-    cdef Py_buffer view
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        return analyse(data, &view, max_batch_size, check_crc, deep)
-    finally:
-        PyBuffer_Release(&view)
+    cdef View view = view_of(data)
+    return analyse(data, view.start, view.size, max_batch_size, check_crc, deep)
 
 
-cdef BatchAnalysis analyse(data, Py_buffer *view, int64_t max_batch_size, bint check_crc,
-                           bint deep):
-    """As ``analyse_batches``, of a buffer already taken; ``data`` only serves error messages."""
+cdef BatchAnalysis analyse(data, const uint8_t *start, int64_t n, int64_t max_batch_size,
+                           bint check_crc, bint deep):
+    """As ``analyse_batches``, of bytes that are held; ``data`` only serves error messages."""
     cdef BatchAnalysis result = BatchAnalysis.__new__(BatchAnalysis)
-    cdef const uint8_t *start = <const uint8_t *> view.buf
-    cdef int64_t n = view.len, position = 0
+    cdef int64_t position = 0
     cdef int status, record_code
     if n < 8192:
         status = result.walk(start, n, max_batch_size, check_crc, deep, &position, &record_code)

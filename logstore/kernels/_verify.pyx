@@ -6,9 +6,11 @@ These functions only say where something is unusual: the rules, and the words fo
 them, are those of ``logstore.verify``. The loops hold no Python object and run without the GIL.
 """
 
+cimport cython
+from cpython.bytearray cimport PyByteArray_AS_STRING
 from libc.stdlib cimport calloc
-
 from logstore.kernels._common cimport *
+from logstore.kernels._scan cimport View, view_of
 
 from logstore.kernels._constants import SCAN_COLUMNS, BatchSurvey
 
@@ -64,6 +66,8 @@ cdef extern from *:
     uint64_t ls_high(const ls_fold *f, int scale)
     uint64_t ls_low(const ls_fold *f, int scale)
 
+    void prefetch "__builtin_prefetch"(const void *address) noexcept nogil
+
 cdef extern from "Python.h":
     int PyBytes_AsStringAndSize(object data, char **bytes, Py_ssize_t *size) except -1
 
@@ -82,81 +86,95 @@ cdef enum:
 
     OFFSET_ENTRY = 8
     TIME_ENTRY = 12
+    AHEAD = 2048  # bytes
 
 
 # ---- tables ----
 
-ctypedef struct Table:
-    # The columns of ``scan_batches`` that are looked at; ``rows`` of each are in use.
-    const int64_t *position
-    const int64_t *size
-    const int64_t *base
-    const int64_t *last
-    const int64_t *base_timestamp
-    const int64_t *max_timestamp
-    const int64_t *epoch
-    const int64_t *producer
-    const int64_t *producer_epoch
-    const int64_t *sequence
-    const int64_t *attributes
-    const int64_t *count
-    const int64_t *magic
-    int64_t rows
+@cython.final
+@cython.no_gc
+cdef class Table:
+    """The columns of ``scan_batches`` that are looked at; ``rows`` of each are in use."""
+
+    cdef View held
+    cdef const int64_t *position
+    cdef const int64_t *size
+    cdef const int64_t *base
+    cdef const int64_t *last
+    cdef const int64_t *base_timestamp
+    cdef const int64_t *max_timestamp
+    cdef const int64_t *epoch
+    cdef const int64_t *producer
+    cdef const int64_t *producer_epoch
+    cdef const int64_t *sequence
+    cdef const int64_t *attributes
+    cdef const int64_t *count
+    cdef const int64_t *magic
+    cdef int64_t rows
+
+    def __cinit__(self, columns, int64_t rows):
+        cdef View held = view_of(columns)
+        cdef int64_t capacity = held.size // <int64_t> sizeof(int64_t) // COLUMNS
+        cdef const int64_t *cells = <const int64_t *> held.start
+        if not 0 <= rows <= capacity or <size_t> cells % sizeof(int64_t):
+            raise ValueError(f"{rows} rows of a table with room for {capacity}, aligned as int64")
+        self.held, self.rows = held, rows
+        self.position = cells
+        self.size = cells + capacity
+        self.base = cells + 2 * capacity
+        self.last = cells + 3 * capacity
+        self.base_timestamp = cells + 4 * capacity
+        self.max_timestamp = cells + 5 * capacity
+        self.epoch = cells + 6 * capacity
+        self.producer = cells + 7 * capacity
+        self.producer_epoch = cells + 8 * capacity
+        self.sequence = cells + 9 * capacity
+        self.attributes = cells + 10 * capacity
+        self.count = cells + 11 * capacity
+        self.magic = cells + 12 * capacity
 
 
-cdef int take_table(columns, int64_t rows, Py_buffer *held, Table *t) except -1:
-    """Point to the columns; ``held`` has to be released when 0 is returned."""
-    cdef int64_t capacity
-    cdef const int64_t *cells
-    PyObject_GetBuffer(columns, held, PyBUF_SIMPLE)
-    capacity = held.len // <int64_t> sizeof(int64_t) // COLUMNS
-    if not 0 <= rows <= capacity or <size_t> held.buf % sizeof(int64_t):
-        PyBuffer_Release(held)
-        raise ValueError(f"{rows} rows of a table with room for {capacity}, aligned as int64")
-    cells = <const int64_t *> held.buf
-    t.position = cells
-    t.size = cells + capacity
-    t.base = cells + 2 * capacity
-    t.last = cells + 3 * capacity
-    t.base_timestamp = cells + 4 * capacity
-    t.max_timestamp = cells + 5 * capacity
-    t.epoch = cells + 6 * capacity
-    t.producer = cells + 7 * capacity
-    t.producer_epoch = cells + 8 * capacity
-    t.sequence = cells + 9 * capacity
-    t.attributes = cells + 10 * capacity
-    t.count = cells + 11 * capacity
-    t.magic = cells + 12 * capacity
-    t.rows = rows
-    return 0
+@cython.final
+cdef class Numbers:
+    """Row numbers and the like, collected without the GIL."""
+
+    cdef Block block
+
+    def __dealloc__(self):
+        discard(&self.block)
+
+    cdef int add(self, int64_t number) except -1 nogil:
+        if unlikely(not reserve(&self.block, sizeof(int64_t))):
+            with gil:
+                raise MemoryError
+        (<int64_t *> (self.block.data + self.block.size))[0] = number
+        self.block.size += sizeof(int64_t)
+        return 0
+
+    cdef list found(self):
+        cdef const int64_t *number = <const int64_t *> self.block.data
+        cdef int64_t i
+        return [number[i] for i in range(self.block.size // <int64_t> sizeof(int64_t))]
 
 
-cdef inline bint note(Block *rows, int64_t row) noexcept nogil:
-    if not reserve(rows, sizeof(int64_t)):
-        return False
-    (<int64_t *> (rows.data + rows.size))[0] = row
-    rows.size += sizeof(int64_t)
-    return True
+@cython.final
+@cython.no_gc
+cdef class Survey:
+    cdef Numbers odd, gaps, epochs, controls
+    cdef int64_t records, min_timestamp, max_timestamp
+    cdef bint holes, ordered, producers, transactional
+
+    def __cinit__(self):
+        self.odd, self.gaps, self.epochs, self.controls = (
+            Numbers(), Numbers(), Numbers(), Numbers())
 
 
-cdef list noted(const Block *rows):
-    cdef const int64_t *row = <const int64_t *> rows.data
-    cdef int64_t i
-    return [row[i] for i in range(rows.size // <int64_t> sizeof(int64_t))]
-
-
-ctypedef struct Survey:
-    Block odd, gaps, epochs, controls
-    int64_t records, min_timestamp, max_timestamp
-    bint holes, ordered, producers, transactional
-
-
-cdef inline bint is_hole(const Table *t, int64_t i) noexcept nogil:
+cdef inline bint is_hole(Table t, int64_t i) noexcept nogil:
     return (t.count[i] != ls_add64(ls_sub64(t.last[i], t.base[i]), 1)
             or t.attributes[i] & DELETE_HORIZON)
 
 
-cdef inline bint is_odd(const Table *t, int64_t i) noexcept nogil:
+cdef inline bint is_odd(Table t, int64_t i) noexcept nogil:
     """Whether ``batch_rules.check_header`` has something to say of a batch."""
     cdef int64_t attributes = t.attributes[i]
     cdef bint control
@@ -178,9 +196,8 @@ cdef inline bint is_odd(const Table *t, int64_t i) noexcept nogil:
             and not is_hole(t, i))
 
 
-cdef bint survey(const Table *t, int64_t expected, int64_t segment_base, int64_t next_base,
-                 Survey *s) noexcept nogil:
-    """False when memory ran out."""
+cdef int survey(Table t, int64_t expected, int64_t segment_base, int64_t next_base,
+                Survey s) except -1 nogil:
     cdef int64_t i, epoch = 0, stamp
     cdef int64_t following = expected
     s.ordered = (t.base[0] >= segment_base
@@ -189,18 +206,17 @@ cdef bint survey(const Table *t, int64_t expected, int64_t segment_base, int64_t
     s.max_timestamp = t.max_timestamp[0]
     s.min_timestamp = -1
     for i in range(t.rows):
-        if unlikely(is_odd(t, i)) and not note(&s.odd, i):
-            return False
+        if unlikely(is_odd(t, i)):
+            s.odd.add(i)
         if unlikely(t.base[i] != following) and following >= 0:
             if t.base[i] < following:
                 s.ordered = False
-            elif not (t.magic[i] < 2 and t.count[i] < 0) and not note(&s.gaps, i):
-                return False
+            elif not (t.magic[i] < 2 and t.count[i] < 0):
+                s.gaps.add(i)
         following = ls_add64(t.last[i], 1)
         if unlikely(t.epoch[i] != epoch or i == 0):
             epoch = t.epoch[i]
-            if not note(&s.epochs, i):
-                return False
+            s.epochs.add(i)
         if likely(t.count[i] > 0):
             s.records = ls_add64(s.records, t.count[i])
         stamp = t.max_timestamp[i]
@@ -213,42 +229,30 @@ cdef bint survey(const Table *t, int64_t expected, int64_t segment_base, int64_t
                 s.producers = True
             if t.attributes[i] & TRANSACTIONAL:
                 s.transactional = True
-            if unlikely(t.attributes[i] & CONTROL) and not note(&s.controls, i):
-                return False
+            if unlikely(t.attributes[i] & CONTROL):
+                s.controls.add(i)
             if t.base_timestamp[i] < stamp \
                     and not t.attributes[i] & (LOG_APPEND_TIME | DELETE_HORIZON):
                 stamp = t.base_timestamp[i]
         if stamp >= 0 and (stamp < s.min_timestamp or s.min_timestamp < 0):
             s.min_timestamp = stamp
-    return True
+    return 0
 
 
 def survey_batches(columns, int64_t rows, int64_t expected, int64_t segment_base,
                    int64_t next_base):
     """What a table shows at a glance; see the stub."""
-    cdef Py_buffer held
     cdef Table t
-    cdef Survey s
-    cdef bint done
+    cdef Survey s = Survey()
     if rows < 1:
         raise ValueError("a table without rows")
-    memset(&s, 0, sizeof(s))
-    take_table(columns, rows, &held, &t)
-    try:
-        with nogil:
-            done = survey(&t, expected, segment_base, next_base, &s)
-        if not done:
-            raise MemoryError
-        return BatchSurvey(
-            s.records, s.holes, noted(&s.odd), noted(&s.gaps) if s.ordered else None,
-            noted(&s.epochs), noted(&s.controls), s.producers, s.transactional, s.min_timestamp,
-            s.max_timestamp)
-    finally:
-        PyBuffer_Release(&held)
-        discard(&s.odd)
-        discard(&s.gaps)
-        discard(&s.epochs)
-        discard(&s.controls)
+    t = Table(columns, rows)
+    with nogil:
+        survey(t, expected, segment_base, next_base, s)
+    return BatchSurvey(
+        s.records, s.holes, s.odd.found(), s.gaps.found() if s.ordered else None,
+        s.epochs.found(), s.controls.found(), s.producers, s.transactional, s.min_timestamp,
+        s.max_timestamp)
 
 
 # ---- indexes ----
@@ -270,12 +274,10 @@ cdef int64_t ascending(const uint8_t *p, int64_t count, int width, int64_t limit
 
 
 cdef int64_t count_ascending(data, int width, int64_t limit):
-    cdef Py_buffer view
+    cdef View view = view_of(data)
     cdef int64_t result
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     with nogil:
-        result = ascending(<const uint8_t *> view.buf, view.len // width, width, limit)
-    PyBuffer_Release(&view)
+        result = ascending(view.start, view.size // width, width, limit)
     return result
 
 
@@ -289,10 +291,9 @@ def ascending_time_entries(data):
     return count_ascending(data, TIME_ENTRY, 0)
 
 
-cdef int64_t match_offsets(const uint8_t *p, int64_t first, int64_t end, const Table *t,
+cdef int64_t match_offsets(const uint8_t *p, int64_t first, int64_t end, Table t,
                            int64_t start, int64_t segment_base, int64_t largest,
-                           int64_t *covered, Block *several) noexcept nogil:
-    """−1 when memory ran out."""
+                           int64_t *covered, Numbers several) except -1 nogil:
     cdef int64_t offset, position, i, row = 0, at = 0, seen = 0
     for i in range(first, end):
         offset = ls_add64(segment_base, ls_load32(p + OFFSET_ENTRY * i))
@@ -315,18 +316,17 @@ cdef int64_t match_offsets(const uint8_t *p, int64_t first, int64_t end, const T
                 if t.max_timestamp[seen] > largest:
                     largest = t.max_timestamp[seen]
                 seen += 1
-            if not note(several, i) or not note(several, largest):
-                return -1
+            several.add(i)
+            several.add(largest)
         covered[0] = ls_add64(t.position[at], start)
     return end
 
 
-cdef int take_entries(data, int64_t first, int64_t end, int width, Py_buffer *view) except -1:
-    PyObject_GetBuffer(data, view, PyBUF_SIMPLE)
-    if not 0 <= first <= end <= view.len // width:
-        PyBuffer_Release(view)
-        raise ValueError(f"entries {first}…{end} of {view.len // width}")
-    return 0
+cdef View take_entries(data, int64_t first, int64_t end, int width):
+    cdef View view = view_of(data)
+    if not 0 <= first <= end <= view.size // width:
+        raise ValueError(f"entries {first}…{end} of {view.size // width}")
+    return view
 
 
 def match_offset_entries(data, int64_t first, int64_t end, columns, int64_t rows, int64_t start,
@@ -335,26 +335,17 @@ def match_offset_entries(data, int64_t first, int64_t end, columns, int64_t rows
 
     See the stub.
     """
-    cdef Py_buffer view, held
-    cdef Table t
-    cdef Block several = Block(NULL, 0, 0)
-    take_entries(data, first, end, OFFSET_ENTRY, &view)
-    try:
-        take_table(columns, rows, &held, &t)
-        with nogil:
-            first = match_offsets(<const uint8_t *> view.buf, first, end, &t, start, segment_base,
-                                  largest, &covered, &several)
-        PyBuffer_Release(&held)
-        if first < 0:
-            raise MemoryError
-        found = noted(&several)
-        return first, covered, list(zip(found[::2], found[1::2]))
-    finally:
-        PyBuffer_Release(&view)
-        discard(&several)
+    cdef View view = take_entries(data, first, end, OFFSET_ENTRY)
+    cdef Table t = Table(columns, rows)
+    cdef Numbers several = Numbers()
+    with nogil:
+        first = match_offsets(view.start, first, end, t, start, segment_base, largest, &covered,
+                              several)
+    found = several.found()
+    return first, covered, list(zip(found[::2], found[1::2]))
 
 
-cdef int64_t match_times(const uint8_t *p, int64_t first, int64_t end, const Table *t,
+cdef int64_t match_times(const uint8_t *p, int64_t first, int64_t end, Table t,
                          int64_t segment_base, bint trusted, int64_t *done,
                          int64_t *largest) noexcept nogil:
     cdef int64_t offset, timestamp, top, i, row, at = 0
@@ -386,19 +377,14 @@ def match_time_entries(data, int64_t first, int64_t end, columns, int64_t rows,
 
     See the stub.
     """
-    cdef Py_buffer view, held
+    cdef View view
     cdef Table t
     if done < 0:
         raise ValueError(f"{done} rows done")
-    take_entries(data, first, end, TIME_ENTRY, &view)
-    try:
-        take_table(columns, rows, &held, &t)
-        with nogil:
-            first = match_times(<const uint8_t *> view.buf, first, end, &t, segment_base, trusted,
-                                &done, &largest)
-        PyBuffer_Release(&held)
-    finally:
-        PyBuffer_Release(&view)
+    view = take_entries(data, first, end, TIME_ENTRY)
+    t = Table(columns, rows)
+    with nogil:
+        first = match_times(view.start, first, end, t, segment_base, trusted, &done, &largest)
     return first, done, largest
 
 
@@ -453,20 +439,20 @@ cdef class SequenceWatch:
     def full(self):
         return self.used >= self.most
 
-    cdef bint grow(self) noexcept nogil:
+    cdef int grow(self) except -1 nogil:
         cdef int64_t i, capacity = self.capacity * 2
         cdef Producer *slots = <Producer *> calloc(<size_t> capacity, sizeof(Producer))
         if slots == NULL:
-            return False
+            with gil:
+                raise MemoryError
         for i in range(self.capacity):
             if self.slots[i].state:
                 slots[slot_of(slots, capacity, self.slots[i].id)] = self.slots[i]
         free(self.slots)
         self.slots, self.capacity = slots, capacity
-        return True
+        return 0
 
-    cdef bint watch(self, const Table *t, Block *firsts, Block *jumps) noexcept nogil:
-        """False when memory ran out."""
+    cdef int watch(self, Table t, Numbers firsts, Numbers jumps) except -1 nogil:
         cdef int64_t i
         cdef Producer *known
         cdef int64_t epoch
@@ -483,8 +469,7 @@ cdef class SequenceWatch:
                 if self.used >= self.most:
                     continue
                 if self.used * 2 >= self.capacity:
-                    if not self.grow():
-                        return False
+                    self.grow()
                     known = &self.slots[slot_of(self.slots, self.capacity, t.producer[i])]
                 self.used += 1
                 known.id = t.producer[i]
@@ -493,8 +478,7 @@ cdef class SequenceWatch:
                 known.state = SEEN_MARKER
                 if control:
                     continue
-                if not note(firsts, i):
-                    return False
+                firsts.add(i)
             elif control:
                 if known.epoch != epoch:
                     known.epoch = epoch
@@ -503,44 +487,33 @@ cdef class SequenceWatch:
                     known.due = 0
                 continue
             elif known.state == SEEN_MARKER and known.epoch == epoch:
-                if not note(firsts, i):
-                    return False
+                firsts.add(i)
             elif known.state != SEEN_NOTHING_DUE:
                 begins = known.epoch != epoch
                 if t.sequence[i] >= 0 and t.sequence[i] != (0 if begins else known.due):
-                    if (not note(jumps, i) or not note(jumps, 0 if begins else known.due)
-                            or not note(jumps, known.last_offset)):
-                        return False
+                    jumps.add(i)
+                    jumps.add(0 if begins else known.due)
+                    jumps.add(known.last_offset)
             known.epoch = epoch
             known.last_offset = t.last[i]
             known.state = SEEN_BATCH if t.sequence[i] >= 0 else SEEN_NOTHING_DUE
             known.due = sequence_after(
                 t.sequence[i], ls_add64(ls_sub64(t.last[i], t.base[i]), 1))
-        return True
+        return 0
 
     def take(self, columns, int64_t rows):
         """``(rows of firsts, jumps)``; see the stub."""
-        cdef Py_buffer held
-        cdef Table t
-        cdef Block firsts = Block(NULL, 0, 0), jumps = Block(NULL, 0, 0)
-        cdef bint done
-        take_table(columns, rows, &held, &t)
-        try:
-            with nogil:
-                done = self.watch(&t, &firsts, &jumps)
-            if not done:
-                raise MemoryError
-            found = noted(&jumps)
-            return noted(&firsts), list(zip(found[::3], found[1::3], found[2::3]))
-        finally:
-            PyBuffer_Release(&held)
-            discard(&firsts)
-            discard(&jumps)
+        cdef Table t = Table(columns, rows)
+        cdef Numbers firsts = Numbers(), jumps = Numbers()
+        with nogil:
+            self.watch(t, firsts, jumps)
+        found = jumps.found()
+        return firsts.found(), list(zip(found[::3], found[1::3], found[2::3]))
 
 
 # ---- records ----
 
-cdef bint fits(const uint8_t *p, const uint8_t *end, const Table *t, int64_t i) noexcept nogil:
+cdef bint fits(const uint8_t *p, const uint8_t *end, Table t, int64_t i) noexcept nogil:
     """Whether a section is sound (F-73), and its records agree with the header in row ``i``."""
     cdef ls_record r
     cdef int64_t count = t.count[i], base = t.base_timestamp[i], done
@@ -563,7 +536,7 @@ cdef bint fits(const uint8_t *p, const uint8_t *end, const Table *t, int64_t i) 
             and largest == t.max_timestamp[i] and smallest >= 0)
 
 
-cdef inline bint plain_and_sound(const uint8_t *data, int64_t n, const Table *t,
+cdef inline bint plain_and_sound(const uint8_t *data, int64_t n, Table t,
                                  int64_t i) noexcept nogil:
     cdef int64_t position = t.position[i], size = t.size[i]
     if (t.magic[i] != 2 or t.attributes[i] & (CODEC_MASK | CONTROL)
@@ -572,51 +545,75 @@ cdef inline bint plain_and_sound(const uint8_t *data, int64_t n, const Table *t,
     return fits(data + position + LS_HEADER_SIZE, data + position + size, t, i)
 
 
-cdef bint unfit(const uint8_t *data, int64_t n, const Table *t, Block *found) noexcept nogil:
-    """False when memory ran out."""
-    cdef int64_t i
-    for i in range(t.rows):
-        if not plain_and_sound(data, n, t, i) and not note(found, i):
-            return False
-    return True
-
-
 def irregular_batches(data, columns, int64_t rows):
     """Rows whose records want a closer look; see the stub."""
-    cdef Py_buffer view, held
-    cdef Table t
-    cdef Block found = Block(NULL, 0, 0)
-    cdef bint done
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        take_table(columns, rows, &held, &t)
-        with nogil:
-            done = unfit(<const uint8_t *> view.buf, view.len, &t, &found)
-        PyBuffer_Release(&held)
-        if not done:
-            raise MemoryError
-        return noted(&found)
-    finally:
-        PyBuffer_Release(&view)
-        discard(&found)
+    cdef View view = view_of(data)
+    cdef Table t = Table(columns, rows)
+    cdef Numbers irregular = Numbers()
+    cdef int64_t i
+    with nogil:
+        for i in range(rows):
+            if not plain_and_sound(view.start, view.size, t, i):
+                irregular.add(i)
+    return irregular.found()
 
 
 def fits_in_section(payload, columns, int64_t row):
     """Whether unpacked records are as their header says; see the stub."""
-    cdef Py_buffer view, held
-    cdef Table t
+    cdef View view = view_of(payload)
+    cdef Table t = Table(columns, ls_add64(row, 1))
     cdef bint result
-    cdef const uint8_t *p
-    PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
-    try:
-        take_table(columns, ls_add64(row, 1), &held, &t)
-        p = <const uint8_t *> view.buf
-        with nogil:
-            result = row >= 0 and fits(p, p + view.len, &t, row)
-        PyBuffer_Release(&held)
-    finally:
-        PyBuffer_Release(&view)
+    with nogil:
+        result = row >= 0 and fits(view.start, view.end, t, row)
     return result
+
+
+# ---- times ----
+
+cdef bint records_are_late(const uint8_t *p, const uint8_t *end, int64_t count,
+                           int64_t base_timestamp, int64_t timestamp) noexcept nogil:
+    """Whether ``count`` whole records, none of them earlier, lie between ``p`` and ``end``."""
+    cdef const uint8_t *after
+    cdef int32_t length = 0
+    cdef int64_t i, delta = 0
+    for i in range(count):
+        after = ls_varint(p, end, &length)
+        if unlikely(after == NULL) or unlikely(length < 2) or unlikely(length > end - after):
+            return False
+        p = after + length
+        # Each record says where the next one is: without help every step waits for memory.
+        prefetch(p + AHEAD)
+        prefetch(p + AHEAD + 64)
+        after = ls_varlong(after + 1, p, &delta)  # behind the attributes
+        if unlikely(after == NULL) or unlikely(ls_add64(base_timestamp, delta) < timestamp):
+            return False
+    return p == end
+
+
+cdef inline bint is_late(const uint8_t *data, int64_t n, Table t, int64_t i,
+                         int64_t timestamp) noexcept nogil:
+    cdef int64_t position = t.position[i], size = t.size[i]
+    if (t.max_timestamp[i] < timestamp or t.magic[i] != 2 or position < 0
+            or size < LS_HEADER_SIZE or size > n - position):
+        return False
+    if t.attributes[i] & LOG_APPEND_TIME:
+        return True
+    return not t.attributes[i] & CODEC_MASK and records_are_late(
+        data + position + LS_HEADER_SIZE, data + position + size, t.count[i],
+        t.base_timestamp[i], timestamp)
+
+
+def batches_entirely_after(data, columns, int64_t rows, int64_t timestamp):
+    """1 for each batch without a record earlier than ``timestamp``; see the stub."""
+    cdef View view = view_of(data)
+    cdef Table t = Table(columns, rows)
+    cdef bytearray out = bytearray(rows)
+    cdef uint8_t *late = <uint8_t *> PyByteArray_AS_STRING(out)
+    cdef int64_t i
+    with nogil:
+        for i in range(rows):
+            late[i] = is_late(view.start, view.size, t, i, timestamp)
+    return out
 
 
 # ---- fingerprints ----
@@ -624,10 +621,9 @@ def fits_in_section(payload, columns, int64_t row):
 def fold_batches(digest, data, columns, offsets, int64_t first, int64_t end, factor,
                  offset_factor, bint heads=False):
     """Hash and fold batches: ``(value, scale)``; see the stub."""
-    cdef Py_buffer held, kept
+    cdef View bases = view_of(offsets)
     cdef Table t
     cdef ls_fold fold, factors
-    cdef const int64_t *bases
     cdef int64_t i, start, stop, n
     cdef char *bytes = NULL
     cdef Py_ssize_t size = 0
@@ -636,32 +632,23 @@ def fold_batches(digest, data, columns, offsets, int64_t first, int64_t end, fac
     ls_fold_set(&fold, 0, 0, 0, 1)
     ls_fold_set(&factors, factor >> 64, factor & 0xFFFF_FFFF_FFFF_FFFF,
                 offset_factor >> 64, offset_factor & 0xFFFF_FFFF_FFFF_FFFF)
-    PyObject_GetBuffer(offsets, &kept, PyBUF_SIMPLE)
-    try:
-        bases = <const int64_t *> kept.buf
-        if (not 0 <= first <= end <= kept.len // <int64_t> sizeof(int64_t)
-                or <size_t> kept.buf % sizeof(int64_t)):
-            raise ValueError(f"batches {first}…{end} of {kept.len // <int64_t> sizeof(int64_t)}, "
-                             "aligned as int64")
-        take_table(columns, end, &held, &t)
-        try:
-            for i in range(first, end):
-                start = 21 if t.magic[i] == 2 else 16  # what the checksum covers
-                if (t.position[i] < 0 or t.position[i] > n - start
-                        or t.size[i] > n - t.position[i]):
-                    raise ValueError(f"a batch at {t.position[i]} is outside 0…{n}")
-                start += t.position[i]
-                stop = t.position[i] + t.size[i]
-                if heads:  # the checksum before it, and the header
-                    start, stop = start - 4, min(stop, t.position[i] + 61)
-                found = digest(data[start:stop])
-                PyBytes_AsStringAndSize(found, &bytes, &size)
-                if size != 16:
-                    raise ValueError(f"a digest of {size} bytes")
-                ls_fold_in(&fold, <const uint8_t *> bytes, bases[i], &factors)
-        finally:
-            PyBuffer_Release(&held)
-    finally:
-        PyBuffer_Release(&kept)
+    if (not 0 <= first <= end <= bases.size // <int64_t> sizeof(int64_t)
+            or <size_t> bases.start % sizeof(int64_t)):
+        raise ValueError(f"batches {first}…{end} of {bases.size // <int64_t> sizeof(int64_t)}, "
+                         "aligned as int64")
+    t = Table(columns, end)
+    for i in range(first, end):
+        start = 21 if t.magic[i] == 2 else 16  # what the checksum covers
+        if t.position[i] < 0 or t.position[i] > n - start or t.size[i] > n - t.position[i]:
+            raise ValueError(f"a batch at {t.position[i]} is outside 0…{n}")
+        start += t.position[i]
+        stop = t.position[i] + t.size[i]
+        if heads:  # the checksum before it, and the header
+            start, stop = start - 4, min(stop, t.position[i] + 61)
+        found = digest(data[start:stop])
+        PyBytes_AsStringAndSize(found, &bytes, &size)
+        if size != 16:
+            raise ValueError(f"a digest of {size} bytes")
+        ls_fold_in(&fold, <const uint8_t *> bytes, (<const int64_t *> bases.start)[i], &factors)
     return (<object> ls_high(&fold, False) << 64 | ls_low(&fold, False),
             <object> ls_high(&fold, True) << 64 | ls_low(&fold, True))

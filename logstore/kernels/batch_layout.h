@@ -229,18 +229,18 @@ static inline void ls_copy(uint8_t *to, const uint8_t *from, int64_t size)
     }
 }
 
-/* The same where both sides have LS_SLACK bytes more than the largest `size` of this kind: whole
- * pieces, with no branch on the remainder. */
+/* The same for values that are mostly short, with LS_SLACK bytes more on either side: next to nothing
+ * for up to 128 bytes. */
 enum { LS_SLACK = 160 };
 
-static inline void ls_copy_slack(uint8_t *to, const uint8_t *from, int64_t size)
+__attribute__((always_inline)) static inline void ls_copy_slack(uint8_t *to, const uint8_t *from,
+                                                                int64_t size)
 {
-    if (LS_LIKELY(size <= 128)) {
-        int64_t done = 0;
-        do {
-            memcpy(to + done, from + done, 32);
-            done += 32;
-        } while (done < size);
+    if (LS_LIKELY(size <= 32)) {
+        memcpy(to, from, 32);
+    } else if (LS_LIKELY(size <= 128)) {
+        memcpy(to, from, 64);
+        memcpy(to + 64, from + 64, 64);
     } else {
         memcpy(to, from, (size_t)size);
     }

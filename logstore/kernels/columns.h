@@ -34,20 +34,6 @@ ls_put_string(ls_strings *s, const uint8_t *bytes, int32_t size, const uint8_t *
     s->offsets[++s->count] = (int32_t)s->size;
 }
 
-/* Next to nothing for a value of up to 128 bytes, with LS_SLACK bytes more on either side. */
-__attribute__((always_inline)) static inline void ls_copy_short(uint8_t *to, const uint8_t *from,
-                                                                int64_t size)
-{
-    if (LS_LIKELY(size <= 32)) {
-        memcpy(to, from, 32);
-    } else if (LS_LIKELY(size <= 128)) {
-        memcpy(to, from, 64);
-        memcpy(to + 64, from + 64, 64);
-    } else {
-        memcpy(to, from, (size_t)size);
-    }
-}
-
 #define LS_BATCH_AHEAD (256 << 10) /* two of them and their columns fit a second-level cache */
 
 /* Append up to `count` records from *at on and move *at behind them; the result is how many.  Ends
@@ -94,7 +80,7 @@ static inline int32_t ls_fill_columns(ls_columns *c, const uint8_t **at, const u
         offsets[done] = ls_add64(base_offset, last);
         timestamps[done] = ls_add64(base_timestamp, r.timestamp_delta & add_deltas);
         if (LS_LIKELY(r.key_size >= 0)) {
-            ls_copy_short(key_data + key_size, r.key, r.key_size);
+            ls_copy_slack(key_data + key_size, r.key, r.key_size);
             key_size += r.key_size;
         } else {
             int64_t row = c->keys.count + done;
@@ -102,7 +88,7 @@ static inline int32_t ls_fill_columns(ls_columns *c, const uint8_t **at, const u
             c->keys.nulls++;
         }
         if (LS_LIKELY(r.value_size >= 0)) {
-            ls_copy_short(value_data + value_size, r.value, r.value_size);
+            ls_copy_slack(value_data + value_size, r.value, r.value_size);
             value_size += r.value_size;
         } else {
             int64_t row = c->values.count + done;

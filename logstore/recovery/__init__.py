@@ -1,8 +1,8 @@
 """Opening a log after a clean stop or a crash.
 
 In reading order: ``recovery`` (the steps), ``log_files`` (what lies in the directory),
-``replacements`` and ``provenance`` (half-finished swaps), ``hollow`` (files without a batch),
-``clean_start``, ``crash_recovery``, ``set_aside`` (what is cut is kept), ``report``.
+``replacements`` and ``replaced_list`` (half-finished swaps), ``clean_start`` (what names and
+headers prove), ``crash_recovery``, ``set_aside`` (what is cut is kept), ``report``.
 """
 
 from __future__ import annotations

@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from logstore.common.config import MAX_INT, MAX_LONG
 from logstore.common.errors import CorruptBatchError, CorruptIndexError
 from logstore.format import filenames
 from logstore.format.header import HEADER_SIZE
+from logstore.format.index_entry import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY
 from logstore.format.second_opinion import confirm_bad_checksum
 from logstore.kernels import SCAN_BAD_CRC, SCAN_BAD_OFFSET, SCAN_COLUMNS, SCAN_REASONS, RecoveryScan
-from logstore.recovery.log_files import LogFiles
 from logstore.recovery.replacements import Replacements, plan_split
 from logstore.recovery.report import RecoveryOptions
-from logstore.recovery.set_aside import Remover
-from logstore.segments.index import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY
 from logstore.segments.leader_epochs import EpochEntry, LeaderEpochCache
 from logstore.segments.producer_state import ProducerStateManager
 from logstore.segments.rebuild import replay_from, scan_segment
@@ -34,20 +32,18 @@ class CrashRecovery:
 
     def __init__(
         self,
-        files: LogFiles,
         segments: list[Segment],
         producers: ProducerStateManager,
         replacements: Replacements,
-        remover: Remover,
         options: RecoveryOptions,
         flushed: int,
     ) -> None:
         self.segments = segments
-        self._files = files
-        self._report = files.report
+        self._files = replacements.files
+        self._report = replacements.files.report
         self._producers = producers
         self._replacements = replacements
-        self._remover = remover
+        self._remover = replacements.remover
         self._options = options
         self._flushed = flushed
         self._scratch: ProducerStateManager | None = None
@@ -56,22 +52,8 @@ class CrashRecovery:
 
     def check_indexes(self, segment: Segment) -> None:
         """Rebuild if the offset index is missing or the transaction index is bad (F-242)."""
-        bad = None
         found = self._files.segments[segment.base_offset]
-        if filenames.INDEX_SUFFIX not in found:
-            bad = "the offset index is missing" if segment.size else None
-        elif filenames.TIME_INDEX_SUFFIX not in found and segment.size:
-            bad = "the time index is missing"
-        else:
-            get = found.get
-            if (
-                get(filenames.INDEX_SUFFIX, 0) % OFFSET_ENTRY.size
-                or get(filenames.TIME_INDEX_SUFFIX, 0) % TIME_ENTRY.size
-                or get(filenames.TXN_INDEX_SUFFIX, 0) % TXN_ENTRY.size
-            ):
-                bad = "the length of an index is not a multiple of its entry"
-            else:
-                bad = _too_many(segment, get(filenames.TXN_INDEX_SUFFIX, 0) // TXN_ENTRY.size)
+        bad = _why_unfit(segment, found)
         if bad is None and found.get(filenames.TXN_INDEX_SUFFIX):
             try:
                 segment.txn_index.entries()
@@ -91,7 +73,7 @@ class CrashRecovery:
         segment.txn_index.reset()
         scan = scan_segment(segment, producers=scratch)
         segment.txn_index.sync()
-        self._files.storage.sync_dir(self._files.directory)
+        self._files.sync()
         scratch.map_end_offset = max(scan.next_offset, segment.base_offset)
         segment.install_indexes(scan.offset_index, scan.time_index + scan.final_time_entry())
         if scan.valid_bytes < segment.size:
@@ -112,7 +94,7 @@ class CrashRecovery:
         """
         if self._files.segments[segment.base_offset].pop(filenames.INDEX_SUFFIX, None) is not None:
             self._files.storage.remove(segment.path(filenames.INDEX_SUFFIX))
-            self._files.storage.sync_dir(self._files.directory)
+            self._files.sync()
 
     def _scratch_producers(self, base_offset: int) -> ProducerStateManager:
         """Producer state as it was at the segment's base, for replay only (F-234).
@@ -281,7 +263,7 @@ class CrashRecovery:
             self._remover.remove(segment, why)
             self._producers.remove_snapshot(segment.base_offset)
         if segments:
-            self._files.storage.sync_dir(self._files.directory)
+            self._files.sync()
 
     def _scan(
         self, segment: Segment, producers: ProducerStateManager, end: int | None = None
@@ -302,7 +284,7 @@ class CrashRecovery:
         # A recovery point above the segment stays, and no later start reads here again.
         segment.txn_index.sync()
         if filenames.INDEX_SUFFIX not in self._files.segments[segment.base_offset]:
-            self._files.storage.sync_dir(self._files.directory)
+            self._files.sync()
         return scan
 
     def _recover_segment(
@@ -354,7 +336,7 @@ class CrashRecovery:
         """
         position, size = 0, segment.size
         if segment.base_offset < self._flushed <= segment.state.next_offset:
-            span = segment.find(self._flushed)
+            span = segment.live().find(self._flushed)
             position = size if span is None else span.position
         if position < size:
             segment.log.rewrite(position, size - position)
@@ -372,23 +354,33 @@ def _first_batch_from(segments: list[Segment], offset: int) -> int:
     """The base offset of the first batch that reaches ``offset``; ``MAX_LONG`` if none does."""
     first = bisect_right(segments, offset, key=_base_of) - 1
     for segment in segments[max(first, 0) :]:
-        span = segment.find(offset)
+        span = segment.live().find(offset)
         if span is not None:
             return span.base_offset
     return MAX_LONG
 
 
-def _too_many(segment: Segment, txn_entries: int) -> str | None:
-    """Why an index is larger than its ``.log`` can need, for example because a crash left it
-    preallocated; such an index is not read. None if it is not too large.
+_INDEXES = (
+    (filenames.INDEX_SUFFIX, OFFSET_ENTRY.size, "offset", 0),
+    (filenames.TIME_INDEX_SUFFIX, TIME_ENTRY.size, "time", 1),  # the last one may come twice
+    (filenames.TXN_INDEX_SUFFIX, TXN_ENTRY.size, "transaction", 0),
+)
+
+
+def _why_unfit(segment: Segment, found: Mapping[str, int]) -> str | None:
+    """Why an index of the segment cannot serve, by the sizes ``found``; None if all may.
+
+    One that is larger than its ``.log`` can need, as a crash leaves it preallocated, is not read.
     """
     batches = segment.size // HEADER_SIZE + 1
-    if segment.state.offset_entries > batches:
-        return "the offset index has more entries than the log has batches"
-    if segment.state.time_entries > batches + 1:  # the last timestamp may come twice
-        return "the time index has more entries than the log has batches"
-    if txn_entries > batches:
-        return "the transaction index has more entries than the log has batches"
+    for suffix, width, name, spare in _INDEXES:
+        if suffix not in found and segment.size and suffix != filenames.TXN_INDEX_SUFFIX:
+            return f"the {name} index is missing"
+        size = found.get(suffix, 0)
+        if size % width:
+            return "the length of an index is not a multiple of its entry"
+        if size // width > batches + spare:
+            return f"the {name} index has more entries than the log has batches"
     return None
 
 
@@ -404,9 +396,9 @@ def disproved_from(segment: Segment, scan: RecoveryScan, following: int) -> int:
     if end == segment.size:
         if scan.next_offset <= following:
             return end
-        return next(s.position for s in segment.walk(0) if s.last_offset >= following)
-    behind = next(segment.walk(end), None) if scan.status == SCAN_BAD_OFFSET else None
-    spans = deque(segment.walk(0, end), 2)
+        return next(s.position for s in segment.live().walk(0) if s.last_offset >= following)
+    behind = next(segment.live().walk(end), None) if scan.status == SCAN_BAD_OFFSET else None
+    spans = deque(segment.live().walk(0, end), 2)
     if behind is None or not spans:
         return end
     last = spans[-1]
@@ -425,5 +417,5 @@ def _is_too_wide(segment: Segment) -> bool:
     largest = segment.base_offset + MAX_INT
     return any(
         max(columns[_LAST * capacity : _LAST * capacity + rows]) > largest
-        for rows, columns, capacity in segment.scan(0, check_crc=False)
+        for rows, columns, capacity in segment.live().scan(0, check_crc=False)
     )

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
-from checkpoints.files import UnusableFileError
 from checkpoints.topic_properties import TOPIC_PROPERTIES
 from logstore.common.clock import Clock
 from logstore.common.config import MAX_INT, LogConfig
 from logstore.common.errors import CorruptBatchError, CorruptDataError
 from logstore.format import filenames
-from logstore.format.filenames import LOG_SUFFIX, SNAPSHOT_SUFFIX, SWAP_SUFFIX, roll_marks
-from logstore.recovery.replaced_list import REPLACED_SEGMENTS, ReplacedList, read_replaced_list
-from logstore.recovery.replacements import Replacements
+from logstore.format.filenames import (
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    UNFINISHED_SUFFIX,
+)
 from logstore.recovery.report import RecoveryReport
-from logstore.recovery.set_aside import UNFINISHED_SUFFIX
 from logstore.segments.segment import Segment
 from logstore.storage.aside import move_aside
 from logstore.storage.base import FileKind, Storage
 
-_PLAIN_SUFFIXES = tuple(filenames.PLAIN_SUFFIXES)
 _IRREPLACEABLE = (filenames.PARTITION_METADATA, TOPIC_PROPERTIES)
 _REPLACEABLE = (
     filenames.LEADER_EPOCH_CHECKPOINT,
@@ -39,6 +41,7 @@ class LogFiles:
         segments: sizes in bytes by base offset and suffix, of files under their final names.
         snapshots: offsets of the producer snapshots.
         rolled: bases of segments that wait for the one before them, ascending.
+        unsettled: sizes of the files whose names end in .swap, .cleaned or .deleted.
         others: names of the files that belong to no segment.
         irregular: names of entries that are no regular file, directories included.
         opened: every segment that was opened, for ``close``.
@@ -63,13 +66,13 @@ class LogFiles:
         self.rolled: deque[int] = deque()
         self.others: set[str] = set()
         self.irregular: dict[str, FileKind] = {}
-        self._unsettled: dict[str, int] = {}  # names that end in .swap, .cleaned or .deleted
+        self.unsettled: dict[str, int] = {}
 
     def read(self) -> None:
         """List the directory; nothing is changed."""
         segments: dict[int, dict[str, int]] = {}
         self.segments = segments
-        self.snapshots, self.others, self._unsettled = [], set(), {}
+        self.snapshots, self.others, self.unsettled = [], set(), {}
         self.irregular = {}
         for name, size, _, kind in self.storage.scan_dir(self.directory):
             if kind is not FileKind.FILE:
@@ -81,7 +84,7 @@ class LogFiles:
                 base = int(number)
             if not 0 <= base <= filenames.MAX_OFFSET:
                 if name.endswith(filenames.TRANSITIONAL_SUFFIXES):
-                    self._unsettled[name] = size
+                    self.unsettled[name] = size
                 else:
                     self.others.add(name)
             elif suffix == SNAPSHOT_SUFFIX:
@@ -91,44 +94,12 @@ class LogFiles:
             else:
                 segments[base] = {suffix: size}
 
-    def settle(self, recovery_point: int, replacements: Replacements) -> None:
-        """List the directory, and finish what a crash interrupted, except rolls (F-238 … F-241).
-
+    def check(self) -> None:
+        """
         Raises:
             CorruptDataError: a file that nothing can replace is not a regular file, or is too
                 large. Nothing was changed.
         """
-        self.read()
-        self._check_files()
-        if self.irregular:
-            self._clear_irregular()
-        if self._unsettled:
-            names = self._all_names()
-            self.rolled = deque(roll_marks(names, recovery_point))
-            waiting = {_rolled_name(base) for base in self.rolled}
-            listed = self._replaced_list()
-            if replacements.finish([name for name in names if name not in waiting], listed):
-                self.read()
-        if REPLACED_SEGMENTS in self.others:
-            self.remove(REPLACED_SEGMENTS, "its replacement is finished, or was never begun")
-            self.others.discard(REPLACED_SEGMENTS)
-        for name in [n for n in self.others if n.endswith(UNFINISHED_SUFFIX)]:
-            self.remove(name, "what it was to keep is still in the log")
-        for name in (*self.others, *self._unsettled):
-            stem = name.removesuffix(SWAP_SUFFIX)
-            if stem.endswith(_PLAIN_SUFFIXES) and filenames.parse_segment_file(name) is None:
-                self.report.warnings.append(f"{name!r}: not the name of a segment, ignored")
-
-    def _replaced_list(self) -> ReplacedList | None:
-        if REPLACED_SEGMENTS not in self.others:
-            return None
-        try:
-            return read_replaced_list(self.storage, self.directory)
-        except (CorruptDataError, UnusableFileError) as error:
-            self.report.warnings.append(str(error))
-            return None
-
-    def _check_files(self) -> None:
         for name, kind in self.irregular.items():
             if name in _IRREPLACEABLE or (
                 (parsed := filenames.parse_segment_file(name)) is not None
@@ -139,30 +110,29 @@ class LogFiles:
                 raise CorruptDataError(self.path(name), 0, reason)
         for base, found in self.segments.items():
             self._check_size(found.get(LOG_SUFFIX, 0), base)
-        for name, size in self._unsettled.items():
+        for name, size in self.unsettled.items():
             p = filenames.parse_segment_file(name)
             if p and p.suffix == LOG_SUFFIX and p.transition != filenames.DELETED_SUFFIX:
                 self._check_size(size, p.offset, p.transition)
 
-    def _clear_irregular(self) -> None:
-        """Rename an entry that has the name of a file which recovery writes from the ``.log``.
+    def clear_irregular(self) -> None:
+        """Rename each entry that has the name of a file which recovery writes from the ``.log``.
 
         It may be a user's, so it is kept.
         """
-        moved = False
-        for name, kind in self.irregular.items():
-            if not _is_replaceable(name):
-                continue
+        names = [name for name in self.irregular if _is_replaceable(name)]
+        for name in names:
             aside = os.path.basename(move_aside(self.storage, self.path(name)))
-            what = "a directory" if kind is FileKind.DIRECTORY else "no regular file"
+            what = (
+                "a directory" if self.irregular[name] is FileKind.DIRECTORY else "no regular file"
+            )
             self.act(f"renamed {name} to {aside}: it is {what}")
             self.report.warnings.append(f"{name} was {what}; it is {aside}, and is rebuilt")
-            moved = True
-        if moved:
+        if names:
             self.storage.sync_dir(self.directory)
 
-    def _all_names(self) -> list[str]:
-        found = [*self.others, *self._unsettled]
+    def all_names(self) -> list[str]:
+        found = [*self.others, *self.unsettled]
         found += [
             filenames.segment_file_name(b, s) for b, files in self.segments.items() for s in files
         ]
@@ -174,6 +144,14 @@ class LogFiles:
     def remove(self, name: str, why: str) -> None:
         self.act(f"removed {name}: {why}")
         self.storage.remove(self.path(name))
+
+    def rename(self, name: str, target: str) -> None:
+        self.act(f"renamed {name} to {target}")
+        self.storage.rename(self.path(name), self.path(target))
+
+    def sync(self) -> None:
+        """Make the names in the directory durable."""
+        self.storage.sync_dir(self.directory)
 
     def path(self, name: str) -> str:
         return os.path.join(self.directory, name)
@@ -198,12 +176,29 @@ class LogFiles:
         """
         found = self.segments[base]
         self._check_size(found[LOG_SUFFIX], base)
-        segment = Segment(
-            self.storage, self.directory, base, self.config, self.clock, found, suffix
-        )
+        segment = self.segment(base, found, suffix)
         segment.name_durable = True  # once the directory is synced, at the end of the load
         self.opened.append(segment)
         return segment
+
+    def segment(
+        self, base: int, sizes: Mapping[str, int] | None = None, suffix: str = ""
+    ) -> Segment:
+        return Segment(self.storage, self.directory, base, self.config, self.clock, sizes, suffix)
+
+    @contextmanager
+    def opened_by_name(self, base: int, transition: str) -> Iterator[Segment]:
+        """A segment by the name of its ``.log``, without its indexes, inside the block."""
+        segment = self.by_name(base, transition)
+        try:
+            yield segment
+        finally:
+            segment.close()
+
+    def by_name(self, base: int, transition: str) -> Segment:
+        name = filenames.segment_file_name(base, LOG_SUFFIX, transition)
+        info = self.storage.info(self.path(name))
+        return self.segment(base, {LOG_SUFFIX: info.size if info else 0}, transition)
 
     def close(self) -> None:
         """Close the files of all segments, because the log cannot be opened."""
@@ -217,7 +212,7 @@ class LogFiles:
 
     def open_rolled(self, base: int, suffix: str) -> Segment:
         """Open a segment that waits for the one before it, by the present name of its ``.log``."""
-        self.segments.setdefault(base, {})[LOG_SUFFIX] = self._unsettled[_rolled_name(base)]
+        self.segments.setdefault(base, {})[LOG_SUFFIX] = self.unsettled[rolled_name(base)]
         return self.open_segment(base, suffix)
 
 
@@ -229,5 +224,5 @@ def _is_replaceable(name: str) -> bool:
     )
 
 
-def _rolled_name(base: int) -> str:
+def rolled_name(base: int) -> str:
     return filenames.segment_file_name(base, LOG_SUFFIX, SWAP_SUFFIX)

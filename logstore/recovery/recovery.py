@@ -27,9 +27,8 @@ from logstore.common.errors import CorruptBatchError
 from logstore.common.types import TopicPartition
 from logstore.format import filenames
 from logstore.kernels import SCAN_COLUMNS
-from logstore.recovery.clean_start import clean_end, ends_beyond
+from logstore.recovery.clean_start import clean_end, ends_beyond, hollow_segments
 from logstore.recovery.crash_recovery import CrashRecovery
-from logstore.recovery.hollow import hollow_segments
 from logstore.recovery.log_files import LogFiles
 from logstore.recovery.replacements import Replacements
 from logstore.recovery.report import RecoveryOptions, RecoveryReport
@@ -115,27 +114,20 @@ class _Recovered(NamedTuple):
     clean: bool
 
 
+@dataclass
 class _Loader:
     """The passes of F-238 … F-252 over one directory: find, recover, derive, report."""
 
-    def __init__(
-        self,
-        storage: Storage,
-        directory: str,
-        config: LogConfig,
-        clock: Clock,
-        options: RecoveryOptions,
-        producer_id_expiration_ms: int,
-        keep_name: bool,
-    ) -> None:
-        self.storage = storage
-        self.directory = directory
-        self.config = config
-        self.clock = clock
-        self.options = options
-        self.producer_id_expiration_ms = producer_id_expiration_ms
-        self.keep_name = keep_name
-        name = os.path.basename(os.path.normpath(directory))
+    storage: Storage
+    directory: str
+    config: LogConfig
+    clock: Clock
+    options: RecoveryOptions
+    producer_id_expiration_ms: int
+    keep_name: bool
+
+    def __post_init__(self) -> None:
+        name = os.path.basename(os.path.normpath(self.directory))
         self.parsed = filenames.parse_partition_dir(name)
         self.deleting = self.parsed.suffix == filenames.DELETE_DIR_SUFFIX
 
@@ -194,14 +186,12 @@ class _Loader:
     def _find(self, stop: _Stop) -> list[Segment]:
         """Settle what a crash interrupted, and open what then lies there."""
         files = self.files
-        self.remover = Remover(self.storage, self.directory, self.options.keep_cut, self.report)
-        self.replacements = Replacements(
-            self.storage, self.directory, self.config, self.clock, files.act, self.remover
-        )
-        files.settle(2**63 if self.deleting else stop.flushed, self.replacements)
+        self.remover = Remover(files, self.options.keep_cut)
+        self.replacements = Replacements(files, self.remover)
+        self.replacements.settle(2**63 if self.deleting else stop.flushed)
         if filenames.CLEAN_STOP in files.others:  # no longer true once the log is opened
             self.storage.remove(files.path(filenames.CLEAN_STOP))
-            self.storage.sync_dir(self.directory)
+            self.files.sync()
         self.producers = ProducerStateManager(
             self.storage, self.directory, self.producer_id_expiration_ms
         )
@@ -222,13 +212,7 @@ class _Loader:
         if not trusted:
             segments = self._without_hollow(segments, _floor(segments, suspect))
         recovery = CrashRecovery(
-            self.files,
-            segments,
-            self.producers,
-            self.replacements,
-            self.remover,
-            self.options,
-            stop.flushed,
+            segments, self.producers, self.replacements, self.options, stop.flushed
         )
         if clean and not self.deleting:
             recovery.split_wide_segments()
@@ -285,7 +269,7 @@ class _Loader:
                 f"[{first_lost}, {stop.point}) are lost, unless the log was truncated"
             )
         if not recovered.clean or report.actions:  # what was removed must not come back later
-            self.storage.sync_dir(self.directory)
+            self.files.sync()
         report.recovery_point = min(max(point, start), end)
         report.log_start_offset, report.log_end_offset = start, end
         report.segments = len(self.segments)
@@ -361,7 +345,7 @@ class _Loader:
         for segment in segments:
             if segment.base_offset >= end:
                 break
-            for rows, columns, capacity in segment.scan(0, check_crc=False):
+            for rows, columns, capacity in segment.live().scan(0, check_crc=False):
                 at = _EPOCH * capacity
                 epochs = columns[at : at + rows]
                 if max(epochs) <= self.epochs.latest_epoch:
@@ -411,7 +395,7 @@ class _Loader:
         active = segments[-1]
         if self.deleting:
             with suppress(CorruptBatchError):
-                active.state.next_offset, _ = active.read_next_offset()
+                active.state.next_offset, _ = active.live().read_next_offset()
         return active.state.next_offset
 
     def _empty(self, segments: list[Segment], leo: int, log_start_offset: int) -> list[Segment]:
@@ -442,11 +426,11 @@ class _Loader:
     def _begin(self, base_offset: int) -> Segment:
         """The first segment of a log that has none."""
         if self.report.actions:  # what was removed must not come back beside the new segment
-            self.storage.sync_dir(self.directory)
+            self.files.sync()
         # Otherwise a flush of a new log would be durable in a directory that has no durable name.
         if self.keep_name:
             self.storage.sync_dir(os.path.dirname(os.path.normpath(self.directory)) or ".")
-        segment = Segment(self.storage, self.directory, base_offset, self.config, self.clock)
+        segment = self.files.segment(base_offset)
         self.files.opened.append(segment)
         segment.create()
         return segment
@@ -474,7 +458,7 @@ def _before_overlap(segments: list[Segment], first: int) -> int:
     """
     with suppress(CorruptBatchError):  # damage below the recovery point stays as it is
         while first > 0:
-            end, _ = segments[first - 1].read_next_offset()
+            end, _ = segments[first - 1].live().read_next_offset()
             if end <= segments[first].base_offset:
                 break
             first -= 1

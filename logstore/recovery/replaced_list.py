@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -48,16 +48,16 @@ class ReplacedList:
 
     def vouches_for(self, storage: Storage, path: str) -> bool:
         """Whether the ``.log`` at ``path`` is the replacement that the list was written for."""
-        file = storage.open(path, writable=False)
-        try:
+        with closing(storage.open(path, writable=False)) as file:
             if file.size() != self.size:
                 return False
             value = 0
             for at in range(0, self.size, _CHUNK):
                 value = crc32c(file.read_at(at, _CHUNK), value)
             return value == self.crc32c
-        finally:
-            file.close()
+
+
+NONE_REPLACED = ReplacedList(-1, 0, 0, ())
 
 
 def read_replaced_list(storage: Storage, directory: str) -> ReplacedList | None:

@@ -10,27 +10,38 @@ Three kinds of leftovers carry these names after a crash (F-238 … F-240, F-309
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from logstore.common.clock import Clock
-from logstore.common.config import MAX_INT, LogConfig
+from checkpoints.files import UnusableFileError
+from logstore.common.config import MAX_INT
+from logstore.common.errors import CorruptDataError
 from logstore.format import filenames
-from logstore.format.filenames import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, SegmentFile
+from logstore.format.filenames import (
+    CLEANED_SUFFIX,
+    LOG_SUFFIX,
+    SWAP_SUFFIX,
+    SegmentFile,
+    roll_marks,
+)
 from logstore.kernels import SCAN_BAD_OFFSET, SCAN_COLUMNS, RecoveryScan
-from logstore.recovery.provenance import ComparedHeader, headers_of, stems_from
-from logstore.recovery.replaced_list import ReplacedList
+from logstore.recovery.log_files import LogFiles, rolled_name
+from logstore.recovery.replaced_list import (
+    NONE_REPLACED,
+    REPLACED_SEGMENTS,
+    ReplacedList,
+    read_replaced_list,
+)
 from logstore.recovery.set_aside import Remover
 from logstore.segments.producer_state import ProducerStateManager
 from logstore.segments.rebuild import scan_segment
 from logstore.segments.segment import BatchSpan, Segment
-from logstore.segments.segment_view import WINDOW
-from logstore.storage.base import Storage
+from logstore.segments.segment_view import copy_range
 
+_PLAIN_SUFFIXES = tuple(filenames.PLAIN_SUFFIXES)
 _LAST, _SIZE = SCAN_COLUMNS.index("last_offset"), SCAN_COLUMNS.index("size")
 _LEGACY_SPAN = 1 << 30  # how many offsets a compressed batch of magic 0 or 1 may span
 _PIECES_MAX = 64  # compacted to one segment, but of 2³⁷ offsets: 16 days of 100,000 a second
@@ -98,7 +109,7 @@ def _stopped_at(segment: Segment, scan: RecoveryScan) -> BatchSpan | None:
     """The batch whose offset ended the scan, although its checksum matches."""
     if scan.status != SCAN_BAD_OFFSET:
         return None
-    return next(segment.walk(scan.valid_bytes), None)
+    return next(segment.live().walk(scan.valid_bytes), None)
 
 
 class _Ranges:
@@ -125,39 +136,102 @@ class CleanedSegment(Segment):
         self._storage.set_mtime(self.log_path, modified_ms)
 
 
-class Replacements:
-    """Works on one directory before its segments are in use.
+class _ComparedHeader(NamedTuple):
+    """What identifies a batch. A compaction does not change the first six fields."""
 
-    Every change is reported to ``act``.
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+    crc: int
+    base_timestamp: int
+    max_timestamp: int
+
+
+_COMPARED = [SCAN_COLUMNS.index(name) for name in _ComparedHeader._fields]
+_KEPT = _ComparedHeader._fields.index("record_count")
+
+
+def _headers_of(segment: Segment) -> Iterator[_ComparedHeader]:
+    """The headers of all batches, up to the first that is not valid."""
+    for rows, columns, capacity in segment.live().scan(0, check_crc=False):
+        fields = (columns[at * capacity : at * capacity + rows] for at in _COMPARED)
+        yield from map(_ComparedHeader._make, zip(*fields, strict=True))
+
+
+def _stems_from(copies: Iterable[_ComparedHeader], originals: Iterable[_ComparedHeader]) -> bool:
+    """Whether each batch of the copies is one of the originals, whole or with fewer records.
+
+    The last one must be whole, because it shows how far the copies reach. No checksum covers base
+    offsets, and a flipped bit may give the offset of another original.
     """
+    source = iter(originals)
+    whole = True
+    for copy in copies:
+        original = next((o for o in source if o.base_offset >= copy.base_offset), None)
+        if original is None:
+            return False
+        whole = copy == original
+        if not whole and not _is_compacted(copy, original):
+            return False
+    return whole
 
-    def __init__(
-        self,
-        storage: Storage,
-        directory: str,
-        config: LogConfig,
-        clock: Clock,
-        act: Callable[[str], None],
-        remover: Remover,
-    ) -> None:
-        self._storage = storage
-        self._directory = directory
-        self._config = config
-        self._clock = clock
-        self._act = act
-        self._remover = remover
-        self._believed: ReplacedList | None = None  # the list of a replacement that is whole
+
+def _is_compacted(copy: _ComparedHeader, original: _ComparedHeader) -> bool:
+    return (
+        copy[:_KEPT] == original[:_KEPT]
+        and copy.record_count < original.record_count
+        and original.base_timestamp <= copy.max_timestamp <= original.max_timestamp
+    )
+
+
+class Replacements:
+    """Works on one directory before its segments are in use."""
+
+    def __init__(self, files: LogFiles, remover: Remover) -> None:
+        self.files = files
+        self.remover = remover
+        self._believed = NONE_REPLACED  # the list of a replacement that is whole
         self.damaged: list[int] = []  # bases of replacements that alone have their records
         # For one pass: each file is read once, however many others are compared with it.
         self._ends: dict[tuple[int, str], int] = {}
         self._sound: dict[int, int] = {}
 
-    def finish(self, names: Sequence[str], listed: ReplacedList | None = None) -> bool:
+    def settle(self, recovery_point: int) -> None:
+        """List the directory, and finish what a crash interrupted, except rolls (F-238 … F-241).
+
+        Raises:
+            CorruptDataError: as ``LogFiles.check``.
+        """
+        files = self.files
+        files.read()
+        files.check()
+        files.clear_irregular()
+        if files.unsettled:
+            names = files.all_names()
+            files.rolled = deque(roll_marks(names, recovery_point))
+            waiting = {rolled_name(base) for base in files.rolled}
+            listed = self._read_list()
+            if self._finish([name for name in names if name not in waiting], listed):
+                files.read()
+        if REPLACED_SEGMENTS in files.others:
+            files.remove(REPLACED_SEGMENTS, "its replacement is finished, or was never begun")
+            files.others.discard(REPLACED_SEGMENTS)
+        for name in [n for n in files.others if n.endswith(filenames.UNFINISHED_SUFFIX)]:
+            files.remove(name, "what it was to keep is still in the log")
+        for name in (*files.others, *files.unsettled):
+            stem = name.removesuffix(SWAP_SUFFIX)
+            if stem.endswith(_PLAIN_SUFFIXES) and filenames.parse_segment_file(name) is None:
+                files.report.warnings.append(f"{name!r}: not the name of a segment, ignored")
+
+    def _finish(self, names: Sequence[str], listed: ReplacedList | None) -> bool:
         """Passes 1 to 3: finish deletions and replacements that a crash interrupted.
 
-        ``names`` are file names without the rolls, which are judged later. ``listed`` is the list
-        of the replacement that was under way, if it wrote one. True if the directory must be listed
-        again.
+        ``names`` are file names without the rolls, which are judged later. True if the directory
+        must be listed again.
         """
         if not any(name.endswith(filenames.TRANSITIONAL_SUFFIXES) for name in names):
             return False
@@ -182,7 +256,7 @@ class Replacements:
         kept: dict[str, SegmentFile] = {}
         for name, p in parsed.items():
             if p.transition == filenames.DELETED_SUFFIX:
-                self._remove(name, "deletion was under way")
+                self.files.remove(name, "deletion was under way")
             elif p.transition == CLEANED_SUFFIX or (
                 p.transition == SWAP_SUFFIX and p.offset >= smallest and p.offset not in alone
             ):
@@ -199,16 +273,24 @@ class Replacements:
         self._replace_swapped(kept)
         return True
 
+    def _read_list(self) -> ReplacedList | None:
+        """The list of the replacement that was under way, if it wrote one."""
+        if REPLACED_SEGMENTS not in self.files.others:
+            return None
+        try:
+            return read_replaced_list(self.files.storage, self.files.directory)
+        except (CorruptDataError, UnusableFileError) as error:
+            self.files.report.warnings.append(str(error))
+            return None
+
     def _listed_swap(
         self, files: dict[str, SegmentFile], listed: ReplacedList | None
-    ) -> ReplacedList | None:
+    ) -> ReplacedList:
         """The list, if its replacement is here and whole, so that it is known what to remove."""
-        if listed is None:
-            return None
-        name = filenames.segment_file_name(listed.base, LOG_SUFFIX, SWAP_SUFFIX)
-        if name not in files or not listed.vouches_for(self._storage, self._path(name)):
-            return None
-        return listed
+        if listed is None or rolled_name(listed.base) not in files:
+            return NONE_REPLACED
+        path = self.files.path(rolled_name(listed.base))
+        return listed if listed.vouches_for(self.files.storage, path) else NONE_REPLACED
 
     def _drop_unfinished(self, files: dict[str, SegmentFile], originals: list[int]) -> None:
         """Remove unfinished files whose originals are all here.
@@ -218,11 +300,11 @@ class Replacements:
         why = "its replacement was never complete"
         for name, p in sorted(files.items()):
             if p.suffix == LOG_SUFFIX and not self._is_covered(p, originals):
-                self._remover.discard(self._open(p.offset, p.transition), why)
+                self.remover.discard(self.files.by_name(p.offset, p.transition), why)
             else:
-                self._remove(name, why)
+                self.files.remove(name, why)
         if files:
-            self._storage.sync_dir(self._directory)
+            self.files.sync()
 
     def _has_no_original(self, base: int, originals: list[int]) -> bool:
         """Whether nothing else can have the records of a replacement.
@@ -266,14 +348,14 @@ class Replacements:
         must have their batches and no others, and its checksums must match. If that original is
         gone, the replacement stays and is recovered.
         """
-        known = -1 if self._believed is None else self._believed.base
+        known = self._believed.base
         bases = sorted(
             p.offset for p in files.values() if _is_log(p, SWAP_SUFFIX) and p.offset != known
         )
         ends: list[int] = []
         damaged: set[int] = set()
         for base in bases:
-            with self._opened(base, SWAP_SUFFIX) as segment:
+            with self.files.opened_by_name(base, SWAP_SUFFIX) as segment:
                 scan = scan_segment(segment)
                 ends.append(max(scan.next_offset, base))
                 if scan.valid_bytes < segment.size:
@@ -297,7 +379,7 @@ class Replacements:
             elif end != original_end:
                 why = f"it ends at offset {end}, what it replaces at {original_end}"
                 refused.update(dict.fromkeys(group, why))
-            elif not stems_from(
+            elif not _stems_from(
                 self._headers(group, SWAP_SUFFIX),
                 self._headers(originals[at : bisect_right(originals, replaced)], ""),
             ):
@@ -312,11 +394,11 @@ class Replacements:
         for name in sorted(names):
             p = files.pop(name)
             if p.suffix == LOG_SUFFIX:
-                self._remover.discard(self._open(p.offset, SWAP_SUFFIX), refused[p.offset])
+                self.remover.discard(self.files.by_name(p.offset, SWAP_SUFFIX), refused[p.offset])
             else:
-                self._remove(name, refused[p.offset])
+                self.files.remove(name, refused[p.offset])
         if names:
-            self._storage.sync_dir(self._directory)
+            self.files.sync()
 
     def _replace_swapped(self, files: dict[str, SegmentFile]) -> None:
         """Drop what the complete ``.swap`` files replace (F-239), then rename them (F-240)."""
@@ -324,7 +406,7 @@ class Replacements:
         logs = [name for name, p in swaps.items() if p.suffix == LOG_SUFFIX]
         if logs:
             damaged = set(self.damaged)
-            known = -1 if self._believed is None else self._believed.base
+            known, believed = self._believed.base, self._believed.replaced
             ranges = {
                 base: base + 1
                 if base in damaged or base == known
@@ -332,39 +414,37 @@ class Replacements:
                 for base in (swaps[name].offset for name in logs)
             }
             # Range by range: a file between two of them may have its final name already.
-            if self._believed is not None:
-                for base in self._believed.replaced:
-                    ranges.setdefault(base, base + 1)
+            for base in believed:
+                ranges.setdefault(base, base + 1)
             covered = _Ranges(ranges.items())
             replaced = {n: p for n, p in files.items() if n not in swaps and p.offset in covered}
             found = {p.offset for p in replaced.values()}
-            believed = () if self._believed is None else self._believed.replaced
             compared = _Ranges(
                 (low, high) for low, high in ranges.items() if low in found or low in believed
             )
             if replaced:  # a killed process may have left the names of the .swap in the cache only
-                self._storage.sync_dir(self._directory)
+                self.files.sync()
             for first in (True, False):  # while the first original exists, all the others do
                 group = sorted(n for n, p in replaced.items() if (p.offset in ranges) == first)
                 for name in group:
                     self._remove_replaced(name, replaced[name], compared)
                 if group:  # no original comes back beside its replacement
-                    self._storage.sync_dir(self._directory)
+                    self.files.sync()
         # The .log first: a .log.swap without its indexes would be taken for a roll.
         for names in (logs, [name for name in swaps if name not in logs]):
             for name in sorted(names):
-                self._rename(name, name.removesuffix(SWAP_SUFFIX))
+                self.files.rename(name, name.removesuffix(SWAP_SUFFIX))
             if names:
-                self._storage.sync_dir(self._directory)
+                self.files.sync()
 
     def _remove_replaced(self, name: str, p: SegmentFile, compared: _Ranges) -> None:
         """Remove an original, or set it aside unless its replacement was ``compared`` with all of
         them.
         """
         if p.suffix != LOG_SUFFIX or p.offset in compared:
-            self._remove(name, "it was replaced")
+            self.files.remove(name, "it was replaced")
         else:
-            self._remover.discard(self._open(p.offset, ""), "it was replaced")
+            self.remover.discard(self.files.by_name(p.offset, ""), "it was replaced")
 
     def settle_roll(self, base_offset: int) -> None:
         """Give a rolled segment its final name, durably.
@@ -372,9 +452,9 @@ class Replacements:
         The segment before it must be on the disk.
         """
         final = filenames.segment_file_name(base_offset, LOG_SUFFIX)
-        self._storage.sync_dir(self._directory)  # also the names of the indexes
-        self._rename(final + SWAP_SUFFIX, final)
-        self._storage.sync_dir(self._directory)
+        self.files.sync()  # also the names of the indexes
+        self.files.rename(final + SWAP_SUFFIX, final)
+        self.files.sync()
 
     def split(
         self, segment: Segment, pieces: Sequence[SplitPiece], producers: ProducerStateManager
@@ -393,16 +473,18 @@ class Replacements:
         last = names.pop(names.index((segment.base_offset, LOG_SUFFIX)))
         # While the lowest .cleaned exists, a load removes all of them (F-238).
         for group in (names, [last]):
-            self._storage.sync_dir(self._directory)
+            self.files.sync()
             for base, suffix in group:
                 cleaned = filenames.segment_file_name(base, suffix, CLEANED_SUFFIX)
-                if self._storage.info(self._path(cleaned)) is not None:
-                    self._rename(cleaned, filenames.segment_file_name(base, suffix, SWAP_SUFFIX))
-        self._storage.sync_dir(self._directory)
+                if self.files.storage.info(self.files.path(cleaned)) is not None:
+                    self.files.rename(
+                        cleaned, filenames.segment_file_name(base, suffix, SWAP_SUFFIX)
+                    )
+        self.files.sync()
         self._ends, self._sound = {}, {}
         bases = {piece.base_offset for piece in pieces}
         found: dict[str, SegmentFile] = {}
-        for entry in self._storage.scan_dir(self._directory):
+        for entry in self.files.storage.scan_dir(self.files.directory):
             p = filenames.parse_segment_file(entry.name)
             if p is not None and (p.transition != SWAP_SUFFIX or p.offset in bases):
                 found[entry.name] = p
@@ -412,22 +494,11 @@ class Replacements:
         self, source: Segment, piece: SplitPiece, end: int, producers: ProducerStateManager
     ) -> None:
         """Write the ``.cleaned`` files of a piece, durable except for their names."""
-        size = end - piece.position
+        files, sizes = self.files, {LOG_SUFFIX: end - piece.position}
         copy = CleanedSegment(
-            self._storage,
-            self._directory,
-            piece.base_offset,
-            self._config,
-            self._clock,
-            {LOG_SUFFIX: size},
+            files.storage, files.directory, piece.base_offset, files.config, files.clock, sizes
         )
-        file = self._storage.open(copy.log_path, create=True)
-        try:
-            file.truncate(0)
-            for at in range(0, size, WINDOW):
-                file.write_at(at, source.log.read_at(piece.position + at, min(WINDOW, size - at)))
-        finally:
-            file.close()
+        copy_range(source.log, piece.position, end, files.storage, copy.log_path, sync=False)
         try:
             copy.txn_index.reset()
             scan = scan_segment(copy, producers=producers)
@@ -435,44 +506,22 @@ class Replacements:
             copy.flush(indexes=True)
         finally:
             copy.close()
-        info = self._storage.info(source.log_path)
+        info = self.files.storage.info(source.log_path)
         if info is not None:  # the age of the file counts if records have no timestamps (F-148)
             copy.set_modified_ms(info.mtime_ms)
 
-    def _open(self, base_offset: int, transition: str) -> Segment:
-        """Open a segment by its name in the directory, without its indexes."""
-        name = filenames.segment_file_name(base_offset, LOG_SUFFIX, transition)
-        info = self._storage.info(self._path(name))
-        return Segment(
-            self._storage,
-            self._directory,
-            base_offset,
-            self._config,
-            self._clock,
-            {LOG_SUFFIX: info.size if info else 0},
-            transition,
-        )
-
-    @contextmanager
-    def _opened(self, base_offset: int, transition: str) -> Iterator[Segment]:
-        segment = self._open(base_offset, transition)
-        try:
-            yield segment
-        finally:
-            segment.close()
-
-    def _headers(self, bases: Iterable[int], transition: str) -> Iterator[ComparedHeader]:
+    def _headers(self, bases: Iterable[int], transition: str) -> Iterator[_ComparedHeader]:
         for base in bases:
-            with self._opened(base, transition) as segment:
-                yield from headers_of(segment)
+            with self.files.opened_by_name(base, transition) as segment:
+                yield from _headers_of(segment)
 
     def _end(self, base_offset: int, transition: str) -> int:
         """The offset after the last whole batch by headers; the base if there is none."""
         end = self._ends.get((base_offset, transition))
         if end is None:
             end = base_offset
-            with self._opened(base_offset, transition) as segment:
-                for rows, columns, capacity in segment.scan(0, check_crc=False):
+            with self.files.opened_by_name(base_offset, transition) as segment:
+                for rows, columns, capacity in segment.live().scan(0, check_crc=False):
                     end = columns[_LAST * capacity + rows - 1] + 1
             self._ends[base_offset, transition] = end
         return end
@@ -482,22 +531,11 @@ class Replacements:
         sound = self._sound.get(base_offset)
         if sound is None:
             sound, size = base_offset, 0
-            with self._opened(base_offset, "") as segment:
-                for rows, columns, capacity in segment.scan(0, check_crc=True):
+            with self.files.opened_by_name(base_offset, "") as segment:
+                for rows, columns, capacity in segment.live().scan(0, check_crc=True):
                     sound = columns[_LAST * capacity + rows - 1] + 1
                     size += sum(columns[_SIZE * capacity : _SIZE * capacity + rows])
                 if size == segment.size:
                     sound = 2**63
             self._sound[base_offset] = sound
         return sound
-
-    def _path(self, name: str) -> str:
-        return os.path.join(self._directory, name)
-
-    def _rename(self, name: str, target: str) -> None:
-        self._act(f"renamed {name} to {target}")
-        self._storage.rename(self._path(name), self._path(target))
-
-    def _remove(self, name: str, why: str) -> None:
-        self._act(f"removed {name}: {why}")
-        self._storage.remove(self._path(name))

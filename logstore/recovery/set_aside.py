@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import count
 from typing import NamedTuple
 
 from logstore.format import filenames
 from logstore.format.batch_search import FIRST_WINDOW, BatchSearch
 from logstore.kernels import SCAN_COLUMNS, SCAN_INCOMPLETE, scan_batches
-from logstore.recovery.report import RecoveryReport
+from logstore.recovery.log_files import LogFiles
 from logstore.segments.segment import Segment
-from logstore.segments.segment_view import WINDOW
-from logstore.storage.base import Storage
+from logstore.segments.segment_view import WINDOW, copy_range
 
 CUT_SUFFIX = ".cut"
-UNFINISHED_SUFFIX = filenames.UNFINISHED_SUFFIX
 
 _ROWS = 1024
 
@@ -29,11 +28,11 @@ class Remover:
     the same place gets a number in its name, unless it holds the same bytes.
     """
 
-    def __init__(self, storage: Storage, directory: str, keep: str, report: RecoveryReport) -> None:
-        self._storage = storage
-        self._directory = directory
+    def __init__(self, files: LogFiles, keep: str) -> None:
+        self._files = files
+        self._storage = files.storage
         self._keep = keep
-        self._report = report
+        self._report = files.report
 
     def cut(self, segment: Segment, position: int, reason: str, *, flushed: bool = False) -> None:
         """Cut the ``.log`` at ``position``, durably. The caller updates the state of the segment.
@@ -46,7 +45,7 @@ class Remover:
         report.bytes_cut += size
         report.bytes_valid_behind_cut += stock.valid_bytes
         report.cut_reason = report.cut_reason or f"{name} at byte {position}: {reason}"
-        report.actions.append(f"cut {size} bytes off {name} at byte {position}: {reason}")
+        self._files.act(f"cut {size} bytes off {name} at byte {position}: {reason}")
         if stock.may_be_valid:
             report.warnings.append(
                 f"{name}: {stock} of whole batches were cut off at byte {position}: {reason}"
@@ -62,7 +61,7 @@ class Remover:
 
         The caller makes it durable. ``flushed`` as in ``cut``.
         """
-        self._report.actions.append(f"removed segment {segment.base_offset}: {why}")
+        self._files.act(f"removed segment {segment.base_offset}: {why}")
         self._report.bytes_cut += segment.size
         self._take_out(segment, f"segment {segment.base_offset}", why, flushed=flushed)
         for renamed in segment.mark_deleted():
@@ -71,7 +70,7 @@ class Remover:
     def discard(self, segment: Segment, why: str) -> None:
         """Remove a ``.log`` that is not part of the log yet. The caller removes its indexes."""
         name = os.path.basename(segment.log_path)
-        self._report.actions.append(f"removed {name}: {why}")
+        self._files.act(f"removed {name}: {why}")
         if not self._take_out(segment, name, why):
             segment.close()
             self._storage.remove(segment.log_path)
@@ -99,12 +98,12 @@ class Remover:
 
     def _names(self, name: str, position: int) -> Iterator[str]:
         """Names under which bytes from ``position`` on may be kept, in the order to try."""
-        stem = f"{self._directory}/{name}.{position}"
+        stem = f"{self._files.directory}/{name}.{position}"
         yield f"{stem}{CUT_SUFFIX}"
         yield from (f"{stem}.{n}{CUT_SUFFIX}" for n in count(1))
 
     def _note(self, target: str, size: int) -> None:
-        self._report.actions.append(f"kept {os.path.basename(target)}")
+        self._files.act(f"kept {os.path.basename(target)}")
         self._report.bytes_set_aside += size
 
     def _copy(self, segment: Segment, position: int) -> None:
@@ -118,35 +117,23 @@ class Remover:
                 info.is_file and info.size == size and self._holds(target, segment, position)
             ):
                 continue
-            self._storage.sync_dir(self._directory)  # the copy is safe before anything is cut
+            self._files.sync()  # the copy is safe before anything is cut
             self._note(target, size)
             return
 
     def _write_copy(self, segment: Segment, position: int, target: str) -> None:
         unfinished = target + filenames.TEMPORARY_SUFFIX
-        copy = self._storage.open(unfinished, create=True)
-        try:
-            copy.truncate(0)
-            for at in range(position, segment.size, WINDOW):
-                copy.write_at(
-                    at - position, segment.log.read_at(at, min(WINDOW, segment.size - at))
-                )
-            copy.sync()
-        finally:
-            copy.close()
+        copy_range(segment.log, position, segment.size, self._storage, unfinished)
         self._storage.rename(unfinished, target)
 
     def _holds(self, path: str, segment: Segment, position: int) -> bool:
         """Whether an earlier recovery, interrupted by a crash, has kept these bytes already."""
-        file = self._storage.open(path, writable=False)
-        try:
+        with closing(self._storage.open(path, writable=False)) as file:
             return all(
                 file.read_at(at - position, WINDOW)
                 == segment.log.read_at(at, min(WINDOW, segment.size - at))
                 for at in range(position, segment.size, WINDOW)
             )
-        finally:
-            file.close()
 
 
 class Stock(NamedTuple):

@@ -9,24 +9,25 @@ cuts and trims. Matches Kafka's ``OffsetIndex``, ``TimeIndex`` and ``Transaction
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from typing import NamedTuple, TypeAlias
 
 from checkpoints.files import UnusableFileError
 from checkpoints.loggers import get_logger
 from logstore.common.errors import CorruptIndexError
 from logstore.common.locks import Rank, make_lock
+from logstore.format.index_entry import (
+    OFFSET_ENTRY,
+    TIME_ENTRY,
+    TXN_ENTRY,
+    AbortedTxn,
+    decode_aborted,
+)
 from logstore.storage.aside import move_aside
 from logstore.storage.base import File, Mapping, Storage
 
 logger = get_logger(__name__)
-
-OFFSET_ENTRY = struct.Struct(">ii")
-TIME_ENTRY = struct.Struct(">qi")
-TXN_ENTRY = struct.Struct(">hqqqq")
-assert (OFFSET_ENTRY.size, TIME_ENTRY.size, TXN_ENTRY.size) == (8, 12, 34)
-
 
 Entry: TypeAlias = tuple[int, int]
 
@@ -41,15 +42,6 @@ class OffsetPosition(NamedTuple):
 class TimestampOffset(NamedTuple):
     timestamp: int
     offset: int
-
-
-class AbortedTxn(NamedTuple):
-    """One aborted transaction: its first record, its ABORT marker, and the LSO after it (F-121)."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
 
 
 class _SparseIndex:
@@ -70,25 +62,24 @@ class _SparseIndex:
         self._lock = make_lock(Rank.INDEX)
 
     def create(self) -> None:
-        self._storage.open(self.path, create=True).close()
+        self._create().close()
+
+    def _create(self) -> File:
+        return self._storage.open(self.path, create=True)
 
     def activate(self, max_bytes: int) -> Mapping:
         """Extend to ``max_bytes`` rounded down to whole entries and map for appends (F-136)."""
         with self._lock:
             if self._map is None:
-                self._file = self._storage.open(self.path, create=True)
+                self._file = self._create()
                 self._map = self._file.map(max_bytes // self.entry.size * self.entry.size)
             return self._map
 
     def trim(self, count: int) -> None:
         """Unmap and cut to ``count`` entries, as on roll and clean close (F-137)."""
-        with self._lock:
-            file = self._taken_file() or self._storage.open(self.path, create=True)
-            try:
-                if file.size() != count * self.entry.size:
-                    file.truncate(count * self.entry.size)
-            finally:
-                file.close()
+        with self._lock, closing(self._taken_file() or self._create()) as file:
+            if file.size() != count * self.entry.size:
+                file.truncate(count * self.entry.size)
 
     def rename(self, target: str) -> bool:
         """Rename the file; lookups then use the new name. False if there is no file."""
@@ -104,7 +95,7 @@ class _SparseIndex:
                     (old_count - count) * width
                 )
                 return
-            with self._open() as file:
+            with closing(self._storage.open(self.path)) as file:
                 file.truncate(count * width)
 
     def replace(self, data: bytes) -> None:
@@ -112,19 +103,17 @@ class _SparseIndex:
         with self._lock:
             self._unmap()
             try:
-                file = self._storage.open(self.path, create=True)
+                file = self._create()
             except UnusableFileError as error:
                 logger.warning("%s; it becomes %s", error, move_aside(self._storage, self.path))
-                file = self._storage.open(self.path, create=True)
-            try:
+                file = self._create()
+            with closing(file):
                 file.truncate(0)
                 if data:
                     file.write_at(0, data)
-            finally:
-                file.close()
 
     def sync(self) -> None:
-        with self._open(create=True) as file:
+        with closing(self._create()) as file:
             file.sync()
 
     def close(self) -> None:
@@ -143,25 +132,9 @@ class _SparseIndex:
         file, self._map, self._file = self._file, None, None
         return file
 
-    @contextmanager
-    def _opened(self) -> Iterator[File]:
+    def _opened(self) -> closing[File]:
         """The file for a lookup. A missing or irregular file counts like a wrong entry."""
-        try:
-            file = self._storage.open(self.path)
-        except UnusableFileError as error:
-            raise CorruptIndexError(self.path, 0, error.reason) from error
-        try:
-            yield file
-        finally:
-            file.close()
-
-    @contextmanager
-    def _open(self, *, create: bool = False) -> Iterator[File]:
-        file = self._storage.open(self.path, create=create)
-        try:
-            yield file
-        finally:
-            file.close()
+        return closing(_open_to_read(self._storage, self.path))
 
     def entries_at(
         self, count: int, above: Callable[[Entry], bool]
@@ -238,7 +211,7 @@ class OffsetIndex(_SparseIndex):
     def last_two(self, count: int) -> tuple[OffsetPosition, OffsetPosition]:
         """The last two of ``count`` entries; ``count`` is at least 2."""
         size = 2 * self.entry.size
-        with self._lock, self._open() as file:
+        with self._lock, closing(self._storage.open(self.path)) as file:
             data = file.read_at((count - 2) * self.entry.size, size)
         if len(data) < size:
             raise self._short(count - 2)
@@ -323,31 +296,20 @@ class TransactionIndex:
 
     def _read(self) -> bytes:
         """The entries that the file had when the log was opened. Later ones are in memory."""
-        try:
-            file = self._storage.open(self.path, writable=False)
-        except UnusableFileError as error:
-            raise CorruptIndexError(self.path, 0, error.reason) from error
-        try:
+        with closing(_open_to_read(self._storage, self.path)) as file:
             return file.read_at(0, self._count * TXN_ENTRY.size)
-        finally:
-            file.close()
 
     def _parse(self, data: bytes) -> list[AbortedTxn]:
-        entries: list[AbortedTxn] = []
+        entries = decode_aborted(data, self.path)
         previous = self.base_offset - 1
-        for position in range(0, len(data) - TXN_ENTRY.size + 1, TXN_ENTRY.size):
-            version, *values = TXN_ENTRY.unpack_from(data, position)
-            if version != 0:
-                raise CorruptIndexError(self.path, position, f"unknown version {version}")
-            txn = AbortedTxn(*values)
+        for number, txn in enumerate(entries):
             if txn.last_offset <= previous or txn.first_offset > txn.last_offset:
                 raise CorruptIndexError(
                     self.path,
-                    position,
+                    number * TXN_ENTRY.size,
                     f"last offset {txn.last_offset} does not ascend above {previous}",
                 )
             previous = txn.last_offset
-            entries.append(txn)
         return entries
 
     def append(self, *txns: AbortedTxn) -> None:
@@ -361,12 +323,9 @@ class TransactionIndex:
                         f"{self.path}: last offset {txn.last_offset} is not above {last}"
                     )
                 last = txn.last_offset
-            file = self._storage.open(self.path, create=True)
-            try:
+            with closing(self._storage.open(self.path, create=True)) as file:
                 data = b"".join(TXN_ENTRY.pack(0, *txn) for txn in txns)
                 file.write_at(len(entries) * TXN_ENTRY.size, data)
-            finally:
-                file.close()
             entries.extend(txns)
             self._dirty = True
 
@@ -397,10 +356,8 @@ class TransactionIndex:
             file = self._storage.open(self.path)
         except FileNotFoundError:
             return
-        try:
+        with closing(file):
             file.truncate(count * TXN_ENTRY.size)
-        finally:
-            file.close()
         self._dirty = True
 
     def collect(self, fetch_offset: int, upper_bound: int, into: list[AbortedTxn]) -> bool:
@@ -414,15 +371,20 @@ class TransactionIndex:
 
     def sync(self) -> None:
         if self._dirty:
-            file = self._storage.open(self.path, create=True)
-            try:
-                self._dirty = False  # before: later entries need another sync
-                file.sync()
-            except OSError:
-                self._dirty = True
-                raise
-            finally:
-                file.close()
+            with closing(self._storage.open(self.path, create=True)) as file:
+                try:
+                    self._dirty = False  # before: later entries need another sync
+                    file.sync()
+                except OSError:
+                    self._dirty = True
+                    raise
+
+
+def _open_to_read(storage: Storage, path: str) -> File:
+    try:
+        return storage.open(path, writable=False)
+    except UnusableFileError as error:
+        raise CorruptIndexError(path, 0, error.reason) from error
 
 
 def _renamed(index: _SparseIndex | TransactionIndex, storage: Storage, target: str) -> bool:

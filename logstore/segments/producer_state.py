@@ -11,7 +11,7 @@ import os
 from bisect import insort
 from collections import deque
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
@@ -27,6 +27,7 @@ from logstore.common.errors import (
     TransactionCoordinatorFencedError,
 )
 from logstore.format import filenames
+from logstore.format.header import add_sequence
 from logstore.format.producer_snapshot import (
     ProducerSnapshotEntry,
     decode_snapshot,
@@ -100,11 +101,6 @@ class ProducerBatch(NamedTuple):
         if self.base_sequence < 0:
             return -1
         return add_sequence(self.base_sequence, self.last_offset - self.base_offset)
-
-
-def add_sequence(sequence: int, increment: int) -> int:
-    total = sequence + increment
-    return total - MAX_INT - 1 if total > MAX_INT else total
 
 
 class BatchMetadata(NamedTuple):
@@ -374,25 +370,19 @@ class ProducerStateManager:
         if sync:
             self._storage.write_file(path, data)
         else:
-            file = self._storage.open(path, create=True)
-            try:
+            with closing(self._storage.open(path, create=True)) as file:
                 file.truncate(0)
                 file.write_at(0, data)
-            finally:
-                file.close()
         if offset not in self.snapshots:
             insort(self.snapshots, offset)
 
     def sync_snapshot(self, offset: int) -> None:
         """Make an earlier snapshot durable. It may have been deleted since."""
-        try:
-            file = self._storage.open(self.snapshot_path(offset))
-        except FileNotFoundError:
-            return
-        try:
+        with (
+            suppress(FileNotFoundError),
+            closing(self._storage.open(self.snapshot_path(offset))) as file,
+        ):
             file.sync()
-        finally:
-            file.close()
 
     def remove_snapshot(self, offset: int) -> None:
         path = self.forget_snapshot(offset)
@@ -488,15 +478,12 @@ class ProducerStateManager:
 
     def _read_large(self, path: str) -> bytes:
         """Read a large snapshot. If its size contradicts its header, only the header is read."""
-        file = self._storage.open(path, writable=False)
-        try:
+        with closing(self._storage.open(path, writable=False)) as file:
             header = file.read_at(0, _SMALL_SNAPSHOT)
             size, actual = snapshot_size(header, path), file.size()
             if actual != size:
                 raise CorruptSnapshotError(path, min(size, actual), f"{actual} bytes, not {size}")
             return header + file.read_at(len(header), size - len(header))
-        finally:
-            file.close()
 
     def _install(self, entry: ProducerEntry) -> None:
         self.producers[entry.producer_id] = entry
@@ -662,11 +649,6 @@ class ProducerStateManager:
                     del of_producer[epoch]
             if not of_producer:
                 del self._verifications[producer_id]
-
-    @property
-    def verification_count(self) -> int:
-        """Questions to coordinators that are remembered, answered or not."""
-        return sum(map(len, self._verifications.values()))
 
     def _expired(self, entry: ProducerEntry, now_ms: int) -> bool:
         """Whether it has no open transaction, and no new record for long (F-199)."""

@@ -5,11 +5,11 @@ Recovery uses this, and so does a running log that truncates or finds a misleadi
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from logstore.common.errors import CorruptBatchError
 from logstore.format.control import parse_end_transaction_marker
+from logstore.format.index_entry import AbortedTxn
 from logstore.kernels import (
     SCAN_COLUMNS,
     SCAN_END,
@@ -18,7 +18,6 @@ from logstore.kernels import (
     SCAN_TAIL,
     RecoveryScan,
 )
-from logstore.segments.index import AbortedTxn
 from logstore.segments.producer_state import AppendOrigin, ProducerBatch, ProducerStateManager
 from logstore.segments.segment import Segment
 from logstore.segments.segment_view import WINDOW
@@ -28,6 +27,20 @@ _CONTROL = 0x20
 _COLUMN = {name: index for index, name in enumerate(SCAN_COLUMNS)}
 _PRODUCER, _BASE, _LAST = (_COLUMN[n] for n in ("producer_id", "base_offset", "last_offset"))
 _POSITION, _SIZE = _COLUMN["position"], _COLUMN["size"]
+_REPLAYED = [
+    _COLUMN[name]
+    for name in (
+        "producer_id",
+        "producer_epoch",
+        "base_sequence",
+        "base_offset",
+        "last_offset",
+        "max_timestamp",
+        "attributes",
+        "record_count",
+        "size",
+    )
+]
 
 
 def rebuild_indexes(segment: Segment) -> None:
@@ -84,28 +97,27 @@ def scan_segment(
 
 
 def _replay(segment: Segment, scan: RecoveryScan, producers: ProducerStateManager) -> None:
-    rows = scan.take_producer_batches()
-    if not rows:
-        return
-    for row in rows:
+    for row in scan.take_producer_batches():
         producer_id, epoch, sequence, delta, base, stamp, attributes, position, size, count = row
-        if producer_id < 0:
-            continue
-        marker = None
-        if attributes & _CONTROL and count:
-            marker = _read_marker(segment, position, size)
-        batch = ProducerBatch(
-            producer_id,
-            epoch,
-            sequence,
-            base,
-            base + delta,
-            stamp,
-            bool(attributes & _TRANSACTIONAL),
-            marker,
-            bool(attributes & _CONTROL),
-        )
-        apply_batch(producers, batch, segment)
+        if producer_id >= 0:
+            last = base + delta
+            row = (producer_id, epoch, sequence, base, last, stamp, attributes, count, size)
+            apply_batch(producers, _batch(segment, position, row), segment)
+
+
+def _batch(segment: Segment, position: int, row: Iterable[int]) -> ProducerBatch:
+    """The batch at ``position`` of the segment; ``row`` has the columns of ``_REPLAYED``."""
+    producer_id, epoch, sequence, base, last, stamp, attributes, count, size = row
+    control, marker = bool(attributes & _CONTROL), None
+    if control and count:
+        try:
+            marker = parse_end_transaction_marker(segment.log.read_at(position, size))
+        except CorruptBatchError as error:
+            raise error.located(segment.log_path, position) from None
+    transactional = bool(attributes & _TRANSACTIONAL)
+    return ProducerBatch(
+        producer_id, epoch, sequence, base, last, stamp, transactional, marker, control
+    )
 
 
 def apply_batch(
@@ -124,13 +136,6 @@ def apply_batch(
                 )
             )
         producers.complete(completed)
-
-
-def _read_marker(segment: Segment, position: int, size: int) -> tuple[bool, int] | None:
-    try:
-        return parse_end_transaction_marker(segment.log.read_at(position, size))
-    except CorruptBatchError as error:
-        raise error.located(segment.log_path, position) from None
 
 
 def rebuild_producers(
@@ -173,14 +178,14 @@ def replay_from(producers: ProducerStateManager, segment: Segment, start: int, e
     if segment.size == 0 or segment.base_offset >= end:
         return
     try:
-        first = segment.find(start)
+        first = segment.live().find(start)
     except CorruptBatchError:
         base = 0
     else:
         if first is None:
             return
         base = first.position
-    for rows, columns, capacity in segment.scan(base, check_crc=False):
+    for rows, columns, capacity in segment.live().scan(base, check_crc=False):
         at = _PRODUCER * capacity
         ids = columns[at : at + rows]
         if max(ids) >= 0:
@@ -189,37 +194,11 @@ def replay_from(producers: ProducerStateManager, segment: Segment, start: int, e
                     continue
                 if columns[_LAST * capacity + row] < start:
                     continue
-                _apply_row(producers, segment, columns, capacity, row, base)
+                position = base + columns[_POSITION * capacity + row]
+                cells = (columns[column * capacity + row] for column in _REPLAYED)
+                batch = _batch(segment, position, cells)
+                apply_batch(producers, batch, None)
         last = columns[_LAST * capacity + rows - 1]
         base += columns[_POSITION * capacity + rows - 1] + columns[_SIZE * capacity + rows - 1]
         if last + 1 >= end:
             return
-
-
-def _apply_row(
-    producers: ProducerStateManager,
-    segment: Segment,
-    columns: array[int],
-    capacity: int,
-    row: int,
-    window_position: int,
-) -> None:
-    def column(name: str) -> int:
-        return columns[_COLUMN[name] * capacity + row]
-
-    control = bool(column("attributes") & _CONTROL)
-    marker = None
-    if control and column("record_count"):
-        marker = _read_marker(segment, window_position + column("position"), column("size"))
-    batch = ProducerBatch(
-        column("producer_id"),
-        column("producer_epoch"),
-        column("base_sequence"),
-        column("base_offset"),
-        column("last_offset"),
-        column("max_timestamp"),
-        bool(column("attributes") & _TRANSACTIONAL),
-        marker,
-        control,
-    )
-    apply_batch(producers, batch, None)

@@ -7,8 +7,7 @@ never this.
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from typing import NamedTuple
@@ -24,7 +23,7 @@ from logstore.segments.index import (
     TransactionIndex,
 )
 from logstore.segments.open_files import LogFile
-from logstore.segments.segment_view import WINDOW, BatchSpan, SegmentView, Slice
+from logstore.segments.segment_view import BatchSpan, SegmentView, Slice, copy_range
 from logstore.storage.base import File, Storage
 
 
@@ -262,31 +261,6 @@ class Segment:
     def view(self, position: int, size: int) -> AbstractContextManager[memoryview]:
         return self.file.window(position, size)
 
-    def walk(self, position: int, end: int | None = None) -> Iterator[BatchSpan]:
-        """The headers of batches.
-
-        This and the next methods, up to ``read_next_offset``, are those of `SegmentView`.
-        """
-        return self.live().walk(position, end)
-
-    def scan(self, position: int, *, check_crc: bool) -> Iterator[tuple[int, array[int], int]]:
-        return self.live().scan(position, check_crc=check_crc)
-
-    def find(self, offset: int, start: int = 0) -> BatchSpan | None:
-        return self.live().find(offset, start)
-
-    def read(
-        self, start_offset: int, max_bytes: int, end_position: int, minimum_one: bool
-    ) -> Slice | None:
-        return self.live().read(start_offset, max_bytes, end_position, minimum_one)
-
-    def read_next_offset(self) -> tuple[int, int]:
-        return self.live().read_next_offset()
-
-    @property
-    def largest_timestamp(self) -> int:
-        return self.live().largest_timestamp
-
     def load_timestamp(self) -> None:
         """Load the largest timestamp from the time index and the batches after its end (F-148)."""
         if self.timestamp_loaded:
@@ -301,7 +275,7 @@ class Segment:
     def _load_rolling_timestamp(self) -> None:
         """After a reload "the first append" means the first batch (F-143)."""
         if self.state.rolling_timestamp < 0 and self.size > 0:
-            first = next(self.walk(0), None)
+            first = next(self.live().walk(0), None)
             if first is not None:
                 self.state.rolling_timestamp = first.max_timestamp
 
@@ -361,21 +335,6 @@ class Segment:
         if state.size < before.size or self.file_size > state.size:
             self._cut_log(state.size)
 
-    def truncate_to(self, offset: int) -> int:
-        """Remove every batch that reaches ``offset``. Returns the bytes cut.
-
-        For a log without readers.
-
-        A batch that contains ``offset`` is removed whole.
-        """
-        before = self.live()
-        span = before.find(offset)
-        position = span.position if span is not None else before.size
-        cut = self.plan_cut(before, position, offset)
-        self.apply_cut(cut, min(self.state.next_offset, offset))
-        self.cut_files(before, offset)
-        return before.size - position
-
     def _cut_log(self, size: int) -> None:
         target = size
         if self.config.preallocate and self.state.attached:
@@ -394,14 +353,7 @@ class Segment:
         attached = self.state.attached
         # Not .cleaned: the cleaner may be writing a file with this base.
         shorter = self.path(filenames.LOG_SUFFIX) + filenames.UNFINISHED_SUFFIX
-        copy = self._storage.open(shorter, create=True)
-        try:
-            copy.truncate(0)
-            for position in range(0, size, WINDOW):
-                copy.write_at(position, self.log.read_at(position, min(WINDOW, size - position)))
-            copy.sync()
-        finally:
-            copy.close()
+        copy_range(self.log, 0, size, self._storage, shorter)
         self._storage.rename(shorter, self.log_path)
         self._storage.sync_dir(self.directory)
         self.state.detach()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from logstore.common.config import MAX_INT
@@ -29,7 +29,7 @@ from logstore.segments.index import OffsetPosition, TimestampOffset
 if TYPE_CHECKING:
     from logstore.segments.open_files import LogFile
     from logstore.segments.segment import Segment
-    from logstore.storage.base import File
+    from logstore.storage.base import File, Storage
     from logstore.storage.file_slice import FileSlice
 
 WINDOW = 8 << 20  # bytes mapped at a time while scanning: bounds memory and amortises the mapping
@@ -360,6 +360,18 @@ _LAST_OFFSET = SCAN_COLUMNS.index("last_offset")
 def no_whole_batch(path: str, position: int, size: int) -> CorruptBatchError:
     reason = f"{size - position} bytes to the end of the segment, which are no whole batch"
     return CorruptBatchError(path, position, reason)
+
+
+def copy_range(
+    source: File, start: int, end: int, storage: Storage, path: str, *, sync: bool = True
+) -> None:
+    """Write a part of a file to ``path``, where nothing else stays."""
+    with closing(storage.open(path, create=True)) as copy:
+        copy.truncate(0)
+        for at in range(start, end, WINDOW):
+            copy.write_at(at - start, source.read_at(at, min(WINDOW, end - at)))
+        if sync:
+            copy.sync()
 
 
 def parse_span(data: bytes, at: int, position: int, path: str) -> BatchSpan | None:

@@ -14,20 +14,19 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import lru_cache, wraps
+from functools import lru_cache
 from threading import Lock
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, NoReturn
 
 from pyarrow import fs
 from pyarrow.lib import ArrowException
 
 from checkpoints.files import UnusableFileError, check_size, irregular
 from logstore.common.forks import in_child
-from logstore.common.types import Buffer
-from logstore.storage.base import DirLock, File, FileInfo, FileKind, Mapping
+from logstore.storage.base import File, FileInfo, FileKind
 
 _BLOCK_SIZE = 4 << 20
 _BLOCKS_AHEAD = 4  # per open file: 16 MiB under way, and two blocks in use
@@ -35,9 +34,6 @@ _KINDS = {fs.FileType.File: FileKind.FILE, fs.FileType.Directory: FileKind.DIREC
 _WITH_SPECIAL_FILES = frozenset({"local", "subtree"})  # names of Arrow's file systems
 _BLOCKED_MIN = 256 << 10  # smaller windows are read as they are
 _READERS = 16  # requests of this process at a time, for all files
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 
 
 @lru_cache(maxsize=1)
@@ -49,6 +45,7 @@ in_child(_readers.cache_clear)  # threads are not copied
 
 
 def _refuse(path: str) -> NoReturn:
+    """Refuse with EROFS, as a file system mounted read-only does."""
     raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
 
 
@@ -157,20 +154,10 @@ class ArrowFile:
                     )
             return [self._blocks[number] for number in range(first, last + 1)]
 
-    def write_at(self, position: int, *buffers: Buffer) -> int:
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         _refuse(self.path)
 
-    def rewrite(self, position: int, size: int) -> None:
-        _refuse(self.path)
-
-    def map(self, size: int) -> Mapping:
-        _refuse(self.path)
-
-    def truncate(self, size: int) -> None:
-        _refuse(self.path)
-
-    def sync(self) -> None:
-        _refuse(self.path)
+    write_at = rewrite = map = truncate = sync = _refuse
 
     def fileno(self) -> int:
         return -1
@@ -181,16 +168,6 @@ class ArrowFile:
         for block in blocks.values():
             block.cancel()
         self._file.close()
-
-
-def _read_only(method: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Refuse with EROFS, as a file system mounted read-only does; the signature stays."""
-
-    @wraps(method)
-    def refuse(*args: _P.args, **_: _P.kwargs) -> _R:
-        _refuse(str(args[1]))
-
-    return refuse
 
 
 class ArrowStorage:
@@ -242,31 +219,11 @@ class ArrowStorage:
     def real_path(self, path: str) -> str:
         return self._scheme + posixpath.normpath(self._inner(path))
 
+    def _refuse(self, path: str, *_: Any, **__: Any) -> NoReturn:
+        _refuse(path)
+
     # pyarrow could write, but not so that a crash leaves what Kafka's format promises.
-
-    @_read_only
-    def write_file(self, path: str, data: bytes) -> None: ...
-
-    @_read_only
-    def rename(self, source: str, target: str) -> None: ...
-
-    @_read_only
-    def remove(self, path: str) -> None: ...
-
-    @_read_only
-    def sync_dir(self, path: str) -> None: ...
-
-    @_read_only
-    def make_dir(self, path: str) -> None: ...
-
-    @_read_only
-    def remove_tree(self, path: str) -> None: ...
-
-    @_read_only
-    def set_mtime(self, path: str, mtime_ms: int) -> None: ...
-
-    @_read_only
-    def lock(self, path: str) -> DirLock: ...  # type: ignore[empty-body]
+    write_file = rename = remove = sync_dir = make_dir = remove_tree = set_mtime = lock = _refuse
 
 
 def _entry(found: fs.FileInfo) -> FileInfo:

@@ -21,6 +21,7 @@ from checkpoints.printable import printable
 from logstore.common.errors import LogDirLockedError
 from logstore.common.forks import free_in_child, in_child
 from logstore.common.types import Buffer
+from logstore.kernels import MappedWindow, ReadWindow, dirty_pages, scan_directory
 from logstore.storage.base import DirLock, File, FileInfo, FileKind, Mapping
 
 _VIEW_KEPT_MIN = 256 << 10
@@ -45,17 +46,7 @@ _POSIX_LOCK = struct.Struct("@hhqqi")  # struct flock: type, whence, start, leng
 # Python 3.13 can map without keeping a duplicate of the descriptor: half as many per open index.
 _MMAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
-
-def _scan_directory(
-    path: str, encoded: bytes, make: type[FileInfo], kinds: tuple[FileKind, FileKind, FileKind]
-) -> list[FileInfo]:
-    entries = []
-    with os.scandir(path) as scan:
-        for entry in scan:
-            info = _entry_info(entry.name, entry.path)
-            if info is not None:
-                entries.append(info)
-    return entries
+_populate_works = True  # until a kernel of the system says EINVAL
 
 
 # Errors of ``stat`` for a broken link. Anything else is a disk error.
@@ -76,23 +67,6 @@ def _entry_info(name: str, path: str) -> FileInfo | None:
         if not stat.S_ISLNK(status.st_mode) and error.errno != errno.ENOENT:
             raise
     return _info(name, status)
-
-
-try:
-    from logstore.kernels import scan_directory
-except ImportError:  # not built
-    scan_directory = _scan_directory  # type: ignore[assignment]
-
-try:
-    from logstore.kernels import MappedWindow, ReadWindow, dirty_pages
-
-    _native = True
-    _populate_works = True  # until a kernel says EINVAL
-except ImportError:  # not built: windows are copies
-    _native = _populate_works = False
-
-    def dirty_pages(descriptor: int, position: int, size: int) -> None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
 
 class LocalMapping:
@@ -179,7 +153,7 @@ class LocalFile:
             if self._owned:
                 return self._mapped(position, size)
             size = min(size, max(self.size() - position, 0))
-        if size < _VIEW_KEPT_MIN or not _native:
+        if size < _VIEW_KEPT_MIN:
             return _shown(self.read_at(position, size))
         return _shown(ReadWindow(self._descriptor, position, size))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import errno
 import os
 import posixpath
@@ -18,21 +19,22 @@ from logstore.common.forks import free_in_child
 from logstore.common.types import Buffer
 from logstore.storage.base import DirLock, File, FileInfo, FileKind, Mapping
 
-# The operations that hooks get; a storage that injects faults uses the same names.
-READ, WRITE, SYNC, SYNC_DIR, OPEN, RENAME, REMOVE, TRUNCATE, MAP, RESERVE, LIST, MAKE_DIR = (
-    "read",
-    "write",
-    "sync",
-    "sync_dir",
-    "open",
-    "rename",
-    "remove",
-    "truncate",
-    "map",
-    "reserve",
-    "list",
-    "make_dir",
-)
+
+class Operation(enum.StrEnum):
+    """The operations that hooks get; a storage that injects faults uses the same names."""
+
+    READ = enum.auto()
+    WRITE = enum.auto()
+    SYNC = enum.auto()
+    SYNC_DIR = enum.auto()
+    OPEN = enum.auto()
+    RENAME = enum.auto()
+    REMOVE = enum.auto()
+    TRUNCATE = enum.auto()
+    MAP = enum.auto()
+    RESERVE = enum.auto()
+    LIST = enum.auto()
+    MAKE_DIR = enum.auto()
 
 
 class FileNode:
@@ -267,13 +269,13 @@ class MemoryStorage:
             return self._open(path, create, writable)
 
     def _open(self, path: str, create: bool, writable: bool) -> MemoryFile:
-        self.before(OPEN, path)
+        self.before(Operation.OPEN, path)
         parent, name = self._parent(path)
         node = parent.entries.get(name) if name else parent
         if node is None:
             if not create:
                 raise _error(errno.ENOENT, path)
-            self.change(OPEN, path)
+            self.change(Operation.OPEN, path)
             node = self.new_file()
             self.link(parent, name, node)
         if isinstance(node, DirNode):
@@ -299,7 +301,7 @@ class MemoryStorage:
 
     def rename(self, source: str, target: str) -> None:
         with self.guard:
-            self.before(RENAME, source)
+            self.before(Operation.RENAME, source)
             source_dir, source_name = self._parent(source)
             target_dir, target_name = self._parent(target)
             node = source_dir.entries.get(source_name)
@@ -317,28 +319,20 @@ class MemoryStorage:
                     raise _error(errno.ENOTEMPTY, target)
             elif replaced is not None and isinstance(node, DirNode):
                 raise _error(errno.ENOTDIR, target)
-            self.change(RENAME, source)
+            self.change(Operation.RENAME, source)
             self.move(source_dir, source_name, target_dir, target_name, node)
 
     def remove(self, path: str) -> None:
         with self.guard:
-            self.before(REMOVE, path)
+            self.before(Operation.REMOVE, path)
             parent, name = self._parent(path)
             node = parent.entries.get(name) if name else parent
             if node is None:
                 raise _error(errno.ENOENT, path)
             if isinstance(node, DirNode):
                 raise _error(errno.EISDIR, path)
-            self.change(REMOVE, path)
+            self.change(Operation.REMOVE, path)
             self.unlink(parent, name)
-
-    def make_other(self, path: str) -> None:
-        """Put what is neither file nor directory at ``path``: for tests of those who find it."""
-        with self.guard:
-            parent, name = self._parent(path)
-            node = self.new_file()
-            node.regular = False
-            self.link(parent, name, node)
 
     def set_mtime(self, path: str, mtime_ms: int) -> None:
         with self.guard:
@@ -348,12 +342,12 @@ class MemoryStorage:
 
     def sync_dir(self, path: str) -> None:
         with self.guard:
-            self.before(SYNC_DIR, path)
+            self.before(Operation.SYNC_DIR, path)
             self.on_sync_dir(path, self._dir(path))
 
     def scan_dir(self, path: str) -> list[FileInfo]:
         with self.guard:
-            self.before(LIST, path)
+            self.before(Operation.LIST, path)
             entries = self._dir(path).entries
             return [_info(name, entries[name]) for name in sorted(entries)]
 
@@ -371,8 +365,8 @@ class MemoryStorage:
             for name in _parts(path):
                 child = node.entries.get(name)
                 if child is None:
-                    self.before(MAKE_DIR, path)
-                    self.change(MAKE_DIR, path)
+                    self.before(Operation.MAKE_DIR, path)
+                    self.change(Operation.MAKE_DIR, path)
                     child = self.new_dir()
                     self.link(node, name, child)
                 elif isinstance(child, FileNode):
@@ -392,11 +386,11 @@ class MemoryStorage:
                 self._remove_tree(child_path, child)
             else:
                 self.remove(child_path)
-        self.before(REMOVE, path)
+        self.before(Operation.REMOVE, path)
         parent, name = self._parent(path)
         if not name:
             raise _error(errno.EBUSY, path)
-        self.change(REMOVE, path)
+        self.change(Operation.REMOVE, path)
         self.unlink(parent, name)
 
     def lock(self, path: str) -> DirLock:

@@ -285,7 +285,7 @@ def _found(log: ReplicaLog, state: CoordinatorState | None) -> FoundLog:
         log.topic_id,
         tuple(log.epochs.entries),
         log.log_end_offset,
-        log.segments[0].largest_timestamp if log.size else -1,
+        log.segments[0].live().largest_timestamp if log.size else -1,
         tuple(each.producer_id for each in entries if each.current_txn_first_offset >= 0),
         state,
         report.offsets_lost is not None or report.bytes_valid_behind_cut > 0,

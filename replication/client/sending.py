@@ -23,8 +23,7 @@ from logstore.common.errors import ConfigError
 from logstore.common.types import Buffer
 from logstore.format.batch import encode_batch
 from logstore.format.codecs.compression import Compression
-from logstore.format.header import set_producer
-from logstore.segments.producer_state import add_sequence
+from logstore.format.header import add_sequence, set_producer
 from replication.client.metadata import Metadata
 from replication.client.producer_id import ProducerIds
 from replication.client.reactions import PRODUCE, ProduceReaction

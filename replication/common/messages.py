@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from checkpoints.types import TopicPartition
 from logstore.common.types import Buffer
-from logstore.segments.index import AbortedTxn
+from logstore.format.index_entry import AbortedTxn
 from logstore.segments.producer_state import TransactionCheck
 from logstore.storage import FileSlice
 from replication.common.error_codes import ErrorCode

@@ -9,10 +9,10 @@ from typing import NamedTuple, Protocol
 
 from checkpoints.types import TopicPartition
 from logstore.common.types import Buffer
+from logstore.format.index_entry import AbortedTxn
 from logstore.kernels import AppendInfo
 from logstore.log.writing.recent import RecentBudget
 from logstore.manager import LogManager
-from logstore.segments.index import AbortedTxn
 from logstore.storage import FileSlice
 from replication.common.config import ReplicationConfig
 from replication.common.messages import AlterPartitionItem, AlterPartitionResult, EpochEndOffset

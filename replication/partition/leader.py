@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from logstore.common.errors import LeadershipEndedError, OffsetOutOfRangeError
 from logstore.common.types import Buffer
+from logstore.format.index_entry import AbortedTxn
 from logstore.log import ReplicaLog
 from logstore.log.reading.fetching import EARLIEST, LATEST, SLICE_MIN
-from logstore.segments.index import AbortedTxn
 from logstore.segments.producer_state import AppendOrigin, TransactionCheck, VerificationStateEntry
 from logstore.storage import FileSlice
 from replication.common.error_codes import ErrorCode

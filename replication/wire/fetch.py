@@ -11,8 +11,8 @@ from itertools import groupby
 from checkpoints.types import TopicPartition
 from logstore.common.types import Buffer
 from logstore.format.attributes import CONTROL
+from logstore.format.index_entry import AbortedTxn
 from logstore.kernels import SCAN_COLUMNS, SCAN_FULL, scan_batches
-from logstore.segments.index import AbortedTxn
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import (
     CONSUMER,

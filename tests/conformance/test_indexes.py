@@ -12,12 +12,6 @@ import struct
 import pytest
 
 from logstore.common.errors import CorruptIndexError
-from logstore.format.index_entry import (
-    OffsetIndexEntry,
-    TimeIndexEntry,
-    encode_offset_entries,
-    encode_time_entries,
-)
 from logstore.segments.index import (
     AbortedTxn,
     OffsetIndex,
@@ -28,18 +22,19 @@ from logstore.segments.index import (
 )
 from logstore.segments.segment import Segment
 from tests.support.builders import NOW, PAIR, Disk, batch, file_name
+from tests.support.index_entries import encode_offset_entries, encode_time_entries
 
 BASE = 50
 
 
-def offset_index(entries: list[OffsetIndexEntry]) -> OffsetIndex:
+def offset_index(entries: list[OffsetPosition]) -> OffsetIndex:
     disk = Disk()
     index = OffsetIndex(disk.storage, disk.path(file_name(BASE, ".index")), BASE)
     index.replace(encode_offset_entries(entries, BASE))
     return index
 
 
-def time_index(entries: list[TimeIndexEntry]) -> TimeIndex:
+def time_index(entries: list[TimestampOffset]) -> TimeIndex:
     disk = Disk()
     index = TimeIndex(disk.storage, disk.path(file_name(BASE, ".timeindex")), BASE)
     index.replace(encode_time_entries(entries, BASE))
@@ -59,10 +54,10 @@ class TestOffsetIndex:
         entry at or below the target, else (base, 0); one entry at the base is legal (F-114)."""
         empty = offset_index([])
         assert empty.lookup(BASE, 0) == empty.lookup(2**31, 0) == (BASE, 0)
-        assert offset_index([OffsetIndexEntry(BASE, 0)]).lookup(BASE + 7, 1) == (BASE, 0)
+        assert offset_index([OffsetPosition(BASE, 0)]).lookup(BASE + 7, 1) == (BASE, 0)
         rng = random.Random(1)
         chosen = sorted(rng.sample(range(BASE + 1, BASE + 500), 80))
-        entries = [OffsetIndexEntry(offset, 10 * i) for i, offset in enumerate(chosen, 1)]
+        entries = [OffsetPosition(offset, 10 * i) for i, offset in enumerate(chosen, 1)]
         index = offset_index(entries)
         for target in range(BASE, BASE + 510):
             below = [entry for entry in entries if entry.offset <= target]
@@ -94,8 +89,8 @@ class TestOffsetIndex:
         with disk.open() as log:
             for _ in range(4):
                 log.append_as_leader(batch(count=2), 0)
-        expected = [OffsetIndexEntry(3, PAIR), OffsetIndexEntry(5, 2 * PAIR)]
-        expected.append(OffsetIndexEntry(7, 3 * PAIR))
+        expected = [OffsetPosition(3, PAIR), OffsetPosition(5, 2 * PAIR)]
+        expected.append(OffsetPosition(7, 3 * PAIR))
         assert disk.read(file_name(0, ".index")) == encode_offset_entries(expected, 0)
         with disk.open(clean_shutdown=True) as log:
             log.append_as_leader(batch(count=2), 0)
@@ -103,19 +98,19 @@ class TestOffsetIndex:
             raw = disk.read(file_name(0, ".index"))
             assert len(raw) == 1200
             # The first append after reopening makes no entry (F-131).
-            expected.append(OffsetIndexEntry(11, 5 * PAIR))
+            expected.append(OffsetPosition(11, 5 * PAIR))
             assert raw == encode_offset_entries(expected, 0) + bytes(1200 - 8 * len(expected))
 
     def test_truncate(self) -> None:
         """truncate: entries at or above the offset vanish (F-115)."""
-        index = offset_index([OffsetIndexEntry(BASE + i, i) for i in range(1, 10)])
+        index = offset_index([OffsetPosition(BASE + i, i) for i in range(1, 10)])
         for target, kept in ((BASE + 12, 9), (BASE + 9, 8), (BASE + 5, 4), (BASE, 0)):
             assert index.count_below(target, 9) == kept
 
     def test_fetch_upper_bound_offset(self) -> None:
         """testFetchUpperBoundOffset: the bound for a byte budget is the first entry at or after
         its end, none past the last (F-114, F-160)."""
-        entries = [OffsetIndexEntry(BASE + i, 100 * i) for i in (1, 2, 3)]
+        entries = [OffsetPosition(BASE + i, 100 * i) for i in (1, 2, 3)]
         index = offset_index(entries)
         assert offset_index([]).upper_bound(5, 0) is None
         bounds = {0: BASE + 1, 100: BASE + 1, 101: BASE + 2, 200: BASE + 2, 300: BASE + 3}
@@ -141,7 +136,7 @@ class TestOffsetIndex:
 class TestTimeIndex:
     def test_truncate(self) -> None:
         """testTruncate: entries whose offset is at or above the target vanish (F-120)."""
-        index = time_index([TimeIndexEntry(100 + i, BASE + i) for i in range(1, 6)])
+        index = time_index([TimestampOffset(100 + i, BASE + i) for i in range(1, 6)])
         for target, kept in ((BASE + 10, 5), (BASE + 5, 4), (BASE + 1, 0), (BASE, 0)):
             assert index.count_below(target, 5) == kept
 
@@ -153,8 +148,8 @@ class TestTimeIndex:
             for stamp in (5, 3, 7, 7, 6, 9):
                 log.append_as_leader(batch(count=2, timestamp=NOW + stamp), 0)
             log.roll()
-        expected = [TimeIndexEntry(NOW + 5, 1), TimeIndexEntry(NOW + 7, 5)]
-        expected.append(TimeIndexEntry(NOW + 9, 11))
+        expected = [TimestampOffset(NOW + 5, 1), TimestampOffset(NOW + 7, 5)]
+        expected.append(TimestampOffset(NOW + 9, 11))
         assert disk.read(file_name(0, ".timeindex")) == encode_time_entries(expected, 0)
 
     def test_the_last_entry_is_written_on_roll(self) -> None:
@@ -164,7 +159,7 @@ class TestTimeIndex:
             log.append_as_leader(batch(count=2, timestamp=NOW), 0)
             log.append_as_leader(batch(count=2, timestamp=NOW - 5), 0)
             log.roll()
-        expected = encode_time_entries([TimeIndexEntry(NOW, 1)], 0)
+        expected = encode_time_entries([TimestampOffset(NOW, 1)], 0)
         assert disk.read(file_name(0, ".timeindex")) == expected
         assert disk.read(file_name(0, ".index")) == b""
 

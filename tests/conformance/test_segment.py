@@ -21,6 +21,7 @@ from tests.support.builders import (
     file_name,
     log_config,
 )
+from tests.support.segments import truncate_segment
 
 
 def segment_of(disk: Disk, *batches: bytes, base_offset: int = 0) -> Segment:
@@ -34,11 +35,11 @@ def segment_of(disk: Disk, *batches: bytes, base_offset: int = 0) -> Segment:
 
 
 def stored(segment: Segment) -> list[int]:
-    return [span.base_offset for span in segment.walk(0)]
+    return [span.base_offset for span in segment.live().walk(0)]
 
 
 def read_first(segment: Segment, offset: int) -> int | None:
-    found = segment.read(offset, 1, segment.size, True)
+    found = segment.live().read(offset, 1, segment.size, True)
     return None if found is None else found.first_batch.base_offset
 
 
@@ -56,7 +57,7 @@ class TestLogSegment:
         disk = Disk(index_interval_bytes=0, segment_ms=1000)
         segment = segment_of(disk, *(batch(o, 2) for o in range(40, 60, 2)), base_offset=40)
         disk.clock.advance(500)
-        segment.truncate_to(40)
+        truncate_segment(segment, 40)
         assert segment.size == segment.state.offset_entries == segment.state.time_entries == 0
         assert not any(disk.read(file_name(40, ".index")))
         assert not any(disk.read(file_name(40, ".timeindex")))
@@ -86,10 +87,10 @@ class TestLogSegment:
         """shouldTruncateEvenIfOffsetPointsToAGapInTheLog: at an absent offset everything at or
         above it goes."""
         segment = segment_of(Disk(), batch(40), batch(43), batch(44), base_offset=40)
-        segment.truncate_to(42)
+        truncate_segment(segment, 42)
         assert stored(segment) == [40]
-        assert segment.read_next_offset()[0] == 41
-        assert segment.largest_timestamp == NOW
+        assert segment.live().read_next_offset()[0] == 41
+        assert segment.live().largest_timestamp == NOW
 
     def test_append_from_file(self) -> None:
         """testAppendFromFile: what is copied from another log arrives in whole batches; offsets
@@ -124,7 +125,7 @@ class TestFileRecords:
             segment.log.write_at(segment.size, batch(4, 2)[:kept])
             segment.state.size += kept
             assert stored(segment) == [0, 2]
-            assert segment.read_next_offset() == (4, 2 * PAIR)
+            assert segment.live().read_next_offset() == (4, 2 * PAIR)
 
     def test_open_oversize_file(self, tmp_path: Path) -> None:
         """testOpenOversizeFile: a file above 2 GiB − 1 is refused and left alone (F-110)."""
@@ -143,7 +144,7 @@ class TestFileRecords:
         disk = Disk()
         segment = segment_of(disk, batch(0, 2), batch(2, 2))
         before = disk.storage.operations
-        assert segment.truncate_to(4) == segment.truncate_to(1000) == 0
+        assert truncate_segment(segment, 4) == truncate_segment(segment, 1000) == 0
         assert disk.storage.operations == before
         assert segment.size == len(disk.read(file_name(0, ".log"))) == 2 * PAIR
 
@@ -151,9 +152,13 @@ class TestFileRecords:
         """testSearch: the first batch whose last offset is at or above the target, from a start
         position on (F-111)."""
         segment = segment_of(Disk(), batch(50, 2), batch(52), batch(60, 3))
-        bases = [span.base_offset for o in (0, 50, 51, 52, 53, 60, 62) if (span := segment.find(o))]
+        bases = [
+            span.base_offset
+            for o in (0, 50, 51, 52, 53, 60, 62)
+            if (span := segment.live().find(o))
+        ]
         assert bases == [50, 50, 50, 52, 60, 60, 60]
-        assert segment.find(63) is None
-        span = segment.find(50, start=PAIR)
+        assert segment.live().find(63) is None
+        span = segment.live().find(50, start=PAIR)
         assert span is not None
         assert (span.base_offset, span.position) == (52, PAIR)

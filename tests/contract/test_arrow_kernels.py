@@ -17,14 +17,13 @@ from tests.reference import records as reference
 from tests.support.cases import for_each
 
 _codec = pytest.importorskip("logstore.kernels._codec")
-_partition = pytest.importorskip("logstore.kernels._partition")
 
 HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 HEADERS = pa.list_(HEADER)
 NATIVE = SimpleNamespace(
     encode_columns=_codec.encode_columns,
     encode_records=_codec.encode_records,
-    partition_column=_partition.partition_column,
+    partition_column=_codec.partition_column,
 )
 PLAIN = SimpleNamespace(
     encode_columns=reference.encode_columns,

@@ -177,35 +177,41 @@ F72 = [
 ]
 
 
+def one_record(delta: bytes, length: bytes = b"") -> bytes:
+    """A record without key and value, with this timestamp delta and, if given, length."""
+    body = b"\0" + delta + b"\0\x01\x01\0"
+    return (length or reference.encode_varint(len(body))) + body
+
+
 @for_each("number, text", F72)
 def test_varint_samples(kernels, number, text):
     data = bytes.fromhex(text)
     assert kernels.encode_varint(number) == kernels.encode_varlong(number) == data
-    assert kernels.decode_varint(b"\xff" + data, 1) == (number, 1 + len(data))
-    assert kernels.decode_varlong(data, 0) == (number, len(data))
+    assert reference.decode_varint(b"\xff" + data, 1) == (number, 1 + len(data))
+    (record,) = kernels.decode_records(one_record(data), 0, 0, 1)
+    assert record.timestamp == number
 
 
 @for_each(
-    "function, data, position",
+    "payload",
     [
-        ("decode_varint", b"", 0),
-        ("decode_varint", b"\x80", 0),
-        ("decode_varint", b"\x80\x80\x80\x80\x80\x01", 0),
-        ("decode_varint", b"\0", 1),
-        ("decode_varint", b"\0", -1),
-        ("decode_varlong", b"\x80" * 10 + b"\x01", 0),
-        ("decode_varlong", b"\0\xff", 1),
+        one_record(b"\0", b"\x8c\x80\x80\x80\x80\0"),  # six bytes of 32 bits
+        one_record(b"\0", b"\x80\x80\x80\x80"),  # and no end
+        one_record(b"\x80" * 10 + b"\x01"),  # eleven bytes of 64 bits
+        one_record(b"\x80")[:-4],
     ],
 )
-def test_malformed_varints(kernels, function, data, position):
+def test_malformed_varints(kernels, payload):
     with pytest.raises(CorruptBatchError) as error:
-        getattr(kernels, function)(data, position)
-    assert (error.value.path, error.value.position) == ("", position)
+        kernels.decode_records(payload, 0, 0, 1)
+    assert (error.value.path, error.value.position) == ("", 0)
 
 
 def test_varint_extremes(kernels):
     for n in (2**63 - 1, -(2**63)):
-        assert kernels.decode_varlong(kernels.encode_varlong(n), 0) == (n, 10)
+        data = kernels.encode_varlong(n)
+        assert len(data) == 10
+        assert kernels.decode_records(one_record(data), 0, 0, 1)[0].timestamp == n
     for n, encode in ((2**31, kernels.encode_varint), (2**63, kernels.encode_varlong)):
         with pytest.raises(OverflowError):
             encode(n)
@@ -1222,10 +1228,9 @@ def test_twins_decode_any_payload_alike(payload, count, time):
 
 
 @QUICK
-@given(data=st.binary(max_size=12), position=st.integers(-2, 13))
-def test_twins_read_varints_alike(data, position):
-    same("decode_varint", data, position)
-    same("decode_varlong", data, position)
+@given(delta=st.binary(max_size=12), length=st.binary(max_size=7))
+def test_twins_read_varints_alike(delta, length):
+    same("decode_records", one_record(delta, length), 0, 0, 1, None, 0)
 
 
 @QUICK
@@ -1234,7 +1239,7 @@ def test_twins_write_varints_alike(n):
     same("encode_varint", n)
     kind, *value = same("encode_varlong", n)
     if kind == "value":
-        assert native.decode_varlong(value[0], 0) == (n, len(value[0]))
+        assert reference.decode_varlong(value[0], 0) == (n, len(value[0]))
 
 
 ENCODED = ["buffer", "base_timestamp", "max_timestamp", "offset_of_max", "count"]

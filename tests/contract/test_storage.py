@@ -21,6 +21,7 @@ from logstore.storage.overlay import OverlayStorage
 from logstore.testing import FaultyStorage
 from tests.support.cases import for_each
 from tests.support.leftovers import nothing_left
+from tests.support.special_files import make_other
 
 STORAGES: dict[str, Callable[[], Storage]] = {
     "local": LocalStorage,
@@ -388,7 +389,7 @@ def special(storage: Storage, root: str, kind: str) -> tuple[str, str]:
     if isinstance(getattr(storage, "_below", storage), LocalStorage):
         SPECIALS[kind](path)
     else:
-        storage.make_other(path)
+        make_other(storage, path)
     return directory, path
 
 

@@ -17,7 +17,7 @@ from logstore.kernels import SCAN_COLUMNS, scan_batches
 from tests.reference import times as _times_reference
 from tests.support.builders import batch
 
-native = pytest.importorskip("logstore.kernels._times")
+native = pytest.importorskip("logstore.kernels._verify")
 
 BOTH = pytest.mark.parametrize("kernels", [native, _times_reference], ids=["native", "reference"])
 CAPACITY = 16
@@ -78,5 +78,5 @@ def test_older_formats_and_tables_that_do_not_fit(kernels: Any) -> None:
     assert list(kernels.batches_entirely_after(data[:-1], columns, rows, 500)) == [0]
     columns[SCAN_COLUMNS.index("magic") * CAPACITY] = 1
     assert list(kernels.batches_entirely_after(data, columns, rows, 500)) == [0]
-    with pytest.raises(ValueError, match="17 rows in a table of 16"):
+    with pytest.raises(ValueError, match="17 rows of a table with room for 16"):
         kernels.batches_entirely_after(data, columns, 17, 500)

@@ -18,12 +18,13 @@ import pytest
 
 from logstore.common.config import LogConfig
 from logstore.format.filenames import LEADER_EPOCH_CHECKPOINT
-from logstore.format.index_entry import decode_offset_entries, decode_time_entries
 from logstore.log import LogOwner, ReplicaLog
 from logstore.segments.index import TimestampOffset
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import ManualClock
 from tests.support.cases import differences, for_each
+from tests.support.index_entries import decode_offset_entries, decode_time_entries
+from tests.support.segments import truncate_segment
 
 DATA = Path(__file__).parent / "data"
 FOLDERS = sorted(DATA.glob("v*"))
@@ -220,7 +221,7 @@ def check_lookups(log: ReplicaLog, folder: Path) -> None:
     assert reads
     assert searches
     for read in reads:
-        found = segment.read(
+        found = segment.live().read(
             read["startOffset"], read["maxSize"], segment.size, read["minOneMessage"]
         )
         place = None if found is None else (found.position, found.size)
@@ -407,9 +408,9 @@ def test_a_truncation_leaves_what_kafka_leaves(case: dict[str, Any]) -> None:
     ((_, data),) = bare_log(folder).items()
     with opened(files_of(folder), clean=True) as (_, log):
         segment = log.segments[-1]
-        assert segment.truncate_to(case["truncateTo"]) == case["bytesTruncated"]
+        assert truncate_segment(segment, case["truncateTo"]) == case["bytesTruncated"]
         assert segment.size == case["size"]
-        assert segment.read_next_offset()[0] == case["nextOffset"]
+        assert segment.live().read_next_offset()[0] == case["nextOffset"]
         assert segment.log.read_at(0, len(data)) == data[: case["size"]]
         assert segment.state.offset_entries == case["offsetIndexEntries"]
         assert len(segment.txn_index.entries()) == case["abortedTxns"]

@@ -26,15 +26,7 @@ from logstore.format.batch import (
     rebuild_batch,
 )
 from logstore.format.control import ControlType, parse_control_key, parse_marker
-from logstore.format.index_entry import (
-    AbortedTransaction,
-    decode_aborted,
-    decode_offset_entries,
-    decode_time_entries,
-    encode_aborted,
-    encode_offset_entries,
-    encode_time_entries,
-)
+from logstore.format.index_entry import AbortedTxn, decode_aborted
 from logstore.format.legacy import LegacyBatch, legacy_crc
 from logstore.format.producer_snapshot import (
     ProducerSnapshotEntry,
@@ -43,6 +35,13 @@ from logstore.format.producer_snapshot import (
 )
 from logstore.format.reader import batch_records, iter_batches, read_records
 from tests.support.cases import for_each
+from tests.support.index_entries import (
+    decode_offset_entries,
+    decode_time_entries,
+    encode_aborted,
+    encode_offset_entries,
+    encode_time_entries,
+)
 
 DATA = Path(__file__).parent / "data"
 
@@ -305,7 +304,7 @@ def test_transaction_indexes() -> None:
     for path in paths:
         data = path.read_bytes()
         entries = decode_aborted(data, str(path))
-        assert all(isinstance(entry, AbortedTransaction) for entry in entries)
+        assert all(isinstance(entry, AbortedTxn) for entry in entries)
         assert encode_aborted(entries) == data
 
 
@@ -313,7 +312,7 @@ def test_the_transaction_index_of_a_segment_is_the_one_kafka_would_rebuild() -> 
     folder = DATA / "v2-txn"
     rebuilt = json.loads((folder / "segment.json").read_text())["recover"]["abortedTxns"]
     assert decode_aborted(next(folder.glob("*.txnindex")).read_bytes()) == [
-        AbortedTransaction(
+        AbortedTxn(
             entry["producerId"],
             entry["firstOffset"],
             entry["lastOffset"],

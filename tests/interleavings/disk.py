@@ -6,17 +6,8 @@ import re
 from collections.abc import Callable
 from types import TracebackType
 
-from logstore.segments.index import TXN_ENTRY
-from logstore.storage.memory import (
-    RENAME,
-    SYNC,
-    SYNC_DIR,
-    WRITE,
-    DirNode,
-    FileNode,
-    FileOrDir,
-    MemoryFile,
-)
+from logstore.format.index_entry import TXN_ENTRY
+from logstore.storage.memory import DirNode, FileNode, FileOrDir, MemoryFile, Operation
 from logstore.testing import FaultyStorage, ManualClock
 from logstore.testing.faulty import SimulatedCrash
 from logstore.testing.faulty_nodes import FaultyDirNode, FaultyFileNode
@@ -85,9 +76,9 @@ class Disk(FaultyStorage):
 
     def before(self, operation: str, path: str) -> None:
         if self.checking:
-            if operation == SYNC_DIR:
+            if operation == Operation.SYNC_DIR:
                 self._check_sync(operation, path)
-            elif operation == RENAME:
+            elif operation == Operation.RENAME:
                 self._check_removal(path)
         super().before(operation, path)
 
@@ -100,7 +91,7 @@ class Disk(FaultyStorage):
 
     def on_sync(self, file: MemoryFile) -> None:
         if self.checking:
-            self._check_sync(SYNC, file.path)
+            self._check_sync(Operation.SYNC, file.path)
         super().on_sync(file)
 
     def on_write(self, file: MemoryFile, position: int, data: memoryview) -> None:
@@ -188,4 +179,4 @@ def _is_durable(node: FaultyFileNode) -> bool:
     return bytes(node.durable) == bytes(node.data[: node.size])
 
 
-__all__ = ["DIRECTORY", "WRITE", "Disk", "FileNode"]
+__all__ = ["DIRECTORY", "Disk", "FileNode"]

@@ -18,7 +18,7 @@ from logstore.log.writing.flushing import LogFlusher
 from logstore.log.writing.state import Cut
 from logstore.log.writing.validation import ProducerUpdates
 from logstore.manager.opener import LogOpener
-from logstore.recovery import crash_recovery, log_files, recovery, set_aside
+from logstore.recovery import crash_recovery, recovery, replacements, set_aside
 from logstore.recovery.clean_start import CleanEnd
 from logstore.recovery.replacements import Replacements, SplitPiece
 from logstore.recovery.set_aside import Remover, Stock
@@ -449,7 +449,7 @@ def a_roll_is_settled_before_what_lies_before_it(patch: MonkeyPatch) -> None:
 @mutant()
 def rolls_are_compactions(patch: MonkeyPatch) -> None:
     """Every ``.swap`` gets its final name."""
-    patch.setattr(log_files, "roll_marks", lambda names, point: [])
+    patch.setattr(replacements, "roll_marks", lambda names, point: [])
 
 
 @mutant()

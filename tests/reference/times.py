@@ -18,7 +18,7 @@ def batches_entirely_after(data: Buffer, columns: Any, rows: int, timestamp: int
     cells = memoryview(columns).cast("B").cast("q")
     capacity = len(cells) // len(SCAN_COLUMNS)
     if not 0 <= rows <= capacity:
-        raise ValueError(f"{rows} rows in a table of {capacity}")
+        raise ValueError(f"{rows} rows of a table with room for {capacity}")
 
     def is_late(row: int) -> bool:
         at = {name: cells[n * capacity + row] for n, name in enumerate(SCAN_COLUMNS)}

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from logstore.common.errors import CorruptBatchError, InvalidTimestampError
 from logstore.common.types import Record
+from logstore.format.index_entry import AbortedTxn
 from logstore.format.reader import read_records
 from logstore.kernels import timestamp_ms
 from logstore.log.snapshot import LogView
-from logstore.segments.index import AbortedTxn, TimestampOffset
+from logstore.segments.index import TimestampOffset
 from logstore.segments.segment_view import BatchSpan, SegmentView, Slice
 
 if TYPE_CHECKING:

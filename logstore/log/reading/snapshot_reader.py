@@ -16,6 +16,7 @@ from logstore.common.errors import (
     ResourceBusyError,
     StorageFailedError,
 )
+from logstore.format.index_entry import AbortedTxn
 from logstore.kernels import LogSnapshot
 from logstore.log.core import LogCore, unusable
 from logstore.log.reading.fetching import (
@@ -26,7 +27,7 @@ from logstore.log.reading.fetching import (
     find_timestamp,
 )
 from logstore.log.snapshot import LogView
-from logstore.segments.index import AbortedTxn, TimestampOffset
+from logstore.segments.index import TimestampOffset
 from logstore.segments.segment_view import SegmentView
 
 T = TypeVar("T")

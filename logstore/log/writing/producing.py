@@ -13,6 +13,7 @@ from logstore.common.locks import Rank, make_lock
 from logstore.common.shield import shielded
 from logstore.format.batch import encode_batch
 from logstore.format.codecs.compression import Compression
+from logstore.format.header import add_sequence
 from logstore.kernels import AppendInfo
 from logstore.log.core import LogCore
 from logstore.log.writing.flushing import LogFlusher
@@ -23,7 +24,6 @@ from logstore.segments.producer_state import (
     ProducerEntry,
     ProducerStateManager,
     VerificationStateEntry,
-    add_sequence,
 )
 
 _NAMED = 1 << 62  # ids of names lie above those that a Kafka cluster hands out

@@ -34,9 +34,9 @@ from logstore.format.header import (
     set_create_time,
     set_log_append_time,
 )
+from logstore.format.index_entry import AbortedTxn
 from logstore.format.reader import read_records
 from logstore.kernels import AppendInfo, BatchAnalysis, analyse_batches, decode_records
-from logstore.segments.index import AbortedTxn
 from logstore.segments.leader_epochs import LeaderEpochCache
 from logstore.segments.producer_state import (
     AppendOrigin,

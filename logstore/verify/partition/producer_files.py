@@ -13,7 +13,7 @@ from typing import TypeVar
 from checkpoints.files import UnusableFileError
 from logstore.common.errors import CorruptDataError
 from logstore.format import filenames
-from logstore.format.index_entry import TXN_ENTRY, AbortedTransaction, decode_aborted
+from logstore.format.index_entry import TXN_ENTRY, AbortedTxn, decode_aborted
 from logstore.format.producer_snapshot import SIZE_MAX as SNAPSHOT_SIZE_MAX
 from logstore.format.producer_snapshot import ProducerSnapshotEntry, decode_snapshot
 from logstore.kernels import HEADER_SIZE
@@ -157,7 +157,7 @@ class ProducerFiles:
     def _check_txn_index(
         self, job: SegmentJob, result: SegmentResult, replay: Replay, compacted: bool
     ) -> None:
-        found: list[AbortedTransaction] | None = []
+        found: list[AbortedTxn] | None = []
         if filenames.TXN_INDEX_SUFFIX in job.files:
             found = self._read_aborted(job, result)
         if found is None or compacted or not result.producers.complete:
@@ -166,9 +166,7 @@ class ProducerFiles:
         for problem in replay.check_aborted(result.producers, found):
             self.find(name, problem, job.base)
 
-    def _read_aborted(
-        self, job: SegmentJob, result: SegmentResult
-    ) -> list[AbortedTransaction] | None:
+    def _read_aborted(self, job: SegmentJob, result: SegmentResult) -> list[AbortedTxn] | None:
         """The entries, if they are consistent with each other (F-122, F-124)."""
         name = os.path.basename(job.path(filenames.TXN_INDEX_SUFFIX))
         read = partial(self._read, name, "txnindex-form", "aborted transactions", base=job.base)
@@ -181,7 +179,7 @@ class ProducerFiles:
             end = len(data) - len(data) % TXN_ENTRY.size
             message = f"{len(data) - end} bytes behind the last whole entry"
             self.find(name, warning("txnindex-form", message, end), job.base)
-        kept: list[AbortedTransaction] = []
+        kept: list[AbortedTxn] = []
         previous = job.base - 1
         for index, entry in enumerate(found):
             most = job.base + _OFFSETS_MAX

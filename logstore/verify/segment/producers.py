@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from logstore.format.header import add_sequence
-from logstore.format.index_entry import AbortedTransaction
+from logstore.format.index_entry import AbortedTxn
 from logstore.format.producer_snapshot import ProducerSnapshotEntry
 from logstore.verify.common.batch_rules import Row
 from logstore.verify.common.report import UNKNOWN, Problem, error, warning
@@ -251,9 +251,7 @@ class Replay:
             if previous >= self.floor:
                 yield batch.jump(due, previous)
 
-    def check_aborted(
-        self, facts: ProducerFacts, found: Sequence[AbortedTransaction]
-    ) -> Iterator[Problem]:
+    def check_aborted(self, facts: ProducerFacts, found: Sequence[AbortedTxn]) -> Iterator[Problem]:
         """Compare the transaction index of the next segment with its ABORT markers, one by one
         (F-121 … F-123).
 

@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("logstore.kernels._scan")
 
-from logstore.kernels import LogSnapshot, _append, _codec, _scan, _times, _verify, _window
+from logstore.kernels import LogSnapshot, _append, _codec, _scan, _verify, _window
 from logstore.storage.local import LocalStorage
 from tests.fuzz.kernels.inputs import LONG, exact, record, table
 from tests.fuzz.kernels.writing import File, LyingBytes, Map
@@ -188,11 +188,11 @@ def test_a_limit_below_zero_takes_no_record(kernels: Any) -> None:
 
 def test_tables_are_aligned_and_looked_at_before_room_is_made() -> None:
     cells = table(1)
-    with pytest.raises(ValueError, match="rows in a table of 1"):
-        _times.batches_entirely_after(ONE, cells, 1 << 60, 0)
+    with pytest.raises(ValueError, match="rows of a table with room for 1,"):
+        _verify.batches_entirely_after(ONE, cells, 1 << 60, 0)
     shifted = exact(b"\1" + cells.tobytes())[1:]
     with pytest.raises(ValueError, match="aligned"):
-        _times.batches_entirely_after(ONE, shifted, 1, 0)
+        _verify.batches_entirely_after(ONE, shifted, 1, 0)
     with pytest.raises(ValueError, match="aligned"):
         _verify.fold_batches(bytes, ONE, cells, shifted[:8], 0, 1, 1, 1)
     with pytest.raises(ValueError, match="rows of a table"):

@@ -1,4 +1,4 @@
-"""Fuzzers of what writes: the encoding half of ``_codec``, ``_partition`` and ``_append``."""
+"""Fuzzers of what writes: the encoding half of ``_codec``, and ``_append``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from array import array
 from datetime import UTC, datetime
 from typing import Any
 
-from logstore.kernels import _append, _codec, _partition
+from logstore.kernels import _append, _codec
 from tests.fuzz.kernels.compare import attributes, outcome, same
 from tests.fuzz.kernels.inputs import (
     LONG,
@@ -243,10 +243,10 @@ def partitions(rng: random.Random) -> None:
     among = rng.choice((1, 2, 7, 2**31 - 1, number(rng, 32)))
     kind = rng.choice(("murmur2", "murmur3"))
     same(
-        lambda: _partition.partition_column(kind, among, stop, *column),
+        lambda: _codec.partition_column(kind, among, stop, *column),
         lambda: _partition_reference.partition_column(kind, among, stop, *column),
     )
-    outcome(lambda: _partition.partition_column("other", 1, 0, *column))
+    outcome(lambda: _codec.partition_column("other", 1, 0, *column))
 
 
 # ---- appends ----

@@ -167,9 +167,9 @@ def test_a_file_above_the_limit_is_not_read_further(monkeypatch: pytest.MonkeyPa
     data = b"0\n1000\n" + b"a 0 1\n" * 1000
     disk = Counting()
     disk.write_file(PATH, data)
-    monkeypatch.setattr(frame_module.load_file, "__defaults__", (len(data),))
+    monkeypatch.setattr(OffsetCheckpoint, "size_max", len(data))
     assert len(OffsetCheckpoint(PATH, disk).read()) == 1
-    monkeypatch.setattr(frame_module.load_file, "__defaults__", (len(data) - 1,))
+    monkeypatch.setattr(OffsetCheckpoint, "size_max", len(data) - 1)
     with pytest.raises(MalformedCheckpointError, match="bytes, more than"):
         OffsetCheckpoint(PATH, disk).read()
     assert limits == [len(data), len(data) - 1]

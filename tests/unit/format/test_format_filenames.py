@@ -21,7 +21,7 @@ def test_partition_names_come_back(topic: str, partition: int) -> None:
     names.validate_topic(topic)
     tp = TopicPartition(topic, partition)
     assert names.parse_partition_dir(names.partition_dir_name(tp)) == (tp, "", "")
-    future = names.parse_partition_dir(names.future_dir_name(tp, ID))
+    future = names.parse_partition_dir(f"{tp}.{ID}-future")
     assert future == (tp, "-future", ID)
     for make, suffix in (
         (names.delete_dir_name, "-delete"),

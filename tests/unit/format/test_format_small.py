@@ -8,15 +8,8 @@ from hypothesis import strategies as st
 
 from logstore.common.errors import CorruptIndexError, CorruptSnapshotError
 from logstore.format.index_entry import (
-    AbortedTransaction,
-    OffsetIndexEntry,
-    TimeIndexEntry,
+    AbortedTxn,
     decode_aborted,
-    decode_offset_entries,
-    decode_time_entries,
-    encode_aborted,
-    encode_offset_entries,
-    encode_time_entries,
     used_offset_entries,
     used_time_entries,
 )
@@ -24,6 +17,14 @@ from logstore.format.producer_snapshot import (
     ProducerSnapshotEntry,
     decode_snapshot,
     encode_snapshot,
+)
+from logstore.segments.index import OffsetPosition, TimestampOffset
+from tests.support.index_entries import (
+    decode_offset_entries,
+    decode_time_entries,
+    encode_aborted,
+    encode_offset_entries,
+    encode_time_entries,
 )
 
 PRODUCER = ProducerSnapshotEntry(4000, 3, 8, 101, 1, 1_700_000_000_005, 9, 100)
@@ -35,15 +36,15 @@ i16, i32, i64 = (st.integers(-(1 << bits - 1), (1 << bits - 1) - 1) for bits in 
 
 
 def test_worked_examples() -> None:
-    offsets = [OffsetIndexEntry(55, 0), OffsetIndexEntry(60, 4200)]
+    offsets = [OffsetPosition(55, 0), OffsetPosition(60, 4200)]
     raw = bytes.fromhex("00000005000000000000000a00001068")
     assert encode_offset_entries(offsets, 50) == raw
     assert decode_offset_entries(raw, 50) == offsets
-    times = [TimeIndexEntry(1_700_000_000_000, 55), TimeIndexEntry(1_700_000_000_009, 60)]
+    times = [TimestampOffset(1_700_000_000_000, 55), TimestampOffset(1_700_000_000_009, 60)]
     raw = bytes.fromhex("0000018bcfe56800000000050000018bcfe568090000000a")
     assert encode_time_entries(times, 50) == raw
     assert decode_time_entries(raw, 50) == times
-    aborted = [AbortedTransaction(4000, 60, 72, 73)]
+    aborted = [AbortedTxn(4000, 60, 72, 73)]
     raw = bytes.fromhex("00000000000000000fa0000000000000003c00000000000000480000000000000049")
     assert encode_aborted(aborted) == raw
     assert decode_aborted(raw) == aborted
@@ -63,10 +64,10 @@ def test_other_versions_of_an_aborted_transaction() -> None:
 
 @pytest.mark.parametrize("slots", [0, 1, 2, 1000])
 def test_zero_tails_of_active_indexes(slots: int) -> None:
-    offsets = encode_offset_entries([OffsetIndexEntry(5, 100), OffsetIndexEntry(7, 200)], 0)
+    offsets = encode_offset_entries([OffsetPosition(5, 100), OffsetPosition(7, 200)], 0)
     assert used_offset_entries(offsets + bytes(8 * slots)) == 2
     assert used_offset_entries(bytes(8 * slots)) == 0
-    times = encode_time_entries([TimeIndexEntry(0, 0), TimeIndexEntry(9, 4)], 0)
+    times = encode_time_entries([TimestampOffset(0, 0), TimestampOffset(9, 4)], 0)
     assert used_time_entries(times + bytes(12 * slots)) == 2
     assert used_time_entries(bytes(12 * slots)) == (1 if slots == 1 else 0)
     assert used_offset_entries(offsets + b"abc") == 2

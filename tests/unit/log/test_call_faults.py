@@ -15,16 +15,6 @@ from logstore.common.errors import (
 )
 from logstore.log import PartitionLog
 from logstore.manager import LogManager
-from logstore.storage.memory import (
-    MAKE_DIR,
-    MAP,
-    OPEN,
-    REMOVE,
-    RENAME,
-    RESERVE,
-    TRUNCATE,
-    WRITE,
-)
 from logstore.testing import FaultyStorage
 from logstore.testing.faulty import FOREVER
 from tests.support.forked import in_child
@@ -42,9 +32,12 @@ from tests.support.public_calls import (
 )
 
 FAULTS = {
-    "no descriptors": (errno.EMFILE, (OPEN,)),
-    "no room": (errno.ENOSPC, (WRITE, RESERVE, MAKE_DIR)),
-    "read-only": (errno.EROFS, (WRITE, RESERVE, MAKE_DIR, RENAME, REMOVE, TRUNCATE, MAP)),
+    "no descriptors": (errno.EMFILE, ("open",)),
+    "no room": (errno.ENOSPC, ("write", "reserve", "make_dir")),
+    "read-only": (
+        errno.EROFS,
+        ("write", "reserve", "make_dir", "rename", "remove", "truncate", "map"),
+    ),
 }
 
 

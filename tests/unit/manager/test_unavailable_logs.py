@@ -20,6 +20,7 @@ from logstore.manager.log_dir import Creation, CreationFiles
 from replication.common.error_codes import ErrorCode
 from tests.support.builders import batch
 from tests.support.replica_managers import TP, Host, part
+from tests.support.special_files import make_other
 from tests.unit.manager.test_log_manager import Machine
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -46,7 +47,7 @@ def damaged(*, clean: bool = True) -> Machine:
 
 def hide(machine: Machine) -> None:
     machine.storage.rename(FIRST, KEPT)
-    machine.storage.make_other(FIRST)
+    make_other(machine.storage, FIRST)
 
 
 def mend(machine: Machine) -> None:
@@ -193,7 +194,7 @@ def test_in_two_directories_it_is_refused() -> None:
         machine.storage.crash(mode="all_kept")
         machine.storage.remove("/b/meta.properties")
         machine.storage.remove(f"{first}/t-0/00000000000000000000.log")
-        machine.storage.make_other(f"{first}/t-0/00000000000000000000.log")
+        make_other(machine.storage, f"{first}/t-0/00000000000000000000.log")
         machine.directories = (first, second)
         with pytest.raises(ConfigError, match="is both in"):
             machine.start()
@@ -245,7 +246,7 @@ def test_a_file_that_vanishes_meanwhile_concerns_its_log(monkeypatch: pytest.Mon
             raise FileNotFoundError(ENOENT, "no such file", source)
         rename(source, target)
 
-    machine.storage.make_other("/logs/t-0/leader-epoch-checkpoint.tmp")
+    make_other(machine.storage, "/logs/t-0/leader-epoch-checkpoint.tmp")
     monkeypatch.setattr(machine.storage, "rename", vanishes)
     with machine.start() as manager:
         assert sorted(manager.logs) == [T1, U0]
@@ -265,7 +266,7 @@ class TestReplica:
         host.log_manager.close(broker_epoch=7)
         path = f"/logs/{TP.topic}-{TP.partition}/00000000000000000000.log"
         host.storage.remove(path)
-        host.storage.make_other(path)
+        make_other(host.storage, path)
         return Host(storage=host.storage, runtime=host.runtime)
 
     def test_it_is_offline(self) -> None:
