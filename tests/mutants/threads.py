@@ -6,6 +6,7 @@ from typing import Any
 
 from logstore.common.errors import LogstoreError, StorageFailedError
 from logstore.common.locks import Rank, make_lock
+from logstore.format.index_entry import AbortedTxn
 from logstore.log import maintenance
 from logstore.log.core import LogCore
 from logstore.log.maintenance import LogMaintenance
@@ -16,7 +17,7 @@ from logstore.log.writing import flushing, state
 from logstore.log.writing.flushing import LogFlusher
 from logstore.log.writing.state import Cut, LogState
 from logstore.log.writing.writer import LogWriter
-from logstore.segments.index import AbortedTxn, TransactionIndex
+from logstore.segments.index import TransactionIndex
 from logstore.segments.segment import Segment
 from logstore.segments.segment_view import SegmentView
 from tests.mutants import MonkeyPatch, mutant
