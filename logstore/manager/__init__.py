@@ -22,6 +22,5 @@ __all__ = [
     "compact_directory",
     "duties",
     "log_dir",
-    "parallel",
     "peek",
 ]

@@ -23,13 +23,13 @@ from logstore.common.errors import (
     ResourceBusyError,
     StorageFailedError,
 )
+from logstore.common.parallel import TaskOutcome
 from logstore.common.random_id import new_uuid
 from logstore.common.types import TopicPartition
 from logstore.log import ReplicaLog
 from logstore.manager.creations import Creation
 from logstore.manager.log_dir import FoundPartition, LogDir, closed_replica
 from logstore.manager.opener import LogOpener
-from logstore.manager.parallel import TaskOutcome
 from logstore.manager.pending import PendingDeletes
 from logstore.manager.topic_configs import TopicConfigs
 from logstore.recovery import RecoveryReport

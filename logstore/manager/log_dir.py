@@ -28,6 +28,7 @@ from logstore.common.errors import (
     LogUnavailableError,
     StorageFailedError,
 )
+from logstore.common.parallel import TaskOutcome, run_all
 from logstore.common.types import TopicPartition
 from logstore.format import filenames
 from logstore.log import ReplicaLog
@@ -40,7 +41,6 @@ from logstore.manager.offsets import (
     high_watermark,
     moved_start,
 )
-from logstore.manager.parallel import TaskOutcome, run_all
 from logstore.manager.peek import topic_id_in
 from logstore.storage.aside import move_aside
 from logstore.storage.base import DirLock, FileKind, Storage

@@ -37,13 +37,14 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from logstore.common.errors import LogstoreError
-from logstore.spark.common.columns import ddl
-from logstore.spark.common.filters import Microseconds, PushedFilters
-from logstore.spark.common.options import Options, chosen_columns
-from logstore.spark.common.splits import ReadSettings, ReadTask, Split
+from logstore.directory.columns import SplitColumns
+from logstore.directory.split_reader import count_splits, read_splits
+from logstore.directory.splits import ReadSettings, Split
+from logstore.spark.columns import ddl
 from logstore.spark.data_source import BatchReader, read_options
-from logstore.spark.source.header_columns import SplitColumns
-from logstore.spark.source.segment_reader import count_task, read_task
+from logstore.spark.filters import Microseconds, PushedFilters
+from logstore.spark.options import Options, chosen_columns
+from logstore.spark.planning import ReadTask
 
 _INT = struct.Struct(">i")
 _SIZE_MAX = 1 << 30
@@ -192,7 +193,7 @@ def _plan(wire: Wire) -> None:
     named = required[: len(required) - counts]
     columns = [reader.schema.field(name) for name in named]
     columns += [pa.field(name, pa.int64()) for name in required[len(named) :]]
-    tasks = [task for task in reader.partitions() if isinstance(task, ReadTask)]
+    tasks = reader.partitions()
     task_reader = TaskReader(reader.settings(), pa.schema(columns), counts, limit)
     wire.put(AnswerKind.END, pickle.dumps(task_reader), len(tasks), *map(pickle.dumps, tasks))
 
@@ -219,7 +220,7 @@ def _send_batches(wire: Wire, reader: TaskReader, task: ReadTask) -> None:
     if reader.counts:
         batches = iter([counted(reader, task)])
     else:
-        batches = read_task(task, reader.settings, reader.schema)
+        batches = read_splits(task.splits, reader.settings, reader.schema)
     # Never closed: the end of the stream is our own message.
     stream = pa.ipc.new_stream(wire.sink, reader.schema)
     for batch, rows in _up_to(reader.limit, batches, lambda batch: batch.num_rows):
@@ -229,7 +230,7 @@ def _send_batches(wire: Wire, reader: TaskReader, task: ReadTask) -> None:
 
 
 def _send_row_numbers(wire: Wire, reader: TaskReader, task: ReadTask) -> None:
-    counts = (count for _, count in count_task(task, reader.settings))
+    counts = (count for _, count in count_splits(task.splits, reader.settings))
     for _, rows in _up_to(reader.limit, counts, lambda count: count):
         wire.put(AnswerKind.ROWS, rows)
 
@@ -257,7 +258,7 @@ def counted(reader: TaskReader, task: ReadTask) -> pa.RecordBatch:
     found: dict[tuple[Any, ...], int] = defaultdict(int)
     if not groups:
         found[()] = 0
-    for split, count in count_task(task, reader.settings):
+    for split, count in count_splits(task.splits, reader.settings):
         if count:
             found[_values(groups, split)] += count
     keys = zip(*found, strict=True) if groups and found else repeat((), len(groups))

@@ -23,8 +23,8 @@ from pyspark.errors import PySparkException
 
 import logstore.spark
 from logstore.common.config import LogConfig
+from logstore.directory.errors import NotALogDirectoryError
 from logstore.spark import columnar_jar, count, map_batches, sessions
-from logstore.spark.common.errors import NotALogDirectoryError
 from tests.spark.reading import Broker
 from tests.support.builders import batch
 from tests.support.until import patience, until

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-import logstore.spark.verification.job as spark_job
+import logstore.spark.verification as spark_job
 from logstore.cli import main
 from logstore.common.extras import Extra, install
 from logstore.kernels import crc32c

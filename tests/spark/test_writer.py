@@ -35,9 +35,9 @@ from logstore.common.errors import (
 )
 from logstore.common.partitioner import murmur2, murmur3
 from logstore.common.types import Record
+from logstore.directory.layout import list_partitions
 from logstore.format.codecs.compression import Compression
 from logstore.log import ReplicaLog
-from logstore.spark.layout.layout import list_partitions
 from logstore.spark.writer.options import WriteOptions
 from logstore.spark.writer.writer import LogstoreWriter, TaskOutput
 from logstore.storage.local import LocalStorage
@@ -717,7 +717,7 @@ def test_a_listing_has_all_of_a_write_or_nothing(tmp_path, monkeypatch):
         return scan(storage, path)
 
     monkeypatch.setattr(
-        "logstore.spark.layout.layout.at_once", lambda call, items: list(map(call, items))
+        "logstore.directory.layout.at_once", lambda call, items: list(map(call, items))
     )
     monkeypatch.setattr(LocalStorage, "scan_dir", scan_then_write)
     layouts = list_partitions([str(target)])

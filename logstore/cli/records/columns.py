@@ -13,12 +13,11 @@ import pyarrow.compute as pc
 from checkpoints.types import TopicPartition
 from logstore.cli.records.reading import Filled
 from logstore.common.errors import CorruptBatchError
+from logstore.directory.columns import Expansion, of_batches
+from logstore.directory.windows import BatchTable
 from logstore.format.arrow import to_record_batch
 from logstore.format.reader import ReadOptions, fill_columns
 from logstore.kernels import DECODE_FULL, DECODE_LIMIT, ColumnBuilder
-from logstore.spark.segments.batch_table import BatchTable
-from logstore.spark.source.header_columns import of_batches
-from logstore.spark.source.repeat_per_record import Expansion
 
 _ROWS_MAX = 16_384
 _BYTES_MAX = 4 << 20  # bytes of keys and values

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from checkpoints.errors import MalformedCheckpointError
 from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH, LeaderEpochCheckpoint
 from checkpoints.loggers import get_logger
+from logstore.directory.errors import DataLossError
+from logstore.directory.listing import PartitionLayout
+from logstore.directory.positions import readable_end, with_rolls
+from logstore.directory.segment_index import SegmentIndex, log_end_offset
+from logstore.directory.windows import BatchTable
 from logstore.format import attributes as bits
-from logstore.spark.common.errors import DataLossError
-from logstore.spark.common.options import SourceOptions
-from logstore.spark.layout.types import PartitionLayout
-from logstore.spark.segments.batch_table import BatchTable
-from logstore.spark.segments.log_end import log_end_offset
-from logstore.spark.segments.positions import readable_end, with_rolls
-from logstore.spark.segments.segment_index import SegmentIndex
+from logstore.spark.options import SourceOptions
 from logstore.spark.stream.stream_offsets import NO_CRC, Epochs, Proof, StreamMark, common_end
 from logstore.storage.uri import join_uri, open_storage, shown
 

@@ -21,9 +21,9 @@ from checkpoints.partition_metadata import (
     topic_id_to_text,
 )
 from logstore.common.errors import ConfigError, InvalidTopicError
+from logstore.directory.layout import WRITES
 from logstore.format import filenames
 from logstore.manager.log_dir import LOCK
-from logstore.spark.layout.layout import WRITES
 from logstore.storage.base import FileInfo, Storage
 from logstore.storage.naming import NamingStorage
 

@@ -101,7 +101,7 @@ def test_logs_that_kafka_wrote(tmp_path: Path, folder: Path) -> None:
 
 
 def test_the_columns_are_those_of_the_spark_source() -> None:
-    from logstore.spark.common.columns import DEFAULT_COLUMNS, HEADERS
+    from logstore.spark.columns import DEFAULT_COLUMNS, HEADERS
 
     assert tuple(SCHEMA.names) == (*DEFAULT_COLUMNS, HEADERS)
 

@@ -11,10 +11,10 @@ from click.testing import CliRunner
 
 from logstore.cli import main
 from logstore.common.errors import CorruptBatchError, ResourceBusyError
+from logstore.directory.windows import WINDOW, Windows
 from logstore.format.batch import encode_batch
 from logstore.log.partition_log import PartitionLog
 from logstore.log.reading.directory_reader import DirectoryReader
-from logstore.spark.segments.windows import WINDOW, Windows
 from logstore.storage.local import LocalStorage
 
 CLAIMED = 100 << 20

@@ -1,4 +1,4 @@
-"""List a directory that is being changed until two listings agree.
+"""A partition's directory as a listing shows it: names and sizes, and the id of its topic.
 
 A listing does not show one moment: it reads names in parts and sizes one after the other, and may
 miss both names of a file that is renamed. Segments that were rolled before the first listing ended
@@ -8,13 +8,97 @@ no longer change, so a listing of them is right once the next one agrees.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from checkpoints.errors import MalformedCheckpointError
+from checkpoints.loggers import get_logger
+from checkpoints.partition_metadata import (
+    PARTITION_METADATA,
+    PartitionMetadataFile,
+    topic_id_to_text,
+)
 from logstore.common.errors import ResourceBusyError
-from logstore.spark.layout.types import ListedSegment, PartitionLayout
-from logstore.storage.uri import shown
+from logstore.format import filenames
+from logstore.format.reader import MAX_OFFSET
+from logstore.storage.uri import join_uri, open_storage, shown
+
+UNKNOWN = -1
+MISSING = -1
+"""Size of a file that is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSegment:
+    """A ``.log`` by its name, with the listed sizes in bytes of its files."""
+
+    base_offset: int
+    size: int
+    index_size: int = MISSING
+    time_index_size: int = MISSING
+    txn_index_size: int = MISSING
+    mtime_ms: int = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLayout:
+    """A partition's directory as listed.
+
+    ``log_start_offset`` is the higher of the checkpointed one and the first segment's.
+    ``high_watermark`` is the checkpointed one, or ``UNKNOWN``. ``snapshots`` are the offsets of its
+    producer snapshots, ascending. ``topic_id`` comes from `identity.topic_id`.
+    """
+
+    uri: str
+    broker: str
+    topic: str
+    partition: int
+    segments: tuple[ListedSegment, ...]
+    log_start_offset: int
+    high_watermark: int = UNKNOWN
+    snapshots: tuple[int, ...] = ()
+    rolled: tuple[ListedSegment, ...] = ()
+    """Segments that wait as ``.log.swap`` until the segments before them are durable.
+
+    ``positions.with_rolls`` decides which of them count.
+    """
+    topic_id: str = ""
+    replaced: bool = False
+    """Whether segments were being replaced, so that some may lack their final name."""
+    drop_malformed: bool = False
+    """Whether damage is left out with a warning, also while planning."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    def bounded(self) -> Iterator[tuple[ListedSegment, int]]:
+        """Each segment with the offset where the next one begins, ``MAX_OFFSET`` for the last."""
+        bases = [segment.base_offset for segment in self.segments]
+        return zip(self.segments, [*bases[1:], MAX_OFFSET], strict=False)
+
+    def path_of(self, base_offset: int, suffix: str = filenames.LOG_SUFFIX) -> str:
+        return join_uri(self.uri, filenames.segment_file_name(base_offset, suffix))
+
+
+logger = get_logger(__name__)
+
+
+def topic_id(uri: str) -> str:
+    """The id that ``partition.metadata`` names, as text; "" where it is missing or malformed.
+
+    Raises:
+        OSError: the medium refused.
+    """
+    storage, path = open_storage(join_uri(uri, PARTITION_METADATA))
+    try:
+        found = PartitionMetadataFile(path, storage).read()
+    except MalformedCheckpointError as error:
+        logger.warning("taken as missing: %s", error)
+        return ""
+    return "" if found is None else topic_id_to_text(found.topic_id)
+
 
 _LOOKS = 8
 _PAUSE_S = 0.002  # doubled each time: a rename takes microseconds, a replacement of many files more

@@ -9,17 +9,16 @@ from functools import lru_cache
 from checkpoints.files import UnusableFileError
 from checkpoints.loggers import get_logger
 from logstore.common.errors import CorruptBatchError, CorruptIndexError, CorruptSnapshotError
+from logstore.directory.listing import MISSING, PartitionLayout
+from logstore.directory.segment_index import SegmentIndex, log_end_offset
+from logstore.directory.splits import AbortedRange, Split
+from logstore.directory.windows import BatchTable
 from logstore.format import attributes as bits
 from logstore.format import filenames
 from logstore.format.control import parse_end_transaction_marker
 from logstore.format.index_entry import TXN_ENTRY, decode_aborted
 from logstore.format.producer_snapshot import SIZE_MAX, decode_snapshot
 from logstore.format.reader import MAX_OFFSET
-from logstore.spark.common.splits import AbortedRange, Split
-from logstore.spark.layout.types import MISSING, PartitionLayout
-from logstore.spark.segments.batch_table import BatchTable
-from logstore.spark.segments.log_end import log_end_offset
-from logstore.spark.segments.segment_index import SegmentIndex
 from logstore.storage.uri import join_uri, open_storage, shown
 
 logger = get_logger(__name__)

@@ -16,13 +16,19 @@ from checkpoints.meta_properties import META_PROPERTIES, MetaPropertiesFile
 from checkpoints.offset_checkpoint import HIGH_WATERMARK, LOG_START, OffsetCheckpoint
 from checkpoints.types import TopicPartition
 from logstore.common.errors import ConfigError, InvalidTopicError
+from logstore.common.parallel import at_once
+from logstore.directory.errors import DuplicatePartitionError, NotALogDirectoryError
+from logstore.directory.listing import (
+    MISSING,
+    UNKNOWN,
+    ListedSegment,
+    PartitionLayout,
+    settled_layout,
+    topic_id,
+    until,
+)
 from logstore.format import filenames
 from logstore.recovery.replacements import roll_marks
-from logstore.spark.common.errors import DuplicatePartitionError, NotALogDirectoryError
-from logstore.spark.common.parallel import at_once
-from logstore.spark.layout.identity import topic_id
-from logstore.spark.layout.settled import settled_layout, until
-from logstore.spark.layout.types import MISSING, UNKNOWN, ListedSegment, PartitionLayout
 from logstore.storage.base import FileInfo, Storage
 from logstore.storage.broker_directories import broker_directories
 from logstore.storage.uri import join_uri, open_storage, shown

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Generic, NamedTuple, TypeVar
+from functools import partial
+from typing import Generic, NamedTuple, TypeVar, cast
 
 from checkpoints.loggers import get_logger
 
 logger = get_logger(__name__)
 
 T = TypeVar("T")
+_ItemT = TypeVar("_ItemT")
+_STORAGE_CALLS = 16  # an object store answers in tens of milliseconds
 
 
 class TaskOutcome(NamedTuple, Generic[T]):
@@ -69,4 +72,15 @@ class LaterThread:
         self._pool.shutdown(wait=True, cancel_futures=cancel)
 
 
-__all__ = ["LaterThread", "TaskOutcome", "run_all"]
+def at_once(call: Callable[[_ItemT], T], items: Collection[_ItemT]) -> list[T]:
+    """Call ``call``, which waits for a storage, with every item. Results are in order.
+
+    Errors are raised after all have ended.
+    """
+    threads = min(_STORAGE_CALLS, len(items))
+    results: list[T] = []
+    for value, error in run_all((partial(call, item) for item in items), threads, "logstore-spark"):
+        if error is not None:
+            raise error
+        results.append(cast(T, value))
+    return results

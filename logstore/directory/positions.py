@@ -6,12 +6,11 @@ from dataclasses import replace
 
 from checkpoints.loggers import get_logger
 from logstore.common.errors import ConfigError, CorruptBatchError
+from logstore.directory.listing import UNKNOWN, ListedSegment, PartitionLayout
+from logstore.directory.segment_index import SegmentIndex, log_end_offset
+from logstore.directory.transactions import last_stable_offset
 from logstore.format import attributes as bits
 from logstore.format.reader import MAX_OFFSET, batch_records, parse_batch
-from logstore.spark.layout.types import UNKNOWN, ListedSegment, PartitionLayout
-from logstore.spark.segments.log_end import log_end_offset
-from logstore.spark.segments.segment_index import SegmentIndex
-from logstore.spark.segments.transactions import last_stable_offset
 from logstore.storage.uri import shown
 
 logger = get_logger(__name__)

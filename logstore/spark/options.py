@@ -13,8 +13,8 @@ from checkpoints.loggers import get_logger
 from logstore.common.bounds import BATCH_MAX, SPARK_BATCH_MAX
 from logstore.common.errors import ConfigError, UnknownTopicOrPartitionError
 from logstore.common.suggestions import unknown
-from logstore.spark.common.columns import choose
-from logstore.spark.common.splits import ReadSettings
+from logstore.directory.splits import ReadSettings
+from logstore.spark.columns import choose
 from logstore.storage.local import LocalStorage
 from logstore.storage.paths import absolute_path
 from logstore.storage.uri import shown

@@ -17,6 +17,10 @@ from typing import NamedTuple, overload
 
 from checkpoints.loggers import get_logger
 from logstore.common.errors import CorruptBatchError
+from logstore.directory.errors import ListingOutdatedError
+from logstore.directory.listing import ListedSegment, PartitionLayout
+from logstore.directory.splits import FileProof, prove
+from logstore.directory.windows import BatchTable, Windows
 from logstore.format import filenames
 from logstore.format.index_entry import (
     OFFSET_ENTRY,
@@ -25,11 +29,6 @@ from logstore.format.index_entry import (
     used_time_entries,
 )
 from logstore.format.reader import MAX_OFFSET
-from logstore.spark.common.errors import ListingOutdatedError
-from logstore.spark.common.proof import FileProof, prove
-from logstore.spark.layout.types import ListedSegment, PartitionLayout
-from logstore.spark.segments.batch_table import BatchTable
-from logstore.spark.segments.windows import Windows
 from logstore.storage.base import File
 from logstore.storage.identity import FileIdentity
 from logstore.storage.local import LocalStorage
@@ -278,3 +277,24 @@ def _open(uri: str) -> File:
         with suppress(FileNotFoundError):
             return storage.open(path + transition, writable=False)
     return storage.open(path, writable=False)
+
+
+def log_end_offset(layout: PartitionLayout) -> int:
+    """One past the last record of the log as it was listed.
+
+    Walks the headers after the last index entry of the last segment.
+
+    Raises:
+        CorruptBatchError: a header that makes no sense.
+        OSError: the medium refused.
+    """
+    end = layout.log_start_offset
+    if not layout.segments:
+        return end
+    segment = layout.segments[-1]
+    index = SegmentIndex(layout, segment)
+    with index.windows(MAX_OFFSET, open_end=True) as windows:
+        end = max(end, segment.base_offset)
+        for _, _, table in windows.tables():
+            end = max(end, table.cells("last_offset")[-1] + 1)
+    return end
