@@ -1,4 +1,6 @@
-"""The jar with the classes of the columnar source, which the build compiles if a JDK exists."""
+"""The jar with the classes of the columnar source, which the build compiles where a JDK and PySpark
+are (``spark_jar.py``).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ def why_not() -> str:
     if not pyspark.__version__.startswith(_SPARK):
         return f"it is for Spark {_SPARK}x, and this is {pyspark.__version__}"
     if not _JAR.is_file():
-        return "this installation was built without a JDK"
+        return "this installation was built without a JDK or PySpark"
     return ""
 
 
