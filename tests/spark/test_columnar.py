@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import filecmp
 import os
-import shutil
+import runpy
 import subprocess
 import sys
 import threading
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pyarrow as pa
-import pyspark
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -34,8 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow  # a JVM
 
-JAVA = Path(logstore.spark.__file__).parent / "java"
-JARS = Path(pyspark.__file__).parent / "jars"
+ROOT = Path(logstore.spark.__file__).parents[2]
 
 
 @pytest.fixture
@@ -296,7 +292,7 @@ else:
 
 
 def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(JAVA.parents[2]), **more}
+    return {**os.environ, "PYTHONPATH": str(ROOT), **more}
 
 
 @pytest.mark.long
@@ -326,35 +322,30 @@ print(spark.read.format("logstore").load({str(logs)!r}).count())
 # ---- the jar -----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def javac() -> str:
-    found = shutil.which("javac")
-    if found is None:
-        pytest.skip("no JDK")
-    return found
-
-
-def classes_of(javac: str, target: Path, *options: str) -> Path:
-    sources = [str(path) for path in sorted((JAVA / "logstore").glob("*.java"))]
-    command = [javac, "--release", "17", "-nowarn", "-implicit:none", "-d", str(target), *options]
-    subprocess.run([*command, *sources], check=True, capture_output=True)
-    return target
-
-
-def test_stubs_stand_for_what_this_spark_has(javac: str, tmp_path: Path) -> None:
-    """Compiled against either, and packed by the build, the classes are the same bytes."""
-    jars = ":".join(map(str, sorted(JARS.glob("*.jar"))))
-    real = classes_of(javac, tmp_path / "real", "-cp", jars)
-    stubs = ("-cp", str(tmp_path), "-sourcepath", str(JAVA / "stubs"))
-    stubbed = classes_of(javac, tmp_path / "stubbed", *stubs)
+def test_the_jar_is_of_these_classes_and_of_this_spark(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """No jar of an earlier build is left over: its messages may be others."""
+    monkeypatch.chdir(ROOT)
+    build = runpy.run_path("spark_jar.py")
+    if reason := build["why_not"]():
+        pytest.skip(reason)
+    build["make"](tmp_path / "made.jar")
     jar = columnar_jar.jar()
     assert jar is not None
-    with zipfile.ZipFile(jar) as packed:
-        packed.extractall(tmp_path / "packed")
-    names = sorted(str(path.relative_to(real)) for path in real.rglob("*.class"))
-    for other in (stubbed, tmp_path / "packed"):
-        assert sorted(str(path.relative_to(other)) for path in other.rglob("*.class")) == names
-        assert filecmp.cmpfiles(real, other, names, shallow=False)[1:] == ([], [])
+    assert jar.read_bytes() == (tmp_path / "made.jar").read_bytes()
+
+
+def test_without_spark_nothing_is_made_and_nothing_old_is_left(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where pip builds: the package works without the columnar source."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    (tmp_path / "old.jar").touch()
+    runpy.run_path(str(ROOT / "spark_jar.py"))["make"](tmp_path / "old.jar")
+    assert not (tmp_path / "old.jar").exists()
+    assert "built without Spark's columnar source: no " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
