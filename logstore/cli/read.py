@@ -82,8 +82,8 @@ def read(
 
     The directory may be in use, by logstore or by a Kafka broker: it is only read and its lock is
     left alone. So the end is that of the files, not the high watermark, and a record printed here
-    may not be flushed yet. Indexes are not used; to begin in the middle costs a look at the headers
-    before it. A deletion during the read is reported on stderr. Damage ends the output with exit
+    may not be flushed yet. An index shows where to begin in the middle, if the batch that it leads
+    to is sound. A deletion during the read is reported on stderr. Damage ends the output with exit
     code 1.
 
     On a terminal what is not printable appears as an escape, such as \\x1b or \\n, and a backslash
@@ -133,7 +133,7 @@ def _readers(directory: str, topic: str, partition: int | None) -> list[Partitio
             wanted = f"partition {partition} of {topic!r}"
             fail(f"{printable(directory)}: there is no {wanted}, only {found}")
         found = [partition]
-    return [PartitionReader(storage, directory, TopicPartition(topic, p), _note) for p in found]
+    return [PartitionReader(directory, TopicPartition(topic, p), _note) for p in found]
 
 
 def _records(

@@ -2,68 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from logstore.common.errors import CorruptBatchError
+from logstore.common.types import Buffer
+from logstore.directory.splits import Split
 from logstore.directory.windows import BatchTable
 from logstore.format import attributes as bits
 from logstore.format.codecs.compression import Compression
-
-if TYPE_CHECKING:  # needs pyspark, and `logstore export` uses this module without it
-    from logstore.directory.splits import Split
-
-
-from bisect import bisect_right
-from functools import cached_property
-
-from logstore.common.errors import CorruptBatchError
 from logstore.format.header import MAX_SEQUENCE
+from logstore.kernels import batches_entirely_after
+
+
+class ArrowTable(BatchTable):
+    """A ``BatchTable`` whose columns are Arrow arrays, too."""
+
+    __slots__ = ()
+
+    def column(self, name: str) -> pa.Array:
+        """A column as an Arrow array of int64, without a copy."""
+        return pa.Array.from_buffers(pa.int64(), self.rows, [None, pa.py_buffer(self.cells(name))])
+
+    def has_bit(self, bit: int) -> pa.Array:
+        """Whether an attribute bit is set in each batch."""
+        return pc.not_equal(pc.bit_wise_and(self.column("attributes"), bit), 0)
+
+    def has_any(self, bit: int) -> bool:
+        return bool(pc.any(self.has_bit(bit)).as_py())
+
+    def is_late(self, data: Buffer, timestamp: int) -> pa.Array:
+        """Whether each batch is known to have no record before ``timestamp``, in ms."""
+        late = pa.py_buffer(batches_entirely_after(data, self._cells, self.rows, timestamp))
+        return pc.equal(pa.Array.from_buffers(pa.uint8(), self.rows, [None, late]), 1)
+
+    def runs(self, wanted: pa.Array) -> Iterator[tuple[int, int]]:
+        """``[first, end)`` row numbers of neighbours for which ``wanted`` is true."""
+        encoded = pc.run_end_encode(wanted)
+        first = 0
+        for end, value in zip(
+            encoded.run_ends.to_pylist(), encoded.values.to_pylist(), strict=True
+        ):
+            if value:
+                yield first, end
+            first = end
+
 
 _CODECS = pa.array(
     [str(codec) for codec in Compression]
     + [f"unknown ({number})" for number in range(len(Compression), bits.CODEC_MASK + 1)]
 )
+_MILLISECONDS, _MICROSECONDS = pa.timestamp("ms", "UTC"), pa.timestamp("us", "UTC")
 _US_PER_MS = 1000
 _MS_MAX = (2**63 - 1) // _US_PER_MS
 
 
-def timestamps(milliseconds: pa.Array) -> pa.Array:
-    """Spark's timestamps of int64 ms; null where µs do not fit, after the year 294,246.
+def timestamps(milliseconds: pa.Array, kind: pa.DataType = _MICROSECONDS) -> pa.Array:
+    """Timestamps of int64 ms; null where µs, Spark's unit, do not fit, after the year 294,246.
 
     −1, which means no timestamp, becomes 23:59:59.999 on 31 December 1969, as in Spark's source.
     """
-    times = milliseconds.view(pa.timestamp("ms", "UTC"))
+    times = milliseconds.view(_MILLISECONDS)
+    if kind == _MILLISECONDS:
+        return times
     try:
-        return times.cast(pa.timestamp("us", "UTC"))
+        return times.cast(_MICROSECONDS)
     except pa.ArrowInvalid:
         fits = pc.less_equal(pc.abs(milliseconds), _MS_MAX)
         fits = pc.and_(fits, pc.not_equal(milliseconds, -(2**63)))  # has no absolute value
         nulls = pc.if_else(fits, milliseconds, pa.scalar(None, pa.int64()))
-        return nulls.view(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
+        return nulls.view(_MILLISECONDS).cast(_MICROSECONDS)
 
 
-def _field(name: str) -> Callable[[BatchTable], pa.Array]:
+def _field(name: str) -> Callable[[ArrowTable], pa.Array]:
     return lambda table: table.column(name)
 
 
-def _bit(bit: int) -> Callable[[BatchTable], pa.Array]:
+def _bit(bit: int) -> Callable[[ArrowTable], pa.Array]:
     return lambda table: table.has_bit(bit)
 
 
-def _timestamp_type(table: BatchTable) -> pa.Array:
+def _timestamp_type(table: ArrowTable) -> pa.Array:
     """Kafka's numbers: −1 for magic 0, which has no timestamps, 0 create time, 1 append time."""
     appended = table.has_bit(bits.LOG_APPEND_TIME).cast(pa.int64())
     return pc.if_else(pc.equal(table.column("magic"), 0), -1, appended)
 
 
-def _compression(table: BatchTable) -> pa.Array:
+def _compression(table: ArrowTable) -> pa.Array:
     return _CODECS.take(pc.bit_wise_and(table.column("attributes"), bits.CODEC_MASK))
 
 
-_OF_BATCH: dict[str, Callable[[BatchTable], pa.Array]] = {
+_OF_BATCH: dict[str, Callable[[ArrowTable], pa.Array]] = {
     "position": _field("position"),
     "size": _field("size"),
     "baseOffset": _field("base_offset"),
@@ -86,7 +119,7 @@ _OF_BATCH: dict[str, Callable[[BatchTable], pa.Array]] = {
 }
 
 
-def of_batches(field: pa.Field, table: BatchTable, position: int) -> pa.Array:
+def of_batches(field: pa.Field, table: ArrowTable, position: int) -> pa.Array:
     """A column with a row for each batch of ``table``, which begins at byte ``position``."""
     values = _OF_BATCH[field.name](table)
     if field.name == "position":
@@ -120,7 +153,7 @@ class SplitColumns:
 class Expansion:
     """For rows with ``offsets``, decoded from the batches ``first`` to ``end`` of ``table``."""
 
-    def __init__(self, offsets: pa.Array, table: BatchTable, first: int, end: int) -> None:
+    def __init__(self, offsets: pa.Array, table: ArrowTable, first: int, end: int) -> None:
         self._offsets, self._table, self._first, self._end = offsets, table, first, end
 
     def expand(self, values: pa.Array) -> pa.Array:

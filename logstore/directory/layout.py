@@ -46,6 +46,7 @@ _T = TypeVar("_T")
 
 logger = get_logger(__name__)
 
+Note = Callable[[str], None]
 TopicFilter = Callable[[str, int, bool], bool]
 """Called with topic, partition, and whether the path is the partition's own directory."""
 
@@ -88,6 +89,18 @@ def list_partitions(
     return sorted(layouts, key=lambda layout: (layout.topic, layout.partition, layout.broker))
 
 
+def list_partition(directory: str, note: Note = logger.warning) -> PartitionLayout:
+    """The log in the directory of one partition, a path or a URI. No segment is opened.
+
+    ``note`` is told of a checkpoint beside it that is malformed, and so counts as missing.
+
+    Raises:
+        NotALogDirectoryError: it is none, by its name.
+        ResourceBusyError, OSError: as ``list_partitions``.
+    """
+    return _Lister(directory, None, "", set(), note).one_partition()[0]
+
+
 def _told_apart(layouts: list[PartitionLayout]) -> list[PartitionLayout]:
     """Name copies of a partition under one broker id, as in backups of two clusters, by their
     paths.
@@ -122,17 +135,22 @@ class _Lister:
     broker: str
     brokers: set[str]
     """The brokers whose directories were listed, by id and path."""
+    note: Note = logger.warning
     storage: Storage = field(init=False)
+    _local: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.storage, self._local = open_storage(self.path)
 
     def layouts(self) -> Iterable[PartitionLayout]:
-        self.storage, local = open_storage(self.path)
+        local = self._local
         info = self.storage.info(local)
         if info is None:
             raise NotALogDirectoryError(self.path, "no such file or directory")
         if not info.is_dir:
             raise NotALogDirectoryError(self.path, "it is a file")
         if _holds_segments(self.path, self.storage.scan_dir(local)):
-            return self._one_partition()
+            return self.one_partition()
         return until(lambda: self._stable(local), self.path, "partitions")
 
     def _stable(self, local: str) -> list[PartitionLayout] | None:
@@ -153,7 +171,7 @@ class _Lister:
         except (FileNotFoundError, NotADirectoryError):
             return b""
 
-    def _one_partition(self) -> list[PartitionLayout]:
+    def one_partition(self) -> list[PartitionLayout]:
         name = last_component(self.path)
         try:
             parsed = filenames.parse_partition_dir(name)
@@ -161,7 +179,7 @@ class _Lister:
             raise NotALogDirectoryError(self.path, f"it holds segments, but {error}") from None
         if parsed.suffix:
             raise NotALogDirectoryError(self.path, f"a {parsed.suffix} directory is no live log")
-        beside = _LogDirFiles(_parent(self.path))
+        beside = _LogDirFiles(_parent(self.path), self.note)
         beside.read()
         self.brokers.update((beside.broker, beside.uri))
         if not self._has(beside) or not self._wants(parsed.topic_partition, True):
@@ -173,7 +191,7 @@ class _Lister:
         if not here and not any(_belongs_to_log_dir(entry) for entry in entries):
             names = ", ".join(entry.name for entry in entries[:3]) or "nothing"
             raise NotALogDirectoryError(self.path, f"it holds {names}")
-        files = _LogDirFiles(self.path)
+        files = _LogDirFiles(self.path, self.note)
         files.read()
         self.brokers.update((files.broker, files.uri))
         if not self._has(files):
@@ -310,6 +328,7 @@ class _LogDirFiles:
     """The files of a log directory: its broker, and the log starts and high watermarks."""
 
     uri: str
+    note: Note
     broker: str = ""
     log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     high_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -322,7 +341,7 @@ class _LogDirFiles:
             if meta is not None and meta.node_id is not None:
                 self.broker = str(meta.node_id)
         except MalformedCheckpointError as error:
-            logger.warning("taken as missing: %s", error)
+            self.note(f"taken as missing: {error}")
         self.log_starts = self._offsets(LOG_START)
         self.high_watermarks = self._offsets(HIGH_WATERMARK)
 
@@ -330,7 +349,7 @@ class _LogDirFiles:
         try:
             return self._open(name, OffsetCheckpoint).read()
         except MalformedCheckpointError as error:
-            logger.warning("taken as missing: %s", error)
+            self.note(f"taken as missing: {error}")
             return {}
 
     def _open(self, name: str, kind: Callable[[str, Storage], _T]) -> _T:

@@ -78,8 +78,10 @@ class PartitionLayout:
         bases = [segment.base_offset for segment in self.segments]
         return zip(self.segments, [*bases[1:], MAX_OFFSET], strict=False)
 
-    def path_of(self, base_offset: int, suffix: str = filenames.LOG_SUFFIX) -> str:
-        return join_uri(self.uri, filenames.segment_file_name(base_offset, suffix))
+    def path_of(
+        self, base_offset: int, suffix: str = filenames.LOG_SUFFIX, transition: str = ""
+    ) -> str:
+        return join_uri(self.uri, filenames.segment_file_name(base_offset, suffix, transition))
 
 
 logger = get_logger(__name__)

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from checkpoints.loggers import get_logger
+from checkpoints.printable import printable
 from logstore.common.errors import ConfigError, CorruptBatchError
 from logstore.directory.listing import UNKNOWN, ListedSegment, PartitionLayout
 from logstore.directory.segment_index import SegmentIndex, log_end_offset
 from logstore.directory.transactions import last_stable_offset
+from logstore.directory.windows import BatchTable
 from logstore.format import attributes as bits
+from logstore.format.filenames import SWAP_SUFFIX
 from logstore.format.reader import MAX_OFFSET, batch_records, parse_batch
 from logstore.storage.uri import shown
 
 logger = get_logger(__name__)
 
 
-def with_rolls(layout: PartitionLayout) -> PartitionLayout:
+def with_rolls(
+    layout: PartitionLayout, note: Callable[[str], None] = logger.warning
+) -> PartitionLayout:
     """The layout with the rolled segments that a start would keep, each following the one before.
+
+    ``note`` is told which does not.
 
     Raises as ``log_end_offset``.
     """
     for segment in layout.rolled:
         end = log_end_offset(layout)
         if segment.base_offset != end:
-            logger.warning(
-                "%s: the segment at %d does not follow what is before it, which ends at %d; left "
-                "out, as by the next start",
-                shown(layout.uri),
-                segment.base_offset,
-                end,
+            place = printable(shown(layout.path_of(segment.base_offset, transition=SWAP_SUFFIX)))
+            note(
+                f"{place}: does not follow what is before it, which ends at {end}; left out, as by "
+                "the next start"
             )
             break
         layout = replace(layout, segments=(*layout.segments, segment))
@@ -84,7 +90,7 @@ def _first_in(
     index = SegmentIndex(layout, segment)
     first = max(index.first_offset_from(timestamp), layout.log_start_offset)
     with index.windows(first, open_end=is_last) as windows:
-        for window, position, table in windows.tables():
+        for window, position, table in windows.tables(BatchTable):
             names = ("max_timestamp", "last_offset", "attributes")
             for row, (latest, last, attributes) in enumerate(
                 zip(*(table.cells(name) for name in names), strict=True)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from checkpoints.loggers import get_logger
 from logstore.common.errors import CorruptBatchError
-from logstore.directory.columns import Expansion, SplitColumns, of_batches, timestamps
+from logstore.directory.columns import ArrowTable, Expansion, SplitColumns, of_batches, timestamps
 from logstore.directory.splits import ReadSettings, Split
 from logstore.directory.windows import BatchTable
 from logstore.format.arrow import to_record_batch
@@ -54,7 +54,7 @@ class RecordRows:
             # A scan that leaves out damaged batches has checked every checksum.
             self.settings.check_crcs and not self.settings.drop_malformed,
             self.settings.include_control,
-            self.settings.max_batch_bytes,
+            self.settings.max_unpacked_bytes or self.settings.max_batch_bytes,
         )
 
     @property
@@ -65,7 +65,7 @@ class RecordRows:
         return {}
 
     def read(
-        self, window: memoryview, position: int, table: BatchTable, first: int, end: int
+        self, window: memoryview, position: int, table: ArrowTable, first: int, end: int
     ) -> Iterator[pa.RecordBatch]:
         """Rows of the batches ``[first, end)`` of ``table``; ``window`` begins at ``position``.
 
@@ -97,7 +97,7 @@ class RecordRows:
             first = stop + skipped
 
     def _rows(
-        self, records: pa.RecordBatch, position: int, table: BatchTable, first: int, end: int
+        self, records: pa.RecordBatch, position: int, table: ArrowTable, first: int, end: int
     ) -> pa.RecordBatch:
         expansion = Expansion(records.column("offset"), table, first, end)
 
@@ -108,7 +108,7 @@ class RecordRows:
                 case "offset" | "key" | "value":
                     return records.column(column.name)
                 case "timestamp":
-                    return timestamps(records.column("timestamp"))
+                    return timestamps(records.column("timestamp"), column.type)
                 case "headers":
                     return _headers(records.column("headers"), column.type)
                 case "sequence":
@@ -152,7 +152,7 @@ class BatchRows:
         return {"check_crc": check_crc, "stop_on_bad": False}
 
     def read(
-        self, window: memoryview, position: int, table: BatchTable, first: int, end: int
+        self, window: memoryview, position: int, table: ArrowTable, first: int, end: int
     ) -> Iterator[pa.RecordBatch]:
         """Rows of the batches ``[first, end)`` of ``table``, which begins at ``position``."""
         count = end - first
@@ -194,7 +194,7 @@ class RowCounts:
         return self._rows.scan_options
 
     def read(
-        self, window: memoryview, position: int, table: BatchTable, first: int, end: int
+        self, window: memoryview, position: int, table: ArrowTable, first: int, end: int
     ) -> Iterator[int]:
         """Row counts of the batches ``[first, end)`` of ``table``; ``window`` begins at
         ``position``.
@@ -216,7 +216,7 @@ class RowCounts:
             start = first + high
         yield from self._decoded(window, position, table, start, end)
 
-    def _told(self, table: BatchTable, first: int, end: int) -> pa.Array:
+    def _told(self, table: ArrowTable, first: int, end: int) -> pa.Array:
         """Which batches have headers that give the number of wanted records."""
 
         def column(name: str) -> pa.Array:
@@ -236,7 +236,7 @@ class RowCounts:
         )
 
     def _decoded(
-        self, window: memoryview, position: int, table: BatchTable, first: int, end: int
+        self, window: memoryview, position: int, table: ArrowTable, first: int, end: int
     ) -> Iterator[int]:
         if first < end:
             for rows in self._rows.read(window, position, table, first, end):

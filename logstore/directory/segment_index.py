@@ -81,9 +81,14 @@ class SegmentIndex:
 
     @contextmanager
     def windows(
-        self, offset: int, end_position: int | None = None, *, open_end: bool
+        self,
+        offset: int = 0,
+        end_position: int | None = None,
+        *,
+        position: int | None = None,
+        open_end: bool,
     ) -> Iterator[Windows]:
-        """Open the ``.log`` from a batch at or below ``offset`` on.
+        """Open the ``.log`` from ``position`` on, or from a batch at or below ``offset``.
 
         ``end_position`` is the listed size unless given. It and ``open_end`` are as in `Windows`.
         """
@@ -92,7 +97,7 @@ class SegmentIndex:
             yield Windows(
                 file,
                 self.path,
-                self.floor(offset),
+                self.floor(offset) if position is None else position,
                 end,
                 open_end=open_end,
                 drop_malformed=self.layout.drop_malformed,
@@ -120,7 +125,7 @@ class SegmentIndex:
         """The position of the last whole batch; ``None`` if it is not known."""
         last = None
         with suppress(CorruptBatchError), self.windows(MAX_OFFSET, open_end=True) as windows:
-            for _, position, table in windows.tables():
+            for _, position, table in windows.tables(BatchTable):
                 last = position + table.cells("position")[-1]
         return last
 
@@ -220,7 +225,7 @@ class SegmentIndex:
 
     def _batch_with(self, offset: int) -> IndexedBatch | None:
         with self.windows(offset, open_end=True) as windows:
-            for _, position, table in windows.tables():
+            for _, position, table in windows.tables(BatchTable):
                 lasts = table.cells("last_offset")
                 row = bisect_left(lasts, offset)
                 if row < len(lasts):
@@ -295,6 +300,6 @@ def log_end_offset(layout: PartitionLayout) -> int:
     index = SegmentIndex(layout, segment)
     with index.windows(MAX_OFFSET, open_end=True) as windows:
         end = max(end, segment.base_offset)
-        for _, _, table in windows.tables():
+        for _, _, table in windows.tables(BatchTable):
             end = max(end, table.cells("last_offset")[-1] + 1)
     return end

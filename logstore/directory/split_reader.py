@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkpoints.loggers import get_logger
+from logstore.directory.columns import ArrowTable
 from logstore.directory.rows import BatchRows, RecordRows, RowCounts
 from logstore.directory.splits import ReadSettings, Split, opened
 from logstore.directory.transactions import MarkerCheck
-from logstore.directory.windows import BatchTable, Windows
+from logstore.directory.windows import Windows
 from logstore.format import attributes as bits
 from logstore.format.header import MAGIC
 from logstore.storage.base import File
@@ -41,7 +42,7 @@ class BatchFilter:
         for producer_id, first, marker in sorted(self.split.aborted):
             self._aborted.setdefault(producer_id, []).append((first, marker))
 
-    def runs(self, table: BatchTable, window: memoryview) -> Iterator[tuple[int, int]]:
+    def runs(self, table: ArrowTable, window: memoryview) -> Iterator[tuple[int, int]]:
         """Ranges ``[first, end)`` of wanted neighbouring rows of ``table``."""
         if not table.rows:
             return
@@ -51,7 +52,7 @@ class BatchFilter:
         else:
             yield 0, table.rows
 
-    def _masks(self, table: BatchTable, window: memoryview) -> Iterator[pa.Array]:
+    def _masks(self, table: ArrowTable, window: memoryview) -> Iterator[pa.Array]:
         split, settings = self.split, self.settings
         of_records = settings.granularity == "record"
         if of_records and settings.drop_malformed:
@@ -74,7 +75,7 @@ class BatchFilter:
         if self._aborted and table.has_any(bits.TRANSACTIONAL):
             yield self._not_aborted(table)
 
-    def _valid(self, table: BatchTable) -> pa.Array:
+    def _valid(self, table: ArrowTable) -> pa.Array:
         valid = pc.equal(table.column("valid"), 1)
         for index, good in enumerate(valid.to_pylist()):
             if not good:
@@ -83,7 +84,7 @@ class BatchFilter:
                 logger.warning(text, self.split.path, size, offset)
         return valid
 
-    def _not_aborted(self, table: BatchTable) -> pa.Array:
+    def _not_aborted(self, table: ArrowTable) -> pa.Array:
         columns = (table.cells(name) for name in ("attributes", "producer_id", "base_offset"))
         return pa.array(
             [
@@ -112,7 +113,7 @@ class _Maker(Protocol[_T_co]):
     @property
     def scan_options(self) -> dict[str, bool]: ...
     def read(
-        self, window: memoryview, position: int, table: BatchTable, first: int, end: int
+        self, window: memoryview, position: int, table: ArrowTable, first: int, end: int
     ) -> Iterator[_T_co]: ...
 
 
@@ -180,8 +181,8 @@ def _made(
         max_batch_bytes=settings.max_batch_bytes,
         drop_malformed=settings.drop_malformed,
     )
-    for window, position, table in windows.tables(**maker.scan_options):
-        if settings.read_committed:
+    for window, position, table in windows.tables(ArrowTable, **maker.scan_options):
+        if settings.read_committed and table.has_any(bits.TRANSACTIONAL):
             markers.take(split, window, table)
         for first, end in wanted.runs(table, window):
             yield from maker.read(window, position, table, first, end)

@@ -116,7 +116,8 @@ class ReadSettings:
 
     Batches without a record in ``[start_timestamp, end_timestamp)``, in ms, may be left out, but
     the caller still has to filter records. ``check_crcs`` and ``max_batch_bytes``, the size of a
-    batch stored or unpacked, are as in docs/spark.md.
+    batch stored or unpacked, are as in docs/spark.md; ``max_unpacked_bytes`` sets another limit for
+    the second.
     """
 
     granularity: str = "record"
@@ -125,6 +126,7 @@ class ReadSettings:
     include_control: bool = False
     check_crcs: bool = True
     max_batch_bytes: int = SPARK_BATCH_MAX
+    max_unpacked_bytes: int | None = None
     fail_on_data_loss: bool = True
     drop_malformed: bool = False
     read_committed: bool = False

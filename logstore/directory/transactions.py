@@ -46,7 +46,7 @@ def aborted_transactions(layout: PartitionLayout) -> list[AbortedRange]:
         found.update(entries)
         torn = torn or not whole
     end = log_end_offset(layout)
-    found.update(_followed(layout, end, whole_log=torn).aborted)
+    found.update(_followed(layout, end, torn).aborted)
     return sorted(found)
 
 
@@ -95,7 +95,7 @@ def last_stable_offset(layout: PartitionLayout, end: int) -> int:
 
 
 @dataclass(slots=True)
-class _Transactions:
+class FollowedTransactions:
     """``open_since``: first offsets of open transactions, by producer id.
 
     ``lenient``: skip a marker that cannot be read.
@@ -115,7 +115,7 @@ class _Transactions:
 
     def take(self, window: memoryview, table: BatchTable, start: int, end: int) -> None:
         """Take the batches of ``table`` with offsets in ``[start, end)``."""
-        if not table.has_any(bits.TRANSACTIONAL):
+        if not any(value & bits.TRANSACTIONAL for value in set(table.cells("attributes"))):
             return
         columns = (table.cells(n) for n in ("base_offset", "attributes", "producer_id"))
         for row, (offset, attributes, producer) in enumerate(zip(*columns, strict=True)):
@@ -129,19 +129,34 @@ class _Transactions:
                     self.aborted.append((producer, first, offset))
 
 
-@lru_cache(maxsize=64)  # a listing is asked for its last stable offset, then for what was aborted
-def _followed(layout: PartitionLayout, end: int, whole_log: bool = False) -> _Transactions:
+def follow_transactions(
+    layout: PartitionLayout, end: int, *, whole_log: bool
+) -> FollowedTransactions:
+    """The transactions below ``end`` by headers and markers alone.
+
+    Headers are walked from the newest usable producer snapshot on, or from the start with
+    ``whole_log``.
+
+    Raises:
+        CorruptBatchError: a header or a marker that cannot be read.
+        OSError: the medium refused.
+    """
     start, open_since = (0, {}) if whole_log else _snapshot(layout, end)
-    transactions = _Transactions(open_since, lenient=layout.drop_malformed)
+    transactions = FollowedTransactions(open_since, lenient=layout.drop_malformed)
     for segment, next_base in layout.bounded():
         if next_base > start and segment.base_offset < end:
             index = SegmentIndex(layout, segment)
             with index.windows(start, open_end=next_base == MAX_OFFSET) as windows:
-                for window, _, table in windows.tables():
+                for window, _, table in windows.tables(BatchTable):
                     transactions.take(window, table, start, end)
                     if table.cells("base_offset")[-1] >= end:
                         break
     return transactions
+
+
+@lru_cache(maxsize=64)  # a listing is asked for its last stable offset, then for what was aborted
+def _followed(layout: PartitionLayout, end: int, whole_log: bool = False) -> FollowedTransactions:
+    return follow_transactions(layout, end, whole_log=whole_log)
 
 
 def _snapshot(layout: PartitionLayout, end: int) -> tuple[int, dict[int, int]]:
@@ -178,7 +193,7 @@ class MarkerCheck:
         Raises:
             CorruptIndexError: records of an aborted transaction were returned as committed.
         """
-        transactions = _Transactions(self._open_since, lenient=True)
+        transactions = FollowedTransactions(self._open_since, lenient=True)
         transactions.take(window, table, split.from_offset, split.end_offset)
         unknown = set(transactions.aborted) - set(split.aborted)
         markers = {(producer, last) for producer, _, last in split.aborted}

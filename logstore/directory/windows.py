@@ -5,9 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import TypeVar
 
 from checkpoints.loggers import get_logger
 from logstore.common.errors import CorruptBatchError, ResourceBusyError
@@ -17,7 +15,6 @@ from logstore.kernels import (
     SCAN_INCOMPLETE,
     SCAN_REASONS,
     SCAN_TAIL,
-    batches_entirely_after,
     scan_batches,
 )
 from logstore.segments.large_batch import worth_reading
@@ -35,12 +32,11 @@ class BatchTable:
     ``SCAN_`` number. Positions count from ``data[0]``.
     """
 
-    __slots__ = ("_cells", "_memory", "_room", "end", "rows", "status")
+    __slots__ = ("_cells", "_room", "end", "rows", "status")
 
     def __init__(self, data: Buffer, *, check_crc: bool = False, stop_on_bad: bool = True) -> None:
         self._room = min(_ROWS, len(data) // _SIZE_MIN + 1)
         self._cells = array("q", [0]) * (self._room * len(SCAN_COLUMNS))
-        self._memory = pa.py_buffer(self._cells)
         self.rows, self.end, self.status = scan_batches(
             data, 0, self._cells, check_crc, stop_on_bad
         )
@@ -50,40 +46,13 @@ class BatchTable:
         first = _FIELD[name] * self._room
         return memoryview(self._cells)[first : first + self.rows]
 
-    def column(self, name: str) -> pa.Array:
-        """A column as an Arrow array of int64, without a copy."""
-        first = _FIELD[name] * self._room
-        memory = self._memory.slice(8 * first, 8 * self.rows)
-        return pa.Array.from_buffers(pa.int64(), self.rows, [None, memory])
-
-    def has_bit(self, bit: int) -> pa.Array:
-        """Whether an attribute bit is set in each batch."""
-        return pc.not_equal(pc.bit_wise_and(self.column("attributes"), bit), 0)
-
-    def has_any(self, bit: int) -> bool:
-        return bool(pc.any(self.has_bit(bit)).as_py())
-
-    def is_late(self, data: Buffer, timestamp: int) -> pa.Array:
-        """Whether each batch is known to have no record before ``timestamp``, in ms."""
-        late = pa.py_buffer(batches_entirely_after(data, self._cells, self.rows, timestamp))
-        return pc.equal(pa.Array.from_buffers(pa.uint8(), self.rows, [None, late]), 1)
-
     def span(self, first: int, end: int) -> slice:
         """The bytes of ``data`` with the batches ``[first, end)``."""
         positions = self.cells("position")
         return slice(positions[first], positions[end] if end < self.rows else self.end)
 
-    def runs(self, wanted: pa.Array) -> Iterator[tuple[int, int]]:
-        """``[first, end)`` row numbers of neighbours for which ``wanted`` is true."""
-        encoded = pc.run_end_encode(wanted)
-        first = 0
-        for end, value in zip(
-            encoded.run_ends.to_pylist(), encoded.values.to_pylist(), strict=True
-        ):
-            if value:
-                yield first, end
-            first = end
 
+TableT = TypeVar("TableT", bound=BatchTable)
 
 WINDOW = 16 << 20
 """Large enough for good record batches, small enough for a worker's memory."""
@@ -112,8 +81,8 @@ class Windows:
     drop_malformed: bool = False
 
     def tables(
-        self, *, check_crc: bool = False, stop_on_bad: bool = True
-    ) -> Iterator[tuple[memoryview, int, BatchTable]]:
+        self, kind: type[TableT], *, check_crc: bool = False, stop_on_bad: bool = True
+    ) -> Iterator[tuple[memoryview, int, TableT]]:
         """Yield each window with its position in the file and the whole batches in it, at least
         one.
 
@@ -129,7 +98,7 @@ class Windows:
         while position < self.end and size:
             try:
                 with self.file.view(position, min(size, self.end - position)) as window:
-                    table = BatchTable(window, check_crc=check_crc, stop_on_bad=stop_on_bad)
+                    table = kind(window, check_crc=check_crc, stop_on_bad=stop_on_bad)
                     if table.rows:
                         yield window, position, table
                         position, size = position + table.end, WINDOW

@@ -64,7 +64,7 @@ def batch_with(layout: PartitionLayout, offset: int) -> StreamBatch | None:
     index = SegmentIndex(layout, segment)
     end = index.ceiling(offset + 1)
     with index.windows(offset, end, open_end=end == segment.size) as windows:
-        for window, _, table in windows.tables():
+        for window, _, table in windows.tables(BatchTable):
             row = bisect_left(table.cells("last_offset"), offset)
             if row < table.rows:
                 return _batch(window, table, row, offset)
