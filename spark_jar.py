@@ -19,7 +19,7 @@ from pathlib import Path
 SOURCES = "logstore/spark/java/logstore"
 JAR = "logstore/spark/logstore-spark.jar"
 JAVA_RELEASE = 17
-SPARK = "spark-sql_2.13-4.3.*.jar"  # `logstore.spark.columnar_jar` says the same
+SPARK = "spark-sql_2.13-4.3.*.jar"  # `logstore.spark.sessions` says the same
 
 
 def javac() -> str | None:

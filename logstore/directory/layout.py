@@ -237,11 +237,7 @@ class _Lister:
 def _belongs_to_log_dir(entry: FileInfo) -> bool:
     if not entry.is_dir:
         return entry.name in _LOG_DIR_FILES
-    try:
-        filenames.parse_partition_dir(entry.name)
-    except InvalidTopicError:
-        return False
-    return True
+    return filenames.partition_dir(entry.name) is not None
 
 
 def _layout(
@@ -316,11 +312,7 @@ def _holds_segments(path: str, entries: Sequence[FileInfo]) -> bool:
     names = [entry.name for entry in entries if not entry.is_dir]
     if any(name in _PARTITION_FILES or filenames.parse_segment_file(name) for name in names):
         return True
-    try:
-        filenames.parse_partition_dir(last_component(path))
-    except InvalidTopicError:
-        return False
-    return not entries
+    return not entries and filenames.partition_dir(last_component(path)) is not None
 
 
 @dataclass(slots=True)

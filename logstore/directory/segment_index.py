@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
-from typing import NamedTuple, overload
+from typing import NamedTuple
 
 from checkpoints.loggers import get_logger
 from logstore.common.errors import CorruptBatchError
@@ -43,6 +43,12 @@ _FIRST_READ = 32 << 10  # holds most batches: one request to an object store
 logger = get_logger(__name__)
 
 
+def _entry(layout: struct.Struct, data: bytes, number: int) -> tuple[int, int]:
+    """The two fields of an entry of an index file."""
+    first, second = layout.unpack_from(data, number * layout.size)
+    return first, second
+
+
 class IndexedBatch(NamedTuple):
     """A sound batch at a position of the ``.log``, with the fields that an index has."""
 
@@ -50,25 +56,6 @@ class IndexedBatch(NamedTuple):
     base_offset: int
     last_offset: int
     max_timestamp: int
-
-
-class _Column(Sequence[int]):
-    """One field of the entries of an index file as a sequence for ``bisect``."""
-
-    def __init__(self, data: bytes, layout: struct.Struct, field: int) -> None:
-        self._data, self._layout, self._field = data, layout, field
-
-    def __len__(self) -> int:
-        return len(self._data) // self._layout.size
-
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[int]: ...
-    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
-        assert isinstance(index, int)
-        value: int = self._layout.unpack_from(self._data, index * self._layout.size)[self._field]
-        return value
 
 
 class SegmentIndex:
@@ -133,14 +120,16 @@ class SegmentIndex:
 
     def floor(self, offset: int) -> int:
         """The position of a batch that begins at or below ``offset``; 0 if none is known."""
-        batch = self._batch_of(bisect_right(self._offsets, self._relative(offset)) - 1)
+        batch = self._batch_of(
+            bisect_right(self._entries, self._relative(offset), key=self._offset_of) - 1
+        )
         return 0 if batch is None else batch.position
 
     def ceiling(self, offset: int) -> int:
         """The position of a batch that begins at or above ``offset``, or the file's size."""
         # The batch after one that reaches ``offset`` begins at or above it. The entry of an append
         # has the last offset, and the append may begin with batches that end below.
-        entry = bisect_left(self._offsets, self._relative(offset))
+        entry = bisect_left(self._entries, self._relative(offset), key=self._offset_of)
         batch = self._batch_of(entry)
         for _ in range(_ENTRIES_TRIED):
             entry += 1
@@ -158,28 +147,30 @@ class SegmentIndex:
         The distance is larger only where the index has no entry in between.
         """
         while start + step < end:
-            batch = self._batch_of(bisect_left(self._positions, start + step))
+            batch = self._batch_of(bisect_left(self._entries, start + step, key=self._position_of))
             if batch is None or not start < batch.position < end:
                 return
             start = batch.position
             yield start
 
     @property
-    def _offsets(self) -> _Column:
-        return _Column(self._read(filenames.INDEX_SUFFIX), OFFSET_ENTRY, 0)
+    def _entries(self) -> range:
+        return range(len(self._read(filenames.INDEX_SUFFIX)) // OFFSET_ENTRY.size)
 
-    @property
-    def _positions(self) -> _Column:
-        return _Column(self._read(filenames.INDEX_SUFFIX), OFFSET_ENTRY, 1)
+    def _offset_of(self, entry: int) -> int:
+        return _entry(OFFSET_ENTRY, self._read(filenames.INDEX_SUFFIX), entry)[0]
+
+    def _position_of(self, entry: int) -> int:
+        return _entry(OFFSET_ENTRY, self._read(filenames.INDEX_SUFFIX), entry)[1]
 
     def _relative(self, offset: int) -> int:
         return offset - self.segment.base_offset
 
     def _batch_of(self, entry: int) -> IndexedBatch | None:
         """The batch that an entry of the offset index points to; ``None`` if there is none."""
-        if not 0 <= entry < len(self._offsets):
+        if entry not in self._entries:
             return None
-        offset, position = self._offsets[entry], self._positions[entry]
+        offset, position = self._offset_of(entry), self._position_of(entry)
         batch = self._batch_at(position)
         if batch is None or self._relative(batch.base_offset) > offset:
             self._distrust(filenames.INDEX_SUFFIX, f"entry {entry} leads to no batch")
@@ -208,11 +199,10 @@ class SegmentIndex:
         It is the segment's base offset if nothing better is known.
         """
         times = self._read(filenames.TIME_INDEX_SUFFIX)
-        newest = bisect_left(_Column(times, TIME_ENTRY, 0), timestamp) - 1
+        entries = range(len(times) // TIME_ENTRY.size)
+        newest = bisect_left(entries, timestamp, key=lambda n: _entry(TIME_ENTRY, times, n)[0]) - 1
         for entry in range(newest, max(newest - _ENTRIES_TRIED, -1), -1):
-            latest: int
-            relative: int
-            latest, relative = TIME_ENTRY.unpack_from(times, entry * TIME_ENTRY.size)
+            latest, relative = _entry(TIME_ENTRY, times, entry)
             offset = self.segment.base_offset + relative
             batch = self._batch_with(offset)
             if batch is None:
@@ -253,8 +243,7 @@ class SegmentIndex:
         if is_time:
             return data[: used_time_entries(data) * TIME_ENTRY.size]
         used = used_offset_entries(data)
-        positions = _Column(data, OFFSET_ENTRY, 1)
-        while used and positions[used - 1] >= self.segment.size:
+        while used and _entry(OFFSET_ENTRY, data, used - 1)[1] >= self.segment.size:
             used -= 1  # entries written since the segment was listed
         return data[: used * OFFSET_ENTRY.size]
 

@@ -132,7 +132,8 @@ class BatchReader(DataSourceReader):
 
     def settings(self) -> ReadSettings:
         """How to read tasks that were planned with the filters of this query."""
-        return self.options.settings(self.filters.start_timestamp, self.filters.end_timestamp)
+        times = self.filters.start_timestamp, self.filters.end_timestamp
+        return replace(self.options, start_timestamp=times[0], end_timestamp=times[1])
 
 
 class _OptionalPushDown:

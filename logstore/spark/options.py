@@ -205,8 +205,8 @@ class Options:
                 raise unknown("option", name, self._known.values())
 
 
-@dataclass(frozen=True, slots=True)
-class SourceOptions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions(ReadSettings):
     """What to read and how, for batch and streaming alike. Sizes in bytes."""
 
     paths: tuple[str, ...]
@@ -214,17 +214,10 @@ class SourceOptions:
     starting: OffsetRangeLimit
     ending: OffsetRangeLimit
     start_latest_without_match: bool
-    read_committed: bool
     up_to_high_watermark: bool
-    fail_on_data_loss: bool
-    drop_malformed: bool
-    include_control: bool
-    check_crcs: bool
     split_bytes: int
     min_partitions: int
     max_records_per_partition: int
-    max_batch_bytes: int
-    granularity: str
     columns: tuple[str, ...]
     broker: str
     replicas: bool
@@ -270,22 +263,6 @@ class SourceOptions:
             replicas=options.choice("replicas", ("one", "all")) == "all",
             ascending_timestamps=options.flag("ascendingTimestamps", False),
             push_filters=options.flag("pushFilters", False),
-        )
-
-    def settings(
-        self, start_timestamp: int | None = None, end_timestamp: int | None = None
-    ) -> ReadSettings:
-        """The options that tasks need. The times are those of pushed filters."""
-        return ReadSettings(
-            self.granularity,
-            start_timestamp,
-            end_timestamp,
-            self.include_control,
-            self.check_crcs,
-            self.max_batch_bytes,
-            self.fail_on_data_loss,
-            self.drop_malformed,
-            self.read_committed,
         )
 
     def check_named(self, found: Collection[TopicAndPartition]) -> None:

@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 import logstore.spark
 from logstore.common.config import LogConfig
 from logstore.directory.errors import NotALogDirectoryError
-from logstore.spark import columnar_jar, count, map_batches, sessions
+from logstore.spark import count, map_batches, sessions
 from tests.spark.reading import Broker
 from tests.support.builders import batch
 from tests.support.until import patience, until
@@ -299,10 +299,10 @@ def environment(**more: str) -> dict[str, str]:
 def test_without_the_jar_the_python_source_reads_and_a_line_says_so(logs: Path) -> None:
     code = f"""
 from pathlib import Path
-from logstore.spark import columnar_jar, session, sessions
+from logstore.spark import session, sessions
 from tests.spark.conftest import TEST_CONF
 
-columnar_jar._JAR = Path("/nowhere.jar")
+sessions._JAR = Path("/nowhere.jar")
 spark = session("local[1]", conf=TEST_CONF)
 assert not sessions.is_columnar(spark)
 print(spark.read.format("logstore").load({str(logs)!r}).count())
@@ -331,7 +331,7 @@ def test_the_jar_is_of_these_classes_and_of_this_spark(
     if reason := build["why_not"]():
         pytest.skip(reason)
     build["make"](tmp_path / "made.jar")
-    jar = columnar_jar.jar()
+    jar = sessions.jar()
     assert jar is not None
     assert jar.read_bytes() == (tmp_path / "made.jar").read_bytes()
 
@@ -358,8 +358,8 @@ def test_without_spark_nothing_is_made_and_nothing_old_is_left(
 def test_without_the_jar_settings_leave_it_out(
     monkeypatch: pytest.MonkeyPatch, name: str, value: object, reason: str
 ) -> None:
-    monkeypatch.setattr(columnar_jar, name, value)
-    assert reason in columnar_jar.why_not()
+    monkeypatch.setattr(sessions, name, value)
+    assert reason in sessions.why_not()
     assert "spark.jars" not in sessions.settings()
 
 

@@ -308,7 +308,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         assert isinstance(partition, ReadTask)
-        return read_splits(partition.splits, self._options.read.settings(), self._schema)
+        return read_splits(partition.splits, self._options.read, self._schema)
 
 
 def _marks(
