@@ -47,6 +47,7 @@ SCHEMA = pa.schema(
 microseconds cannot hold every one.
 """
 
+_NUMBERS = (("partition", 0, 2**31 - 1), ("offset", 0, 2**63 - 1), ("timestampType", -1, 1))
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -331,23 +332,13 @@ def json_lines(rows: pa.RecordBatch) -> bytes:
 
 
 def _objects(rows: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    columns = [rows.column(name).to_pylist() for name in ("topic", "partition", "offset")] + [
-        rows.column("timestamp").view(pa.int64()).to_pylist()
-    ]
-    rest = [rows.column(name).to_pylist() for name in ("timestampType", "key", "value", "headers")]
-    for topic, partition, offset, timestamp, kind, key, value, headers in zip(
-        *columns, *rest, strict=True
-    ):
-        yield {
-            "topic": topic,
-            "partition": partition,
-            "offset": offset,
-            "timestamp": timestamp,
-            "timestampType": kind,
-            "key": _text(key),
-            "value": _text(value),
-            "headers": [[each["key"], _text(each["value"])] for each in headers or ()],
-        }
+    names = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value")
+    columns = [rows.column(name) for name in (*names, "headers")]
+    columns[3] = columns[3].view(pa.int64())
+    for *plain, key, value, headers in zip(*(each.to_pylist() for each in columns), strict=True):
+        pairs = [[each["key"], _text(each["value"])] for each in headers or ()]
+        texts = _text(key), _text(value)
+        yield {**dict(zip(names, (*plain, *texts), strict=True)), "headers": pairs}
 
 
 def _text(data: bytes | None) -> str | None:
@@ -359,7 +350,7 @@ def read_json_rows(path: str) -> Iterator[pa.RecordBatch]:
     Raises:
         BadInputError: a line is malformed; it names the line.
     """
-    rows: list[tuple[Any, ...]] = []
+    rows: list[dict[str, Any]] = []
     number = 0
     with open(path, "rb") as file:
         while line := file.readline(_LINE_BYTES_MAX):
@@ -370,28 +361,33 @@ def read_json_rows(path: str) -> Iterator[pa.RecordBatch]:
                 parsed = parse_json(line)
                 if parsed is None:
                     raise BadInputError("a control record")
-                rows.append((parsed, *_place_of(json.loads(line))))
+                pairs = [{"key": name, "value": value} for name, value in parsed.headers]
+                rows.append(
+                    {
+                        **_place_of(json.loads(line)),
+                        "key": parsed.key,
+                        "value": parsed.value,
+                        "timestamp": parsed.timestamp,
+                        "headers": pairs or None,
+                    }
+                )
             except BadInputError as error:
                 raise BadInputError(f"line {number}: {error}") from None
             if len(rows) == _ROWS:
-                yield _table(rows)
+                yield pa.RecordBatch.from_pylist(rows, SCHEMA)
                 rows = []
     if rows:
-        yield _table(rows)
+        yield pa.RecordBatch.from_pylist(rows, SCHEMA)
 
 
-def _place_of(fields: dict[str, Any]) -> tuple[str, int, int, int]:
+def _place_of(fields: dict[str, Any]) -> dict[str, Any]:
     topic = fields.get("topic")
     if not isinstance(topic, str) or not topic.isprintable():
         raise BadInputError("topic is no name")
     if not isinstance(fields.get("timestamp"), int):
         raise BadInputError("timestamp is no number of milliseconds")
-    return (
-        topic,
-        _number(fields, "partition", 0, 2**31 - 1),
-        _number(fields, "offset", 0, 2**63 - 1),
-        _number(fields, "timestampType", -1, 1),
-    )
+    numbers = {name: _number(fields, name, low, high) for name, low, high in _NUMBERS}
+    return {"topic": topic, **numbers}
 
 
 def _number(fields: dict[str, Any], name: str, low: int, high: int) -> int:
@@ -399,19 +395,3 @@ def _number(fields: dict[str, Any], name: str, low: int, high: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise BadInputError(f"{name} is no number from {low} to {high}")
     return value
-
-
-def _table(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
-    arrays = [
-        pa.array([row[0].key for row in rows], pa.binary()),
-        pa.array([row[0].value for row in rows], pa.binary()),
-        pa.array([row[1] for row in rows], pa.string()),
-        pa.array([row[2] for row in rows], pa.int32()),
-        pa.array([row[3] for row in rows], pa.int64()),
-        pa.array([row[0].timestamp for row in rows], pa.int64()).view(pa.timestamp("ms", "UTC")),
-        pa.array([row[4] for row in rows], pa.int32()),
-        pa.array(
-            [[{"key": n, "value": v} for n, v in row[0].headers] or None for row in rows], HEADERS
-        ),
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
