@@ -19,16 +19,14 @@ from logstore.common.errors import ConfigError, InvalidTopicError
 from logstore.common.parallel import at_once
 from logstore.directory.errors import DuplicatePartitionError, NotALogDirectoryError
 from logstore.directory.listing import (
-    MISSING,
     UNKNOWN,
-    ListedSegment,
     PartitionLayout,
+    listed,
     settled_layout,
     topic_id,
     until,
 )
 from logstore.format import filenames
-from logstore.recovery.replacements import roll_marks
 from logstore.storage.base import FileInfo, Storage
 from logstore.storage.broker_directories import broker_directories
 from logstore.storage.uri import join_uri, open_storage, shown
@@ -225,7 +223,18 @@ class _Lister:
 
     def _settled(self, uri: str, tp: TopicPartition, files: _LogDirFiles) -> PartitionLayout:
         local = open_storage(uri)[1]
-        return settled_layout(lambda: _layout(uri, tp, self.storage.scan_dir(local), files))
+
+        def look() -> PartitionLayout:
+            found = listed(uri, tp, self.storage.scan_dir(local))
+            return replace(
+                found,
+                broker=files.broker,
+                log_start_offset=max(found.log_start_offset, files.log_starts.get(tp, 0)),
+                high_watermark=files.high_watermarks.get(tp, UNKNOWN),
+                topic_id=topic_id(uri),
+            )
+
+        return settled_layout(look)
 
     def _wants(self, tp: TopicPartition, own_path: bool) -> bool:
         return self.wanted is None or self.wanted(tp.topic, tp.partition, own_path)
@@ -238,73 +247,6 @@ def _belongs_to_log_dir(entry: FileInfo) -> bool:
     if not entry.is_dir:
         return entry.name in _LOG_DIR_FILES
     return filenames.partition_dir(entry.name) is not None
-
-
-def _layout(
-    uri: str, tp: TopicPartition, entries: Iterable[FileInfo], files: _LogDirFiles
-) -> PartitionLayout:
-    sizes: dict[str, dict[int, int]] = defaultdict(dict)
-    times: dict[int, int] = {}
-    entries = list(entries)
-    marks = dict.fromkeys(roll_marks((entry.name for entry in entries), 0), 0)
-    for entry in entries:
-        parsed = filenames.parse_segment_file(entry.name)
-        if parsed and parsed.offset in marks and parsed.transition == filenames.SWAP_SUFFIX:
-            marks[parsed.offset] = entry.size
-            times.setdefault(parsed.offset, entry.mtime_ms)
-        # Another spelling of the number would be a second file with the same offset.
-        if parsed and entry.name == filenames.segment_file_name(parsed.offset, parsed.suffix):
-            sizes[parsed.suffix][parsed.offset] = entry.size
-            if parsed.suffix == filenames.LOG_SUFFIX:
-                times[parsed.offset] = entry.mtime_ms
-    offset_indexes, time_indexes, txn_indexes = (
-        sizes[suffix]
-        for suffix in (
-            filenames.INDEX_SUFFIX,
-            filenames.TIME_INDEX_SUFFIX,
-            filenames.TXN_INDEX_SUFFIX,
-        )
-    )
-    segments, rolled = (
-        tuple(
-            ListedSegment(
-                base,
-                size,
-                offset_indexes.get(base, MISSING),
-                time_indexes.get(base, MISSING),
-                txn_indexes.get(base, MISSING),
-                times[base],
-            )
-            for base, size in sorted(logs.items())
-        )
-        for logs in (sizes[filenames.LOG_SUFFIX], marks)
-    )
-    first = segments[0].base_offset if segments else 0
-    return PartitionLayout(
-        uri,
-        files.broker,
-        *tp,
-        segments,
-        max(first, files.log_starts.get(tp, 0)),
-        files.high_watermarks.get(tp, UNKNOWN),
-        tuple(sorted(sizes[filenames.SNAPSHOT_SUFFIX])),
-        rolled,
-        topic_id(uri),
-        _replaced(entries, sizes[filenames.LOG_SUFFIX], marks),
-    )
-
-
-def _replaced(entries: list[FileInfo], logs: Mapping[int, int], rolls: Mapping[int, int]) -> bool:
-    """Whether a new segment waits for its name, and a segment it replaces has lost its own."""
-    parsed = [filenames.parse_segment_file(entry.name) for entry in entries]
-    swaps, deleted = (
-        {p.offset for p in parsed if p and p.suffix == filenames.LOG_SUFFIX and p.transition == end}
-        for end in (filenames.SWAP_SUFFIX, filenames.DELETED_SUFFIX)
-    )
-    return any(
-        base not in logs or any(base <= other and other not in logs for other in deleted)
-        for base in swaps - set(rolls)
-    )
 
 
 def _holds_segments(path: str, entries: Sequence[FileInfo]) -> bool:

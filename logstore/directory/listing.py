@@ -8,8 +8,10 @@ no longer change, so a listing of them is right once the next one agrees.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Set
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from checkpoints.errors import MalformedCheckpointError
@@ -19,10 +21,15 @@ from checkpoints.partition_metadata import (
     PartitionMetadataFile,
     topic_id_to_text,
 )
+from checkpoints.types import TopicPartition
 from logstore.common.errors import ResourceBusyError
 from logstore.format import filenames
 from logstore.format.reader import MAX_OFFSET
+from logstore.recovery.replacements import roll_marks
+from logstore.storage.base import File, FileInfo, Storage
 from logstore.storage.uri import join_uri, open_storage, shown
+
+logger = get_logger(__name__)
 
 UNKNOWN = -1
 MISSING = -1
@@ -68,6 +75,8 @@ class PartitionLayout:
     """Whether segments were being replaced, so that some may lack their final name."""
     drop_malformed: bool = False
     """Whether damage is left out with a warning, also while planning."""
+    storage: Storage | None = field(default=None, compare=False, repr=False)
+    """Where ``uri`` is a path; without it ``uri`` says where it is."""
 
     @property
     def name(self) -> str:
@@ -83,8 +92,79 @@ class PartitionLayout:
     ) -> str:
         return join_uri(self.uri, filenames.segment_file_name(base_offset, suffix, transition))
 
+    def locate(self, name: str) -> tuple[Storage, str]:
+        """The storage of a file of the directory, and the path there."""
+        if self.storage is not None:
+            return self.storage, join_uri(self.uri, name)
+        return open_storage(join_uri(self.uri, name))
 
-logger = get_logger(__name__)
+    def open(self, base_offset: int, suffix: str = filenames.LOG_SUFFIX) -> File:
+        """Open a file of a segment, which may still wait for its final name."""
+        storage, path = self.locate(filenames.segment_file_name(base_offset, suffix))
+        for transition in ("", filenames.SWAP_SUFFIX):
+            with suppress(FileNotFoundError):
+                return storage.open(path + transition, writable=False)
+        return storage.open(path, writable=False)  # renamed between the two
+
+
+def listed(
+    uri: str, tp: TopicPartition, entries: Collection[FileInfo], storage: Storage | None = None
+) -> PartitionLayout:
+    """A partition's directory by the names and sizes in it alone."""
+    files: dict[int, dict[str, FileInfo]] = defaultdict(dict)
+    rolls: dict[int, FileInfo] = {}
+    marks = set(roll_marks((entry.name for entry in entries), 0))
+    for entry in entries:
+        parsed = filenames.parse_segment_file(entry.name)
+        if parsed and parsed.offset in marks and parsed.transition == filenames.SWAP_SUFFIX:
+            rolls[parsed.offset] = entry
+        # Another spelling of the number would be a second file with the same offset.
+        if parsed and entry.name == filenames.segment_file_name(parsed.offset, parsed.suffix):
+            files[parsed.offset][parsed.suffix] = entry
+    logs = {
+        base: found[filenames.LOG_SUFFIX]
+        for base, found in files.items()
+        if filenames.LOG_SUFFIX in found
+    }
+
+    def segment(base: int, log: FileInfo) -> ListedSegment:
+        def size(suffix: str) -> int:
+            found = files[base].get(suffix)
+            return MISSING if found is None else found.size
+
+        return ListedSegment(
+            base,
+            log.size,
+            size(filenames.INDEX_SUFFIX),
+            size(filenames.TIME_INDEX_SUFFIX),
+            size(filenames.TXN_INDEX_SUFFIX),
+            log.mtime_ms,
+        )
+
+    return PartitionLayout(
+        uri,
+        "",
+        *tp,
+        tuple(segment(*each) for each in sorted(logs.items())),
+        min(logs, default=0),
+        snapshots=tuple(sorted(b for b in files if filenames.SNAPSHOT_SUFFIX in files[b])),
+        rolled=tuple(segment(*each) for each in sorted(rolls.items())),
+        replaced=_replaced(entries, logs.keys(), rolls.keys()),
+        storage=storage,
+    )
+
+
+def _replaced(entries: Collection[FileInfo], logs: Set[int], rolls: Set[int]) -> bool:
+    """Whether a new segment waits for its name, and a segment it replaces has lost its own."""
+    parsed = [filenames.parse_segment_file(entry.name) for entry in entries]
+    swaps, deleted = (
+        {p.offset for p in parsed if p and p.suffix == filenames.LOG_SUFFIX and p.transition == end}
+        for end in (filenames.SWAP_SUFFIX, filenames.DELETED_SUFFIX)
+    )
+    return any(
+        base not in logs or any(base <= other and other not in logs for other in deleted)
+        for base in swaps - rolls
+    )
 
 
 def topic_id(uri: str) -> str:

@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from typing import NamedTuple
 
+from checkpoints.files import UnusableFileError
 from checkpoints.loggers import get_logger
 from logstore.common.errors import CorruptBatchError
 from logstore.directory.errors import ListingOutdatedError
@@ -80,7 +81,7 @@ class SegmentIndex:
         ``end_position`` is the listed size unless given. It and ``open_end`` are as in `Windows`.
         """
         end = self.segment.size if end_position is None else end_position
-        with closing(_open(self.path)) as file:
+        with closing(self.layout.open(self.segment.base_offset)) as file:
             yield Windows(
                 file,
                 self.path,
@@ -101,7 +102,7 @@ class SegmentIndex:
         storage, _ = open_storage(self.path)
         if not isinstance(storage, LocalStorage):
             return FileProof(listed, may_grow=False)  # an object does not grow
-        with closing(_open(self.path)) as file:
+        with closing(self.layout.open(self.segment.base_offset)) as file:
             proof = prove(file, storage, tuple(positions), may_grow)
         now = proof.file
         if now.size < listed.size or (not may_grow and now[2:] != listed[2:]):
@@ -180,7 +181,7 @@ class SegmentIndex:
     def _batch_at(self, position: int) -> IndexedBatch | None:
         if not 0 <= position < self.segment.size:
             return None
-        with closing(_open(self.path)) as file:
+        with closing(self.layout.open(self.segment.base_offset)) as file:
             data = file.read_at(position, _FIRST_READ)
             size = 12 + int.from_bytes(data[8:12], "big", signed=True)
             if len(data) < size <= _BATCH_SIZE_MAX:
@@ -236,9 +237,9 @@ class SegmentIndex:
         if not 0 < size <= _INDEX_SIZE_MAX:
             return b""
         try:
-            with closing(_open(self.layout.path_of(self.segment.base_offset, suffix))) as file:
+            with closing(self.layout.open(self.segment.base_offset, suffix)) as file:
                 data = _up_to_zeros(file, size)
-        except FileNotFoundError:
+        except (FileNotFoundError, UnusableFileError):
             return b""
         if is_time:
             return data[: used_time_entries(data) * TIME_ENTRY.size]
@@ -263,14 +264,6 @@ def _up_to_zeros(file: File, size: int) -> bytes:
             break
         position, step = position + step, 2 * step
     return b"".join(parts)
-
-
-def _open(uri: str) -> File:
-    storage, path = open_storage(uri)
-    for transition in ("", filenames.SWAP_SUFFIX):  # of a roll that waits for its final name
-        with suppress(FileNotFoundError):
-            return storage.open(path + transition, writable=False)
-    return storage.open(path, writable=False)
 
 
 def log_end_offset(layout: PartitionLayout) -> int:
