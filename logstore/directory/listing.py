@@ -115,7 +115,7 @@ def listed(
     rolls: dict[int, FileInfo] = {}
     marks = set(roll_marks((entry.name for entry in entries), 0))
     for entry in entries:
-        parsed = filenames.parse_segment_file(entry.name)
+        parsed = None if entry.is_dir else filenames.parse_segment_file(entry.name)
         if parsed and parsed.offset in marks and parsed.transition == filenames.SWAP_SUFFIX:
             rolls[parsed.offset] = entry
         # Another spelling of the number would be a second file with the same offset.

@@ -255,7 +255,7 @@ class SegmentIndex:
 
 
 def _up_to_zeros(file: File, size: int) -> bytes:
-    """The file without the preallocated space of an active index, which may be most of it."""
+    """The file without the preallocated space of an active index (F-140), most of it perhaps."""
     parts: list[bytes] = []
     position, step = 0, _INDEX_STEP
     while position < size:
@@ -285,3 +285,24 @@ def log_end_offset(layout: PartitionLayout) -> int:
         for _, _, table in windows.tables(BatchTable):
             end = max(end, table.cells("last_offset")[-1] + 1)
     return end
+
+
+def sound_end(layout: PartitionLayout, segment: ListedSegment) -> int | None:
+    """One past the last record before the first batch, from the last index entry on, that has a
+    wrong checksum or goes back in offsets; ``None`` if there is no record.
+    """
+    end: int | None = None
+    index = SegmentIndex(layout, segment)
+    # Whatever is no batch ends it: the zeros of a sparse file are not read to their end.
+    with suppress(CorruptBatchError), index.windows(MAX_OFFSET, open_end=False) as windows:
+        for _, _, table in windows.tables(BatchTable, check_crc=True):
+            for last in table.cells("last_offset"):
+                if end is not None and last < end:
+                    return end
+                end = last + 1
+    return end
+
+
+def segment_of(segments: Sequence[ListedSegment], offset: int) -> int:
+    """The number of the segment in which ``offset`` lies, or would; −1 below all."""
+    return bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1

@@ -57,7 +57,7 @@ TableT = TypeVar("TableT", bound=BatchTable)
 WINDOW = 16 << 20
 """Large enough for good record batches, small enough for a worker's memory."""
 
-_NO_LIMIT = 1 << 32
+_NO_LIMIT = 1 << 62
 _LENGTH_AT, _PREFIX_SIZE = 8, 12  # the length in a header counts neither itself nor the offset
 
 logger = get_logger(__name__)
@@ -79,6 +79,8 @@ class Windows:
     open_end: bool = False
     max_batch_bytes: int = _NO_LIMIT
     drop_malformed: bool = False
+    zeros_max: int = _NO_LIMIT
+    """How many zeros are read until they count as the end."""
 
     def tables(
         self, kind: type[TableT], *, check_crc: bool = False, stop_on_bad: bool = True
@@ -140,9 +142,9 @@ class Windows:
 
         Most other tails differ early.
         """
-        step = 4096
-        while position < self.end:
-            if self.file.read_at(position, min(step, self.end - position)).strip(b"\0"):
+        step, end = 4096, min(self.end, position + self.zeros_max)
+        while position < end:
+            if self.file.read_at(position, min(step, end - position)).strip(b"\0"):
                 return False
             position, step = position + step, WINDOW
         return True

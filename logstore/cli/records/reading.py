@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
@@ -28,6 +29,7 @@ from logstore.kernels import DECODE_FULL
 
 CHUNK_RECORDS = 5000
 _SECOND_LOOK_SECONDS = 0.05
+_ZEROS_MAX = 1 << 20  # preallocated ones are read at each look
 
 Note = Callable[[str], None]
 
@@ -161,6 +163,7 @@ class PartitionReader:
         while True:
             try:
                 with index.windows(position=self._position, open_end=is_last) as windows:
+                    windows = replace(windows, zeros_max=_ZEROS_MAX)
                     for window, position, table in windows.tables(BatchTable):
                         data = window[: table.end]
                         yield from self._records(data, aborted, index.path, position)

@@ -6,7 +6,7 @@ Everything comes from the files, as a process that is not the writer sees them.
 from __future__ import annotations
 
 import enum
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from checkpoints.loggers import get_logger
 from logstore.directory.errors import DataLossError
 from logstore.directory.listing import PartitionLayout
 from logstore.directory.positions import readable_end, with_rolls
-from logstore.directory.segment_index import SegmentIndex, log_end_offset
+from logstore.directory.segment_index import SegmentIndex, log_end_offset, segment_of
 from logstore.directory.windows import BatchTable
 from logstore.format import attributes as bits
 from logstore.spark.options import SourceOptions
@@ -57,7 +57,7 @@ def batch_with(layout: PartitionLayout, offset: int) -> StreamBatch | None:
         CorruptBatchError: a batch on the way to it is damaged.
         OSError: the medium refused.
     """
-    at = bisect_right(layout.segments, offset, key=lambda segment: segment.base_offset) - 1
+    at = segment_of(layout.segments, offset)
     if at < 0:
         return None
     segment = layout.segments[at]
