@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from checkpoints.printable import printable
-from checkpoints.types import TopicPartition
 from logstore import terminal
 from logstore.cli.common import completion
 from logstore.cli.common.directories import directory_argument
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
 from logstore.cli.common.numbers import PARTITION, counted
-from logstore.cli.common.partitions import partitions_of
 from logstore.cli.records import positions as _positions
-from logstore.cli.records.reading import Note, PartitionReader
+from logstore.cli.records.reading import Note, PartitionReader, readers_of
 from logstore.common.bounds import BATCH_MAX, UNPACKED_MAX
 from logstore.common.errors import CorruptBatchError, LogstoreError
 from logstore.common.extras import Extra, load
@@ -103,7 +101,7 @@ def export(
     target, chosen = _file_of(target, topic, form)
     if not overwrite and os.path.lexists(target):
         fail(f"{printable(target)} is there already; --overwrite replaces it")
-    readers = _readers(directory, topic, only)
+    readers = readers_of(directory, topic, only, _note())
     try:
         with exporting(target, Format(chosen)) as export:
             rows = [_export(export, reader, start, end, committed) for reader in readers]
@@ -125,17 +123,6 @@ def _file_of(target: str, topic: str, form: str | None) -> tuple[str, str]:
     if not os.path.isdir(parent):
         fail(f"--to {printable(target)}: there is no directory {printable(parent)}")
     return target, form
-
-
-def _readers(directory: str, topic: str, only: tuple[int, ...]) -> list[PartitionReader]:
-    if not os.path.isdir(directory):
-        fail(f"{printable(directory)}: no such directory")
-    found = partitions_of(directory, topic)
-    for partition in only:
-        if partition not in found:
-            fail(f"{printable(directory)}: there is no partition {partition} of {topic!r}")
-    chosen = sorted(set(only)) or found
-    return [PartitionReader(directory, TopicPartition(topic, p), _note()) for p in chosen]
 
 
 def _note() -> Note:

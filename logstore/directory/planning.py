@@ -99,12 +99,12 @@ class _SegmentJob:
             self.segment.base_offset,
             position,
             end_position,
+            proof,
             first,
             end,
             open_end,
             overlapping(wanted.aborted, first, end),
             layout.topic_id,
-            proof,
         )
 
 

@@ -91,13 +91,13 @@ class Split:
     segment_base: int
     position: int
     end_position: int
+    proof: FileProof
+    """The identity of the file when the split was planned, so that no other file is read."""
     from_offset: int = 0
     end_offset: int = MAX_OFFSET
     open_end: bool = False
     aborted: tuple[AbortedRange, ...] = ()
     topic_id: str = ""
-    proof: FileProof | None = None
-    """The identity of the file when the split was planned, so that no other file is read."""
 
     @property
     def path(self) -> str:
@@ -150,21 +150,12 @@ class OpenedSegment:
     storage: Storage
     _told: bool = False
 
-    def broken(self) -> str:
-        """Why the file is not the one that the split was planned from; "" if it is."""
-        if self.split.proof is not None:
-            return self.split.proof.broken(self.file, self.storage)
-        size = self.file.size()
-        if size < self.split.end_position:
-            return f"the segment was cut from {self.split.end_position} to {size} bytes meanwhile"
-        return ""
-
     def check(self) -> None:
         """
         Raises:
             DataLossError: the file is not the one that the split was planned from.
         """
-        reason = "" if self._told else self.broken()
+        reason = "" if self._told else self.split.proof.broken(self.file, self.storage)
         if reason:
             self._told = True
             lost(self.split, self.settings, reason)
@@ -209,7 +200,7 @@ def _find(split: Split, settings: ReadSettings) -> tuple[OpenedSegment | None, s
             continue
         try:
             segment = OpenedSegment(split, settings, file, storage)
-            if split.proof is None or split.proof.is_of(file, storage):
+            if split.proof.is_of(file, storage):
                 return segment, ""
         except BaseException:
             file.close()

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
+from logstore.cli.common.exits import fail
+from logstore.cli.common.partitions import partitions_of
 from logstore.common.errors import CorruptBatchError, ResourceBusyError
 from logstore.common.types import Record
 from logstore.directory.layout import list_partition
@@ -195,3 +197,18 @@ class PartitionReader:
             if fault is not None:
                 raise fault
             self._position = position + at
+
+
+def readers_of(
+    directory: str, topic: str, only: Collection[int], note: Note
+) -> list[PartitionReader]:
+    """Readers of the partitions of a topic, or of ``only`` some; without them the command ends."""
+    if not os.path.isdir(directory):
+        fail(f"{printable(directory)}: no such directory")
+    found = partitions_of(directory, topic)
+    for partition in only:
+        if partition not in found:
+            wanted = f"partition {partition} of {topic!r}"
+            fail(f"{printable(directory)}: there is no {wanted}, only {found}")
+    chosen = sorted(set(only)) or found
+    return [PartitionReader(directory, TopicPartition(topic, p), note) for p in chosen]
