@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import threading
-from array import array
 from bisect import bisect_right
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -31,18 +30,17 @@ from logstore.common.errors import (
 from logstore.common.types import Record
 from logstore.directory.listing import ListedSegment, PartitionLayout, listed
 from logstore.directory.segment_index import SegmentIndex, segment_of, sound_end
+from logstore.directory.windows import BatchTable
 from logstore.format import filenames
 from logstore.format.header import HEADER_SIZE
 from logstore.format.reader import read_records
 from logstore.kernels import (
     SCAN_BAD_CRC,
     SCAN_BAD_OFFSET,
-    SCAN_COLUMNS,
     SCAN_END,
     SCAN_INCOMPLETE,
     SCAN_REASONS,
     SCAN_TAIL,
-    scan_batches,
 )
 from logstore.log.core.core import medium_error
 from logstore.log.core.news import TruncationWatch
@@ -54,10 +52,8 @@ from logstore.storage.paths import absolute_path
 
 POLL_SECONDS = 0.05
 _ATTEMPTS = 5  # how often one read follows a directory that keeps changing
-_ROWS = 1024
 _HEAD = 17  # bytes of a batch up to its magic
 _CUT_SHORT = (SCAN_END, SCAN_TAIL, SCAN_INCOMPLETE)
-_LAST_OFFSET = SCAN_COLUMNS.index("last_offset")
 
 
 class _Scan(NamedTuple):
@@ -358,10 +354,14 @@ class _DirectorySource:
         """
         if scan.status in _CUT_SHORT or not any(scan.data[:_HEAD]):
             return
-        if place == self._suspect and len(scan.data) > _batch_size(scan.data):
+        if len(scan.data) > _batch_size(scan.data):
+            self._raise_if_suspect(place, scan)
+        self._suspect = place
+
+    def _raise_if_suspect(self, place: _BatchPlace, scan: _Scan) -> None:
+        if self._suspect == place:
             path = self._reader.log_path(place.base_offset)
             raise CorruptBatchError(path, place.position, SCAN_REASONS[scan.status])
-        self._suspect = place
 
     def _go_to_next_segment(self, place: _BatchPlace) -> bool:
         """Go to the next segment, if there is one and this one has no more."""
@@ -376,9 +376,7 @@ class _DirectorySource:
         finally:
             file.close()
         if scan.data and not scan.rows:
-            if self._suspect == place:
-                path = self._reader.log_path(place.base_offset)
-                raise CorruptBatchError(path, place.position, SCAN_REASONS[scan.status])
+            self._raise_if_suspect(place, scan)
             self._suspect = place
             return False
         if not scan.rows:
@@ -460,12 +458,11 @@ def _scan(file: File, position: int, last_offset: int = -1) -> _Scan:
     Ends at the first batch whose offsets go back. ``last_offset`` is the offset before the first.
     """
     want = FETCH_BYTES
-    columns = array("q", [0]) * (len(SCAN_COLUMNS) * _ROWS)
     while True:
         data = file.read_at(position, want)
-        found, end, status = scan_batches(data, 0, columns)
-        first_size = _batch_size(data)
-        if found or status != SCAN_INCOMPLETE or len(data) < want or first_size <= want:
+        table = BatchTable(data, check_crc=True)
+        end, status, first_size = table.end, table.status, _batch_size(data)
+        if table.rows or status != SCAN_INCOMPLETE or len(data) < want or first_size <= want:
             break
         if first_size > file.size() - position:
             break
@@ -473,14 +470,12 @@ def _scan(file: File, position: int, last_offset: int = -1) -> _Scan:
             status = SCAN_BAD_CRC
             break
         want = first_size  # a batch longer than what was read
-    positions = columns[:found]
-    last_offsets = columns[_LAST_OFFSET * _ROWS : _LAST_OFFSET * _ROWS + found]
-    if any(map(ge, [last_offset, *last_offsets], last_offsets)):
-        before = [last_offset, *last_offsets]
+    positions, last_offsets = table.cells("position").tolist(), table.cells("last_offset").tolist()
+    before = [last_offset, *last_offsets]
+    if any(map(ge, before, last_offsets)):
         found = next(row for row, last in enumerate(last_offsets) if before[row] >= last)
-        end, status = positions[found], SCAN_BAD_OFFSET
-        positions, last_offsets = positions[:found], last_offsets[:found]
-    batches = [(position + at, last) for at, last in zip(positions, last_offsets, strict=True)]
+        end, status, last_offsets = positions[found], SCAN_BAD_OFFSET, last_offsets[:found]
+    batches = [(position + at, last) for at, last in zip(positions, last_offsets, strict=False)]
     return _Scan(position, data, batches, position + end, status)
 
 
