@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-KERNELS := setup.py $(wildcard */kernels/*.pyx logstore/kernels/*.pxd logstore/kernels/*.c logstore/kernels/*.h logstore/spark/java/logstore/*.java)
+KERNELS := setup.py spark_jar.py $(wildcard */kernels/*.pyx logstore/kernels/*.pxd logstore/kernels/*.c logstore/kernels/*.h logstore/spark/java/logstore/*.java)
 KERNEL_SOURCES := $(filter-out logstore/kernels/_%.c,$(KERNELS))
 SANITIZED := build/sanitize
 # Python itself has no sanitizer: its memory comes from malloc, and what it never frees is no leak.
@@ -109,17 +109,19 @@ need-jdk:
 	  echo "Spark, and the real Apache Kafka of the tests, need a JDK 17 or newer on the PATH." >&2; \
 	  echo "On Debian: apt-get install openjdk-17-jdk-headless" >&2; exit 1; }
 
-# One stamp for each set of extras; the kernels are rebuilt when their sources change.
+# One stamp for each set of extras; the kernels are rebuilt when their sources change. pip builds in
+# an environment without PySpark, so the jar that is compiled against it follows.
 EXTRAS_flights := flights
 EXTRAS_demo := demo
 EXTRAS_quick := test
 EXTRAS_test := test-spark,test-zookeeper,test-clients
 EXTRAS_all := demo,test-spark,test-zookeeper,test-clients,test-browser
-EXTRAS_build := build
+EXTRAS_build := build,spark
 EXTRAS_dev := dev
 EXTRAS_bench := demo,test-spark,bench
 EXTRAS_docs := docs
 $(VENV)/.flights $(VENV)/.demo $(VENV)/.quick $(VENV)/.test $(VENV)/.all $(VENV)/.build $(VENV)/.dev $(VENV)/.bench $(VENV)/.docs: $(VENV)/.%: \
 		pyproject.toml $(KERNEL_SOURCES) | need-compiler $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS_$*)]'
+	@! $(BIN)/python -c 'import pyspark' 2>/dev/null || $(BIN)/python spark_jar.py
 	@touch $@

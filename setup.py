@@ -2,11 +2,7 @@
 installed elsewhere than it lies; the rest is in pyproject.toml."""
 
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
-import zipfile
 from glob import glob
 from pathlib import Path
 
@@ -15,6 +11,7 @@ from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import spark_jar
 from replication.protocol import stub  # imports nothing that is not here
 
 KERNELS = "logstore/kernels"
@@ -32,10 +29,6 @@ if SANITIZE:
     FLAGS = ["-O1", "-g", "-fno-wrapv", "-fno-strict-aliasing", "-fno-omit-frame-pointer"]
     FLAGS += SANITIZERS
     LINK_FLAGS = SANITIZERS
-# Beside the sources lie stubs of what they use of Spark, so that Spark is not needed to build.
-JAVA = "logstore/spark/java"
-JAR = "logstore/spark/logstore-spark.jar"
-JAVA_RELEASE = 17
 MESSAGE_TYPES = "replication/protocol/messages.pyi"
 # Spark looks for top-level packages of this prefix; here it stays beside what it speaks of.
 REGISTRATION = {"pyspark_logstore": "logstore/spark/pyspark_logstore"}
@@ -55,38 +48,14 @@ def module_of(source: str) -> str:
     return source.removesuffix(".pyx").replace("/", ".")
 
 
-def javac() -> str | None:
-    home = os.environ.get("JAVA_HOME")
-    found = shutil.which("javac", path=f"{home}/bin" if home else None)
-    if found is None:
-        return None
-    told = subprocess.run([found, "-version"], capture_output=True, text=True)
-    version = (told.stdout + told.stderr).partition("javac ")[2].partition(".")[0].strip()
-    return found if version.isdigit() and int(version) >= JAVA_RELEASE else None
-
-
 class BuildAll(build_ext):
     """And the types of the protocol's messages, and the jar of Spark's columnar source; without a
-    JDK the package works without it."""
+    JDK or PySpark the package works without it."""
 
     def run(self) -> None:
         super().run()
         self.place(MESSAGE_TYPES).write_text(stub.generate())
-        compiler = javac()
-        if compiler is None:
-            print(f"no javac {JAVA_RELEASE} or newer: built without Spark's columnar source")
-            return
-        target = self.place(JAR)
-        with tempfile.TemporaryDirectory() as classes:
-            sources = sorted(glob(f"{JAVA}/logstore/*.java"))
-            command = [compiler, "--release", str(JAVA_RELEASE), "-nowarn", "-implicit:none"]
-            command += ["-encoding", "UTF-8", "-sourcepath", f"{JAVA}/stubs", "-cp", classes]
-            subprocess.run([*command, "-d", classes, *sources], check=True)
-            with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-                for path in sorted(Path(classes).rglob("*.class")):
-                    info = zipfile.ZipInfo(path.relative_to(classes).as_posix())
-                    info.compress_type = zipfile.ZIP_DEFLATED
-                    archive.writestr(info, path.read_bytes())
+        spark_jar.make(self.place(spark_jar.JAR))
 
     def place(self, name: str) -> Path:
         path = Path("." if self.inplace else self.build_lib, name)
@@ -94,7 +63,7 @@ class BuildAll(build_ext):
         return path
 
     def get_outputs(self) -> list[str]:
-        made = [MESSAGE_TYPES, *([JAR] if javac() else [])]
+        made = [MESSAGE_TYPES, *([] if spark_jar.why_not() else [spark_jar.JAR])]
         return [*super().get_outputs(), *(os.path.join(self.build_lib, name) for name in made)]
 
 

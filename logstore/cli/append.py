@@ -23,10 +23,12 @@ from logstore.cli.common.numbers import COUNT, PARTITION, PARTITIONS, counted
 from logstore.cli.common.partitions import topics_of
 from logstore.cli.records.batching import (
     CODECS,
+    Appended,
     Batcher,
     LinesBatch,
     header_option,
     parse_headers,
+    report_appended,
 )
 from logstore.cli.records.input import BadInputError, LineForm, Parsed, records_as_they_come
 from logstore.common.errors import LogstoreError
@@ -129,7 +131,7 @@ def append(
             except (BadInputError, LogstoreError) as error:
                 fail(f"{error}; {counted(appender.count)} before it appended")
             finally:
-                _report(appender, as_json)
+                report_appended(appender.done, as_json)
 
 
 def _usable(
@@ -202,18 +204,6 @@ class RejectedInputError(LogstoreError):
     """The log refused records of the input."""
 
 
-class _Done:
-    """What was appended to a log, derived from its offsets, so also right after an interrupt."""
-
-    def __init__(self, log: ReplicaLog) -> None:
-        self.log = log
-        self.first_offset = log.log_end_offset
-
-    @property
-    def count(self) -> int:
-        return self.log.log_end_offset - self.first_offset
-
-
 class _Appender:
     """Appends batches of records to the logs of their partitions."""
 
@@ -225,7 +215,7 @@ class _Appender:
         batch_records: int,
         headers: tuple[Header, ...],
     ) -> None:
-        self.done = [_Done(log) for log in logs]
+        self.done = [Appended(log) for log in logs]
         self.batcher = Batcher(len(logs), batch_records, headers, self._append)
         self._compression, self._flush = compression, flush
 
@@ -250,25 +240,3 @@ class _Appender:
             raise RejectedInputError(f"{batch.span}: {type(error).__name__}: {error}") from None
         if self._flush:
             done.log.flush()
-
-
-def _report(appender: _Appender, as_json: bool) -> None:
-    if as_json:
-        terminal.print_json([_json(each) for each in appender.done])
-        return
-    for each in appender.done:
-        if each.count:
-            span = f"offsets {each.first_offset} to {each.first_offset + each.count - 1}"
-            terminal.line(f"{printable(each.log.name)}: {counted(each.count)}, {span}")
-
-
-def _json(done: _Done) -> dict[str, object]:
-    """The JSON of a result. Offsets are −1 if nothing was appended."""
-    tp, some = done.log.topic_partition, done.count > 0
-    return {
-        "topic": tp.topic,
-        "partition": tp.partition,
-        "records": done.count,
-        "firstOffset": done.first_offset if some else -1,
-        "lastOffset": done.first_offset + done.count - 1 if some else -1,
-    }

@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from checkpoints.printable import printable
-from checkpoints.types import TopicPartition
 from logstore import terminal
 from logstore.cli.common import completion
 from logstore.cli.common.directories import directory_argument
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
 from logstore.cli.common.numbers import PARTITION, counted
-from logstore.cli.common.partitions import partitions_of
 from logstore.cli.records import positions as _positions
-from logstore.cli.records.reading import Note, PartitionReader
+from logstore.cli.records.reading import Note, PartitionReader, readers_of
+from logstore.common.bounds import BATCH_MAX, UNPACKED_MAX
 from logstore.common.errors import CorruptBatchError, LogstoreError
 from logstore.common.extras import Extra, load
-from logstore.storage import Storage
-from logstore.storage.local import LocalStorage
+from logstore.directory.errors import DataLossError, ListingOutdatedError
+from logstore.directory.splits import ReadSettings
 
 if TYPE_CHECKING:
     from logstore.cli.records.files import Export
@@ -102,7 +101,7 @@ def export(
     target, chosen = _file_of(target, topic, form)
     if not overwrite and os.path.lexists(target):
         fail(f"{printable(target)} is there already; --overwrite replaces it")
-    readers = _readers(directory, topic, only)
+    readers = readers_of(directory, topic, only, _note())
     try:
         with exporting(target, Format(chosen)) as export:
             rows = [_export(export, reader, start, end, committed) for reader in readers]
@@ -126,31 +125,6 @@ def _file_of(target: str, topic: str, form: str | None) -> tuple[str, str]:
     return target, form
 
 
-class ExportReader(PartitionReader):
-    """Reads a range that is fixed at the beginning, as a whole or not at all."""
-
-    def _on_deleted(self, base: int) -> None:
-        raise LogChangedError(f"{self._place(base)} was deleted while it was exported")
-
-    def check_start(self, start: int) -> None:
-        if self._bases()[:1] > [start]:
-            raise LogChangedError(
-                f"{self.topic_partition}: offset {start} was deleted during the export"
-            )
-
-
-def _readers(directory: str, topic: str, only: tuple[int, ...]) -> list[ExportReader]:
-    storage: Storage = LocalStorage()
-    if not os.path.isdir(directory):
-        fail(f"{printable(directory)}: no such directory")
-    found = partitions_of(directory, topic)
-    for partition in only:
-        if partition not in found:
-            fail(f"{printable(directory)}: there is no partition {partition} of {topic!r}")
-    chosen = sorted(set(only)) or found
-    return [ExportReader(storage, directory, TopicPartition(topic, p), _note()) for p in chosen]
-
-
 def _note() -> Note:
     """Print each note once, because an export reads the files several times."""
     told: set[str] = set()
@@ -164,7 +138,7 @@ def _note() -> Note:
 
 
 def _export(
-    export: Export, reader: ExportReader, start: str, end: str | None, committed: bool
+    export: Export, reader: PartitionReader, start: str, end: str | None, committed: bool
 ) -> dict[str, Any]:
     tp = reader.topic_partition
     reader.end_offset = min(reader.latest(), _positions.end(reader, end, "--until"))
@@ -183,20 +157,24 @@ def _export(
     }
 
 
-def _rows(reader: ExportReader, first: int) -> Iterator[Any]:
-    from logstore.cli.records.columns import ColumnFill
+def _rows(reader: PartitionReader, first: int) -> Iterator[Any]:
+    """The rows of a range that is fixed at the beginning, as a whole or not at all."""
+    from logstore.cli.records.files import SCHEMA
+    from logstore.directory.planning import OffsetRange, plan_splits
+    from logstore.directory.split_reader import read_splits
 
     if first >= reader.end_offset:
         return
-    fill = ColumnFill(reader.topic_partition)
-    reader.check_start(first)
-    yield from reader.portions(fill)
-    if not fill.at_limit and fill.seen < reader.end_offset:
-        reached = max(fill.seen, first)
-        raise LogChangedError(
-            f"{reader.topic_partition} ends at offset {reached}: what was to be exported up to "
-            f"{reader.end_offset} was cut off during the export"
-        )
+    wanted = OffsetRange(reader.layout, first, reader.end_offset, reader.aborted)
+    settings = ReadSettings(max_batch_bytes=BATCH_MAX, max_unpacked_bytes=UNPACKED_MAX)
+    try:
+        yield from read_splits(plan_splits([wanted], BATCH_MAX), settings, SCHEMA)
+    except DataLossError as loss:
+        reason = f"{printable(loss.path)}: {loss.reason}; nothing was exported"
+        raise LogChangedError(reason) from None
+    except (FileNotFoundError, ListingOutdatedError) as error:
+        reason = f"{reader.topic_partition}: a segment was deleted or replaced during the export"
+        raise LogChangedError(f"{reason}: {error}") from None
 
 
 def _report(target: str, rows: list[dict[str, Any]], as_json: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,8 +14,9 @@ from logstore.cli.common.config import config_option, parse_config
 from logstore.cli.common.directories import directory_argument
 from logstore.cli.common.exits import fail, json_option
 from logstore.cli.common.interrupts import Interrupts
-from logstore.cli.common.numbers import PARTITIONS, counted
+from logstore.cli.common.numbers import PARTITIONS
 from logstore.cli.export import FORMATS
+from logstore.cli.records.batching import CODECS, Appended, report_appended
 from logstore.common.errors import ConfigError, LogstoreError, TopicExistsError
 from logstore.common.extras import Extra, load
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from logstore.cli.records.loading import Content
     from logstore.log import ReplicaLog
     from logstore.manager import LogManager
-
-_CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 @click.command(name="import", short_help="Append the records of a file that export wrote.")
@@ -40,7 +39,7 @@ _CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
     help="Partitions of the new topic [as many as the file has].",
 )
 @config_option
-@click.option("--compression", type=click.Choice(_CODECS), default="none", show_default=True)
+@click.option("--compression", type=click.Choice(CODECS), default="none", show_default=True)
 @click.option("--append", "to_existing", is_flag=True, help="Add to a topic that is there.")
 @click.option("--unchecked", is_flag=True, help="Take a file without its .sha256 for whole.")
 @json_option
@@ -103,7 +102,7 @@ def import_(
                     rows = source.append(manager, name)
                 else:
                     rows = source.create(manager, name, partitions, settings)
-            _report(rows, as_json)
+            report_appended(rows, as_json, none_is_a_place=True)
 
 
 def _topic_of(content: Content, topic: str | None, file: str) -> str:
@@ -124,12 +123,12 @@ class _CheckedFile:
 
     def create(
         self, manager: LogManager, topic: str, partitions: int | None, settings: dict[str, str]
-    ) -> list[dict[str, Any]]:
+    ) -> list[Appended]:
         count = max(self._content.rows) + 1
         if partitions is not None and partitions < count:
             fail(f"--partitions {partitions}: the file has records of partition {count - 1}")
         PARTITIONS.convert(partitions or count, None, None)
-        rows: list[dict[str, Any]] = []
+        rows: list[Appended] = []
 
         def fill(logs: list[ReplicaLog]) -> None:
             rows.extend(self._load(dict(enumerate(logs))))
@@ -141,7 +140,7 @@ class _CheckedFile:
             fail(f"{error}{more}")
         return rows
 
-    def append(self, manager: LogManager, topic: str) -> list[dict[str, Any]]:
+    def append(self, manager: LogManager, topic: str) -> list[Appended]:
         """Append all rows. After an error the appended ones are cut off again."""
         logs = {partition: manager.get(topic, partition) for partition in self._content.rows}
         begun = {log.topic_partition: log.log_end_offset for log in logs.values()}
@@ -157,7 +156,7 @@ class _CheckedFile:
             raise
         return rows
 
-    def _load(self, logs: dict[int, ReplicaLog]) -> list[dict[str, Any]]:
+    def _load(self, logs: dict[int, ReplicaLog]) -> list[Appended]:
         from logstore.cli.records.loading import ImportFailedError, load_rows
 
         for log in logs.values():
@@ -166,31 +165,13 @@ class _CheckedFile:
                     f"{log.name} has message.timestamp.type=LogAppendTime: the timestamps of the "
                     "file would be lost"
                 )
-        begun = {partition: log.log_end_offset for partition, log in logs.items()}
+        appended = {partition: Appended(log) for partition, log in sorted(logs.items())}
         load_rows(self._file, self._form, logs, self._compression, self._interrupts)
-        for partition, log in logs.items():
-            held, wanted = log.log_end_offset - begun[partition], self._content.rows[partition]
-            if held != wanted:
-                raise ImportFailedError(f"{log.name} took {held} of {wanted} records")
-            log.replica.update_high_watermark(log.log_end_offset)  # no other replica to wait for
-        return [
-            {
-                "topic": log.topic_partition.topic,
-                "partition": partition,
-                "records": log.log_end_offset - begun[partition],
-                "firstOffset": begun[partition],
-                "lastOffset": log.log_end_offset - 1,
-            }
-            for partition, log in sorted(logs.items())
-        ]
-
-
-def _report(rows: list[dict[str, Any]], as_json: bool) -> None:
-    if as_json:
-        terminal.print_json(rows)
-        return
-    for each in rows:
-        if each["records"]:
-            name = printable(f"{each['topic']}-{each['partition']}")
-            span = f"offsets {each['firstOffset']} to {each['lastOffset']}"
-            terminal.line(f"{name}: {counted(each['records'])}, {span}")
+        for partition, done in appended.items():
+            if done.count != self._content.rows[partition]:
+                wanted = self._content.rows[partition]
+                raise ImportFailedError(f"{done.log.name} took {done.count} of {wanted} records")
+            done.log.replica.update_high_watermark(
+                done.log.log_end_offset
+            )  # no other replica to wait for
+        return [*appended.values()]

@@ -8,21 +8,18 @@ from collections.abc import Iterator
 
 import click
 
-from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore import terminal
 from logstore.cli.common import completion
 from logstore.cli.common.directories import directory_argument
 from logstore.cli.common.exits import EXIT_FINDINGS, fail
 from logstore.cli.common.numbers import COUNT, PARTITION
-from logstore.cli.common.partitions import partitions_of
 from logstore.cli.records import positions as _positions
 from logstore.cli.records.format import Encoding
 from logstore.cli.records.output import output
-from logstore.cli.records.reading import PartitionReader
+from logstore.cli.records.reading import PartitionReader, readers_of
 from logstore.common.errors import CorruptBatchError
 from logstore.common.types import Record
-from logstore.storage.local import LocalStorage
 
 POLL_SECONDS = 0.2
 
@@ -82,8 +79,8 @@ def read(
 
     The directory may be in use, by logstore or by a Kafka broker: it is only read and its lock is
     left alone. So the end is that of the files, not the high watermark, and a record printed here
-    may not be flushed yet. Indexes are not used; to begin in the middle costs a look at the headers
-    before it. A deletion during the read is reported on stderr. Damage ends the output with exit
+    may not be flushed yet. An index shows where to begin in the middle, if the batch that it leads
+    to is sound. A deletion during the read is reported on stderr. Damage ends the output with exit
     code 1.
 
     On a terminal what is not printable appears as an escape, such as \\x1b or \\n, and a backslash
@@ -101,7 +98,7 @@ def read(
     chosen = None if encoding is None else Encoding(encoding)
     separator = None if key_separator is None else os.fsencode(key_separator)
     out = output("json" if as_json else form, chosen, separator, count)
-    readers = _readers(directory, topic, partition)
+    readers = readers_of(directory, topic, [] if partition is None else [partition], _note)
     try:
         for reader in readers:
             reader.end_offset = _positions.end(reader, end, "--to")
@@ -120,20 +117,6 @@ def read(
 
 def _note(message: str) -> None:
     terminal.line(f"note: {message}", err=True)
-
-
-def _readers(directory: str, topic: str, partition: int | None) -> list[PartitionReader]:
-    storage = LocalStorage()
-    info = storage.info(directory)
-    if info is None or not info.is_dir:
-        fail(f"{printable(directory)}: no such directory")
-    found = partitions_of(directory, topic)
-    if partition is not None:
-        if partition not in found:
-            wanted = f"partition {partition} of {topic!r}"
-            fail(f"{printable(directory)}: there is no {wanted}, only {found}")
-        found = [partition]
-    return [PartitionReader(storage, directory, TopicPartition(topic, p), _note) for p in found]
 
 
 def _records(

@@ -16,6 +16,7 @@ __all__ = [
     "interrupts",
     "json_fields",
     "locks",
+    "parallel",
     "partitioner",
     "random_id",
     "shield",

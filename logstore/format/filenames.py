@@ -134,6 +134,14 @@ def parse_partition_dir(name: str) -> PartitionDir:
     return PartitionDir(TopicPartition(topic, int(number)), suffix, unique_id)
 
 
+def partition_dir(name: str) -> PartitionDir | None:
+    """As ``parse_partition_dir``; ``None`` if no log has such a name."""
+    try:
+        return parse_partition_dir(name)
+    except InvalidTopicError:
+        return None
+
+
 def _is_topic(topic: str) -> bool:
     plain = _TOPIC.fullmatch(topic) is not None and topic not in (".", "..")
     return plain and len(topic) <= MAX_TOPIC_NAME

@@ -24,6 +24,5 @@ __all__ = [
     "compact_directory",
     "duties",
     "log_dir",
-    "parallel",
     "peek",
 ]

@@ -23,12 +23,12 @@ from logstore.common.errors import (
     ResourceBusyError,
     StorageFailedError,
 )
+from logstore.common.parallel import TaskOutcome
 from logstore.common.random_id import new_uuid
 from logstore.common.types import TopicPartition
 from logstore.log import ReplicaLog
 from logstore.manager.log_dir import Creation, FoundPartition, LogDir, closed_replica
 from logstore.manager.opener import LoadProgress, LogOpener
-from logstore.manager.parallel import TaskOutcome
 from logstore.manager.topic_configs import TopicConfigs
 from logstore.recovery.set_aside import CUT_SUFFIX
 from logstore.storage.aside import ASIDE_SUFFIX

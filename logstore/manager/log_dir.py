@@ -36,6 +36,7 @@ from logstore.common.errors import (
     LogUnavailableError,
     StorageFailedError,
 )
+from logstore.common.parallel import TaskOutcome, run_all
 from logstore.common.types import TopicPartition
 from logstore.format import filenames
 from logstore.log import ReplicaLog
@@ -47,7 +48,6 @@ from logstore.manager.offsets import (
     high_watermark,
     moved_start,
 )
-from logstore.manager.parallel import TaskOutcome, run_all
 from logstore.storage.aside import move_aside
 from logstore.storage.base import DirLock, FileKind, Storage
 

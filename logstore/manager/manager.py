@@ -19,6 +19,7 @@ from logstore.common.clock import Clock, SystemClock
 from logstore.common.config import MAX_LONG, BrokerConfig, LogConfig
 from logstore.common.errors import LogstoreError, LogUnavailableError, UnknownTopicOrPartitionError
 from logstore.common.locks import Rank, make_lock
+from logstore.common.parallel import LaterThread, TaskOutcome, run_all
 from logstore.common.shield import run_shielded, shielded
 from logstore.common.types import TopicPartition
 from logstore.log import ReplicaLog
@@ -36,7 +37,6 @@ from logstore.manager.duties import (
 from logstore.manager.housekeeping import Housekeeper
 from logstore.manager.loading import Loader
 from logstore.manager.opener import SERVICE, LogOpener, ManagerOwner
-from logstore.manager.parallel import LaterThread, TaskOutcome, run_all
 from logstore.manager.topic_configs import TopicConfig, TopicConfigs
 from logstore.manager.topics import Topics, WantedLog
 from logstore.recovery import RecoveryOptions, RecoveryReport

@@ -35,6 +35,7 @@ from logstore.common.errors import (
     TopicExistsError,
     UnknownTopicOrPartitionError,
 )
+from logstore.common.parallel import TaskOutcome, run_all
 from logstore.common.random_id import new_uuid
 from logstore.common.shield import run_shielded, shielded
 from logstore.common.types import TopicPartition
@@ -45,7 +46,6 @@ from logstore.manager.directories import Directories, TakenOut
 from logstore.manager.loading import Unfinished
 from logstore.manager.log_dir import Creation, LogDir
 from logstore.manager.opener import LogOpener
-from logstore.manager.parallel import TaskOutcome, run_all
 from logstore.manager.topic_configs import TopicConfig, TopicConfigs
 from logstore.storage.base import File
 

@@ -25,11 +25,10 @@ from logstore.common.random_id import random_id
 from logstore.format import filenames
 from logstore.log import run_inline
 from logstore.manager import LogManager, ManagerOwner
-from logstore.rescue.partition import PartitionMerge
-from logstore.rescue.patchy import FilePool
-from logstore.rescue.report import PartitionRescue, RescueReport
+from logstore.rescue.partition import PartitionMerge, RescueWriter
+from logstore.rescue.report import RescueReport
 from logstore.rescue.sources import LOCK, SourceReader, SourceReplica, Sources, settle_topic_ids
-from logstore.rescue.writing import RescueWriter
+from logstore.rescue.survey import FilePool
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
 from logstore.storage.paths import Paths, each_path
@@ -105,7 +104,8 @@ class _Rescue:
             stack.callback(pool.close)
             if dry_run:
                 for tp, replicas in sorted(found.replicas.items()):
-                    report.partitions.append(self._merge(tp, replicas, pool).run(None))
+                    merge = PartitionMerge(tp, replicas, pool, self._count_bytes)
+                    report.partitions.append(merge.run(None))
             else:
                 with self._staging() as staging:
                     self._write(staging, found, ids, pool, report)
@@ -179,7 +179,7 @@ class _Rescue:
             directory = os.path.join(staging, filenames.partition_dir_name(tp))
             self._storage.make_dir(directory)
             config = self._small_files(directory, ids.get(tp.topic), replicas)
-            merge = self._merge(tp, replicas, pool)
+            merge = PartitionMerge(tp, replicas, pool, self._count_bytes)
             writer = RescueWriter(self._storage, directory, merge.bases, config.segment_bytes)
             report.partitions.append(merge.run(writer))
             if merge.log_start > 0:
@@ -204,12 +204,7 @@ class _Rescue:
             return config
         return LogConfig()
 
-    def _merge(
-        self, tp: TopicPartition, replicas: Sequence[SourceReplica], pool: FilePool
-    ) -> PartitionMerge:
-        return PartitionMerge(tp, replicas, pool, self._tell)
-
-    def _tell(self, count: int) -> None:
+    def _count_bytes(self, count: int) -> None:
         self._done += count
         if self._progress is not None:
             self._progress(self._done, self._total)
@@ -249,12 +244,10 @@ class _Rescue:
             recovered = log.recovery_report
             if recovered.bytes_cut or log.log_end_offset != max(found.end, found.start):
                 raise RescueError(f"{tp} changed while it was read: {recovered.cut_reason}")
-            self._note_open_transaction(log.replica.first_unstable_offset, found)
-
-    def _note_open_transaction(self, first: int | None, found: PartitionRescue) -> None:
-        if first is not None:
-            text = f"a transaction is open from offset {first} on; its end is not in the log"
-            found.add(found.notes, text)
+            first = log.replica.first_unstable_offset
+            if first is not None:
+                text = f"a transaction is open from offset {first} on; its end is not in the log"
+                found.add(found.notes, text)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from logstore.rescue.ranges import RescuedRange
+from logstore.rescue.placing import RescuedRange
 
 
 class LineageRun(NamedTuple):

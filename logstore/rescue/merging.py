@@ -1,7 +1,7 @@
 """One log out of the pieces of all replicas, batch by batch, in the order of their offsets.
 
 Each piece has a reader that passes its headers a window at a time. Replicas with the same batches
-are compared a whole table at once.
+are compared a whole table at once; of different batches for the same offsets one is chosen.
 """
 
 from __future__ import annotations
@@ -14,12 +14,90 @@ from typing import NamedTuple
 
 from logstore.format.header import HEADER_SIZE
 from logstore.kernels import SCAN_COLUMNS, scan_batches
-from logstore.rescue.choosing import Candidate, Loss, choose, loss_of
-from logstore.rescue.patchy import PatchyFile
-from logstore.rescue.ranges import RescuedRange, mended_head
-from logstore.rescue.survey import place_legacy
+from logstore.rescue.placing import RescuedRange, mended_head
+from logstore.rescue.survey import PatchyFile, place_legacy
 from logstore.verify.common.batch_rules import MAGIC
 from logstore.verify.common.header_table import BASE, COUNT, LAST, POSITION, ROWS, SIZE, HeaderTable
+
+
+class Candidate(NamedTuple):
+    """The batch at which the reader of one piece stands.
+
+    ``fits``: its epoch is the epoch of the committed history there. ``leader``: the rank of its
+    replica, 0 for the one closest to that history. ``doubtful``: its header was mended, or nothing
+    confirms its offsets.
+    """
+
+    reader: int
+    replica: int
+    leader: int
+    first: int
+    last: int
+    size: int
+    crc: int
+    records: int
+    fits: bool
+    doubtful: bool
+
+    @property
+    def content(self) -> tuple[int, int, int]:
+        return self.first, self.size, self.crc
+
+
+class BatchFate(Enum):
+    TAKEN = "taken"
+    COPY = "copy"
+    """The same batch was taken from another place."""
+    DIVERGENT = "divergent"
+    COMPACTED = "compacted"
+    """The same batches, compacted further."""
+    OUTVOTED = "outvoted"
+    """More replicas have other content at the same offsets."""
+    CONTRADICTS = "contradicts"
+
+
+def choose(candidates: Sequence[Candidate]) -> Candidate:
+    """The batch to take among those that overlap.
+
+    In this order: a batch of the committed epoch; the batch that most replicas have; a batch that
+    was not mended; of two copies the less compacted one; the batch of the replica closest to the
+    committed history.
+    """
+    replicas = {
+        c.content: {o.replica for o in candidates if o.content == c.content} for c in candidates
+    }
+
+    def rank(one: Candidate) -> tuple[bool, int, bool, int, int, int]:
+        support = max(
+            len(replicas[other.content]) for other in candidates if not_less_compacted(one, other)
+        )
+        return one.fits, support, not one.doubtful, one.records, -one.leader, -one.reader
+
+    return max(candidates, key=rank)
+
+
+def not_less_compacted(one: Candidate, other: Candidate) -> bool:
+    """Whether ``other`` is the same batch as ``one``, or a compacted copy of it.
+
+    Then a replica that has ``other`` supports ``one`` as well.
+    """
+    same_range = (one.first, one.last) == (other.first, other.last)
+    return one.content == other.content or (same_range and one.records > other.records)
+
+
+def fate_of(candidate: Candidate, taken: Candidate, candidates: Sequence[Candidate]) -> BatchFate:
+    """The fate of a candidate that is not taken."""
+    if candidate.content == taken.content:
+        return BatchFate.COPY
+    if not_less_compacted(taken, candidate):
+        return BatchFate.COMPACTED
+    support = [
+        len({c.replica for c in candidates if c.content == one.content})
+        for one in (candidate, taken)
+    ]
+    outvoted = support[0] < support[1] or not candidate.fits
+    return BatchFate.OUTVOTED if outvoted else BatchFate.CONTRADICTS
+
 
 _WINDOW = 1 << 20
 _CRC = SCAN_COLUMNS.index("crc")
@@ -35,14 +113,6 @@ class MergeSource(NamedTuple):
     piece: RescuedRange
     limit: int
     fits: bool
-
-
-class BatchFate(Enum):
-    TAKEN = "taken"
-    DIVERGENT = "divergent"
-    COMPACTED = "compacted"
-    OUTVOTED = "outvoted"
-    CONTRADICTS = "contradicts"
 
 
 class MergedRange(NamedTuple):
@@ -318,9 +388,8 @@ class Merge:
             overlaps = other.first <= taken.last and taken.first <= other.last
             if reader.number == taken.reader or not overlaps:
                 continue
-            loss = loss_of(other, taken, list(candidates.values()))
-            lost = reader.take(1, _FATES[loss])
-            if loss is Loss.COPY:
+            lost = reader.take(1, fate_of(other, taken, list(candidates.values())))
+            if lost.fate is BatchFate.COPY:
                 self.copies += 1
             else:
                 yield lost
@@ -345,14 +414,6 @@ class Merge:
         return any(0 <= r.behind <= self._next and r.first >= until for r in readers)
 
 
-_FATES = {
-    Loss.COPY: BatchFate.TAKEN,
-    Loss.COMPACTED: BatchFate.COMPACTED,
-    Loss.OUTVOTED: BatchFate.OUTVOTED,
-    Loss.CONTRADICTS: BatchFate.CONTRADICTS,
-}
-
-
 def common_rows(one: _Reader, other: _Reader, rows: int) -> int:
     """How many of the next ``rows`` batches are the same in both."""
     low, high = 0, rows + 1  # equal up to low, not up to high
@@ -363,6 +424,3 @@ def common_rows(one: _Reader, other: _Reader, rows: int) -> int:
         else:
             high = middle
     return low
-
-
-__all__ = ["BatchFate", "Merge", "MergeSource", "MergedRange", "Missing", "read_batches"]

@@ -1,21 +1,107 @@
-"""One partition: from its replicas to one log."""
+"""One partition: from its replicas to one log, and the new segments of it.
+
+The segments have nothing but batches. Recovery builds the indexes and the rest.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore.format import filenames
+from logstore.format.header import HEADER_SIZE
 from logstore.rescue.lineage import lineage_of
 from logstore.rescue.merging import BatchFate, Merge, MergedRange, MergeSource, Missing
-from logstore.rescue.patchy import FilePool, PatchyFile
-from logstore.rescue.ranges import RescuedRange
+from logstore.rescue.placing import RescuedRange, mended_head
 from logstore.rescue.replica import Surveyed, survey_replica
 from logstore.rescue.report import Gap, PartitionRescue, SetAside
 from logstore.rescue.sources import SourceReplica
+from logstore.rescue.survey import FilePool, PatchyFile
 from logstore.rescue.witnesses import judge_by_copies
-from logstore.rescue.writing import RescueWriter
+from logstore.storage.base import File, Storage
+
+_PIECE = 1 << 20
+_RELATIVE_MAX = 2**31 - 1
+
+
+class RescueWriter:
+    """Writes batches of one partition into new segments.
+
+    Args:
+        bases: where segments of the sources begin; new ones begin there too.
+        segment_bytes: the largest size of a segment that holds more than one stretch.
+    """
+
+    def __init__(
+        self, storage: Storage, directory: str, bases: Sequence[int], segment_bytes: int
+    ) -> None:
+        self._storage, self._directory = storage, directory
+        self._bases, self._segment_bytes = sorted(bases), segment_bytes
+        self._file: File | None = None
+        self._base = self._size = 0
+        self._aside: dict[str, int] = {}
+
+    def add(self, stretch: MergedRange, file: PatchyFile) -> None:
+        """Append the batches of ``stretch``, which lie in ``file``."""
+        if self._file is None or self._is_full(stretch):
+            self._roll(stretch.first)
+        assert self._file is not None
+        for data in bytes_of(stretch.source.piece, stretch.start, stretch.end, file):
+            self._file.write_at(self._size, data)
+            self._size += len(data)
+
+    def _is_full(self, stretch: MergedRange) -> bool:
+        return (
+            self._size + stretch.end - stretch.start > self._segment_bytes
+            or stretch.next - 1 - self._base > _RELATIVE_MAX
+            or (bool(self._bases) and self._bases[0] <= stretch.first)
+        )
+
+    def _roll(self, base: int) -> None:
+        self.finish()
+        name = filenames.segment_file_name(base, filenames.LOG_SUFFIX)
+        self._file = self._storage.open(os.path.join(self._directory, name), create=True)
+        self._base, self._size = base, 0
+        while self._bases and self._bases[0] <= base:
+            self._bases.pop(0)
+
+    def start_empty(self, base: int) -> None:
+        """Begin a log without batches that continues at ``base``."""
+        self._roll(base)
+
+    def finish(self) -> None:
+        if self._file is not None:
+            self._file.sync()
+            self._file.close()
+            self._file = None
+
+    def keep_aside(
+        self, name: str, piece: RescuedRange, start: int, end: int, file: PatchyFile
+    ) -> None:
+        """Append batches of ``piece`` to a file that is not part of the log."""
+        aside = self._storage.open(os.path.join(self._directory, name), create=True)
+        try:
+            position = self._aside.get(name, 0)
+            for data in bytes_of(piece, start, end, file):
+                aside.write_at(position, data)
+                position += len(data)
+            self._aside[name] = position
+            aside.sync()
+        finally:
+            aside.close()
+
+
+def bytes_of(piece: RescuedRange, start: int, end: int, file: PatchyFile) -> Iterator[bytes]:
+    """Bytes ``[start, end)`` of a piece, in parts. A mended batch has its right header."""
+    if piece.mended:
+        head = file.read_at(start, min(HEADER_SIZE, end - start))
+        yield mended_head(piece, head)
+        start += len(head)
+    for at in range(start, end, _PIECE):
+        yield file.read_at(at, min(_PIECE, end - at))
+
 
 _WHY = {
     BatchFate.DIVERGENT: "of a tail that a later leader epoch replaced, never committed",
@@ -42,13 +128,9 @@ class PartitionMerge:
         ranked = sorted(self.surveyed, key=lambda s: s.history.rank, reverse=True)
         self._leaders = {id(s): number for number, s in enumerate(ranked)}
         self.lineage = lineage_of([s.history for s in self.surveyed])
-        self._log_start = self._agreed_log_start(replicas)
+        self.log_start = self._agreed_log_start(replicas)
         self._open: dict[tuple[int, BatchFate], tuple[MergedRange, str]] = {}
         self._next = -1
-
-    @property
-    def log_start(self) -> int:
-        return self._log_start
 
     @property
     def bases(self) -> list[int]:
@@ -119,12 +201,12 @@ class PartitionMerge:
             )
 
     def _taken(self, stretch: MergedRange, writer: RescueWriter | None) -> None:
-        if stretch.next <= self._log_start:
+        if stretch.next <= self.log_start:
             return  # deleted
         report = self.report
         if self._next < 0:
             self._begins(stretch)
-            report.start = max(stretch.first, self._log_start)
+            report.start = max(stretch.first, self.log_start)
         self._next = report.end = stretch.next
         report.batches += stretch.batches
         report.records += stretch.records
@@ -136,7 +218,7 @@ class PartitionMerge:
     # -- what is missing ---------------------------------------------------------------------------
 
     def _missing(self, missing: Missing) -> None:
-        first = max(missing.first, self._log_start)
+        first = max(missing.first, self.log_start)
         if first >= missing.next:
             return
         if missing.history:
@@ -154,7 +236,7 @@ class PartitionMerge:
     def _begins(self, stretch: MergedRange) -> None:
         """Note what a replica should have before the first batch."""
         began = [base for s in self.surveyed for base in _beginnings(s)]
-        first = max(min(began, default=stretch.first), self._log_start)
+        first = max(min(began, default=stretch.first), self.log_start)
         if first >= stretch.first:
             return
         history = any(
@@ -166,7 +248,7 @@ class PartitionMerge:
 
     def _ends(self, writer: RescueWriter | None) -> None:
         """Note what the log had at its end according to the files of a replica."""
-        end = max(self._next, self._log_start)
+        end = max(self._next, self.log_start)
         if self._next < 0:
             self._is_empty(writer)
             began = [base for s in self.surveyed for base in _beginnings(s)]
@@ -178,7 +260,7 @@ class PartitionMerge:
     def _is_empty(self, writer: RescueWriter | None) -> None:
         """No batch is left. The empty log continues where the newest segment begins."""
         bases = [f.base for s in self.surveyed for f in s.replica.files if f.is_segment]
-        start = max([self._log_start, *bases])
+        start = max([self.log_start, *bases])
         self.report.start = self.report.end = start
         if writer is not None:
             writer.start_empty(start)
@@ -214,7 +296,8 @@ class PartitionMerge:
             whole = stretch
         self._open[key] = whole, name
         if writer is not None and stretch.fate in _KEPT:
-            writer.keep_aside(name, stretch, self._file_of(stretch))
+            piece, file = stretch.source.piece, self._file_of(stretch)
+            writer.keep_aside(name, piece, stretch.start, stretch.end, file)
 
     def _tell_set_aside(self) -> None:
         for key in list(self._open):
@@ -250,18 +333,8 @@ class PartitionMerge:
                 )
                 self.report.add(self.report.set_aside, told)
                 if writer is not None:
-                    source = MergeSource(number, 0, piece, piece.next, False)
-                    stretch = MergedRange(
-                        BatchFate.OUTVOTED,
-                        source,
-                        piece.start,
-                        piece.end,
-                        piece.first,
-                        piece.next,
-                        piece.batches,
-                        0,
-                    )
-                    writer.keep_aside(told.file, stretch, surveyed.files[piece.file])
+                    file = surveyed.files[piece.file]
+                    writer.keep_aside(told.file, piece, piece.start, piece.end, file)
 
 
 def _continues(one: MergedRange, other: MergedRange) -> bool:

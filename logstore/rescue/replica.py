@@ -10,11 +10,20 @@ from itertools import pairwise
 
 from checkpoints.printable import printable
 from logstore.rescue.lineage import History, Lineage, agreeing_entries, runs_of, sane_entries
-from logstore.rescue.patchy import FilePool, PatchyFile
-from logstore.rescue.placing import EpochAt, FileFrame, coalesce, copies, housed, mend_epochs, place
-from logstore.rescue.ranges import Damage, Hole, RescuedRange
+from logstore.rescue.placing import (
+    Damage,
+    EpochAt,
+    FileFrame,
+    RescuedRange,
+    coalesce,
+    copies,
+    housed,
+    mend_epochs,
+    place,
+)
+from logstore.rescue.report import Gap
 from logstore.rescue.sources import DataFile, SourceReplica
-from logstore.rescue.survey import Found, Survey
+from logstore.rescue.survey import FilePool, Found, PatchyFile, Survey
 
 _REASONS = 3  # how many reasons one hole names; the others are counted
 _END = 2**63
@@ -31,7 +40,7 @@ class Surveyed:
     files: list[PatchyFile]
     pieces: list[RescuedRange]
     homeless: list[RescuedRange]
-    holes: list[Hole]
+    holes: list[Gap]
     history: History
     claimed: int = -1
     damages: list[Damage] = field(default_factory=list)
@@ -152,14 +161,14 @@ class _Walk:
         end = max((p.next for p in pieces), default=0)
         return max((d.claimed for d in self.damages if d.claimed > end), default=-1)
 
-    def _holes(self, pieces: list[RescuedRange]) -> Iterator[Hole]:
+    def _holes(self, pieces: list[RescuedRange]) -> Iterator[Gap]:
         bounds: list[RescuedRange | None] = [None, *pieces, None]
         reached = 0
         for one, other in pairwise(bounds):
             reached = max(reached, one.next if one is not None else 0)
             end = _END if other is None else other.first
             if end > reached:
-                yield Hole(reached, end, self._why(one, other))
+                yield Gap(reached, end, self._why(one, other))
 
     def _why(self, one: RescuedRange | None, other: RescuedRange | None) -> str:
         """What lies between two pieces that are neighbours by offset."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from checkpoints.printable import printable
@@ -91,18 +91,8 @@ class PartitionRescue:
             "copies": self.copies,
             "mended": self.mended,
             "historyGaps": self.history_gaps,
-            "gaps": [{"first": g.first, "next": g.next, "reason": g.reason} for g in self.gaps],
-            "setAside": [
-                {
-                    "path": printable(s.path),
-                    "first": s.first,
-                    "next": s.next,
-                    "batches": s.batches,
-                    "reason": s.reason,
-                    "file": s.file,
-                }
-                for s in self.set_aside
-            ],
+            "gaps": [asdict(gap) for gap in self.gaps],
+            "setAside": [{**asdict(s), "path": printable(s.path)} for s in self.set_aside],
             "doubts": self.doubts,
             "notes": self.notes,
             "sources": [printable(source) for source in self.sources],

@@ -36,7 +36,7 @@ from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH
 from checkpoints.partition_metadata import PARTITION_METADATA
 from checkpoints.printable import printable
 from checkpoints.topic_properties import TOPIC_PROPERTIES
-from logstore.common.errors import ConfigError, InvalidTopicError
+from logstore.common.errors import ConfigError
 from logstore.format import filenames
 from logstore.storage.base import FileInfo, Storage
 
@@ -110,7 +110,7 @@ class SourceReader:
         if info is None or not info.is_dir:
             raise ConfigError(f"{printable(path)}: not a directory")
         entries = self._storage.scan_dir(path)
-        parsed = _parsed(os.path.basename(os.path.abspath(path)))
+        parsed = filenames.partition_dir(os.path.basename(os.path.abspath(path)))
         if parsed is not None and not any(entry.name in _MARKS for entry in entries):
             parent = os.path.dirname(os.path.abspath(path))
             self._partition(path, path, parsed.topic_partition, self._offsets(parent))
@@ -130,7 +130,7 @@ class SourceReader:
         for entry in entries:
             if not entry.is_dir or entry.name == filenames.REMOTE_LOG_INDEX_CACHE:
                 continue
-            parsed = _parsed(entry.name)
+            parsed = filenames.partition_dir(entry.name)
             full = os.path.join(path, entry.name)
             if entry.name == filenames.CLUSTER_METADATA_DIR:
                 self._note(f"{full}: left alone, it is the log of the controllers")
@@ -203,13 +203,6 @@ class SourceReader:
         bases = {file.base for file in replica.files}
         replica.reached = max([replica.reached, *bases])
         replica.orphans = {base: name for base, name in indexes.items() if base not in bases}
-
-
-def _parsed(name: str) -> filenames.PartitionDir | None:
-    try:
-        return filenames.parse_partition_dir(name)
-    except InvalidTopicError:
-        return None
 
 
 def settle_topic_ids(sources: Sources, chosen: Mapping[str, uuid.UUID]) -> dict[str, uuid.UUID]:

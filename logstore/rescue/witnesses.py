@@ -12,8 +12,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from logstore.rescue.merging import read_batches
-from logstore.rescue.placing import moved
-from logstore.rescue.ranges import RescuedRange
+from logstore.rescue.placing import RescuedRange, moved
 from logstore.rescue.replica import Surveyed
 
 

@@ -1,10 +1,8 @@
-from logstore.spark import segments as segments
-from logstore.spark import source as source
+from logstore.directory.errors import DataLossError as DataLossError
+from logstore.directory.errors import DuplicatePartitionError as DuplicatePartitionError
+from logstore.directory.errors import NotALogDirectoryError as NotALogDirectoryError
 from logstore.spark.batches import count as count
 from logstore.spark.batches import map_batches as map_batches
-from logstore.spark.common.errors import DataLossError as DataLossError
-from logstore.spark.common.errors import DuplicatePartitionError as DuplicatePartitionError
-from logstore.spark.common.errors import NotALogDirectoryError as NotALogDirectoryError
 from logstore.spark.executor_environment import package_archive as package_archive
 from logstore.spark.executor_environment import shipped as shipped
 from logstore.spark.executor_environment import workers as workers

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from logstore.spark.common.columns import ddl
-from logstore.spark.common.options import Options, chosen_columns
+from logstore.directory.split_reader import count_splits
+from logstore.spark.columns import ddl
 from logstore.spark.data_source import BatchReader, read_options
-from logstore.spark.source.segment_reader import count_task
+from logstore.spark.options import Options, chosen_columns
+from logstore.spark.planning import ReadTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,8 +54,8 @@ def count(spark: SparkSession, *paths: str, **options: Any) -> int:
     reader = _reader(paths, options)
     settings = reader.settings()
 
-    def counted(task: InputPartition) -> Batches:
-        rows = sum(number for _, number in count_task(task, settings))
+    def counted(task: ReadTask) -> Batches:
+        rows = sum(number for _, number in count_splits(task.splits, settings))
         yield pa.RecordBatch.from_arrays([pa.array([rows], pa.int64())], ["rows"])
 
     tasks = reader.partitions()
@@ -74,8 +74,8 @@ def _reader(paths: tuple[str, ...], options: dict[str, Any]) -> BatchReader:
 
 def _by_tasks(
     spark: SparkSession,
-    tasks: list[InputPartition],
-    run: Callable[[InputPartition], Batches],
+    tasks: list[ReadTask],
+    run: Callable[[ReadTask], Batches],
     schema: str,
 ) -> DataFrame:
     """One task of Spark for each of ``tasks``."""

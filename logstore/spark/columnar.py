@@ -37,13 +37,14 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from logstore.common.errors import LogstoreError
-from logstore.spark.common.columns import ddl
-from logstore.spark.common.filters import Microseconds, PushedFilters
-from logstore.spark.common.options import Options, chosen_columns
-from logstore.spark.common.splits import ReadSettings, ReadTask, Split
+from logstore.directory.columns import SplitColumns
+from logstore.directory.split_reader import count_splits, read_splits
+from logstore.directory.splits import ReadSettings, Split
+from logstore.spark.columns import ddl
 from logstore.spark.data_source import BatchReader, read_options
-from logstore.spark.source.header_columns import SplitColumns
-from logstore.spark.source.segment_reader import count_task, read_task
+from logstore.spark.filters import Microseconds, PushedFilters
+from logstore.spark.options import Options, chosen_columns
+from logstore.spark.planning import ReadTask
 
 _INT = struct.Struct(">i")
 _SIZE_MAX = 1 << 30
@@ -114,7 +115,8 @@ class Wire:
 
     def filters(self) -> list[Filter | None]:
         """The filters; ``None`` for one that cannot be evaluated here."""
-        return [_filter(self._expression()) for _ in range(self.number())]
+        found = [self._expression() for _ in range(self.number())]
+        return [each if isinstance(each, Filter) else None for each in found]
 
     def _exactly(self, size: int) -> bytes:
         data = self._source.read(size)
@@ -125,12 +127,12 @@ class Wire:
     def _expression(self) -> Expression:
         match chr(self.number()):
             case "C":
-                return ColumnReference(tuple(self.texts()))
+                return tuple(self.texts())
             case "L":
                 return _literal(self.text(), self.text())
             case "F":
                 name = self.text()
-                return Call(name, [self._expression() for _ in range(self.number())])
+                return _filter(name, [self._expression() for _ in range(self.number())])
         return None
 
     def put(self, *values: int | str | bytes) -> None:
@@ -192,7 +194,7 @@ def _plan(wire: Wire) -> None:
     named = required[: len(required) - counts]
     columns = [reader.schema.field(name) for name in named]
     columns += [pa.field(name, pa.int64()) for name in required[len(named) :]]
-    tasks = [task for task in reader.partitions() if isinstance(task, ReadTask)]
+    tasks = reader.partitions()
     task_reader = TaskReader(reader.settings(), pa.schema(columns), counts, limit)
     wire.put(AnswerKind.END, pickle.dumps(task_reader), len(tasks), *map(pickle.dumps, tasks))
 
@@ -219,7 +221,7 @@ def _send_batches(wire: Wire, reader: TaskReader, task: ReadTask) -> None:
     if reader.counts:
         batches = iter([counted(reader, task)])
     else:
-        batches = read_task(task, reader.settings, reader.schema)
+        batches = read_splits(task.splits, reader.settings, reader.schema)
     # Never closed: the end of the stream is our own message.
     stream = pa.ipc.new_stream(wire.sink, reader.schema)
     for batch, rows in _up_to(reader.limit, batches, lambda batch: batch.num_rows):
@@ -229,7 +231,7 @@ def _send_batches(wire: Wire, reader: TaskReader, task: ReadTask) -> None:
 
 
 def _send_row_numbers(wire: Wire, reader: TaskReader, task: ReadTask) -> None:
-    counts = (count for _, count in count_task(task, reader.settings))
+    counts = (count for _, count in count_splits(task.splits, reader.settings))
     for _, rows in _up_to(reader.limit, counts, lambda count: count):
         wire.put(AnswerKind.ROWS, rows)
 
@@ -257,7 +259,7 @@ def counted(reader: TaskReader, task: ReadTask) -> pa.RecordBatch:
     found: dict[tuple[Any, ...], int] = defaultdict(int)
     if not groups:
         found[()] = 0
-    for split, count in count_task(task, reader.settings):
+    for split, count in count_splits(task.splits, reader.settings):
         if count:
             found[_values(groups, split)] += count
     keys = zip(*found, strict=True) if groups and found else repeat((), len(groups))
@@ -282,24 +284,9 @@ _OPERATIONS: Mapping[str, Callable[[Wire], None]] = {
 # ---- filters -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnReference:
-    path: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Literal:
-    value: int | str | Microseconds
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    name: str
-    arguments: list[Expression]
-
-
-Expression: TypeAlias = ColumnReference | Literal | Call | None
-"""An expression as Spark's connectors send it; ``None`` for any other kind."""
+Path: TypeAlias = tuple[str, ...]
+Expression: TypeAlias = Path | int | str | Microseconds | Filter | None
+"""A column, a literal or a filter as Spark's connectors send it; ``None`` for any other kind."""
 
 _BINARY: Mapping[str, Callable[[Any, Any], Filter]] = {
     "=": EqualTo,
@@ -315,31 +302,31 @@ _BINARY: Mapping[str, Callable[[Any, Any], Filter]] = {
 }
 _TURNED = {"=": "=", "<=>": "<=>", "<>": "<>", ">": "<", ">=": "<=", "<": ">", "<=": ">="}
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
+_LITERALS = (int, str, Microseconds)
 
 
 def _literal(kind: str, text: str) -> Expression:
     if kind == "string":
-        return Literal(text)
+        return text
     if kind in _WHOLE:
-        return Literal(int(text))
-    return Literal(Microseconds(int(text))) if kind == "timestamp" else None
+        return int(text)
+    return Microseconds(int(text)) if kind == "timestamp" else None
 
 
-def _filter(expression: Expression) -> Filter | None:
-    match expression:
-        case Call("NOT", [inner]):
-            child = _filter(inner)
-            return None if child is None or isinstance(child, Not) else Not(child)
-        case Call("IS_NULL", [ColumnReference(path)]):
+def _filter(name: str, arguments: list[Expression]) -> Filter | None:
+    match name, arguments:
+        case "NOT", [Filter() as child]:
+            return None if isinstance(child, Not) else Not(child)
+        case "IS_NULL", [tuple(path)]:
             return IsNull(path)
-        case Call("IS_NOT_NULL", [ColumnReference(path)]):
+        case "IS_NOT_NULL", [tuple(path)]:
             return IsNotNull(path)
-        case Call("IN", [ColumnReference(path), *choice]):
-            values = tuple(one.value for one in choice if isinstance(one, Literal))
-            return In(path, values) if values and len(values) == len(choice) else None
-        case Call(name, [Literal(value), ColumnReference(path)]) if name in _TURNED:
+        case "IN", [tuple(path), *choice]:
+            literals = choice and all(isinstance(one, _LITERALS) for one in choice)
+            return In(path, tuple(choice)) if literals else None
+        case _, [int() | str() | Microseconds() as value, tuple(path)] if name in _TURNED:
             return _BINARY[_TURNED[name]](path, value)
-        case Call(name, [ColumnReference(path), Literal(value)]) if name in _BINARY:
+        case _, [tuple(path), int() | str() | Microseconds() as value] if name in _BINARY:
             return _BINARY[name](path, value)
     return None
 

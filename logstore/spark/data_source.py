@@ -10,16 +10,17 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from logstore.spark.common.columns import check_schema, ddl
-from logstore.spark.common.errors import ListingOutdatedError
-from logstore.spark.common.filters import PushedFilters
-from logstore.spark.common.options import Options, SourceOptions, chosen_columns
-from logstore.spark.common.splits import ReadSettings, ReadTask, Split
-from logstore.spark.layout.layout import list_partitions
-from logstore.spark.layout.settled import until
-from logstore.spark.segments.positions import offset_for_timestamp
-from logstore.spark.source.planning import OffsetRange, plan_tasks, resolve_all
-from logstore.spark.source.segment_reader import read_task
+from logstore.directory.errors import ListingOutdatedError
+from logstore.directory.layout import list_partitions
+from logstore.directory.listing import until
+from logstore.directory.planning import OffsetRange
+from logstore.directory.positions import offset_for_timestamp
+from logstore.directory.split_reader import read_splits
+from logstore.directory.splits import ReadSettings
+from logstore.spark.columns import check_schema, ddl
+from logstore.spark.filters import PushedFilters
+from logstore.spark.options import Options, SourceOptions, chosen_columns
+from logstore.spark.planning import ReadTask, plan_tasks, resolve_all
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -84,19 +85,18 @@ class BatchReader(DataSourceReader):
     def pushFilters(self) -> _OptionalPushDown:
         return _OptionalPushDown(self)
 
-    def partitions(self) -> list[InputPartition]:
-        tasks = until(self._planned, self.options.paths[0], "logs")
+    def partitions(self) -> list[ReadTask]:
         # Without any task Spark would make up a partition of its own.
-        return [ReadTask(splits) for splits in tasks] or [ReadTask(())]
+        return until(self._planned, self.options.paths[0], "logs") or [ReadTask(())]
 
-    def _planned(self) -> list[tuple[Split, ...]] | None:
-        """What each task reads; ``None`` if a file has changed since it was listed."""
+    def _planned(self) -> list[ReadTask] | None:
+        """The tasks; ``None`` if a file has changed since it was listed."""
         try:
             return self._plan()
         except (ListingOutdatedError, FileNotFoundError):
             return None
 
-    def _plan(self) -> list[tuple[Split, ...]]:
+    def _plan(self) -> list[ReadTask]:
         filters = self.filters
         ranges = [
             replace(wanted, start=max(wanted.start, filters.from_offset), end=self._end(wanted))
@@ -127,11 +127,13 @@ class BatchReader(DataSourceReader):
         return resolve_all(layouts, o)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_task(partition, self.settings(), self.schema)
+        assert isinstance(partition, ReadTask)
+        return read_splits(partition.splits, self.settings(), self.schema)
 
     def settings(self) -> ReadSettings:
         """How to read tasks that were planned with the filters of this query."""
-        return self.options.settings(self.filters.start_timestamp, self.filters.end_timestamp)
+        times = self.filters.start_timestamp, self.filters.end_timestamp
+        return replace(self.options, start_timestamp=times[0], end_timestamp=times[1])
 
 
 class _OptionalPushDown:

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow  # noqa: F401 (a missing extra shows at import, where it is explained)
-import pyspark  # noqa: F401
+import pyspark
 
 from checkpoints.loggers import get_logger
 from logstore.common.errors import ConfigError
-from logstore.spark.columnar_jar import jar, why_not
 from logstore.spark.executor_environment import check_workers
 
 if TYPE_CHECKING:
@@ -39,8 +38,25 @@ _QUIET_SETTINGS = {
 }
 _JARS = "spark.jars"
 _CLASS = "logstore.DefaultSource"
+_JAR = Path(__file__).with_name("logstore-spark.jar")
+_SPARK = "4.3."
+"""The Spark version of the classes in the jar. They use parts that may change with the next one."""
 
 logger = get_logger(__name__)
+
+
+def jar() -> Path | None:
+    """The path of the jar, if the installed Spark can use it."""
+    return None if why_not() else _JAR
+
+
+def why_not() -> str:
+    """Why this installation cannot use the columnar source; "" if it can."""
+    if not pyspark.__version__.startswith(_SPARK):
+        return f"it is for Spark {_SPARK}x, and this is {pyspark.__version__}"
+    if not _JAR.is_file():
+        return "this installation was built without a JDK or PySpark"
+    return ""
 
 
 def settings(master: str = "local[*]") -> dict[str, str]:

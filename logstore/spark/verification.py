@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
+
 _TASK_SIZE_MIN, _TASK_SIZE_MAX = 16 << 20, 256 << 20
 _SEGMENT_COST = 1 << 20
 """The cost of opening the files of a segment, in bytes of a full one."""
@@ -195,8 +196,6 @@ def _watched(done: Callable[[], int], total: int, progress: Progress | None) -> 
         thread.join()
     progress(total, total)
 
-
-# -- the report as tables ----------------------------------------------------------------------
 
 _COUNTS = ("segments", "bytes", "batches", "records", "log_start_offset", "log_end_offset")
 _OFFSETS = ("high_watermark", "recovery_point", "compared_from", "compared_end")

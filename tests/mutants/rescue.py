@@ -6,11 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from logstore.rescue import merging, partition, placing, replica, survey
-from logstore.rescue.choosing import Candidate
 from logstore.rescue.lineage import Lineage
-from logstore.rescue.merging import Merge
-from logstore.rescue.placing import FileFrame
-from logstore.rescue.ranges import RescuedRange
+from logstore.rescue.merging import Candidate, Merge
+from logstore.rescue.placing import FileFrame, RescuedRange
 from logstore.rescue.report import PartitionRescue
 from tests.mutants import MonkeyPatch, mutant
 
@@ -84,7 +82,7 @@ def the_search_ends_at_damage(patch: MonkeyPatch) -> None:
 @mutant(rescue=29)
 def nothing_is_mended(patch: MonkeyPatch) -> None:
     patch.setattr(merging, "mended_head", lambda piece, head: head)
-    patch.setattr("logstore.rescue.writing.mended_head", lambda piece, head: head)
+    patch.setattr("logstore.rescue.partition.mended_head", lambda piece, head: head)
 
 
 @mutant(rescue=0)

@@ -37,11 +37,11 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 from logstore import LogConfig, LogManager
 from logstore.common.errors import ConfigError, LogstoreError
 from logstore.common.types import TopicPartition
+from logstore.directory.errors import DataLossError
 from logstore.format.batch import parse_header, rebuild_batch
 from logstore.format.reader import read_records
 from logstore.log import ReplicaLog
 from logstore.segments.producer_state import AppendOrigin
-from logstore.spark.common.errors import DataLossError
 from logstore.spark.stream.stream import LogstoreStreamReader, StreamOptions
 from logstore.spark.stream.stream_offsets import from_json
 from logstore.storage.base import FileInfo

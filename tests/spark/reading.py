@@ -27,10 +27,10 @@ from logstore.common.config import LogConfig
 from logstore.common.errors import LogstoreError
 from logstore.log import ReplicaLog, run_inline
 from logstore.manager import LogManager, ManagerOwner
-from logstore.spark.common.columns import known_columns
-from logstore.spark.common.options import Options, chosen_columns
-from logstore.spark.common.splits import ReadTask
+from logstore.spark.columns import known_columns
 from logstore.spark.data_source import BatchReader, LogstoreDataSource
+from logstore.spark.options import Options, chosen_columns
+from logstore.spark.planning import ReadTask
 from logstore.testing import ManualClock
 from tests.spark import columnar_wire
 
@@ -63,7 +63,7 @@ def reader(path: str | Path, schema: StructType | None = None, **options: Any) -
 
 
 def tasks(reader: BatchReader) -> list[ReadTask]:
-    return [task for task in reader.partitions() if isinstance(task, ReadTask)]
+    return reader.partitions()
 
 
 def read(

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from logstore.common.errors import LogstoreError, ResourceBusyError
+from logstore.directory import windows
+from logstore.directory.errors import DataLossError
+from logstore.directory.split_reader import count_splits
 from logstore.segments.producer_state import AppendOrigin
 from logstore.spark import data_source as source
-from logstore.spark.common.errors import DataLossError
 from logstore.spark.data_source import BatchReader
-from logstore.spark.segments import windows
-from logstore.spark.source.segment_reader import count_task
 from logstore.storage.local import LocalStorage
 from tests.spark.reading import Broker, read, reader, tasks
 from tests.support.builders import batch, marker, produced
@@ -210,7 +210,7 @@ def rows_of(
 
 def _read(made: BatchReader, task: Any, counted: bool) -> Iterator[list[dict[str, Any]]]:
     if counted:
-        for _, count in count_task(task, made.settings()):
+        for _, count in count_splits(task.splits, made.settings()):
             yield [{}] * count
     else:
         for batch in made.read(task):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import filecmp
 import os
-import shutil
+import runpy
 import subprocess
 import sys
 import threading
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pyarrow as pa
-import pyspark
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 import logstore.spark
 from logstore.common.config import LogConfig
-from logstore.spark import columnar_jar, count, map_batches, sessions
-from logstore.spark.common.errors import NotALogDirectoryError
+from logstore.directory.errors import NotALogDirectoryError
+from logstore.spark import count, map_batches, sessions
 from tests.spark.reading import Broker
 from tests.support.builders import batch
 from tests.support.until import patience, until
@@ -34,8 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow  # a JVM
 
-JAVA = Path(logstore.spark.__file__).parent / "java"
-JARS = Path(pyspark.__file__).parent / "jars"
+ROOT = Path(logstore.spark.__file__).parents[2]
 
 
 @pytest.fixture
@@ -296,17 +292,17 @@ else:
 
 
 def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(JAVA.parents[2]), **more}
+    return {**os.environ, "PYTHONPATH": str(ROOT), **more}
 
 
 @pytest.mark.long
 def test_without_the_jar_the_python_source_reads_and_a_line_says_so(logs: Path) -> None:
     code = f"""
 from pathlib import Path
-from logstore.spark import columnar_jar, session, sessions
+from logstore.spark import session, sessions
 from tests.spark.conftest import TEST_CONF
 
-columnar_jar._JAR = Path("/nowhere.jar")
+sessions._JAR = Path("/nowhere.jar")
 spark = session("local[1]", conf=TEST_CONF)
 assert not sessions.is_columnar(spark)
 print(spark.read.format("logstore").load({str(logs)!r}).count())
@@ -326,35 +322,30 @@ print(spark.read.format("logstore").load({str(logs)!r}).count())
 # ---- the jar -----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def javac() -> str:
-    found = shutil.which("javac")
-    if found is None:
-        pytest.skip("no JDK")
-    return found
-
-
-def classes_of(javac: str, target: Path, *options: str) -> Path:
-    sources = [str(path) for path in sorted((JAVA / "logstore").glob("*.java"))]
-    command = [javac, "--release", "17", "-nowarn", "-implicit:none", "-d", str(target), *options]
-    subprocess.run([*command, *sources], check=True, capture_output=True)
-    return target
-
-
-def test_stubs_stand_for_what_this_spark_has(javac: str, tmp_path: Path) -> None:
-    """Compiled against either, and packed by the build, the classes are the same bytes."""
-    jars = ":".join(map(str, sorted(JARS.glob("*.jar"))))
-    real = classes_of(javac, tmp_path / "real", "-cp", jars)
-    stubs = ("-cp", str(tmp_path), "-sourcepath", str(JAVA / "stubs"))
-    stubbed = classes_of(javac, tmp_path / "stubbed", *stubs)
-    jar = columnar_jar.jar()
+def test_the_jar_is_of_these_classes_and_of_this_spark(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """No jar of an earlier build is left over: its messages may be others."""
+    monkeypatch.chdir(ROOT)
+    build = runpy.run_path("spark_jar.py")
+    if reason := build["why_not"]():
+        pytest.skip(reason)
+    build["make"](tmp_path / "made.jar")
+    jar = sessions.jar()
     assert jar is not None
-    with zipfile.ZipFile(jar) as packed:
-        packed.extractall(tmp_path / "packed")
-    names = sorted(str(path.relative_to(real)) for path in real.rglob("*.class"))
-    for other in (stubbed, tmp_path / "packed"):
-        assert sorted(str(path.relative_to(other)) for path in other.rglob("*.class")) == names
-        assert filecmp.cmpfiles(real, other, names, shallow=False)[1:] == ([], [])
+    assert jar.read_bytes() == (tmp_path / "made.jar").read_bytes()
+
+
+def test_without_spark_nothing_is_made_and_nothing_old_is_left(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where pip builds: the package works without the columnar source."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    (tmp_path / "old.jar").touch()
+    runpy.run_path(str(ROOT / "spark_jar.py"))["make"](tmp_path / "old.jar")
+    assert not (tmp_path / "old.jar").exists()
+    assert "built without Spark's columnar source: no " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -367,8 +358,8 @@ def test_stubs_stand_for_what_this_spark_has(javac: str, tmp_path: Path) -> None
 def test_without_the_jar_settings_leave_it_out(
     monkeypatch: pytest.MonkeyPatch, name: str, value: object, reason: str
 ) -> None:
-    monkeypatch.setattr(columnar_jar, name, value)
-    assert reason in columnar_jar.why_not()
+    monkeypatch.setattr(sessions, name, value)
+    assert reason in sessions.why_not()
     assert "spark.jars" not in sessions.settings()
 
 

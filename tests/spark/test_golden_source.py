@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from logstore.spark.common.columns import BATCH_COLUMNS, RECORD_COLUMNS
+from logstore.spark.columns import BATCH_COLUMNS, RECORD_COLUMNS
 from tests.spark.reading import read
 from tests.support.cases import for_each
 

@@ -15,8 +15,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from logstore.cli import main
 from logstore.common.errors import LogstoreError
+from logstore.directory.errors import DataLossError
 from logstore.spark import verify_on_spark
-from logstore.spark.common.errors import DataLossError
 from logstore.spark.data_source import LogstoreDataSource
 from logstore.verify import verify
 from tests.faults.engine import build

@@ -12,13 +12,13 @@ from pyspark.sql.datasource import GreaterThanOrEqual
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
 
 from logstore.common.errors import ConfigError, CorruptBatchError, UnknownTopicOrPartitionError
-from logstore.format.codecs.compression import Compression
-from logstore.spark.common.errors import (
+from logstore.directory.columns import timestamps
+from logstore.directory.errors import (
     DataLossError,
     DuplicatePartitionError,
     NotALogDirectoryError,
 )
-from logstore.spark.source.header_columns import timestamps
+from logstore.format.codecs.compression import Compression
 from tests.spark.reading import Broker, offsets, read, reader, tasks
 from tests.support.builders import batch
 

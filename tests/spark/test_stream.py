@@ -16,8 +16,8 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from logstore import LogConfig, LogManager
 from logstore.common.errors import ConfigError, UnknownTopicOrPartitionError
 from logstore.common.types import TopicPartition
+from logstore.directory.errors import DataLossError
 from logstore.log import ReplicaLog
-from logstore.spark.common.errors import DataLossError
 from logstore.spark.stream.stream import LogstoreStreamReader, StreamOptions
 from logstore.spark.stream.stream_offsets import (
     VERSION,

@@ -35,12 +35,13 @@ from logstore.common.errors import (
 )
 from logstore.common.partitioner import murmur2, murmur3
 from logstore.common.types import Record
+from logstore.directory.layout import list_partitions
 from logstore.format.codecs.compression import Compression
 from logstore.log import LogOwner, ReplicaLog
 from logstore.manager import ManagerOwner
-from logstore.spark.layout.layout import list_partitions
+from logstore.spark.writer.directory import StagedFile
 from logstore.spark.writer.options import WriteOptions
-from logstore.spark.writer.writer import LogstoreWriter, TaskOutput
+from logstore.spark.writer.writer import LogstoreWriter
 from logstore.storage.local import LocalStorage
 from logstore.storage.naming import NamingStorage
 from logstore.verify import Severity, verify
@@ -83,10 +84,9 @@ def rows(**columns: list[Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
 
-def numbered(task: int, output: TaskOutput) -> TaskOutput:
+def numbered(task: int, output: StagedFile) -> StagedFile:
     """The same output as of another task: outside Spark every task is number 0."""
-    staged = output.staged
-    return TaskOutput(type(staged)(task, staged.path, staged.size, staged.extents))
+    return StagedFile(task, output.path, output.size, output.extents)
 
 
 def write(target: Path, *tasks: pa.RecordBatch, overwrite: bool = False, **options: Any) -> None:
@@ -218,7 +218,7 @@ def test_rows_without_key_spread_over_partitions_by_task(tmp_path):
     for task in range(3):
         encoded = made.write(iter([rows(value=[b"%d" % task] * 10)]))
         outputs.append(numbered(task, encoded))
-    assert {len(output.staged.extents) for output in outputs} == {1}
+    assert {len(output.extents) for output in outputs} == {1}
     made.commit(outputs)
     assert_clean(tmp_path / "out")
 
@@ -349,7 +349,7 @@ def test_rows_of_attempts_that_do_not_count_are_not_in_the_log(tmp_path):
 def test_an_abort_leaves_nothing(tmp_path):
     made = writer(tmp_path / "out", ["value"], topic="t")
     output = made.write(iter([rows(value=[b"a"])]))
-    assert os.path.exists(output.staged.path)
+    assert os.path.exists(output.path)
     made.abort([output, None])
     assert list(tmp_path.iterdir()) == []
 
@@ -367,21 +367,21 @@ def test_a_file_that_the_driver_does_not_see_whole(tmp_path, damage):
     made = writer(tmp_path / "out", ["value"], topic="t")
     output = made.write(iter([rows(value=[b"a"])]))
     if damage == "missing":
-        os.unlink(output.staged.path)
+        os.unlink(output.path)
     else:
-        os.truncate(output.staged.path, 10)
+        os.truncate(output.path, 10)
     with pytest.raises(StorageFailedError, match="mount the same file system") as caught:
         made.commit([output])
-    assert caught.value.path == output.staged.path
+    assert caught.value.path == output.path
     assert list(tmp_path.iterdir()) == []
 
 
 def test_bytes_of_a_task_that_changed_are_refused(tmp_path):
     made = writer(tmp_path / "out", ["value"], topic="t")
     output = made.write(iter([rows(value=[b"abcdefgh"])]))
-    data = bytearray(Path(output.staged.path).read_bytes())
+    data = bytearray(Path(output.path).read_bytes())
     data[-3] ^= 1
-    Path(output.staged.path).write_bytes(data)
+    Path(output.path).write_bytes(data)
     with pytest.raises(Exception, match=r"checksum|CRC|crc"):
         made.commit([output])
     assert list(tmp_path.iterdir()) == []
@@ -718,7 +718,7 @@ def test_a_listing_has_all_of_a_write_or_nothing(tmp_path, monkeypatch):
         return scan(storage, path)
 
     monkeypatch.setattr(
-        "logstore.spark.layout.layout.at_once", lambda call, items: list(map(call, items))
+        "logstore.directory.layout.at_once", lambda call, items: list(map(call, items))
     )
     monkeypatch.setattr(LocalStorage, "scan_dir", scan_then_write)
     layouts = list_partitions([str(target)])

@@ -3,4 +3,4 @@
 Begin with ``log`` for segments and ``small_files`` for everything else; ``output`` prints.
 """
 
-__all__ = ["headers", "log", "output", "small_files"]
+__all__ = ["log", "output", "small_files"]

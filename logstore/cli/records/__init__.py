@@ -8,7 +8,6 @@ Begin with ``reading``, which needs no lock, and ``loading``, which writes. ``fo
 
 __all__ = [
     "batching",
-    "columns",
     "files",
     "format",
     "input",

@@ -1,26 +1,35 @@
-"""Records collected by partition into batches, for what writes them."""
+"""Records collected by partition into batches, for what writes them, and what became of them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import click
 
 from checkpoints.printable import printable
+from logstore import terminal
 from logstore.cli.common.exits import fail
+from logstore.cli.common.numbers import counted
 from logstore.cli.records.input import Parsed
 from logstore.common.partitioner import partitioner
 from logstore.common.types import Header
+from logstore.log import ReplicaLog
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
-_BATCH_BYTES = 1_000_000  # below max.message.bytes, 1 MiB
-_PENDING_BYTES = 32 * _BATCH_BYTES  # of all partitions, as Kafka's buffer.memory
-_RECORD_OVERHEAD = 32  # an upper bound for the lengths and deltas of a record
+BATCH_BYTES = 1_000_000  # below max.message.bytes, 1 MiB
+_PENDING_BYTES = 32 * BATCH_BYTES  # of all partitions, as Kafka's buffer.memory
+RECORD_OVERHEAD = 32  # an upper bound for the lengths and deltas of a record
+
+
+def record_size(key: bytes | None, value: bytes | None, headers: Iterable[Header]) -> int:
+    """An upper bound for the bytes of a record."""
+    size = RECORD_OVERHEAD + len(key or b"") + len(value or b"")
+    return size + sum(RECORD_OVERHEAD + 4 * len(n) + len(v or b"") for n, v in headers)
 
 
 @dataclass(slots=True)
@@ -66,10 +75,8 @@ class Batcher:
         if self._headers:
             record = record._replace(headers=(*self._headers, *record.headers))
         at = self._spread.partition(record.key, len(self._pending))
-        size = _RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
-        for name, value in record.headers:
-            size += _RECORD_OVERHEAD + 4 * len(name) + len(value or b"")
-        if self._pending[at].records and self._pending[at].size + size > _BATCH_BYTES:
+        size = record_size(record.key, record.value, record.headers)
+        if self._pending[at].records and self._pending[at].size + size > BATCH_BYTES:
             self._take(at)
             at = self._spread.partition(record.key, len(self._pending))
         pending = self._pending[at]
@@ -118,3 +125,38 @@ def parse_headers(texts: tuple[str, ...]) -> tuple[Header, ...]:
             fail(f"--header {printable(text)}: the name is not Unicode")
         headers.append((name, os.fsencode(value) if equals else None))
     return tuple(headers)
+
+
+class Appended:
+    """What was appended to a log, derived from its offsets, so also right after an interrupt."""
+
+    def __init__(self, log: ReplicaLog) -> None:
+        self.log = log
+        self.first_offset = log.log_end_offset
+
+    @property
+    def count(self) -> int:
+        return self.log.log_end_offset - self.first_offset
+
+    def to_json(self, none_is_a_place: bool) -> dict[str, object]:
+        """Without records the offsets are −1, or those around where they would be."""
+        tp, some = self.log.topic_partition, self.count > 0 or none_is_a_place
+        return {
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "records": self.count,
+            "firstOffset": self.first_offset if some else -1,
+            "lastOffset": self.first_offset + self.count - 1 if some else -1,
+        }
+
+
+def report_appended(
+    done: Sequence[Appended], as_json: bool, *, none_is_a_place: bool = False
+) -> None:
+    if as_json:
+        terminal.print_json([each.to_json(none_is_a_place) for each in done])
+        return
+    for each in done:
+        if each.count:
+            span = f"offsets {each.first_offset} to {each.first_offset + each.count - 1}"
+            terminal.line(f"{printable(each.log.name)}: {counted(each.count)}, {span}")

@@ -6,7 +6,9 @@ undamaged. Imports pyarrow.
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -19,15 +21,34 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from checkpoints.printable import printable
-from logstore.cli.records.columns import HEADERS, SCHEMA
-from logstore.cli.records.input import BadInputError
-from logstore.cli.records.json_rows import json_lines, read_json_rows
+from logstore.cli.records.input import BadInputError, parse_json
 from logstore.common.errors import LogstoreError
 
 _GROUP_BYTES = 32 << 20  # bytes of rows that wait for the next row group
 _PIECE = 1 << 20
 _ROWS = 4096
+_LINE_BYTES_MAX = 64 << 20
 _DIGEST = re.compile(rb"\\?([0-9a-f]{64})  ")
+
+HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("ms", "UTC")),
+        pa.field("timestampType", pa.int32()),
+        pa.field("headers", HEADERS),
+    ]
+)
+"""The columns of the Spark source. The timestamp is in milliseconds, as in the log, because Spark's
+microseconds cannot hold every one.
+"""
+
+_NUMBERS = (("partition", 0, 2**31 - 1), ("offset", 0, 2**63 - 1), ("timestampType", -1, 1))
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class ExportFileError(LogstoreError):
@@ -300,3 +321,77 @@ def _check_schema(path: str, schema: pa.Schema) -> None:
 
 def _is_headers(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) and kind.value_type.equals(HEADERS.value_type))
+
+
+# -- JSON Lines ------------------------------------------------------------------------------------
+
+
+def json_lines(rows: pa.RecordBatch) -> bytes:
+    """An object a line, as ``logstore read --json`` prints it, with the timestamp type."""
+    return b"".join([_encode(record).encode("ascii") + b"\n" for record in _objects(rows)])
+
+
+def _objects(rows: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    names = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value")
+    columns = [rows.column(name) for name in (*names, "headers")]
+    columns[3] = columns[3].view(pa.int64())
+    for *plain, key, value, headers in zip(*(each.to_pylist() for each in columns), strict=True):
+        pairs = [[each["key"], _text(each["value"])] for each in headers or ()]
+        texts = _text(key), _text(value)
+        yield {**dict(zip(names, (*plain, *texts), strict=True)), "headers": pairs}
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode("ascii")
+
+
+def read_json_rows(path: str) -> Iterator[pa.RecordBatch]:
+    """
+    Raises:
+        BadInputError: a line is malformed; it names the line.
+    """
+    rows: list[dict[str, Any]] = []
+    number = 0
+    with open(path, "rb") as file:
+        while line := file.readline(_LINE_BYTES_MAX):
+            number += 1
+            try:
+                if not line.endswith(b"\n"):
+                    raise BadInputError("ends in the middle")
+                parsed = parse_json(line)
+                if parsed is None:
+                    raise BadInputError("a control record")
+                pairs = [{"key": name, "value": value} for name, value in parsed.headers]
+                rows.append(
+                    {
+                        **_place_of(json.loads(line)),
+                        "key": parsed.key,
+                        "value": parsed.value,
+                        "timestamp": parsed.timestamp,
+                        "headers": pairs or None,
+                    }
+                )
+            except BadInputError as error:
+                raise BadInputError(f"line {number}: {error}") from None
+            if len(rows) == _ROWS:
+                yield pa.RecordBatch.from_pylist(rows, SCHEMA)
+                rows = []
+    if rows:
+        yield pa.RecordBatch.from_pylist(rows, SCHEMA)
+
+
+def _place_of(fields: dict[str, Any]) -> dict[str, Any]:
+    topic = fields.get("topic")
+    if not isinstance(topic, str) or not topic.isprintable():
+        raise BadInputError("topic is no name")
+    if not isinstance(fields.get("timestamp"), int):
+        raise BadInputError("timestamp is no number of milliseconds")
+    numbers = {name: _number(fields, name, low, high) for name, low, high in _NUMBERS}
+    return {"topic": topic, **numbers}
+
+
+def _number(fields: dict[str, Any], name: str, low: int, high: int) -> int:
+    value = fields.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise BadInputError(f"{name} is no number from {low} to {high}")
+    return value

@@ -6,19 +6,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from checkpoints.printable import printable
 from logstore.cli.common.interrupts import Interrupts
+from logstore.cli.records.batching import BATCH_BYTES, RECORD_OVERHEAD, record_size
 from logstore.cli.records.files import ExportFileError, Format, read_rows
 from logstore.common.errors import LogstoreError
 from logstore.log import ReplicaLog
 
-_BATCH_BYTES = 1_000_000  # below max.message.bytes, 1 MiB
 _BATCH_RECORDS = 5_000
-_RECORD_OVERHEAD = 32  # an upper bound for the lengths and deltas of a record
 
 
 class ImportFailedError(LogstoreError):
@@ -68,7 +67,7 @@ def load_rows(
     """
     for rows in read_rows(path, form):
         for partition, part in _by_partition(rows):
-            for batch in _batches(part, logs[partition].config.max_message_bytes):
+            for batch in _Part.of(part).batches(logs[partition].config.max_message_bytes):
                 interrupts.check()
                 _append(logs[partition], batch, compression)
 
@@ -82,41 +81,41 @@ def _by_partition(rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         start += count
 
 
-@dataclass(slots=True)
-class _Batch:
-    keys: list[bytes | None] = field(default_factory=list)
-    values: list[bytes | None] = field(default_factory=list)
-    timestamps: list[int] = field(default_factory=list)
-    headers: list[list[tuple[str, bytes | None]]] = field(default_factory=list)
-    offsets: list[int | None] = field(default_factory=list)
-    size: int = 0
+class _Part(NamedTuple):
+    """Columns of consecutive rows of one partition, or of some of them for one batch.
 
+    Keys and values are bytes or None, headers pairs of a name and such a value.
+    """
 
-def _batches(rows: pa.RecordBatch, limit: int) -> Iterator[_Batch]:
-    limit = min(_BATCH_BYTES, limit - _RECORD_OVERHEAD * 4)
-    batch = _Batch()
-    for key, value, timestamp, pairs, offset in zip(
-        rows.column("key").to_pylist(),
-        rows.column("value").to_pylist(),
-        rows.column("timestamp").view(pa.int64()).to_pylist(),
-        rows.column("headers").to_pylist(),
-        rows.column("offset").to_pylist(),
-        strict=True,
-    ):
-        headers = [_header(each) for each in pairs or ()]
-        size = _RECORD_OVERHEAD + len(key or b"") + len(value or b"")
-        size += sum(_RECORD_OVERHEAD + 4 * len(n) + len(v or b"") for n, v in headers)
-        if batch.keys and (batch.size + size > limit or len(batch.keys) >= _BATCH_RECORDS):
-            yield batch
-            batch = _Batch()
-        batch.keys.append(key)
-        batch.values.append(value)
-        batch.timestamps.append(timestamp)
-        batch.headers.append(headers)
-        batch.offsets.append(offset)
-        batch.size += size
-    if batch.keys:
-        yield batch
+    keys: list[Any]
+    values: list[Any]
+    timestamps: list[Any]
+    headers: list[Any]
+    offsets: list[Any]
+
+    @classmethod
+    def of(cls, rows: pa.RecordBatch) -> _Part:
+        return cls(
+            rows.column("key").to_pylist(),
+            rows.column("value").to_pylist(),
+            rows.column("timestamp").view(pa.int64()).to_pylist(),
+            [[_header(each) for each in p or ()] for p in rows.column("headers").to_pylist()],
+            rows.column("offset").to_pylist(),
+        )
+
+    def batches(self, limit: int) -> Iterator[_Part]:
+        """Parts that each fit into a batch below ``limit`` bytes."""
+        limit = min(BATCH_BYTES, limit - RECORD_OVERHEAD * 4)
+        start = total = 0
+        for at, (key, value, headers) in enumerate(
+            zip(self.keys, self.values, self.headers, strict=True)
+        ):
+            size = record_size(key, value, headers)
+            if at > start and (total + size > limit or at - start >= _BATCH_RECORDS):
+                yield _Part(*(each[start:at] for each in self))
+                start, total = at, 0
+            total += size
+        yield _Part(*(each[start:] for each in self))
 
 
 def _header(pair: Any) -> tuple[str, bytes | None]:
@@ -125,7 +124,7 @@ def _header(pair: Any) -> tuple[str, bytes | None]:
     return pair["key"], pair["value"]
 
 
-def _append(log: ReplicaLog, batch: _Batch, compression: str) -> None:
+def _append(log: ReplicaLog, batch: _Part, compression: str) -> None:
     try:
         log.append_columns(
             batch.values,

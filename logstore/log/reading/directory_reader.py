@@ -9,16 +9,14 @@ beyond it.
 from __future__ import annotations
 
 import os
-import struct
 import threading
-from array import array
 from bisect import bisect_right
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from operator import ge
 from typing import NamedTuple
 
 from checkpoints.errors import CheckpointError
-from checkpoints.files import UnusableFileError
 from checkpoints.offset_checkpoint import LOG_START, OffsetCheckpoint
 from checkpoints.types import TopicPartition
 from logstore.common.clock import Clock, SystemClock
@@ -30,6 +28,9 @@ from logstore.common.errors import (
     UnknownTopicOrPartitionError,
 )
 from logstore.common.types import Record
+from logstore.directory.listing import ListedSegment, PartitionLayout, listed
+from logstore.directory.segment_index import SegmentIndex, segment_of, sound_end
+from logstore.directory.windows import BatchTable
 from logstore.format import filenames
 from logstore.format.header import HEADER_SIZE
 from logstore.format.large_batch import worth_reading
@@ -37,12 +38,10 @@ from logstore.format.reader import read_records
 from logstore.kernels import (
     SCAN_BAD_CRC,
     SCAN_BAD_OFFSET,
-    SCAN_COLUMNS,
     SCAN_END,
     SCAN_INCOMPLETE,
     SCAN_REASONS,
     SCAN_TAIL,
-    scan_batches,
 )
 from logstore.log.core import medium_error
 from logstore.log.news import TruncationWatch
@@ -53,11 +52,8 @@ from logstore.storage.paths import absolute_path
 
 POLL_SECONDS = 0.05
 _ATTEMPTS = 5  # how often one read follows a directory that keeps changing
-_ROWS = 1024
 _HEAD = 17  # bytes of a batch up to its magic
 _CUT_SHORT = (SCAN_END, SCAN_TAIL, SCAN_INCOMPLETE)
-_LAST_OFFSET = SCAN_COLUMNS.index("last_offset")
-_ENTRY = struct.Struct(">ii")  # bytes of an offset index entry
 
 
 class _Scan(NamedTuple):
@@ -113,6 +109,7 @@ class DirectoryReader:
         self.clock = clock or SystemClock()
         name = os.path.basename(os.path.normpath(self.directory))
         self.topic_partition: TopicPartition = filenames.parse_partition_dir(name).topic_partition
+        self._nothing_listed = listed(self.directory, self.topic_partition, (), self.storage)
         if not self._is_there():
             raise UnknownTopicOrPartitionError(f"there is no directory {self.directory}")
 
@@ -173,30 +170,31 @@ class DirectoryReader:
             raise medium_error(self.directory, "read", error) from error
         return info is not None and info.is_dir
 
-    def bases(self) -> list[int]:
-        """Base offsets of the segments, ascending.
+    def layout(self) -> PartitionLayout:
+        """The files as they are now, with the segments that wait for their final names.
 
         Raises:
             LogClosedError: the directory is gone.
         """
         try:
-            names = [f.name for f in self.storage.scan_dir(self.directory) if not f.is_dir]
+            entries = self.storage.scan_dir(self.directory)
         except FileNotFoundError:
             raise LogClosedError(f"{self.directory} is gone") from None
         except OSError as error:
             raise medium_error(self.directory, "list", error) from error
-        return segment_bases(names)
+        found = listed(self.directory, self.topic_partition, entries, self.storage)
+        return replace(found, segments=found.segments + found.rolled, rolled=())
+
+    def bases(self) -> list[int]:
+        """Base offsets of the segments, ascending. Raises as ``layout``."""
+        return [segment.base_offset for segment in self.layout().segments]
 
     def open(self, base_offset: int) -> File:
         """Open the ``.log`` of a segment. It has another name until its predecessor is durable."""
-        path = self.log_path(base_offset)
-        try:
-            return self.storage.open(path, writable=False)
-        except FileNotFoundError:
-            return self.storage.open(path + filenames.SWAP_SUFFIX, writable=False)
+        return self._nothing_listed.open(base_offset)
 
-    def log_path(self, base_offset: int, suffix: str = filenames.LOG_SUFFIX) -> str:
-        return os.path.join(self.directory, filenames.segment_file_name(base_offset, suffix))
+    def log_path(self, base_offset: int) -> str:
+        return self._nothing_listed.path_of(base_offset)
 
 
 def follow_directory(
@@ -216,28 +214,6 @@ def follow_directory(
     """
     name = filenames.partition_dir_name(TopicPartition(topic, partition))
     return DirectoryReader(os.path.join(path, name)).follow(start, timeout=timeout, poll=poll)
-
-
-def segment_bases(names: list[str]) -> list[int]:
-    """Base offsets of the segments, going by the names of all files.
-
-    A new segment is called ``.log.swap`` until all before it is durable. Such a name below a
-    ``.log``, or with the index of a replacement beside it, comes from the cleaner.
-    """
-    there = set(names)
-    final, waiting = [], []
-    for name in names:
-        parsed = filenames.parse_segment_file(name)
-        if parsed is None or parsed.suffix != filenames.LOG_SUFFIX:
-            continue
-        if not parsed.transition:
-            final.append(parsed.offset)
-        elif parsed.transition == filenames.SWAP_SUFFIX:
-            index = filenames.segment_file_name(parsed.offset, filenames.INDEX_SUFFIX)
-            if index + filenames.SWAP_SUFFIX not in there:
-                waiting.append(parsed.offset)
-    newest = max(final, default=-1)
-    return sorted({*final, *(base for base in waiting if base > newest)})
 
 
 class _DirectorySource:
@@ -261,16 +237,19 @@ class _DirectorySource:
 
     def end(self) -> int:
         for _ in range(_ATTEMPTS):
-            bases = self._reader.bases()
-            if not bases:
+            layout = self._reader.layout()
+            if not layout.segments:
                 return 0
+            last = layout.segments[-1].base_offset
             try:
-                return self._end_of_all(bases)
+                # That of the last segment with a batch, or the base of a later one.
+                ends = (sound_end(layout, segment) for segment in reversed(layout.segments))
+                return max(next((end for end in ends if end is not None), last), last)
             except FileNotFoundError:
                 continue
             except (OSError, MemoryError) as error:
                 raise medium_error(self._reader.directory, "read", error) from error
-        return bases[-1]
+        return last
 
     def wait(self, offset: int, timeout: float | None) -> bool:
         pause = self._pause(timeout)
@@ -375,10 +354,14 @@ class _DirectorySource:
         """
         if scan.status in _CUT_SHORT or not any(scan.data[:_HEAD]):
             return
-        if place == self._suspect and len(scan.data) > _batch_size(scan.data):
+        if len(scan.data) > _batch_size(scan.data):
+            self._raise_if_suspect(place, scan)
+        self._suspect = place
+
+    def _raise_if_suspect(self, place: _BatchPlace, scan: _Scan) -> None:
+        if self._suspect == place:
             path = self._reader.log_path(place.base_offset)
             raise CorruptBatchError(path, place.position, SCAN_REASONS[scan.status])
-        self._suspect = place
 
     def _go_to_next_segment(self, place: _BatchPlace) -> bool:
         """Go to the next segment, if there is one and this one has no more."""
@@ -393,9 +376,7 @@ class _DirectorySource:
         finally:
             file.close()
         if scan.data and not scan.rows:
-            if self._suspect == place:
-                path = self._reader.log_path(place.base_offset)
-                raise CorruptBatchError(path, place.position, SCAN_REASONS[scan.status])
+            self._raise_if_suspect(place, scan)
             self._suspect = place
             return False
         if not scan.rows:
@@ -408,38 +389,42 @@ class _DirectorySource:
         """Find the place after the last batch that was read, or the first batch that reaches
         ``offset``.
         """
-        bases = self._reader.bases()
-        if not bases:
+        layout = self._reader.layout()
+        segments = layout.segments
+        if not segments:
             return None
-        known = self._known
-        if offset < bases[0]:
-            raise OffsetOutOfRangeError(self._reader.name, offset, bases[0], self.end())
-        if known is not None and known.last_offset >= bases[0]:
-            place = self._behind(known, bases)
+        known, first = self._known, segments[0].base_offset
+        if offset < first:
+            raise OffsetOutOfRangeError(self._reader.name, offset, first, self.end())
+        if known is not None and known.last_offset >= first:
+            place = self._behind(known, layout)
             if place is None:
                 raise self._truncated(offset)
             return place
-        at = bisect_right(bases, offset) - 1
-        place, end = self._reach(bases[at], offset)
-        for base in reversed(bases[:at]):
-            if end > bases[at]:
+        at = segment_of(segments, offset)
+        place, end = self._reach(layout, segments[at], offset)
+        for segment in reversed(segments[:at]):
+            if end > segments[at].base_offset:
                 break
             # A segment without a batch hides none that the one before it has.
-            before, end = self._reach(base, offset)
+            before, end = self._reach(layout, segment, offset)
             if end > offset:
                 return before
-            if end > base:
+            if end > segment.base_offset:
                 break
-        end = max(end, bases[at])
-        if offset > end and at == len(bases) - 1:
-            raise OffsetOutOfRangeError(self._reader.name, offset, bases[0], end)
+        end = max(end, segments[at].base_offset)
+        if offset > end and at == len(segments) - 1:
+            raise OffsetOutOfRangeError(self._reader.name, offset, first, end)
         return place
 
-    def _reach(self, base: int, offset: int) -> tuple[_BatchPlace, int]:
+    def _reach(
+        self, layout: PartitionLayout, segment: ListedSegment, offset: int
+    ) -> tuple[_BatchPlace, int]:
         """The first batch of a segment that reaches ``offset``, and its end; or the end of all."""
-        file = self._reader.open(base)
+        base = segment.base_offset
+        file = layout.open(base)
         try:
-            position, end = self._index_floor(base, offset), base
+            position, end = SegmentIndex(layout, segment).floor(offset), base
             while (scan := _scan(file, position)).rows:
                 for at, last_offset in scan.rows:
                     if last_offset >= offset:
@@ -449,12 +434,13 @@ class _DirectorySource:
             file.close()
         return _BatchPlace(base, position), end
 
-    def _behind(self, known: _Known, bases: list[int]) -> _BatchPlace | None:
+    def _behind(self, known: _Known, layout: PartitionLayout) -> _BatchPlace | None:
         """The place after a batch; None if the batch is no longer in the log."""
-        base = bases[bisect_right(bases, known.last_offset) - 1]
-        file = self._reader.open(base)
+        segment = layout.segments[segment_of(layout.segments, known.last_offset)]
+        base = segment.base_offset
+        file = layout.open(base)
         try:
-            position = self._index_floor(base, known.last_offset)
+            position = SegmentIndex(layout, segment).floor(known.last_offset)
             while (scan := _scan(file, position)).rows:
                 for row, (at, last_offset) in enumerate(scan.rows):
                     if last_offset >= known.last_offset:
@@ -465,75 +451,18 @@ class _DirectorySource:
             file.close()
         return None
 
-    def _end_of_all(self, bases: list[int]) -> int:
-        """The log end: that of the last segment with a batch, or the base of a later one."""
-        for base in reversed(bases):
-            end = self._end_of(base)
-            if end > base:
-                return max(end, bases[-1])
-        return bases[-1]
 
-    def _end_of(self, base: int) -> int:
-        """Offset after the last whole batch of a segment."""
-        position, end = self._index_floor(base, 2**63 - 1), base
-        file = self._reader.open(base)
-        try:
-            while (scan := _scan(file, position)).rows:
-                position, end = scan.end, scan.rows[-1][1] + 1
-        finally:
-            file.close()
-        return end
-
-    def _index_floor(self, base: int, offset: int) -> int:
-        """Where a batch at or before ``offset`` begins according to the offset index; 0 if unknown.
-
-        The index of an active segment ends in zeros (F-140).
-        """
-        path = self._reader.log_path(base, filenames.INDEX_SUFFIX)
-        try:
-            file = self._reader.storage.open(path, writable=False)
-        except (FileNotFoundError, UnusableFileError):
-            return 0
-        try:
-            low, position, high = 0, 0, file.size() // _ENTRY.size
-            while low < high:
-                middle = (low + high) // 2
-                data = file.read_at(middle * _ENTRY.size, _ENTRY.size)
-                if len(data) < _ENTRY.size:
-                    high = middle
-                    continue
-                relative, at = _ENTRY.unpack(data)
-                if at > 0 and base + relative <= offset:
-                    low, position = middle + 1, at
-                else:
-                    high = middle
-        finally:
-            file.close()
-        return position if self._leads_to_batch(base, position, offset) else 0
-
-    def _leads_to_batch(self, base: int, position: int, offset: int) -> bool:
-        file = self._reader.open(base)
-        try:
-            head = file.read_at(position, HEADER_SIZE)
-            if len(head) < HEADER_SIZE or not base <= int.from_bytes(head[:8], "big") <= offset:
-                return False
-            return bool(_scan(file, position, rows=1).rows)
-        finally:
-            file.close()
-
-
-def _scan(file: File, position: int, last_offset: int = -1, rows: int = _ROWS) -> _Scan:
+def _scan(file: File, position: int, last_offset: int = -1) -> _Scan:
     """The whole batches with a right checksum from ``position`` on, about a MiB of them.
 
     Ends at the first batch whose offsets go back. ``last_offset`` is the offset before the first.
     """
     want = FETCH_BYTES
-    columns = array("q", [0]) * (len(SCAN_COLUMNS) * rows)
     while True:
         data = file.read_at(position, want)
-        found, end, status = scan_batches(data, 0, columns)
-        first_size = _batch_size(data)
-        if found or status != SCAN_INCOMPLETE or len(data) < want or first_size <= want:
+        table = BatchTable(data, check_crc=True)
+        end, status, first_size = table.end, table.status, _batch_size(data)
+        if table.rows or status != SCAN_INCOMPLETE or len(data) < want or first_size <= want:
             break
         if first_size > file.size() - position:
             break
@@ -541,14 +470,12 @@ def _scan(file: File, position: int, last_offset: int = -1, rows: int = _ROWS) -
             status = SCAN_BAD_CRC
             break
         want = first_size  # a batch longer than what was read
-    positions = columns[:found]
-    last_offsets = columns[_LAST_OFFSET * rows : _LAST_OFFSET * rows + found]
-    if any(map(ge, [last_offset, *last_offsets], last_offsets)):
-        before = [last_offset, *last_offsets]
+    positions, last_offsets = table.cells("position").tolist(), table.cells("last_offset").tolist()
+    before = [last_offset, *last_offsets]
+    if any(map(ge, before, last_offsets)):
         found = next(row for row, last in enumerate(last_offsets) if before[row] >= last)
-        end, status = positions[found], SCAN_BAD_OFFSET
-        positions, last_offsets = positions[:found], last_offsets[:found]
-    batches = [(position + at, last) for at, last in zip(positions, last_offsets, strict=True)]
+        end, status, last_offsets = positions[found], SCAN_BAD_OFFSET, last_offsets[:found]
+    batches = [(position + at, last) for at, last in zip(positions, last_offsets, strict=False)]
     return _Scan(position, data, batches, position + end, status)
 
 

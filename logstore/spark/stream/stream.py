@@ -27,17 +27,17 @@ from pyspark.sql.streaming.datasource import (
 from checkpoints.loggers import get_logger
 from logstore.common.clock import Clock, SystemClock
 from logstore.common.errors import ConfigError
+from logstore.common.parallel import at_once
 from logstore.common.types import TopicPartition
-from logstore.spark.common.columns import check_schema
-from logstore.spark.common.errors import DataLossError, ListingOutdatedError
-from logstore.spark.common.options import Options, SourceOptions
-from logstore.spark.common.parallel import at_once
-from logstore.spark.common.splits import ReadTask
-from logstore.spark.layout.layout import list_partitions
-from logstore.spark.layout.types import PartitionLayout
-from logstore.spark.segments.transactions import aborted_transactions, last_stable_offset
-from logstore.spark.source.planning import OffsetRange, plan_tasks, resolve_all
-from logstore.spark.source.segment_reader import read_task
+from logstore.directory.errors import DataLossError, ListingOutdatedError
+from logstore.directory.layout import list_partitions
+from logstore.directory.listing import PartitionLayout
+from logstore.directory.planning import OffsetRange
+from logstore.directory.split_reader import read_splits
+from logstore.directory.transactions import aborted_transactions, last_stable_offset
+from logstore.spark.columns import check_schema
+from logstore.spark.options import Options, SourceOptions
+from logstore.spark.planning import ReadTask, plan_tasks, resolve_all
 from logstore.spark.stream.stream_log import Resumption, StreamLogView
 from logstore.spark.stream.stream_offsets import (
     Marks,
@@ -272,7 +272,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts, ends = began_from(start, end), from_json(end)
         return self._looking(lambda views: self._planned(views, starts, ends))
 
-    def _planned(self, views: Views, starts: Marks, ends: Marks) -> list[InputPartition]:
+    def _planned(self, views: Views, starts: Marks, ends: Marks) -> list[ReadTask]:
         moved = {tp for tp, mark in ends.items() if starts.get(tp) != mark}
         for tp in sorted(moved - set(views)):
             self._lost(_gone(tp, ends[tp]) if self._selected(tp) else _left_out(tp, ends[tp]))
@@ -291,7 +291,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not still[tp].remade
         ]
         wanted = [found for found in ranges if found.start < found.end]
-        return [ReadTask(splits) for splits in plan_tasks(wanted, self._options.read)]
+        return plan_tasks(wanted, self._options.read)
 
     def _range(self, view: StreamLogView, start: int, end: int) -> OffsetRange:
         layout = view.layout
@@ -307,7 +307,8 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return OffsetRange(layout, start, end, tuple(aborted_transactions(layout)))
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        return read_task(partition, self._options.read.settings(), self._schema)
+        assert isinstance(partition, ReadTask)
+        return read_splits(partition.splits, self._options.read, self._schema)
 
 
 def _marks(

@@ -6,21 +6,20 @@ Everything comes from the files, as a process that is not the writer sees them.
 from __future__ import annotations
 
 import enum
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from checkpoints.errors import MalformedCheckpointError
 from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH, LeaderEpochCheckpoint
 from checkpoints.loggers import get_logger
+from logstore.directory.errors import DataLossError
+from logstore.directory.listing import PartitionLayout
+from logstore.directory.positions import readable_end, with_rolls
+from logstore.directory.segment_index import SegmentIndex, log_end_offset, segment_of
+from logstore.directory.windows import BatchTable
 from logstore.format import attributes as bits
-from logstore.spark.common.errors import DataLossError
-from logstore.spark.common.options import SourceOptions
-from logstore.spark.layout.types import PartitionLayout
-from logstore.spark.segments.batch_table import BatchTable
-from logstore.spark.segments.log_end import log_end_offset
-from logstore.spark.segments.positions import readable_end, with_rolls
-from logstore.spark.segments.segment_index import SegmentIndex
+from logstore.spark.options import SourceOptions
 from logstore.spark.stream.stream_offsets import NO_CRC, Epochs, Proof, StreamMark, common_end
 from logstore.storage.uri import join_uri, open_storage, shown
 
@@ -58,14 +57,14 @@ def batch_with(layout: PartitionLayout, offset: int) -> StreamBatch | None:
         CorruptBatchError: a batch on the way to it is damaged.
         OSError: the medium refused.
     """
-    at = bisect_right(layout.segments, offset, key=lambda segment: segment.base_offset) - 1
+    at = segment_of(layout.segments, offset)
     if at < 0:
         return None
     segment = layout.segments[at]
     index = SegmentIndex(layout, segment)
     end = index.ceiling(offset + 1)
     with index.windows(offset, end, open_end=end == segment.size) as windows:
-        for window, _, table in windows.tables():
+        for window, _, table in windows.tables(BatchTable):
             row = bisect_left(table.cells("last_offset"), offset)
             if row < table.rows:
                 return _batch(window, table, row, offset)

@@ -22,6 +22,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
+from pyspark.sql.datasource import WriterCommitMessage
+
 from checkpoints import clean_shutdown
 from checkpoints.errors import CheckpointFailedError
 from checkpoints.loggers import get_logger
@@ -56,8 +58,11 @@ class WrittenRange:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedFile:
-    """The file that one task wrote. ``path`` is empty if the task had no rows."""
+class StagedFile(WriterCommitMessage):
+    """The file that one task wrote, as the task sends it to the driver.
+
+    ``path`` is empty if the task had no rows.
+    """
 
     task: int
     path: str

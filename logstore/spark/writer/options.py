@@ -12,8 +12,8 @@ from logstore.common.config import MAX_INT, MAX_LONG, LogConfig
 from logstore.common.errors import ConfigError
 from logstore.format.codecs.compression import Compression
 from logstore.format.filenames import validate_topic
-from logstore.spark.common.columns import DEFAULT_COLUMNS
-from logstore.spark.common.options import Options
+from logstore.spark.columns import DEFAULT_COLUMNS
+from logstore.spark.options import Options
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

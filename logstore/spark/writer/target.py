@@ -20,10 +20,10 @@ from checkpoints.partition_metadata import (
     PartitionMetadataFile,
     topic_id_to_text,
 )
-from logstore.common.errors import ConfigError, InvalidTopicError
+from logstore.common.errors import ConfigError
+from logstore.directory.layout import WRITES
 from logstore.format import filenames
 from logstore.manager.log_dir import LOCK
-from logstore.spark.layout.layout import WRITES
 from logstore.storage.base import FileInfo, Storage
 from logstore.storage.naming import NamingStorage
 
@@ -85,11 +85,7 @@ def look_at(storage: Storage, path: str) -> Target:
 
 
 def _is_partition(name: str) -> bool:
-    try:
-        filenames.parse_partition_dir(name)
-    except InvalidTopicError:
-        return name == filenames.REMOTE_LOG_INDEX_CACHE
-    return True
+    return name == filenames.REMOTE_LOG_INDEX_CACHE or filenames.partition_dir(name) is not None
 
 
 def _is_log_dir_file(name: str) -> bool:

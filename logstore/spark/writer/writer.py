@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -33,13 +32,6 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class TaskOutput(WriterCommitMessage):
-    """Sent to the driver by each task that succeeded."""
-
-    staged: StagedFile
-
-
 class LogstoreWriter(DataSourceArrowWriter):
     """Each task encodes its rows into a file of its own, and the commit assigns the offsets.
 
@@ -59,7 +51,7 @@ class LogstoreWriter(DataSourceArrowWriter):
         self._before = check_target(self._area, self._options, overwrite)
         self._area.make()
 
-    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> TaskOutput:
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> StagedFile:
         """Encode the rows of one task. Takes the memory of two chunks of rows."""
         context = TaskContext.get()
         task = context.partitionId() if context is not None else 0
@@ -85,9 +77,9 @@ class LogstoreWriter(DataSourceArrowWriter):
                     self._area.storage.remove(path)
             raise
         if output is None:
-            return TaskOutput(StagedFile(task, "", 0, ()))
+            return StagedFile(task, "", 0, ())
         output.file.close()
-        return TaskOutput(StagedFile(task, path, output.size, tuple(output.extents)))
+        return StagedFile(task, path, output.size, tuple(output.extents))
 
     def _open(self, path: str) -> File:
         try:
@@ -102,9 +94,9 @@ class LogstoreWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         staged: list[StagedFile] = []
         for message in messages:
-            if not isinstance(message, TaskOutput):
+            if not isinstance(message, StagedFile):
                 raise InvariantError(f"a commit with a task that did not succeed: {message!r}")
-            staged.append(message.staged)
+            staged.append(message)
         records = commit(self._area, staged, self._options, self._before, overwrite=self._overwrite)
         logger.info("%s: %d records of %d tasks", self._area.target, records, len(staged))
 
@@ -121,26 +113,15 @@ class _TaskFile:
         self.extents: list[WrittenRange] = []
 
     def append(self, run: EncodedRun) -> None:
-        size = self.file.write_at(self.size, *run.batches)
-        extent = WrittenRange(
-            *run.topic_partition,
-            self.size,
-            size,
-            max(map(len, run.batches)),
-            run.records,
-        )
-        self.size += size
+        tp, position, largest, records = run.topic_partition, self.size, 0, run.records
         last = self.extents[-1] if self.extents else None
-        if last is not None and (last.topic, last.partition) == run.topic_partition:
-            self.extents[-1] = WrittenRange(
-                *run.topic_partition,
-                last.position,
-                last.size + size,
-                max(last.largest, extent.largest),
-                last.records + run.records,
-            )
-        else:
-            self.extents.append(extent)
+        if last is not None and (last.topic, last.partition) == tp:  # one range with this one
+            position, largest = last.position, last.largest
+            records += last.records
+            self.extents.pop()
+        self.size += self.file.write_at(self.size, *run.batches)
+        largest = max(largest, *map(len, run.batches))
+        self.extents.append(WrittenRange(*tp, position, self.size - position, largest, records))
 
 
-__all__ = ["LogstoreWriter", "TaskOutput"]
+__all__ = ["LogstoreWriter"]

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from checkpoints.types import TopicPartition
 from logstore.cli import main
-from logstore.spark.layout.layout import list_partitions
+from logstore.directory.layout import list_partitions
 from logstore.storage.broker_directories import broker_directories
 from logstore.storage.local import LocalStorage
 from logstore.verify import verify

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,15 @@ from click.testing import CliRunner, Result
 from logstore import LogConfig, LogManager
 from logstore.cli import main
 from logstore.cli.common.interrupts import Interrupts
-from logstore.cli.export import ExportReader
-from logstore.cli.records.columns import SCHEMA
-from logstore.cli.records.files import Export, ExportFileError, Format, check_digest, exporting
+from logstore.cli.records.files import (
+    SCHEMA,
+    Export,
+    ExportFileError,
+    Format,
+    check_digest,
+    exporting,
+)
+from logstore.directory.planning import plan_splits
 from tests.support.cases import for_each
 from tests.support.until import patience
 
@@ -101,7 +108,7 @@ def test_logs_that_kafka_wrote(tmp_path: Path, folder: Path) -> None:
 
 
 def test_the_columns_are_those_of_the_spark_source() -> None:
-    from logstore.spark.common.columns import DEFAULT_COLUMNS, HEADERS
+    from logstore.spark.columns import DEFAULT_COLUMNS, HEADERS
 
     assert tuple(SCHEMA.names) == (*DEFAULT_COLUMNS, HEADERS)
 
@@ -175,55 +182,54 @@ def test_damage_leaves_no_file(tmp_path: Path) -> None:
     good("export", tmp_path / "a", "t", "--to", tmp_path / "t.parquet", "--until", "50")
 
 
-def test_a_segment_deleted_meanwhile_leaves_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make(tmp_path / "a", counted(100), segment_bytes=700)
-    second = sorted((tmp_path / "a" / "t-0").glob("*.log"))[1]
-    monkeypatch.setattr(ExportReader, "check_start", lambda self, start: None)
+def before_planning(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any]) -> None:
+    """``act`` when the range is fixed, and the files that hold it are not."""
+
+    def plan(*arguments: Any) -> Any:
+        act()
+        return plan_splits(*arguments)
+
+    monkeypatch.setattr("logstore.directory.planning.plan_splits", plan)
+
+
+def before_writing(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any]) -> None:
+    """``act`` when the first rows have been read."""
     write = Export.write
 
-    def delete_then_write(self: Export, rows: Any) -> None:
-        second.unlink(missing_ok=True)
+    def act_then_write(self: Export, rows: Any) -> None:
+        act()
         write(self, rows)
 
-    monkeypatch.setattr(Export, "write", delete_then_write)
+    monkeypatch.setattr(Export, "write", act_then_write)
+
+
+@pytest.mark.parametrize(
+    ("when", "at"), [(before_planning, 0), (before_planning, 1), (before_writing, 1)]
+)
+def test_a_segment_deleted_meanwhile_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: Callable[..., None], at: int
+) -> None:
+    make(tmp_path / "a", counted(100), segment_bytes=700)
+    doomed = sorted((tmp_path / "a" / "t-0").glob("*.log"))[at]
+    when(monkeypatch, lambda: doomed.unlink(missing_ok=True))
     result = run("export", tmp_path / "a", "t", "--to", tmp_path / "t.parquet")
-    assert result.exit_code == 2
-    assert "was deleted while it was exported" in result.stderr
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "was deleted" in result.stderr
+    assert doomed.name in result.stderr
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a"]
 
 
-def test_a_first_segment_deleted_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make(tmp_path / "a", counted(100), segment_bytes=700)
-    first = min((tmp_path / "a" / "t-0").glob("*.log"))
-    check = ExportReader.check_start
-
-    def delete_first(self: ExportReader, start: int) -> None:
-        first.unlink()
-        check(self, start)
-
-    monkeypatch.setattr(ExportReader, "check_start", delete_first)
-    result = run("export", tmp_path / "a", "t", "--to", tmp_path / "t.jsonl")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "offset 0 was deleted during the export" in result.stderr
-
-
+@pytest.mark.parametrize("when", [before_planning, before_writing])
 def test_a_log_cut_meanwhile_leaves_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: Callable[..., None]
 ) -> None:
     make(tmp_path / "a", counted(100))
     path = tmp_path / "a" / "t-0" / f"{0:020}.log"
-    check = ExportReader.check_start
-
-    def cut(self: ExportReader, start: int) -> None:
-        check(self, start)
-        os.truncate(path, path.stat().st_size // 2)
-
-    monkeypatch.setattr(ExportReader, "check_start", cut)
+    size = path.stat().st_size // 2
+    when(monkeypatch, lambda: os.truncate(path, size))
     result = run("export", tmp_path / "a", "t", "--to", tmp_path / "t.jsonl")
     assert result.exit_code == 2
-    assert "was cut off during the export" in result.stderr
+    assert "was cut" in result.stderr or "replaced during the export" in result.stderr
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a"]
 
 
@@ -234,13 +240,7 @@ def test_what_is_appended_meanwhile_is_not_exported(
     with LogManager([tmp_path / "a"], config, background=False) as manager:
         log = manager.create_topic("t", 1)[0]
         log.append(counted(10))
-        check = ExportReader.check_start
-
-        def append(self: ExportReader, start: int) -> None:
-            log.append(counted(10))
-            check(self, start)
-
-        monkeypatch.setattr(ExportReader, "check_start", append)
+        before_planning(monkeypatch, lambda: log.append(counted(10)))
         assert "10 records" in good("export", tmp_path / "a", "t", "--to", tmp_path / "t.arrow")
 
 

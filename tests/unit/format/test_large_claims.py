@@ -11,10 +11,10 @@ from click.testing import CliRunner
 
 from logstore.cli import main
 from logstore.common.errors import CorruptBatchError, ResourceBusyError
+from logstore.directory.windows import WINDOW, BatchTable, Windows
 from logstore.format.batch import encode_batch
 from logstore.log.partition_log import PartitionLog
 from logstore.log.reading.directory_reader import DirectoryReader
-from logstore.spark.segments.windows import WINDOW, Windows
 from logstore.storage.local import LocalStorage
 
 CLAIMED = 100 << 20
@@ -51,7 +51,7 @@ def test_spark_reads_no_large_batch_with_another_checksum(claim: Path, largest: 
     file = LocalStorage().open(str(claim / NAME), writable=False)
     windows = Windows(file, file.path, 0, CLAIMED)
     with pytest.raises(CorruptBatchError, match="104857600 bytes with another checksum"):
-        next(windows.tables())
+        next(windows.tables(BatchTable))
     assert max(largest) <= WINDOW
     file.close()
 
@@ -63,7 +63,7 @@ def refuse(descriptor: int, size: int, position: int) -> bytes:
 def read_with_spark(directory: Path) -> object:
     file = LocalStorage().open(str(directory / NAME), writable=False)
     try:
-        return next(Windows(file, file.path, 0, CLAIMED).tables())
+        return next(Windows(file, file.path, 0, CLAIMED).tables(BatchTable))
     finally:
         file.close()
 

@@ -11,7 +11,7 @@ from logstore.common.errors import ConfigError
 from logstore.log import PartitionLog
 from logstore.log.reading.directory_reader import DirectoryReader, follow_directory
 from logstore.manager import LogManager
-from logstore.spark.common.options import Options, SourceOptions
+from logstore.spark.options import Options, SourceOptions
 from logstore.storage.local import LocalStorage
 from logstore.storage.memory import MemoryStorage
 from logstore.storage.overlay import OverlayStorage

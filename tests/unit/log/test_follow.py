@@ -24,7 +24,7 @@ from logstore.common.errors import (
 )
 from logstore.common.types import TopicPartition
 from logstore.log import EARLIEST, LATEST, LogOwner, ReplicaLog
-from logstore.log.reading.directory_reader import DirectoryReader, segment_bases
+from logstore.log.reading.directory_reader import DirectoryReader
 from logstore.log.reading.following import Follower
 from logstore.storage.local import LocalStorage
 from tests.support.builders import batch, marker, produced
@@ -444,12 +444,18 @@ def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
         next(follower)
 
 
-def test_names_of_rolls_and_of_replacements() -> None:
-    def name(offset: int, suffix: str) -> str:
-        return f"{offset:020}{suffix}"
+def test_names_of_rolls_and_of_replacements(tmp_path: Path) -> None:
+    directory = tmp_path / "orders-0"
+    directory.mkdir()
+    reader = DirectoryReader(directory)
 
-    names = [name(0, ".log"), name(5, ".log"), name(9, ".log.swap"), name(12, ".log.swap")]
-    assert segment_bases(names) == [0, 5, 9, 12]
-    names += [name(3, ".log.swap"), name(12, ".index.swap"), name(20, ".log.cleaned")]
-    assert segment_bases(names) == [0, 5, 9]
-    assert segment_bases([name(0, ".log.deleted"), "x.log", "leader-epoch-checkpoint"]) == []
+    def bases(*names: tuple[int, str]) -> list[int]:
+        for offset, suffix in names:
+            (directory / f"{offset:020}{suffix}").touch()
+        return reader.bases()
+
+    assert bases((0, ".log.deleted")) == []
+    (directory / "x.log").touch()
+    final, waiting = [(0, ".log"), (5, ".log")], [(9, ".log.swap"), (12, ".log.swap")]
+    assert bases(*final, *waiting) == [0, 5, 9, 12]
+    assert bases((3, ".log.swap"), (12, ".index.swap"), (20, ".log.cleaned")) == [0, 5, 9]

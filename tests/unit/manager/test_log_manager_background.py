@@ -15,6 +15,7 @@ import pytest
 from checkpoints.offset_checkpoint import RECOVERY_POINT, OffsetCheckpoint
 from logstore.common.config import BrokerConfig, LogConfig
 from logstore.common.errors import LogClosedError, StorageFailedError
+from logstore.common.parallel import LaterThread
 from logstore.common.types import TopicPartition
 from logstore.log import PartitionLog, run_inline
 from logstore.manager import LogManager
@@ -28,7 +29,6 @@ from logstore.manager.duties import (
     log_duties,
 )
 from logstore.manager.housekeeping import Housekeeper
-from logstore.manager.parallel import LaterThread
 from logstore.storage.local import LocalStorage
 from tests.support.builders import batch
 from tests.support.leftovers import nothing_left

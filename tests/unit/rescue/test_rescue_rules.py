@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from logstore.rescue.choosing import Candidate, Loss, choose, loss_of
 from logstore.rescue.lineage import History, LineageRun, agreeing_entries, lineage_of, runs_of
-from logstore.rescue.placing import FileFrame, coalesce, copies, mend_epochs, place
-from logstore.rescue.ranges import RescuedRange
+from logstore.rescue.merging import BatchFate, Candidate, choose, fate_of
+from logstore.rescue.placing import FileFrame, RescuedRange, coalesce, copies, mend_epochs, place
 from logstore.rescue.witnesses import BatchContent, judge
 
 FRAME = FileFrame(base=0, next_base=-1, bases=frozenset({0}), behind=-1, sparse=False)
@@ -228,20 +227,20 @@ def test_the_committed_epoch_wins_over_numbers() -> None:
 def test_what_most_replicas_have_wins() -> None:
     found = [candidate(0, 7), candidate(1, 8), candidate(2, 8)]
     assert choose(found).crc == 8
-    assert loss_of(found[0], choose(found), found) is Loss.OUTVOTED
+    assert fate_of(found[0], choose(found), found) is BatchFate.OUTVOTED
 
 
 def test_one_against_one_is_a_contradiction() -> None:
     found = [candidate(0, 7), candidate(1, 8)]
     taken = choose(found)
     assert taken.replica == 0  # the closest to the committed history
-    assert loss_of(found[1], taken, found) is Loss.CONTRADICTS
+    assert fate_of(found[1], taken, found) is BatchFate.CONTRADICTS
 
 
 def test_of_compacted_copies_the_one_with_more_records_wins() -> None:
     found = [candidate(0, 7, records=3), candidate(1, 7, records=3), candidate(2, 8)]
     assert choose(found).replica == 2
-    assert loss_of(found[0], choose(found), found) is Loss.COMPACTED
+    assert fate_of(found[0], choose(found), found) is BatchFate.COMPACTED
 
 
 def test_what_nothing_casts_doubt_on_wins() -> None:

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from logstore.common.errors import ResourceBusyError
-from logstore.spark.layout.settled import settled_layout
-from logstore.spark.layout.types import ListedSegment, PartitionLayout
+from logstore.directory.listing import ListedSegment, PartitionLayout, settled_layout
 from tests.support.cases import for_each
 
 BASES = {"a": 0, "b": 15, "c": 28}

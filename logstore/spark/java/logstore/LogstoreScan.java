@@ -5,6 +5,7 @@ import java.util.Arrays;
 import java.util.List;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReader;
@@ -12,6 +13,7 @@ import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
 /** One query: planned by Python when it runs, read by Python where its tasks run. */
@@ -70,6 +72,21 @@ final class LogstoreScan implements Scan, Batch {
             plan = new Requests(interpreter).plan(query);
         }
         return plan;
+    }
+
+    /**
+     * What one query wants: columns {@code required} of a table with {@code schema}. The last {@code
+     * counts} of them are numbers of rows, for each value of those before. A task gives at most {@code
+     * limit} rows.
+     */
+    record Query(
+            CaseInsensitiveStringMap options,
+            StructType schema,
+            StructType required,
+            Predicate[] predicates,
+            int counts,
+            int limit) {
+        static final int NO_LIMIT = -1;
     }
 
     /** How tasks are read, and what each of them reads, in Python's words. */

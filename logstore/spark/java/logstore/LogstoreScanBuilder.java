@@ -36,7 +36,7 @@ final class LogstoreScanBuilder
 
     private Predicate[] predicates = {};
     private StructType required;
-    private int limit = Query.NO_LIMIT;
+    private int limit = LogstoreScan.Query.NO_LIMIT;
     private int counts = 0;
 
     LogstoreScanBuilder(
@@ -119,7 +119,7 @@ final class LogstoreScanBuilder
 
     @Override
     public Scan build() {
-        Query query = new Query(options, schema, required, predicates, counts, limit);
-        return new LogstoreScan(python, query);
+        return new LogstoreScan(python,
+            new LogstoreScan.Query(options, schema, required, predicates, counts, limit));
     }
 }

@@ -31,7 +31,7 @@ final class Requests {
         });
     }
 
-    LogstoreScan.Plan plan(Query query) {
+    LogstoreScan.Plan plan(LogstoreScan.Query query) {
         Request request = new Request("plan")
             .options(query.options())
             .text(query.schema().json())

@@ -1,0 +1,248 @@
+"""Rows of records or of batches, in Arrow record batches of a few MiB; or how many there are."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import reduce
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkpoints.loggers import get_logger
+from logstore.common.errors import CorruptBatchError
+from logstore.directory.columns import ArrowTable, Expansion, SplitColumns, of_batches, timestamps
+from logstore.directory.splits import ReadSettings, Split
+from logstore.directory.windows import BatchTable
+from logstore.format.arrow import to_record_batch
+from logstore.format.header import MAGIC
+from logstore.format.reader import ReadOptions, fill_columns
+from logstore.kernels import DECODE_FULL, DECODE_LIMIT, ColumnBuilder
+
+# Small enough to stay in the cache until the JVM has read it, and large enough that the cost of a
+# record batch itself does not matter.
+_ROWS_MAX = 32_768
+_BYTES_MAX = 4 << 20  # bytes of keys and values
+
+logger = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class RecordRows:
+    """Makes rows of ``schema`` from ``split``, with some of ``columns.RECORD_COLUMNS``."""
+
+    split: Split
+    settings: ReadSettings
+    schema: pa.Schema
+    _constant: SplitColumns = field(init=False)
+    _flags: tuple[bool, bool, bool, bool] = field(init=False)
+    _options: ReadOptions = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._constant = SplitColumns(self.split)
+        names = set(self.schema.names)
+        self._flags = (
+            "key" in names,
+            "value" in names,
+            "timestamp" in names,
+            "headers" in names,
+        )
+        self._options = ReadOptions(
+            self.split.from_offset,
+            self.split.end_offset,
+            # A scan that leaves out damaged batches has checked every checksum.
+            self.settings.check_crcs and not self.settings.drop_malformed,
+            self.settings.include_control,
+            self.settings.max_unpacked_bytes or self.settings.max_batch_bytes,
+        )
+
+    @property
+    def scan_options(self) -> dict[str, bool]:
+        """Options for `BatchTable`. Decoding checks the checksums, while the bytes are cached."""
+        if self.settings.drop_malformed:
+            return {"check_crc": self.settings.check_crcs, "stop_on_bad": False}
+        return {}
+
+    def read(
+        self, window: memoryview, position: int, table: ArrowTable, first: int, end: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of the batches ``[first, end)`` of ``table``; ``window`` begins at ``position``.
+
+        Raises:
+            CorruptBatchError: a batch is damaged; names the file and the byte.
+        """
+        data = window[: table.span(first, end).stop]
+        starts = table.cells("position")
+        while first < end:
+            builder, skipped = ColumnBuilder(*self._flags), 0
+            try:
+                at, status = fill_columns(
+                    data, starts[first], builder, _ROWS_MAX, _BYTES_MAX, self._options
+                )
+                # At the limit only a part of the last batch may have been decoded.
+                stop = end if status == DECODE_LIMIT else bisect_left(starts, at, first, end)
+                if status == DECODE_FULL and not builder.rows and stop == first:
+                    reason = "its records do not fit a column of Arrow"
+                    raise CorruptBatchError("", starts[first], reason)
+            except CorruptBatchError as error:
+                located = error.located(self.split.path, position)
+                if not self.settings.drop_malformed:
+                    raise located from None
+                logger.warning("dropped a batch: %s", located)
+                stop, skipped = bisect_right(starts, error.position, first, end) - 1, 1
+            if builder.rows:
+                records = to_record_batch(builder, *self._flags)
+                yield self._rows(records, position, table, first, stop)
+            first = stop + skipped
+
+    def _rows(
+        self, records: pa.RecordBatch, position: int, table: ArrowTable, first: int, end: int
+    ) -> pa.RecordBatch:
+        expansion = Expansion(records.column("offset"), table, first, end)
+
+        def made(column: pa.Field) -> pa.Array:
+            if self._constant.has(column.name):
+                return self._constant.rows(column, records.num_rows)
+            match column.name:
+                case "offset" | "key" | "value":
+                    return records.column(column.name)
+                case "timestamp":
+                    return timestamps(records.column("timestamp"), column.type)
+                case "headers":
+                    return _headers(records.column("headers"), column.type)
+                case "sequence":
+                    return expansion.sequences().cast(column.type)
+            return expansion.expand(of_batches(column, table, position))
+
+        arrays = [made(column) for column in self.schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _headers(lists: pa.ListArray, kind: pa.DataType) -> pa.Array:
+    """Headers as in Spark's source: null if a record has none."""
+    pairs = lists.values
+    pairs = pa.StructArray.from_arrays(
+        [pairs.field(0), pairs.field(1)], fields=list(kind.value_type)
+    )
+    none = pc.equal(pc.list_value_length(lists), 0)
+    return pa.ListArray.from_arrays(lists.offsets, pairs, type=kind, mask=none)
+
+
+@dataclass(slots=True)
+class BatchRows:
+    """Makes a row of ``schema`` for each batch of ``split``, with some of
+    ``columns.BATCH_COLUMNS``.
+
+    A batch with a wrong checksum is a row that says so, not an error.
+    """
+
+    split: Split
+    settings: ReadSettings
+    schema: pa.Schema
+    _constant: SplitColumns = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._constant = SplitColumns(self.split)
+
+    @property
+    def scan_options(self) -> dict[str, bool]:
+        """Options for `BatchTable`. Checksums are computed only for the column ``crcOk``."""
+        check_crc = self.settings.check_crcs and "crcOk" in self.schema.names
+        return {"check_crc": check_crc, "stop_on_bad": False}
+
+    def read(
+        self, window: memoryview, position: int, table: ArrowTable, first: int, end: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of the batches ``[first, end)`` of ``table``, which begins at ``position``."""
+        count = end - first
+        yield pa.RecordBatch.from_arrays(
+            [
+                self._constant.rows(column, count)
+                if self._constant.has(column.name)
+                else of_batches(column, table, position).slice(first, count)
+                for column in self.schema
+            ],
+            schema=self.schema,
+        )
+
+
+_OFFSET_ALONE = pa.schema([pa.field("offset", pa.int64())])
+
+
+@dataclass(slots=True)
+class RowCounts:
+    """The numbers of rows that ``RecordRows`` or ``BatchRows`` would make of ``split``.
+
+    Checksums are checked as there, and then the header counts. A batch is decoded if its header
+    does not give the number: if a range of offsets cuts it, if it is a wrapper of an older format,
+    or if its record count is impossible.
+    """
+
+    split: Split
+    settings: ReadSettings
+    _rows: RecordRows = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._rows = RecordRows(self.split, self.settings, _OFFSET_ALONE)
+
+    @property
+    def scan_options(self) -> dict[str, bool]:
+        """Options for `BatchTable`."""
+        if self.settings.granularity == "batch":
+            return {"stop_on_bad": False}
+        return self._rows.scan_options
+
+    def read(
+        self, window: memoryview, position: int, table: ArrowTable, first: int, end: int
+    ) -> Iterator[int]:
+        """Row counts of the batches ``[first, end)`` of ``table``; ``window`` begins at
+        ``position``.
+
+        Raises:
+            CorruptBatchError: a batch is damaged; names the file and the byte.
+        """
+        if self.settings.granularity == "batch":
+            yield end - first
+            return
+        counts = table.column("record_count").slice(first, end - first)
+        start = first
+        for low, high in table.runs(self._told(table, first, end)):
+            if not self._is_sound(window[table.span(first + low, first + high)], high - low):
+                continue  # decoding says what is wrong
+            # In the order of the file, so that the first damaged batch is the one that is named.
+            yield from self._decoded(window, position, table, start, first + low)
+            yield pc.sum(counts.slice(low, high - low)).as_py()
+            start = first + high
+        yield from self._decoded(window, position, table, start, end)
+
+    def _told(self, table: ArrowTable, first: int, end: int) -> pa.Array:
+        """Which batches have headers that give the number of wanted records."""
+
+        def column(name: str) -> pa.Array:
+            return table.column(name).slice(first, end - first)
+
+        base, last, count = (column(n) for n in ("base_offset", "last_offset", "record_count"))
+        span = pc.add(pc.subtract(last, base), 1)
+        return reduce(
+            pc.and_,
+            (
+                pc.equal(column("magic"), MAGIC),
+                pc.greater_equal(base, self.split.from_offset),
+                pc.less(last, self.split.end_offset),
+                pc.greater_equal(count, 0),
+                pc.less_equal(count, span),
+            ),
+        )
+
+    def _decoded(
+        self, window: memoryview, position: int, table: ArrowTable, first: int, end: int
+    ) -> Iterator[int]:
+        if first < end:
+            for rows in self._rows.read(window, position, table, first, end):
+                yield rows.num_rows
+
+    def _is_sound(self, data: memoryview, batches: int) -> bool:
+        if not self.settings.check_crcs or self.settings.drop_malformed:
+            return True  # a scan that leaves out damaged batches has checked every checksum
+        return BatchTable(data, check_crc=True).rows == batches

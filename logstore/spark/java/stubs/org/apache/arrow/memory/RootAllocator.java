@@ -1,5 +1,0 @@
-package org.apache.arrow.memory;
-
-public class RootAllocator implements BufferAllocator {
-    public native void close();
-}

@@ -1,3 +1,0 @@
-package org.apache.arrow.vector;
-
-public interface FieldVector extends ValueVector {}

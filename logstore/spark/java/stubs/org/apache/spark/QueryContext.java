@@ -1,4 +1,0 @@
-package org.apache.spark;
-
-public interface QueryContext {
-}

@@ -1,3 +1,0 @@
-package org.apache.spark.api.python;
-
-public class PythonWorkerHandle {}

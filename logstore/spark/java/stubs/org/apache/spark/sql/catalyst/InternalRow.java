@@ -1,3 +1,0 @@
-package org.apache.spark.sql.catalyst;
-
-public abstract class InternalRow {}

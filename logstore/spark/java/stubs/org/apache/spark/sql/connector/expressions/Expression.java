@@ -1,5 +1,0 @@
-package org.apache.spark.sql.connector.expressions;
-
-public interface Expression {
-    Expression[] children();
-}

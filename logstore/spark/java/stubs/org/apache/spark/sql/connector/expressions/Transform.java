@@ -1,3 +1,0 @@
-package org.apache.spark.sql.connector.expressions;
-
-public interface Transform extends Expression {}

@@ -1,7 +1,0 @@
-package org.apache.spark.sql.connector.read;
-
-public interface Batch {
-    InputPartition[] planInputPartitions();
-
-    PartitionReaderFactory createReaderFactory();
-}

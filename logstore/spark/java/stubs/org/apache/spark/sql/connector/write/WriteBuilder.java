@@ -1,3 +1,0 @@
-package org.apache.spark.sql.connector.write;
-
-public interface WriteBuilder {}

@@ -1,3 +1,0 @@
-package org.apache.spark.sql.execution.datasources.v2.python;
-
-public class UserDefinedPythonDataSource {}

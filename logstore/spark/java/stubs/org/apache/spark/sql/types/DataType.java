@@ -1,7 +1,0 @@
-package org.apache.spark.sql.types;
-
-public abstract class DataType {
-    public native String json();
-
-    public native String simpleString();
-}

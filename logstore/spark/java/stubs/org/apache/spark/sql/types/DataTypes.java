@@ -1,5 +1,0 @@
-package org.apache.spark.sql.types;
-
-public class DataTypes {
-    public static final DataType LongType = null;
-}

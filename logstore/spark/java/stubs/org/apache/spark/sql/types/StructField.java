@@ -1,3 +1,0 @@
-package org.apache.spark.sql.types;
-
-public class StructField {}

@@ -1,3 +1,0 @@
-package org.apache.spark.sql.vectorized;
-
-public abstract class ColumnVector {}

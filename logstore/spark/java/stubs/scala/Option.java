@@ -1,3 +1,0 @@
-package scala;
-
-public abstract class Option<A> {}
