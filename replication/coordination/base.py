@@ -100,7 +100,7 @@ class Coordinator(Protocol):
 
     Every call may raise ``SessionExpiredError``, and ``CoordinatorUnavailableError`` after a
     bounded time. Reads and refusals change nothing. An invalid path, or data above
-    ``MAX_DATA_BYTES``, is a ``ValueError``.
+    ``MAX_DATA_BYTES``, is a ``ValueError``. A subclass inherits ``set`` and ``delete``.
     """
 
     @property
@@ -142,14 +142,16 @@ class Coordinator(Protocol):
         Raises:
             NoNodeError, BadVersionError
         """
-        ...
+        (result,) = self.transact([Set(path, data, version)])
+        assert isinstance(result, int)
+        return result
 
     def delete(self, path: str, version: int = ANY_VERSION) -> None:
         """
         Raises:
             NoNodeError, BadVersionError, NotEmptyError
         """
-        ...
+        self.transact([Delete(path, version)])
 
     def children(self, path: str) -> list[str]:
         """Sorted names of the children. Empty also if the node does not exist (see ``get``)."""
