@@ -39,9 +39,9 @@ def _nodes(cluster: AdoptedCluster) -> Iterator[tuple[str, bytes]]:
     yield nodes.CLUSTER_ID, nodes.encode_cluster_id(cluster.cluster_id, not cluster.masked)
     if cluster.masked:
         ids = [cluster.topics[name].topic_id for name in sorted(cluster.masked)]
-        yield nodes.MASKED_TOPICS, nodes.encode_masked_topics(ids)
+        yield nodes.MASKED_TOPICS, nodes.encode_topic_ids(ids)
     if cluster.producer_id >= 0:
-        yield nodes.RESERVED_PRODUCER_IDS, nodes.encode_reserved_producer_ids(cluster.producer_id)
+        yield nodes.RESERVED_PRODUCER_IDS, nodes.encode_number(cluster.producer_id)
     for name, topic in cluster.topics.items():
         yield nodes.topic_path(name), nodes.encode_topic(topic)
         yield nodes.topic_config_path(name), nodes.encode_topic_config(topic.config)

@@ -142,6 +142,6 @@ def _topic(session: Coordinator, name: str) -> TopicAssignment | None:
 def _deleted(session: Coordinator) -> list[uuid.UUID]:
     node = session.get(nodes.DELETED_TOPICS)
     try:
-        return [] if node is None else nodes.decode_deleted_topics(node.data)
+        return [] if node is None else nodes.decode_topic_ids(nodes.DELETED_TOPICS, node.data)
     except CorruptNodeError:
         return []

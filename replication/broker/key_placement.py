@@ -30,7 +30,7 @@ def settle_masked_topics(session: Coordinator) -> frozenset[uuid.UUID]:
     """
     node = session.get(nodes.MASKED_TOPICS)
     if node is not None:
-        return frozenset(nodes.decode_masked_topics(node.data))
+        return frozenset(nodes.decode_topic_ids(nodes.MASKED_TOPICS, node.data))
     found: dict[uuid.UUID, str] = {}
     if session.children(nodes.BROKER_EPOCHS):
         for name in sorted(INTERNAL_TOPICS):
@@ -39,7 +39,7 @@ def settle_masked_topics(session: Coordinator) -> frozenset[uuid.UUID]:
             if known is not None and len(known.partitions) > SAME_UP_TO:
                 found[known.topic_id] = name
     try:
-        session.create(nodes.MASKED_TOPICS, nodes.encode_masked_topics(found), parents=True)
+        session.create(nodes.MASKED_TOPICS, nodes.encode_topic_ids(found), parents=True)
     except NodeExistsError:  # another broker was faster
         return settle_masked_topics(session)
     for name in found.values():

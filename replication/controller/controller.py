@@ -509,7 +509,6 @@ def _refuse(event: _Event, code: ErrorCode) -> None:
 _SIGNALS: dict[str, Callable[[ControllerTerm], None]] = {
     nodes.CONTROLLER: ControllerTerm.check,
     nodes.BROKER_IDS: ControllerTerm.on_brokers,
-    nodes.ISR_CHANGES: ControllerTerm.on_isr_changes,
     nodes.LOG_DIR_EVENTS: ControllerTerm.on_log_dir_events,
 }
 

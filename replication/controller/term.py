@@ -119,7 +119,6 @@ class ControllerTerm:
         self._commit(self._decisions.complete_reassignments())
         for name in [*self.context.deleting]:
             self._finish_deletion(name)
-        self.on_isr_changes()
         self.on_log_dir_events()
         self.check()
 
@@ -210,10 +209,10 @@ class ControllerTerm:
 
     def on_log_dir_events(self) -> None:
         """Ask brokers which replicas are lost with a log directory (R-66)."""
-        notes = self._store.log_dir_events()
-        for broker in dict.fromkeys(notes.found):
+        paths, brokers = self._store.log_dir_events()
+        for broker in dict.fromkeys(brokers):
             self._outbox.all_roles_to(broker)
-        self._store.remove(notes.paths)
+        self._store.remove(paths)
 
     def _is_current(self, broker: int, broker_epoch: int) -> bool:
         known = self.context.live.get(broker)
@@ -364,13 +363,6 @@ class ControllerTerm:
                     moves = known.adding.get(number, ()), known.removing.get(number, ())
                     found.append(OngoingReassignment(tp, known.partitions[number], *moves))
         reply(ListPartitionReassignmentsResponse(ErrorCode.NONE, tuple(found)))
-
-    def on_isr_changes(self) -> None:
-        """Read registrations that brokers have changed in the tree themselves."""
-        notes = self._store.isr_changes()
-        self._writer.doubt(filter(self.context.is_active, dict.fromkeys(notes.found)))
-        self._writer.settle()
-        self._store.remove(notes.paths)
 
     # -- topics ----------------------------------------------------------------------------------
 

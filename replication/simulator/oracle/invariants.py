@@ -500,9 +500,10 @@ class Oracle:
     def _look_at_tree(self, tree: Tree) -> None:
         self.unclean.looked(tree)
         for broker_id in self._cluster.machines:
-            known = tree.get(nodes.broker_epoch_path(broker_id))
+            path = nodes.broker_epoch_path(broker_id)
+            known = tree.get(path)
             if known is not None:
-                epoch = nodes.decode_broker_epoch(broker_id, known.data)
+                epoch = nodes.decode_number(path, known.data)
                 if epoch < self._remembered.get(broker_id, -1):
                     self.violations.append(f"I-8 broker epoch of b{broker_id} goes back to {epoch}")
                 self._remembered[broker_id] = epoch
@@ -519,7 +520,7 @@ class Oracle:
             )
         present = tree.get(nodes.CONTROLLER_EPOCH)
         if present is not None:
-            self._controller_epoch = nodes.decode_controller_epoch(present.data)
+            self._controller_epoch = nodes.decode_number(nodes.CONTROLLER_EPOCH, present.data)
 
     def _registered(self, tree: Tree, tp: TopicPartition, now: PartitionRegistration) -> None:
         before = self.registrations.get(tp)
@@ -547,7 +548,7 @@ class Oracle:
         present = tree.get(nodes.CONTROLLER_EPOCH)
         assert present is not None
         # In one event a controller may write, notice its removal and be elected again.
-        latest = nodes.decode_controller_epoch(present.data)
+        latest = nodes.decode_number(nodes.CONTROLLER_EPOCH, present.data)
         if not self._controller_epoch <= now.controller_epoch <= latest:
             self._violated(
                 "I-32", tp, f"a controller of epoch {now.controller_epoch} writes in epoch {latest}"

@@ -511,7 +511,7 @@ def test_a_producer_of_long_ago_is_remembered() -> None:
     write_tree(storage, "/tree", adopted)
     node = read_tree(storage, "/tree").get(nodes.RESERVED_PRODUCER_IDS)
     assert node is not None
-    assert nodes.decode_reserved_producer_ids(node.data) == 5000
+    assert nodes.decode_number(nodes.RESERVED_PRODUCER_IDS, node.data) == 5000
 
 
 def test_keys_in_the_places_of_earlier_versions_stay_there() -> None:
@@ -525,5 +525,5 @@ def test_keys_in_the_places_of_earlier_versions_stay_there() -> None:
     assert identity is not None
     assert masked is not None
     assert not nodes.has_kafkas_placement(identity.data)
-    ids = nodes.decode_masked_topics(masked.data)
+    ids = nodes.decode_topic_ids(nodes.MASKED_TOPICS, masked.data)
     assert ids == [adopted.topics[GROUP_METADATA].topic_id]

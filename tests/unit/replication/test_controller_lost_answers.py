@@ -327,16 +327,6 @@ def a_log_directory_fails(stage: Stage) -> None:
     )
 
 
-@event()
-def another_hand_writes(stage: Stage) -> None:
-    now = stage.b.partition()
-    data = nodes.encode_partition(now._replace(isr=(2, 4)))
-    stage.b.admin.set(nodes.partition_state_path(T0), data)
-    stage.b.admin.create(
-        nodes.isr_change_path(), nodes.encode_isr_changes([T0]), sequential=True, parents=True
-    )
-
-
 class Outcome(NamedTuple):
     calls: int
     struck: int

@@ -174,7 +174,7 @@ def test_an_epoch_that_somebody_wrote_does_not_come_twice(written: int) -> None:
     """Brokers refuse a lower one. One that counted before may have been another controller's."""
     b = Brokers()
     b.create()
-    b.admin.set(nodes.CONTROLLER_EPOCH, nodes.encode_controller_epoch(written))
+    b.admin.set(nodes.CONTROLLER_EPOCH, nodes.encode_number(written))
     b.settle()
     b.kill(3)  # the write is refused, the node of the controller is still its own
     assert (b.controllers[1].active, b.controllers[1].epoch) == (True, max(written, 2))
