@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from checkpoints.loggers import get_logger
 from replication.common.limited_log import LimitedLogger
-from replication.network.limits.connection_quotas import ConnectionQuotas
+from replication.network.limits import ConnectionQuotas
 from replication.network.listeners import Listener
 from replication.network.wakeup import Wakeup
 

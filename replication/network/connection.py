@@ -14,9 +14,8 @@ from typing import Any, cast
 from logstore.common.types import Buffer
 from logstore.storage.file_slice import FileSlice
 from replication.network.config import NetworkConfig
-from replication.network.errors import RequestRefusedError
-from replication.network.framing import FrameReader
-from replication.network.limits.memory_pool import MemoryPool
+from replication.network.framing import FrameReader, RequestRefusedError
+from replication.network.limits import MemoryPool
 from replication.network.metrics import CloseReason
 from replication.network.requests import (
     CLOSE,

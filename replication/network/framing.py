@@ -2,12 +2,13 @@
 
 A frame that fits into the buffer shared by all connections of a thread is cut out of what was
 received. A larger one gets a buffer of its own, which grows with what has arrived, never by the
-announced size (W-230).
+announced size (W-230). Each error here closes its connection.
 """
 
 from __future__ import annotations
 
-from replication.network.errors import FrameError
+from checkpoints.printable import printable
+from logstore.common.errors import LogstoreError
 
 SHARED_BYTES = 64 << 10
 _GROWTH_BYTES = 1 << 20  # how far the buffer may be ahead of what has arrived
@@ -15,6 +16,29 @@ _PREFIX = 4
 _HEADER_BYTES = 8  # key, version and correlation id: enough to refuse a large frame early
 _ZEROS = bytes(_GROWTH_BYTES)
 _NOTHING = memoryview(b"")
+
+
+class NetworkError(LogstoreError):
+    """Base; ``reason`` says what the other side did."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def _text(self) -> str:
+        return printable(self.reason)
+
+
+class FrameError(NetworkError):
+    """The bytes are not a frame of the protocol, or one that is too large."""
+
+
+class RequestRefusedError(NetworkError):
+    """A request that this listener does not serve now."""
+
+
+class TlsHandshakeError(NetworkError):
+    """The other side speaks no TLS, or none that is allowed here."""
 
 
 class FrameReader:

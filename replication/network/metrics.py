@@ -13,6 +13,7 @@ from itertools import accumulate
 from math import inf
 from typing import NamedTuple
 
+from replication.network.limits import Refusal
 from replication.network.request_channel import Exchange
 from replication.network.requests import Send
 from replication.protocol import SERVED, ApiKey
@@ -154,13 +155,6 @@ class RequestMetrics:
         )
         for counts, ns in zip(api.counts, spent, strict=True):
             counts[0 if ns <= _LEAST_NS else bisect_left(_BOUNDS_NS, ns)] += 1
-
-
-class Refusal(Enum):
-    """Why a connection was closed as soon as it came."""
-
-    TOO_MANY = "too many of the address"
-    TOO_FAST = "too fast from the address"
 
 
 class ListenerMetrics:

@@ -29,7 +29,7 @@ from replication.network.connection import (
     Rules,
 )
 from replication.network.framing import SHARED_BYTES
-from replication.network.limits.slow_apis import QUICK_NS, SlowApis
+from replication.network.limits import QUICK_NS, SlowApis
 from replication.network.metrics import CloseReason, ListenerMetrics, RequestMetrics
 from replication.network.request_channel import Exchange, RequestChannel
 from replication.network.requests import (

@@ -11,7 +11,7 @@ from checkpoints.loggers import get_logger
 from logstore.common.clock import Clock
 from logstore.common.errors import LogstoreError
 from replication.common.limited_log import LimitedLogger
-from replication.network.limits.memory_pool import MemoryPool
+from replication.network.limits import MemoryPool
 from replication.network.requests import CLOSE, Answer, ReceivedRequest, RequestHandler
 
 logger = get_logger(__name__)

@@ -10,16 +10,15 @@ from logstore.common.clock import Clock, SystemClock
 from logstore.common.errors import ConfigError
 from logstore.common.forks import register
 from replication.network.acceptor import Acceptor
+from replication.network.authentication import Authenticator
 from replication.network.config import NetworkConfig
 from replication.network.connection import Connection, Rules
-from replication.network.limits.connection_quotas import ConnectionQuotas
-from replication.network.limits.memory_pool import MemoryPool
+from replication.network.limits import ConnectionQuotas, MemoryPool
 from replication.network.listeners import Listener, refuse_open_listeners
 from replication.network.metrics import ApiMetrics, ListenerMetrics, NetworkMetrics
 from replication.network.processor import Processor
 from replication.network.request_channel import RequestChannel
 from replication.network.requests import ConnectionInfo, ReceivedRequest, RequestHandler
-from replication.network.security.authentication import Authenticator
 from replication.network.transport_layer import PlaintextTransportLayer, TransportLayer
 from replication.protocol import SERVED, ApiKey, RequestHeader, parse_request_header
 from replication.security.credentials import Credentials
@@ -230,7 +229,7 @@ def _maker_of_tls(
     config: NetworkConfig,
 ) -> Callable[[socket.socket, Callable[[str | None], None]], TransportLayer]:
     # Imported here because it takes 5 ms, and few servers need it.
-    from replication.network.security.tls import TlsTransportLayer
+    from replication.network.tls import TlsTransportLayer
     from replication.security.tls import server_context
 
     context = server_context(config, config.ssl_client_auth)

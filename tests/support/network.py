@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from replication.network import Listener, NetworkConfig, NetworkServer, RequestHandler
-from replication.network.errors import FrameError
+from replication.network.framing import FrameError
 from replication.protocol import RequestHeader
 from tests.support.until import patience
 

@@ -25,7 +25,7 @@ from replication.network import (
 )
 from replication.network import acceptor as acceptor_module
 from replication.network.framing import SHARED_BYTES
-from replication.network.limits.connection_quotas import ConnectionQuotas
+from replication.network.limits import ConnectionQuotas
 from tests.support.network import RawClient, frame_of, serving
 from tests.support.until import until
 
