@@ -17,6 +17,8 @@ from logstore.common.errors import LogstoreError
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode, error_code_of
 from replication.common.messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
     AlterPartitionRequest,
     AlterPartitionResponse,
     ControlledShutdownRequest,
@@ -73,7 +75,6 @@ from replication.controller.writer import TermWriter
 logger = get_logger(__name__)
 
 OpenChannel = Callable[[LiveBroker, ControllerContext, OnResponse], BrokerChannel]
-Reassigned = Callable[[Mapping[TopicPartition, ErrorCode]], None]
 
 
 class ControllerTerm:
@@ -319,10 +320,7 @@ class ControllerTerm:
         self._commit(self._decisions.rebalance())
 
     def reassignment_task(
-        self,
-        targets: Mapping[TopicPartition, tuple[int, ...] | None],
-        reply: Reassigned,
-        may_change_factor: bool = True,
+        self, request: AlterPartitionReassignmentsRequest, reply: OnReply
     ) -> Task:
         """Make an event that remembers which moves it has tried to begin or to cancel (R-62)."""
         tried: set[TopicPartition] = set()
@@ -331,10 +329,10 @@ class ControllerTerm:
             changes: Changes = {}
             moves: dict[TopicPartition, Reassignment] = {}
             verdicts: dict[TopicPartition, ErrorCode] = {}
-            for tp, target in targets.items():
+            for tp, target in dict(request.targets).items():
                 verdicts[tp] = ErrorCode.NONE
                 try:
-                    move = move_to(tp, target, self.context, may_change_factor)
+                    move = move_to(tp, target, self.context, request.may_change_factor)
                 except LogstoreError as error:
                     code = error_code_of(error)
                     if code is not ErrorCode.NO_REASSIGNMENT_IN_PROGRESS or tp not in tried:
@@ -345,7 +343,7 @@ class ControllerTerm:
                     changes[tp], moves[tp] = after, move
             tried.update(changes)
             self._commit(changes, moves)
-            reply(verdicts)
+            reply(AlterPartitionReassignmentsResponse(ErrorCode.NONE, tuple(verdicts.items())))
 
         return reassign
 

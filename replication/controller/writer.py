@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from replication.common.state import (
     NO_LEADER,
@@ -51,7 +52,8 @@ class TermWriter:
             try:
                 self._store.write(self._context, chunk, topics)
             except Exception:
-                self.doubt(chunk)
+                self._context.unread.update(dict.fromkeys(chunk))
+                self._context.unread_topics.update(dict.fromkeys(tp.topic for tp in chunk))
                 raise
             for name, topic in topics.items():
                 self._context.put_topic(name, topic, self._context.topics[name].version + 1)
@@ -65,11 +67,8 @@ class TermWriter:
 
         Raises as ``commit``.
         """
-        try:
+        with self._in_doubt(name):
             self._store.create_topic(name, topic)
-        except Exception:
-            self._context.unread_topics[name] = None
-            raise
         self._context.put_topic(name, topic, 0)
 
     def delete_topic(self, name: str) -> None:
@@ -90,11 +89,8 @@ class TermWriter:
         known = self._context.topics[name]
         partitions = {**known.assignment.partitions, **new}
         topic = known.assignment._replace(partitions=partitions)
-        try:
+        with self._in_doubt(name):
             self._store.write(self._context, {}, {name: topic})
-        except Exception:
-            self._context.unread_topics[name] = None
-            raise
         self._context.put_topic(name, topic, known.version + 1)
 
     def alter_topic(self, name: str, config: Mapping[str, str]) -> None:
@@ -103,21 +99,21 @@ class TermWriter:
         Raises as ``commit``.
         """
         known = self._context.topics[name]
-        try:
+        with self._in_doubt(name):
             self._store.alter_topic(name, config, known.version)
-        except Exception:
-            self._context.unread_topics[name] = None
-            raise
         topic = known.assignment._replace(config=config)
         self._context.put_topic(name, topic, known.version)
         for number in topic.partitions:
             self._outbox.changed(TopicPartition(name, number))
 
-    def doubt(self, partitions: Iterable[TopicPartition]) -> None:
-        """Mark partitions in doubt: another writer changed them, or our own write had no answer."""
-        for tp in partitions:
-            self._context.unread[tp] = None
-            self._context.unread_topics[tp.topic] = None
+    @contextmanager
+    def _in_doubt(self, name: str) -> Iterator[None]:
+        """Have a topic read again if what is written within is not confirmed."""
+        try:
+            yield
+        except Exception:
+            self._context.unread_topics[name] = None
+            raise
 
     def settle(self) -> None:
         """Read what is in doubt.

@@ -19,6 +19,7 @@ import pytest
 from replication.common.messages import (
     AlterableConfig,
     AlterPartitionItem,
+    AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
     ControlledShutdownRequest,
     CreatePartitionsRequest,
@@ -123,7 +124,7 @@ class Stage(NamedTuple):
         self.ask(AlterPartitionRequest(now.leader, leader.broker_epoch, (item,)))
 
     def move(self, target: tuple[int, ...] | None, tp: TopicPartition = T0) -> None:
-        self.b.controller.reassign({tp: target}, self.replies.append)
+        self.ask(AlterPartitionReassignmentsRequest(((tp, target),)))
 
 
 Act = Callable[[Stage], None]
