@@ -14,7 +14,7 @@ import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from checkpoints.checkpoint_file import load_file
 from checkpoints.errors import CheckpointError
@@ -29,10 +29,9 @@ from logstore.format.reader import Batch, batch_records, parse_batch
 from logstore.log.reading.directory_reader import DirectoryReader
 from logstore.storage import File, Storage
 from logstore.storage.local import LocalStorage
+from replication.common.state import NO_LEADER, PartitionRegistration
 from replication.protocol import ProtocolError, UnsupportedVersionError, metadata_records
 from replication.protocol import messages as wire
-
-T = TypeVar("T")
 
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4  # types of ConfigRecord
 NO_LEADER_CHANGE = -2
@@ -55,33 +54,21 @@ _QUORUM_STATE = "quorum-state"
 _ZERO_TAIL_BYTES = 1 << 20
 
 
-class PartitionImage(NamedTuple):
-    """One partition. ``leader`` is −1 for none.
+def electable(state: PartitionRegistration) -> tuple[int, ...]:
+    """The replicas that Kafka would let lead: those that have all that was committed, or else the
+    last leader, if it is known (R-71).
 
-    ``elr`` are the eligible leader replicas (KIP-966): out of the ISR, but nothing was committed
-    without them. After a clean stop of all brokers the ISR is empty, and they are all there is.
+    After a clean stop of all brokers the ISR is empty, and the ELR is all there is (KIP-966).
     """
-
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-    leader: int
-    leader_epoch: int
-    partition_epoch: int
-    elr: tuple[int, ...] = ()
-    last_known_elr: tuple[int, ...] = ()
-
-    @property
-    def electable(self) -> tuple[int, ...]:
-        """The replicas that Kafka would let lead: those that have all that was committed, or else
-        the last leader, if it is known (R-71)."""
-        whole = tuple(dict.fromkeys((*self.isr, *self.elr)))
-        return whole or (self.last_known_elr if len(self.last_known_elr) == 1 else ())
+    whole = tuple(dict.fromkeys((*state.isr, *state.elr)))
+    is_known = state.last_known_leader != NO_LEADER
+    return whole or ((state.last_known_leader,) if is_known else ())
 
 
 class TopicImage(NamedTuple):
     name: str
     id: uuid.UUID
-    partitions: Mapping[int, PartitionImage]
+    partitions: Mapping[int, PartitionRegistration]
 
 
 class ClusterImage(NamedTuple):
@@ -102,7 +89,7 @@ class ClusterImage(NamedTuple):
     end_offset: int
     notes: tuple[str, ...]
 
-    def partition(self, tp: TopicPartition) -> PartitionImage | None:
+    def partition(self, tp: TopicPartition) -> PartitionRegistration | None:
         topic = self.topics.get(tp.topic)
         return None if topic is None else topic.partitions.get(tp.partition)
 
@@ -198,7 +185,7 @@ class _Replay:
         self.topics[record.name] = TopicImage(record.name, record.topic_id, {})
         self._names[record.topic_id] = record.name
 
-    def _partitions(self, topic_id: uuid.UUID) -> dict[int, PartitionImage]:
+    def _partitions(self, topic_id: uuid.UUID) -> dict[int, PartitionRegistration]:
         if topic_id not in self._names:
             raise _BadRecordError(f"there is no topic with id {topic_id}")
         partitions = self.topics[self._names[topic_id]].partitions
@@ -208,14 +195,14 @@ class _Replay:
     def partition(self, record: wire.PartitionRecord) -> None:
         if record.partition_id < 0:
             raise _BadRecordError(f"a partition {record.partition_id}")
-        self._partitions(record.topic_id)[record.partition_id] = PartitionImage(
+        self._partitions(record.topic_id)[record.partition_id] = PartitionRegistration(
             record.replicas,
             record.isr,
             record.leader,
             record.leader_epoch,
             record.partition_epoch,
-            record.eligible_leader_replicas or (),
-            record.last_known_elr or (),
+            elr=record.eligible_leader_replicas or (),
+            last_known_leader=_only(record.last_known_elr),
         )
 
     def partition_change(self, record: wire.PartitionChangeRecord) -> None:
@@ -226,14 +213,19 @@ class _Replay:
         if max(old.leader_epoch, old.partition_epoch) >= MAX_INT:
             raise _BadRecordError("an epoch above the largest")
         has_leader = record.leader != NO_LEADER_CHANGE  # the epoch rises even if it is the same
-        partitions[record.partition_id] = PartitionImage(
-            _given(record.replicas, old.replicas),
-            _given(record.isr, old.isr),
-            record.leader if has_leader else old.leader,
-            old.leader_epoch + has_leader,
-            old.partition_epoch + 1,
-            _given(record.eligible_leader_replicas, old.elr),
-            _given(record.last_known_elr, old.last_known_elr),
+        given: dict[str, Any] = {
+            "replicas": record.replicas,
+            "isr": record.isr,
+            "leader": record.leader if has_leader else None,
+            "elr": record.eligible_leader_replicas,
+            "last_known_leader": None
+            if record.last_known_elr is None
+            else _only(record.last_known_elr),
+        }
+        partitions[record.partition_id] = old._replace(
+            leader_epoch=old.leader_epoch + has_leader,
+            partition_epoch=old.partition_epoch + 1,
+            **{name: value for name, value in given.items() if value is not None},
         )
 
     def clear_elr(self, record: wire.ClearElrRecord) -> None:
@@ -243,7 +235,7 @@ class _Replay:
                 raise _BadRecordError(f"there is no topic {name}")
             partitions = self._partitions(self.topics[name].id)
             for number, each in partitions.items():
-                partitions[number] = each._replace(elr=(), last_known_elr=())
+                partitions[number] = each._replace(elr=(), last_known_leader=NO_LEADER)
 
     def remove_topic(self, record: wire.RemoveTopicRecord) -> None:
         self._partitions(record.topic_id)
@@ -269,8 +261,9 @@ class _Replay:
         self.next_producer_id = max(self.next_producer_id, record.next_producer_id)
 
 
-def _given(new: tuple[T, ...] | None, old: tuple[T, ...]) -> tuple[T, ...]:
-    return old if new is None else new
+def _only(last_known_elr: tuple[int, ...] | None) -> int:
+    """The last leader; of several that were eligible, nothing says which one led."""
+    return last_known_elr[0] if last_known_elr and len(last_known_elr) == 1 else NO_LEADER
 
 
 _APPLY: Mapping[str, Callable[[_Replay, Any], None]] = {

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from checkpoints.types import TopicPartition
 from logstore.common.config import LogConfig
 from logstore.common.errors import ConfigError
-from replication.adopt.cluster_metadata import ClusterImage, PartitionImage, TopicImage
+from replication.adopt.cluster_metadata import ClusterImage, TopicImage, electable
 from replication.adopt.found import CONSUMER_GROUPS, FoundBroker, FoundLog
 from replication.adopt.report import NOT_CARRIED, Adoption, Kind, Remark
 from replication.apis.configs import BROKER_NAMES
@@ -75,7 +75,7 @@ class _Identity(NamedTuple):
 
     topic_id: uuid.UUID
     config: Mapping[str, str]
-    partitions: Mapping[int, PartitionImage | None]
+    partitions: Mapping[int, PartitionRegistration | None]
 
 
 def plan(
@@ -243,7 +243,7 @@ class _Planner:
         partitions = {**topic.partitions, **self._later(topic)}
         return _Identity(topic.id, known, dict(sorted(partitions.items())))
 
-    def _later(self, topic: TopicImage) -> dict[int, PartitionImage]:
+    def _later(self, topic: TopicImage) -> dict[int, PartitionRegistration]:
         """Partitions that were made after what the metadata says. Who was in sync is not known."""
         name, known = topic.name, topic.partitions
         later = [
@@ -256,7 +256,7 @@ class _Planner:
             self._note(Kind.UNKNOWN_TOPIC, *(f"{name}-{number}" for number in sorted(later)))
             return {}
         return {
-            number: PartitionImage(tuple(self._here(name, number)), (), NO_LEADER, 0, 0)
+            number: PartitionRegistration(tuple(self._here(name, number)), (), NO_LEADER, 0, 0)
             for number in range(count)
             if number not in known
         }
@@ -315,7 +315,7 @@ class _Planner:
             ranked = sorted(logs, key=lambda broker: (*(-n for n in logs[broker].rank), broker))
             replicas, in_sync, epoch = (*ranked, *damaged), tuple(logs), 0
         else:
-            replicas, in_sync, epoch = known.replicas, known.electable, known.leader_epoch
+            replicas, in_sync, epoch = known.replicas, electable(known), known.leader_epoch
             for broker in logs.keys() - replicas:
                 self._note(Kind.MOVED, f"{tp_text(tp)} of broker {broker}")
                 del logs[broker]
