@@ -402,13 +402,12 @@ class ControllerStore:
 
     def remember(self, epochs: Mapping[int, int]) -> None:
         """Store processed broker epochs for every later controller."""
-        ops: list[Op] = []
-        for broker, epoch in epochs.items():
-            path = nodes.broker_epoch_path(broker)
-            data = nodes.encode_number(epoch)
-            known = self._coordinator.get(path) is not None
-            ops.append(Set(path, data) if known else Create(path, data))
-        self._transact(ops)
+        self._transact(
+            [
+                self._put(nodes.broker_epoch_path(broker), nodes.encode_number(epoch))
+                for broker, epoch in epochs.items()
+            ]
+        )
 
     def distrust(
         self, context: ControllerContext, distrusted: Mapping[LeftOut, frozenset[int]]
@@ -430,14 +429,11 @@ class ControllerStore:
 
     def create_topic(self, name: str, topic: TopicAssignment) -> None:
         """Create a topic's node and configuration. Partitions get their states with ``write``."""
-        config_path = nodes.topic_config_path(name)
-        config = nodes.encode_topic_config(topic.config)
-        left_over = self._coordinator.get(config_path) is not None
         self._transact(
             [
                 Create(nodes.topic_path(name), nodes.encode_topic(topic)),
                 Create(_partitions_path(name)),
-                Set(config_path, config) if left_over else Create(config_path, config),
+                self._put(nodes.topic_config_path(name), nodes.encode_topic_config(topic.config)),
             ]
         )
 
@@ -446,12 +442,10 @@ class ControllerStore:
 
         ``version`` of the topic's node excludes a later topic of that name.
         """
-        path, data = nodes.topic_config_path(name), nodes.encode_topic_config(config)
-        known = self._coordinator.get(path) is not None
         self._transact(
             [
                 Check(nodes.topic_path(name), version),
-                Set(path, data) if known else Create(path, data),
+                self._put(nodes.topic_config_path(name), nodes.encode_topic_config(config)),
             ]
         )
 
@@ -545,6 +539,11 @@ class ControllerStore:
                     self._remove_all(path)
                 except ConflictError as error:
                     self._log.error("%s stays: %s", path, error)
+
+    def _put(self, path: str, data: bytes) -> Op:
+        """Set a node that is there already, perhaps of an earlier try, or create it."""
+        is_there = self._coordinator.get(path) is not None
+        return Set(path, data) if is_there else Create(path, data)
 
     def _transact(self, ops: Sequence[Op]) -> None:
         try:

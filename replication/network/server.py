@@ -133,10 +133,6 @@ class NetworkServer:
         """Host and port by the name of the listener."""
         return dict(self._bound)
 
-    @property
-    def connection_count(self) -> int:
-        return self._quotas.total
-
     def metrics(self) -> NetworkMetrics:
         """What was counted so far; from any thread."""
         apis: dict[int, ApiMetrics] = {}
@@ -160,12 +156,6 @@ class NetworkServer:
         for processor in self._processors:
             processor.start()
         self._acceptor.start()
-
-    def wake(self) -> None:
-        """Look at the clock again. For tests, which move it by hand."""
-        self._acceptor.wake()
-        for processor in self._processors:
-            processor.wake()
 
     def close(self, grace_ms: int = 30_000) -> None:
         """Accept no more, answer the requests in process within ``grace_ms``, and close the rest.

@@ -12,6 +12,7 @@ import hmac
 import re
 import secrets
 from collections.abc import Callable, Generator, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from replication.common.error_codes import ErrorCode, error_name
@@ -178,13 +179,10 @@ def client_exchange(mechanism: str, user: str, password: str) -> SaslExchange:
         mechanism: one of ``MECHANISMS``.
     """
     if mechanism == "PLAIN":
-        return _plain_exchange(user, password)
-    kind = next(each for each in ScramMechanism if each.mechanism == mechanism)
-    return scram_exchange(kind, user, password)
-
-
-def _plain_exchange(user: str, password: str) -> SaslExchange:
-    yield f"\0{user}\0{password}".encode()
+        yield f"\0{user}\0{password}".encode()
+    else:
+        kind = next(each for each in ScramMechanism if each.mechanism == mechanism)
+        yield from scram_exchange(kind, user, password)
 
 
 def scram_exchange(
@@ -235,17 +233,9 @@ def _decoded(text: str) -> bytes:
         raise SaslAuthenticationError("a part of the message is not base64") from error
 
 
-def _make_plain(credentials: Credentials) -> SaslServer:
-    return PlainServer(credentials)
-
-
-def _maker_of(kind: ScramMechanism) -> Callable[[Credentials], SaslServer]:
-    return lambda credentials: ScramServer(kind, credentials)
-
-
 MECHANISMS: Mapping[str, Callable[[Credentials], SaslServer]] = {
-    "PLAIN": _make_plain,
-    **{kind.mechanism: _maker_of(kind) for kind in ScramMechanism},
+    "PLAIN": PlainServer,
+    **{kind.mechanism: partial(ScramServer, kind) for kind in ScramMechanism},
 }
 
 LoginSteps = Generator[tuple[ApiKey, Any], Any, int]

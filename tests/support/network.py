@@ -94,3 +94,14 @@ class RawClient:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def connection_count(server: NetworkServer) -> int:
+    return server._quotas.total
+
+
+def wake(server: NetworkServer) -> None:
+    """Let all threads look at the clock again, which was moved by hand."""
+    server._acceptor.wake()
+    for processor in server._processors:
+        processor._post(lambda: None)
