@@ -144,7 +144,7 @@ class Controller:
 
     def stop(self) -> None:
         """Resign and stand no more, because the session is over or the broker stops."""
-        self._actor.post(self._stop)
+        self._actor.post(partial(self._happens, Happened.SESSION_ENDED))
 
     def handle(self, request: Request, reply: OnReply) -> None:
         """Serve a request to the controller. The response may come later.
@@ -177,9 +177,6 @@ class Controller:
         self._looked_after = set()
         self._happens(Happened.SESSION_BEGAN)
         self._work()
-
-    def _stop(self) -> None:
-        self._happens(Happened.SESSION_ENDED)
 
     def _happens(self, happened: Happened) -> None:
         """The only place where the state changes."""
@@ -339,7 +336,8 @@ class Controller:
                 if len(conflicts) < MAX_CONFLICTS:
                     continue
                 is_lasting = conflicts.count(path) == MAX_CONFLICTS and path not in left_out
-                if not (is_lasting and self._term is not None and self._term.leave_out(conflict)):
+                term = self._term
+                if not (is_lasting and term and term.store.leave_out(term.context, conflict)):
                     return conflict
                 left_out.add(path)
                 conflicts.clear()

@@ -62,7 +62,7 @@ from replication.controller.context import (
 )
 from replication.controller.outbox import Outbox
 from replication.controller.partitions import HasLost, PartitionDecisions
-from replication.controller.store import ConflictError, ControllerStore, DeposedError
+from replication.controller.store import ControllerStore, DeposedError
 from replication.controller.topics import (
     Reassignment,
     altered_config,
@@ -95,7 +95,7 @@ class ControllerTerm:
     ) -> None:
         """Reads only a little; ``take_over`` reads the rest."""
         self.context = store.begin()
-        self._store = store
+        self.store = store
         self._later = later
         self._config = config
         self._rng = rng
@@ -105,6 +105,9 @@ class ControllerTerm:
         )
         self._writer = TermWriter(store, self.context, self._outbox, stats)
         self._commit = self._writer.commit
+        self.settle = self._writer.settle  # before every event: what the last one left in doubt
+        self.flush = self._outbox.flush  # after it
+        self.close = self._outbox.close
 
     def take_over(self) -> None:
         """Read everything and finish the work of an earlier controller.
@@ -113,9 +116,9 @@ class ControllerTerm:
         cleanly (S-25). Run again after a lost answer, it continues reading where it stopped.
         Brokers are informed when it is complete.
         """
-        self._store.read(self.context)
-        self._store.outrank(known.controller_epoch for known in self.context.partitions.values())
-        self._store.read_deletions(self.context)
+        self.store.read(self.context)
+        self.store.outrank(known.controller_epoch for known in self.context.partitions.values())
+        self.store.read_deletions(self.context)
         self.on_brokers()
         self._commit(self._decisions.complete_reassignments())
         for name in [*self.context.deleting]:
@@ -123,25 +126,14 @@ class ControllerTerm:
         self.on_log_dir_events()
         self.check()
 
-    def settle(self) -> None:
-        """Before every event, read what the last one left in doubt."""
-        self._writer.settle()
-
-    def flush(self) -> None:
-        """Send the changes since the last call to the brokers."""
-        self._outbox.flush()
-
-    def close(self) -> None:
-        self._outbox.close()
-
     def check(self) -> None:
         """
         Raises:
             DeposedError: the term is over.
         """
-        if self._store.is_deposed():
+        if self.store.is_deposed():
             raise DeposedError("another controller was elected, or this one was removed")
-        self._store.sign()
+        self.store.sign()
 
     # -- brokers ---------------------------------------------------------------------------------
 
@@ -155,7 +147,7 @@ class ControllerTerm:
         half-way.
         """
         context, remembered = self.context, self.context.remembered
-        before, seen = context.live, self._store.brokers()
+        before, seen = context.live, self.store.brokers()
         epochs = {broker: live.broker_epoch for broker, live in seen.items()}
         news = {b: epoch for b, epoch in epochs.items() if remembered.get(b) != epoch}
         unclean = [
@@ -176,9 +168,9 @@ class ControllerTerm:
             if found:
                 doubted[each] = doubted.get(each, frozenset()) | found
         if doubted != context.distrusted:
-            self._store.distrust(context, doubted)
+            self.store.distrust(context, doubted)
         if news:
-            self._store.remember(news)
+            self.store.remember(news)
             remembered.update(news)
             context.set_live(seen)
             self._outbox.announce()
@@ -194,7 +186,7 @@ class ControllerTerm:
         self._commit(self._decisions.distrust(context.doubtful_replicas()))
         still = context.still_distrusted()
         if still != context.distrusted:
-            self._store.distrust(context, still)
+            self.store.distrust(context, still)
 
     def controlled_shutdown(self, request: ControlledShutdownRequest, reply: OnReply) -> None:
         """Move the broker's leaderships away, and answer when it may stop (R-65)."""
@@ -210,10 +202,10 @@ class ControllerTerm:
 
     def on_log_dir_events(self) -> None:
         """Ask brokers which replicas are lost with a log directory (R-66)."""
-        paths, brokers = self._store.log_dir_events()
+        paths, brokers = self.store.log_dir_events()
         for broker in dict.fromkeys(brokers):
             self._outbox.all_roles_to(broker)
-        self._store.remove(paths)
+        self.store.remove(paths)
 
     def _is_current(self, broker: int, broker_epoch: int) -> bool:
         known = self.context.live.get(broker)
@@ -306,14 +298,10 @@ class ControllerTerm:
         def look() -> None:
             while unread:
                 self.context.read_left_out(unread.pop())
-            self._writer.settle()
+            self.settle()
             self.on_brokers()
 
         return look
-
-    def leave_out(self, conflict: ConflictError) -> bool:
-        """Go on without the partition or the topic that is in conflict again and again."""
-        return self._store.leave_out(self.context, conflict)
 
     def rebalance(self) -> None:
         """Periodically elect preferred replicas that do not lead (R-61)."""
@@ -393,7 +381,7 @@ class ControllerTerm:
                     return
                 topic = wanted
             if name not in context.topics:
-                found = self._store.topic(name)
+                found = self.store.topic(name)
                 if found is None:
                     self._writer.create_topic(name, topic)
                 else:
@@ -498,7 +486,7 @@ class ControllerTerm:
     def _finish_deletion(self, name: str) -> None:
         if self.context.deleting.get(name) == {}:
             topic_id = self.context.topics[name].assignment.topic_id
-            self.context.deleted = self._store.delete_topic(name, topic_id)
+            self.context.deleted = self.store.delete_topic(name, topic_id)
             self.context.remove_topic(name)
 
 
