@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
 from logstore.common.errors import ConfigError
+from replication.common.addresses import is_loopback
 
 MAX_PORT = 65_535
 
@@ -48,10 +48,7 @@ class Listener(NamedTuple):
     @property
     def is_loopback(self) -> bool:
         """Only processes of this machine reach it."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        return is_loopback(self.host)
 
 
 def parse_listeners(

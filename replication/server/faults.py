@@ -32,9 +32,6 @@ from replication.protocol import (
     ApiKey,
     ProtocolError,
     decode_request,
-    encode_response,
-    error_codes,
-    response_header,
 )
 
 
@@ -157,9 +154,7 @@ class RequestFaults:
             if not isinstance(message, tuple):
                 respond(CLOSE)
                 return
-            header = response_header(key, version, received.correlation_id)
-            body = encode_response(message, version)
-            respond(Send([header, *body], errors=error_codes(message)))
+            respond(received.answered(message))
 
         return self._add(RequestFault(FaultKind.FAIL, fail, apis, times, broker))
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import gzip
-import ipaddress
 import json
 import socket
 import threading
@@ -36,6 +35,7 @@ from logstore.common.extras import Extra, load
 from logstore.common.forks import register
 from replication.broker.broker import Broker, BrokerState
 from replication.broker.metrics import MoreSamples, collector, no_more
+from replication.common.addresses import is_loopback
 from replication.common.limited_log import LimitedLogger
 from replication.server.http.state import GroupSnapshot, Selection, cluster_state, select
 
@@ -109,12 +109,12 @@ class HttpService:
     def __init__(
         self, *, host: str = "127.0.0.1", port: int = 0, allow_remote: bool = False
     ) -> None:
-        if not allow_remote and not _is_loopback(host):
+        if not allow_remote and not is_loopback(host):
             raise ConfigError(
                 f"the HTTP server has no login, and {host} is not a loopback address; "
                 "allow_remote=True serves there all the same"
             )
-        self._handle = _handler(self, _is_loopback(host))
+        self._handle = _handler(self, is_loopback(host))
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             self._listener = socket.create_server((host, port), family=family)
@@ -387,15 +387,6 @@ def _selection(query: str) -> Selection | None:
     return Selection((text or "").strip(), **numbers) if numbers or text is not None else None
 
 
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def _handler(service: HttpService, only_local: bool) -> Callable[[bytes], bytes]:
     """From a request to the bytes of its answer."""
 
@@ -460,7 +451,7 @@ def _handler(service: HttpService, only_local: bool) -> Callable[[bytes], bytes]
             if not only_local:
                 return True
             name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-            return _is_loopback(name.strip("[]"))
+            return is_loopback(name.strip("[]"))
 
         def log_message(self, format: str, *args: Any) -> None:
             logger.debug("%s", printable(format % args))
