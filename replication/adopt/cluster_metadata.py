@@ -1,4 +1,4 @@
-"""What the controllers of a KRaft cluster decided, from the files of one of its nodes.
+"""Decisions of the controllers of a KRaft cluster, read from the files of one of its nodes.
 
 ``__cluster_metadata-0`` is a log of changes. A snapshot ``<end offset>-<epoch>.checkpoint`` beside
 its segments, of the same batches, stands for all changes below its end (F-340). Nothing is locked
@@ -72,7 +72,7 @@ class TopicImage(NamedTuple):
 
 
 class ClusterImage(NamedTuple):
-    """What was decided below ``end_offset`` of the metadata log.
+    """The state that was decided below ``end_offset`` of the metadata log.
 
     ``configs``: by type of resource, 2 for topics and 4 for brokers, and its name, "" for the
     defaults of all brokers. ``next_producer_id``: no producer has this id or a larger one.
@@ -136,7 +136,7 @@ class _Replay:
 
     @property
     def open_messages(self) -> int | None:
-        """How many messages an open transaction has; None if none is open."""
+        """The number of messages of an open transaction; None if none is open."""
         return None if self._open is None else len(self._open)
 
     def left_out(self) -> dict[str, int]:
@@ -229,7 +229,7 @@ class _Replay:
         )
 
     def clear_elr(self, record: wire.ClearElrRecord) -> None:
-        """Of one topic, or of all without a name."""
+        """Clear the ELRs of one topic, or of all without a name."""
         for name in [record.topic_name] if record.topic_name else self.topics:
             if name not in self.topics:
                 raise _BadRecordError(f"there is no topic {name}")
@@ -314,7 +314,7 @@ class _MetadataFiles:
         )
 
     def _voters_on_file(self) -> int:
-        """How many controllers the quorum has. Records of the log say it if they may change."""
+        """The number of controllers of the quorum. Records of the log say it if they may change."""
         path = os.path.join(self._directory, _QUORUM_STATE)
         try:
             voters = json.loads(load_file(self._storage, path) or b"{}").get("currentVoters")
@@ -335,8 +335,8 @@ class _MetadataFiles:
         return int(name[:_OFFSET_DIGITS])
 
     def _read_log(self) -> None:
-        """What follows the snapshot; nothing in a log that ends below it (F-340), which a node has
-        that was killed after it had fetched the snapshot, and before it cut its log.
+        """Read what follows the snapshot; nothing in a log that ends below it (F-340): that of a
+        node that was killed after it had fetched the snapshot, and before it cut its log.
         """
         reader = DirectoryReader(self._directory, storage=self._storage)
         bases = reader.bases()
@@ -369,7 +369,7 @@ class _MetadataFiles:
             )
 
     def _read_batches(self, path: str, data: memoryview, may_be_unfinished: bool) -> int:
-        """Where the last whole batch ends."""
+        """The end of the last whole batch."""
         position, end = 0, len(data)
         try:
             while (batch := parse_batch(data, position)) is not None:

@@ -44,7 +44,7 @@ FOR_EVER = {"retention.ms": "-1", "retention.bytes": "-1"}
 RETENTION = "retention.ms"
 
 _OTHER_GROUPS = {
-    CONSUMER_GROUPS: "have their offsets; their members join anew, by the classic protocol",
+    CONSUMER_GROUPS: "have their offsets; their members join again, by the classic protocol",
     "share groups": "are not served",
     "streams groups": "have their offsets; their members are gone",
 }
@@ -71,7 +71,7 @@ class AdoptedCluster(NamedTuple):
 
 
 class _Identity(NamedTuple):
-    """What is known of a topic before its logs are looked at."""
+    """A topic as far as it is known before its logs are looked at."""
 
     topic_id: uuid.UUID
     config: Mapping[str, str]
@@ -220,7 +220,7 @@ class _Planner:
         return has_room
 
     def _count_by_keys(self, name: str, least: int) -> int:
-        """How many partitions a topic of coordinators has, of which the last may not be here: with
+        """The number of partitions of a topic of coordinators, whose last one may not be here: with
         another number nobody would find his group."""
         logs = {tp: log for tp, own in self._logs.items() for log in own.values()}
         placed = self._placed(logs, name)
@@ -262,17 +262,17 @@ class _Planner:
         }
 
     def _broker_defaults(self, image: ClusterImage) -> dict[str, str]:
-        """What all brokers were told for topics, by the keys of topics, where it differs from what
-        topics have anyway. Nothing else that brokers were told is carried."""
+        """The configuration that all brokers were given for topics, by the keys of topics, where it
+        differs from the usual one. No other configuration of brokers is carried."""
         usual = LogConfig().to_properties()
         names = {BROKER_NAMES.get(key, key): key for key in usual}
         by_broker = dict(image.broker_configs())
-        told = by_broker.pop("", {})
-        others = [key for key in told if key not in names]
+        given = by_broker.pop("", {})
+        others = [key for key in given if key not in names]
         others += [f"{key} of broker {name}" for name, own in by_broker.items() for key in own]
         if others:
             self._note(Kind.BROKER_CONFIG, *others)
-        found = {names[key]: value for key, value in told.items() if key in names}
+        found = {names[key]: value for key, value in given.items() if key in names}
         return {k: value for k, value in found.items() if k == RETENTION or value != usual[k]}
 
     def _pinned(self, name: str, config: dict[str, str]) -> dict[str, str]:
@@ -400,10 +400,10 @@ class _Planner:
                 self._note(Kind.OPEN, tp_text(tp))
             if len(known) < len(log.open_producers):
                 self._note(Kind.HANGING, tp_text(tp))
-        for tp, told in coordinated:
-            for kind, group_ids in told.others.items():
+        for tp, found in coordinated:
+            for kind, group_ids in found.others.items():
                 others[kind] = others.get(kind, frozenset()) | group_ids
-            if told.unreadable:
+            if found.unreadable:
                 self._note(Kind.UNREADABLE, tp_text(tp))
         left_out = {} if self._image is None else self._image.left_out
         not_carried = [Remark(f"{NOT_CARRIED}{kind}", "", (), n) for kind, n in left_out.items()]

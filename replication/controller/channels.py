@@ -94,7 +94,7 @@ STOP_REACTIONS = reactions(
 
 
 class Numbers:
-    """How many requests each incarnation of a broker was sent under one controller epoch.
+    """Counts the requests to each incarnation of a broker under one controller epoch.
 
     Brokers refuse a lower number than they know. The numbers outlive the channels, because the same
     controller may take over several times under one epoch.
@@ -170,7 +170,7 @@ class BrokerChannel:
 
     @property
     def failures(self) -> int:
-        """How many tries in a row have failed."""
+        """The number of tries in a row that have failed."""
         return self._call.failures
 
     def close(self) -> None:
@@ -179,7 +179,7 @@ class BrokerChannel:
 
     # -- what to send ------------------------------------------------------------------
 
-    def tell_all_roles(self) -> None:
+    def send_all_roles(self) -> None:
         """Send all roles, so that the broker drops what was moved away or deleted while it was
         down, and reports which replicas are in failed log directories (R-66).
         """
@@ -201,7 +201,7 @@ class BrokerChannel:
                 stops.pop((tp, change.topic_id), None)
         self._roles.update(changes)
 
-    def tell_all_metadata(self, everything: Changed) -> None:
+    def send_all_metadata(self, everything: Changed) -> None:
         """Send all metadata, so that the broker forgets what was deleted without its knowledge."""
         self.update_metadata(everything)
         self._all_metadata = True
@@ -399,7 +399,7 @@ class BrokerChannel:
         self._refused = False
         stops, self._refused_stops = self._refused_stops, {}
         self._stops = {**stops, **self._stops}
-        self.tell_all_roles()
+        self.send_all_roles()
         self.send()
 
 

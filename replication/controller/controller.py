@@ -327,7 +327,7 @@ class Controller:
         while True:
             try:
                 if self._term is not None:
-                    self._term.settle()
+                    self._term.resolve_doubts()
                 task()
             except ConflictError as conflict:
                 path = conflict.path
@@ -500,7 +500,7 @@ _SIGNALS: dict[str, Callable[[ControllerTerm], None]] = {
 
 
 def _event_of(term: ControllerTerm, path: str) -> Task:
-    """What a change at or below a watched path causes."""
+    """The task that a change at or below a watched path causes."""
     read = _SIGNALS.get(path)
     if read is not None:
         return partial(read, term)

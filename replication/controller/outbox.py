@@ -76,11 +76,11 @@ class Outbox:
         everything = self._everything(new) if new else {}
         for broker, channel in channels.items():
             if broker in new or broker in self._roles_to:
-                channel.tell_all_roles()
+                channel.send_all_roles()
             elif broker in roles:
                 channel.lead_and_follow(roles[broker])
             if broker in new:
-                channel.tell_all_metadata(everything)
+                channel.send_all_metadata(everything)
             elif metadata or self._announce:
                 channel.update_metadata(metadata)
             channel.stop(self._stops.get(broker, {}).values())

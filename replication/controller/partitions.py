@@ -289,7 +289,7 @@ class PartitionDecisions:
         accepted: set[TopicPartition] = set()
         for item in items:
             tp = item.tp
-            error = self._judge(item, sender)
+            error = self._error_of(item, sender)
             if error is ErrorCode.NONE:
                 if tp in accepted:
                     error = ErrorCode.INVALID_REQUEST
@@ -315,7 +315,7 @@ class PartitionDecisions:
 
         return changes, results
 
-    def _judge(self, item: AlterPartitionItem, sender: int) -> ErrorCode:
+    def _error_of(self, item: AlterPartitionItem, sender: int) -> ErrorCode:
         topic = self._context.topics.get(item.tp.topic)
         if topic is None or item.topic_id != topic.assignment.topic_id:
             return ErrorCode.UNKNOWN_TOPIC_ID

@@ -1,7 +1,7 @@
-"""What the controller reads from and writes to the coordinator's tree.
+"""Reads and writes of the controller in the coordinator's tree.
 
 Every write is a transaction which demands that ``/controller_epoch`` is still ours: a controller
-that was replaced, and has not yet heard of it, changes nothing.
+that was replaced, and does not know it yet, changes nothing.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class ControllerStore:
         try:
             return nodes.decode_number(nodes.CONTROLLER_EPOCH, node.data)
         except CorruptNodeError as error:
-            self._log.error("the controller epoch begins anew: %s", error)
+            self._log.error("the controller epoch begins again at 0: %s", error)
             return 0
 
     def outrank(self, epochs: Iterable[int]) -> None:

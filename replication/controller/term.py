@@ -105,7 +105,9 @@ class ControllerTerm:
         )
         self._writer = TermWriter(store, self.context, self._outbox, stats)
         self._commit = self._writer.commit
-        self.settle = self._writer.settle  # before every event: what the last one left in doubt
+        self.resolve_doubts = (
+            self._writer.resolve_doubts
+        )  # before every event: what the last one left in doubt
         self.flush = self._outbox.flush  # after it
         self.close = self._outbox.close
 
@@ -298,7 +300,7 @@ class ControllerTerm:
         def look() -> None:
             while unread:
                 self.context.read_left_out(unread.pop())
-            self.settle()
+            self.resolve_doubts()
             self.on_brokers()
 
         return look

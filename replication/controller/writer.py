@@ -34,7 +34,7 @@ class TermWriter:
         """Write registrations, some hundred in a transaction.
 
         Written ones are known and sent even if the rest fails. Those that may have been written are
-        in doubt, and ``settle`` reads them before the next decision.
+        in doubt, and ``resolve_doubts`` reads them before the next decision.
 
         Args:
             moves: the reassignments that begin with these changes.
@@ -115,7 +115,7 @@ class TermWriter:
             self._context.unread_topics[name] = None
             raise
 
-    def settle(self) -> None:
+    def resolve_doubts(self) -> None:
         """Read what is in doubt.
 
         No partition may be decided before: one that seems to have no leader may by now have one

@@ -140,7 +140,8 @@ def log_dir_event_path() -> str:
 
 
 def encode_cluster_id(cluster_id: str, has_kafkas_placement: bool = True) -> bytes:
-    """Of a new tree, in which groups and transactional ids are placed as Kafka does (W-100)."""
+    """Encode the id of a new tree, which places groups and transactional ids as Kafka does
+    (W-100)."""
     placement = {"key_placement": KAFKAS_PLACEMENT} if has_kafkas_placement else {}
     return _encode({"version": "1", "id": cluster_id, **placement})
 

@@ -35,7 +35,7 @@ MIN_BYTES_PER_MS = 64  # of a large frame or answer: 64 KB a second
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What all connections of a server share.
+    """The rules that all connections of a server share.
 
     Attributes:
         parse_header: of a whole frame; raises for a malformed one (W-7).
@@ -294,7 +294,7 @@ class Connection:
         return now_ms + timeout_ms + size // MIN_BYTES_PER_MS
 
     def deadline_ms(self) -> int:
-        """When ``on_deadline`` is to be called, unless something else happens before."""
+        """The time to call ``on_deadline``, unless something else happens before."""
         state, config = self.state, self._rules.config
         if state is READING or state is STARVED or state is IN_PROCESS:
             if self._end_ms != NEVER:

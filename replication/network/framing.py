@@ -42,7 +42,7 @@ class TlsHandshakeError(NetworkError):
 
 
 class FrameReader:
-    """Assembles frames. Ask ``window`` where to receive, then tell ``received`` how much came.
+    """Assembles frames. ``window`` says where to receive, and ``received`` takes how much came.
 
     Args:
         max_size: of a frame, in bytes (``socket.request.max.bytes``).
@@ -84,7 +84,7 @@ class FrameReader:
 
     @property
     def growth(self) -> int:
-        """How many bytes the buffer of a large frame needs before anything can be received."""
+        """The bytes that the buffer of a large frame lacks before anything can be received."""
         frame = self._frame
         if frame is None or self._filled < len(frame):
             return 0
@@ -96,7 +96,7 @@ class FrameReader:
         self._frame += memoryview(_ZEROS)[: self.growth]
 
     def window(self, shared: memoryview) -> memoryview:
-        """Where to receive next; never empty once ``growth`` is 0. It ends where a large frame
+        """The place to receive into; never empty once ``growth`` is 0. It ends where a large frame
         ends, so that the bytes behind it stay in the socket.
 
         Args:

@@ -1,4 +1,4 @@
-"""What keeps clients from taking too much: connections, memory, bytes a second, threads.
+"""Limits that keep clients from taking too much: connections, memory, bytes a second, threads.
 
 Each limit counts by itself and closes nothing: ``acceptor``, ``processor`` and ``server`` ask it.
 """
@@ -188,7 +188,7 @@ class ConnectionQuotas:
         return self._total
 
     def wait_ms(self) -> int | None:
-        """How many ms to accept nothing; None: until a connection is closed."""
+        """The ms in which to accept nothing; None: until a connection is closed."""
         with self._lock:
             if self._total >= self._max:
                 return None
@@ -247,7 +247,7 @@ class Direction(Enum):
 
 
 class ClientQuota:
-    """How many bytes a second each client id may write or read (Kafka's ``ClientQuotaManager``).
+    """The bytes a second that each client id may write or read (Kafka's ``ClientQuotaManager``).
     Any thread may call it.
 
     A client that was quiet for the whole window may send a window's worth at once. What goes beyond

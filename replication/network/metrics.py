@@ -1,4 +1,4 @@
-"""What one network thread counts (Kafka's ``RequestMetrics`` and ``socket-server-metrics``).
+"""Numbers of one network thread (Kafka's ``RequestMetrics`` and ``socket-server-metrics``).
 
 Each network thread has numbers of its own, so it writes them without a lock. Any thread may read
 them: a reader may see a request in one number and not in the next.
@@ -28,7 +28,7 @@ that makes up versions would make as many time series."""
 
 
 class RequestPhase(Enum):
-    """Where the time of a request goes, under Kafka's names, in the order of ``ApiMetrics``."""
+    """Phases in which a request spends its time: Kafka's names, in the order of ``ApiMetrics``."""
 
     QUEUE = "RequestQueueTimeMs"  # until its handler begins
     LOCAL = "LocalTimeMs"  # on the handler
@@ -175,7 +175,7 @@ class ListenerMetrics:
 
 
 class NetworkMetrics(NamedTuple):
-    """What a server has counted on all its threads, and what it holds now.
+    """The numbers of all threads of a server, and of what it holds now.
 
     Attributes:
         apis: by key.

@@ -1,4 +1,4 @@
-"""What passes between the network and the handler of requests."""
+"""Values that pass between the network and the handler of requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANONYMOUS = "User:ANONYMOUS"
 
 @dataclass(slots=True, eq=False)
 class ConnectionInfo:
-    """What is known of the other side. A connection has one request handled at a time, so that
+    """The other side, as far as it is known. A connection has one request handled at a time, whose
     handler may write here without a lock.
 
     Attributes:

@@ -134,7 +134,7 @@ class NetworkServer:
         return dict(self._bound)
 
     def metrics(self) -> NetworkMetrics:
-        """What was counted so far; from any thread."""
+        """The numbers so far; from any thread."""
         apis: dict[int, ApiMetrics] = {}
         listeners: dict[str, ListenerMetrics] = {name: ListenerMetrics() for name in self._bound}
         for processor in self._processors:

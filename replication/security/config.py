@@ -21,7 +21,7 @@ DEFAULT_PORT = 9092
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig(Properties):
-    """What both sides of TLS have; passwords and keys are not in its repr."""
+    """The keys of both sides of TLS; passwords and keys are not in its repr."""
 
     # A PEM file has a private key and its chain of certificates, or the certificates alone.
     ssl_keystore_type: str = kafka_key("ssl.keystore.type", "PEM")
@@ -137,7 +137,7 @@ def parse_servers(text: str) -> list[tuple[str, int]]:
 
 @dataclass(frozen=True, slots=True)
 class ClientProperties:
-    """What a ``client.properties`` says.
+    """The content of a ``client.properties``.
 
     Attributes:
         config: the keys of every client.

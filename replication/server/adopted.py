@@ -1,4 +1,4 @@
-"""Where the brokers of ``serve`` have their files: in the cluster's directory, or where another
+"""The files of the brokers of ``serve``: in the cluster's directory, or where another
 cluster left them; and what of it may change."""
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ REFUSED = (
     ApiKey.ELECT_LEADERS,
     ApiKey.WRITE_TXN_MARKERS,
 )
-"""What clients cannot ask of brokers that are read-only. Groups join and commit, in memory."""
+"""Requests that brokers refuse that are read-only. Groups join and commit, in memory."""
 
 
 class ClusterFiles(NamedTuple):
@@ -72,7 +72,7 @@ class ClusterFiles(NamedTuple):
     report: Adoption | None = None
 
 
-def settle_place(
+def locate_files(
     directory: str | os.PathLike[str] | None,
     adopt: Sequence[str | os.PathLike[str]],
     read_only: bool,

@@ -54,7 +54,7 @@ class NodeConfig(Properties):
 
 
 MOST_REPLICAS = 3
-"""Of the topics of coordinators, unless the configuration names a number; as in Kafka."""
+"""The replicas of coordinators' topics, unless the configuration names a number; as in Kafka."""
 
 
 class ServerConfig(NamedTuple):

@@ -43,7 +43,7 @@ class FaultKind(Enum):
 
 
 FaultReaction = Callable[[RequestHandler, ReceivedRequest, Respond], None]
-"""What happens to a request in place of being handled."""
+"""Reacts to a request in place of its handler."""
 
 
 class RequestFault:

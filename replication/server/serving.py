@@ -24,8 +24,8 @@ from replication.server.adopted import (
     REFUSED,
     ClusterFiles,
     keeping_offsets,
+    locate_files,
     read_only_config,
-    settle_place,
 )
 from replication.server.config import ServerConfig
 from replication.server.groups import group_snapshots
@@ -40,13 +40,13 @@ EMBEDDED: Mapping[str, object] = {
     "group.initial.rebalance.delay.ms": 0,
     "offsets.topic.num.partitions": 4,
 }
-"""Where these differ from Kafka's defaults, they let one process begin at once."""
+"""Other defaults than Kafka's, which let one process begin at once."""
 
 LOOPBACK = Listener("PLAINTEXT", "127.0.0.1", 0)
 
 
 class HttpListener(NamedTuple):
-    """Where to serve HTTP. There is no login, so an address that other machines reach needs
+    """The address to serve HTTP at. There is no login, so one that other machines reach needs
     ``allow_remote``."""
 
     host: str = "127.0.0.1"
@@ -192,7 +192,7 @@ def serve(
     for name in {"coordinator", "storages"} & options.keys():
         if adopt:  # they would be changed although it is read-only, or lack what was adopted
             raise ConfigError(f"{name} does not go with directories to adopt")
-    place = settle_place(directory, each_path(adopt), read_only, storage, config, brokers)
+    place = locate_files(directory, each_path(adopt), read_only, storage, config, brokers)
     config = read_only_config(config) if read_only else keeping_offsets(config, place)
     broker_ids = _broker_ids(place, brokers, config)
     kafka = ServedCluster(

@@ -44,16 +44,16 @@ limited = LimitedLogger(logger)
 
 MAX_CONNECTIONS = 64
 REQUEST_S = 10.0
-"""How long a request may take to come, in all."""
+"""The time in which a request has to come, in all."""
 ANSWER_S = 30.0
-"""How long its answer may take to be made and to leave, in all."""
+"""The time in which its answer has to be made and to leave, in all."""
 SPARE_S = 1.0
 """Both, for a connection in the place of the spare descriptor."""
 PICTURE_S, PICTURE_SHARE = 0.25, 20
-"""The state behind the pages is made anew after this time, and never for more than a twentieth of
+"""The state behind the pages is read again after this time, and never for more than a twentieth of
 one processor, however many pages and partitions there are."""
 LIMIT_MAX = 500
-"""How many rows one selection may have."""
+"""The most rows of one selection."""
 PACKED_FROM = 1400
 """More bytes than that are compressed for those who take it; fewer are one packet anyway."""
 RETRY_S = 0.1
@@ -370,7 +370,7 @@ def _json(status: HTTPStatus, value: Any) -> HttpAnswer:
 
 
 def _selection(query: str) -> Selection | None:
-    """What a query asks for; None if none of it is known here.
+    """The selection that a query asks for; None if none of it is known here.
 
     Raises:
         ValueError: a value is none.

@@ -83,8 +83,6 @@ def test_brokers_have_the_ids_and_addresses_that_they_are_given() -> None:
     assert config.node.first_id == 1
     listeners = [Listener("PLAINTEXT", "0.0.0.0"), Listener("SSL")]
     doors = RequestListeners(listeners, [1, 2], config, ANYONE)
-        [Listener("PLAINTEXT", "0.0.0.0"), Listener("SSL")], [1, 2], config, ANYONE
-    )
     found = {}
     for broker_id in (1, 2):
         server = doors(broker_id)
