@@ -19,7 +19,7 @@ from logstore.storage.base import Storage
 from replication.adopt.plan import AdoptedCluster
 from replication.coordination import Create, nodes
 from replication.coordination.base import ancestors_of, parent_of
-from replication.coordination.embedded import LOCK_NAME
+from replication.coordination.embedded import LOCK_NAME, make_durable_dir
 from replication.coordination.journal import FILE_NAME, Journal
 from replication.coordination.tree import Tree
 
@@ -92,9 +92,7 @@ def make_home(storage: Storage, home: str, cluster: AdoptedCluster) -> None:
         OSError: the disk refused; the adoption can be repeated.
     """
     coordinator = os.path.join(home, COORDINATOR)
-    storage.make_dir(coordinator)
-    storage.sync_dir(home)
-    storage.sync_dir(os.path.dirname(home) or ".")
+    make_durable_dir(storage, coordinator)
     lock = storage.lock(os.path.join(coordinator, LOCK_NAME))
     try:
         if has_tree(storage, home):
@@ -148,8 +146,7 @@ def write_tree(storage: Storage, directory: str, cluster: AdoptedCluster) -> Non
         ops.append(Create(path, data))
         made.update((*above, path))
     tree.execute(ops, 0)
-    storage.make_dir(directory)
-    storage.sync_dir(os.path.dirname(directory))
+    make_durable_dir(storage, directory)
     Journal(storage, directory, tree).close()
 
 

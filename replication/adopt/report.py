@@ -146,6 +146,3 @@ class Adoption(NamedTuple):
         return {
             _WORD.sub(lambda match: match[1].upper(), key): value for key, value in fields.items()
         }
-
-
-__all__ = ["Adoption", "Kind", "Remark"]

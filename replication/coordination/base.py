@@ -228,15 +228,6 @@ def check_path(path: str) -> None:
         raise ValueError(f"{path[:200]!r} is not a path of a node")
 
 
-def check_data(data: bytes) -> None:
-    """
-    Raises:
-        ValueError: more than ``MAX_DATA_BYTES``.
-    """
-    if len(data) > MAX_DATA_BYTES:
-        raise ValueError(f"{len(data)} bytes of data; a node holds {MAX_DATA_BYTES}")
-
-
 def check_op(op: Op) -> None:
     """
     Raises:
@@ -246,8 +237,8 @@ def check_op(op: Op) -> None:
         check_path(op.path + "0")  # the digits alone are the name
     else:
         check_path(op.path)
-    if isinstance(op, Create | Set):
-        check_data(op.data)
+    if isinstance(op, Create | Set) and len(op.data) > MAX_DATA_BYTES:
+        raise ValueError(f"{len(op.data)} bytes of data; a node holds {MAX_DATA_BYTES}")
 
 
 def parent_of(path: str) -> str:

@@ -78,7 +78,7 @@ class CoordinatorStore:
         self._down = ""  # the reason why calls fail
         self._sessions: dict[int, EmbeddedCoordinator] = {}
         self._watches: dict[str, list[tuple[EmbeddedCoordinator, WatchListener]]] = {}
-        _make_durable_dir(storage, directory)
+        make_durable_dir(storage, directory)
         self._dir_lock = storage.lock(f"{directory}/{LOCK_NAME}")
         try:
             self._tree = read_tree(storage, directory)
@@ -158,9 +158,7 @@ class CoordinatorStore:
     def _log(self, changes: Sequence[TreeChange]) -> None:
         """Make the tree's last transaction durable."""
         try:
-            self._journal.append(self._tree.zxid, changes)
-            if self._journal.wants_compaction():
-                self._journal.compact(self._tree)
+            self._journal.append(self._tree, changes)
         except OSError as error:
             # The tree is ahead of the disk, so no more answers come from it.
             self._stop(f"the journal failed: {error}")
@@ -375,7 +373,7 @@ def _deletions(tree: Tree, session_id: int | None) -> list[Op]:
     return [Delete(path) for path in tree.ephemerals(session_id)]
 
 
-def _make_durable_dir(storage: Storage, directory: str) -> None:
+def make_durable_dir(storage: Storage, directory: str) -> None:
     """Create directories level by level, each durably before the next.
 
     The deepest existing one may not be durable, because a killed process may have just created it.

@@ -158,7 +158,6 @@ def _read_only(
         return ClusterFiles(own, overlay, _checked(ids, brokers, config), log_dirs)
     cluster = _look(expanded(paths, overlay), overlay, config, read_only=True)
     ids = _checked(cluster.brokers, brokers, config)
-    overlay.make_dir(NOWHERE)
     write_tree(overlay, os.path.join(NOWHERE, COORDINATOR), cluster)
     return ClusterFiles(NOWHERE, overlay, ids, cluster.brokers, cluster.report)
 

@@ -110,9 +110,3 @@ def _broker_name(config: Properties, key: str) -> str:
     if not isinstance(config, LogConfig):
         return key
     return "" if key in THROTTLED else BROKER_NAMES.get(key, key)
-
-
-__all__ = [
-    "NodeConfig",
-    "ServerConfig",
-]

@@ -198,10 +198,3 @@ class RequestFaults:
 
     def __exit__(self, *exc: object) -> None:
         self.clear()
-
-
-__all__ = [
-    "FaultKind",
-    "RequestFault",
-    "RequestFaults",
-]

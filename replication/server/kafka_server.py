@@ -237,10 +237,3 @@ class RequestListeners:
         for name, (_, port) in server.bound_addresses.items():
             self._ports[broker_id, name] = port
         return server
-
-
-__all__ = [
-    "Exposure",
-    "KafkaServer",
-    "RequestListeners",
-]

@@ -289,11 +289,3 @@ async def serve_async(
         yield kafka
     finally:
         await asyncio.shield(asyncio.to_thread(kafka.close))
-
-
-__all__ = [
-    "HttpListener",
-    "ServedCluster",
-    "serve",
-    "serve_async",
-]
