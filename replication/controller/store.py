@@ -152,16 +152,19 @@ class ControllerStore:
         raise DeposedError(f"epoch {self.term.epoch} gives way to {highest + 1}")
 
     def is_deposed(self) -> bool:
-        held = self._coordinator.get(nodes.CONTROLLER)
         node = self._coordinator.get(nodes.CONTROLLER_EPOCH)
-        ours = held is not None and held.ephemeral_owner == self._coordinator.session_id
-        return not ours or node is None or node.version != self.term.version
+        return self._held() is None or node is None or node.version != self.term.version
+
+    def _held(self) -> Node | None:
+        """The controller's node, if it is ours."""
+        held = self._coordinator.get(nodes.CONTROLLER)
+        is_ours = held is not None and held.ephemeral_owner == self._coordinator.session_id
+        return held if is_ours else None
 
     def sign(self) -> None:
         """Write who we are into our node again, if somebody else has written there."""
-        held = self._coordinator.get(nodes.CONTROLLER)
-        ours = held is not None and held.ephemeral_owner == self._coordinator.session_id
-        if held is not None and ours and held.data != self._office:
+        held = self._held()
+        if held is not None and held.data != self._office:
             self._log.error("%s was changed, and is written again", nodes.CONTROLLER)
             with suppress(BadVersionError, NoNodeError):
                 self._coordinator.set(nodes.CONTROLLER, self._office, held.version)

@@ -61,6 +61,7 @@ class TermWriter:
                 before = self._context.partitions.get(tp)
                 self._context.put(tp, after)
                 self._note(tp, before)
+            self._outbox.changed(*chunk)
 
     def create_topic(self, name: str, topic: TopicAssignment) -> None:
         """Create a topic's nodes. Partitions get their states with ``commit``.
@@ -103,8 +104,7 @@ class TermWriter:
             self._store.alter_topic(name, config, known.version)
         topic = known.assignment._replace(config=config)
         self._context.put_topic(name, topic, known.version)
-        for number in topic.partitions:
-            self._outbox.changed(TopicPartition(name, number))
+        self._outbox.changed(*(TopicPartition(name, number) for number in topic.partitions))
 
     @contextmanager
     def _in_doubt(self, name: str) -> Iterator[None]:
@@ -122,7 +122,12 @@ class TermWriter:
         that is dead.
         """
         context = self._context
-        self._store.read(context, self._note)
+
+        def on_read(tp: TopicPartition, before: PartitionRegistration | None) -> None:
+            self._note(tp, before)
+            self._outbox.changed(tp)
+
+        self._store.read(context, on_read)
         if not context.unread_deletions:
             return
         known = [*context.deleting]
@@ -133,8 +138,7 @@ class TermWriter:
         context.unread_deletions = False
 
     def _note(self, tp: TopicPartition, before: PartitionRegistration | None) -> None:
-        """Queue a partition for the brokers, first for those that have lost their replica."""
-        self._outbox.changed(tp)
+        """Count an unclean election, and stop the replicas of brokers that have lost theirs."""
         after = self._context.partitions.get(tp)
         if before is None or after is None:
             return
