@@ -18,8 +18,8 @@ from replication.common.addresses import address_of
 from replication.network.framing import SHARED_BYTES, FrameReader
 from replication.protocol import ApiKey, VersionRange
 from replication.security.config import ClientConfig
-from replication.security.login import LoginSteps
-from replication.security.login import login as begin_login
+from replication.security.sasl import LoginSteps
+from replication.security.sasl import login as begin_login
 from replication.security.tls import client_context
 from replication.wire.calls import Translation
 from replication.wire.lane import MAX_RESPONSE_BYTES, BrokerLane, LaneError, LaneState, OpenCall

@@ -1,4 +1,4 @@
-"""What the controllers of a KRaft cluster decided, from the files of one of its nodes.
+"""Decisions of the controllers of a KRaft cluster, read from the files of one of its nodes.
 
 ``__cluster_metadata-0`` is a log of changes. A snapshot ``<end offset>-<epoch>.checkpoint`` beside
 its segments, of the same batches, stands for all changes below its end (F-340). Nothing is locked
@@ -14,7 +14,7 @@ import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from checkpoints.checkpoint_file import load_file
 from checkpoints.errors import CheckpointError
@@ -29,10 +29,9 @@ from logstore.format.reader import Batch, batch_records, parse_batch
 from logstore.log.reading.directory_reader import DirectoryReader
 from logstore.storage import File, Storage
 from logstore.storage.local import LocalStorage
+from replication.common.state import NO_LEADER, PartitionRegistration
 from replication.protocol import ProtocolError, UnsupportedVersionError, metadata_records
 from replication.protocol import messages as wire
-
-T = TypeVar("T")
 
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4  # types of ConfigRecord
 NO_LEADER_CHANGE = -2
@@ -55,37 +54,25 @@ _QUORUM_STATE = "quorum-state"
 _ZERO_TAIL_BYTES = 1 << 20
 
 
-class PartitionImage(NamedTuple):
-    """One partition. ``leader`` is −1 for none.
+def electable(state: PartitionRegistration) -> tuple[int, ...]:
+    """The replicas that Kafka would let lead: those that have all that was committed, or else the
+    last leader, if it is known (R-71).
 
-    ``elr`` are the eligible leader replicas (KIP-966): out of the ISR, but nothing was committed
-    without them. After a clean stop of all brokers the ISR is empty, and they are all there is.
+    After a clean stop of all brokers the ISR is empty, and the ELR is all there is (KIP-966).
     """
-
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-    leader: int
-    leader_epoch: int
-    partition_epoch: int
-    elr: tuple[int, ...] = ()
-    last_known_elr: tuple[int, ...] = ()
-
-    @property
-    def electable(self) -> tuple[int, ...]:
-        """The replicas that Kafka would let lead: those that have all that was committed, or else
-        the last leader, if it is known (R-71)."""
-        whole = tuple(dict.fromkeys((*self.isr, *self.elr)))
-        return whole or (self.last_known_elr if len(self.last_known_elr) == 1 else ())
+    whole = tuple(dict.fromkeys((*state.isr, *state.elr)))
+    is_known = state.last_known_leader != NO_LEADER
+    return whole or ((state.last_known_leader,) if is_known else ())
 
 
 class TopicImage(NamedTuple):
     name: str
     id: uuid.UUID
-    partitions: Mapping[int, PartitionImage]
+    partitions: Mapping[int, PartitionRegistration]
 
 
 class ClusterImage(NamedTuple):
-    """What was decided below ``end_offset`` of the metadata log.
+    """The state that was decided below ``end_offset`` of the metadata log.
 
     ``configs``: by type of resource, 2 for topics and 4 for brokers, and its name, "" for the
     defaults of all brokers. ``next_producer_id``: no producer has this id or a larger one.
@@ -102,7 +89,7 @@ class ClusterImage(NamedTuple):
     end_offset: int
     notes: tuple[str, ...]
 
-    def partition(self, tp: TopicPartition) -> PartitionImage | None:
+    def partition(self, tp: TopicPartition) -> PartitionRegistration | None:
         topic = self.topics.get(tp.topic)
         return None if topic is None else topic.partitions.get(tp.partition)
 
@@ -149,7 +136,7 @@ class _Replay:
 
     @property
     def open_messages(self) -> int | None:
-        """How many messages an open transaction has; None if none is open."""
+        """The number of messages of an open transaction; None if none is open."""
         return None if self._open is None else len(self._open)
 
     def left_out(self) -> dict[str, int]:
@@ -198,7 +185,7 @@ class _Replay:
         self.topics[record.name] = TopicImage(record.name, record.topic_id, {})
         self._names[record.topic_id] = record.name
 
-    def _partitions(self, topic_id: uuid.UUID) -> dict[int, PartitionImage]:
+    def _partitions(self, topic_id: uuid.UUID) -> dict[int, PartitionRegistration]:
         if topic_id not in self._names:
             raise _BadRecordError(f"there is no topic with id {topic_id}")
         partitions = self.topics[self._names[topic_id]].partitions
@@ -208,14 +195,14 @@ class _Replay:
     def partition(self, record: wire.PartitionRecord) -> None:
         if record.partition_id < 0:
             raise _BadRecordError(f"a partition {record.partition_id}")
-        self._partitions(record.topic_id)[record.partition_id] = PartitionImage(
+        self._partitions(record.topic_id)[record.partition_id] = PartitionRegistration(
             record.replicas,
             record.isr,
             record.leader,
             record.leader_epoch,
             record.partition_epoch,
-            record.eligible_leader_replicas or (),
-            record.last_known_elr or (),
+            elr=record.eligible_leader_replicas or (),
+            last_known_leader=_only(record.last_known_elr),
         )
 
     def partition_change(self, record: wire.PartitionChangeRecord) -> None:
@@ -226,24 +213,29 @@ class _Replay:
         if max(old.leader_epoch, old.partition_epoch) >= MAX_INT:
             raise _BadRecordError("an epoch above the largest")
         has_leader = record.leader != NO_LEADER_CHANGE  # the epoch rises even if it is the same
-        partitions[record.partition_id] = PartitionImage(
-            _given(record.replicas, old.replicas),
-            _given(record.isr, old.isr),
-            record.leader if has_leader else old.leader,
-            old.leader_epoch + has_leader,
-            old.partition_epoch + 1,
-            _given(record.eligible_leader_replicas, old.elr),
-            _given(record.last_known_elr, old.last_known_elr),
+        given: dict[str, Any] = {
+            "replicas": record.replicas,
+            "isr": record.isr,
+            "leader": record.leader if has_leader else None,
+            "elr": record.eligible_leader_replicas,
+            "last_known_leader": None
+            if record.last_known_elr is None
+            else _only(record.last_known_elr),
+        }
+        partitions[record.partition_id] = old._replace(
+            leader_epoch=old.leader_epoch + has_leader,
+            partition_epoch=old.partition_epoch + 1,
+            **{name: value for name, value in given.items() if value is not None},
         )
 
     def clear_elr(self, record: wire.ClearElrRecord) -> None:
-        """Of one topic, or of all without a name."""
+        """Clear the ELRs of one topic, or of all without a name."""
         for name in [record.topic_name] if record.topic_name else self.topics:
             if name not in self.topics:
                 raise _BadRecordError(f"there is no topic {name}")
             partitions = self._partitions(self.topics[name].id)
             for number, each in partitions.items():
-                partitions[number] = each._replace(elr=(), last_known_elr=())
+                partitions[number] = each._replace(elr=(), last_known_leader=NO_LEADER)
 
     def remove_topic(self, record: wire.RemoveTopicRecord) -> None:
         self._partitions(record.topic_id)
@@ -269,8 +261,9 @@ class _Replay:
         self.next_producer_id = max(self.next_producer_id, record.next_producer_id)
 
 
-def _given(new: tuple[T, ...] | None, old: tuple[T, ...]) -> tuple[T, ...]:
-    return old if new is None else new
+def _only(last_known_elr: tuple[int, ...] | None) -> int:
+    """The last leader; of several that were eligible, nothing says which one led."""
+    return last_known_elr[0] if last_known_elr and len(last_known_elr) == 1 else NO_LEADER
 
 
 _APPLY: Mapping[str, Callable[[_Replay, Any], None]] = {
@@ -321,7 +314,7 @@ class _MetadataFiles:
         )
 
     def _voters_on_file(self) -> int:
-        """How many controllers the quorum has. Records of the log say it if they may change."""
+        """The number of controllers of the quorum. Records of the log say it if they may change."""
         path = os.path.join(self._directory, _QUORUM_STATE)
         try:
             voters = json.loads(load_file(self._storage, path) or b"{}").get("currentVoters")
@@ -342,8 +335,8 @@ class _MetadataFiles:
         return int(name[:_OFFSET_DIGITS])
 
     def _read_log(self) -> None:
-        """What follows the snapshot; nothing in a log that ends below it (F-340), which a node has
-        that was killed after it had fetched the snapshot, and before it cut its log.
+        """Read what follows the snapshot; nothing in a log that ends below it (F-340): that of a
+        node that was killed after it had fetched the snapshot, and before it cut its log.
         """
         reader = DirectoryReader(self._directory, storage=self._storage)
         bases = reader.bases()
@@ -376,7 +369,7 @@ class _MetadataFiles:
             )
 
     def _read_batches(self, path: str, data: memoryview, may_be_unfinished: bool) -> int:
-        """Where the last whole batch ends."""
+        """The end of the last whole batch."""
         position, end = 0, len(data)
         try:
             while (batch := parse_batch(data, position)) is not None:

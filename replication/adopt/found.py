@@ -1,5 +1,5 @@
-"""What lies in log directories, as brokers would find it: read through an overlay, so that nothing
-there changes, not even where a log needs recovery.
+"""The content of log directories, as brokers would find it: read through an overlay, so that
+nothing there changes, not even where a log needs recovery.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NEW_GROUPS = {3: CONSUMER_GROUPS, 11: "share groups", 17: "streams groups"}
 
 
 class CoordinatorState(NamedTuple):
-    """What one partition of an internal topic says.
+    """The content of one partition of an internal topic.
 
     Attributes:
         keys: the groups with offsets or members of the classic protocol, or the transactional ids.

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from checkpoints.files import replace_file
 from checkpoints.printable import printable
 from logstore.common.errors import ConfigError
 from logstore.storage.base import Storage
 from replication.adopt.plan import AdoptedCluster
-from replication.adopt.tree import write_tree
-from replication.coordination.embedded import LOCK_NAME
-from replication.coordination.journal import FILE_NAME
+from replication.coordination import Create, nodes
+from replication.coordination.base import ancestors_of, parent_of
+from replication.coordination.embedded import LOCK_NAME, make_durable_dir
+from replication.coordination.journal import FILE_NAME, Journal
+from replication.coordination.tree import Tree
 
 ADOPTED = "adopted.json"
 COORDINATOR = "coordinator"
@@ -90,9 +92,7 @@ def make_home(storage: Storage, home: str, cluster: AdoptedCluster) -> None:
         OSError: the disk refused; the adoption can be repeated.
     """
     coordinator = os.path.join(home, COORDINATOR)
-    storage.make_dir(coordinator)
-    storage.sync_dir(home)
-    storage.sync_dir(os.path.dirname(home) or ".")
+    make_durable_dir(storage, coordinator)
     lock = storage.lock(os.path.join(coordinator, LOCK_NAME))
     try:
         if has_tree(storage, home):
@@ -127,3 +127,38 @@ def _read(storage: Storage, home: str) -> LogDirsByBroker | None:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path}: {printable(str(error))}") from None
     return brokers
+
+
+def write_tree(storage: Storage, directory: str, cluster: AdoptedCluster) -> None:
+    """Write the journal in ``directory``, durably and as a whole.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    tree = Tree()
+    # The epochs of brokers are numbers of transactions, and only rise (R-186).
+    tree.zxid = max(0, cluster.broker_epoch)
+    ops: list[Create] = []
+    made = {"/"}
+    for path, data in _nodes(cluster):
+        above = [each for each in ancestors_of(parent_of(path)) if each not in made]
+        ops += [Create(each) for each in reversed(above)]
+        ops.append(Create(path, data))
+        made.update((*above, path))
+    tree.execute(ops, 0)
+    make_durable_dir(storage, directory)
+    Journal(storage, directory, tree).close()
+
+
+def _nodes(cluster: AdoptedCluster) -> Iterator[tuple[str, bytes]]:
+    yield nodes.CLUSTER_ID, nodes.encode_cluster_id(cluster.cluster_id, not cluster.masked)
+    if cluster.masked:
+        ids = [cluster.topics[name].topic_id for name in sorted(cluster.masked)]
+        yield nodes.MASKED_TOPICS, nodes.encode_topic_ids(ids)
+    if cluster.producer_id >= 0:
+        yield nodes.RESERVED_PRODUCER_IDS, nodes.encode_number(cluster.producer_id)
+    for name, topic in cluster.topics.items():
+        yield nodes.topic_path(name), nodes.encode_topic(topic)
+        yield nodes.topic_config_path(name), nodes.encode_topic_config(topic.config)
+    for tp, state in cluster.states.items():
+        yield nodes.partition_state_path(tp), nodes.encode_partition(state)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from checkpoints.types import TopicPartition
 from logstore.common.config import LogConfig
 from logstore.common.errors import ConfigError
-from replication.adopt.cluster_metadata import ClusterImage, PartitionImage, TopicImage
+from replication.adopt.cluster_metadata import ClusterImage, TopicImage, electable
 from replication.adopt.found import CONSUMER_GROUPS, FoundBroker, FoundLog
 from replication.adopt.report import NOT_CARRIED, Adoption, Kind, Remark
 from replication.apis.configs import BROKER_NAMES
@@ -44,7 +44,7 @@ FOR_EVER = {"retention.ms": "-1", "retention.bytes": "-1"}
 RETENTION = "retention.ms"
 
 _OTHER_GROUPS = {
-    CONSUMER_GROUPS: "have their offsets; their members join anew, by the classic protocol",
+    CONSUMER_GROUPS: "have their offsets; their members join again, by the classic protocol",
     "share groups": "are not served",
     "streams groups": "have their offsets; their members are gone",
 }
@@ -71,11 +71,11 @@ class AdoptedCluster(NamedTuple):
 
 
 class _Identity(NamedTuple):
-    """What is known of a topic before its logs are looked at."""
+    """A topic as far as it is known before its logs are looked at."""
 
     topic_id: uuid.UUID
     config: Mapping[str, str]
-    partitions: Mapping[int, PartitionImage | None]
+    partitions: Mapping[int, PartitionRegistration | None]
 
 
 def plan(
@@ -220,7 +220,7 @@ class _Planner:
         return has_room
 
     def _count_by_keys(self, name: str, least: int) -> int:
-        """How many partitions a topic of coordinators has, of which the last may not be here: with
+        """The number of partitions of a topic of coordinators, whose last one may not be here: with
         another number nobody would find his group."""
         logs = {tp: log for tp, own in self._logs.items() for log in own.values()}
         placed = self._placed(logs, name)
@@ -243,7 +243,7 @@ class _Planner:
         partitions = {**topic.partitions, **self._later(topic)}
         return _Identity(topic.id, known, dict(sorted(partitions.items())))
 
-    def _later(self, topic: TopicImage) -> dict[int, PartitionImage]:
+    def _later(self, topic: TopicImage) -> dict[int, PartitionRegistration]:
         """Partitions that were made after what the metadata says. Who was in sync is not known."""
         name, known = topic.name, topic.partitions
         later = [
@@ -256,23 +256,23 @@ class _Planner:
             self._note(Kind.UNKNOWN_TOPIC, *(f"{name}-{number}" for number in sorted(later)))
             return {}
         return {
-            number: PartitionImage(tuple(self._here(name, number)), (), NO_LEADER, 0, 0)
+            number: PartitionRegistration(tuple(self._here(name, number)), (), NO_LEADER, 0, 0)
             for number in range(count)
             if number not in known
         }
 
     def _broker_defaults(self, image: ClusterImage) -> dict[str, str]:
-        """What all brokers were told for topics, by the keys of topics, where it differs from what
-        topics have anyway. Nothing else that brokers were told is carried."""
+        """The configuration that all brokers were given for topics, by the keys of topics, where it
+        differs from the usual one. No other configuration of brokers is carried."""
         usual = LogConfig().to_properties()
         names = {BROKER_NAMES.get(key, key): key for key in usual}
         by_broker = dict(image.broker_configs())
-        told = by_broker.pop("", {})
-        others = [key for key in told if key not in names]
+        given = by_broker.pop("", {})
+        others = [key for key in given if key not in names]
         others += [f"{key} of broker {name}" for name, own in by_broker.items() for key in own]
         if others:
             self._note(Kind.BROKER_CONFIG, *others)
-        found = {names[key]: value for key, value in told.items() if key in names}
+        found = {names[key]: value for key, value in given.items() if key in names}
         return {k: value for k, value in found.items() if k == RETENTION or value != usual[k]}
 
     def _pinned(self, name: str, config: dict[str, str]) -> dict[str, str]:
@@ -315,7 +315,7 @@ class _Planner:
             ranked = sorted(logs, key=lambda broker: (*(-n for n in logs[broker].rank), broker))
             replicas, in_sync, epoch = (*ranked, *damaged), tuple(logs), 0
         else:
-            replicas, in_sync, epoch = known.replicas, known.electable, known.leader_epoch
+            replicas, in_sync, epoch = known.replicas, electable(known), known.leader_epoch
             for broker in logs.keys() - replicas:
                 self._note(Kind.MOVED, f"{tp_text(tp)} of broker {broker}")
                 del logs[broker]
@@ -400,10 +400,10 @@ class _Planner:
                 self._note(Kind.OPEN, tp_text(tp))
             if len(known) < len(log.open_producers):
                 self._note(Kind.HANGING, tp_text(tp))
-        for tp, told in coordinated:
-            for kind, group_ids in told.others.items():
+        for tp, found in coordinated:
+            for kind, group_ids in found.others.items():
                 others[kind] = others.get(kind, frozenset()) | group_ids
-            if told.unreadable:
+            if found.unreadable:
                 self._note(Kind.UNREADABLE, tp_text(tp))
         left_out = {} if self._image is None else self._image.left_out
         not_carried = [Remark(f"{NOT_CARRIED}{kind}", "", (), n) for kind, n in left_out.items()]

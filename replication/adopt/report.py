@@ -1,4 +1,4 @@
-"""What an adoption found, and what it cannot carry: for people, and for programs."""
+"""Reports of what an adoption found, and cannot carry: for people, and for programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORD = re.compile("_([a-z])")
 
 
 class Kind(Enum):
-    """What a note is about: its words, which programs may know, and what it means after a number
+    """Subjects of notes: the words, which programs may know, and what they mean after a number
     of things."""
 
     NO_METADATA = (
@@ -51,7 +51,7 @@ class Kind(Enum):
     UNKNOWN_CONFIG = "unknown configuration", "keys of topics, left out"
     BROKER_CONFIG = f"{NOT_CARRIED}broker configuration", "keys that brokers were told at run time"
     TIERED = "tiered storage", "topics have older records there, which are not served"
-    OTHER_ID = "of another id", "logs, not served: their topic was made anew"
+    OTHER_ID = "of another id", "logs, not served: their topic was recreated"
     DAMAGED = "damaged", "logs that cannot be opened: see logstore rescue"
     MOVED = "moved away", "logs, not served: the metadata has their replicas elsewhere"
     WITHOUT_LOG = "without a log", "partitions, offline: no log of theirs is here"
@@ -116,7 +116,7 @@ class Remark:
 
 
 class Adoption(NamedTuple):
-    """What was adopted. ``led``: how many of the partitions have a leader here.
+    """A summary of what was adopted. ``led``: how many of the partitions have a leader here.
 
     ``groups`` and ``transactional_ids`` are those that the partitions with a leader know.
     """
@@ -142,10 +142,7 @@ class Adoption(NamedTuple):
         ]
 
     def to_json(self) -> dict[str, object]:
-        told = {**self._asdict(), "notes": [asdict(note) for note in self.notes]}
+        fields = {**self._asdict(), "notes": [asdict(note) for note in self.notes]}
         return {
-            _WORD.sub(lambda match: match[1].upper(), key): value for key, value in told.items()
+            _WORD.sub(lambda match: match[1].upper(), key): value for key, value in fields.items()
         }
-
-
-__all__ = ["Adoption", "Kind", "Remark"]

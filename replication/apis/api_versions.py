@@ -38,14 +38,12 @@ class ApiVersionsApi:
         self, received: ReceivedRequest, request: wire.ApiVersionsRequest, reply: Reply
     ) -> None:
         """Served at any time, also before a login."""
-        connection = received.connection
         if received.api_version >= 3:
             names = request.client_software_name, request.client_software_version
             if not all(map(_SOFTWARE.fullmatch, names)):
                 reply(wire.ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST))
                 return
-            connection.client_software_name, connection.client_software_version = names
-        listener = connection.listener
+        listener = received.connection.listener
         keys = self._lists[listener.security_protocol.has_sasl, listener.is_inter_broker]
         reply(_with_features(wire.ApiVersionsResponse(api_keys=keys), received.api_version))
 

@@ -147,7 +147,7 @@ def _topic(session: Coordinator, name: str) -> TopicAssignment | None:
 def _deleted(session: Coordinator) -> list[uuid.UUID]:
     node = session.get(nodes.DELETED_TOPICS)
     try:
-        return [] if node is None else nodes.decode_deleted_topics(node.data)
+        return [] if node is None else nodes.decode_topic_ids(nodes.DELETED_TOPICS, node.data)
     except CorruptNodeError:
         return []
 
@@ -171,7 +171,7 @@ def settle_masked_topics(session: Coordinator) -> frozenset[uuid.UUID]:
     """
     node = session.get(nodes.MASKED_TOPICS)
     if node is not None:
-        return frozenset(nodes.decode_masked_topics(node.data))
+        return frozenset(nodes.decode_topic_ids(nodes.MASKED_TOPICS, node.data))
     found: dict[uuid.UUID, str] = {}
     if session.children(nodes.BROKER_EPOCHS):
         for name in sorted(INTERNAL_TOPICS):
@@ -180,7 +180,7 @@ def settle_masked_topics(session: Coordinator) -> frozenset[uuid.UUID]:
             if known is not None and len(known.partitions) > SAME_UP_TO:
                 found[known.topic_id] = name
     try:
-        session.create(nodes.MASKED_TOPICS, nodes.encode_masked_topics(found), parents=True)
+        session.create(nodes.MASKED_TOPICS, nodes.encode_topic_ids(found), parents=True)
     except NodeExistsError:  # another broker was faster
         return settle_masked_topics(session)
     for name in found.values():

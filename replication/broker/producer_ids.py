@@ -127,8 +127,10 @@ def reserve_producer_ids(session: Coordinator, through: int) -> None:
     """
 
     def raised(data: bytes | None) -> bytes | None:
-        is_done = data is not None and nodes.decode_reserved_producer_ids(data) >= through
-        return None if is_done else nodes.encode_reserved_producer_ids(through)
+        is_done = (
+            data is not None and nodes.decode_number(nodes.RESERVED_PRODUCER_IDS, data) >= through
+        )
+        return None if is_done else nodes.encode_number(through)
 
     if through >= 0:
         _change(session, nodes.RESERVED_PRODUCER_IDS, raised)
@@ -136,7 +138,7 @@ def reserve_producer_ids(session: Coordinator, through: int) -> None:
 
 def _reserved(session: Coordinator) -> int:
     node = session.get(nodes.RESERVED_PRODUCER_IDS)
-    return -1 if node is None else nodes.decode_reserved_producer_ids(node.data)
+    return -1 if node is None else nodes.decode_number(nodes.RESERVED_PRODUCER_IDS, node.data)
 
 
 def _change(

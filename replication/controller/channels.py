@@ -9,7 +9,7 @@ a large topic, an election waits for one piece at most.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import TypeAlias
 
@@ -26,7 +26,7 @@ from replication.common.messages import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from replication.common.retrying import Backoff, Reaction, RetryingCall, Settle, reactions
+from replication.common.retrying import Backoff, Reaction, RetryingCall, Settle
 from replication.common.runtime import Actor, Runtime
 from replication.common.state import LiveBroker, TopicPartition
 from replication.common.transport import Transport
@@ -48,53 +48,39 @@ _RESPONSES = {
 }
 
 
-def _all_but(*codes: ErrorCode) -> list[ErrorCode]:
-    return [code for code in ErrorCode if code not in codes]
-
-
 _E = ErrorCode
+_AGAIN = dict.fromkeys(ErrorCode, Reaction.AGAIN)
 
-REQUEST_REACTIONS = reactions(
-    {
-        Reaction.DONE: [_E.NONE],
-        # From a newer controller, or for a copy that was overtaken. The tree shows whether the term
-        # is over. If it is not, the broker still needs the request.
-        Reaction.FIND_CONTROLLER: [_E.STALE_CONTROLLER_EPOCH],
-        # STALE_BROKER_EPOCH: the broker has just registered and does not know its new epoch yet, or
-        # it has restarted, and this channel will be closed soon.
-        Reaction.AGAIN: _all_but(_E.NONE, _E.STALE_CONTROLLER_EPOCH),
-    }
-)
-"""The reaction to the error code of a whole answer."""
+REQUEST_REACTIONS: Mapping[ErrorCode, Reaction] = _AGAIN | {
+    _E.NONE: Reaction.DONE,
+    # From a newer controller, or for a copy that was overtaken. The tree shows whether the term is
+    # over. If it is not, the broker still needs the request.
+    _E.STALE_CONTROLLER_EPOCH: Reaction.FIND_CONTROLLER,
+}
+"""The reaction to the error code of a whole answer. STALE_BROKER_EPOCH is asked again: the broker
+has just registered and does not know its new epoch yet, or it has restarted, and this channel will
+be closed soon."""
 
-ROLE_REACTIONS = reactions(
-    {
-        Reaction.DONE: [_E.NONE, _E.STALE_CONTROLLER_EPOCH],  # it knows a newer state already
-        Reaction.GIVE_UP: [_E.KAFKA_STORAGE_ERROR],  # until the broker restarts (R-66)
-        Reaction.AGAIN: _all_but(_E.NONE, _E.STALE_CONTROLLER_EPOCH, _E.KAFKA_STORAGE_ERROR),
-    }
-)
+ROLE_REACTIONS: Mapping[ErrorCode, Reaction] = _AGAIN | {
+    _E.NONE: Reaction.DONE,
+    _E.STALE_CONTROLLER_EPOCH: Reaction.DONE,  # it knows a newer state already
+    _E.KAFKA_STORAGE_ERROR: Reaction.GIVE_UP,  # until the broker restarts (R-66)
+}
 """The reaction for one partition of a LeaderAndIsr answer."""
 
-_GONE = (
-    _E.NONE,
-    _E.UNKNOWN_TOPIC_OR_PARTITION,
-    _E.UNKNOWN_TOPIC_ID,
-    _E.INCONSISTENT_TOPIC_ID,
-)
-
-STOP_REACTIONS = reactions(
-    {
-        Reaction.DONE: _GONE,  # the replica no longer exists
-        Reaction.GIVE_UP: [_E.FENCED_LEADER_EPOCH],  # a later decision made it a replica again
-        Reaction.AGAIN: _all_but(*_GONE, _E.FENCED_LEADER_EPOCH),
-    }
-)
+STOP_REACTIONS: Mapping[ErrorCode, Reaction] = _AGAIN | {
+    # The replica no longer exists.
+    _E.NONE: Reaction.DONE,
+    _E.UNKNOWN_TOPIC_OR_PARTITION: Reaction.DONE,
+    _E.UNKNOWN_TOPIC_ID: Reaction.DONE,
+    _E.INCONSISTENT_TOPIC_ID: Reaction.DONE,
+    _E.FENCED_LEADER_EPOCH: Reaction.GIVE_UP,  # a later decision made it a replica again
+}
 """The reaction for one partition of a StopReplica answer."""
 
 
 class Numbers:
-    """How many requests each incarnation of a broker was sent under one controller epoch.
+    """Counts the requests to each incarnation of a broker under one controller epoch.
 
     Brokers refuse a lower number than they know. The numbers outlive the channels, because the same
     controller may take over several times under one epoch.
@@ -170,7 +156,7 @@ class BrokerChannel:
 
     @property
     def failures(self) -> int:
-        """How many tries in a row have failed."""
+        """The number of tries in a row that have failed."""
         return self._call.failures
 
     def close(self) -> None:
@@ -179,7 +165,7 @@ class BrokerChannel:
 
     # -- what to send ------------------------------------------------------------------
 
-    def tell_all_roles(self) -> None:
+    def send_all_roles(self) -> None:
         """Send all roles, so that the broker drops what was moved away or deleted while it was
         down, and reports which replicas are in failed log directories (R-66).
         """
@@ -201,7 +187,7 @@ class BrokerChannel:
                 stops.pop((tp, change.topic_id), None)
         self._roles.update(changes)
 
-    def tell_all_metadata(self, everything: Changed) -> None:
+    def send_all_metadata(self, everything: Changed) -> None:
         """Send all metadata, so that the broker forgets what was deleted without its knowledge."""
         self.update_metadata(everything)
         self._all_metadata = True
@@ -211,7 +197,8 @@ class BrokerChannel:
         self._metadata.update(changes)
         urgent = [tp for tp, change in changes.items() if not _is_first(change)]
         if urgent or not changes:  # or the brokers have changed
-            self._urgent_metadata = {**(self._urgent_metadata or {}), **dict.fromkeys(urgent)}
+            self._urgent_metadata = self._urgent_metadata or {}
+            self._urgent_metadata.update(dict.fromkeys(urgent))
 
     def stop(self, stops: Iterable[StopReplicaPartition]) -> None:
         for stop in stops:
@@ -399,7 +386,7 @@ class BrokerChannel:
         self._refused = False
         stops, self._refused_stops = self._refused_stops, {}
         self._stops = {**stops, **self._stops}
-        self.tell_all_roles()
+        self.send_all_roles()
         self.send()
 
 

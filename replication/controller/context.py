@@ -90,8 +90,8 @@ class ControllerContext:
     @property
     def coordinator_epoch(self) -> int:
         """The largest in logs that live brokers brought along; −1 without any (R-182)."""
-        told = (live.registration.coordinator_epoch for live in self.live.values())
-        return max(told, default=UNKNOWN_EPOCH)
+        epochs = (live.registration.coordinator_epoch for live in self.live.values())
+        return max(epochs, default=UNKNOWN_EPOCH)
 
     # -- topics and partitions -------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ class ControllerContext:
         return doubtful
 
     def still_distrusted(self) -> dict[LeftOut, frozenset[int]]:
-        """What remains of ``distrusted`` once those replicas have left their ISRs."""
+        """The rest of ``distrusted`` once those replicas have left their ISRs."""
         still: dict[LeftOut, frozenset[int]] = {}
         for each, brokers in self.distrusted.items():
             left = [each, *self._partitions_of(each)]
@@ -248,7 +248,7 @@ class ControllerContext:
         return filter(self.is_active, self.on_broker.get(broker, ()))
 
     def change_of(self, tp: TopicPartition) -> PartitionChange:
-        """What to send to brokers about a partition."""
+        """The change that brokers are sent about a partition."""
         assignment = self.topics[tp.topic].assignment
         count = len(assignment.partitions)
         return PartitionChange(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -36,13 +36,13 @@ from replication.common.messages import (
 )
 from replication.common.retrying import Backoff
 from replication.common.runtime import Cancellable, Runtime, Task
-from replication.common.state import LiveBroker, TopicPartition
+from replication.common.state import LiveBroker
 from replication.common.transport import OnReply, Transport
 from replication.controller.channels import BrokerChannel, Numbers, OnResponse
 from replication.controller.context import ControllerContext, ControllerStats
-from replication.controller.states import ControllerState, Happened, next_state
+from replication.controller.states import ControllerState, Happened
 from replication.controller.store import ConflictError, ControllerStore, DeposedError
-from replication.controller.term import ControllerTerm, Reassigned
+from replication.controller.term import ControllerTerm
 from replication.coordination import (
     CoordinationError,
     Coordinator,
@@ -88,7 +88,7 @@ class Controller:
     methods return at once and may be called from any thread; ``state``, ``active``, ``epoch`` and
     ``stats`` are for any thread to read.
 
-    A state machine on one actor: ``next_state`` decides the next state, ``_step`` does the work of
+    A state machine on one actor: ``Happened`` has the transitions, ``_step`` does the work of
     a state. One event runs at a time. While the coordinator is silent none runs, because the writes
     of the last one must be read before the next decision.
 
@@ -144,7 +144,7 @@ class Controller:
 
     def stop(self) -> None:
         """Resign and stand no more, because the session is over or the broker stops."""
-        self._actor.post(self._stop)
+        self._actor.post(partial(self._happens, Happened.SESSION_ENDED))
 
     def handle(self, request: Request, reply: OnReply) -> None:
         """Serve a request to the controller. The response may come later.
@@ -155,29 +155,17 @@ class Controller:
         if served is None:
             raise TypeError(f"{type(request).__name__} is not for a controller")
         event, refusal = served
-        self._serve(lambda term: event(term, request, reply), lambda error: reply(refusal(error)))
-
-    def reassign(
-        self, targets: Mapping[TopicPartition, tuple[int, ...] | None], reply: Reassigned
-    ) -> None:
-        """Move partitions to other replicas; None cancels the present move (R-62).
-
-        ``reply`` gets Kafka's code for each, once the moves have begun.
-        """
-        wanted = dict(targets)
-        self._serve(
-            lambda term: term.reassignment_task(wanted, reply),
-            lambda error: reply(dict.fromkeys(wanted, error)),
-        )
-
-    def _serve(self, event: Callable[[ControllerTerm], Task], fail: Fail) -> None:
         deadline_ms = self._runtime.now_ms() + self._config.request_timeout_ms
+
+        def fail(error: ErrorCode) -> None:
+            reply(refusal(error))
 
         def serve() -> None:
             if self._term is None or not self.active:
                 fail(ErrorCode.NOT_CONTROLLER)
             else:
-                self._add(_Event(event(self._term), fail=fail, deadline_ms=deadline_ms))
+                task = event(self._term, request, reply)
+                self._add(_Event(task, fail=fail, deadline_ms=deadline_ms))
 
         self._actor.post(serve)
 
@@ -190,17 +178,14 @@ class Controller:
         self._happens(Happened.SESSION_BEGAN)
         self._work()
 
-    def _stop(self) -> None:
-        self._happens(Happened.SESSION_ENDED)
-
     def _happens(self, happened: Happened) -> None:
         """The only place where the state changes."""
-        before, after = self.state, next_state(self.state, happened)
+        before, after = self.state, happened.leads_from(self.state)
         if after is None:
             logger.debug(
                 "controller %s: %s is not for one that is %s",
                 self._broker_id,
-                happened.value,
+                happened.text,
                 before.value,
             )
             return
@@ -342,7 +327,7 @@ class Controller:
         while True:
             try:
                 if self._term is not None:
-                    self._term.settle()
+                    self._term.resolve_doubts()
                 task()
             except ConflictError as conflict:
                 path = conflict.path
@@ -351,7 +336,8 @@ class Controller:
                 if len(conflicts) < MAX_CONFLICTS:
                     continue
                 is_lasting = conflicts.count(path) == MAX_CONFLICTS and path not in left_out
-                if not (is_lasting and self._term is not None and self._term.leave_out(conflict)):
+                term = self._term
+                if not (is_lasting and term and term.store.leave_out(term.context, conflict)):
                     return conflict
                 left_out.add(path)
                 conflicts.clear()
@@ -509,13 +495,12 @@ def _refuse(event: _Event, code: ErrorCode) -> None:
 _SIGNALS: dict[str, Callable[[ControllerTerm], None]] = {
     nodes.CONTROLLER: ControllerTerm.check,
     nodes.BROKER_IDS: ControllerTerm.on_brokers,
-    nodes.ISR_CHANGES: ControllerTerm.on_isr_changes,
     nodes.LOG_DIR_EVENTS: ControllerTerm.on_log_dir_events,
 }
 
 
 def _event_of(term: ControllerTerm, path: str) -> Task:
-    """What a change at or below a watched path causes."""
+    """The task that a change at or below a watched path causes."""
     read = _SIGNALS.get(path)
     if read is not None:
         return partial(read, term)
@@ -527,15 +512,6 @@ def _at_once(method: Callable[[ControllerTerm, Any, OnReply], None]) -> Serve:
     return lambda term, request, reply: partial(method, term, request, reply)
 
 
-def _reassignment(
-    term: ControllerTerm, request: AlterPartitionReassignmentsRequest, reply: OnReply
-) -> Task:
-    def answer(verdicts: Mapping[TopicPartition, ErrorCode]) -> None:
-        reply(AlterPartitionReassignmentsResponse(ErrorCode.NONE, tuple(verdicts.items())))
-
-    return term.reassignment_task(dict(request.targets), answer, request.may_change_factor)
-
-
 # For each request the event that serves it, and the answer if it cannot.
 _SERVED: dict[type[Request], tuple[Serve, Callable[[ErrorCode], Response]]] = {
     AlterPartitionRequest: (_at_once(ControllerTerm.alter_partition), AlterPartitionResponse),
@@ -545,7 +521,7 @@ _SERVED: dict[type[Request], tuple[Serve, Callable[[ErrorCode], Response]]] = {
     ),
     ElectLeadersRequest: (ControllerTerm.election_task, ElectLeadersResponse),
     AlterPartitionReassignmentsRequest: (
-        _reassignment,
+        ControllerTerm.reassignment_task,
         AlterPartitionReassignmentsResponse,
     ),
     ListPartitionReassignmentsRequest: (

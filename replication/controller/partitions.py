@@ -23,7 +23,6 @@ from replication.common.state import (
 from replication.controller.context import Changes, ControllerContext
 from replication.controller.topics import Reassignment
 from replication.decisions.election import (
-    IsAcceptable,
     Mode,
     change,
     check_alter,
@@ -73,18 +72,18 @@ class PartitionDecisions:
             unclean_allowed = context.topics[tp.topic].config.unclean_leader_election_enable
             mode = Mode.UNCLEAN if unclean_allowed else Mode.ONLINE
 
+        kept: tuple[int, ...] = ()
+
         def may_lead(broker: int) -> bool:
-            return context.is_online(broker, tp) and broker not in context.shutting_down
+            is_going = broker in context.shutting_down and broker not in kept
+            return context.is_online(broker, tp) and not is_going
 
         def decided(
-            acceptable: IsAcceptable,
-            isr: Collection[int] | None,
-            replicas: tuple[int, ...],
-            mode: Mode,
+            isr: Collection[int] | None, replicas: tuple[int, ...], mode: Mode
         ) -> PartitionRegistration:
             return change(
                 now,
-                acceptable,
+                may_lead,
                 min_isr=context.min_isr(tp.topic, len(replicas), min_isr),
                 elr_enabled=self._elr_enabled,
                 mode=mode,
@@ -97,27 +96,19 @@ class PartitionDecisions:
             )
 
         replicas = now.replicas if move is None else move.replicas
-        acceptable: IsAcceptable = may_lead
         stays = now.leader in context.shutting_down and context.is_online(now.leader, tp)
-        mode = self._mode_beside(stays, mode)
-        after = decided(acceptable, isr, replicas, mode)
+        if stays and mode is Mode.UNCLEAN:
+            mode = Mode.ONLINE
+        after = decided(isr, replicas, mode)
         if after.leader == NO_LEADER and stays:
-            acceptable = _either(may_lead, now.leader)
-            after = decided(acceptable, isr, replicas, mode)
+            kept = (now.leader,)
+            after = decided(isr, replicas, mode)
         target = self._target(tp) if move is None else move.target
         if target and set(target) <= set(after.isr):
-            completed = decided(acceptable, [r for r in after.isr if r in target], target, mode)
+            completed = decided([r for r in after.isr if r in target], target, mode)
             if completed.leader != NO_LEADER or after.leader == NO_LEADER:
                 after = completed
         return after
-
-    @staticmethod
-    def _mode_beside(stays: bool, mode: Mode) -> Mode:
-        """The mode of an election.
-
-        ``stays``: the leader is stopping, and leads on if no other broker can.
-        """
-        return Mode.ONLINE if stays and mode is Mode.UNCLEAN else mode
 
     def _target(self, tp: TopicPartition) -> tuple[int, ...] | None:
         """The replicas after the present reassignment, if there is one."""
@@ -298,7 +289,7 @@ class PartitionDecisions:
         accepted: set[TopicPartition] = set()
         for item in items:
             tp = item.tp
-            error = self._judge(item, sender)
+            error = self._error_of(item, sender)
             if error is ErrorCode.NONE:
                 if tp in accepted:
                     error = ErrorCode.INVALID_REQUEST
@@ -324,7 +315,7 @@ class PartitionDecisions:
 
         return changes, results
 
-    def _judge(self, item: AlterPartitionItem, sender: int) -> ErrorCode:
+    def _error_of(self, item: AlterPartitionItem, sender: int) -> ErrorCode:
         topic = self._context.topics.get(item.tp.topic)
         if topic is None or item.topic_id != topic.assignment.topic_id:
             return ErrorCode.UNKNOWN_TOPIC_ID
@@ -422,10 +413,6 @@ class PartitionDecisions:
 
 def _elected_again(now: PartitionRegistration, leader_epoch: int) -> PartitionRegistration:
     return now._replace(leader_epoch=leader_epoch, partition_epoch=now.partition_epoch + 1)
-
-
-def _either(acceptable: IsAcceptable, leader: int) -> IsAcceptable:
-    return lambda broker: acceptable(broker) or broker == leader
 
 
 def _is_news(item: AlterPartitionItem, now: PartitionRegistration) -> bool:

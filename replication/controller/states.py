@@ -20,44 +20,30 @@ class ControllerState(Enum):
     """The take-over is complete: events are run, requests are served."""
 
 
+_S = ControllerState
+
+
 class Happened(Enum):
-    SESSION_BEGAN = "session began"
-    SESSION_ENDED = "session ended"
-    WATCHES_SET = "watches set"
-    OTHER_ELECTED = "other elected"
-    OFFICE_CHANGED = "office changed"
+    """An event: its words, the states in which it counts, and the state that follows."""
+
+    SESSION_BEGAN = "session began", (*_S,), _S.WATCHING
+    SESSION_ENDED = "session ended", (*_S,), _S.OUT
+    WATCHES_SET = "watches set", (_S.WATCHING,), _S.STANDING
+    OTHER_ELECTED = "other elected", (_S.STANDING,), _S.FOLLOWING
+    OFFICE_CHANGED = "office changed", (_S.FOLLOWING,), _S.STANDING
     """The controller's node is gone or was replaced."""
-    ELECTED = "elected"
-    TOOK_OVER = "took over"
-    DEPOSED = "deposed"
+    ELECTED = "elected", (_S.STANDING,), _S.TAKING_OVER
+    TOOK_OVER = "took over", (_S.TAKING_OVER,), _S.ACTIVE
+    DEPOSED = "deposed", (_S.TAKING_OVER, _S.ACTIVE), _S.STANDING
     """Another epoch has begun, or the node was removed."""
-    FAILED = "failed"
+    FAILED = "failed", (_S.TAKING_OVER, _S.ACTIVE), _S.TAKING_OVER
     """An unexpected failure: the known state may be wrong, and is read again."""
 
+    def __init__(
+        self, text: str, before: tuple[ControllerState, ...], after: ControllerState
+    ) -> None:
+        self.text, self.before, self.after = text, before, after
 
-_S, _H = ControllerState, Happened
-
-
-def next_state(state: ControllerState, happened: Happened) -> ControllerState | None:
-    """The next state; None if the event is not expected and changes nothing."""
-    match happened, state:
-        case _H.SESSION_BEGAN, _:
-            return _S.WATCHING
-        case _H.SESSION_ENDED, _:
-            return _S.OUT
-        case _H.WATCHES_SET, _S.WATCHING:
-            return _S.STANDING
-        case _H.OTHER_ELECTED, _S.STANDING:
-            return _S.FOLLOWING
-        case _H.OFFICE_CHANGED, _S.FOLLOWING:
-            return _S.STANDING
-        case _H.ELECTED, _S.STANDING:
-            return _S.TAKING_OVER
-        case _H.TOOK_OVER, _S.TAKING_OVER:
-            return _S.ACTIVE
-        case _H.DEPOSED, _S.TAKING_OVER | _S.ACTIVE:
-            return _S.STANDING
-        case _H.FAILED, _S.TAKING_OVER | _S.ACTIVE:
-            return _S.TAKING_OVER
-        case _:
-            return None
+    def leads_from(self, state: ControllerState) -> ControllerState | None:
+        """The next state; None if the event is not expected and changes nothing."""
+        return self.after if state in self.before else None

@@ -1,14 +1,14 @@
-"""What the controller reads from and writes to the coordinator's tree.
+"""Reads and writes of the controller in the coordinator's tree.
 
 Every write is a transaction which demands that ``/controller_epoch`` is still ours: a controller
-that was replaced, and has not yet heard of it, changes nothing.
+that was replaced, and does not know it yet, changes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from checkpoints.loggers import get_logger
@@ -45,8 +45,6 @@ logger = get_logger(__name__)
 CHUNK = 400  # nodes in a transaction: about 100 kB, a tenth of ZooKeeper's limit
 NOTES = 400  # notifications that are read in a turn, so that other work comes between
 
-T = TypeVar("T")
-
 OnRead: TypeAlias = Callable[[TopicPartition, PartitionRegistration | None], None]
 
 LOST_EPOCH = -2  # differs from every epoch, the unknown one included
@@ -69,13 +67,6 @@ class Term(NamedTuple):
 
     epoch: int
     version: int
-
-
-class Notes(NamedTuple, Generic[T]):
-    """Notifications: paths of their nodes, and what they say."""
-
-    paths: list[str]
-    found: list[T]
 
 
 class ControllerStore:
@@ -110,7 +101,7 @@ class ControllerStore:
         while True:
             node = coordinator.get(nodes.CONTROLLER_EPOCH)
             if node is None:
-                self._create_missing([nodes.CONTROLLER_EPOCH], nodes.encode_controller_epoch(0))
+                self._create_missing([nodes.CONTROLLER_EPOCH], nodes.encode_number(0))
                 continue
             epoch = self._epoch_in(node)
             held = coordinator.get(nodes.CONTROLLER)
@@ -125,7 +116,7 @@ class ControllerStore:
                 return held.ephemeral_owner == coordinator.session_id
             ops: list[Op] = [
                 Create(nodes.CONTROLLER, self._office, ephemeral=True),
-                Set(nodes.CONTROLLER_EPOCH, nodes.encode_controller_epoch(epoch + 1), node.version),
+                Set(nodes.CONTROLLER_EPOCH, nodes.encode_number(epoch + 1), node.version),
             ]
             try:
                 coordinator.transact(ops)
@@ -137,9 +128,9 @@ class ControllerStore:
     def _epoch_in(self, node: Node) -> int:
         """The last controller epoch. One that is lost becomes 0, and ``outrank`` raises it."""
         try:
-            return nodes.decode_controller_epoch(node.data)
+            return nodes.decode_number(nodes.CONTROLLER_EPOCH, node.data)
         except CorruptNodeError as error:
-            self._log.error("the controller epoch begins anew: %s", error)
+            self._log.error("the controller epoch begins again at 0: %s", error)
             return 0
 
     def outrank(self, epochs: Iterable[int]) -> None:
@@ -156,21 +147,24 @@ class ControllerStore:
         self._log.error(
             "%s is %s, but %s was reached", nodes.CONTROLLER_EPOCH, self.term.epoch, highest
         )
-        data = nodes.encode_controller_epoch(highest + 1)
+        data = nodes.encode_number(highest + 1)
         self._transact([Set(nodes.CONTROLLER_EPOCH, data)])
         raise DeposedError(f"epoch {self.term.epoch} gives way to {highest + 1}")
 
     def is_deposed(self) -> bool:
-        held = self._coordinator.get(nodes.CONTROLLER)
         node = self._coordinator.get(nodes.CONTROLLER_EPOCH)
-        ours = held is not None and held.ephemeral_owner == self._coordinator.session_id
-        return not ours or node is None or node.version != self.term.version
+        return self._held() is None or node is None or node.version != self.term.version
+
+    def _held(self) -> Node | None:
+        """The controller's node, if it is ours."""
+        held = self._coordinator.get(nodes.CONTROLLER)
+        is_ours = held is not None and held.ephemeral_owner == self._coordinator.session_id
+        return held if is_ours else None
 
     def sign(self) -> None:
         """Write who we are into our node again, if somebody else has written there."""
-        held = self._coordinator.get(nodes.CONTROLLER)
-        ours = held is not None and held.ephemeral_owner == self._coordinator.session_id
-        if held is not None and ours and held.data != self._office:
+        held = self._held()
+        if held is not None and held.data != self._office:
             self._log.error("%s was changed, and is written again", nodes.CONTROLLER)
             with suppress(BadVersionError, NoNodeError):
                 self._coordinator.set(nodes.CONTROLLER, self._office, held.version)
@@ -200,7 +194,9 @@ class ControllerStore:
         context = ControllerContext(self._defaults, self._log)
         for broker, node in self._children(nodes.BROKER_EPOCHS):
             try:
-                context.remembered[broker] = nodes.decode_broker_epoch(broker, node.data)
+                context.remembered[broker] = nodes.decode_number(
+                    nodes.broker_epoch_path(broker), node.data
+                )
             except CorruptNodeError as error:
                 self._log.error(
                     "broker %s counts as stopped uncleanly: %s", broker, error, about=broker
@@ -409,13 +405,12 @@ class ControllerStore:
 
     def remember(self, epochs: Mapping[int, int]) -> None:
         """Store processed broker epochs for every later controller."""
-        ops: list[Op] = []
-        for broker, epoch in epochs.items():
-            path = nodes.broker_epoch_path(broker)
-            data = nodes.encode_broker_epoch(epoch)
-            known = self._coordinator.get(path) is not None
-            ops.append(Set(path, data) if known else Create(path, data))
-        self._transact(ops)
+        self._transact(
+            [
+                self._put(nodes.broker_epoch_path(broker), nodes.encode_number(epoch))
+                for broker, epoch in epochs.items()
+            ]
+        )
 
     def distrust(
         self, context: ControllerContext, distrusted: Mapping[LeftOut, frozenset[int]]
@@ -437,14 +432,11 @@ class ControllerStore:
 
     def create_topic(self, name: str, topic: TopicAssignment) -> None:
         """Create a topic's node and configuration. Partitions get their states with ``write``."""
-        config_path = nodes.topic_config_path(name)
-        config = nodes.encode_topic_config(topic.config)
-        left_over = self._coordinator.get(config_path) is not None
         self._transact(
             [
                 Create(nodes.topic_path(name), nodes.encode_topic(topic)),
                 Create(_partitions_path(name)),
-                Set(config_path, config) if left_over else Create(config_path, config),
+                self._put(nodes.topic_config_path(name), nodes.encode_topic_config(topic.config)),
             ]
         )
 
@@ -453,12 +445,10 @@ class ControllerStore:
 
         ``version`` of the topic's node excludes a later topic of that name.
         """
-        path, data = nodes.topic_config_path(name), nodes.encode_topic_config(config)
-        known = self._coordinator.get(path) is not None
         self._transact(
             [
                 Check(nodes.topic_path(name), version),
-                Set(path, data) if known else Create(path, data),
+                self._put(nodes.topic_config_path(name), nodes.encode_topic_config(config)),
             ]
         )
 
@@ -477,7 +467,7 @@ class ControllerStore:
         self._remove_all(nodes.topic_path(name), nodes.topic_config_path(name))
         deleted, node = self._deleted()
         deleted = [*(each for each in deleted if each != topic_id), topic_id]
-        data = nodes.encode_deleted_topics(deleted)
+        data = nodes.encode_topic_ids(deleted[-nodes.DELETED_TOPICS_KEPT :])
         note: Op = (
             Create(nodes.DELETED_TOPICS, data)
             if node is None
@@ -490,7 +480,9 @@ class ControllerStore:
     def _deleted(self) -> tuple[list[UUID], Node | None]:
         node = self._coordinator.get(nodes.DELETED_TOPICS)
         try:
-            return [] if node is None else nodes.decode_deleted_topics(node.data), node
+            return [] if node is None else nodes.decode_topic_ids(
+                nodes.DELETED_TOPICS, node.data
+            ), node
         except CorruptNodeError as error:
             self._log.error("deleted topics are not known any more: %s", error)
             return [], node
@@ -521,30 +513,23 @@ class ControllerStore:
 
     # -- notifications ---------------------------------------------------------------------------
 
-    def isr_changes(self) -> Notes[TopicPartition]:
-        """Partitions that brokers have changed."""
-        return self._notes(nodes.ISR_CHANGES, nodes.decode_isr_changes)
-
-    def log_dir_events(self) -> Notes[int]:
-        """Brokers that lost a log directory (R-66)."""
-        return self._notes(
-            nodes.LOG_DIR_EVENTS, lambda path, data: [nodes.decode_log_dir_event(path, data)]
-        )
-
-    def _notes(self, parent: str, decode: Callable[[str, bytes], list[T]]) -> Notes[T]:
-        """The first ones. Their removal is a change, which brings the controller back."""
-        notes = Notes[T]([], [])
-        for name in self._coordinator.children(parent)[:NOTES]:
-            path = f"{parent}/{name}"
+    def log_dir_events(self) -> tuple[list[str], list[int]]:
+        """Brokers that lost a log directory (R-66), and the nodes that say it: the first ones,
+        whose removal is a change that brings the controller back.
+        """
+        paths: list[str] = []
+        brokers: list[int] = []
+        for name in self._coordinator.children(nodes.LOG_DIR_EVENTS)[:NOTES]:
+            path = f"{nodes.LOG_DIR_EVENTS}/{name}"
             node = self._coordinator.get(path)
             if node is None:
                 continue
-            notes.paths.append(path)
+            paths.append(path)
             try:
-                notes.found.extend(decode(path, node.data))
+                brokers.append(nodes.decode_log_dir_event(path, node.data))
             except CorruptNodeError as error:
-                self._log.error("a notification is dropped: %s", error, about=parent)
-        return notes
+                self._log.error("a notification is dropped: %s", error, about=nodes.LOG_DIR_EVENTS)
+        return paths, brokers
 
     def remove(self, paths: Sequence[str]) -> None:
         """Remove processed notifications, in one step where they are as they should be."""
@@ -557,6 +542,11 @@ class ControllerStore:
                     self._remove_all(path)
                 except ConflictError as error:
                     self._log.error("%s stays: %s", path, error)
+
+    def _put(self, path: str, data: bytes) -> Op:
+        """Set a node that is there already, perhaps of an earlier try, or create it."""
+        is_there = self._coordinator.get(path) is not None
+        return Set(path, data) if is_there else Create(path, data)
 
     def _transact(self, ops: Sequence[Op]) -> None:
         try:

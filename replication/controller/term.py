@@ -17,6 +17,8 @@ from logstore.common.errors import LogstoreError
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode, error_code_of
 from replication.common.messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
     AlterPartitionRequest,
     AlterPartitionResponse,
     ControlledShutdownRequest,
@@ -60,7 +62,7 @@ from replication.controller.context import (
 )
 from replication.controller.outbox import Outbox
 from replication.controller.partitions import HasLost, PartitionDecisions
-from replication.controller.store import ConflictError, ControllerStore, DeposedError
+from replication.controller.store import ControllerStore, DeposedError
 from replication.controller.topics import (
     Reassignment,
     altered_config,
@@ -73,7 +75,6 @@ from replication.controller.writer import TermWriter
 logger = get_logger(__name__)
 
 OpenChannel = Callable[[LiveBroker, ControllerContext, OnResponse], BrokerChannel]
-Reassigned = Callable[[Mapping[TopicPartition, ErrorCode]], None]
 
 
 class ControllerTerm:
@@ -94,7 +95,7 @@ class ControllerTerm:
     ) -> None:
         """Reads only a little; ``take_over`` reads the rest."""
         self.context = store.begin()
-        self._store = store
+        self.store = store
         self._later = later
         self._config = config
         self._rng = rng
@@ -104,6 +105,11 @@ class ControllerTerm:
         )
         self._writer = TermWriter(store, self.context, self._outbox, stats)
         self._commit = self._writer.commit
+        self.resolve_doubts = (
+            self._writer.resolve_doubts
+        )  # before every event: what the last one left in doubt
+        self.flush = self._outbox.flush  # after it
+        self.close = self._outbox.close
 
     def take_over(self) -> None:
         """Read everything and finish the work of an earlier controller.
@@ -112,36 +118,24 @@ class ControllerTerm:
         cleanly (S-25). Run again after a lost answer, it continues reading where it stopped.
         Brokers are informed when it is complete.
         """
-        self._store.read(self.context)
-        self._store.outrank(known.controller_epoch for known in self.context.partitions.values())
-        self._store.read_deletions(self.context)
+        self.store.read(self.context)
+        self.store.outrank(known.controller_epoch for known in self.context.partitions.values())
+        self.store.read_deletions(self.context)
         self.on_brokers()
         self._commit(self._decisions.complete_reassignments())
         for name in [*self.context.deleting]:
             self._finish_deletion(name)
-        self.on_isr_changes()
         self.on_log_dir_events()
         self.check()
-
-    def settle(self) -> None:
-        """Before every event, read what the last one left in doubt."""
-        self._writer.settle()
-
-    def flush(self) -> None:
-        """Send the changes since the last call to the brokers."""
-        self._outbox.flush()
-
-    def close(self) -> None:
-        self._outbox.close()
 
     def check(self) -> None:
         """
         Raises:
             DeposedError: the term is over.
         """
-        if self._store.is_deposed():
+        if self.store.is_deposed():
             raise DeposedError("another controller was elected, or this one was removed")
-        self._store.sign()
+        self.store.sign()
 
     # -- brokers ---------------------------------------------------------------------------------
 
@@ -155,7 +149,7 @@ class ControllerTerm:
         half-way.
         """
         context, remembered = self.context, self.context.remembered
-        before, seen = context.live, self._store.brokers()
+        before, seen = context.live, self.store.brokers()
         epochs = {broker: live.broker_epoch for broker, live in seen.items()}
         news = {b: epoch for b, epoch in epochs.items() if remembered.get(b) != epoch}
         unclean = [
@@ -176,9 +170,9 @@ class ControllerTerm:
             if found:
                 doubted[each] = doubted.get(each, frozenset()) | found
         if doubted != context.distrusted:
-            self._store.distrust(context, doubted)
+            self.store.distrust(context, doubted)
         if news:
-            self._store.remember(news)
+            self.store.remember(news)
             remembered.update(news)
             context.set_live(seen)
             self._outbox.announce()
@@ -194,7 +188,7 @@ class ControllerTerm:
         self._commit(self._decisions.distrust(context.doubtful_replicas()))
         still = context.still_distrusted()
         if still != context.distrusted:
-            self._store.distrust(context, still)
+            self.store.distrust(context, still)
 
     def controlled_shutdown(self, request: ControlledShutdownRequest, reply: OnReply) -> None:
         """Move the broker's leaderships away, and answer when it may stop (R-65)."""
@@ -210,10 +204,10 @@ class ControllerTerm:
 
     def on_log_dir_events(self) -> None:
         """Ask brokers which replicas are lost with a log directory (R-66)."""
-        notes = self._store.log_dir_events()
-        for broker in dict.fromkeys(notes.found):
+        paths, brokers = self.store.log_dir_events()
+        for broker in dict.fromkeys(brokers):
             self._outbox.all_roles_to(broker)
-        self._store.remove(notes.paths)
+        self.store.remove(paths)
 
     def _is_current(self, broker: int, broker_epoch: int) -> bool:
         known = self.context.live.get(broker)
@@ -306,24 +300,17 @@ class ControllerTerm:
         def look() -> None:
             while unread:
                 self.context.read_left_out(unread.pop())
-            self._writer.settle()
+            self.resolve_doubts()
             self.on_brokers()
 
         return look
-
-    def leave_out(self, conflict: ConflictError) -> bool:
-        """Go on without the partition or the topic that is in conflict again and again."""
-        return self._store.leave_out(self.context, conflict)
 
     def rebalance(self) -> None:
         """Periodically elect preferred replicas that do not lead (R-61)."""
         self._commit(self._decisions.rebalance())
 
     def reassignment_task(
-        self,
-        targets: Mapping[TopicPartition, tuple[int, ...] | None],
-        reply: Reassigned,
-        may_change_factor: bool = True,
+        self, request: AlterPartitionReassignmentsRequest, reply: OnReply
     ) -> Task:
         """Make an event that remembers which moves it has tried to begin or to cancel (R-62)."""
         tried: set[TopicPartition] = set()
@@ -332,10 +319,10 @@ class ControllerTerm:
             changes: Changes = {}
             moves: dict[TopicPartition, Reassignment] = {}
             verdicts: dict[TopicPartition, ErrorCode] = {}
-            for tp, target in targets.items():
+            for tp, target in dict(request.targets).items():
                 verdicts[tp] = ErrorCode.NONE
                 try:
-                    move = move_to(tp, target, self.context, may_change_factor)
+                    move = move_to(tp, target, self.context, request.may_change_factor)
                 except LogstoreError as error:
                     code = error_code_of(error)
                     if code is not ErrorCode.NO_REASSIGNMENT_IN_PROGRESS or tp not in tried:
@@ -346,7 +333,7 @@ class ControllerTerm:
                     changes[tp], moves[tp] = after, move
             tried.update(changes)
             self._commit(changes, moves)
-            reply(verdicts)
+            reply(AlterPartitionReassignmentsResponse(ErrorCode.NONE, tuple(verdicts.items())))
 
         return reassign
 
@@ -364,13 +351,6 @@ class ControllerTerm:
                     moves = known.adding.get(number, ()), known.removing.get(number, ())
                     found.append(OngoingReassignment(tp, known.partitions[number], *moves))
         reply(ListPartitionReassignmentsResponse(ErrorCode.NONE, tuple(found)))
-
-    def on_isr_changes(self) -> None:
-        """Read registrations that brokers have changed in the tree themselves."""
-        notes = self._store.isr_changes()
-        self._writer.doubt(filter(self.context.is_active, dict.fromkeys(notes.found)))
-        self._writer.settle()
-        self._store.remove(notes.paths)
 
     # -- topics ----------------------------------------------------------------------------------
 
@@ -403,7 +383,7 @@ class ControllerTerm:
                     return
                 topic = wanted
             if name not in context.topics:
-                found = self._store.topic(name)
+                found = self.store.topic(name)
                 if found is None:
                     self._writer.create_topic(name, topic)
                 else:
@@ -508,7 +488,7 @@ class ControllerTerm:
     def _finish_deletion(self, name: str) -> None:
         if self.context.deleting.get(name) == {}:
             topic_id = self.context.topics[name].assignment.topic_id
-            self.context.deleted = self._store.delete_topic(name, topic_id)
+            self.context.deleted = self.store.delete_topic(name, topic_id)
             self.context.remove_topic(name)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from replication.common.state import (
     NO_LEADER,
@@ -33,7 +34,7 @@ class TermWriter:
         """Write registrations, some hundred in a transaction.
 
         Written ones are known and sent even if the rest fails. Those that may have been written are
-        in doubt, and ``settle`` reads them before the next decision.
+        in doubt, and ``resolve_doubts`` reads them before the next decision.
 
         Args:
             moves: the reassignments that begin with these changes.
@@ -51,7 +52,8 @@ class TermWriter:
             try:
                 self._store.write(self._context, chunk, topics)
             except Exception:
-                self.doubt(chunk)
+                self._context.unread.update(dict.fromkeys(chunk))
+                self._context.unread_topics.update(dict.fromkeys(tp.topic for tp in chunk))
                 raise
             for name, topic in topics.items():
                 self._context.put_topic(name, topic, self._context.topics[name].version + 1)
@@ -59,17 +61,15 @@ class TermWriter:
                 before = self._context.partitions.get(tp)
                 self._context.put(tp, after)
                 self._note(tp, before)
+            self._outbox.changed(*chunk)
 
     def create_topic(self, name: str, topic: TopicAssignment) -> None:
         """Create a topic's nodes. Partitions get their states with ``commit``.
 
         Raises as ``commit``.
         """
-        try:
+        with self._in_doubt(name):
             self._store.create_topic(name, topic)
-        except Exception:
-            self._context.unread_topics[name] = None
-            raise
         self._context.put_topic(name, topic, 0)
 
     def delete_topic(self, name: str) -> None:
@@ -90,11 +90,8 @@ class TermWriter:
         known = self._context.topics[name]
         partitions = {**known.assignment.partitions, **new}
         topic = known.assignment._replace(partitions=partitions)
-        try:
+        with self._in_doubt(name):
             self._store.write(self._context, {}, {name: topic})
-        except Exception:
-            self._context.unread_topics[name] = None
-            raise
         self._context.put_topic(name, topic, known.version + 1)
 
     def alter_topic(self, name: str, config: Mapping[str, str]) -> None:
@@ -103,30 +100,34 @@ class TermWriter:
         Raises as ``commit``.
         """
         known = self._context.topics[name]
-        try:
+        with self._in_doubt(name):
             self._store.alter_topic(name, config, known.version)
+        topic = known.assignment._replace(config=config)
+        self._context.put_topic(name, topic, known.version)
+        self._outbox.changed(*(TopicPartition(name, number) for number in topic.partitions))
+
+    @contextmanager
+    def _in_doubt(self, name: str) -> Iterator[None]:
+        """Have a topic read again if what is written within is not confirmed."""
+        try:
+            yield
         except Exception:
             self._context.unread_topics[name] = None
             raise
-        topic = known.assignment._replace(config=config)
-        self._context.put_topic(name, topic, known.version)
-        for number in topic.partitions:
-            self._outbox.changed(TopicPartition(name, number))
 
-    def doubt(self, partitions: Iterable[TopicPartition]) -> None:
-        """Mark partitions in doubt: another writer changed them, or our own write had no answer."""
-        for tp in partitions:
-            self._context.unread[tp] = None
-            self._context.unread_topics[tp.topic] = None
-
-    def settle(self) -> None:
+    def resolve_doubts(self) -> None:
         """Read what is in doubt.
 
         No partition may be decided before: one that seems to have no leader may by now have one
         that is dead.
         """
         context = self._context
-        self._store.read(context, self._note)
+
+        def on_read(tp: TopicPartition, before: PartitionRegistration | None) -> None:
+            self._note(tp, before)
+            self._outbox.changed(tp)
+
+        self._store.read(context, on_read)
         if not context.unread_deletions:
             return
         known = [*context.deleting]
@@ -137,8 +138,7 @@ class TermWriter:
         context.unread_deletions = False
 
     def _note(self, tp: TopicPartition, before: PartitionRegistration | None) -> None:
-        """Queue a partition for the brokers, first for those that have lost their replica."""
-        self._outbox.changed(tp)
+        """Count an unclean election, and stop the replicas of brokers that have lost theirs."""
         after = self._context.partitions.get(tp)
         if before is None or after is None:
             return

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from logstore.common.errors import ConfigError
+from logstore.common.extras import Extra, load
 from logstore.common.suggestions import unknown
 from replication.coordination.base import (
     Check,
@@ -82,9 +83,11 @@ def open_embedded(directory: str, **options: Any) -> CoordinatorService:
 
 
 def open_zookeeper(address: str, **options: Any) -> CoordinatorService:
-    """``ZooKeeper`` at ``//host:port,host:port/chroot``."""
-    from replication.coordination.zookeeper import ZooKeeper
+    """``ZooKeeper`` at ``//host:port,host:port/chroot``.
 
+    Raises:
+        ConfigError: kazoo is not installed, or the address is no such address.
+    """
     hosts, _, chroot = address.removeprefix("//").rstrip("/").partition("/")
     try:
         check_path(f"/{chroot}")
@@ -92,7 +95,9 @@ def open_zookeeper(address: str, **options: Any) -> CoordinatorService:
         hosts = ""
     if not address.startswith("//") or not hosts:
         raise ConfigError(f"zookeeper:{address} is not zookeeper://host:port/chroot")
-    return ZooKeeper(f"{hosts}/{chroot}", **options)
+    zookeeper = load("replication.coordination.zookeeper", Extra.ZOOKEEPER, "ZooKeeper")
+    service: CoordinatorService = zookeeper.ZooKeeper(f"{hosts}/{chroot}", **options)
+    return service
 
 
 __all__ = [

@@ -100,7 +100,7 @@ class Coordinator(Protocol):
 
     Every call may raise ``SessionExpiredError``, and ``CoordinatorUnavailableError`` after a
     bounded time. Reads and refusals change nothing. An invalid path, or data above
-    ``MAX_DATA_BYTES``, is a ``ValueError``.
+    ``MAX_DATA_BYTES``, is a ``ValueError``. A subclass inherits ``set`` and ``delete``.
     """
 
     @property
@@ -142,14 +142,16 @@ class Coordinator(Protocol):
         Raises:
             NoNodeError, BadVersionError
         """
-        ...
+        (result,) = self.transact([Set(path, data, version)])
+        assert isinstance(result, int)
+        return result
 
     def delete(self, path: str, version: int = ANY_VERSION) -> None:
         """
         Raises:
             NoNodeError, BadVersionError, NotEmptyError
         """
-        ...
+        self.transact([Delete(path, version)])
 
     def children(self, path: str) -> list[str]:
         """Sorted names of the children. Empty also if the node does not exist (see ``get``)."""
@@ -226,15 +228,6 @@ def check_path(path: str) -> None:
         raise ValueError(f"{path[:200]!r} is not a path of a node")
 
 
-def check_data(data: bytes) -> None:
-    """
-    Raises:
-        ValueError: more than ``MAX_DATA_BYTES``.
-    """
-    if len(data) > MAX_DATA_BYTES:
-        raise ValueError(f"{len(data)} bytes of data; a node holds {MAX_DATA_BYTES}")
-
-
 def check_op(op: Op) -> None:
     """
     Raises:
@@ -244,8 +237,8 @@ def check_op(op: Op) -> None:
         check_path(op.path + "0")  # the digits alone are the name
     else:
         check_path(op.path)
-    if isinstance(op, Create | Set):
-        check_data(op.data)
+    if isinstance(op, Create | Set) and len(op.data) > MAX_DATA_BYTES:
+        raise ValueError(f"{len(op.data)} bytes of data; a node holds {MAX_DATA_BYTES}")
 
 
 def parent_of(path: str) -> str:

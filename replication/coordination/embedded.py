@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
+from checkpoints.loggers import get_logger
 from logstore.common.clock import Clock
 from logstore.common.forks import Ownership, free_in_child
 from logstore.storage.base import Storage
 from logstore.storage.paths import absolute_path
 from replication.coordination.base import (
-    ANY_VERSION,
+    Coordinator,
     Create,
     Delete,
     Deliver,
@@ -27,7 +28,6 @@ from replication.coordination.base import (
     Op,
     OpResult,
     SessionState,
-    Set,
     StateListener,
     WatchEvent,
     WatchListener,
@@ -38,8 +38,9 @@ from replication.coordination.base import (
 )
 from replication.coordination.errors import CoordinatorUnavailableError, SessionExpiredError
 from replication.coordination.journal import Journal, read_tree
-from replication.coordination.notifications import Notifications
 from replication.coordination.tree import Tree, TreeChange
+
+logger = get_logger(__name__)
 
 LOCK_NAME = ".lock"
 
@@ -71,11 +72,13 @@ class CoordinatorStore:
         self._ownership = Ownership(directory)
         self._clock = clock
         self._lock = free_in_child(threading.Lock())
-        self._told = Notifications(self._lock, deliver)
+        self._deliver = deliver or _call_listener
+        self._notifications: list[Callable[[], None]] = []  # in the order of the changes
+        self._draining = False
         self._down = ""  # the reason why calls fail
         self._sessions: dict[int, EmbeddedCoordinator] = {}
         self._watches: dict[str, list[tuple[EmbeddedCoordinator, WatchListener]]] = {}
-        _make_durable_dir(storage, directory)
+        make_durable_dir(storage, directory)
         self._dir_lock = storage.lock(f"{directory}/{LOCK_NAME}")
         try:
             self._tree = read_tree(storage, directory)
@@ -122,11 +125,6 @@ class CoordinatorStore:
                 if now_ms - session.last_heard_ms > self.session_timeout_ms:
                     self._end(session)
 
-    @property
-    def journal_size(self) -> int:
-        """Bytes in the file."""
-        return self._journal.size
-
     def close(self) -> None:
         """Release the directory, and suspend remaining sessions. Idempotent."""
         if self._ownership.lost is not None:
@@ -139,91 +137,7 @@ class CoordinatorStore:
         """Stop without notifications, as the death of the process does. For tests."""
         with self._lock:
             self._stop("the store crashed")
-            self._told.clear()
-
-    # --- for sessions
-
-    def _call(self, session: EmbeddedCoordinator, ops: Sequence[Op]) -> list[OpResult]:
-        for op in ops:
-            check_op(op)
-        with self._changing():
-            self._check(session)
-            return self._commit(ops, session.session_id)
-
-    def _create(self, session: EmbeddedCoordinator, op: Create, parents: bool) -> tuple[str, int]:
-        """The node, and its missing parents in the same step."""
-        check_op(op)
-        with self._changing():
-            self._check(session)
-            above = ancestors_of(parent_of(op.path)) if parents else []
-            missing = [Create(path) for path in reversed(above) if self._tree.get(path) is None]
-            path = self._commit([*missing, op], session.session_id)[-1]
-            assert isinstance(path, str)
-            return path, self._tree.zxid
-
-    def _get(self, session: EmbeddedCoordinator, path: str) -> Node | None:
-        check_path(path)
-        with self._lock:
-            self._check(session)
-            return self._tree.get(path)
-
-    def _children(self, session: EmbeddedCoordinator, path: str) -> list[str]:
-        check_path(path)
-        with self._lock:
-            self._check(session)
-            return self._tree.children(path)
-
-    def _touch(self, session: EmbeddedCoordinator) -> None:
-        with self._lock:
-            self._check(session)
-
-    def _watch(self, session: EmbeddedCoordinator, path: str, listener: WatchListener) -> None:
-        check_path(path)
-        with self._lock:
-            self._check(session)
-            self._watches.setdefault(path, []).append((session, listener))
-
-    def _close(self, session: EmbeddedCoordinator) -> None:
-        if self._ownership.lost is not None:  # the session is the parent's
-            return
-        with self._changing():
-            if session.closed:
-                return
-            session.closed = True
-            # A session that cannot reach the store just goes silent.
-            if not (session.suspended or self._down):
-                with suppress(CoordinatorUnavailableError):
-                    self._end(session)
-
-    def _suspend(self, session: EmbeddedCoordinator) -> None:
-        with self._changing():
-            if session.state is SessionState.CONNECTED:
-                session.suspended = True
-                self._tell(session, SessionState.SUSPENDED)
-
-    def _resume(self, session: EmbeddedCoordinator) -> None:
-        with self._changing():
-            if not session.suspended:
-                return
-            session.suspended = False
-            if session.closed or self._down:
-                return
-            if session.over:
-                self._tell(session, SessionState.EXPIRED)
-                return
-            session.last_heard_ms = self._now_ms()
-            self._tell(session, SessionState.CONNECTED)
-            for path, watchers in self._watches.items():
-                for watcher, listener in watchers:
-                    if watcher is session:
-                        self._told.add(partial(listener, WatchEvent(EventKind.MISSED, path)))
-
-    def _state(self, session: EmbeddedCoordinator) -> SessionState:
-        if session.closed or (session.over and not session.suspended):
-            return SessionState.EXPIRED
-        if session.suspended or self._down:
-            return SessionState.SUSPENDED
-        return SessionState.CONNECTED
+            self._notifications.clear()
 
     # --- under the lock
 
@@ -233,15 +147,6 @@ class CoordinatorStore:
     def _check_up(self) -> None:
         if self._down:
             raise CoordinatorUnavailableError(f"{self.directory}: {self._down}")
-
-    def _check(self, session: EmbeddedCoordinator) -> None:
-        state = self._state(session)
-        if state is not SessionState.CONNECTED:
-            if state is SessionState.EXPIRED:
-                raise SessionExpiredError(f"session {session.session_id} is over")
-            self._check_up()
-            raise CoordinatorUnavailableError(f"session {session.session_id} is cut off")
-        session.last_heard_ms = self._now_ms()
 
     def _commit(self, ops: Sequence[Op], session_id: int) -> list[OpResult]:
         results, changes = self._tree.execute(ops, session_id)
@@ -253,16 +158,14 @@ class CoordinatorStore:
     def _log(self, changes: Sequence[TreeChange]) -> None:
         """Make the tree's last transaction durable."""
         try:
-            self._journal.append(self._tree.zxid, changes)
-            if self._journal.wants_compaction():
-                self._journal.compact(self._tree)
+            self._journal.append(self._tree, changes)
         except OSError as error:
             # The tree is ahead of the disk, so no more answers come from it.
             self._stop(f"the journal failed: {error}")
             raise CoordinatorUnavailableError(f"{self.directory}: {self._down}") from error
         except BaseException:
             self._stop("the journal failed")
-            self._told.clear()  # the process dies here
+            self._notifications.clear()  # the process dies here
             raise
 
     def _announce(self, changes: Sequence[TreeChange]) -> None:
@@ -271,11 +174,11 @@ class CoordinatorStore:
                 for session, listener in self._watches.get(path, ()):
                     if not session.suspended:
                         event = WatchEvent(change.kind, change.path)
-                        self._told.add(partial(listener, event))
+                        self._notifications.append(partial(listener, event))
 
-    def _tell(self, session: EmbeddedCoordinator, state: SessionState) -> None:
+    def _notify(self, session: EmbeddedCoordinator, state: SessionState) -> None:
         for listener in session.state_listeners:
-            self._told.add(partial(listener, state))
+            self._notifications.append(partial(listener, state))
 
     def _end(self, session: EmbeddedCoordinator) -> None:
         if session.over:
@@ -290,7 +193,7 @@ class CoordinatorStore:
             else:
                 del self._watches[path]
         if not (session.suspended or session.closed):
-            self._tell(session, SessionState.EXPIRED)
+            self._notify(session, SessionState.EXPIRED)
 
     def _stop(self, why: str) -> None:
         if self._down:
@@ -298,7 +201,7 @@ class CoordinatorStore:
         connected = [s for s in self._sessions.values() if s.state is SessionState.CONNECTED]
         self._down = why
         for session in connected:
-            self._tell(session, SessionState.SUSPENDED)
+            self._notify(session, SessionState.SUSPENDED)
         self._journal.close()
         self._dir_lock.release()
 
@@ -310,17 +213,32 @@ class CoordinatorStore:
             with self._lock:
                 yield
         finally:
-            self._told.drain()
+            self._drain()
+
+    def _drain(self) -> None:
+        """Run all notifications, without the lock.
+
+        The running drain also runs those that a listener or another thread adds, so listeners
+        neither nest nor overtake each other.
+        """
+        while True:
+            with self._lock:
+                if self._draining or not self._notifications:
+                    return
+                self._draining = True
+                batch, self._notifications = self._notifications, []
+            try:
+                for notification in batch:
+                    self._deliver(notification)
+            finally:
+                self._draining = False
 
 
-class EmbeddedCoordinator:
-    """One session of a `CoordinatorStore`, with the methods of `Coordinator`.
-
-    Every call keeps the session alive; ``heartbeat`` does nothing else.
-    """
+class EmbeddedCoordinator(Coordinator):
+    """One session of a `CoordinatorStore`. Every call keeps it alive."""
 
     def __init__(self, store: CoordinatorStore, session_id: int, now_ms: int) -> None:
-        self.session_id = session_id
+        self._session_id = session_id
         self.last_heard_ms = now_ms
         self.suspended = False  # cut off from the store
         self.over = False  # as the store sees it
@@ -329,8 +247,26 @@ class EmbeddedCoordinator:
         self._store = store
 
     @property
+    def session_id(self) -> int:
+        return self._session_id
+
+    @property
     def state(self) -> SessionState:
-        return self._store._state(self)
+        if self.closed or (self.over and not self.suspended):
+            return SessionState.EXPIRED
+        if self.suspended or self._store._down:
+            return SessionState.SUSPENDED
+        return SessionState.CONNECTED
+
+    def _check(self) -> None:
+        """Refuse a call that does not reach the store, whose lock is held."""
+        state = self.state
+        if state is SessionState.EXPIRED:
+            raise SessionExpiredError(f"session {self.session_id} is over")
+        if state is SessionState.SUSPENDED:
+            self._store._check_up()
+            raise CoordinatorUnavailableError(f"session {self.session_id} is cut off")
+        self.last_heard_ms = self._store._now_ms()
 
     def create(
         self,
@@ -341,54 +277,103 @@ class EmbeddedCoordinator:
         sequential: bool = False,
         parents: bool = False,
     ) -> tuple[str, int]:
+        """The node, and its missing parents in the same step."""
         op = Create(path, data, ephemeral, sequential)
-        return self._store._create(self, op, parents)
+        check_op(op)
+        store = self._store
+        with store._changing():
+            self._check()
+            above = ancestors_of(parent_of(path)) if parents else []
+            missing = [Create(each) for each in reversed(above) if store._tree.get(each) is None]
+            real_path = store._commit([*missing, op], self.session_id)[-1]
+            return str(real_path), store._tree.zxid
 
     def get(self, path: str) -> Node | None:
-        return self._store._get(self, path)
-
-    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
-        (result,) = self._store._call(self, [Set(path, data, version)])
-        assert isinstance(result, int)
-        return result
-
-    def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        self._store._call(self, [Delete(path, version)])
+        check_path(path)
+        with self._store._lock:
+            self._check()
+            return self._store._tree.get(path)
 
     def children(self, path: str) -> list[str]:
-        return self._store._children(self, path)
+        check_path(path)
+        with self._store._lock:
+            self._check()
+            return self._store._tree.children(path)
 
     def transact(self, ops: Sequence[Op]) -> list[OpResult]:
-        return self._store._call(self, ops)
+        for op in ops:
+            check_op(op)
+        with self._store._changing():
+            self._check()
+            return self._store._commit(ops, self.session_id)
 
     def watch(self, path: str, listener: WatchListener) -> None:
-        self._store._watch(self, path, listener)
+        check_path(path)
+        with self._store._lock:
+            self._check()
+            self._store._watches.setdefault(path, []).append((self, listener))
 
     def on_state(self, listener: StateListener) -> None:
         self.state_listeners.append(listener)
 
     def heartbeat(self) -> None:
-        """Keep the session alive. Raises as any call."""
-        self._store._touch(self)
+        """Do nothing but keep the session alive. Raises as any call."""
+        with self._store._lock:
+            self._check()
 
     def suspend(self) -> None:
         """Cut this session off: calls raise ``CoordinatorUnavailableError``, and its silence may
         end it."""
-        self._store._suspend(self)
+        with self._store._changing():
+            if self.state is SessionState.CONNECTED:
+                self.suspended = True
+                self._store._notify(self, SessionState.SUSPENDED)
 
     def resume(self) -> None:
         """Let the session reach the store again. It may then learn that it has ended."""
-        self._store._resume(self)
+        store = self._store
+        with store._changing():
+            if not self.suspended:
+                return
+            self.suspended = False
+            if self.closed or store._down:
+                return
+            if self.over:
+                store._notify(self, SessionState.EXPIRED)
+                return
+            self.last_heard_ms = store._now_ms()
+            store._notify(self, SessionState.CONNECTED)
+            for path, watchers in store._watches.items():
+                event = WatchEvent(EventKind.MISSED, path)
+                own = (listener for session, listener in watchers if session is self)
+                store._notifications.extend(partial(listener, event) for listener in own)
 
     def close(self) -> None:
-        self._store._close(self)
+        store = self._store
+        if store._ownership.lost is not None:  # the session is the parent's
+            return
+        with store._changing():
+            if self.closed:
+                return
+            self.closed = True
+            # A session that cannot reach the store just goes silent.
+            if not (self.suspended or store._down):
+                with suppress(CoordinatorUnavailableError):
+                    store._end(self)
+
+
+def _call_listener(notification: Callable[[], None]) -> None:
+    try:
+        notification()
+    except Exception:
+        logger.exception("a listener failed")
 
 
 def _deletions(tree: Tree, session_id: int | None) -> list[Op]:
     return [Delete(path) for path in tree.ephemerals(session_id)]
 
 
-def _make_durable_dir(storage: Storage, directory: str) -> None:
+def make_durable_dir(storage: Storage, directory: str) -> None:
     """Create directories level by level, each durably before the next.
 
     The deepest existing one may not be durable, because a killed process may have just created it.

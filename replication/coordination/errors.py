@@ -1,4 +1,4 @@
-"""What a coordinator refuses.
+"""Refusals of a coordinator, and damage.
 
 CoordinationError
 ├── NoNodeError, NodeExistsError, BadVersionError, NotEmptyError   nothing was changed

@@ -65,21 +65,19 @@ class Journal:
         self._file, self._snapshot_end = self._replace(tree)
         self.size = self._snapshot_end
 
-    def append(self, zxid: int, changes: Sequence[TreeChange]) -> None:
-        """Write a transaction. Durable on return."""
-        frame = _encode_frame(_TRANSACTION, self.size, zxid, _encode_changes(changes))
+    def append(self, tree: Tree, changes: Sequence[TreeChange]) -> None:
+        """Write the last transaction of ``tree``. Durable on return.
+
+        When transactions outweigh the snapshot, a new one replaces the file.
+        """
+        frame = _encode_frame(_TRANSACTION, self.size, tree.zxid, _encode_changes(changes))
         self._file.write_at(self.size, frame)
         self._file.sync()
         self.size += len(frame)
-
-    def wants_compaction(self) -> bool:
-        return self.size - self._snapshot_end > max(COMPACT_BYTES, self._snapshot_end)
-
-    def compact(self, tree: Tree) -> None:
-        """Replace the file by a snapshot of ``tree``, the result of all its frames."""
-        self._file.close()
-        self._file, self._snapshot_end = self._replace(tree)
-        self.size = self._snapshot_end
+        if self.size - self._snapshot_end > max(COMPACT_BYTES, self._snapshot_end):
+            self._file.close()
+            self._file, self._snapshot_end = self._replace(tree)
+            self.size = self._snapshot_end
 
     def close(self) -> None:
         self._file.close()

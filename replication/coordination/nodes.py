@@ -40,7 +40,6 @@ CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
-ISR_CHANGES = "/isr_change_notification"
 LOG_DIR_EVENTS = "/log_dir_event_notification"
 DELETE_TOPICS = "/admin/delete_topics"
 TOPIC_CONFIGS = "/config/topics"
@@ -48,14 +47,13 @@ PRODUCER_IDS = "/latest_producer_id_block"
 BROKER_EPOCHS = "/logstore/broker_epochs"
 LEFT_OUT = "/logstore/left_out"
 RESERVED_PRODUCER_IDS = "/logstore/reserved_producer_ids"
-DELETED_TOPICS = "/logstore/deleted_topics"
+DELETED_TOPICS = "/logstore/deleted_topics"  # ids, of the latest ``DELETED_TOPICS_KEPT``
 MASKED_TOPICS = "/logstore/masked_topics"
 KAFKAS_PLACEMENT = "kafka"
 
 PERSISTENT_PATHS = (
     BROKER_IDS,
     TOPICS,
-    ISR_CHANGES,
     LOG_DIR_EVENTS,
     DELETE_TOPICS,
     TOPIC_CONFIGS,
@@ -84,8 +82,7 @@ def broker_path(broker_id: int) -> str:
 
 def broker_of(name: str) -> int | None:
     """The broker whose id is the name of a node."""
-    is_number = _PARTITION.fullmatch(name) is not None and int(name) <= _I32_MAX
-    return int(name) if is_number else None
+    return int(name) if _PARTITION.fullmatch(name) and int(name) <= _I32_MAX else None
 
 
 def topic_of(path: str) -> tuple[str, int | None] | None:
@@ -134,11 +131,6 @@ def delete_topic_path(topic: str) -> str:
     return f"{DELETE_TOPICS}/{topic}"
 
 
-def isr_change_path() -> str:
-    """The path prefix of a sequential node."""
-    return f"{ISR_CHANGES}/isr_change_"
-
-
 def log_dir_event_path() -> str:
     """The path prefix of a sequential node."""
     return f"{LOG_DIR_EVENTS}/log_dir_event_"
@@ -148,7 +140,8 @@ def log_dir_event_path() -> str:
 
 
 def encode_cluster_id(cluster_id: str, has_kafkas_placement: bool = True) -> bytes:
-    """Of a new tree, in which groups and transactional ids are placed as Kafka does (W-100)."""
+    """Encode the id of a new tree, which places groups and transactional ids as Kafka does
+    (W-100)."""
     placement = {"key_placement": KAFKAS_PLACEMENT} if has_kafkas_placement else {}
     return _encode({"version": "1", "id": cluster_id, **placement})
 
@@ -205,8 +198,7 @@ def decode_broker(broker_id: int, data: bytes) -> BrokerRegistration:
     Raises:
         CorruptNodeError: the data is malformed, as in every decoding function here.
     """
-    fields = _Fields(broker_path(broker_id), data)
-    fields.version(1, 5)
+    fields = _Fields(broker_path(broker_id), data, version=1, last_version=5)
     endpoints = fields.endpoints() if fields.has("endpoints") else ()
     if all(each.port < 0 for each in endpoints):
         endpoints = ()
@@ -235,25 +227,22 @@ def encode_controller(broker_id: int, timestamp_ms: int) -> bytes:
 
 def decode_controller(data: bytes) -> int:
     """The broker id of the controller."""
-    fields = _Fields(CONTROLLER, data)
-    fields.version(1, 2)
+    fields = _Fields(CONTROLLER, data, version=1, last_version=2)
     return fields.number("brokerid", 0, _I32_MAX)
 
 
-def encode_controller_epoch(epoch: int) -> bytes:
-    return str(epoch).encode("ascii")
+# --- plain numbers: epochs, of the controller and of brokers, and producer ids
 
 
-def decode_controller_epoch(data: bytes) -> int:
-    return _plain_number(CONTROLLER_EPOCH, data, MAX_EPOCH)
+def encode_number(number: int) -> bytes:
+    return str(number).encode("ascii")
 
 
-def encode_broker_epoch(epoch: int) -> bytes:
-    return str(epoch).encode("ascii")
-
-
-def decode_broker_epoch(broker_id: int, data: bytes) -> int:
-    return _plain_number(broker_epoch_path(broker_id), data, _I64_MAX)
+def decode_number(path: str, data: bytes) -> int:
+    high = MAX_EPOCH if path == CONTROLLER_EPOCH else _I64_MAX
+    if not data.isdigit() or len(data) > 19 or int(data) > high:
+        raise CorruptNodeError(path, f"{data[:40]!r} is not a number from 0 to {high}")
+    return int(data)
 
 
 # --- topics and partitions
@@ -275,8 +264,8 @@ def encode_topic(topic: TopicAssignment) -> bytes:
 def decode_topic(
     topic: str, data: bytes, config: Mapping[str, str] | None = None
 ) -> TopicAssignment:
-    fields = _Fields(topic_path(topic), data)
-    fields.version(3, 3)  # version 3 added topic ids, which are required here
+    # Version 3 added topic ids, which are required here.
+    fields = _Fields(topic_path(topic), data, version=3)
     partitions = fields.replicas("partitions")
     if not partitions:
         fields.fail("partitions", "are none")
@@ -290,31 +279,12 @@ def decode_topic(
     return TopicAssignment(fields.topic_id(), partitions, dict(config or {}), adding, removing)
 
 
-def encode_deleted_topics(topic_ids: Iterable[uuid.UUID]) -> bytes:
-    """The ids of topics whose deletion is complete, the latest ``DELETED_TOPICS_KEPT`` of them."""
-    return _encode_topic_ids(list(topic_ids)[-DELETED_TOPICS_KEPT:])
-
-
-def decode_deleted_topics(data: bytes) -> list[uuid.UUID]:
-    return _decode_topic_ids(DELETED_TOPICS, data)
-
-
-def encode_masked_topics(topic_ids: Iterable[uuid.UUID]) -> bytes:
-    """The ids of internal topics whose keys are where ``masked_partition_for`` says."""
-    return _encode_topic_ids(topic_ids)
-
-
-def decode_masked_topics(data: bytes) -> list[uuid.UUID]:
-    return _decode_topic_ids(MASKED_TOPICS, data)
-
-
-def _encode_topic_ids(topic_ids: Iterable[uuid.UUID]) -> bytes:
+def encode_topic_ids(topic_ids: Iterable[uuid.UUID]) -> bytes:
     return _encode({"version": 1, "topic_ids": [topic_id_to_text(each) for each in topic_ids]})
 
 
-def _decode_topic_ids(path: str, data: bytes) -> list[uuid.UUID]:
-    fields = _Fields(path, data)
-    fields.version(1, 1)
+def decode_topic_ids(path: str, data: bytes) -> list[uuid.UUID]:
+    fields = _Fields(path, data, version=1)
     found = []
     for text in fields.get("topic_ids", list):
         try:
@@ -346,8 +316,7 @@ def decode_partition(
     partition: TopicPartition, data: bytes, node_version: int, replicas: tuple[int, ...]
 ) -> PartitionRegistration:
     """``replicas`` are those of the topic's node. Nobody else can lead or be in the ISR."""
-    fields = _Fields(partition_state_path(partition), data)
-    fields.version(1, 1)
+    fields = _Fields(partition_state_path(partition), data, version=1)
     state = PartitionRegistration(
         replicas=replicas,
         isr=fields.brokers("isr"),
@@ -377,8 +346,7 @@ def encode_left_out(unclean: Iterable[int]) -> bytes:
 
 def decode_left_out(path: str, data: bytes) -> tuple[int, ...]:
     """The brokers that came back uncleanly meanwhile."""
-    fields = _Fields(path, data)
-    fields.version(1, 1)
+    fields = _Fields(path, data, version=1)
     return fields.brokers("unclean")
 
 
@@ -387,8 +355,7 @@ def encode_topic_config(config: Mapping[str, str]) -> bytes:
 
 
 def decode_topic_config(topic: str, data: bytes) -> dict[str, str]:
-    fields = _Fields(topic_config_path(topic), data)
-    fields.version(1, 1)
+    fields = _Fields(topic_config_path(topic), data, version=1)
     config = fields.get("config", dict)
     for key, value in config.items():
         if not isinstance(value, str):
@@ -399,31 +366,13 @@ def decode_topic_config(topic: str, data: bytes) -> dict[str, str]:
 # --- notifications
 
 
-def encode_isr_changes(partitions: Iterable[TopicPartition]) -> bytes:
-    listed = [{"topic": topic, "partition": number} for topic, number in partitions]
-    return _encode({"version": 1, "partitions": listed})
-
-
-def decode_isr_changes(path: str, data: bytes) -> list[TopicPartition]:
-    fields = _Fields(path, data)
-    fields.version(1, 1)
-    found = []
-    for item in fields.get("partitions", list):
-        if not isinstance(item, dict):
-            fields.fail("partitions", "holds something else than objects")
-        inner = _Fields(path, item)
-        found.append(TopicPartition(inner.text("topic"), inner.number("partition", 0, _I32_MAX)))
-    return found
-
-
 def encode_log_dir_event(broker_id: int) -> bytes:
     return _encode({"version": 1, "broker": broker_id, "event": LOG_DIR_FAILURE})
 
 
 def decode_log_dir_event(path: str, data: bytes) -> int:
     """The broker with a failed log directory."""
-    fields = _Fields(path, data)
-    fields.version(1, 1)
+    fields = _Fields(path, data, version=1)
     fields.number("event", LOG_DIR_FAILURE, LOG_DIR_FAILURE)
     return fields.number("broker", 0, _I32_MAX)
 
@@ -441,22 +390,12 @@ def encode_producer_id_block(broker_id: int, start: int, end: int) -> bytes:
 def decode_producer_id_block(data: bytes) -> int:
     """The last id of the latest block. A plain number, our earlier form, is one above it."""
     if data.isdigit():
-        return _plain_number(PRODUCER_IDS, data, _I64_MAX) - 1
-    fields = _Fields(PRODUCER_IDS, data)
-    fields.version(1, 1)
+        return decode_number(PRODUCER_IDS, data) - 1
+    fields = _Fields(PRODUCER_IDS, data, version=1)
     start, end = fields.number_text("block_start"), fields.number_text("block_end")
     if end < start:
         fields.fail("block_end", f"is {end}, before the start {start}")
     return end
-
-
-def encode_reserved_producer_ids(through: int) -> bytes:
-    return str(through).encode("ascii")
-
-
-def decode_reserved_producer_ids(data: bytes) -> int:
-    """The largest id that was found in a log."""
-    return _plain_number(RESERVED_PRODUCER_IDS, data, _I64_MAX)
 
 
 # --- parts
@@ -465,9 +404,13 @@ def decode_reserved_producer_ids(data: bytes) -> int:
 class _Fields:
     """A JSON object of one node. Any unexpected value is a ``CorruptNodeError``."""
 
-    def __init__(self, path: str, data: bytes | dict[str, Any]) -> None:
+    def __init__(
+        self, path: str, data: bytes, *, version: int | None = None, last_version: int | None = None
+    ) -> None:
         self._path = path
-        self._values: dict[str, Any] = data if isinstance(data, dict) else _decode(path, data)
+        self._values = _decode(path, data)
+        if version is not None:
+            self.number("version", version, last_version or version)
 
     def fail(self, key: str, reason: str) -> NoReturn:
         raise CorruptNodeError(self._path, f"{key} {reason}")
@@ -503,9 +446,6 @@ class _Fields:
             self.fail(key, f"is not a number from 0 to {_I64_MAX}")
         return int(text)
 
-    def version(self, low: int, high: int) -> None:
-        self.number("version", low, high)
-
     def topic_id(self) -> uuid.UUID:
         try:
             return topic_id_from_text(self.text("topic_id"))
@@ -513,10 +453,7 @@ class _Fields:
             self.fail("topic_id", str(error))
 
     def epochs(self, key: str) -> tuple[int, ...]:
-        values = self.get(key, list)
-        if any(type(value) is not int or not 0 <= value <= _I64_MAX for value in values):
-            self.fail(key, "holds something else than epochs")
-        return tuple(values)
+        return self._numbers(key, self.get(key, list), _I64_MAX, "epochs")
 
     def flag(self, key: str) -> bool:
         return self.has(key) and self.get(key, bool)
@@ -527,10 +464,9 @@ class _Fields:
         if not self.has("unproven"):
             return frozenset()
         found: set[TopicPartition] = set()
-        for topic, numbers in self.get("unproven", dict).items():
-            if type(numbers) is not list or not topic.isprintable():
-                self.fail("unproven", "holds something else than partitions")
-            if any(type(each) is not int or not 0 <= each <= _I32_MAX for each in numbers):
+        for topic, listed in self.get("unproven", dict).items():
+            numbers = self._numbers("unproven", listed, _I32_MAX, "partitions")
+            if not topic.isprintable():
                 self.fail("unproven", "holds something else than partitions")
             found.update(TopicPartition(topic, number) for number in numbers)
         return frozenset(found)
@@ -558,16 +494,20 @@ class _Fields:
         for name, brokers in self.get(key, dict).items():
             if _PARTITION.fullmatch(name) is None or int(name) > _I32_MAX:
                 self.fail(key, f"{name[:80]!r} is not a partition")
-            if type(brokers) is not list:
-                self.fail(key, f"{name} is not a list")
             found[int(name)] = self._brokers(key, brokers)
         return found
 
-    def _brokers(self, key: str, values: list[Any]) -> tuple[int, ...]:
-        if any(type(value) is not int or not 0 <= value <= _I32_MAX for value in values):
-            self.fail(key, "holds something else than broker ids")
-        if len(set(values)) != len(values):
+    def _brokers(self, key: str, values: object) -> tuple[int, ...]:
+        found = self._numbers(key, values, _I32_MAX, "broker ids")
+        if len(set(found)) != len(found):
             self.fail(key, "holds a broker twice")
+        return found
+
+    def _numbers(self, key: str, values: object, high: int, what: str) -> tuple[int, ...]:
+        if type(values) is not list or any(
+            type(value) is not int or not 0 <= value <= high for value in values
+        ):
+            self.fail(key, f"holds something else than {what}")
         return tuple(values)
 
 
@@ -596,12 +536,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
-
-
-def _plain_number(path: str, data: bytes, high: int) -> int:
-    if not data.isdigit() or len(data) > 19 or int(data) > high:
-        raise CorruptNodeError(path, f"{data[:40]!r} is not a number from 0 to {high}")
-    return int(data)
 
 
 def _by_partition(replicas: Mapping[int, tuple[int, ...]]) -> dict[str, list[int]]:

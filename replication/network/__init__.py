@@ -3,13 +3,14 @@
 ``NetworkServer`` reads requests from sockets and gives each to a handler, which answers it once,
 from any thread. The network alone sees to order, backpressure and limits. A connection is a state
 machine without I/O (``connection``), and ``processor`` does the I/O. ``limits`` bounds what clients
-take, ``security`` has TLS and logins. See docs/network.md.
+take; ``authentication`` and ``tls`` are the server's half of ``replication.security``. See
+docs/network.md.
 """
 
 from __future__ import annotations
 
 from replication.network.config import NetworkConfig
-from replication.network.limits.client_quotas import ClientQuota, ClientQuotas, Direction
+from replication.network.limits import ClientQuota, ClientQuotas, Direction
 from replication.network.listeners import (
     Listener,
     SecurityProtocol,
@@ -57,7 +58,7 @@ __all__ = [
     "parse_listeners",
     "parse_protocol_map",
     "requests",
-    "security",
+    "tls",
     "transport_layer",
     "wakeup",
     "with_inter_broker",

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from checkpoints.loggers import get_logger
 from replication.common.limited_log import LimitedLogger
-from replication.network.limits.connection_quotas import ConnectionQuotas
+from replication.network.limits import ConnectionQuotas
 from replication.network.listeners import Listener
 from replication.network.wakeup import Wakeup
 
@@ -58,13 +58,10 @@ class Acceptor:
         self._wakeup.set()
         if self._thread.ident is not None:
             self._thread.join()
-        for listening, _ in self._sockets.values():
-            listening.close()
-        self._wakeup.close()
-        self._epoll.close()
+        self.disown()
 
     def disown(self) -> None:
-        """In a forked child, close the copies of the descriptors. The parent's epoll watches the
+        """Close the descriptors; in a forked child they are copies. The parent's epoll watches the
         same sockets, so nothing is taken out of it."""
         for listening, _ in self._sockets.values():
             listening.close()

@@ -14,9 +14,8 @@ from typing import Any, cast
 from logstore.common.types import Buffer
 from logstore.storage.file_slice import FileSlice
 from replication.network.config import NetworkConfig
-from replication.network.errors import RequestRefusedError
-from replication.network.framing import FrameReader
-from replication.network.limits.memory_pool import MemoryPool
+from replication.network.framing import FrameReader, RequestRefusedError
+from replication.network.limits import MemoryPool
 from replication.network.metrics import CloseReason
 from replication.network.requests import (
     CLOSE,
@@ -36,7 +35,7 @@ MIN_BYTES_PER_MS = 64  # of a large frame or answer: 64 KB a second
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What all connections of a server share.
+    """The rules that all connections of a server share.
 
     Attributes:
         parse_header: of a whole frame; raises for a malformed one (W-7).
@@ -295,7 +294,7 @@ class Connection:
         return now_ms + timeout_ms + size // MIN_BYTES_PER_MS
 
     def deadline_ms(self) -> int:
-        """When ``on_deadline`` is to be called, unless something else happens before."""
+        """The time to call ``on_deadline``, unless something else happens before."""
         state, config = self.state, self._rules.config
         if state is READING or state is STARVED or state is IN_PROCESS:
             if self._end_ms != NEVER:

@@ -2,12 +2,13 @@
 
 A frame that fits into the buffer shared by all connections of a thread is cut out of what was
 received. A larger one gets a buffer of its own, which grows with what has arrived, never by the
-announced size (W-230).
+announced size (W-230). Each error here closes its connection.
 """
 
 from __future__ import annotations
 
-from replication.network.errors import FrameError
+from checkpoints.printable import printable
+from logstore.common.errors import LogstoreError
 
 SHARED_BYTES = 64 << 10
 _GROWTH_BYTES = 1 << 20  # how far the buffer may be ahead of what has arrived
@@ -17,8 +18,31 @@ _ZEROS = bytes(_GROWTH_BYTES)
 _NOTHING = memoryview(b"")
 
 
+class NetworkError(LogstoreError):
+    """Base; ``reason`` says what the other side did."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def _text(self) -> str:
+        return printable(self.reason)
+
+
+class FrameError(NetworkError):
+    """The bytes are not a frame of the protocol, or one that is too large."""
+
+
+class RequestRefusedError(NetworkError):
+    """A request that this listener does not serve now."""
+
+
+class TlsHandshakeError(NetworkError):
+    """The other side speaks no TLS, or none that is allowed here."""
+
+
 class FrameReader:
-    """Assembles frames. Ask ``window`` where to receive, then tell ``received`` how much came.
+    """Assembles frames. ``window`` says where to receive, and ``received`` takes how much came.
 
     Args:
         max_size: of a frame, in bytes (``socket.request.max.bytes``).
@@ -60,7 +84,7 @@ class FrameReader:
 
     @property
     def growth(self) -> int:
-        """How many bytes the buffer of a large frame needs before anything can be received."""
+        """The bytes that the buffer of a large frame lacks before anything can be received."""
         frame = self._frame
         if frame is None or self._filled < len(frame):
             return 0
@@ -72,7 +96,7 @@ class FrameReader:
         self._frame += memoryview(_ZEROS)[: self.growth]
 
     def window(self, shared: memoryview) -> memoryview:
-        """Where to receive next; never empty once ``growth`` is 0. It ends where a large frame
+        """The place to receive into; never empty once ``growth`` is 0. It ends where a large frame
         ends, so that the bytes behind it stay in the socket.
 
         Args:

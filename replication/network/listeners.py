@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
 from logstore.common.errors import ConfigError
-
-MAX_PORT = 65_535
+from replication.common.addresses import MAX_PORT, is_loopback, split_address
 
 
 class SecurityProtocol(Enum):
@@ -48,10 +46,7 @@ class Listener(NamedTuple):
     @property
     def is_loopback(self) -> bool:
         """Only processes of this machine reach it."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        return is_loopback(self.host)
 
 
 def parse_listeners(
@@ -84,15 +79,12 @@ def parse_addresses(key: str, text: str) -> dict[str, tuple[str, int]]:
     found: dict[str, tuple[str, int]] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, separator, address = part.partition("://")
-        host, _, port = address.rpartition(":")
-        is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= MAX_PORT
-        if not (separator and name and is_port):
+        place = split_address(address)
+        if not separator or not name or place is None:
             raise ConfigError(f"{part!r} is not NAME://host:port")
         if name in found:
             raise ConfigError(f"{key} = {text!r} uses a name twice")
-        if host.startswith("[") and host.endswith("]"):
-            host = host[1:-1]
-        found[name] = host, int(port)
+        found[name] = place
     return found
 
 

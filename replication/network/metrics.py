@@ -1,4 +1,4 @@
-"""What one network thread counts (Kafka's ``RequestMetrics`` and ``socket-server-metrics``).
+"""Numbers of one network thread (Kafka's ``RequestMetrics`` and ``socket-server-metrics``).
 
 Each network thread has numbers of its own, so it writes them without a lock. Any thread may read
 them: a reader may see a request in one number and not in the next.
@@ -13,6 +13,7 @@ from itertools import accumulate
 from math import inf
 from typing import NamedTuple
 
+from replication.network.limits import Refusal
 from replication.network.request_channel import Exchange
 from replication.network.requests import Send
 from replication.protocol import SERVED, ApiKey
@@ -27,7 +28,7 @@ that makes up versions would make as many time series."""
 
 
 class RequestPhase(Enum):
-    """Where the time of a request goes, under Kafka's names, in the order of ``ApiMetrics``."""
+    """Phases in which a request spends its time: Kafka's names, in the order of ``ApiMetrics``."""
 
     QUEUE = "RequestQueueTimeMs"  # until its handler begins
     LOCAL = "LocalTimeMs"  # on the handler
@@ -156,13 +157,6 @@ class RequestMetrics:
             counts[0 if ns <= _LEAST_NS else bisect_left(_BOUNDS_NS, ns)] += 1
 
 
-class Refusal(Enum):
-    """Why a connection was closed as soon as it came."""
-
-    TOO_MANY = "too many of the address"
-    TOO_FAST = "too fast from the address"
-
-
 class ListenerMetrics:
     """The connections of one listener on one network thread."""
 
@@ -181,7 +175,7 @@ class ListenerMetrics:
 
 
 class NetworkMetrics(NamedTuple):
-    """What a server has counted on all its threads, and what it holds now.
+    """The numbers of all threads of a server, and of what it holds now.
 
     Attributes:
         apis: by key.

@@ -29,7 +29,7 @@ from replication.network.connection import (
     Rules,
 )
 from replication.network.framing import SHARED_BYTES
-from replication.network.limits.slow_apis import QUICK_NS, SlowApis
+from replication.network.limits import QUICK_NS, SlowApis
 from replication.network.metrics import CloseReason, ListenerMetrics, RequestMetrics
 from replication.network.request_channel import Exchange, RequestChannel
 from replication.network.requests import (
@@ -147,10 +147,6 @@ class Processor:
     def abort(self) -> None:
         """Close everything now."""
         self._post(self._close_all)
-
-    def wake(self) -> None:
-        """Look at the clock again. For tests, which move it by hand."""
-        self._post(_nothing)
 
     def discard(self) -> None:
         """Give back the descriptors of a thread that was never started."""
@@ -304,7 +300,7 @@ class Processor:
         if request is None:
             return False
         reserved = connection.take_reservation()
-        exchange = Exchange(self, channel, connection.number, request, reserved)
+        exchange = Exchange(self.deliver, channel, connection.number, request, reserved)
         key = request.api_key
         if self._is_quick(request) and not self._slow.has(key, now_ns):
             exchange.run(self._handler, self._rules.memory)
@@ -472,7 +468,3 @@ class Processor:
         channel.metrics.closed[channel.connection.close_reason] += 1
         channel.transport.close()
         self._on_closed(channel.connection)
-
-
-def _nothing() -> None:
-    pass

@@ -5,31 +5,23 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from checkpoints.loggers import get_logger
 from logstore.common.clock import Clock
 from logstore.common.errors import LogstoreError
 from replication.common.limited_log import LimitedLogger
-from replication.network.limits.memory_pool import MemoryPool
+from replication.network.limits import MemoryPool
 from replication.network.requests import CLOSE, Answer, ReceivedRequest, RequestHandler
 
 logger = get_logger(__name__)
 limited = LimitedLogger(logger)
 
 
-class AnswerSink(Protocol):
-    """The network thread of a connection, as handlers see it."""
-
-    def deliver(self, exchange: Exchange, answer: Answer) -> None:
-        """From any thread; never blocks."""
-        ...
-
-
 class Exchange:
     """One request on its way to its answer; calling it answers.
 
     Attributes:
+        deliver: gives the answer to the network thread of the connection, and never blocks.
         channel: of the connection; the network thread's business.
         number: of the request within its connection.
         reserved: bytes of memory to release when the handler returns.
@@ -46,12 +38,12 @@ class Exchange:
         "api_version",
         "begun_ns",
         "channel",
+        "deliver",
         "ended_ns",
         "number",
         "received_ns",
         "request",
         "reserved",
-        "sink",
         "taken_ns",
     )
     # No defaults here: each is set before it is read, and a request costs less.
@@ -61,13 +53,13 @@ class Exchange:
 
     def __init__(
         self,
-        sink: AnswerSink,
+        deliver: Callable[[Exchange, Answer], None],
         channel: object,
         number: int,
         request: ReceivedRequest,
         reserved: int,
     ) -> None:
-        self.sink, self.channel, self.number = sink, channel, number
+        self.deliver, self.channel, self.number = deliver, channel, number
         self.request: ReceivedRequest | None = request
         self.reserved = reserved
         self.api_key, self.api_version = request.api_key, request.api_version
@@ -75,7 +67,7 @@ class Exchange:
         self.ended_ns = 0
 
     def __call__(self, answer: Answer) -> None:
-        self.sink.deliver(self, answer)
+        self.deliver(self, answer)
 
     def run(self, handler: RequestHandler, memory: MemoryPool) -> None:
         """Call the handler. An exception that it raises closes the connection."""

@@ -1,16 +1,16 @@
-"""What passes between the network and the handler of requests."""
+"""Values that pass between the network and the handler of requests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from logstore.common.types import Buffer
 from logstore.storage.file_slice import FileSlice
 from replication.network.listeners import Listener
-from replication.protocol import ApiKey, Gathered
+from replication.protocol import ApiKey, Gathered, encode_response, error_codes, response_header
 from replication.security.sasl import SaslServer
 
 ANONYMOUS = "User:ANONYMOUS"
@@ -18,7 +18,7 @@ ANONYMOUS = "User:ANONYMOUS"
 
 @dataclass(slots=True, eq=False)
 class ConnectionInfo:
-    """What is known of the other side. A connection has one request handled at a time, so that
+    """The other side, as far as it is known. A connection has one request handled at a time, whose
     handler may write here without a lock.
 
     Attributes:
@@ -26,7 +26,6 @@ class ConnectionInfo:
         principal: ``User:name`` once it is authenticated.
         is_logged_in: also where the listener has no login.
         sasl: a login that has begun.
-        client_software_name, client_software_version: from ApiVersions 3 and later.
     """
 
     id: int
@@ -36,8 +35,25 @@ class ConnectionInfo:
     principal: str = ANONYMOUS
     is_logged_in: bool = True
     sasl: SaslServer | None = None
-    client_software_name: str = "unknown"
-    client_software_version: str = "unknown"
+
+
+class Send(NamedTuple):
+    """An answer of bytes: the response header and the body. The network puts the length in front.
+
+    Attributes:
+        buffers: sent in this order; none may change any more. What is not bytes is a ``FileSlice``.
+            The network releases it. An empty list sends nothing at all.
+        throttle_ms: the answer leaves at once, and then the connection is not read for so long.
+        close_after: the connection is closed when the answer has left.
+        delay_ms: the answer leaves after so long.
+        errors: the codes in it that are not 0, to be counted.
+    """
+
+    buffers: Gathered
+    throttle_ms: int = 0
+    close_after: bool = False
+    delay_ms: int = 0
+    errors: Sequence[int] = ()
 
 
 class ReceivedRequest(NamedTuple):
@@ -58,24 +74,11 @@ class ReceivedRequest(NamedTuple):
     connection: ConnectionInfo
     received_ns: int
 
-
-class Send(NamedTuple):
-    """An answer of bytes: the response header and the body. The network puts the length in front.
-
-    Attributes:
-        buffers: sent in this order; none may change any more. What is not bytes is a ``FileSlice``.
-            The network releases it. An empty list sends nothing at all.
-        throttle_ms: the answer leaves at once, and then the connection is not read for so long.
-        close_after: the connection is closed when the answer has left.
-        delay_ms: the answer leaves after so long.
-        errors: the codes in it that are not 0, to be counted.
-    """
-
-    buffers: Gathered
-    throttle_ms: int = 0
-    close_after: bool = False
-    delay_ms: int = 0
-    errors: Sequence[int] = ()
+    def answered(self, message: Any, *, close_after: bool = False, delay_ms: int = 0) -> Send:
+        """The answer that a message of the protocol makes."""
+        header = response_header(self.api_key, self.api_version, self.correlation_id)
+        body = encode_response(message, self.api_version)
+        return Send([header, *body], 0, close_after, delay_ms, error_codes(message))
 
 
 class Quiet(Enum):

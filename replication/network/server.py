@@ -10,16 +10,15 @@ from logstore.common.clock import Clock, SystemClock
 from logstore.common.errors import ConfigError
 from logstore.common.forks import register
 from replication.network.acceptor import Acceptor
+from replication.network.authentication import Authenticator
 from replication.network.config import NetworkConfig
 from replication.network.connection import Connection, Rules
-from replication.network.limits.connection_quotas import ConnectionQuotas
-from replication.network.limits.memory_pool import MemoryPool
+from replication.network.limits import ConnectionQuotas, MemoryPool
 from replication.network.listeners import Listener, refuse_open_listeners
 from replication.network.metrics import ApiMetrics, ListenerMetrics, NetworkMetrics
 from replication.network.processor import Processor
 from replication.network.request_channel import RequestChannel
 from replication.network.requests import ConnectionInfo, ReceivedRequest, RequestHandler
-from replication.network.security.authentication import Authenticator
 from replication.network.transport_layer import PlaintextTransportLayer, TransportLayer
 from replication.protocol import SERVED, ApiKey, RequestHeader, parse_request_header
 from replication.security.credentials import Credentials
@@ -134,12 +133,8 @@ class NetworkServer:
         """Host and port by the name of the listener."""
         return dict(self._bound)
 
-    @property
-    def connection_count(self) -> int:
-        return self._quotas.total
-
     def metrics(self) -> NetworkMetrics:
-        """What was counted so far; from any thread."""
+        """The numbers so far; from any thread."""
         apis: dict[int, ApiMetrics] = {}
         listeners: dict[str, ListenerMetrics] = {name: ListenerMetrics() for name in self._bound}
         for processor in self._processors:
@@ -161,12 +156,6 @@ class NetworkServer:
         for processor in self._processors:
             processor.start()
         self._acceptor.start()
-
-    def wake(self) -> None:
-        """Look at the clock again. For tests, which move it by hand."""
-        self._acceptor.wake()
-        for processor in self._processors:
-            processor.wake()
 
     def close(self, grace_ms: int = 30_000) -> None:
         """Accept no more, answer the requests in process within ``grace_ms``, and close the rest.
@@ -230,7 +219,7 @@ def _maker_of_tls(
     config: NetworkConfig,
 ) -> Callable[[socket.socket, Callable[[str | None], None]], TransportLayer]:
     # Imported here because it takes 5 ms, and few servers need it.
-    from replication.network.security.tls import TlsTransportLayer
+    from replication.network.tls import TlsTransportLayer
     from replication.security.tls import server_context
 
     context = server_context(config, config.ssl_client_auth)

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from logstore.common.types import Buffer
 from logstore.storage.file_slice import FileSlice
-from replication.network.errors import FrameError
+from replication.network.framing import FrameError
 from replication.network.requests import size_of
 
 MAX_TURN_BYTES = 1 << 20  # one reader must not keep its network thread from the others

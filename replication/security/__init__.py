@@ -1,8 +1,8 @@
-"""What both sides of a connection share of TLS and logins, and the client's side whole.
+"""TLS and logins: what both sides of a connection share, and the client's side whole.
 
 ``config`` reads Kafka's keys, also those of a ``client.properties``; ``tls`` makes contexts of
-them. ``sasl`` has the mechanisms of both sides without I/O, ``login`` what a client says and in
-which order, ``credentials`` what a server keeps of its users.
+them. ``sasl`` has the mechanisms of both sides without I/O, and what a client says in which order;
+``credentials`` what a server keeps of its users.
 """
 
-__all__ = ["config", "credentials", "login", "sasl", "tls"]
+__all__ = ["config", "credentials", "sasl", "tls"]

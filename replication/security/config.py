@@ -13,6 +13,7 @@ from checkpoints.errors import MalformedCheckpointError
 from checkpoints.meta_properties import parse_properties
 from logstore.common.config import MAX_INT, Properties, kafka_key
 from logstore.common.errors import ConfigError
+from replication.common.addresses import split_address
 
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -21,7 +22,7 @@ DEFAULT_PORT = 9092
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig(Properties):
-    """What both sides of TLS have; passwords and keys are not in its repr."""
+    """The keys of both sides of TLS; passwords and keys are not in its repr."""
 
     # A PEM file has a private key and its chain of certificates, or the certificates alone.
     ssl_keystore_type: str = kafka_key("ssl.keystore.type", "PEM")
@@ -121,14 +122,11 @@ def parse_servers(text: str) -> list[tuple[str, int]]:
     for part in text.split(","):
         # Kafka takes the name of a protocol before the host, and ignores it.
         part = part.strip().rpartition("://")[2]
-        host, colon, port = part.rpartition(":")
-        if not colon or part.endswith("]"):
-            host, port = part, str(DEFAULT_PORT)
-        host = host.removeprefix("[").removesuffix("]")
-        is_port = port.isascii() and port.isdigit() and len(port) <= 5
-        if not host or not is_port or not 0 < int(port) < 1 << 16:
+        has_port = ":" in part and not part.endswith("]")
+        server = split_address(part if has_port else f"{part}:{DEFAULT_PORT}")
+        if server is None or not all(server):
             raise ConfigError(f"{part!r} is not HOST:PORT")
-        servers.append((host, int(port)))
+        servers.append(server)
     return servers
 
 
@@ -137,7 +135,7 @@ def parse_servers(text: str) -> list[tuple[str, int]]:
 
 @dataclass(frozen=True, slots=True)
 class ClientProperties:
-    """What a ``client.properties`` says.
+    """The content of a ``client.properties``.
 
     Attributes:
         config: the keys of every client.

@@ -31,7 +31,7 @@ class ScramMechanism(Enum):
 
 
 class ScramCredential(NamedTuple):
-    """What a server keeps of a password."""
+    """The part of a password that a server keeps."""
 
     salt: bytes
     stored_key: bytes
@@ -40,7 +40,7 @@ class ScramCredential(NamedTuple):
 
 
 class ScramKeys(NamedTuple):
-    """What both sides compute of a password; with the client's key one can log in."""
+    """The keys that both sides compute of a password; with the client's key one can log in."""
 
     client_key: bytes
     stored_key: bytes
@@ -48,10 +48,10 @@ class ScramKeys(NamedTuple):
 
 
 class Credentials(Protocol):
-    """Where users come from. Called on handler threads, so it may take its time."""
+    """A source of users. Called on handler threads, so it may take its time."""
 
     def scram(self, hash_function: ScramMechanism, user: str) -> ScramCredential | None:
-        """What is kept of a user's password; None for an unknown user."""
+        """The part that is kept of a user's password; None for an unknown user."""
         ...
 
     def check_password(self, user: str, password: str) -> bool:

@@ -12,9 +12,14 @@ import hmac
 import re
 import secrets
 from collections.abc import Callable, Generator, Mapping
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
+from replication.common.error_codes import ErrorCode, error_name
 from replication.common.errors import SaslAuthenticationError
+from replication.protocol import ApiKey
+from replication.protocol import messages as wire
+from replication.security.config import ClientConfig
 from replication.security.credentials import (
     MIN_ITERATIONS,
     Credentials,
@@ -174,13 +179,10 @@ def client_exchange(mechanism: str, user: str, password: str) -> SaslExchange:
         mechanism: one of ``MECHANISMS``.
     """
     if mechanism == "PLAIN":
-        return _plain_exchange(user, password)
-    kind = next(each for each in ScramMechanism if each.mechanism == mechanism)
-    return scram_exchange(kind, user, password)
-
-
-def _plain_exchange(user: str, password: str) -> SaslExchange:
-    yield f"\0{user}\0{password}".encode()
+        yield f"\0{user}\0{password}".encode()
+    else:
+        kind = next(each for each in ScramMechanism if each.mechanism == mechanism)
+        yield from scram_exchange(kind, user, password)
 
 
 def scram_exchange(
@@ -231,15 +233,41 @@ def _decoded(text: str) -> bytes:
         raise SaslAuthenticationError("a part of the message is not base64") from error
 
 
-def _make_plain(credentials: Credentials) -> SaslServer:
-    return PlainServer(credentials)
-
-
-def _maker_of(kind: ScramMechanism) -> Callable[[Credentials], SaslServer]:
-    return lambda credentials: ScramServer(kind, credentials)
-
-
 MECHANISMS: Mapping[str, Callable[[Credentials], SaslServer]] = {
-    "PLAIN": _make_plain,
-    **{kind.mechanism: _maker_of(kind) for kind in ScramMechanism},
+    "PLAIN": PlainServer,
+    **{kind.mechanism: partial(ScramServer, kind) for kind in ScramMechanism},
 }
+
+LoginSteps = Generator[tuple[ApiKey, Any], Any, int]
+"""Yields requests with their API, takes the answer of each. Returns for how many ms the login
+holds; 0 is for as long as the connection."""
+
+
+def login(config: ClientConfig) -> LoginSteps:
+    """The login of one connection. Nothing but ApiVersions may be asked before its end. As a
+    generator computes on the thread that sends to it, a SCRAM login takes milliseconds there.
+
+    Raises:
+        SaslAuthenticationError: the broker refuses it, or does not know the password itself.
+    """
+    mechanism = config.sasl_mechanism
+    user, password = config.login()
+    handshake = yield ApiKey.SASL_HANDSHAKE, wire.SaslHandshakeRequest(mechanism=mechanism)
+    if handshake.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+        taken = ", ".join(handshake.mechanisms)
+        raise SaslAuthenticationError(f"the broker does not take {mechanism}, but {taken}")
+    if handshake.error_code:
+        name = error_name(handshake.error_code)
+        raise SaslAuthenticationError(f"{name}: does it take a login?")
+    exchange = client_exchange(mechanism, user, password)
+    message = next(exchange)
+    while True:
+        request = wire.SaslAuthenticateRequest(auth_bytes=message)
+        answer = yield ApiKey.SASL_AUTHENTICATE, request
+        if answer.error_code:
+            text = answer.error_message or error_name(answer.error_code)
+            raise SaslAuthenticationError(f"the login of {user!r} is refused: {text}")
+        try:
+            message = exchange.send(bytes(answer.auth_bytes))
+        except StopIteration:
+            return int(answer.session_lifetime_ms)

@@ -22,7 +22,7 @@ _CLIENT_AUTH = {
 
 
 def server_context(config: TlsConfig, client_auth: str) -> ssl.SSLContext:
-    """What listeners with TLS use.
+    """The context of listeners with TLS.
 
     Raises:
         ConfigError: no key or certificate, a file that cannot be read, an unknown value.
@@ -38,7 +38,7 @@ def server_context(config: TlsConfig, client_auth: str) -> ssl.SSLContext:
 
 
 def client_context(config: ClientConfig) -> ssl.SSLContext | None:
-    """What connections use; None if ``security.protocol`` is one without TLS.
+    """The context of a client's connections; None if ``security.protocol`` is one without TLS.
 
     The certificate of a broker is always checked, and its host name unless
     ``ssl.endpoint.identification.algorithm`` is empty.

@@ -1,4 +1,4 @@
-"""Where the brokers of ``serve`` have their files: in the cluster's directory, or where another
+"""The files of the brokers of ``serve``: in the cluster's directory, or where another
 cluster left them; and what of it may change."""
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ REFUSED = (
     ApiKey.ELECT_LEADERS,
     ApiKey.WRITE_TXN_MARKERS,
 )
-"""What clients cannot ask of brokers that are read-only. Groups join and commit, in memory."""
+"""Requests that brokers refuse that are read-only. Groups join and commit, in memory."""
 
 
 class ClusterFiles(NamedTuple):
@@ -72,7 +72,7 @@ class ClusterFiles(NamedTuple):
     report: Adoption | None = None
 
 
-def settle_place(
+def locate_files(
     directory: str | os.PathLike[str] | None,
     adopt: Sequence[str | os.PathLike[str]],
     read_only: bool,
@@ -158,7 +158,6 @@ def _read_only(
         return ClusterFiles(own, overlay, _checked(ids, brokers, config), log_dirs)
     cluster = _look(expanded(paths, overlay), overlay, config, read_only=True)
     ids = _checked(cluster.brokers, brokers, config)
-    overlay.make_dir(NOWHERE)
     write_tree(overlay, os.path.join(NOWHERE, COORDINATOR), cluster)
     return ClusterFiles(NOWHERE, overlay, ids, cluster.brokers, cluster.report)
 

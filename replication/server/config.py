@@ -54,7 +54,7 @@ class NodeConfig(Properties):
 
 
 MOST_REPLICAS = 3
-"""Of the topics of coordinators, unless the configuration names a number; as in Kafka."""
+"""The replicas of coordinators' topics, unless the configuration names a number; as in Kafka."""
 
 
 class ServerConfig(NamedTuple):
@@ -110,9 +110,3 @@ def _broker_name(config: Properties, key: str) -> str:
     if not isinstance(config, LogConfig):
         return key
     return "" if key in THROTTLED else BROKER_NAMES.get(key, key)
-
-
-__all__ = [
-    "NodeConfig",
-    "ServerConfig",
-]

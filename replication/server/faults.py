@@ -12,20 +12,26 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from enum import Enum
-from typing import Self
+from typing import Self, cast
 
+from logstore.common.types import Buffer
 from logstore.storage.file_slice import FileSlice
 from replication.apis.common.refusals import refusal
 from replication.common.error_codes import ErrorCode
-from replication.network import CLOSE, Answer, ReceivedRequest, RequestHandler, Respond, Send
+from replication.network import (
+    CLOSE,
+    Answer,
+    ReceivedRequest,
+    RequestHandler,
+    Respond,
+    Send,
+    requests,
+)
 from replication.protocol import (
     SERVED,
     ApiKey,
     ProtocolError,
     decode_request,
-    encode_response,
-    error_codes,
-    response_header,
 )
 
 
@@ -34,6 +40,10 @@ class FaultKind(Enum):
     DROP = "drop"  # not carried out; the connection is closed
     LOSE_ANSWER = "lose answer"  # carried out; the connection is closed
     FAIL = "fail"  # not carried out; answered with an error
+
+
+FaultReaction = Callable[[RequestHandler, ReceivedRequest, Respond], None]
+"""Reacts to a request in place of its handler."""
 
 
 class RequestFault:
@@ -46,17 +56,15 @@ class RequestFault:
     def __init__(
         self,
         kind: FaultKind,
+        react: FaultReaction,
         apis: tuple[ApiKey, ...],
         times: int | None,
-        *,
-        ms: int = 0,
-        error: ErrorCode = ErrorCode.NONE,
-        broker: int | None = None,
+        broker: int | None,
     ) -> None:
         if times is not None and times < 1:
             raise ValueError(f"times={times}: a fault happens once at least, or None for always")
-        self.kind, self.apis, self.times = kind, frozenset(apis), times
-        self.ms, self.error, self.broker = ms, error, broker
+        self.kind, self.apis, self.times, self.broker = kind, frozenset(apis), times, broker
+        self.react = react
         self.met = 0
 
     def __repr__(self) -> str:
@@ -87,17 +95,39 @@ class RequestFaults:
         self, *apis: ApiKey, ms: int, times: int | None = 1, broker: int | None = None
     ) -> RequestFault:
         """The request is carried out at once, and its answer leaves ``ms`` late."""
-        return self._add(RequestFault(FaultKind.DELAY, apis, times, ms=ms, broker=broker))
+
+        def delay(handler: RequestHandler, received: ReceivedRequest, respond: Respond) -> None:
+            def late(answer: Answer) -> None:
+                if isinstance(answer, Send):
+                    answer = answer._replace(delay_ms=answer.delay_ms + ms)
+                respond(answer)
+
+            handler(received, late)
+
+        return self._add(RequestFault(FaultKind.DELAY, delay, apis, times, broker))
 
     def drop(self, *apis: ApiKey, times: int | None = 1, broker: int | None = None) -> RequestFault:
         """The connection is closed, as if the request had been lost."""
-        return self._add(RequestFault(FaultKind.DROP, apis, times, broker=broker))
+
+        def drop(handler: RequestHandler, received: ReceivedRequest, respond: Respond) -> None:
+            respond(CLOSE)
+
+        return self._add(RequestFault(FaultKind.DROP, drop, apis, times, broker))
 
     def lose_answer(
         self, *apis: ApiKey, times: int | None = 1, broker: int | None = None
     ) -> RequestFault:
         """The request is carried out, then the connection is closed: the client cannot know."""
-        return self._add(RequestFault(FaultKind.LOSE_ANSWER, apis, times, broker=broker))
+
+        def lose(handler: RequestHandler, received: ReceivedRequest, respond: Respond) -> None:
+            def lost(answer: Answer) -> None:
+                if isinstance(answer, Send):
+                    requests.release_files(cast("list[Buffer | FileSlice]", answer.buffers))
+                respond(CLOSE)
+
+            handler(received, lost)
+
+        return self._add(RequestFault(FaultKind.LOSE_ANSWER, lose, apis, times, broker))
 
     def fail(
         self,
@@ -108,7 +138,25 @@ class RequestFaults:
     ) -> RequestFault:
         """The request is answered with ``error`` in every place that has one, and not carried
         out. A request whose answer has no place for an error is dropped."""
-        return self._add(RequestFault(FaultKind.FAIL, apis, times, error=error, broker=broker))
+
+        def fail(handler: RequestHandler, received: ReceivedRequest, respond: Respond) -> None:
+            key, version = received.api_key, received.api_version
+            served = SERVED.get(key)
+            if served is None or version not in served:
+                handler(received, respond)  # which refuses it
+                return
+            try:
+                request = decode_request(key, version, received.body)
+            except ProtocolError:
+                handler(received, respond)
+                return
+            message = refusal(key, version, request, error)
+            if not isinstance(message, tuple):
+                respond(CLOSE)
+                return
+            respond(received.answered(message))
+
+        return self._add(RequestFault(FaultKind.FAIL, fail, apis, times, broker))
 
     def clear(self) -> None:
         """Remove all faults."""
@@ -141,7 +189,7 @@ class RequestFaults:
             if fault is None:
                 handler(received, respond)
             else:
-                REACTIONS[fault.kind](fault, handler, received, respond)
+                fault.react(handler, received, respond)
 
         return handle
 
@@ -150,73 +198,3 @@ class RequestFaults:
 
     def __exit__(self, *exc: object) -> None:
         self.clear()
-
-
-def _delay(
-    fault: RequestFault, handler: RequestHandler, received: ReceivedRequest, respond: Respond
-) -> None:
-    def late(answer: Answer) -> None:
-        if isinstance(answer, Send):
-            answer = answer._replace(delay_ms=answer.delay_ms + fault.ms)
-        respond(answer)
-
-    handler(received, late)
-
-
-def _drop(
-    fault: RequestFault, handler: RequestHandler, received: ReceivedRequest, respond: Respond
-) -> None:
-    respond(CLOSE)
-
-
-def _lose_answer(
-    fault: RequestFault, handler: RequestHandler, received: ReceivedRequest, respond: Respond
-) -> None:
-    def lost(answer: Answer) -> None:
-        if isinstance(answer, Send):
-            for part in answer.buffers:
-                if isinstance(part, FileSlice):
-                    part.release()
-        respond(CLOSE)
-
-    handler(received, lost)
-
-
-def _fail(
-    fault: RequestFault, handler: RequestHandler, received: ReceivedRequest, respond: Respond
-) -> None:
-    """Answer with the error. A malformed request goes to the handler, which refuses it."""
-    key, version = received.api_key, received.api_version
-    served = SERVED.get(key)
-    if served is None or version not in served:
-        handler(received, respond)
-        return
-    try:
-        request = decode_request(key, version, received.body)
-    except ProtocolError:
-        handler(received, respond)
-        return
-    message = refusal(key, version, request, fault.error)
-    if not isinstance(message, tuple):
-        respond(CLOSE)
-        return
-    header = response_header(key, version, received.correlation_id)
-    body = encode_response(message, version)
-    respond(Send([header, *body], errors=error_codes(message)))
-
-
-REACTIONS: dict[
-    FaultKind, Callable[[RequestFault, RequestHandler, ReceivedRequest, Respond], None]
-] = {
-    FaultKind.DELAY: _delay,
-    FaultKind.DROP: _drop,
-    FaultKind.LOSE_ANSWER: _lose_answer,
-    FaultKind.FAIL: _fail,
-}
-
-
-__all__ = [
-    "FaultKind",
-    "RequestFault",
-    "RequestFaults",
-]

@@ -55,7 +55,7 @@ LOCAL = Exposure()
 
 
 class KafkaServer:
-    """A front door: listeners for one life of one broker.
+    """The listeners of one broker for one life.
 
     The sockets are bound when it is made, so that the broker can register their addresses.
 
@@ -169,8 +169,8 @@ class KafkaServer:
         self._network.close(grace_ms)
 
 
-class FrontDoors:
-    """Opens the front door of each broker in each of its lives, always at the same addresses.
+class RequestListeners:
+    """Opens the listeners of each broker in each of its lives, always at the same addresses.
 
     Args:
         listeners: of every broker. Port 0 takes a free port for each broker, which keeps it. Any
@@ -180,7 +180,7 @@ class FrontDoors:
         refused: requests that are answered with POLICY_VIOLATION, which no client repeats.
     Attributes:
         faults: what requests to any of the brokers meet; nothing at first.
-        opened: the door of each broker in its latest life.
+        opened: those of each broker in its latest life.
     """
 
     def __init__(
@@ -203,21 +203,15 @@ class FrontDoors:
         bound = [(each.name, (each.host, each.port)) for each in listeners]
         for name, (host, port) in [*bound, *config.node.advertised.items()]:
             check_ports(f"{name}://{host}:{port}", port, len(broker_ids))
-        self._listeners = {
-            broker_id: [
-                listener._replace(port=listener.port and listener.port + at)
-                for listener in listeners
-            ]
-            for at, broker_id in enumerate(broker_ids)
-        }
-        self._advertised = {
-            broker_id: {
-                name: (host, port + at) for name, (host, port) in config.node.advertised.items()
-            }
-            for at, broker_id in enumerate(broker_ids)
-        }
-        told = [each for own in self._advertised.values() for each in own.values()]
-        if len(set(told)) < len(told):
+        self._listeners, self._advertised = listeners, config.node.advertised
+        self._places = {broker_id: at for at, broker_id in enumerate(broker_ids)}
+        self._ports: dict[tuple[int, str], int] = {}  # that each broker has got
+        each_address = [
+            (host, port + at)
+            for host, port in self._advertised.values()
+            for at in self._places.values()
+        ]
+        if len(set(each_address)) < len(each_address):
             raise ConfigError(
                 "advertised.listeners: each next broker has the ports that follow, so that two "
                 "listeners have one address"
@@ -225,25 +219,21 @@ class FrontDoors:
 
     def __call__(self, broker_id: int) -> KafkaServer:
         """See ``OpenFrontDoor``."""
-        listeners = self._listeners[broker_id]
+        at = self._places[broker_id]
         server = KafkaServer(
             broker_id,
-            listeners,
+            [
+                each._replace(
+                    port=self._ports.get((broker_id, each.name), each.port and each.port + at)
+                )
+                for each in self._listeners
+            ],
             self._config,
             self._exposure,
             (self._refusals, self.faults),
-            self._advertised[broker_id],
+            {name: (host, port + at) for name, (host, port) in self._advertised.items()},
         )
         self.opened[broker_id] = server
-        self._listeners[broker_id] = [
-            listener._replace(port=server.bound_addresses[listener.name][1])
-            for listener in listeners
-        ]
+        for name, (_, port) in server.bound_addresses.items():
+            self._ports[broker_id, name] = port
         return server
-
-
-__all__ = [
-    "Exposure",
-    "FrontDoors",
-    "KafkaServer",
-]

@@ -24,13 +24,13 @@ from replication.server.adopted import (
     REFUSED,
     ClusterFiles,
     keeping_offsets,
+    locate_files,
     read_only_config,
-    settle_place,
 )
 from replication.server.config import ServerConfig
 from replication.server.groups import group_snapshots
 from replication.server.http import GroupSnapshot
-from replication.server.kafka_server import LOCAL, Exposure, FrontDoors
+from replication.server.kafka_server import LOCAL, Exposure, RequestListeners
 
 if TYPE_CHECKING:
     from replication.server.http.http_server import HttpServer
@@ -40,13 +40,13 @@ EMBEDDED: Mapping[str, object] = {
     "group.initial.rebalance.delay.ms": 0,
     "offsets.topic.num.partitions": 4,
 }
-"""Where these differ from Kafka's defaults, they let one process begin at once."""
+"""Other defaults than Kafka's, which let one process begin at once."""
 
 LOOPBACK = Listener("PLAINTEXT", "127.0.0.1", 0)
 
 
 class HttpListener(NamedTuple):
-    """Where to serve HTTP. There is no login, so an address that other machines reach needs
+    """The address to serve HTTP at. There is no login, so one that other machines reach needs
     ``allow_remote``."""
 
     host: str = "127.0.0.1"
@@ -71,7 +71,7 @@ class ServedCluster(Cluster):
         self,
         brokers: Sequence[int],
         directory: str | os.PathLike[str] | None,
-        doors: FrontDoors,
+        listeners: RequestListeners,
         http: HttpListener | None = None,
         registry: HttpListener | None = None,
         read_only: bool = False,
@@ -80,9 +80,9 @@ class ServedCluster(Cluster):
         self.read_only = read_only
         self.http: HttpServer | None = None
         self.registry: SchemaRegistry | None = None
-        self.faults = doors.faults
-        self._doors = doors
-        super().__init__(brokers, directory, front_door=doors, **options)
+        self.faults = listeners.faults
+        self._listeners = listeners
+        super().__init__(brokers, directory, front_door=listeners, **options)
         try:
             if http is not None:
                 from replication.server.http.http_server import HttpServer  # 20 ms, needed by few
@@ -121,18 +121,18 @@ class ServedCluster(Cluster):
 
     def groups(self) -> list[GroupSnapshot]:
         """The consumer groups of the running brokers, with their committed offsets."""
-        doors = [self._doors.opened[broker_id] for broker_id in self.live_brokers]
-        return group_snapshots([door.groups for door in doors if door.groups is not None])
+        opened = [self._listeners.opened[broker_id] for broker_id in self.live_brokers]
+        return group_snapshots([each.groups for each in opened if each.groups is not None])
 
     def _samples(self, broker: Broker) -> Iterable[Sample | Histogram]:
-        door = self._doors.opened.get(broker.broker_id)
-        return () if door is None else door.samples()
+        server = self._listeners.opened.get(broker.broker_id)
+        return () if server is None else server.samples()
 
     @property
     def bootstrap_servers(self) -> str:
         """``host:port`` of each broker, with commas between, as clients want it. A broker keeps its
         address while it is down, so the text is the same for as long as the cluster is there."""
-        found = [self._doors.opened[broker_id].endpoints[0] for broker_id in self.broker_ids]
+        found = [self._listeners.opened[broker_id].endpoints[0] for broker_id in self.broker_ids]
         return ",".join(address_of(each.host, each.port) for each in found)
 
 
@@ -178,6 +178,9 @@ def serve(
         OSError: an address is taken.
         LogDirLockedError, StorageFailedError: as ``Cluster``.
     """
+    for name, given in (("http", http), ("registry", registry)):
+        if given is not None and not isinstance(given, HttpListener):
+            raise ConfigError(f"{name}={given!r}: give an HttpListener(host, port)")
     listeners = tuple(listeners)
     if not listeners or (brokers is not None and brokers < 1):
         raise ConfigError(
@@ -189,13 +192,13 @@ def serve(
     for name in {"coordinator", "storages"} & options.keys():
         if adopt:  # they would be changed although it is read-only, or lack what was adopted
             raise ConfigError(f"{name} does not go with directories to adopt")
-    place = settle_place(directory, each_path(adopt), read_only, storage, config, brokers)
+    place = locate_files(directory, each_path(adopt), read_only, storage, config, brokers)
     config = read_only_config(config) if read_only else keeping_offsets(config, place)
     broker_ids = _broker_ids(place, brokers, config)
     kafka = ServedCluster(
         broker_ids,
         place.directory,
-        FrontDoors(listeners, broker_ids, config, exposure, REFUSED if read_only else ()),
+        RequestListeners(listeners, broker_ids, config, exposure, REFUSED if read_only else ()),
         http,
         registry,
         read_only,
@@ -286,11 +289,3 @@ async def serve_async(
         yield kafka
     finally:
         await asyncio.shield(asyncio.to_thread(kafka.close))
-
-
-__all__ = [
-    "HttpListener",
-    "ServedCluster",
-    "serve",
-    "serve_async",
-]

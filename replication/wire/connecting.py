@@ -8,7 +8,7 @@ from functools import partial
 from replication.client import Client
 from replication.common.errors import BrokerUnavailableError, SaslAuthenticationError
 from replication.security.config import ClientProperties, client_properties
-from replication.security.login import login
+from replication.security.sasl import login
 from replication.security.tls import client_context
 from replication.wire.transport import ClusterAccess, TcpTransport
 

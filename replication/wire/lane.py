@@ -32,7 +32,7 @@ from replication.protocol import (
     schema,
 )
 from replication.protocol import messages as wire
-from replication.security.login import LoginSteps
+from replication.security.sasl import LoginSteps
 from replication.wire.calls import Translation
 
 ASKING = 3  # the version of the first ApiVersions request; every broker answers it, some in v0

@@ -32,9 +32,9 @@ from replication.common.messages import FetchRequest, MetadataResponse, Request,
 from replication.common.retrying import Backoff
 from replication.common.transport import DEFAULT_TIMEOUT_MS, OnReply
 from replication.network import framing, wakeup
-from replication.network.security.tls import TlsTransportLayer
+from replication.network.tls import TlsTransportLayer
 from replication.network.transport_layer import PlaintextTransportLayer, TransportLayer
-from replication.security.login import LoginSteps
+from replication.security.sasl import LoginSteps
 from replication.wire.calls import TRANSLATIONS
 from replication.wire.lane import MAX_RESPONSE_BYTES, BrokerLane, LaneError, LaneState, OpenCall
 

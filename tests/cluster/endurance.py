@@ -86,7 +86,7 @@ class ZooKeeper:
 
     def expire(self, cluster: Cluster, broker_id: int) -> None:
         session = cluster.session(broker_id)
-        self._server.expire(session.session_id, session.session_password)
+        self._server.expire(session.session_id, bytes(session._client._session_passwd))
 
     @contextmanager
     def away(self, cluster: Cluster) -> Iterator[None]:

@@ -464,7 +464,6 @@ KINDS: tuple[tuple[str, str], ...] = (
     ("connect", ""),
     ("watch", nodes.CONTROLLER),
     ("watch", nodes.BROKER_IDS),
-    ("watch", nodes.ISR_CHANGES),
     ("watch", nodes.LOG_DIR_EVENTS),
     ("create", nodes.broker_path(1)),
     ("get", nodes.CONTROLLER),

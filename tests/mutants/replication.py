@@ -89,7 +89,7 @@ def isr_change_without_compare_and_set(patch: MonkeyPatch) -> None:
         now = self._context.partitions[item.tp]
         return check(now, item, sender, self._context.is_eligible)
 
-    patch.setattr(PartitionDecisions, "_judge", alter)
+    patch.setattr(PartitionDecisions, "_error_of", alter)
     patch.setattr(decisions_module, "_is_news", lambda item, now: True)
 
 
@@ -173,7 +173,7 @@ def read_not_confirmed(patch: MonkeyPatch) -> None:
 @mutant()
 def isr_change_of_any_topic_id(patch: MonkeyPatch) -> None:
     """A proposal for a topic that was deleted counts for the next one of its name (KIP-516)."""
-    judge = PartitionDecisions._judge
+    judge = PartitionDecisions._error_of
 
     def mutant(self: PartitionDecisions, item: Any, sender: int) -> ErrorCode:
         topic = self._context.topics.get(item.tp.topic)
@@ -181,7 +181,7 @@ def isr_change_of_any_topic_id(patch: MonkeyPatch) -> None:
             item = item._replace(topic_id=topic.assignment.topic_id)
         return judge(self, item, sender)
 
-    patch.setattr(PartitionDecisions, "_judge", mutant)
+    patch.setattr(PartitionDecisions, "_error_of", mutant)
 
 
 @mutant()

@@ -13,6 +13,8 @@ from replication.common.error_codes import ErrorCode
 from replication.common.messages import (
     AlterableConfig,
     AlterPartitionItem,
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
     AlterPartitionRequest,
     AlterPartitionResponse,
     AlterPartitionResult,
@@ -320,10 +322,9 @@ class Brokers:
         return response
 
     def reassign(self, target: tuple[int, ...] | None, tp: TopicPartition = T0) -> ErrorCode:
-        verdicts: list[Mapping[TopicPartition, ErrorCode]] = []
-        self.controller.reassign({tp: target}, verdicts.append)
-        self.settle()
-        return verdicts[0][tp]
+        response = self.ask(AlterPartitionReassignmentsRequest(((tp, target),)))
+        assert isinstance(response, AlterPartitionReassignmentsResponse)
+        return dict(response.partitions)[tp]
 
     # -- promises
 

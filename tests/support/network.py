@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from replication.network import Listener, NetworkConfig, NetworkServer, RequestHandler
-from replication.network.errors import FrameError
+from replication.network.framing import FrameError
 from replication.protocol import RequestHeader
 from tests.support.until import patience
 
@@ -94,3 +94,14 @@ class RawClient:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def connection_count(server: NetworkServer) -> int:
+    return server._quotas.total
+
+
+def wake(server: NetworkServer) -> None:
+    """Let all threads look at the clock again, which was moved by hand."""
+    server._acceptor.wake()
+    for processor in server._processors:
+        processor._post(lambda: None)

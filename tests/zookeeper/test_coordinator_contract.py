@@ -32,7 +32,7 @@ class InZooKeeper:
         return self.sessions[-1]
 
     def expire(self, session: Coordinator) -> None:
-        self.server.expire(session.session_id, session.session_password)
+        self.server.expire(session.session_id, bytes(session._client._session_passwd))
 
     @contextmanager
     def unavailable(self, session: Coordinator) -> Iterator[None]:

@@ -29,6 +29,7 @@ from replication.coordination import (
     nodes,
     open_coordinator,
 )
+from replication.coordination.zookeeper import ZooKeeper
 from tests.support.leftovers import nothing_left
 from tests.support.until import patience
 from tests.zookeeper import server as zookeeper
@@ -135,6 +136,20 @@ def test_a_server_at_an_older_state_is_noticed(
     other = connected(server)  # another process, which has seen nothing
     assert other.get("/later-0") is None
     other.close()
+
+
+def test_what_another_session_sees_meanwhile_is_no_older_state() -> None:
+    """Brokers connect at once: each asks where the servers are, and others write meanwhile."""
+    service = ZooKeeper("127.0.0.1:1")
+
+    class Client:
+        def latest_zxid(self, timeout_s: float) -> int:
+            service.saw(12)
+            return 11
+
+    service.check_history(Client())
+    with pytest.raises(CoordinatorWentBackError):
+        service.check_history(Client())
 
 
 @pytest.mark.essential

@@ -6,4 +6,4 @@ Prometheus text and as a page. Nothing here changes anything: every request is a
 
 from replication.server.http.state import GroupSnapshot, cluster_state
 
-__all__ = ["GroupSnapshot", "cluster_state", "http_server", "state"]
+__all__ = ["GroupSnapshot", "cluster_state", "http_server"]

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import gzip
-import ipaddress
 import json
 import socket
 import threading
@@ -36,6 +35,7 @@ from logstore.common.extras import Extra, load
 from logstore.common.forks import register
 from replication.broker.broker import Broker, BrokerState
 from replication.broker.metrics import MoreSamples, collector, no_more
+from replication.common.addresses import is_loopback
 from replication.common.limited_log import LimitedLogger
 from replication.server.http.state import GroupSnapshot, Selection, cluster_state, select
 
@@ -44,16 +44,16 @@ limited = LimitedLogger(logger)
 
 MAX_CONNECTIONS = 64
 REQUEST_S = 10.0
-"""How long a request may take to come, in all."""
+"""The time in which a request has to come, in all."""
 ANSWER_S = 30.0
-"""How long its answer may take to be made and to leave, in all."""
+"""The time in which its answer has to be made and to leave, in all."""
 SPARE_S = 1.0
 """Both, for a connection in the place of the spare descriptor."""
 PICTURE_S, PICTURE_SHARE = 0.25, 20
-"""The state behind the pages is made anew after this time, and never for more than a twentieth of
+"""The state behind the pages is read again after this time, and never for more than a twentieth of
 one processor, however many pages and partitions there are."""
 LIMIT_MAX = 500
-"""How many rows one selection may have."""
+"""The most rows of one selection."""
 PACKED_FROM = 1400
 """More bytes than that are compressed for those who take it; fewer are one packet anyway."""
 RETRY_S = 0.1
@@ -109,12 +109,12 @@ class HttpService:
     def __init__(
         self, *, host: str = "127.0.0.1", port: int = 0, allow_remote: bool = False
     ) -> None:
-        if not allow_remote and not _is_loopback(host):
+        if not allow_remote and not is_loopback(host):
             raise ConfigError(
                 f"the HTTP server has no login, and {host} is not a loopback address; "
                 "allow_remote=True serves there all the same"
             )
-        self._handle = _handler(self, _is_loopback(host))
+        self._handle = _handler(self, is_loopback(host))
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             self._listener = socket.create_server((host, port), family=family)
@@ -370,7 +370,7 @@ def _json(status: HTTPStatus, value: Any) -> HttpAnswer:
 
 
 def _selection(query: str) -> Selection | None:
-    """What a query asks for; None if none of it is known here.
+    """The selection that a query asks for; None if none of it is known here.
 
     Raises:
         ValueError: a value is none.
@@ -385,15 +385,6 @@ def _selection(query: str) -> Selection | None:
     if numbers.get("limit", 0) > LIMIT_MAX:
         raise ValueError(f"limit is to be at most {LIMIT_MAX}")
     return Selection((text or "").strip(), **numbers) if numbers or text is not None else None
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _handler(service: HttpService, only_local: bool) -> Callable[[bytes], bytes]:
@@ -460,7 +451,7 @@ def _handler(service: HttpService, only_local: bool) -> Callable[[bytes], bytes]
             if not only_local:
                 return True
             name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-            return _is_loopback(name.strip("[]"))
+            return is_loopback(name.strip("[]"))
 
         def log_message(self, format: str, *args: Any) -> None:
             logger.debug("%s", printable(format % args))

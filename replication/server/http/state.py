@@ -164,11 +164,11 @@ def _partition(
 
 
 def _led_elsewhere(tp: TopicPartition, here: Mapping[int, Broker]) -> PartitionRegistration | None:
-    """What the controller says of a partition that a live broker of another process leads."""
+    """The controller's word on a partition that a live broker of another process leads."""
     for metadata in (broker.metadata for broker in here.values()):
-        told = metadata.registration(tp)
-        if told is not None and told.leader not in here and metadata.is_alive(told.leader):
-            return told
+        known = metadata.registration(tp)
+        if known is not None and known.leader not in here and metadata.is_alive(known.leader):
+            return known
     return None
 
 

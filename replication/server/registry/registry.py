@@ -113,7 +113,7 @@ class SchemaRegistry(HttpService):
             raise
 
     def close(self) -> None:
-        """What waits for the topic fails first. Idempotent."""
+        """Requests that wait for the topic fail first. Idempotent."""
         if not self._is_inherited:
             self._topic.close()
         super().close()
@@ -129,7 +129,7 @@ class SchemaRegistry(HttpService):
         if not self._writing.acquire(timeout=WRITE_S):
             raise RegistryError(Code.TIMEOUT, "earlier writes have not ended in time")
         try:
-            self._topic.settle()
+            self._topic.apply_pending()
             state = self._topic.state
             if (mode := self._mode(state, subject)) != "READWRITE":
                 raise RegistryError(Code.NOT_PERMITTED, f"Subject {subject} is in mode {mode}")

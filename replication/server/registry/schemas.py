@@ -1,4 +1,4 @@
-"""What a schema is: whether it is one, its canonical text, and whether it may follow another.
+"""Schemas: whether a text is one, its canonical text, and whether it may follow another.
 
 The libraries of the extra ``registry`` decide that. Two schemas are the same if their canonical
 texts are: white space never matters, the order of properties not in Avro.
@@ -21,7 +21,7 @@ References: TypeAlias = tuple[tuple[str, str], ...]
 
 
 COMPARE_S = 2.0
-"""Of a processor, for two schemas of Avro: unions are compared branch by branch."""
+"""Of a processor's time, to compare two schemas of Avro: unions are compared branch by branch."""
 
 
 class SchemaType(StrEnum):
@@ -51,7 +51,7 @@ class ParsedSchema(NamedTuple):
     text: str
     """Canonical."""
     schema: Any
-    """Of Avro: the object of the library."""
+    """The object of Avro's library; None of other types."""
 
 
 def library(module: str) -> Any:
@@ -112,7 +112,7 @@ _FIRST = {"type": 0, "name": 1, "namespace": 2, "doc": 3, "fields": 4}
 
 
 def _refusals() -> tuple[type[Exception], ...]:
-    """How the libraries say that a text is no schema; the rest is how they stumble over it."""
+    """Exceptions by which the libraries say that a text is no schema, or stumble over it."""
     said = library("avro.errors").AvroException, library("jsonschema").SchemaError
     return *said, ValueError, TypeError, AttributeError, LookupError, RecursionError
 
@@ -135,7 +135,7 @@ def _protobuf(text: str, references: References) -> str:
 
 
 def _checker() -> Any:
-    """Of Avro's library, with an end to what it does."""
+    """The checker of Avro's library, with an end to what it does."""
     checker = library("avro.compatibility").ReaderWriterCompatibilityChecker()
     compare, end = checker.get_compatibility, time.thread_time() + COMPARE_S
 
@@ -151,7 +151,7 @@ def _checker() -> Any:
 def incompatibilities(
     new: ParsedSchema, earlier: Iterable[ParsedSchema], level: Level
 ) -> list[str]:
-    """What keeps ``new`` from coming after ``earlier``, the latest first; empty if nothing does.
+    """The reasons that keep ``new`` from coming after ``earlier``, the latest first; empty without.
 
     Raises:
         SchemaError: the schemas differ, and no library compares such.

@@ -21,7 +21,7 @@ LATEST = -1
 
 
 class Code(Enum):
-    """What is wrong, as clients know it: an HTTP status and two digits more; and a message."""
+    """Errors as clients know them: an HTTP status and two digits more; and a message."""
 
     BAD_REQUEST = 400, "{}"
     NOT_FOUND = 404, "HTTP 404 Not Found"
@@ -50,7 +50,7 @@ class Code(Enum):
 
 
 class RegistryError(LogstoreError):
-    """What a request is answered with."""
+    """The answer to a request that is refused."""
 
     def __init__(self, code: Code, *values: object) -> None:
         self.number, message = code.value
@@ -83,7 +83,7 @@ class RegistryState:
         self.configs: dict[str | None, Value] = {}
         self.modes: dict[str | None, str] = {}
         self.places: dict[int, set[Version]] = {}
-        """Where the schema of an id is; deleted places too."""
+        """The places of the schema of an id; deleted ones too."""
         self._ids: dict[bytes, int] = {}
         self._identities: dict[int, bytes] = {}
         self.max_id = 0

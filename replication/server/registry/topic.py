@@ -24,7 +24,7 @@ limited = LimitedLogger(get_logger(__name__))
 
 TOPIC = "_schemas"
 WRITE_S = 8.0
-"""How long a write may take, and how long it may wait for those before it."""
+"""The time that a write may take, and how long it may wait for those before it."""
 LOAD_S = 300.0
 PAUSE_S = 0.5  # after the topic could not be read
 NOOP: Value = {"keytype": "NOOP", "magic": 0}
@@ -59,7 +59,7 @@ class SchemaTopic:
             with self.lock:
                 if not self.lock.wait_for(lambda: self._applied >= 0, LOAD_S):
                     raise RegistryError(Code.TIMEOUT, f"{TOPIC} was not read to its end in time")
-            self.settle()
+            self.apply_pending()
         except BaseException:
             self.close()
             raise
@@ -72,7 +72,7 @@ class SchemaTopic:
             self.lock.notify_all()
         self._thread.join()
 
-    def settle(self) -> None:
+    def apply_pending(self) -> None:
         """Apply what writes whose outcome is unknown have left in the log, if there are any: before
         anything is decided, by who then calls ``put``. Raises as ``put``."""
         if not self._is_certain:
@@ -127,7 +127,7 @@ class SchemaTopic:
             position = consumer.positions[tp] or 0
 
     def _apply(self, state: RegistryState, record: Record) -> None:
-        """What is not understood is passed over, as Confluent's registry does."""
+        """Apply a record. One that makes no sense is passed over, as by Confluent's registry."""
         try:
             key = json.loads(record.key or b"")
             value = None if record.value is None else json.loads(record.value)

@@ -66,7 +66,7 @@ class Answers:
         """Check only the present controller. What a past one repeats is written already."""
         tree = self._cluster.coordinator.tree
         present = None if tree is None else tree.get(nodes.CONTROLLER_EPOCH)
-        if present is None or nodes.decode_controller_epoch(present.data) != epoch:
+        if present is None or nodes.decode_number(nodes.CONTROLLER_EPOCH, present.data) != epoch:
             return
         accepted = {part.tp for part in response.partitions if part.error_code is ErrorCode.NONE}
         for item in request.partitions:

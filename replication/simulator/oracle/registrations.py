@@ -58,9 +58,10 @@ class RegistrationChecks:
         self._zxid = tree.zxid
         self._oracle.unclean.looked(tree)
         for broker_id in self._cluster.machines:
-            known = tree.get(nodes.broker_epoch_path(broker_id))
+            path = nodes.broker_epoch_path(broker_id)
+            known = tree.get(path)
             if known is not None:
-                epoch = nodes.decode_broker_epoch(broker_id, known.data)
+                epoch = nodes.decode_number(path, known.data)
                 if epoch < self.broker_epochs.get(broker_id, -1):
                     self._oracle.violations.append(
                         f"I-8 broker epoch of b{broker_id} goes back to {epoch}"
@@ -77,7 +78,7 @@ class RegistrationChecks:
             self._change(tree, tp, nodes.decode_partition(tp, node.data, node.version, replicas))
         present = tree.get(nodes.CONTROLLER_EPOCH)
         if present is not None:
-            self._controller_epoch = nodes.decode_controller_epoch(present.data)
+            self._controller_epoch = nodes.decode_number(nodes.CONTROLLER_EPOCH, present.data)
 
     def _change(self, tree: Tree, tp: TopicPartition, now: PartitionRegistration) -> None:
         before = self.known.get(tp)
@@ -105,7 +106,7 @@ class RegistrationChecks:
         present = tree.get(nodes.CONTROLLER_EPOCH)
         assert present is not None
         # In one event a controller may write, notice its removal and be elected again.
-        latest = nodes.decode_controller_epoch(present.data)
+        latest = nodes.decode_number(nodes.CONTROLLER_EPOCH, present.data)
         if not self._controller_epoch <= now.controller_epoch <= latest:
             self._oracle.violated(
                 "I-32", tp, f"a controller of epoch {now.controller_epoch} writes in epoch {latest}"

@@ -142,13 +142,14 @@ class UncleanElections:
         processed this incarnation some time ago, and its log works.
         """
         broker = self._cluster.machines[broker_id].broker
-        known = tree.get(nodes.broker_epoch_path(broker_id))
+        path = nodes.broker_epoch_path(broker_id)
+        known = tree.get(path)
         node = tree.get(nodes.broker_path(broker_id))
         if (
             broker is None
             or broker.state not in (BrokerState.RUNNING, *[BrokerState.STOPPING] * leads)
             or known is None
-            or nodes.decode_broker_epoch(broker_id, known.data) != broker.broker_epoch
+            or nodes.decode_number(path, known.data) != broker.broker_epoch
             or node is None
         ):
             return False

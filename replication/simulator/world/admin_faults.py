@@ -12,9 +12,12 @@ from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import (
     AlterableConfig,
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
     ElectionType,
     ElectLeadersRequest,
     IncrementalAlterConfigsRequest,
+    Response,
 )
 from replication.coordination import nodes
 from replication.simulator.world.cluster import SimCluster
@@ -53,7 +56,12 @@ def move(
     for replica in leaving:
         cluster.atlas.stopped(replica, forgets=True)
     cluster.scheduler.note(f"{tp} is to be on {target or 'where it was'}")
-    broker.controller.reassign({tp: target}, reply)
+
+    def on_reply(response: Response | None) -> None:
+        assert isinstance(response, AlterPartitionReassignmentsResponse)
+        reply({tp: response.error_code, **dict(response.partitions)})
+
+    broker.controller.handle(AlterPartitionReassignmentsRequest(((tp, target),)), on_reply)
     return True
 
 

@@ -28,8 +28,7 @@ from replication.protocol import ApiKey, encode_response, response_header
 from replication.protocol import messages as wire
 from replication.security.config import SASL_MECHANISMS, ClientConfig
 from replication.security.credentials import ScramMechanism
-from replication.security.login import login
-from replication.security.sasl import MECHANISMS, client_exchange, scram_exchange
+from replication.security.sasl import MECHANISMS, client_exchange, login, scram_exchange
 from tests.support.cases import for_each
 from tests.support.certificates import make_certificates, needs_openssl
 

@@ -34,8 +34,8 @@ from replication.protocol import messages as wire
 from replication.server.adopted import (
     ClusterFiles,
     keeping_offsets,
+    locate_files,
     read_only_config,
-    settle_place,
 )
 from replication.server.config import ServerConfig
 from tests.support.served import batch, connect, find_coordinator, produce
@@ -310,12 +310,12 @@ def test_folders_without_an_owner(storage: MemoryStorage) -> None:
 def test_offsets_of_an_old_backup_stay(storage: MemoryStorage) -> None:
     """Its broker's offsets.retention.minutes is not known, at this start and at later ones."""
     for adopt in ([f"{OLD}/broker-0"], []):
-        place = settle_place(NEW, adopt, False, storage, ServerConfig())
+        place = locate_files(NEW, adopt, False, storage, ServerConfig())
         config = keeping_offsets(ServerConfig(), place)
         assert config.groups.offsets_retention_minutes * 60_000 > 90 * YEAR_MS
         given = ServerConfig.from_properties({"offsets.retention.minutes": 5})
         assert keeping_offsets(given, place) == given
-    place = settle_place("/ours", [], False, storage, ServerConfig())
+    place = locate_files("/ours", [], False, storage, ServerConfig())
     assert keeping_offsets(ServerConfig(), place) == ServerConfig()
 
 
@@ -327,7 +327,7 @@ def test_an_adoption_survives_a_kill_anywhere() -> None:
     before = contents(storage, OLD)
 
     def adopt() -> ClusterFiles:
-        return settle_place(NEW, [OLD], False, storage, ServerConfig())
+        return locate_files(NEW, [OLD], False, storage, ServerConfig())
 
     interrupted = 0
     for step in itertools.count(1):
@@ -511,7 +511,7 @@ def test_a_producer_of_long_ago_is_remembered() -> None:
     write_tree(storage, "/tree", adopted)
     node = read_tree(storage, "/tree").get(nodes.RESERVED_PRODUCER_IDS)
     assert node is not None
-    assert nodes.decode_reserved_producer_ids(node.data) == 5000
+    assert nodes.decode_number(nodes.RESERVED_PRODUCER_IDS, node.data) == 5000
 
 
 def test_keys_in_the_places_of_earlier_versions_stay_there() -> None:
@@ -525,5 +525,5 @@ def test_keys_in_the_places_of_earlier_versions_stay_there() -> None:
     assert identity is not None
     assert masked is not None
     assert not nodes.has_kafkas_placement(identity.data)
-    ids = nodes.decode_masked_topics(masked.data)
+    ids = nodes.decode_topic_ids(nodes.MASKED_TOPICS, masked.data)
     assert ids == [adopted.topics[GROUP_METADATA].topic_id]

@@ -12,7 +12,8 @@ from logstore.common.errors import CorruptDataError
 from logstore.format.batch import encode_batch
 from logstore.format.control import ControlType, encode_control_key
 from logstore.storage.memory import MemoryStorage
-from replication.adopt import ClusterImage, PartitionImage, read_cluster_metadata
+from replication.adopt import ClusterImage, electable, read_cluster_metadata
+from replication.common.state import PartitionRegistration
 from replication.protocol import UnsupportedVersionError, metadata_records, schema
 from replication.protocol import messages as wire
 from replication.protocol.codecs import encoder
@@ -110,7 +111,7 @@ def test_topics_configs_brokers_and_numbers():
     )
     assert image.topics["events"].id == ID
     assert image.topics["events"].partitions == {
-        0: PartitionImage((1, 2), (1,), 1, 3, 5, (2,), (1,))
+        0: PartitionRegistration((1, 2), (1,), 1, 3, 5, elr=(2,), last_known_leader=1)
     }
     assert image.topic_configs("events") == {"retention.ms": "5"}
     assert image.topic_configs("others") == {}
@@ -131,7 +132,7 @@ def test_a_change_of_a_partition_names_what_changes():
         change._replace(leader=2, isr=()),
         change._replace(replicas=(2, 1)),
     )
-    expected = PartitionImage((2, 1), (), 2, 5, 9, (2,), (1,))
+    expected = PartitionRegistration((2, 1), (), 2, 5, 9, elr=(2,), last_known_leader=1)
     assert image.topics["events"].partitions[0] == expected
 
 
@@ -139,19 +140,19 @@ def test_who_may_lead_after_a_clean_stop_of_all():
     """KIP-966: the ISR is empty then."""
     stopped = wire.PartitionChangeRecord(0, ID, isr=(), leader=-1)
 
-    def electable(*messages: Any) -> tuple[int, ...]:
-        return image_of(TOPIC, PARTITION, *messages).topics["events"].partitions[0].electable
+    def led_by(*messages: Any) -> tuple[int, ...]:
+        return electable(image_of(TOPIC, PARTITION, *messages).topics["events"].partitions[0])
 
-    assert electable() == (1, 2)
-    assert electable(stopped) == (2,)
-    assert electable(stopped._replace(eligible_leader_replicas=())) == (1,)
+    assert led_by() == (1, 2)
+    assert led_by(stopped) == (2,)
+    assert led_by(stopped._replace(eligible_leader_replicas=())) == (1,)
     several = stopped._replace(eligible_leader_replicas=(), last_known_elr=(1, 2))
-    assert electable(several) == ()  # they were eligible once, and one of them led
-    assert electable(stopped._replace(eligible_leader_replicas=(), last_known_elr=())) == ()
+    assert led_by(several) == ()  # they were eligible once, and one of them led
+    assert led_by(stopped._replace(eligible_leader_replicas=(), last_known_elr=())) == ()
     other = wire.TopicRecord("other", OTHER)
-    assert electable(stopped, other, wire.ClearElrRecord("other")) == (2,)
-    assert electable(stopped, wire.ClearElrRecord("events")) == ()
-    assert electable(stopped, wire.ClearElrRecord("")) == ()
+    assert led_by(stopped, other, wire.ClearElrRecord("other")) == (2,)
+    assert led_by(stopped, wire.ClearElrRecord("events")) == ()
+    assert led_by(stopped, wire.ClearElrRecord("")) == ()
 
 
 def test_a_topic_that_is_removed_takes_its_configs_along_and_may_come_again():

@@ -14,7 +14,6 @@ from logstore.common.errors import ConfigError
 from replication.adopt import (
     AdoptedCluster,
     ClusterImage,
-    PartitionImage,
     TopicImage,
 )
 from replication.adopt.found import CoordinatorState, FoundBroker, FoundLog
@@ -48,7 +47,7 @@ def image(
 ) -> ClusterImage:
     """Of topic ``t``: replicas, ISR and leader epoch of each partition."""
     known = {
-        number: PartitionImage(replicas, isr, isr[0] if isr else -1, epoch, 0)
+        number: PartitionRegistration(replicas, isr, isr[0] if isr else -1, epoch, 0)
         for number, (replicas, isr, epoch) in partitions.items()
     }
     defaults: dict[str, Any] = {
@@ -386,7 +385,9 @@ def test_what_is_not_carried_is_counted() -> None:
     logs = {TopicPartition(GROUP_METADATA, 0): log(state=CoordinatorState(others=others))}
     known = image({0: ((0,), (0,), 1)}, left_out={"ACLs": 3})
     topics = {
-        GROUP_METADATA: TopicImage(GROUP_METADATA, ONE, {0: PartitionImage((0,), (0,), 0, 1, 0)})
+        GROUP_METADATA: TopicImage(
+            GROUP_METADATA, ONE, {0: PartitionRegistration((0,), (0,), 0, 1, 0)}
+        )
     }
     report = planned({0: broker(logs)}, known._replace(topics=topics)).report
     assert "not carried: ACLs: 3" in report.lines()

@@ -180,11 +180,3 @@ class TestTable:
             HEARTBEAT,
             *extra,
         }
-
-    def test_the_software_of_a_client_is_remembered(self) -> None:
-        body = bytes(encode_request(wire.ApiVersionsRequest("apache-kafka-java", "4.3.1"), 3))
-        request = received(ApiKey.API_VERSIONS, 3, body)
-        answers(None, request)
-        connection = request.connection
-        assert connection.client_software_name == "apache-kafka-java"
-        assert connection.client_software_version == "4.3.1"

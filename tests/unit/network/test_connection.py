@@ -14,9 +14,8 @@ from logstore.common.errors import LogstoreError
 from logstore.storage.file_slice import FileSlice
 from replication.network import CLOSE, NO_RESPONSE, Listener, NetworkConfig, Send
 from replication.network.connection import Connection, ConnectionState, Rules
-from replication.network.errors import FrameError, RequestRefusedError
-from replication.network.framing import SHARED_BYTES, FrameReader
-from replication.network.limits.memory_pool import MemoryPool
+from replication.network.framing import SHARED_BYTES, FrameError, FrameReader, RequestRefusedError
+from replication.network.limits import MemoryPool
 from replication.network.metrics import CloseReason
 from replication.network.requests import ConnectionInfo, ReceivedRequest
 from tests.support.network import frame_of, parse_header

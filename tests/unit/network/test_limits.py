@@ -25,8 +25,8 @@ from replication.network import (
 )
 from replication.network import acceptor as acceptor_module
 from replication.network.framing import SHARED_BYTES
-from replication.network.limits.connection_quotas import ConnectionQuotas
-from tests.support.network import RawClient, frame_of, serving
+from replication.network.limits import ConnectionQuotas
+from tests.support.network import RawClient, connection_count, frame_of, serving, wake
 from tests.support.until import until
 
 
@@ -37,7 +37,7 @@ def echo(request: ReceivedRequest, respond: Respond) -> None:
 class Clock(ManualClock):
     def pass_for(self, server: NetworkServer, ms: int) -> None:
         self.advance(ms)
-        server.wake()
+        wake(server)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_idle_connection(clock: Clock) -> None:
         clock.pass_for(server, 100)
         assert idle.is_closed()
         assert is_served(busy)
-        until(lambda: server.connection_count == 1)
+        until(lambda: connection_count(server) == 1)
 
 
 def test_who_waits_for_ever_and_goes_away(clock: Clock) -> None:
@@ -84,9 +84,9 @@ def test_who_waits_for_ever_and_goes_away(clock: Clock) -> None:
                 expected = len(waiting) + 1
                 client.send(b"ping")
                 until(lambda expected=expected: len(waiting) == expected)
-        assert server.connection_count == 3
+        assert connection_count(server) == 3
         clock.pass_for(server, 1000)
-        until(lambda: server.connection_count == 0)
+        until(lambda: connection_count(server) == 0)
         for respond in waiting:
             respond(NO_RESPONSE)
 
@@ -146,7 +146,7 @@ def test_max_connections_per_ip() -> None:
         assert is_served(connect("127.0.0.9"))
         assert connect("127.0.0.9").is_closed()
         clients[0].close()
-        until(lambda: server.connection_count == 3)
+        until(lambda: connection_count(server) == 3)
         assert is_served(connect("127.0.0.1"))
 
 
@@ -161,7 +161,7 @@ def test_max_connections_lets_the_next_one_wait() -> None:
         with RawClient(server) as third:
             third.send(b"waiting")
             assert is_served(first)
-            assert server.connection_count == 2
+            assert connection_count(server) == 2
             second.close()
             assert third.receive()[4:] == b"waiting"
 
@@ -270,7 +270,7 @@ def test_client_disconnection_with_outstanding_receives() -> None:
             client.socket.sendall(b"".join(frame_of(b"%d" % n, key=20) for n in range(1000)))
         may_go.set()
         until(lambda: len(bodies) == 1000)
-        until(lambda: server.connection_count == 0)
+        until(lambda: connection_count(server) == 0)
     assert bodies == [b"%d" % n for n in range(1000)]
 
 
@@ -306,7 +306,7 @@ def test_a_client_that_reset_the_connection_disturbs_nobody() -> None:
             waiting[1](Send([b"x"]))
             assert other.receive() == b"x"
         waiting[0](Send([b"x"]))
-        until(lambda: server.connection_count == 0)
+        until(lambda: connection_count(server) == 0)
 
 
 def test_exception_in_acceptor(caplog: pytest.LogCaptureFixture) -> None:
@@ -326,7 +326,7 @@ def test_exception_in_acceptor(caplog: pytest.LogCaptureFixture) -> None:
                 assert client.is_closed()
         with RawClient(server) as client:
             assert is_served(client)
-            assert server.connection_count == 1  # the failed ones are not counted
+            assert connection_count(server) == 1  # the failed ones are not counted
 
 
 class _NoDescriptors:
@@ -448,9 +448,9 @@ def test_a_client_that_never_reads_is_closed(clock: Clock) -> None:
         assert len(asked) == 1
         clock.pass_for(server, 59_000)
         assert is_served(other)
-        assert server.connection_count == 2
+        assert connection_count(server) == 2
         clock.pass_for(server, 1001)
-        until(lambda: server.connection_count == 1)
+        until(lambda: connection_count(server) == 1)
         assert is_served(other)
 
 

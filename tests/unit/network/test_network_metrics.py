@@ -32,7 +32,7 @@ from replication.network.metrics import (
 from replication.network.request_channel import Exchange
 from replication.network.server import NetworkServer
 from replication.protocol import ApiKey
-from tests.support.network import RawClient, frame_of, serving
+from tests.support.network import RawClient, connection_count, frame_of, serving, wake
 from tests.support.until import patience, until
 
 QUICK, QUEUED = 3, 20
@@ -165,7 +165,7 @@ def test_a_delayed_answer_counts_once_it_has_left(answer: Send) -> None:
         assert server.metrics().apis == {}
         until(lambda: server._processors[0]._sleeping)
         clock.advance(100)
-        server.wake()
+        wake(server)
         if answer.buffers:
             client.receive()
         assert spent_ms(api_of(server, QUICK))[RequestPhase.TOTAL] == 100
@@ -213,7 +213,7 @@ def test_why_connections_end() -> None:
             until(lambda: server.metrics().listeners["PLAINTEXT"].opened == 1)
             until(lambda: server._processors[0]._deadlines != [])
             clock.advance(1001)
-            server.wake()
+            wake(server)
             assert idle.is_closed()
         for key in (0, 1):
             with RawClient(server) as client:
@@ -231,7 +231,7 @@ def test_refused_connections() -> None:
     config = NetworkConfig(max_connections_per_ip=1)
     with serving(lambda request, respond: None, config, clock=clock) as server:
         with RawClient(server):
-            until(lambda: server.connection_count == 1)
+            until(lambda: connection_count(server) == 1)
             with RawClient(server) as second:
                 assert second.is_closed()
         refused = server.metrics().refused

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.network.limits.recent_times import RecentTimes
+from replication.network.limits import RecentTimes
 
 WINDOW = 10
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replication.network.limits.slow_apis import SlowApis
+from replication.network.limits import SlowApis
 from tests.support.cases import for_each
 
 MS = 1_000_000

@@ -26,7 +26,7 @@ from replication.network import (
     Send,
 )
 from tests.support.certificates import make_certificates, needs_openssl
-from tests.support.network import RawClient, frame_of, parse_header
+from tests.support.network import RawClient, connection_count, frame_of, parse_header
 from tests.support.until import until
 
 pytestmark = needs_openssl
@@ -172,7 +172,7 @@ def test_what_is_no_tls_is_closed(certificates: Path, data: bytes) -> None:
         with TlsClient(server, certificates) as client:
             client.send(b"x")
             assert client.receive()[4:] == b"x"
-        until(lambda: server.connection_count == 0)
+        until(lambda: connection_count(server) == 0)
 
 
 def test_a_peer_that_is_gone_before_it_is_accepted(
@@ -192,7 +192,7 @@ def test_a_peer_that_is_gone_before_it_is_accepted(
         with TlsClient(server, certificates) as client:
             client.send(b"x")
             assert client.receive()[4:] == b"x"
-        until(lambda: server.connection_count == 0)
+        until(lambda: connection_count(server) == 0)
     assert [record for record in caplog.records if record.levelno > logging.INFO] == []
 
 

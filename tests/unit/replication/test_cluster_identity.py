@@ -121,7 +121,7 @@ def test_a_log_without_an_id_is_known_by_its_name() -> None:
 def test_a_deletion_that_the_tree_remembers_is_known() -> None:
     """One log, whose topic was deleted while the broker was down."""
     tree = session()
-    tree.create(nodes.DELETED_TOPICS, nodes.encode_deleted_topics([OTHER_ID, ID]), parents=True)
+    tree.create(nodes.DELETED_TOPICS, nodes.encode_topic_ids([OTHER_ID, ID]), parents=True)
     assert settle_identity(tree, [BrokerHome("/d", "ours", LOGS)], "new").cluster_id == "ours"
 
 

@@ -195,7 +195,7 @@ def test_the_epoch_is_remembered_after_the_isr_was_left() -> None:
     for broker in b.ids:
         node = b.admin.get(nodes.broker_epoch_path(broker))
         assert node is not None
-        assert nodes.decode_broker_epoch(broker, node.data) == b.brokers[broker].broker_epoch
+        assert nodes.decode_number(nodes.BROKER_EPOCHS, node.data) == b.brokers[broker].broker_epoch
 
 
 def test_a_controller_that_dies_in_between_leaves_an_unclean_stop_to_the_next() -> None:
@@ -357,29 +357,16 @@ def test_a_notification_that_comes_while_others_are_read_is_read_too() -> None:
     """Nothing else would bring the controller to look again."""
     b = Brokers()
     session = b.sessions[1]
-    children, later = session.children, [nodes.encode_isr_changes([])]
+    children, later = session.children, [nodes.encode_log_dir_event(2)]
 
     def slow(path: str) -> list[str]:
         found = children(path)
-        if path == nodes.ISR_CHANGES and later:
-            b.admin.create(nodes.isr_change_path(), later.pop(), sequential=True)
+        if path == nodes.LOG_DIR_EVENTS and later:
+            b.admin.create(nodes.log_dir_event_path(), later.pop(), sequential=True)
         return found
 
     session.children = slow  # type: ignore[method-assign]
-    b.admin.create(nodes.isr_change_path(), nodes.encode_isr_changes([]), sequential=True)
+    b.admin.create(nodes.log_dir_event_path(), nodes.encode_log_dir_event(2), sequential=True)
     b.settle()
     assert later == []
-    assert b.admin.children(nodes.ISR_CHANGES) == []
-
-
-def test_brokers_that_change_a_state_themselves_are_heard() -> None:
-    """The notification of Kafka before KIP-497."""
-    b = Brokers()
-    b.create()
-    now = b.partition()._replace(isr=(1, 2))
-    b.admin.set(nodes.partition_state_path(T0), nodes.encode_partition(now), now.partition_epoch)
-    b.admin.create(nodes.isr_change_path(), nodes.encode_isr_changes([T0]), sequential=True)
-    b.settle()
-    assert b.brokers[3].metadata[T0] == now._replace(partition_epoch=1)
-    assert b.admin.children(nodes.ISR_CHANGES) == []
-    assert b.alter((1, 2, 3)).error_code is ErrorCode.NONE
+    assert b.admin.children(nodes.LOG_DIR_EVENTS) == []

@@ -319,7 +319,7 @@ def test_a_later_topic_of_the_name_waits_until_the_earlier_one_has_gone() -> Non
 def test_all_roles_are_told_also_when_there_are_none() -> None:
     """What goes for good goes before: it would only be set aside."""
     wire = Wire()
-    wire.channel.tell_all_roles()
+    wire.channel.send_all_roles()
     wire.channel.stop(end(T0, A))
     wire.channel.send()
     assert wire.waiting() == (STOPS, {T0: -2})
@@ -336,7 +336,7 @@ def test_all_roles_are_told_also_when_there_are_none() -> None:
 
 def test_all_metadata_is_told_as_such_until_it_is_answered() -> None:
     wire = Wire()
-    wire.channel.tell_all_metadata(at(T0, 0))
+    wire.channel.send_all_metadata(at(T0, 0))
     wire.channel.send()
     wire.channel.update_metadata(at(T1, 0))
     for tps in ({T0: 0}, {T0: 0, T1: 0}):
@@ -352,7 +352,7 @@ def test_all_metadata_is_told_as_such_until_it_is_answered() -> None:
 def test_what_cannot_be_read_is_not_taken_for_what_is_not_there() -> None:
     wire = Wire()
     wire.context.unreadable["t"] = None
-    wire.channel.tell_all_roles()
+    wire.channel.send_all_roles()
     wire.channel.lead_and_follow(at(T1, 0))
     wire.channel.send()
     assert wire.waiting() == (ROLES, {T1: 0})
@@ -450,7 +450,7 @@ def test_the_first_of_all_pieces_names_all_topics() -> None:
     wire.context.put_topic("big", topic, 0)
     for tp, change in many(PIECE + 1).items():
         wire.context.put(tp, change.registration)
-    wire.channel.tell_all_roles()
+    wire.channel.send_all_roles()
     wire.channel.send()
     assert wire.is_full()
     (sent,) = wire.transport.sent
@@ -470,7 +470,7 @@ def test_one_that_is_refused_again_and_again_does_not_keep_a_broker_busy() -> No
     wire.context.put_topic("t", TopicAssignment(A, {tp.partition: (2,) for tp in tps}), 0)
     for tp in tps:
         wire.context.put(tp, PartitionRegistration((2,), (2,), 2, 4, 4))
-    wire.channel.tell_all_roles()
+    wire.channel.send_all_roles()
     wire.channel.send()
     wire.channel.update_metadata(at(TopicPartition("new", 0), 0))
     pieces = told = 0

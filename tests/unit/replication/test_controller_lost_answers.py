@@ -19,6 +19,7 @@ import pytest
 from replication.common.messages import (
     AlterableConfig,
     AlterPartitionItem,
+    AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
     ControlledShutdownRequest,
     CreatePartitionsRequest,
@@ -123,7 +124,7 @@ class Stage(NamedTuple):
         self.ask(AlterPartitionRequest(now.leader, leader.broker_epoch, (item,)))
 
     def move(self, target: tuple[int, ...] | None, tp: TopicPartition = T0) -> None:
-        self.b.controller.reassign({tp: target}, self.replies.append)
+        self.ask(AlterPartitionReassignmentsRequest(((tp, target),)))
 
 
 Act = Callable[[Stage], None]
@@ -324,16 +325,6 @@ def a_log_directory_fails(stage: Stage) -> None:
     stage.b.brokers[2].told.pop(T0, None)
     stage.b.admin.create(
         nodes.log_dir_event_path(), nodes.encode_log_dir_event(2), sequential=True, parents=True
-    )
-
-
-@event()
-def another_hand_writes(stage: Stage) -> None:
-    now = stage.b.partition()
-    data = nodes.encode_partition(now._replace(isr=(2, 4)))
-    stage.b.admin.set(nodes.partition_state_path(T0), data)
-    stage.b.admin.create(
-        nodes.isr_change_path(), nodes.encode_isr_changes([T0]), sequential=True, parents=True
     )
 
 

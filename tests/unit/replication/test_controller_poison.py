@@ -37,7 +37,7 @@ STATE, TOPIC, CONFIG = (
     nodes.topic_config_path("t"),
 )
 MARK = nodes.delete_topic_path("gone")
-NOTE, EVENT = f"{nodes.isr_change_path()}0000000000", f"{nodes.log_dir_event_path()}0000000000"
+EVENT = f"{nodes.log_dir_event_path()}0000000000"
 NOBODY_READS = (MARK, nodes.PRODUCER_IDS, nodes.RESERVED_PRODUCER_IDS)  # of the controllers
 PATHS = (
     TOPIC,
@@ -46,7 +46,6 @@ PATHS = (
     STATE,
     CONFIG,
     MARK,
-    NOTE,
     EVENT,
     nodes.CONTROLLER,
     nodes.CONTROLLER_EPOCH,
@@ -151,7 +150,7 @@ def test_damaged(path: str, damage: str, caplog: pytest.LogCaptureFixture) -> No
         b.check()
 
 
-@for_each("path", [path for path in PATHS if path not in (MARK, NOTE, EVENT, *NOBODY_READS)])
+@for_each("path", [path for path in PATHS if path not in (MARK, EVENT, *NOBODY_READS)])
 def test_missing(path: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.clear()
     b = brokers()
@@ -181,7 +180,7 @@ def test_foreign_nodes_below(path: str) -> None:
     b.settle(10 * PAUSE_MS)
     assert b.admin.children(nodes.TOPICS) == ["third"]
     assert b.admin.children(nodes.DELETE_TOPICS) == []
-    assert b.admin.children(nodes.ISR_CHANGES) == b.admin.children(nodes.LOG_DIR_EVENTS) == []
+    assert b.admin.children(nodes.LOG_DIR_EVENTS) == []
 
 
 WRONG: dict[str, tuple[str, dict[str, object], str]] = {
@@ -322,7 +321,6 @@ def test_of_two_topics_with_one_id_the_younger_is_left_out(
         f"{nodes.BROKER_IDS}/99999999999",
         f"{nodes.BROKER_IDS}/broker",
         f"{nodes.BROKER_EPOCHS}/-1",
-        f"{nodes.ISR_CHANGES}/anything",
         f"{nodes.LOG_DIR_EVENTS}/anything",
         f"{nodes.TOPICS}/t/partitions/99/state",
         f"{nodes.TOPICS}/t/partitions/none",
@@ -457,23 +455,22 @@ def test_a_notification_that_may_not_be_removed_holds_up_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     b = brokers()
-    b.admin.create(NOTE, b"{", parents=True)
+    b.admin.create(EVENT, b"{", parents=True)
     for broker in b.ids:
-        refuse(b, broker, NOTE)
+        refuse(b, broker, EVENT)
     next_controller(b)
-    assert f"{NOTE} stays" in caplog.text
+    assert f"{EVENT} stays" in caplog.text
     assert "again, later" not in caplog.text
 
 
 # -- many -----------------------------------------------------------------------------------------
 
 
-@for_each("parent", [nodes.ISR_CHANGES, nodes.LOG_DIR_EVENTS])
 def test_foreign_notifications_by_the_thousand_are_some_work_a_turn(
-    parent: str, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """What else is due comes between, and they are removed in few transactions."""
-    caplog.clear()
+    parent = nodes.LOG_DIR_EVENTS
     count = 3 * NOTES
     b = brokers()
     session = b.sessions[1]

@@ -16,7 +16,7 @@ from replication.common.messages import (
 )
 from replication.common.state import NO_LEADER
 from replication.controller.channels import Numbers
-from replication.controller.states import ControllerState, Happened, next_state
+from replication.controller.states import ControllerState, Happened
 from replication.controller.store import ControllerStore
 from replication.coordination import BadVersionError, Check, CoordinatorUnavailableError, Op, nodes
 from replication.coordination.base import Node
@@ -41,7 +41,7 @@ WAYS = {
 
 @for_each("state, happened", [*itertools.product(S, H)])
 def test_every_transition(state: ControllerState, happened: Happened) -> None:
-    assert next_state(state, happened) is WAYS.get((state, happened))
+    assert happened.leads_from(state) is WAYS.get((state, happened))
 
 
 def test_nobody_is_served_before_the_take_over_is_complete() -> None:
@@ -174,7 +174,7 @@ def test_an_epoch_that_somebody_wrote_does_not_come_twice(written: int) -> None:
     """Brokers refuse a lower one. One that counted before may have been another controller's."""
     b = Brokers()
     b.create()
-    b.admin.set(nodes.CONTROLLER_EPOCH, nodes.encode_controller_epoch(written))
+    b.admin.set(nodes.CONTROLLER_EPOCH, nodes.encode_number(written))
     b.settle()
     b.kill(3)  # the write is refused, the node of the controller is still its own
     assert (b.controllers[1].active, b.controllers[1].epoch) == (True, max(written, 2))

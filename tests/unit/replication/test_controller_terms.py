@@ -182,7 +182,7 @@ def test_a_deposed_controller_learns_it_from_a_broker() -> None:
     b = Brokers()
     b.brokers[2].deaf = True
     b.create()
-    b.admin.set(nodes.CONTROLLER_EPOCH, nodes.encode_controller_epoch(7))
+    b.admin.set(nodes.CONTROLLER_EPOCH, nodes.encode_number(7))
     b.settle()
     assert b.controller.epoch == 1  # nobody watches that node
     b.brokers[2].deaf, b.brokers[2].controller_epoch = False, 7

@@ -389,10 +389,10 @@ def test_the_file_stays_within_a_multiple_of_the_tree() -> None:
     sizes = []
     for number in range(500):
         session.set("/a", b"%0100d" % number)
-        sizes.append(store.journal_size)
+        sizes.append(store._journal.size)
     assert max(sizes) < 2000
     assert sum(b < a for a, b in pairwise(sizes)) > 50
-    assert len(storage.read_file(FILE)) == store.journal_size
+    assert len(storage.read_file(FILE)) == store._journal.size
     store.crash()
     assert session.state is SessionState.SUSPENDED
     assert content(opened(storage).connect())["/a"][:2] == (b"%0100d" % 499, 500)

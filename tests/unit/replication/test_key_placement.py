@@ -40,7 +40,7 @@ def put_topic(tree: Coordinator, name: str, partitions: int, topic_id: uuid.UUID
 
 def put_broker(tree: Coordinator) -> None:
     """A controller of ours has processed one."""
-    tree.create(nodes.broker_epoch_path(0), nodes.encode_broker_epoch(5), parents=True)
+    tree.create(nodes.broker_epoch_path(0), nodes.encode_number(5), parents=True)
 
 
 # What Utils.abs(name.hashCode()) % n of a real Kafka 4.3.1 says for n = 50, 4, 3.

@@ -132,8 +132,12 @@ def test_an_unclean_election_takes_another_one_first() -> None:
     assert b.partition().leader == 2
 
 
-def test_a_deletion_is_remembered() -> None:
+def test_a_deletion_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The latest ones are: the node has a bound."""
+    monkeypatch.setattr(nodes, "DELETED_TOPICS_KEPT", 2)
     b = Brokers(2)
+    b.create(assignment=((1, 2),))
+    b.delete()
     b.create(assignment=((1, 2),))
     first = b.topic().topic_id
     b.delete()
@@ -142,7 +146,7 @@ def test_a_deletion_is_remembered() -> None:
     b.delete()
     node = b.admin.get(nodes.DELETED_TOPICS)
     assert node is not None
-    assert nodes.decode_deleted_topics(node.data) == [first, second]
+    assert nodes.decode_topic_ids(nodes.DELETED_TOPICS, node.data) == [first, second]
     b.kill(b.controller._broker_id)
     b.create(assignment=((1, 2),)) if len(b.sessions) > 2 else None
     assert b.controller._term is not None

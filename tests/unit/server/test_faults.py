@@ -25,7 +25,7 @@ from replication.protocol import (
     parse_response_header,
 )
 from replication.protocol import messages as wire
-from replication.server.faults import REACTIONS, FaultKind, RequestFaults
+from replication.server.faults import RequestFaults
 
 CARRIED_OUT = Send([b"carried out"])
 HEARTBEAT = wire.HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
@@ -63,10 +63,6 @@ class Server:
         self._handle(received, answers.append)
         assert len(answers) == 1
         return answers[0]
-
-
-def test_every_kind_has_a_reaction() -> None:
-    assert REACTIONS.keys() == set(FaultKind)
 
 
 def test_without_a_fault_nothing_is_changed() -> None:

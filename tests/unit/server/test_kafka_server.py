@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from checkpoints.types import TopicPartition
-from replication.network.limits.slow_apis import SlowApis
+from replication.network.limits import SlowApis
 from replication.protocol import SERVED, ApiKey, schema
 from replication.protocol import messages as wire
 from replication.server.serving import ServedCluster, serve

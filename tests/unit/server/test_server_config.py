@@ -10,7 +10,7 @@ from logstore.common.errors import ConfigError
 from replication.apis.configs import broker_configs
 from replication.network import Listener
 from replication.server.config import ServerConfig
-from replication.server.kafka_server import Exposure, FrontDoors, KafkaServer
+from replication.server.kafka_server import Exposure, KafkaServer, RequestListeners
 from replication.server.serving import serve
 
 ANYONE = Exposure(allow_plaintext=True)
@@ -63,7 +63,7 @@ def test_no_key_is_known_to_two_parts() -> None:
 
 
 def test_a_broker_keeps_its_ports() -> None:
-    doors = FrontDoors([Listener("A"), Listener("B")], [4, 5], ServerConfig())
+    doors = RequestListeners([Listener("A"), Listener("B")], [4, 5], ServerConfig())
     first, other = doors(4), doors(5)
     endpoints = first.endpoints
     first.close(0)
@@ -81,7 +81,8 @@ def test_brokers_have_the_ids_and_addresses_that_they_are_given() -> None:
         {"node.id": "1", "broker.id": "1", "advertised.listeners": "PLAINTEXT://outside:29092"}
     )
     assert config.node.first_id == 1
-    doors = FrontDoors([Listener("PLAINTEXT", "0.0.0.0"), Listener("SSL")], [1, 2], config, ANYONE)
+    listeners = [Listener("PLAINTEXT", "0.0.0.0"), Listener("SSL")]
+    doors = RequestListeners(listeners, [1, 2], config, ANYONE)
     found = {}
     for broker_id in (1, 2):
         server = doors(broker_id)
@@ -118,12 +119,12 @@ def test_who_nobody_can_be(properties: dict[str, object]) -> None:
 def test_what_is_advertised_is_a_listener() -> None:
     config = ServerConfig.from_properties({"advertised.listeners": "SSL://outside:1"})
     with pytest.raises(ConfigError, match="SSL"):
-        FrontDoors([Listener("A")], [0], config)(0)
+        RequestListeners([Listener("A")], [0], config)(0)
 
 
 def test_a_listener_of_any_name_is_advertised() -> None:
     config = ServerConfig.from_properties({"advertised.listeners": "OUTSIDE://outside:29092"})
-    server = FrontDoors([Listener("OUTSIDE")], [0], config)(0)
+    server = RequestListeners([Listener("OUTSIDE")], [0], config)(0)
     server.close(0)
     assert [(each.host, each.port) for each in server.endpoints] == [("outside", 29092)]
 
@@ -141,7 +142,7 @@ def test_brokers_without_ports_of_their_own(
 ) -> None:
     config = ServerConfig.from_properties({"advertised.listeners": advertised})
     with pytest.raises(ConfigError, match=complaint):
-        FrontDoors(listeners, [0, 1, 2], config)
+        RequestListeners(listeners, [0, 1, 2], config)
 
 
 def test_brokers_without_ids_of_their_own() -> None:
@@ -152,3 +153,9 @@ def test_brokers_without_ids_of_their_own() -> None:
 def test_all_addresses_need_one_to_advertise() -> None:
     with pytest.raises(ConfigError, match="all addresses"):
         KafkaServer(0, [Listener("A", "0.0.0.0")], ServerConfig())
+
+
+@pytest.mark.parametrize("name", ["http", "registry"])
+def test_a_port_alone_is_no_place_to_serve_http(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name}=8080: give an HttpListener"):
+        serve(**{name: 8080})

@@ -389,6 +389,7 @@ def test_idle_connections_end_quietly(who: str) -> None:
         clock.advance(IDLE_MS + 1 if who == "client" else 1)
         asker.transport.wake()
         until(lambda: ended == [0], "the connection has ended")
+        until(lambda: not asker.transport._channels, "the transport has seen that")
         until(lambda: asker.ask() is not None, "there is another one")
         assert asker.reason == ""
 

@@ -16,14 +16,10 @@ from replication.network.requests import (
     ReceivedRequest,
     RequestHandler,
     Respond,
-    Send,
 )
 from replication.protocol import (
     ApiKey,
     decode_request,
-    encode_response,
-    error_codes,
-    response_header,
 )
 from replication.protocol import messages as wire
 from replication.security.credentials import Credentials
@@ -76,7 +72,7 @@ class Authenticator:
             connection.sasl = MECHANISMS[message.mechanism](self._credentials)
         known = () if error is ErrorCode.ILLEGAL_SASL_STATE else self._mechanisms
         answer = wire.SaslHandshakeResponse(error_code=error, mechanisms=known)
-        respond(_send(request, answer))
+        respond(request.answered(answer))
 
     def _authenticate(self, request: ReceivedRequest, respond: Respond) -> None:
         message = decode_request(ApiKey.SASL_AUTHENTICATE, request.api_version, request.body)
@@ -86,7 +82,7 @@ class Authenticator:
                 error_code=ErrorCode.ILLEGAL_SASL_STATE,
                 error_message="the login is over, or this listener has none",
             )
-            respond(_send(request, answer))
+            respond(request.answered(answer))
         elif connection.sasl is None:
             respond(CLOSE)  # no handshake before it
         else:
@@ -108,25 +104,9 @@ class Authenticator:
                 error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
                 error_message=f"Authentication failed: {error}",
             )
-            respond(_send(request, refusal, close_after=True, delay_ms=self._delay_ms))
+            respond(request.answered(refusal, close_after=True, delay_ms=self._delay_ms))
             return
         if connection.sasl.user is not None:
             connection.principal = f"User:{connection.sasl.user}"
             connection.is_logged_in, connection.sasl = True, None
-        respond(_send(request, wire.SaslAuthenticateResponse(auth_bytes=answer)))
-
-
-def _send(
-    request: ReceivedRequest,
-    message: wire.SaslHandshakeResponse | wire.SaslAuthenticateResponse,
-    close_after: bool = False,
-    delay_ms: int = 0,
-) -> Send:
-    header = response_header(request.api_key, request.api_version, request.correlation_id)
-    body = encode_response(message, request.api_version)
-    return Send(
-        [header, *body],
-        close_after=close_after,
-        delay_ms=delay_ms,
-        errors=error_codes(message),
-    )
+        respond(request.answered(wire.SaslAuthenticateResponse(auth_bytes=answer)))

@@ -10,7 +10,7 @@ from typing import Any
 
 from logstore.common.types import Buffer
 from logstore.storage.file_slice import FileSlice
-from replication.network.errors import FrameError, TlsHandshakeError
+from replication.network.framing import FrameError, TlsHandshakeError
 from replication.network.transport_layer import leading_buffers
 
 _CHUNK_BYTES = 128 << 10  # of one call; TLS cuts it into records of 16 KiB
