@@ -8,7 +8,7 @@ So the same shard runs under threads, under the simulator and under a test that 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from checkpoints.types import TopicPartition
 from replication.common.error_codes import ErrorCode
@@ -16,6 +16,7 @@ from replication.common.error_codes import ErrorCode
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
+LAST_VERSION = 2**15 - 1  # of a client that knows all that there is
 
 
 class CoordinatorRecord(NamedTuple):
@@ -26,6 +27,15 @@ class CoordinatorRecord(NamedTuple):
 
 
 # -- events: what happened ----------------------------------------------------------------------
+
+
+class ClientRequest(NamedTuple):
+    """A message of the protocol, with what its header and its connection say."""
+
+    message: Any
+    version: int = LAST_VERSION
+    client_id: str = ""
+    client_host: str = ""
 
 
 class RequestReceived(NamedTuple):

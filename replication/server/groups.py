@@ -5,16 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
+from checkpoints.types import TopicPartition
 from replication.common.error_codes import ErrorCode
+from replication.coordinators.effects import ClientRequest
 from replication.coordinators.groups.coordinator import GroupCoordinator
-from replication.coordinators.groups.requests import (
-    DescribeGroup,
-    FetchOffsets,
-    FetchOffsetsResult,
-    GroupDescription,
-    GroupListing,
-)
+from replication.protocol import messages as wire
+from replication.protocol.partitions import by_partition
 from replication.server.http.state import GroupSnapshot
 
 TIMEOUT_S = 2.0
@@ -52,33 +50,35 @@ def group_snapshots(
     It blocks, so a thread of the network or of a coordinator must not call it."""
     listed = _list(coordinators, timeout_s)
     answers = _Answers()
-    descriptions: dict[str, GroupDescription] = {}
-    offsets: dict[str, FetchOffsetsResult] = {}
+    descriptions: dict[str, wire.DescribeGroupsResponse.DescribedGroup] = {}
+    offsets: dict[str, dict[TopicPartition, int]] = {}
 
-    def take(group_id: str, value: object) -> None:
-        if isinstance(value, GroupDescription) and value.exists:
+    def take_description(group_id: str, value: Any) -> None:
+        if not isinstance(value, ErrorCode) and not value.error_code:
             descriptions[group_id] = value
-        elif isinstance(value, FetchOffsetsResult):
-            offsets[group_id] = value
 
+    def take_offsets(group_id: str, value: Any) -> None:
+        if not isinstance(value, ErrorCode):
+            offsets[group_id] = {
+                tp: each.committed_offset
+                for tp, each in by_partition(value.topics)
+                if each.committed_offset >= 0 and not each.error_code
+            }
+
+    fetch = wire.OffsetFetchRequest
     for coordinator, group in listed:
         name = group.group_id
-        for request in (DescribeGroup(name), FetchOffsets(name)):
-            coordinator.request(name, request, answers.expect(partial(take, name)))
+        of_group = fetch(groups=(fetch.OffsetFetchRequestGroup(name, topics=None),))
+        for request, taken in (
+            (wire.DescribeGroupsRequest((name,)), take_description),
+            (of_group, take_offsets),
+        ):
+            answer = answers.expect(partial(taken, name))
+            coordinator.request(name, ClientRequest(request), answer)
     answers.wait(timeout_s)
     return [
         GroupSnapshot(
-            group.group_id,
-            group.state,
-            group.protocol_type,
-            len(group.members),
-            {
-                each.tp: each.offset
-                for each in offsets[name].partitions
-                if each.offset >= 0 and each.error_code is ErrorCode.NONE
-            }
-            if name in offsets
-            else {},
+            name, group.group_state, group.protocol_type, len(group.members), offsets.get(name, {})
         )
         for name, group in sorted(descriptions.copy().items())
     ]
@@ -86,15 +86,15 @@ def group_snapshots(
 
 def _list(
     coordinators: Iterable[GroupCoordinator], timeout_s: float
-) -> list[tuple[GroupCoordinator, GroupListing]]:
+) -> list[tuple[GroupCoordinator, wire.ListGroupsResponse.ListedGroup]]:
     answers = _Answers()
-    found: list[tuple[GroupCoordinator, GroupListing]] = []
+    found: list[tuple[GroupCoordinator, wire.ListGroupsResponse.ListedGroup]] = []
     for coordinator in coordinators:
         done = answers.expect(lambda _: None)
 
         def take(
             code: ErrorCode,
-            groups: list[GroupListing],
+            groups: list[wire.ListGroupsResponse.ListedGroup],
             coordinator: GroupCoordinator = coordinator,
             done: Callable[[object], None] = done,
         ) -> None:

@@ -31,10 +31,11 @@ def the_generation_is_not_checked(patch: MonkeyPatch) -> None:
 def members_are_not_checked(patch: MonkeyPatch) -> None:
     """Whoever left or is fenced still commits."""
 
-    def check_commit(self: Any, group: Any, request: Any) -> ErrorCode:
-        if group is not None and group.generation == request.generation:
+    def check_commit(self: Any, group: Any, commit: Any, version: int) -> ErrorCode:
+        said = getattr(commit, "generation_id_or_member_epoch", None)
+        if group is not None and group.generation == said:
             return ErrorCode.NONE
-        code = unchanged(self, group, request)
+        code = unchanged(self, group, commit, version)
         assert isinstance(code, ErrorCode)
         return code
 

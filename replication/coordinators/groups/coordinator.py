@@ -21,25 +21,16 @@ from replication.common.messages import (
     WriteTxnMarkersResponse,
 )
 from replication.common.transport import OnReply
-from replication.coordinators.groups.append_errors import COMMIT_ERRORS
+from replication.coordinators.effects import ClientRequest
 from replication.coordinators.groups.config import GroupConfig
-from replication.coordinators.groups.requests import (
-    CommitOffsets,
-    CommitResult,
-    ForgetTopics,
-    GroupListing,
-    GroupRequest,
-    ListGroups,
-    ListGroupsResult,
-)
-from replication.coordinators.groups.shard import GroupShard
+from replication.coordinators.groups.outbox import COMMIT_ERRORS, GroupStats
+from replication.coordinators.groups.shard import Codes, ForgetTopics, GroupShard
 from replication.coordinators.groups.states import GroupState
-from replication.coordinators.groups.stats import GroupStats
 from replication.coordinators.internal_topic import InternalTopic
 from replication.coordinators.runtime import CoordinatorRuntime, OnAnswer
+from replication.protocol import messages as wire
+from replication.protocol.partitions import partitions_of
 from replication.replica_manager.transaction_verification import error_for_producer
-
-Codes = dict[TopicPartition, ErrorCode]
 
 
 class GroupCoordinator:
@@ -108,8 +99,9 @@ class GroupCoordinator:
 
     # -- requests ------------------------------------------------------------------------------
 
-    def request(self, group_id: str, request: GroupRequest, answer: OnAnswer) -> None:
-        """Put a request to the group's shard. ``answer`` as in ``CoordinatorRuntime.request``."""
+    def request(self, group_id: str, request: ClientRequest, answer: OnAnswer) -> None:
+        """Put a request to the group's shard, which says more of it. ``answer`` as in
+        ``CoordinatorRuntime.request``."""
         partition = self.topic.partition_of(group_id)
         if partition is None:
             answer(ErrorCode.NOT_COORDINATOR)
@@ -117,56 +109,55 @@ class GroupCoordinator:
             self.runtime.request(partition, request, answer)
 
     def commit_in_transaction(
-        self,
-        transactional_id: str,
-        support: TransactionSupport,
-        request: CommitOffsets,
-        answer: OnAnswer,
+        self, commit: wire.TxnOffsetCommitRequest, support: TransactionSupport, answer: OnAnswer
     ) -> None:
         """Commit offsets that count with the transaction, which must know of the group (W-158)."""
-        partition = self.topic.partition_of(request.group_id)
+        partition = self.topic.partition_of(commit.group_id)
         if partition is None:
             answer(ErrorCode.NOT_COORDINATOR)
             return
 
         def verified(errors: Mapping[TopicPartition, ErrorCode]) -> None:
             if not errors:
-                self.runtime.request(partition, request, answer)
+                self.runtime.request(partition, ClientRequest(commit), answer)
                 return
             code = COMMIT_ERRORS[error_for_producer(errors[tp], support)]
-            answer(CommitResult(tuple((each.tp, code) for each in request.offsets)))
+            answer(dict.fromkeys(partitions_of(commit.topics), code))
 
         tp = TopicPartition(GROUP_METADATA, partition)
         self._broker.replica_manager.transactions.verify(
-            transactional_id,
-            request.producer_id,
-            request.producer_epoch,
+            commit.transactional_id,
+            commit.producer_id,
+            commit.producer_epoch,
             {tp: NO_SEQUENCE},
             verified,
             adds=support is TransactionSupport.ADD_PARTITION,
         )
 
-    def list_groups(self, answer: Callable[[ErrorCode, list[GroupListing]], None]) -> None:
+    def list_groups(
+        self, answer: Callable[[ErrorCode, list[wire.ListGroupsResponse.ListedGroup]], None]
+    ) -> None:
         """All groups of this broker. While a partition is not loaded the list would not be whole,
         so the answer is an error."""
 
         def listed(answers: list[object]) -> None:
-            found: list[GroupListing] = []
+            found: list[wire.ListGroupsResponse.ListedGroup] = []
             for each in answers:
                 if isinstance(each, ErrorCode) and each is not ErrorCode.NOT_COORDINATOR:
                     answer(each, [])
                     return
-                if isinstance(each, ListGroupsResult):
-                    found += each.groups
+                if isinstance(each, list):
+                    found += each
             answer(ErrorCode.NONE, found)
 
-        self.runtime.request_all(ListGroups(), listed)
+        self.runtime.request_all(ClientRequest(wire.ListGroupsRequest()), listed)
 
     def _forget_topics(self, topics: frozenset[str]) -> None:
         """Delete the offsets of deleted topics, which mean nothing for a later topic of the
         name."""
+        request = ClientRequest(ForgetTopics(topics))
         for partition in self.runtime.active:
-            self.runtime.request(partition, ForgetTopics(topics), lambda code: None)
+            self.runtime.request(partition, request, lambda code: None)
 
     # -- transactions --------------------------------------------------------------------------
 

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 from replication.common.error_codes import ErrorCode
-from replication.coordinators.groups.requests import (
-    NO_GENERATION,
-    NO_MEMBER_ID,
-    GroupProtocol,
-    JoinedMember,
-    JoinGroup,
-    SyncGroup,
-)
+from replication.coordinators.effects import ClientRequest
 from replication.coordinators.groups.states import PREDECESSORS, GroupState
-from replication.coordinators.groups.subscription import CONSUMER_PROTOCOL, topics_of_all
+from replication.protocol import MalformedMessageError
+from replication.protocol import messages as wire
+from replication.protocol.coordinator_records import SUBSCRIPTION, decode_of_member
 
+GroupProtocol = wire.JoinGroupRequest.JoinGroupRequestProtocol
+"""One way to share partitions that a member offers, with its own data for it."""
+
+CONSUMER_PROTOCOL = "consumer"
+NO_GENERATION = -1
+NO_MEMBER_ID = ""
 MAX_GENERATION = 2**31 - 1
 MAX_PENDING_MEMBERS = 1000  # ids that were given and not used yet; the oldest is forgotten
 
@@ -35,14 +37,20 @@ class MemberTerms(NamedTuple):
     protocols: tuple[GroupProtocol, ...]
 
     @classmethod
-    def of(cls, request: JoinGroup) -> MemberTerms:
+    def of(cls, request: ClientRequest) -> MemberTerms:
+        join: wire.JoinGroupRequest = request.message
         return cls(
             request.client_id,
             request.client_host,
-            request.session_timeout_ms,
-            request.rebalance_timeout_ms,
-            request.protocols,
+            join.session_timeout_ms,
+            rebalance_timeout_ms(join.session_timeout_ms, join.rebalance_timeout_ms),
+            join.protocols,
         )
+
+
+def rebalance_timeout_ms(session_timeout_ms: int, rebalance_timeout_ms: int) -> int:
+    """Of a client; one that says none has its session's."""
+    return session_timeout_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms
 
 
 class GroupMember:
@@ -93,10 +101,6 @@ class GroupMember:
         self._joining: Hashable | None = None
         self.syncing: Hashable | None = None
         self.is_new = False
-
-    @classmethod
-    def from_request(cls, member_id: str, request: JoinGroup) -> GroupMember:
-        return cls(member_id, request.instance_id, *MemberTerms.of(request))
 
     @property
     def joining(self) -> Hashable | None:
@@ -222,11 +226,15 @@ class ClassicGroup:
         self.become(completing if self.members else empty, now_ms)
 
     def note_subscriptions(self) -> None:
+        """Note which topics members of type "consumer" read (W-172). The bytes are a client's, and
+        only the expiry of offsets wants to know: where some cannot be read, they say nothing."""
         self.subscribed_topics = None
         if self.protocol_type == CONSUMER_PROTOCOL:
-            self.subscribed_topics = topics_of_all(
-                member.metadata(self.protocol_name) for member in self.members.values()
-            )
+            said = (member.metadata(self.protocol_name) for member in self.members.values())
+            with suppress(MalformedMessageError):
+                self.subscribed_topics = frozenset(
+                    topic for each in said for topic in decode_of_member(SUBSCRIPTION, each).topics
+                )
 
     # -- members -------------------------------------------------------------------------------
 
@@ -288,7 +296,7 @@ class ClassicGroup:
             return ErrorCode.ILLEGAL_GENERATION
         return code
 
-    def check_protocol(self, request: SyncGroup) -> ErrorCode:
+    def check_protocol(self, request: wire.SyncGroupRequest) -> ErrorCode:
         """The error unless a member syncs with the protocol that its join was answered with."""
         for said, known in (
             (request.protocol_type, self.protocol_type),
@@ -332,10 +340,11 @@ class ClassicGroup:
             self.leader = leader_id
         return True
 
-    def joined_members(self) -> tuple[JoinedMember, ...]:
+    def joined_members(self) -> tuple[wire.JoinGroupResponse.JoinGroupResponseMember, ...]:
         """The members with their data, for the leader."""
+        kind = wire.JoinGroupResponse.JoinGroupResponseMember
         return tuple(
-            JoinedMember(m.member_id, m.instance_id, m.metadata(self.protocol_name))
+            kind(m.member_id, m.instance_id, m.metadata(self.protocol_name))
             for m in self.members.values()
         )
 

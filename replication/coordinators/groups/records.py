@@ -6,9 +6,13 @@ from typing import NamedTuple
 
 from checkpoints.types import TopicPartition
 from replication.coordinators.effects import CoordinatorRecord
-from replication.coordinators.groups.group import ClassicGroup, GroupMember
+from replication.coordinators.groups.group import (
+    ClassicGroup,
+    GroupMember,
+    GroupProtocol,
+    rebalance_timeout_ms,
+)
 from replication.coordinators.groups.offsets import CommittedOffset
-from replication.coordinators.groups.requests import GroupProtocol
 from replication.coordinators.groups.states import GroupState
 from replication.protocol import ZERO_UUID
 from replication.protocol import messages as wire
@@ -133,14 +137,13 @@ def _group_of(group_id: str, value: wire.GroupMetadataValue) -> ClassicGroup:
     group.state = GroupState.STABLE
     group.protocol_name = value.protocol
     for each in value.members:
-        session_ms, rebalance_ms = each.session_timeout, each.rebalance_timeout
         member = GroupMember(
             each.member_id,
             each.group_instance_id,
             each.client_id,
             each.client_host,
-            session_ms,
-            session_ms if rebalance_ms < 0 else rebalance_ms,
+            each.session_timeout,
+            rebalance_timeout_ms(each.session_timeout, each.rebalance_timeout),
             (GroupProtocol(value.protocol or "", each.subscription),),
             each.assignment,
         )

@@ -31,13 +31,6 @@ from replication.common.messages import (
 )
 from replication.common.transport import OnReply
 from replication.coordinators.groups.coordinator import GroupCoordinator
-from replication.coordinators.groups.requests import (
-    CommitOffsets,
-    CommitResult,
-    FetchOffsets,
-    FetchOffsetsResult,
-    OffsetToCommit,
-)
 from replication.coordinators.transactions.config import TransactionConfig
 from replication.coordinators.transactions.coordinator import TransactionCoordinator
 from replication.coordinators.transactions.requests import (
@@ -47,6 +40,8 @@ from replication.coordinators.transactions.requests import (
     InitProducerId,
 )
 from replication.coordinators.transactions.state import TransactionVersion
+from replication.protocol import messages as wire
+from replication.protocol.partitions import by_partition
 from replication.simulator.oracle.replicas import not_in_sync
 from replication.simulator.oracle.transfers import (
     NO_SOURCE,
@@ -55,7 +50,7 @@ from replication.simulator.oracle.transfers import (
     TransfersOracle,
 )
 from replication.simulator.oracle.validations import ReplicaContent
-from replication.simulator.workload.groups import WHERE, GroupCall
+from replication.simulator.workload.groups import WHERE, GroupCall, offset_fetch
 from replication.simulator.workload.shared_topic import SharedTopic
 from replication.simulator.world.plan import Operation
 
@@ -116,8 +111,7 @@ class TransactionCall(NamedTuple):
 class OffsetsCall(NamedTuple):
     """TxnOffsetCommit."""
 
-    transactional_id: str
-    request: CommitOffsets
+    request: wire.TxnOffsetCommitRequest
     version: TransactionVersion
 
 
@@ -388,31 +382,26 @@ class Incarnation:
         """Of the group; a transaction that may change it ends first."""
         while True:
             self._calls += 1
-            request = FetchOffsets(GROUP, (SOURCE,), require_stable=True)
+            request = offset_fetch(GROUP, (SOURCE,), require_stable=True)
             call = GroupCall((self._client.process.node, self._life), self._calls, request, GROUP)
             result = yield from self._ask(WHERE, call)
-            if isinstance(result, FetchOffsetsResult):
-                ((_, offset, _, _, code),) = result.partitions
-                if code is ErrorCode.NONE:
-                    return max(0, offset)
+            if isinstance(result, wire.OffsetFetchResponse.OffsetFetchResponseGroup):
+                ((_, found),) = by_partition(result.topics)
+                if not found.error_code:
+                    return max(0, int(found.committed_offset))
             yield self._refresh()
             yield self._pause(AGAIN_MS)
 
     def _commit_offset(self, offset: int) -> Generator[Action, Any, bool]:
         if not (yield from self._add(OFFSETS)):
             return False
-        request = CommitOffsets(
-            GROUP,
-            (OffsetToCommit(SOURCE, offset),),
-            producer_id=self._identity[0],
-            producer_epoch=self._identity[1],
-        )
+        kind = wire.TxnOffsetCommitRequest
+        part = kind.TxnOffsetCommitRequestPartition(SOURCE.partition, offset, -1, "")
+        topics = (kind.TxnOffsetCommitRequestTopic(SOURCE.topic, (part,)),)
+        request = kind(self._owner.name, GROUP, *self._identity, topics=topics)
         for _ in range(TRIES):
-            call = OffsetsCall(self._owner.name, request, self._version)
-            result = yield from self._ask(WHERE, call)
-            code = result
-            if isinstance(result, CommitResult):
-                ((_, code),) = result.partitions
+            result = yield from self._ask(WHERE, OffsetsCall(request, self._version))
+            code = result[SOURCE] if isinstance(result, dict) else result
             if code is ErrorCode.NONE:
                 return True
             self._in_doubt = True  # a copy of it may come in the next transaction
@@ -504,7 +493,7 @@ class Transfers:
         def commit(call: OffsetsCall, reply: OnReply) -> None:
             answer: Any = reply
             support = SUPPORT[call.version]
-            groups.commit_in_transaction(call.transactional_id, support, call.request, answer)
+            groups.commit_in_transaction(call.request, support, answer)
 
         broker.serve(TransactionCall, coordinate)
         broker.serve(OffsetsCall, commit)
