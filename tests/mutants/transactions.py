@@ -13,7 +13,6 @@ from replication.coordinators.effects import Append, Effect, MarkerWritten, Repl
 from replication.coordinators.groups.shard import GroupShard
 from replication.coordinators.transactions import markers, transitions
 from replication.coordinators.transactions import shard as shards
-from replication.coordinators.transactions.requests import EndTransaction
 from replication.coordinators.transactions.shard import TransactionShard
 from replication.coordinators.transactions.state import TransactionMetadata
 from replication.coordinators.transactions.transitions import Move
@@ -54,7 +53,7 @@ def another_producer_gets_the_same_epoch(patch: MonkeyPatch) -> None:
 
 @mutant()
 def producers_of_old_epochs_may_end(patch: MonkeyPatch) -> None:
-    def end(known: Any, request: EndTransaction, *args: Any) -> Any:
+    def end(known: Any, request: Any, *args: Any) -> Any:
         if known is not None:
             request = request._replace(producer_epoch=known.producer_epoch)
         return unchanged(known, request, *args)

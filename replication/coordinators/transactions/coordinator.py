@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
@@ -19,6 +20,7 @@ from replication.common.messages import (
 from replication.common.transport import OnReply
 from replication.coordinators.effects import (
     AllocateProducerId,
+    ClientRequest,
     MarkersWritten,
     Outward,
     ProducerIdAllocated,
@@ -29,21 +31,10 @@ from replication.coordinators.internal_topic import InternalTopic
 from replication.coordinators.runtime import CoordinatorRuntime, Deliver
 from replication.coordinators.transactions.config import TransactionConfig
 from replication.coordinators.transactions.markers import TransactionMarkerChannelManager
-from replication.coordinators.transactions.requests import (
-    AddPartitions,
-    Answer,
-    Listed,
-    ListTransactions,
-    TransactionRequest,
-    Verified,
-    VerifyPartitions,
-)
 from replication.coordinators.transactions.shard import TransactionShard
-from replication.coordinators.transactions.state import (
-    TransactionMetadata,
-    TransactionState,
-    TransactionVersion,
-)
+from replication.coordinators.transactions.state import TransactionMetadata, TransactionState
+from replication.coordinators.transactions.transitions import Answer
+from replication.protocol import messages as wire
 
 
 class TransactionCoordinator:
@@ -107,13 +98,10 @@ class TransactionCoordinator:
     # -- requests ------------------------------------------------------------------------------
 
     def request(
-        self,
-        transactional_id: str,
-        request: TransactionRequest,
-        answer: Callable[[object], None],
+        self, transactional_id: str, request: ClientRequest, answer: Callable[[object], None]
     ) -> None:
-        """``answer`` gets what ``request`` says of its answer, or an ``ErrorCode`` where another
-        broker coordinates the id, or none does yet."""
+        """``answer`` gets what the shard answers, or an ``ErrorCode`` where another broker
+        coordinates the id, or none does yet."""
         partition = self.topic.partition_of(transactional_id)
         if partition is None:
             answer(ErrorCode.NOT_COORDINATOR)
@@ -132,46 +120,25 @@ class TransactionCoordinator:
                 if isinstance(each, ErrorCode) and each is not ErrorCode.NOT_COORDINATOR:
                     answer(each, [])
                     return
-                if isinstance(each, Listed):
-                    found += each.transactions
+                if isinstance(each, list):
+                    found += each
             answer(ErrorCode.NONE, found)
 
-        self.runtime.request_all(ListTransactions(), listed)
+        self.runtime.request_all(ClientRequest(wire.ListTransactionsRequest()), listed)
 
     # -- other brokers -------------------------------------------------------------------------
 
     def add_partitions(self, request: AddPartitionsToTxnRequest, reply: OnReply) -> None:
         """The leader of partitions asks whether a transaction holds them, or adds them to it."""
-        tps = request.partitions
-        producer = request.transactional_id, request.producer_id, request.producer_epoch
-        wanted = frozenset(tps)
 
-        def answered(found: object) -> None:
-            missing = wanted
-            code = ErrorCode.TRANSACTION_ABORTABLE
-            match found:
-                case Verified(ErrorCode.NONE, missing):
-                    pass
-                case Answer(ErrorCode.NONE):
-                    missing = frozenset()
-                case Verified(code) | Answer(code):
-                    pass
-                case ErrorCode():
-                    code = found
-                case _:
-                    code = ErrorCode.UNKNOWN_SERVER_ERROR
-            reply(
-                AddPartitionsToTxnResponse(
-                    tuple((tp, code if tp in missing else ErrorCode.NONE) for tp in tps)
-                )
-            )
+        def answered(found: Any) -> None:
+            codes = found
+            if not isinstance(found, dict):  # one for all
+                code = found.error_code if isinstance(found, Answer) else found
+                codes = dict.fromkeys(request.partitions, code)
+            reply(AddPartitionsToTxnResponse(tuple(codes.items())))
 
-        asked: TransactionRequest
-        if request.verify_only:
-            asked = VerifyPartitions(*producer, wanted)
-        else:
-            asked = AddPartitions(*producer, wanted, TransactionVersion.TV_2)
-        self.request(request.transactional_id, asked, answered)
+        self.request(request.transactional_id, ClientRequest(request), answered)
 
     # -- effects -------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from typing import NamedTuple, assert_never
 
 from logstore.log.writing.producing import is_id_of_name
 from replication.common.error_codes import ErrorCode
+from replication.common.messages import AddPartitionsToTxnRequest
 from replication.common.retrying import reactions
 from replication.coordinators.effects import (
     NO_PRODUCER_ID,
@@ -22,6 +23,7 @@ from replication.coordinators.effects import (
     Append,
     AppendDone,
     AppendTimedOut,
+    ClientRequest,
     Effect,
     Event,
     MarkersWritten,
@@ -36,20 +38,16 @@ from replication.coordinators.effects import (
 )
 from replication.coordinators.transactions import records
 from replication.coordinators.transactions.config import TransactionConfig
-from replication.coordinators.transactions.requests import (
-    AddPartitions,
-    Answer,
-    Described,
-    DescribeTransaction,
-    EndTransaction,
-    InitProducerId,
-    Listed,
-    ListTransactions,
-    VerifyPartitions,
+from replication.coordinators.transactions.state import (
+    FIRST_OF_LEADERS,
+    FIRST_THAT_BUMPS,
+    TransactionMetadata,
+    TransactionState,
+    TransactionVersion,
 )
-from replication.coordinators.transactions.state import TransactionMetadata, TransactionState
 from replication.coordinators.transactions.transitions import (
     NEED_PRODUCER_ID,
+    Answer,
     Decision,
     Move,
     add_partitions,
@@ -61,6 +59,7 @@ from replication.coordinators.transactions.transitions import (
     is_overdue,
     verify_partitions,
 )
+from replication.protocol import messages as wire
 
 FORGOTTEN_AT_ONCE = 500  # ids in one batch of tombstones,
 FORGOTTEN_BYTES = 256 << 10  # and their length: far below the largest batch of the topic
@@ -154,6 +153,10 @@ class _Entry:
 
 class TransactionShard:
     """See the module; ``replication.coordinators.effects.Shard`` says who calls what.
+
+    A request is a ``ClientRequest`` of a message about one id. The answer to what may change it is
+    an ``Answer``, to a question about partitions an error by partition, to one about ids a
+    ``TransactionMetadata``, several or none.
 
     Args:
         coordinator_epoch: the leader epoch of this election: markers of an older one are refused.
@@ -251,40 +254,37 @@ class TransactionShard:
     def _on_request(
         self, received: RequestReceived, new_id: int | None, now_ms: int
     ) -> list[Effect]:
-        to, request = received
+        to = received.to
+        assert isinstance(received.request, ClientRequest)
+        request, number, *_ = received.request
         match request:
-            case InitProducerId():
-                if not request.transactional_id:
-                    return [Reply(to, Answer(ErrorCode.INVALID_REQUEST))]
-                if not 0 < request.timeout_ms <= self._config.max_timeout_ms:
+            case wire.InitProducerIdRequest(transactional_id=str(name)) if name:
+                if not 0 < request.transaction_timeout_ms <= self._config.max_timeout_ms:
                     return [Reply(to, Answer(ErrorCode.INVALID_TRANSACTION_TIMEOUT))]
                 return self._change(
-                    received,
-                    request.transactional_id,
-                    lambda known: init_producer_id(known, request, new_id, now_ms),
+                    received, name, lambda known: init_producer_id(known, request, new_id, now_ms)
                 )
-            case AddPartitions():
+            case wire.InitProducerIdRequest():
+                return [Reply(to, Answer(ErrorCode.INVALID_REQUEST))]
+            case AddPartitionsToTxnRequest(transactional_id=name, verify_only=False):
+                version = _version(number >= FIRST_OF_LEADERS)
                 return self._change(
-                    received,
-                    request.transactional_id,
-                    lambda known: add_partitions(known, request, now_ms),
+                    received, name, lambda known: add_partitions(known, request, version, now_ms)
                 )
-            case EndTransaction():
-                return self._change(
-                    received,
-                    request.transactional_id,
-                    lambda known: end_transaction(known, request, new_id, now_ms),
-                )
-            case VerifyPartitions():
+            case AddPartitionsToTxnRequest(transactional_id=name):
                 # What is under way does not matter: the log looks again when it appends.
-                known = self._known(request.transactional_id)
-                return [Reply(to, verify_partitions(known, request))]
-            case DescribeTransaction():
-                known = self._known(request.transactional_id)
-                code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if known is None else ErrorCode.NONE
-                return [Reply(to, Described(code, known))]
-            case ListTransactions():
-                return [Reply(to, Listed(ErrorCode.NONE, tuple(self.transactions)))]
+                return [Reply(to, verify_partitions(self._known(name), request))]
+            case wire.EndTxnRequest(transactional_id=name):
+                version = _version(number >= FIRST_THAT_BUMPS)
+                return self._change(
+                    received,
+                    name,
+                    lambda known: end_transaction(known, request, version, new_id, now_ms),
+                )
+            case wire.DescribeTransactionsRequest(transactional_ids=(name,)):
+                return [Reply(to, self._known(name) or ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)]
+            case wire.ListTransactionsRequest():
+                return [Reply(to, self.transactions)]
             case _:
                 raise TypeError(f"{request!r} is not for this coordinator")
 
@@ -471,6 +471,10 @@ class TransactionShard:
             else:
                 assert not isinstance(entry.under_way, _Marking | _Completing), known
             assert not (known.state.is_complete and known.partitions), known
+
+
+def _version(is_latest: bool) -> TransactionVersion:
+    return TransactionVersion.TV_2 if is_latest else TransactionVersion.TV_0
 
 
 def _pieces(ids: Iterable[str]) -> Iterator[list[str]]:

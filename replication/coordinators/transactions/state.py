@@ -16,6 +16,9 @@ LAST_CLIENT_EPOCH = MAX_EPOCH - 1
 
 NO_TIME = -1
 
+FIRST_OF_LEADERS = 4  # AddPartitionsToTxn from here on is what the leaders of partitions send
+FIRST_THAT_BUMPS = 5  # EndTxn
+
 
 class TransactionState(IntEnum):
     """The numbers are those of the records in ``__transaction_state``."""

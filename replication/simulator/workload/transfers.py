@@ -20,6 +20,7 @@ from replication.client.reactions import PRODUCE, ProduceReaction
 from replication.common.error_codes import ErrorCode
 from replication.common.internal_topics import GROUP_METADATA, TRANSACTION_STATE, partition_for
 from replication.common.messages import (
+    AddPartitionsToTxnRequest,
     IsolationLevel,
     ProducePartition,
     ProduceRequest,
@@ -30,16 +31,12 @@ from replication.common.messages import (
     WriteTxnMarkersRequest,
 )
 from replication.common.transport import OnReply
+from replication.coordinators.effects import ClientRequest
 from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.transactions.config import TransactionConfig
 from replication.coordinators.transactions.coordinator import TransactionCoordinator
-from replication.coordinators.transactions.requests import (
-    AddPartitions,
-    Answer,
-    EndTransaction,
-    InitProducerId,
-)
 from replication.coordinators.transactions.state import TransactionVersion
+from replication.coordinators.transactions.transitions import Answer
 from replication.protocol import messages as wire
 from replication.protocol.partitions import by_partition
 from replication.simulator.oracle.replicas import not_in_sync
@@ -76,6 +73,7 @@ COPIED_AT_ONCE = 3
 STATE_CONFIG = {"cleanup.policy": "compact", "segment.bytes": "5000"}
 CONFIG = TransactionConfig(abort_interval_ms=150)
 V1, V2 = TransactionVersion.TV_0, TransactionVersion.TV_2
+WIRE_VERSIONS = {V1: 3, V2: 5}  # of requests by which coordinators know the protocol
 SUPPORT = {V1: TransactionSupport.DEFAULT_ERROR, V2: TransactionSupport.ADD_PARTITION}
 LAST = Operation(0, "write-transaction", partition=7)
 CLOCKS_MOVE = ("clock-jump", "clock-drift")
@@ -103,8 +101,13 @@ ABORTING = (*FENCED, ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STAT
 """What may be said to a producer whose transaction was aborted by its time-out."""
 
 
+TransactionRequest: TypeAlias = (
+    wire.InitProducerIdRequest | AddPartitionsToTxnRequest | wire.EndTxnRequest
+)
+
+
 class TransactionCall(NamedTuple):
-    request: InitProducerId | AddPartitions | EndTransaction
+    request: TransactionRequest
     version: TransactionVersion
 
 
@@ -202,9 +205,7 @@ class Incarnation:
         )
         return answer
 
-    def _coordinate(
-        self, request: InitProducerId | AddPartitions | EndTransaction
-    ) -> Generator[Action, Any, Answer]:
+    def _coordinate(self, request: TransactionRequest) -> Generator[Action, Any, Answer]:
         """Ask the coordinator until it answers; a client that is fenced ends."""
         tp = self._owner.coordinated_in
         call = TransactionCall(request, self._version)
@@ -219,7 +220,7 @@ class Incarnation:
         self._transfers.note(f"{self._owner.name} {request} {answer}")
         # So says the second protocol after a time-out, and a coordinator that does not know yet
         # that it is deposed. The process ends, and the next one asks the present coordinator.
-        too_late = code is ErrorCode.INVALID_TXN_STATE and isinstance(request, EndTransaction)
+        too_late = code is ErrorCode.INVALID_TXN_STATE and isinstance(request, wire.EndTxnRequest)
         if code in FENCED or too_late:
             self._transfers.count("transactional producers fenced")
             self._is_over = True
@@ -230,7 +231,7 @@ class Incarnation:
     # -- one transaction -----------------------------------------------------------------------
 
     def _initialise(self) -> Generator[Action, Any, None]:
-        request = InitProducerId(self._owner.name, TRANSACTION_MS, *self._identity)
+        request = wire.InitProducerIdRequest(self._owner.name, TRANSACTION_MS, *self._identity)
         answer = yield from self._coordinate(request)
         if answer.error_code is ErrorCode.NONE:
             self._take_identity(answer)
@@ -270,10 +271,10 @@ class Incarnation:
             self._owner.is_abandoned = True
         if commit:
             transaction.phase = CommitPhase.ASKED
-            request = EndTransaction(self._owner.name, *self._identity, True, self._version)
+            request = wire.EndTxnRequest(self._owner.name, *self._identity, True)
             run_script(self._ask_once(request))
 
-    def _ask_once(self, request: EndTransaction) -> Generator[Action, Any, None]:
+    def _ask_once(self, request: wire.EndTxnRequest) -> Generator[Action, Any, None]:
         call = TransactionCall(request, self._version)
         yield from self._ask(self._owner.coordinated_in, call)
 
@@ -319,7 +320,9 @@ class Incarnation:
     def _add(self, tp: TopicPartition) -> Generator[Action, Any, bool]:
         """Have a partition in the transaction; in the second protocol its leader adds it."""
         if self._version is V1 and tp not in self._added:
-            request = AddPartitions(self._owner.name, *self._identity, frozenset({tp}), V1)
+            request = AddPartitionsToTxnRequest(
+                self._owner.name, *self._identity, (tp,), verify_only=False
+            )
             answer = yield from self._coordinate(request)
             if answer.error_code is not ErrorCode.NONE:
                 return False
@@ -332,7 +335,7 @@ class Incarnation:
             return False
         if commit:
             transaction.phase = CommitPhase.ASKED
-        request = EndTransaction(self._owner.name, *self._identity, commit, self._version)
+        request = wire.EndTxnRequest(self._owner.name, *self._identity, commit)
         answer = yield from self._coordinate(request)
         if answer.error_code is not ErrorCode.NONE:
             return False
@@ -488,7 +491,9 @@ class Transfers:
 
         def coordinate(call: TransactionCall, reply: OnReply) -> None:
             answer: Any = reply
-            coordinator.request(call.request.transactional_id, call.request, answer)
+            name = call.request.transactional_id or ""
+            request = ClientRequest(call.request, WIRE_VERSIONS[call.version])
+            coordinator.request(name, request, answer)
 
         def commit(call: OffsetsCall, reply: OnReply) -> None:
             answer: Any = reply
