@@ -11,8 +11,8 @@ from replication.coordinators.groups import classic
 from replication.coordinators.groups.classic import ClassicProtocol
 from replication.coordinators.groups.group import ClassicGroup, GroupMember
 from replication.coordinators.groups.offsets import OffsetStore
-from replication.coordinators.groups.outbox import ShardOutbox
 from replication.coordinators.groups.shard import GroupShard
+from replication.coordinators.outbox import ShardOutbox
 from replication.coordinators.runtime import CoordinatorRuntime
 from tests.mutants import MonkeyPatch, mutant
 

@@ -23,9 +23,14 @@ from replication.coordinators.groups.group import (
     GroupMember,
     MemberTerms,
 )
-from replication.coordinators.groups.outbox import GROUP_ERRORS, GroupStats, ShardOutbox
 from replication.coordinators.groups.records import encode_group
-from replication.coordinators.groups.states import MEMBER_ERRORS, GroupState
+from replication.coordinators.groups.states import (
+    GROUP_ERRORS,
+    MEMBER_ERRORS,
+    GroupState,
+    GroupStats,
+)
+from replication.coordinators.outbox import ShardOutbox
 from replication.protocol import messages as wire
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000

@@ -23,9 +23,8 @@ from replication.common.messages import (
 from replication.common.transport import OnReply
 from replication.coordinators.effects import ClientRequest
 from replication.coordinators.groups.config import GroupConfig
-from replication.coordinators.groups.outbox import COMMIT_ERRORS, GroupStats
 from replication.coordinators.groups.shard import Codes, ForgetTopics, GroupShard
-from replication.coordinators.groups.states import GroupState
+from replication.coordinators.groups.states import COMMIT_ERRORS, GroupState, GroupStats
 from replication.coordinators.internal_topic import InternalTopic
 from replication.coordinators.runtime import CoordinatorRuntime, OnAnswer
 from replication.protocol import messages as wire

@@ -41,14 +41,13 @@ from replication.coordinators.groups.group import (
     is_no_member,
 )
 from replication.coordinators.groups.offsets import CommittedOffset, OffsetStore
-from replication.coordinators.groups.outbox import (
+from replication.coordinators.groups.states import (
     COMMIT_ERRORS,
     GROUP_ERRORS,
+    GroupState,
     GroupStats,
-    OnDone,
-    ShardOutbox,
 )
-from replication.coordinators.groups.states import GroupState
+from replication.coordinators.outbox import OnDone, ShardOutbox
 from replication.protocol import ZERO_UUID
 from replication.protocol import messages as wire
 from replication.protocol.partitions import by_partition, by_topic, partitions_of

@@ -1,11 +1,8 @@
-"""Collects the effects of one event of a shard, and what to call when its appends end; what clients
-are answered when the log refuses a record (W-114)."""
+"""Collects the effects of one event of a shard, and what to call when its appends end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Hashable, Iterable
 
 from replication.common.error_codes import ErrorCode
 from replication.coordinators.effects import (
@@ -21,41 +18,6 @@ from replication.coordinators.effects import (
 
 OnDone = Callable[[ErrorCode], None]
 
-_TO_CLIENTS = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-}
-_TOO_LARGE = (
-    ErrorCode.MESSAGE_TOO_LARGE,
-    ErrorCode.RECORD_LIST_TOO_LARGE,
-)
-
-COMMIT_ERRORS: Final[Mapping[ErrorCode, ErrorCode]] = {
-    **{code: code for code in ErrorCode},
-    **_TO_CLIENTS,
-    **dict.fromkeys(_TOO_LARGE, ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
-}
-"""By the error of the append; what is not listed here clients get as it is."""
-
-GROUP_ERRORS: Final[Mapping[ErrorCode, ErrorCode]] = {
-    **{code: code for code in ErrorCode},
-    **_TO_CLIENTS,
-    **dict.fromkeys(_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
-}
-
-
-@dataclass(slots=True)
-class GroupStats:
-    """What the groups of a broker have done since its start, for metrics. Changed in the turns of
-    the coordinator's actor, and read from any thread."""
-
-    completed_rebalances: int = 0
-    committed_offsets: int = 0
-    expired_offsets: int = 0
-
 
 class ShardOutbox:
     """Effects in the order in which they are asked for."""
@@ -68,6 +30,9 @@ class ShardOutbox:
     def take(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects
+
+    def add(self, effect: Effect) -> None:
+        self._effects.append(effect)
 
     def reply(self, to: Hashable, response: object) -> None:
         self._effects.append(Reply(to, response))
