@@ -6,14 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from enum import IntEnum
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from logstore.common.config import LogConfig, Properties
-from replication.apis.common import waits
 from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
 from replication.apis.common.topic_names import is_valid, missing_code
-from replication.apis.common.waits import Gathering, MetadataWaits, silence_of
+from replication.apis.common.waits import MetadataWaits, ask_all
 from replication.broker.broker import Broker
 from replication.common.addresses import address_of
 from replication.common.error_codes import ErrorCode
@@ -22,7 +21,7 @@ from replication.common.messages import (
     AlterableConfig,
     AlterConfigOp,
     IncrementalAlterConfigsRequest,
-    Response,
+    Request,
     TopicResponse,
 )
 from replication.common.state import Endpoint
@@ -390,43 +389,32 @@ class ConfigsApi:
                 )
             )
 
-        gathering: Gathering[TopicResponse] = Gathering(len(resources), finish)
-
-        def take(at: int, answer: Response | None) -> None:
-            if not isinstance(answer, TopicResponse):
-                answer = TopicResponse(silence_of(self._broker), "no controller answers in time")
-            gathering.take(at, answer)
-
-        def carried_out(
-            at: int, topic: str, changes: list[AlterableConfig], answer: Response | None
-        ) -> None:
-            """Wait until this broker shows what was changed, or what somebody changed since."""
-            if validate_only or getattr(answer, "error_code", None) is not ErrorCode.NONE:
-                take(at, answer)
+        def asked(answers: Sequence[TopicResponse]) -> None:
+            altered = [at for at, each in enumerate(answers) if each.error_code is ErrorCode.NONE]
+            if validate_only or not altered:
+                finish(answers)
                 return
             self._waits.until(
-                lambda: _shows(before[at], self._metadata.topic_config(topic), changes),
-                SHOWN_WITHIN_MS,
-                lambda _: take(at, answer),
+                lambda: all(map(is_shown, altered)), SHOWN_WITHIN_MS, lambda _: finish(answers)
             )
+
+        def is_shown(at: int) -> bool:
+            """Whether this broker shows what was changed, or what somebody changed since."""
+            resource, changes = resources[at]
+            now = self._metadata.topic_config(resource.resource_name)
+            return _shows(before[at], now, changes or ())
 
         before = [self._metadata.topic_config(each.resource_name) or {} for each, _ in resources]
         counts = Counter((each.resource_type, each.resource_name) for each, _ in resources)
-        for at, (resource, changes) in enumerate(resources):
+        questions: list[Request | TopicResponse] = []
+        for resource, changes in resources:
             key = resource.resource_type, resource.resource_name
             refusal = self._refusal(*key, changes)
             if counts[key] > 1:
                 refusal = TopicResponse(ErrorCode.INVALID_REQUEST, "a resource twice")
-            elif at >= waits.MAX_CHANGES:
-                refusal = refusal or waits.TOO_MANY
-            if refusal is not None or changes is None:
-                take(at, refusal)
-                continue
-            topic = resource.resource_name
-            self._broker.ask_controller(
-                IncrementalAlterConfigsRequest(topic, tuple(changes), validate_only),
-                partial(carried_out, at, topic, changes),
-            )
+            request = IncrementalAlterConfigsRequest(key[1], tuple(changes or ()), validate_only)
+            questions.append(refusal or request)
+        ask_all(self._broker, questions, asked)
 
     def _refusal(
         self, resource_type: int, name: str, changes: list[AlterableConfig] | None

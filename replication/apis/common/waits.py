@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Generic, TypeVar
 
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
-from replication.common.messages import TopicResponse
+from replication.common.messages import Request, Response, TopicResponse
 from replication.common.runtime import Cancellable, Runtime
 from replication.replica_manager.metadata_cache import MetadataCache
 
@@ -46,6 +47,30 @@ class Gathering(Generic[T]):
             is_complete = len(self._answers) == self._count
         if is_complete:
             self._done([answer for _, answer in sorted(self._answers.items())])
+
+
+def ask_all(
+    broker: Broker,
+    requests: Sequence[Request | TopicResponse],
+    done: Callable[[Sequence[TopicResponse]], None],
+    timeout_ms: int | None = None,
+) -> None:
+    """Have the controller carry out a request for each of several topics. A response in the place
+    of one stays as it is."""
+    gathering: Gathering[TopicResponse] = Gathering(len(requests), done)
+
+    def take(at: int, answer: Response | None) -> None:
+        if not isinstance(answer, TopicResponse):
+            answer = TopicResponse(silence_of(broker), "no controller answers in time")
+        gathering.take(at, answer)
+
+    for at, request in enumerate(requests):
+        if isinstance(request, TopicResponse):
+            gathering.take(at, request)
+        elif at >= MAX_CHANGES:
+            gathering.take(at, TOO_MANY)
+        else:
+            broker.ask_controller(request, partial(take, at), timeout_ms)
 
 
 class _Wait:
