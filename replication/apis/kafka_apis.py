@@ -42,6 +42,31 @@ limited = LimitedLogger(logger)
 _DIRECTIONS = {ApiKey.PRODUCE: Direction.PRODUCE, ApiKey.FETCH: Direction.FETCH}
 
 
+INLINE_BYTES = 32 << 10
+"""Of a request that is answered on the network thread: a batch of the size that producers make by
+default fits, with what is around it. Checking the records of a larger one takes its time."""
+
+INLINE = frozenset(
+    {
+        ApiKey.API_VERSIONS,
+        ApiKey.FETCH,
+        ApiKey.HEARTBEAT,
+        ApiKey.METADATA,
+        ApiKey.PRODUCE,
+    }
+)
+"""A change of threads would cost these more than their work does."""
+
+
+def is_quick(received: ReceivedRequest) -> bool:
+    """Whether a request is usually answered, or left to wait, within a fraction of a ms.
+
+    An append may sync its log, and a read may meet a cold disk. The network notices that an API is
+    slow, and hands it to other threads for a while.
+    """
+    return received.api_key in INLINE and received.body.nbytes <= INLINE_BYTES
+
+
 class _Route:
     """What all requests of one API in one version share."""
 

@@ -6,7 +6,6 @@ Begin with ``handlers``.
 
 __all__ = [
     "addresses",
-    "batches",
     "broker_requests",
     "config",
     "handlers",
