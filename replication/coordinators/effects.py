@@ -7,6 +7,7 @@ So the same shard runs under threads, under the simulator and under a test that 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -186,7 +187,13 @@ class Shard(Protocol):
     ``replay`` of all that is committed, ``on_loaded``, and events. When another broker leads, the
     runtime answers all that wait with NOT_COORDINATOR and forgets the shard.
     All calls come one after the other.
+
+    Attributes:
+        states: what it coordinates, by state; from any thread.
     """
+
+    @property
+    def states(self) -> Counter[Any]: ...
 
     def replay(self, key: bytes, value: bytes | None, *, producer_id: int = NO_PRODUCER_ID) -> None:
         """Take over one record of the log. ``producer_id`` is that of the transaction that wrote

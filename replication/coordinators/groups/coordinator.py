@@ -1,10 +1,9 @@
-"""The coordinator of groups on one broker: finds the partition of a group, and serves requests
-about several groups (Kafka's ``GroupCoordinator``)."""
+"""The coordinator of groups on one broker: commits in transactions, markers, lists (Kafka's
+``GroupCoordinator``)."""
 
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -21,18 +20,18 @@ from replication.common.messages import (
     WriteTxnMarkersResponse,
 )
 from replication.common.transport import OnReply
+from replication.coordinators.coordinator import TopicCoordinator
 from replication.coordinators.effects import ClientRequest
 from replication.coordinators.groups.config import GroupConfig
 from replication.coordinators.groups.shard import Codes, ForgetTopics, GroupShard
-from replication.coordinators.groups.states import COMMIT_ERRORS, GroupState, GroupStats
-from replication.coordinators.internal_topic import InternalTopic
-from replication.coordinators.runtime import CoordinatorRuntime, OnAnswer
+from replication.coordinators.groups.states import COMMIT_ERRORS, GroupStats
+from replication.coordinators.runtime import OnAnswer
 from replication.protocol import messages as wire
 from replication.protocol.partitions import partitions_of
 from replication.replica_manager.transaction_verification import error_for_producer
 
 
-class GroupCoordinator:
+class GroupCoordinator(TopicCoordinator):
     """See the module. Safe from any thread.
 
     Args:
@@ -50,62 +49,24 @@ class GroupCoordinator:
         random_id: RandomId = random_id,
     ) -> None:
         self.config = config or GroupConfig()
-        self._broker = broker
-        self._random_id = random_id
         self.stats = GroupStats()
-        self.runtime = CoordinatorRuntime(
-            GROUP_METADATA,
-            broker.runtime,
-            broker.replica_manager,
-            self._make_shard,
-            write_timeout_ms=self.config.offsets_commit_timeout_ms,
-            load_bytes=self.config.offsets_load_buffer_size,
-        )
-        self.topic = InternalTopic(
+        super().__init__(
             broker,
             GROUP_METADATA,
             self.config.offsets_topic_num_partitions,
             self.config.offsets_topic_replication_factor,
             {
-                "cleanup.policy": "compact",
                 "compression.type": "producer",
                 "segment.bytes": str(self.config.offsets_topic_segment_bytes),
             },
-            lambda partition: partition in self.runtime.active,
+            lambda partition, leader_epoch: GroupShard(self.config, random_id, self.stats),
+            write_timeout_ms=self.config.offsets_commit_timeout_ms,
+            load_bytes=self.config.offsets_load_buffer_size,
         )
         broker.metadata.watch_deletions(self._forget_topics)
         broker.serve(WriteTxnMarkersRequest, self._write_txn_markers)
 
-    def _make_shard(self, partition: int, leader_epoch: int) -> GroupShard:
-        return GroupShard(self.config, self._random_id, self.stats)
-
-    def startup(self) -> None:
-        """Coordinate what the broker leads, now and from now on."""
-        self.runtime.startup()
-
-    def close(self) -> None:
-        """Answer all requests that wait with NOT_COORDINATOR."""
-        self.runtime.close()
-
-    @property
-    def states(self) -> Counter[GroupState]:
-        """Groups that are coordinated here, by state; from any thread."""
-        found: Counter[GroupState] = Counter()
-        for shard in self.runtime.active_shards:
-            assert isinstance(shard, GroupShard)
-            found.update(shard.states)
-        return found
-
     # -- requests ------------------------------------------------------------------------------
-
-    def request(self, group_id: str, request: ClientRequest, answer: OnAnswer) -> None:
-        """Put a request to the group's shard, which says more of it. ``answer`` as in
-        ``CoordinatorRuntime.request``."""
-        partition = self.topic.partition_of(group_id)
-        if partition is None:
-            answer(ErrorCode.NOT_COORDINATOR)
-        else:
-            self.runtime.request(partition, request, answer)
 
     def commit_in_transaction(
         self, commit: wire.TxnOffsetCommitRequest, support: TransactionSupport, answer: OnAnswer
@@ -136,20 +97,8 @@ class GroupCoordinator:
     def list_groups(
         self, answer: Callable[[ErrorCode, list[wire.ListGroupsResponse.ListedGroup]], None]
     ) -> None:
-        """All groups of this broker. While a partition is not loaded the list would not be whole,
-        so the answer is an error."""
-
-        def listed(answers: list[object]) -> None:
-            found: list[wire.ListGroupsResponse.ListedGroup] = []
-            for each in answers:
-                if isinstance(each, ErrorCode) and each is not ErrorCode.NOT_COORDINATOR:
-                    answer(each, [])
-                    return
-                if isinstance(each, list):
-                    found += each
-            answer(ErrorCode.NONE, found)
-
-        self.runtime.request_all(ClientRequest(wire.ListGroupsRequest()), listed)
+        """All groups of this broker."""
+        self.list_all(ClientRequest(wire.ListGroupsRequest()), answer)
 
     def _forget_topics(self, topics: frozenset[str]) -> None:
         """Delete the offsets of deleted topics, which mean nothing for a later topic of the

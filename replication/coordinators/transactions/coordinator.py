@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ from replication.common.messages import (
     Response,
 )
 from replication.common.transport import OnReply
+from replication.coordinators.coordinator import TopicCoordinator
 from replication.coordinators.effects import (
     AllocateProducerId,
     ClientRequest,
@@ -27,17 +27,16 @@ from replication.coordinators.effects import (
     ReserveProducerIds,
     WriteMarkers,
 )
-from replication.coordinators.internal_topic import InternalTopic
-from replication.coordinators.runtime import CoordinatorRuntime, Deliver
+from replication.coordinators.runtime import Deliver
 from replication.coordinators.transactions.config import TransactionConfig
 from replication.coordinators.transactions.markers import TransactionMarkerChannelManager
 from replication.coordinators.transactions.shard import TransactionShard
-from replication.coordinators.transactions.state import TransactionMetadata, TransactionState
+from replication.coordinators.transactions.state import TransactionMetadata
 from replication.coordinators.transactions.transitions import Answer
 from replication.protocol import messages as wire
 
 
-class TransactionCoordinator:
+class TransactionCoordinator(TopicCoordinator):
     """See the module. Every method may be called from any thread that holds no lock.
 
     Args:
@@ -46,85 +45,33 @@ class TransactionCoordinator:
 
     def __init__(self, broker: Broker, config: TransactionConfig | None = None) -> None:
         self.config = config or TransactionConfig()
-        self._broker = broker
         self._markers = TransactionMarkerChannelManager(
             broker.runtime,
             broker.transport,
             broker.metadata,
             request_timeout_ms=broker.config.request_timeout_ms,
         )
-        self.runtime = CoordinatorRuntime(
-            TRANSACTION_STATE,
-            broker.runtime,
-            broker.replica_manager,
-            self._make_shard,
-            self._carry_out,
-        )
-        self.topic = InternalTopic(
+        super().__init__(
             broker,
             TRANSACTION_STATE,
             self.config.partitions,
             self.config.replication_factor,
             {
-                "cleanup.policy": "compact",
                 "compression.type": "uncompressed",
                 "unclean.leader.election.enable": "false",
                 "min.insync.replicas": str(self.config.min_isr),
                 "segment.bytes": str(self.config.segment_bytes),
             },
-            lambda partition: partition in self.runtime.active,
+            lambda partition, leader_epoch: TransactionShard(partition, leader_epoch, self.config),
+            self._carry_out,
         )
         broker.serve(AddPartitionsToTxnRequest, self.add_partitions)
-
-    def _make_shard(self, partition: int, leader_epoch: int) -> TransactionShard:
-        return TransactionShard(partition, leader_epoch, self.config)
-
-    def startup(self) -> None:
-        """Before the broker starts, or at any time after."""
-        self.runtime.startup()
-
-    def close(self) -> None:
-        self.runtime.close()
-
-    @property
-    def states(self) -> Counter[TransactionState]:
-        """Transactional ids that are coordinated here, by state; from any thread."""
-        found: Counter[TransactionState] = Counter()
-        for shard in self.runtime.active_shards:
-            assert isinstance(shard, TransactionShard)
-            found.update(shard.states)
-        return found
-
-    # -- requests ------------------------------------------------------------------------------
-
-    def request(
-        self, transactional_id: str, request: ClientRequest, answer: Callable[[object], None]
-    ) -> None:
-        """``answer`` gets what the shard answers, or an ``ErrorCode`` where another broker
-        coordinates the id, or none does yet."""
-        partition = self.topic.partition_of(transactional_id)
-        if partition is None:
-            answer(ErrorCode.NOT_COORDINATOR)
-        else:
-            self.runtime.request(partition, request, answer)
 
     def list_transactions(
         self, answer: Callable[[ErrorCode, list[TransactionMetadata]], None]
     ) -> None:
-        """All transactions of this broker. While a partition is not loaded the list would not be
-        whole, so the answer is an error."""
-
-        def listed(answers: list[object]) -> None:
-            found: list[TransactionMetadata] = []
-            for each in answers:
-                if isinstance(each, ErrorCode) and each is not ErrorCode.NOT_COORDINATOR:
-                    answer(each, [])
-                    return
-                if isinstance(each, list):
-                    found += each
-            answer(ErrorCode.NONE, found)
-
-        self.runtime.request_all(ClientRequest(wire.ListTransactionsRequest()), listed)
+        """All transactions of this broker."""
+        self.list_all(ClientRequest(wire.ListTransactionsRequest()), answer)
 
     # -- other brokers -------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@ those who wait."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
@@ -60,6 +61,7 @@ class RecordingShard:
         self.replayed: list[tuple[Any, ...]] = []
         self.events: list[Event] = []
         self.loaded = 0
+        self.states: Counter[str] = Counter()
         self.on_done: dict[Hashable, list[Effect]] = {}
 
     def replay(self, key: bytes, value: bytes | None, *, producer_id: int = -1) -> None:
