@@ -200,7 +200,7 @@ class Shard(Protocol):
         it: the record counts only once the marker comes.
 
         Raises:
-            LogstoreError: the record cannot be read. The runtime counts it and goes on.
+            LogstoreError: the record cannot be read. The runtime says so and goes on.
         """
         ...
 
