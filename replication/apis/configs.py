@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from logstore.common.config import LogConfig, Properties
 from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
@@ -93,26 +93,19 @@ SEGMENT_BYTES_MIN = 1 << 20
 """The least that a client can ask for since Kafka 4. The API in Python may ask for less."""
 
 
-class Synonym(NamedTuple):
-    name: str
-    value: str
-    source: ConfigSource
-
+ConfigEntry = wire.DescribeConfigsResponse.DescribeConfigsResourceResult
+"""One key as a client sees it. ``synonyms`` lists where a value may come from, the one in force
+first."""
+Synonym = wire.DescribeConfigsResponse.DescribeConfigsSynonym
 
 NO_BROKER_ID = Synonym("broker.id", "-1", ConfigSource.DEFAULT)
 
 
-class ConfigEntry(NamedTuple):
-    """One key as a client sees it. ``synonyms`` lists where a value may come from, the one in force
-    first."""
-
-    name: str
-    value: str
-    config_type: ConfigType
-    config_source: ConfigSource
-    read_only: bool
-    synonyms: tuple[Synonym, ...]
-    is_sensitive: bool = False
+def _entry(
+    name: str, value: str, kind: ConfigType, synonyms: Sequence[Synonym], *, read_only: bool
+) -> ConfigEntry:
+    source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
+    return ConfigEntry(name, value, read_only, source, False, tuple(synonyms), kind)
 
 
 def topic_configs(defaults: LogConfig, own: Mapping[str, str]) -> Sequence[ConfigEntry]:
@@ -142,8 +135,7 @@ def _topic_configs(
             if of_broker[name] != builtin[name]:
                 synonyms.append(Synonym(broker_name, of_broker[name], ConfigSource.STATIC_BROKER))
             synonyms += _default(broker_name, name, builtin[name])
-        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
-        entries.append(ConfigEntry(name, present[name], kind, source, False, tuple(synonyms)))
+        entries.append(_entry(name, present[name], kind, synonyms, read_only=False))
     return tuple(entries)
 
 
@@ -159,8 +151,7 @@ def broker_configs(configs: Iterable[Properties]) -> list[ConfigEntry]:
             synonyms = _default(name, key, builtin[key])
             if present[key] != builtin[key]:
                 synonyms.insert(0, Synonym(name, present[key], ConfigSource.STATIC_BROKER))
-            source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
-            entries.append(ConfigEntry(name, present[key], kind, source, True, tuple(synonyms)))
+            entries.append(_entry(name, present[key], kind, synonyms, read_only=True))
     return entries
 
 
@@ -185,7 +176,7 @@ def identity_configs(broker_id: int, endpoints: Iterable[Endpoint]) -> list[Conf
         ("node.id", str(broker_id), ConfigType.INT, ()),
     ):
         own = Synonym(name, value, ConfigSource.STATIC_BROKER)
-        entries.append(ConfigEntry(name, value, kind, own.source, True, (own, *others)))
+        entries.append(_entry(name, value, kind, (own, *others), read_only=True))
     return entries
 
 
@@ -252,7 +243,7 @@ class ConfigsApi:
             asked[place] = known | wanted if known and wanted else set()
         results, described = [], 0
         for (resource_type, name), keys in asked.items():
-            entries: tuple[wire.DescribeConfigsResponse.DescribeConfigsResourceResult, ...] = ()
+            entries: tuple[ConfigEntry, ...] = ()
             found = self._entries(resource_type, name)
             if isinstance(found, TopicResponse):
                 code, message = found.error_code, found.error_message
@@ -263,7 +254,7 @@ class ConfigsApi:
                 described += 1
                 code, message = ErrorCode.NONE, ""
                 entries = tuple(
-                    _described(each, request.include_synonyms)
+                    each if request.include_synonyms else each._replace(synonyms=())
                     for each in found
                     if not keys or each.name in keys
                 )
@@ -484,20 +475,3 @@ def _shows(
 
 def _unknown_type(resource_type: int) -> TopicResponse:
     return TopicResponse(ErrorCode.INVALID_REQUEST, f"resource type {resource_type} is not served")
-
-
-def _described(
-    entry: ConfigEntry, with_synonyms: bool
-) -> wire.DescribeConfigsResponse.DescribeConfigsResourceResult:
-    kind = wire.DescribeConfigsResponse
-    synonyms = entry.synonyms if with_synonyms else ()
-    return kind.DescribeConfigsResourceResult(
-        entry.name,
-        entry.value,
-        entry.read_only,
-        entry.config_source,
-        entry.is_sensitive,
-        tuple(kind.DescribeConfigsSynonym(*each) for each in synonyms),
-        entry.config_type,
-        None,
-    )

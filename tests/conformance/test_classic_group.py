@@ -11,11 +11,16 @@ import pytest
 from checkpoints.types import TopicPartition
 from logstore.common.config import MAX_LONG
 from replication.common.error_codes import ErrorCode
-from replication.coordinators.groups import records
-from replication.coordinators.groups.group import ClassicGroup, GroupMember, GroupProtocol
+from replication.coordinators.groups.group import (
+    ClassicGroup,
+    GroupMember,
+    GroupProtocol,
+    MemberTerms,
+)
 from replication.coordinators.groups.shard import COMMIT_NOT_FOUND, ForgetTopics
 from replication.coordinators.groups.states import PREDECESSORS, GroupState
 from replication.protocol import messages as wire
+from replication.protocol.coordinator_records import CONSUMER_OFFSETS, decode_key, decode_value
 from tests.support.cases import for_each
 from tests.support.groups import APPEND_ERRORS, GROUP, TP, GroupHost, LeavingMember
 
@@ -38,7 +43,7 @@ def host() -> GroupHost:
 
 def member(name: str, *protocols: str) -> GroupMember:
     offered = tuple(GroupProtocol(each, b"") for each in protocols)
-    return GroupMember(name, None, "client", "host", 10_000, 60_000, offered)
+    return GroupMember(name, None, MemberTerms("client", "host", 10_000, 60_000, offered))
 
 
 def subscribed(*topics: str) -> bytes:
@@ -440,11 +445,10 @@ class TestDeletion:
         topic_id = uuid.UUID(int=7)
         host.commit_offset(1, retention_ms=retention_ms, producer_id=producer_id, topic_id=topic_id)
         key, value = host.log[-1].record
-        found = records.decode(key, value)
-        assert isinstance(found, records.OffsetRecord)
-        assert found.offset is not None
+        assert value is not None
+        found = decode_value(decode_key(CONSUMER_OFFSETS, key), value)
         is_plain = producer_id < 0 and retention_ms < 0
-        assert found.offset.topic_id == (topic_id if is_plain else uuid.UUID(int=0))
+        assert found.topic_id == (topic_id if is_plain else uuid.UUID(int=0))
 
     def test_an_offset_that_is_to_be_kept_for_ever(self, host: GroupHost) -> None:
         """Now and the longest time together are more than a record has room for."""

@@ -186,7 +186,7 @@ class ClassicProtocol:
             self._out.reply(to, refused_join(code, member_id))
             return
         member = group.members[member_id]
-        same = member.protocols == join.protocols
+        same = member.terms.protocols == join.protocols
         match group.state:
             case GroupState.PREPARING_REBALANCE:
                 self._rejoin(group, member, to, request)
@@ -206,7 +206,7 @@ class ClassicProtocol:
         self, group: ClassicGroup, member_id: str, to: Hashable, request: ClientRequest
     ) -> None:
         join: wire.JoinGroupRequest = request.message
-        member = GroupMember(member_id, join.group_instance_id, *MemberTerms.of(request))
+        member = GroupMember(member_id, join.group_instance_id, MemberTerms.of(request))
         member.joining, member.is_new = to, True
         group.add(member, join.protocol_type)
         group.has_newcomer = True
@@ -524,7 +524,7 @@ class ClassicProtocol:
         """Begin the session of a member again. While its request waits here, it needs none."""
         if not member.waits:
             timer = SessionTimer(group.group_id, member.member_id)
-            self._out.start_timer(timer, member.session_timeout_ms)
+            self._out.start_timer(timer, member.terms.session_timeout_ms)
 
     # -- leave ---------------------------------------------------------------------------------
 

@@ -67,35 +67,19 @@ class GroupMember:
         "_group",
         "_joining",
         "assignment",
-        "client_host",
-        "client_id",
         "instance_id",
         "is_new",
         "member_id",
-        "protocols",
-        "rebalance_timeout_ms",
-        "session_timeout_ms",
         "syncing",
+        "terms",
     )
 
     def __init__(
-        self,
-        member_id: str,
-        instance_id: str | None,
-        client_id: str,
-        client_host: str,
-        session_timeout_ms: int,
-        rebalance_timeout_ms: int,
-        protocols: tuple[GroupProtocol, ...],
-        assignment: bytes = b"",
+        self, member_id: str, instance_id: str | None, terms: MemberTerms, assignment: bytes = b""
     ) -> None:
         self.member_id = member_id
         self.instance_id = instance_id
-        self.client_id = client_id
-        self.client_host = client_host
-        self.session_timeout_ms = session_timeout_ms
-        self.rebalance_timeout_ms = rebalance_timeout_ms
-        self.protocols = protocols
+        self.terms = terms
         self.assignment = assignment
         self._group: ClassicGroup | None = None  # once it is a member
         self._joining: Hashable | None = None
@@ -116,14 +100,14 @@ class GroupMember:
         """Be counted in a group."""
         self._group = group
         group.joining_count += self._joining is not None
-        group.offers.update({name for name, _ in self.protocols})
+        group.offers.update({name for name, _ in self.terms.protocols})
 
     def go(self) -> None:
         """Be counted no more."""
         group, self._group = self._group, None
         assert group is not None
         group.joining_count -= self._joining is not None
-        for name in {name for name, _ in self.protocols}:
+        for name in {name for name, _ in self.terms.protocols}:
             group.offers[name] -= 1
             if not group.offers[name]:
                 del group.offers[name]
@@ -135,32 +119,16 @@ class GroupMember:
 
     def metadata(self, protocol_name: str | None) -> bytes:
         """The member's data for a protocol; empty if it does not offer the protocol."""
-        for name, metadata in self.protocols:
+        for name, metadata in self.terms.protocols:
             if name == protocol_name:
                 return metadata
         return b""
-
-    @property
-    def terms(self) -> MemberTerms:
-        return MemberTerms(
-            self.client_id,
-            self.client_host,
-            self.session_timeout_ms,
-            self.rebalance_timeout_ms,
-            self.protocols,
-        )
 
     def update(self, terms: MemberTerms) -> None:
         group = self._group
         if group is not None:
             self.go()
-        (
-            self.client_id,
-            self.client_host,
-            self.session_timeout_ms,
-            self.rebalance_timeout_ms,
-            self.protocols,
-        ) = terms
+        self.terms = terms
         if group is not None:
             self.enter(group)
 
@@ -309,7 +277,7 @@ class ClassicGroup:
     @property
     def rebalance_timeout_ms(self) -> int:
         """The longest that a member asks for."""
-        return max((m.rebalance_timeout_ms for m in self.members.values()), default=0)
+        return max((m.terms.rebalance_timeout_ms for m in self.members.values()), default=0)
 
     @property
     def has_all_joined(self) -> bool:
@@ -363,7 +331,7 @@ class ClassicGroup:
     def select_protocol(self) -> str:
         """Every member has a vote, for the first of its own that all offer (W-107)."""
         votes = Counter(
-            next(name for name, _ in member.protocols if self.is_common(name))
+            next(name for name, _ in member.terms.protocols if self.is_common(name))
             for member in self.members.values()
         )
         return votes.most_common(1)[0][0]

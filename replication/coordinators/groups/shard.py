@@ -40,7 +40,7 @@ from replication.coordinators.groups.group import (
     ClassicGroup,
     is_no_member,
 )
-from replication.coordinators.groups.offsets import CommittedOffset, OffsetStore
+from replication.coordinators.groups.offsets import NO_EXPIRY, CommittedOffset, OffsetStore
 from replication.coordinators.groups.states import (
     COMMIT_ERRORS,
     GROUP_ERRORS,
@@ -50,6 +50,7 @@ from replication.coordinators.groups.states import (
 from replication.coordinators.outbox import OnDone, ShardOutbox
 from replication.protocol import ZERO_UUID
 from replication.protocol import messages as wire
+from replication.protocol.coordinator_records import CONSUMER_OFFSETS, decode_key, decode_value
 from replication.protocol.partitions import by_partition, by_topic, partitions_of
 
 MAX_RECORDS_OF_AN_APPEND = 1000  # of deletions, which may be many
@@ -161,22 +162,25 @@ class GroupShard:
     # -- replay --------------------------------------------------------------------------------
 
     def replay(self, key: bytes, value: bytes | None, *, producer_id: int = NO_PRODUCER_ID) -> None:
-        found = records.decode(key, value)
+        known = decode_key(CONSUMER_OFFSETS, key)
+        said = None if known is None or value is None else decode_value(known, value)
         self._number += 1
-        match found:
-            case None:  # of a kind that is not served here
+        match known:
+            case None:  # of a kind that is not served here (W-116)
                 pass
-            case records.OffsetRecord(group_id, tp, None):
-                self._offsets.delete(group_id, tp, self._number)
-            case records.OffsetRecord(group_id, tp, CommittedOffset() as offset):
-                if producer_id == NO_PRODUCER_ID:
-                    self._offsets.commit(group_id, tp, offset, self._number)
+            case wire.OffsetCommitKey(group_id, topic, partition):
+                tp = TopicPartition(topic, partition)
+                if said is None:
+                    self._offsets.delete(group_id, tp, self._number)
+                elif producer_id == NO_PRODUCER_ID:
+                    self._offsets.commit(group_id, tp, said, self._number)
                 else:
-                    self._offsets.add_pending(producer_id, group_id, tp, offset, self._number)
-            case records.GroupRecord(group_id, None):
-                self._groups.pop(group_id, None)
-            case records.GroupRecord(group_id, ClassicGroup() as group):
-                self._groups[group_id] = group
+                    self._offsets.add_pending(producer_id, group_id, tp, said, self._number)
+            case wire.GroupMetadataKey(group_id):
+                if said is None:
+                    self._groups.pop(group_id, None)
+                else:
+                    self._groups[group_id] = records.group_of(group_id, said)
 
     def replay_marker(self, producer_id: int, producer_epoch: int, is_commit: bool) -> None:
         self._offsets.end_transaction(producer_id, is_commit)
@@ -263,7 +267,7 @@ class GroupShard:
             self._out.reply(to, codes)
             self._drop_if_void(group)
             return
-        topic_ids, expire_ms = {}, None
+        topic_ids, expire_ms = {}, NO_EXPIRY
         producer = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
         in_transaction = isinstance(commit, wire.TxnOffsetCommitRequest)
         if isinstance(commit, wire.TxnOffsetCommitRequest):  # without topic ids, as Kafka
@@ -514,8 +518,8 @@ class GroupShard:
             kind.DescribedGroupMember(
                 member.member_id,
                 member.instance_id,
-                member.client_id,
-                member.client_host,
+                member.terms.client_id,
+                member.terms.client_host,
                 member.metadata(name),
                 member.assignment,
             )
@@ -581,14 +585,14 @@ class GroupShard:
         group_id = group.group_id
         if self._offsets.is_unstable(group_id, tp) or self._offsets.is_in_flight(group_id, tp):
             return False
-        since_ms = offset.commit_ms
+        since_ms = offset.commit_timestamp
         if group.state is GroupState.EMPTY:
             if group.protocol_type is not None and group.state_since_ms is not None:
                 since_ms = max(since_ms, group.state_since_ms)
         elif group.state is not GroupState.STABLE or _reads(group, tp.topic):
             return False
-        if offset.expire_ms is not None:
-            return self._now_ms >= offset.expire_ms
+        if offset.expire_timestamp != NO_EXPIRY:
+            return self._now_ms >= offset.expire_timestamp
         return self._now_ms - since_ms >= self._config.offsets_retention_minutes * MS_PER_MINUTE
 
 

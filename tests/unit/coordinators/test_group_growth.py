@@ -33,7 +33,12 @@ from replication.coordinators.groups.classic import (
     SyncTimer,
 )
 from replication.coordinators.groups.config import GroupConfig
-from replication.coordinators.groups.group import ClassicGroup, GroupMember, GroupProtocol
+from replication.coordinators.groups.group import (
+    ClassicGroup,
+    GroupMember,
+    GroupProtocol,
+    MemberTerms,
+)
 from replication.coordinators.groups.shard import ForgetTopics, GroupShard
 from replication.coordinators.groups.states import GroupState
 from replication.protocol import messages as wire
@@ -251,7 +256,7 @@ def test_what_is_counted_is_what_members_say() -> None:
     """Members come, change their minds, and go; one is named twice, as a damaged record may."""
     group = ClassicGroup(GROUP)
     one, again, other = (
-        GroupMember(member_id, None, "c", "/h", 9000, 9000, PROTOCOLS[:count])
+        GroupMember(member_id, None, MemberTerms("c", "/h", 9000, 9000, PROTOCOLS[:count]))
         for member_id, count in (("a", 2), ("a", 1), ("b", 2))
     )
     one.joining = "first"
