@@ -8,7 +8,7 @@ import shutil
 from checkpoints.types import TopicPartition
 from logstore.common.errors import LogstoreError
 from logstore.log import ReplicaLog
-from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.handlers import ApiArea, ReceivedRequest, Reply
 from replication.apis.common.refusals import answered
 from replication.apis.common.topic_names import missing_code
 from replication.apis.common.waits import silence_of
@@ -35,21 +35,11 @@ UNKNOWN = -1
 ELECTION_NOT_NEEDED = ErrorCode.ELECTION_NOT_NEEDED
 
 
-class AdminApi:
+class AdminApi(ApiArea):
     """Requests of operators."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-
-    @property
-    def handlers(self) -> Handlers:
-        return {
-            ApiKey.ELECT_LEADERS: self.elect_leaders,
-            ApiKey.ALTER_PARTITION_REASSIGNMENTS: self.alter_partition_reassignments,
-            ApiKey.LIST_PARTITION_REASSIGNMENTS: self.list_partition_reassignments,
-            ApiKey.DESCRIBE_LOG_DIRS: self.describe_log_dirs,
-            ApiKey.DESCRIBE_PRODUCERS: self.describe_producers,
-        }
 
     # -- ElectLeaders --------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from logstore.common.config import LogConfig, Properties
-from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.handlers import ApiArea, ReceivedRequest, Reply
 from replication.apis.common.topic_names import is_valid, missing_code
 from replication.apis.common.waits import MetadataWaits, ask_all
 from replication.broker.broker import Broker
@@ -26,7 +26,6 @@ from replication.common.messages import (
 )
 from replication.common.state import Endpoint
 from replication.common.topic_configs import THROTTLED
-from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 
 MAX_DESCRIBED = 10_000
@@ -202,7 +201,7 @@ def _types(kind: type[Properties]) -> list[tuple[str, ConfigType]]:
     return found
 
 
-class ConfigsApi:
+class ConfigsApi(ApiArea):
     """Configurations: a topic's may change while it is in use, a broker's is fixed at its start.
 
     Args:
@@ -214,15 +213,6 @@ class ConfigsApi:
         self._waits = waits
         self._metadata = broker.metadata
         self._configs = configs
-
-    @property
-    def handlers(self) -> Handlers:
-        return {
-            ApiKey.DESCRIBE_CONFIGS: self.describe_configs,
-            ApiKey.ALTER_CONFIGS: self.alter_configs,
-            ApiKey.INCREMENTAL_ALTER_CONFIGS: self.incremental_alter_configs,
-            ApiKey.LIST_CONFIG_RESOURCES: self.list_config_resources,
-        }
 
     # -- DescribeConfigs -----------------------------------------------------------------------
 

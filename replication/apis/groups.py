@@ -11,17 +11,17 @@ from typing import Any, Final
 from checkpoints.types import TopicPartition
 from replication.apis.common import operations
 from replication.apis.common.addresses import endpoint_of, listener_of
-from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.handlers import ApiArea, ReceivedRequest, Reply
 from replication.apis.common.refusals import answered
-from replication.apis.common.waits import Gathering
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
+from replication.common.gathering import Gathering
 from replication.common.messages import TransactionSupport
+from replication.coordinators.coordinator import InternalTopic
 from replication.coordinators.effects import ClientRequest
 from replication.coordinators.groups.classic import refused_join
 from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.groups.shard import CLASSIC, no_offset
-from replication.coordinators.internal_topic import InternalTopic
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 from replication.protocol.partitions import partitions_of
@@ -62,7 +62,7 @@ FetchTopic = wire.OffsetFetchRequest.OffsetFetchRequestTopics
 FetchedGroup = wire.OffsetFetchResponse.OffsetFetchResponseGroup
 
 
-class GroupApis:
+class GroupApis(ApiArea):
     """Asks the coordinator of groups, whose shards speak the protocol themselves. Here is what they
     do not know: topics and their ids, several groups in one request, forms of old versions.
 
@@ -79,23 +79,6 @@ class GroupApis:
         self._metadata = broker.metadata
         self._groups = groups
         self._topics = topics
-
-    @property
-    def handlers(self) -> Handlers:
-        return {
-            ApiKey.FIND_COORDINATOR: self.find_coordinator,
-            ApiKey.JOIN_GROUP: self.join_group,
-            ApiKey.SYNC_GROUP: self.sync_group,
-            ApiKey.HEARTBEAT: self.heartbeat,
-            ApiKey.LEAVE_GROUP: self.leave_group,
-            ApiKey.OFFSET_COMMIT: self.offset_commit,
-            ApiKey.TXN_OFFSET_COMMIT: self.txn_offset_commit,
-            ApiKey.OFFSET_FETCH: self.offset_fetch,
-            ApiKey.OFFSET_DELETE: self.offset_delete,
-            ApiKey.DESCRIBE_GROUPS: self.describe_groups,
-            ApiKey.LIST_GROUPS: self.list_groups,
-            ApiKey.DELETE_GROUPS: self.delete_groups,
-        }
 
     # -- finding -------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from logstore.format.filenames import CLUSTER_METADATA
 from replication.apis.common import operations
 from replication.apis.common.addresses import listener_of
 from replication.apis.common.config import ApisConfig
-from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.handlers import ApiArea, ReceivedRequest, Reply
 from replication.apis.common.topic_names import TopicNameOrId, is_valid, missing_code
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
@@ -30,7 +30,7 @@ from replication.common.messages import (
     TopicResponse,
 )
 from replication.common.state import NO_LEADER, Endpoint
-from replication.protocol import ZERO_UUID, ApiKey
+from replication.protocol import ZERO_UUID
 from replication.protocol import messages as wire
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ FIRST_WITH_IDS_ALONE = 12
 BROKERS, CONTROLLERS = 1, 2  # endpoint types of DescribeCluster
 
 
-class MetadataApi:
+class MetadataApi(ApiArea):
     """Says who leads what, and where. Makes missing topics where that is allowed."""
 
     def __init__(self, broker: Broker, config: ApisConfig) -> None:
@@ -54,14 +54,6 @@ class MetadataApi:
         self._log = LimitedLogger(logger, broker.runtime.clock)
         self._creating: set[str] = set()  # asked of the controller, not answered yet
         self._lock = threading.Lock()  # guards the set
-
-    @property
-    def handlers(self) -> Handlers:
-        return {
-            ApiKey.METADATA: self.metadata,
-            ApiKey.DESCRIBE_CLUSTER: self.describe_cluster,
-            ApiKey.DESCRIBE_TOPIC_PARTITIONS: self.describe_topic_partitions,
-        }
 
     # -- Metadata ------------------------------------------------------------------------------
 

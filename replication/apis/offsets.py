@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import islice
 
 from logstore.log.reading.reading import EARLIEST, LATEST, MAX_TIMESTAMP
-from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.handlers import ApiArea, ReceivedRequest, Reply
 from replication.apis.common.refusals import refusal
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
@@ -42,19 +42,11 @@ SPECIAL = {
 }
 
 
-class OffsetsApi:
+class OffsetsApi(ApiArea):
     """Questions about offsets, and the end of old ones."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-
-    @property
-    def handlers(self) -> Handlers:
-        return {
-            ApiKey.LIST_OFFSETS: self.list_offsets,
-            ApiKey.OFFSET_FOR_LEADER_EPOCH: self.offset_for_leader_epoch,
-            ApiKey.DELETE_RECORDS: self.delete_records,
-        }
 
     def list_offsets(
         self, received: ReceivedRequest, request: wire.ListOffsetsRequest, reply: Reply

@@ -12,7 +12,7 @@ from logstore.common.types import Buffer
 from logstore.format.attributes import CODEC_MASK, TRANSACTIONAL
 from logstore.format.codecs.compression import Compression
 from replication.apis.common.addresses import listener_of, node_endpoints
-from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.handlers import ApiArea, ReceivedRequest, Reply
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
 from replication.common.internal_topics import INTERNAL_TOPICS
@@ -23,7 +23,6 @@ from replication.common.messages import (
     Response,
 )
 from replication.network import CLOSE, NO_RESPONSE
-from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 from replication.wire import produce as codec
 
@@ -47,16 +46,12 @@ Part = codec.Part
 TopicProduceResponse = wire.ProduceResponse.TopicProduceResponse
 
 
-class ProduceApi:
+class ProduceApi(ApiArea):
     """Answers producers."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._metadata = broker.metadata
-
-    @property
-    def handlers(self) -> Handlers:
-        return {ApiKey.PRODUCE: self.produce}
 
     def produce(
         self, received: ReceivedRequest, request: wire.ProduceRequest, reply: Reply

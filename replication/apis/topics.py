@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from replication.apis.common.config import ApisConfig
-from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.handlers import ApiArea, ReceivedRequest, Reply
 from replication.apis.common.topic_names import TopicNameOrId, is_valid
 from replication.apis.common.waits import MetadataWaits, ask_all
 from replication.apis.configs import too_small_segment, topic_configs
@@ -29,7 +29,7 @@ from replication.common.messages import (
     TopicResponse,
 )
 from replication.common.topic_configs import check_topic_config
-from replication.protocol import ZERO_UUID, ApiKey
+from replication.protocol import ZERO_UUID
 from replication.protocol import messages as wire
 
 DELETION_LOOK_MS = 20  # whether the controller is done with it
@@ -46,7 +46,7 @@ FIXED_PARTITIONS = TopicResponse(
 LEAST_ASK_MS = 1000  # how long the controller may take even if the client does not want to wait
 
 
-class TopicsApi:
+class TopicsApi(ApiArea):
     """Creates, extends and deletes topics. Each topic asked for gets one result."""
 
     def __init__(self, broker: Broker, config: ApisConfig, waits: MetadataWaits) -> None:
@@ -54,14 +54,6 @@ class TopicsApi:
         self._metadata = broker.metadata
         self._config = config
         self._waits = waits
-
-    @property
-    def handlers(self) -> Handlers:
-        return {
-            ApiKey.CREATE_TOPICS: self.create_topics,
-            ApiKey.DELETE_TOPICS: self.delete_topics,
-            ApiKey.CREATE_PARTITIONS: self.create_partitions,
-        }
 
     def _carry_out(
         self,

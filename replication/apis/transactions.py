@@ -8,12 +8,12 @@ from itertools import chain
 from typing import Any
 
 from checkpoints.types import TopicPartition
-from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.handlers import ApiArea, ReceivedRequest, Reply
 from replication.apis.common.patterns import InvalidPatternError, Pattern
 from replication.apis.common.refusals import answered
-from replication.apis.common.waits import Gathering
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
+from replication.common.gathering import Gathering
 from replication.common.internal_topics import TRANSACTION_STATE
 from replication.common.messages import (
     AddPartitionsToTxnRequest,
@@ -24,8 +24,8 @@ from replication.common.messages import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from replication.coordinators.coordinator import InternalTopic
 from replication.coordinators.effects import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ClientRequest
-from replication.coordinators.internal_topic import InternalTopic
 from replication.coordinators.transactions.coordinator import TransactionCoordinator
 from replication.coordinators.transactions.state import (
     FIRST_OF_LEADERS,
@@ -46,7 +46,7 @@ FENCED_SINCE: Mapping[ApiKey, int] = {
 }
 
 
-class TransactionApis:
+class TransactionApis(ApiArea):
     """Answers producers. All decisions are made in ``TransactionCoordinator``."""
 
     def __init__(
@@ -56,18 +56,6 @@ class TransactionApis:
         self._metadata = broker.metadata
         self._coordinator = coordinator
         self._group_topic = group_topic
-
-    @property
-    def handlers(self) -> Handlers:
-        return {
-            ApiKey.INIT_PRODUCER_ID: self.init_producer_id,
-            ApiKey.ADD_PARTITIONS_TO_TXN: self.add_partitions,
-            ApiKey.ADD_OFFSETS_TO_TXN: self.add_offsets,
-            ApiKey.END_TXN: self.end_transaction,
-            ApiKey.WRITE_TXN_MARKERS: self.write_markers,
-            ApiKey.DESCRIBE_TRANSACTIONS: self.describe_transactions,
-            ApiKey.LIST_TRANSACTIONS: self.list_transactions,
-        }
 
     # -- InitProducerId --------------------------------------------------------------------------
 
@@ -110,7 +98,7 @@ class TransactionApis:
 
     # -- partitions ------------------------------------------------------------------------------
 
-    def add_partitions(
+    def add_partitions_to_txn(
         self, received: ReceivedRequest, request: wire.AddPartitionsToTxnRequest, reply: Reply
     ) -> None:
         """One transaction of a client, or several that the leader of partitions asks for."""
@@ -161,7 +149,7 @@ class TransactionApis:
             request = ClientRequest(message, received.api_version)
             self._coordinator.request(asked.transactional_id, request, take)
 
-    def add_offsets(
+    def add_offsets_to_txn(
         self, received: ReceivedRequest, request: wire.AddOffsetsToTxnRequest, reply: Reply
     ) -> None:
         """Add the partition of a group, where the transaction commits offsets."""
@@ -184,9 +172,7 @@ class TransactionApis:
 
     # -- EndTxn ----------------------------------------------------------------------------------
 
-    def end_transaction(
-        self, received: ReceivedRequest, request: wire.EndTxnRequest, reply: Reply
-    ) -> None:
+    def end_txn(self, received: ReceivedRequest, request: wire.EndTxnRequest, reply: Reply) -> None:
         """Commit or abort. Answered as soon as it is decided; the markers follow."""
         self._ask(
             received,
@@ -197,7 +183,7 @@ class TransactionApis:
 
     # -- WriteTxnMarkers -------------------------------------------------------------------------
 
-    def write_markers(
+    def write_txn_markers(
         self, received: ReceivedRequest, request: wire.WriteTxnMarkersRequest, reply: Reply
     ) -> None:
         """Append markers for an operator who aborts a transaction that nobody ends. The leader of a

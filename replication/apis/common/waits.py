@@ -1,52 +1,22 @@
-"""Answers that wait: for several other answers, or until this broker knows something."""
+"""Answers that wait: for the controller, or until this broker knows something."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Generic, TypeVar
 
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
+from replication.common.gathering import Gathering
 from replication.common.messages import Request, Response, TopicResponse
 from replication.common.runtime import Cancellable, Runtime
 from replication.replica_manager.metadata_cache import MetadataCache
-
-T = TypeVar("T")
 
 MAX_CHANGES = 10_000
 """How many topics one request changes, while others wait for the controller (W-237)."""
 TOO_MANY = TopicResponse(
     ErrorCode.POLICY_VIOLATION, f"one request has at most {MAX_CHANGES} topics changed"
 )
-
-
-class Gathering(Generic[T]):
-    """Collects one answer for each of several questions, then passes them on, in order.
-
-    Args:
-        count: of questions; with none ``done`` is called at once.
-        done: called once, by the thread with the last answer.
-    """
-
-    def __init__(self, count: int, done: Callable[[Sequence[T]], None]) -> None:
-        self._answers: dict[int, T] = {}
-        self._count = count
-        self._done = done
-        self._lock = threading.Lock()
-        if not count:
-            done(())
-
-    def take(self, at: int, answer: T) -> None:
-        """Take the answer to question ``at``. Only the first one counts."""
-        with self._lock:
-            if at in self._answers:
-                return
-            self._answers[at] = answer
-            is_complete = len(self._answers) == self._count
-        if is_complete:
-            self._done([answer for _, answer in sorted(self._answers.items())])
 
 
 def ask_all(

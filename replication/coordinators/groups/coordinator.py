@@ -3,19 +3,19 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from checkpoints.types import TopicPartition
 from logstore.common.random_id import RandomId, random_id
 from logstore.common.types import NO_SEQUENCE
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
+from replication.common.gathering import Gathering
 from replication.common.internal_topics import GROUP_METADATA
 from replication.common.messages import (
     TransactionSupport,
-    TxnMarker,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
@@ -112,16 +112,36 @@ class GroupCoordinator(TopicCoordinator):
     def _write_txn_markers(self, request: WriteTxnMarkersRequest, reply: OnReply) -> None:
         """Append markers. Those of offsets go through the groups' runtime, so that the shards know
         of them; the others go straight to the logs."""
-        pending = _PendingMarkers(request, reply)
-        others = []
-        for at, marker in enumerate(request.markers):
-            own = [tp for tp in marker.partitions if tp.topic == GROUP_METADATA]
-            rest = tuple(tp for tp in marker.partitions if tp.topic != GROUP_METADATA)
-            others.append(marker._replace(partitions=rest))
-            for tp in own:
-                self.runtime.write_marker(tp.partition, marker, partial(pending.take_own, at, tp))
+        own = [
+            (at, tp)
+            for at, marker in enumerate(request.markers)
+            for tp in marker.partitions
+            if tp.topic == GROUP_METADATA
+        ]
+
+        def done(answers: Sequence[Any]) -> None:
+            others, *codes = answers
+            found: list[Codes] = [dict(each) for each in others.markers]
+            for (at, tp), code in zip(own, codes, strict=True):
+                found[at][tp] = MARKER_ERRORS.get(code, code)
+            in_order = (
+                tuple((tp, known[tp]) for tp in marker.partitions)
+                for marker, known in zip(request.markers, found, strict=True)
+            )
+            reply(WriteTxnMarkersResponse(tuple(in_order)))
+
+        gathering: Gathering[Any] = Gathering(1 + len(own), done)
+        for number, (at, tp) in enumerate(own, 1):
+            take = partial(gathering.take, number)
+            self.runtime.write_marker(tp.partition, request.markers[at], take)
+        others = (
+            marker._replace(
+                partitions=tuple(tp for tp in marker.partitions if tp.topic != GROUP_METADATA)
+            )
+            for marker in request.markers
+        )
         self._broker.replica_manager.write_txn_markers(
-            WriteTxnMarkersRequest(tuple(others)), pending.take_rest
+            WriteTxnMarkersRequest(tuple(others)), partial(gathering.take, 0)
         )
 
 
@@ -132,38 +152,3 @@ MARKER_ERRORS: Mapping[ErrorCode, ErrorCode] = {
 }
 """What the sender of a marker hears where the shard is not at work. Coordinators and tools of Kafka
 ask again at this one error."""
-
-
-class _PendingMarkers:
-    """Collects the answers to one request; the last one sends it."""
-
-    def __init__(self, request: WriteTxnMarkersRequest, reply: OnReply) -> None:
-        self._markers: tuple[TxnMarker, ...] = request.markers
-        self._reply = reply
-        self._codes: list[Codes] = [{} for _ in request.markers]
-        self._missing = 1 + sum(
-            tp.topic == GROUP_METADATA for marker in request.markers for tp in marker.partitions
-        )
-        self._lock = threading.Lock()
-
-    def take_own(self, at: int, tp: TopicPartition, code: ErrorCode) -> None:
-        self._take({at: {tp: MARKER_ERRORS.get(code, code)}})
-
-    def take_rest(self, response: WriteTxnMarkersResponse) -> None:
-        self._take({at: dict(codes) for at, codes in enumerate(response.markers)})
-
-    def _take(self, answers: Mapping[int, Codes]) -> None:
-        with self._lock:
-            for at, codes in answers.items():
-                self._codes[at].update(codes)
-            self._missing -= 1
-            if self._missing:
-                return
-        self._reply(
-            WriteTxnMarkersResponse(
-                tuple(
-                    tuple((tp, codes[tp]) for tp in marker.partitions)
-                    for marker, codes in zip(self._markers, self._codes, strict=True)
-                )
-            )
-        )

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from replication.apis.common.waits import Gathering, MetadataWaits
+from replication.apis.common.waits import MetadataWaits
+from replication.common.gathering import Gathering
 from replication.common.messages import UpdateMetadataRequest
 from replication.replica_manager.metadata_cache import MetadataCache
 from tests.support.replication import ManualRuntime
