@@ -102,7 +102,7 @@ class ClassicProtocol:
 
     def join(self, to: Hashable, request: ClientRequest) -> None:
         join: wire.JoinGroupRequest = request.message
-        code = self._check_join(join)
+        code = _check_join(self._config, join)
         group = self._groups.get(join.group_id)
         if code is ErrorCode.NONE and group is not None:
             code = self._check_room(group, join)
@@ -123,16 +123,6 @@ class ClassicProtocol:
         else:
             self._join_known(group, to, request)
         self._drop_if_void(group)
-
-    def _check_join(self, join: wire.JoinGroupRequest) -> ErrorCode:
-        config, timeout_ms = self._config, join.session_timeout_ms
-        if not join.group_id:
-            return ErrorCode.INVALID_GROUP_ID
-        if not (
-            config.group_min_session_timeout_ms <= timeout_ms <= config.group_max_session_timeout_ms
-        ):
-            return ErrorCode.INVALID_SESSION_TIMEOUT
-        return ErrorCode.NONE
 
     def _check_room(self, group: ClassicGroup, join: wire.JoinGroupRequest) -> ErrorCode:
         if group.state is DEAD:
@@ -192,10 +182,10 @@ class ClassicProtocol:
                 self._rejoin(group, member, to, request)
             case GroupState.COMPLETING_REBALANCE if same:  # its answer was lost
                 self._supersede(member)
-                self._reply_joined(group, member, to, is_leader=group.leader == member_id)
+                self._out.reply(to, joined(group, member, is_leader=group.leader == member_id))
                 self._touch(group, member)
             case GroupState.STABLE if same and group.leader != member_id:
-                self._reply_joined(group, member, to, is_leader=False)
+                self._out.reply(to, joined(group, member, is_leader=False))
                 self._touch(group, member)
             case GroupState.COMPLETING_REBALANCE | GroupState.STABLE:
                 self._rejoin(group, member, to, request)
@@ -237,33 +227,6 @@ class ClassicProtocol:
         if member.syncing is not None:
             self._out.reply(member.syncing, wire.SyncGroupResponse(error_code=code))
         member.joining = member.syncing = None
-
-    def _reply_joined(
-        self,
-        group: ClassicGroup,
-        member: GroupMember,
-        to: Hashable,
-        *,
-        is_leader: bool,
-        skip_assignment: bool = False,
-        leader: str | None = None,
-    ) -> None:
-        """Answer a join. ``leader`` is the leader that the answer names; by default the present
-        one."""
-        self._out.reply(
-            to,
-            wire.JoinGroupResponse(
-                0,
-                ErrorCode.NONE,
-                group.generation,
-                group.protocol_type,
-                group.protocol_name,
-                leader or group.leader or NO_MEMBER_ID,
-                skip_assignment,
-                member.member_id,
-                group.joined_members() if is_leader else (),
-            ),
-        )
 
     # -- static members ------------------------------------------------------------------------
 
@@ -313,9 +276,8 @@ class ClassicProtocol:
                 may_skip = request.version >= SKIP_ASSIGNMENT
                 skips = is_leader and may_skip
                 named = None if may_skip else old_leader
-                self._reply_joined(
-                    group, member, to, is_leader=skips, skip_assignment=skips, leader=named
-                )
+                answer = joined(group, member, is_leader=skips, skip_assignment=skips, leader=named)
+                self._out.reply(to, answer)
             else:
                 group.rename(member, old_id)
                 member.update(before)
@@ -400,7 +362,7 @@ class ClassicProtocol:
         for member in group.members.values():
             if member.joining is not None:
                 is_leader = group.leader == member.member_id
-                self._reply_joined(group, member, member.joining, is_leader=is_leader)
+                self._out.reply(member.joining, joined(group, member, is_leader=is_leader))
             member.joining, member.is_new = None, False
             self._touch(group, member)
             group.pending_syncs.add(member.member_id)
@@ -418,7 +380,7 @@ class ClassicProtocol:
         member = group.members[sync.member_id]
         self._has_synced(group, member)
         if group.state is STABLE:
-            self._reply_synced(group, member, to)
+            self._out.reply(to, synced(group, member))
             self._touch(group, member)
             return
         self._supersede(member)
@@ -468,7 +430,7 @@ class ClassicProtocol:
             for member in group.members.values():
                 member.assignment = assignments.get(member.member_id, b"")
                 if member.syncing is not None:
-                    self._reply_synced(group, member, member.syncing)
+                    self._out.reply(member.syncing, synced(group, member))
                     member.syncing = None
                 self._touch(group, member)
 
@@ -478,12 +440,6 @@ class ClassicProtocol:
                 self.prepare_rebalance(group)
 
         self._out.append([record], done, failed)
-
-    def _reply_synced(self, group: ClassicGroup, member: GroupMember, to: Hashable) -> None:
-        answer = wire.SyncGroupResponse(
-            0, ErrorCode.NONE, group.protocol_type, group.protocol_name, member.assignment
-        )
-        self._out.reply(to, answer)
 
     def _drop_assignments(self, group: ClassicGroup, code: ErrorCode) -> None:
         """Give up the assignments of this generation."""
@@ -616,6 +572,34 @@ class ClassicProtocol:
             self.prepare_rebalance(group)
 
 
+def joined(
+    group: ClassicGroup,
+    member: GroupMember,
+    *,
+    is_leader: bool,
+    skip_assignment: bool = False,
+    leader: str | None = None,
+) -> wire.JoinGroupResponse:
+    """The answer to a join. ``leader`` is the one that it names; by default the present one."""
+    return wire.JoinGroupResponse(
+        0,
+        ErrorCode.NONE,
+        group.generation,
+        group.protocol_type,
+        group.protocol_name,
+        leader or group.leader or NO_MEMBER_ID,
+        skip_assignment,
+        member.member_id,
+        group.joined_members() if is_leader else (),
+    )
+
+
+def synced(group: ClassicGroup, member: GroupMember) -> wire.SyncGroupResponse:
+    return wire.SyncGroupResponse(
+        0, ErrorCode.NONE, group.protocol_type, group.protocol_name, member.assignment
+    )
+
+
 def refused_join(code: ErrorCode, member_id: str = NO_MEMBER_ID) -> wire.JoinGroupResponse:
     return wire.JoinGroupResponse(error_code=code, protocol_name=None, member_id=member_id)
 
@@ -631,6 +615,14 @@ def _check_generation(
     return group.check_generation(
         request.member_id, request.group_instance_id, request.generation_id
     )
+
+
+def _check_join(config: GroupConfig, join: wire.JoinGroupRequest) -> ErrorCode:
+    if not join.group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    low, high = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
+    is_valid = low <= join.session_timeout_ms <= high
+    return ErrorCode.NONE if is_valid else ErrorCode.INVALID_SESSION_TIMEOUT
 
 
 def _names(join: wire.JoinGroupRequest) -> list[str]:

@@ -9,9 +9,9 @@ since, they join again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
@@ -24,7 +24,6 @@ from replication.coordinators.effects import (
     AppendDone,
     AppendTimedOut,
     ClientRequest,
-    CoordinatorRecord,
     Effect,
     Event,
     MarkerWritten,
@@ -76,42 +75,6 @@ class ForgetTopics(NamedTuple):
 
 class ExpiryTimer(NamedTuple):
     """Fires when it is time to look for offsets that are too old."""
-
-
-class Tombstone(NamedTuple):
-    """A deletion in the log. When its append ends, ``on_written`` or ``on_refused`` is called."""
-
-    record: CoordinatorRecord
-    on_written: Callable[[], None]
-    on_refused: Callable[[], None] = lambda: None
-
-
-class Deletion:
-    """Many tombstones, in several appends.
-
-    Args:
-        pieces: how many appends.
-        answer: is called once.
-    """
-
-    def __init__(self, pieces: int, answer: OnDone) -> None:
-        self._left = pieces
-        self._answer: OnDone | None = answer
-        self._failure = ErrorCode.NONE
-
-    def end_piece(self, tombstones: Iterable[Tombstone], code: ErrorCode) -> None:
-        for each in tombstones:
-            (each.on_written if code is ErrorCode.NONE else each.on_refused)()
-        if self._failure is ErrorCode.NONE:
-            self._failure = code
-        self._left -= 1
-        if not self._left:
-            self.answer(self._failure)
-
-    def answer(self, code: ErrorCode) -> None:
-        answer, self._answer = self._answer, None
-        if answer is not None:
-            answer(code)
 
 
 class GroupShard:
@@ -267,29 +230,14 @@ class GroupShard:
             self._out.reply(to, codes)
             self._drop_if_void(group)
             return
-        topic_ids, expire_ms = {}, NO_EXPIRY
-        producer = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
+        accepted = {tp: each for tp, each in asked.items() if codes[tp] is ErrorCode.NONE}
+        offsets = self._committed(commit, accepted)
         in_transaction = isinstance(commit, wire.TxnOffsetCommitRequest)
-        if isinstance(commit, wire.TxnOffsetCommitRequest):  # without topic ids, as Kafka
+        producer = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
+        if isinstance(commit, wire.TxnOffsetCommitRequest):
             producer = commit.producer_id, commit.producer_epoch
-        else:
-            topic_ids = {topic.name: topic.topic_id for topic in commit.topics}
-            if commit.retention_time_ms > NO_RETENTION:  # up to the last that a record has room for
-                expire_ms = min(self._now_ms + commit.retention_time_ms, MAX_LONG)
         self._number += 1
         number = self._number
-        offsets = {
-            tp: CommittedOffset(
-                each.committed_offset,
-                each.committed_leader_epoch,
-                each.committed_metadata or "",
-                self._now_ms,
-                expire_ms,
-                topic_ids.get(tp.topic, ZERO_UUID),
-            )
-            for tp, each in asked.items()
-            if codes[tp] is ErrorCode.NONE
-        }
         for tp in offsets:
             self._offsets.begin(commit.group_id, tp, in_transaction=in_transaction)
         is_answered = False
@@ -323,6 +271,26 @@ class GroupShard:
             producer_id=producer[0],
             producer_epoch=producer[1],
         )
+
+    def _committed(
+        self, commit: CommitRequest, accepted: Mapping[TopicPartition, Any]
+    ) -> dict[TopicPartition, CommittedOffset]:
+        topic_ids, expire_ms = {}, NO_EXPIRY
+        if isinstance(commit, wire.OffsetCommitRequest):  # without topic ids in a transaction
+            topic_ids = {topic.name: topic.topic_id for topic in commit.topics}
+            if commit.retention_time_ms > NO_RETENTION:  # up to the last that a record has room for
+                expire_ms = min(self._now_ms + commit.retention_time_ms, MAX_LONG)
+        return {
+            tp: CommittedOffset(
+                each.committed_offset,
+                each.committed_leader_epoch,
+                each.committed_metadata or "",
+                self._now_ms,
+                expire_ms,
+                topic_ids.get(tp.topic, ZERO_UUID),
+            )
+            for tp, each in accepted.items()
+        }
 
     def _check_metadata(self, metadata: str | None) -> ErrorCode:
         # The key says bytes, and Kafka counts units of UTF-16, as Java's strings do.
@@ -449,35 +417,41 @@ class GroupShard:
         ``answer`` is called once: with the first error, or when it takes long.
         """
         self._number += 1
-        tombstones = [
-            Tombstone(
-                records.encode_offset_tombstone(group_id, tp),
-                partial(self._offset_deleted, group_id, tp, self._number),
-            )
-            for group_id, tp in offsets
-        ]
-        tombstones += [
-            Tombstone(
-                records.encode_group_tombstone(group.group_id),
-                partial(self._group_deleted, group),
-                partial(self._group_kept, group),
-            )
-            for group in groups
-        ]
-        if not tombstones:
+        number = self._number
+        deleted: list[tuple[str, TopicPartition] | ClassicGroup] = [*offsets, *groups]
+        if not deleted:
             answer(ErrorCode.NONE)
             return
-        pieces = [
-            tombstones[at : at + MAX_RECORDS_OF_AN_APPEND]
-            for at in range(0, len(tombstones), MAX_RECORDS_OF_AN_APPEND)
-        ]
-        deletion = Deletion(len(pieces), answer)
+        starts = range(0, len(deleted), MAX_RECORDS_OF_AN_APPEND)
+        pieces = [deleted[at : at + MAX_RECORDS_OF_AN_APPEND] for at in starts]
+        waiting = [answer]  # until it is answered
+        codes: list[ErrorCode] = []
+
+        def answer_once(code: ErrorCode) -> None:
+            if waiting:
+                waiting.pop()(code)
+
+        def done(piece: list[tuple[str, TopicPartition] | ClassicGroup], code: ErrorCode) -> None:
+            for each in piece:
+                if not isinstance(each, ClassicGroup):
+                    if code is ErrorCode.NONE:
+                        self._offset_deleted(*each, number)
+                elif code is ErrorCode.NONE:
+                    self._group_deleted(each)
+                else:
+                    self._group_kept(each)
+            codes.append(code)
+            if len(codes) == len(pieces):
+                answer_once(next((each for each in codes if each is not ErrorCode.NONE), code))
+
         for piece in pieces:
-            self._out.append(
-                [each.record for each in piece],
-                partial(deletion.end_piece, piece),
-                deletion.answer,
-            )
+            tombstones = [
+                records.encode_group_tombstone(each.group_id)
+                if isinstance(each, ClassicGroup)
+                else records.encode_offset_tombstone(*each)
+                for each in piece
+            ]
+            self._out.append(tombstones, partial(done, piece), answer_once)
 
     def _offset_deleted(self, group_id: str, tp: TopicPartition, number: int) -> None:
         self._offsets.delete(group_id, tp, number)

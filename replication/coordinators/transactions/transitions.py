@@ -50,10 +50,6 @@ NEED_PRODUCER_ID: Final = _Need.PRODUCER_ID
 Decision: TypeAlias = Answer | Move | Literal[_Need.PRODUCER_ID]
 
 
-def _refuse(code: ErrorCode) -> Answer:
-    return Answer(code)
-
-
 # -- InitProducerId ------------------------------------------------------------------------------
 
 
@@ -74,16 +70,16 @@ def init_producer_id(
         known = TransactionMetadata(name, new_id, timeout_ms, now_ms)
     expected = None if request.producer_id == NO_PRODUCER_ID else request.producer_epoch
     if expected is not None and not _may_begin_again(known, request):
-        return _refuse(ErrorCode.PRODUCER_FENCED)
+        return Answer(ErrorCode.PRODUCER_FENCED)
     match known.state:
         case _S.PREPARE_COMMIT | _S.PREPARE_ABORT:
-            return _refuse(ErrorCode.CONCURRENT_TRANSACTIONS)
+            return Answer(ErrorCode.CONCURRENT_TRANSACTIONS)
         case _S.ONGOING:
             return fence(known, now_ms)
         case _S.EMPTY | _S.COMPLETE_COMMIT | _S.COMPLETE_ABORT:
             return _begin(known, request.transaction_timeout_ms, expected, new_id, now_ms)
         case _:
-            return _refuse(ErrorCode.UNKNOWN_SERVER_ERROR)
+            return Answer(ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def _may_begin_again(known: TransactionMetadata, request: wire.InitProducerIdRequest) -> bool:
@@ -137,7 +133,7 @@ def _begin(
     elif expected == known.last_producer_epoch:  # it did not hear the answer to its last request
         target = known.moved(_S.EMPTY, now_ms, **empty)
     else:
-        return _refuse(ErrorCode.PRODUCER_FENCED)
+        return Answer(ErrorCode.PRODUCER_FENCED)
     return Move(target, Answer(ErrorCode.NONE, target.producer_id, target.producer_epoch))
 
 
@@ -151,7 +147,7 @@ def fence(known: TransactionMetadata, now_ms: int) -> Move:
         producer_epoch=min(known.producer_epoch + 1, MAX_EPOCH),
         last_producer_epoch=known.producer_epoch,
     )
-    return Move(target, _refuse(ErrorCode.CONCURRENT_TRANSACTIONS))
+    return Move(target, Answer(ErrorCode.CONCURRENT_TRANSACTIONS))
 
 
 # -- partitions ----------------------------------------------------------------------------------
@@ -176,7 +172,7 @@ def add_partitions(
 ) -> Answer | Move:
     code = _refusal_of(known, request)
     if code is not ErrorCode.NONE or known is None:
-        return _refuse(code)
+        return Answer(code)
     done = Answer(ErrorCode.NONE)
     is_ongoing = known.state is _S.ONGOING
     partitions = frozenset(request.partitions)
@@ -218,27 +214,27 @@ def end_transaction(
 ) -> Decision:
     """Commit or abort (W-154, W-164)."""
     if known is None:
-        return _refuse(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        return Answer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     bumps = version.bumps_epochs
     repeated = bumps and _is_repeated(known, request)
     if not repeated:
         if known.producer_id != request.producer_id:
-            return _refuse(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+            return Answer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         if known.producer_epoch != request.producer_epoch:
-            return _refuse(ErrorCode.PRODUCER_FENCED)
+            return Answer(ErrorCode.PRODUCER_FENCED)
     match known.state:
         case _S.PREPARE_COMMIT | _S.PREPARE_ABORT:
             same = known.state.commits == request.committed
-            return _refuse(
+            return Answer(
                 ErrorCode.CONCURRENT_TRANSACTIONS if same else ErrorCode.INVALID_TXN_STATE
             )
         case _S.ONGOING:
             if repeated:
-                return _refuse(ErrorCode.PRODUCER_FENCED)
+                return Answer(ErrorCode.PRODUCER_FENCED)
             return _prepare(known, request.committed, version, new_id, now_ms)
         case _S.COMPLETE_COMMIT | _S.COMPLETE_ABORT if repeated or not bumps:
             if known.state.commits != request.committed:
-                return _refuse(ErrorCode.INVALID_TXN_STATE)
+                return Answer(ErrorCode.INVALID_TXN_STATE)
             answer = Answer(ErrorCode.NONE, known.producer_id, known.producer_epoch)
             # All transactions of a producer have one epoch without bumps. So this may be the end of
             # a later one, which another coordinator has begun while this one does not know yet that
@@ -246,12 +242,12 @@ def end_transaction(
             return answer if bumps else Move(known.moved(known.state, now_ms), answer)
         case _S.EMPTY | _S.COMPLETE_COMMIT | _S.COMPLETE_ABORT:
             if repeated:  # of a producer that another one replaced
-                return _refuse(ErrorCode.PRODUCER_FENCED)
+                return Answer(ErrorCode.PRODUCER_FENCED)
             if request.committed or not bumps:
-                return _refuse(ErrorCode.INVALID_TXN_STATE)
+                return Answer(ErrorCode.INVALID_TXN_STATE)
             return _prepare(known, request.committed, version, new_id, now_ms)
         case _:
-            return _refuse(ErrorCode.UNKNOWN_SERVER_ERROR)
+            return Answer(ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def _is_repeated(known: TransactionMetadata, request: wire.EndTxnRequest) -> bool:
