@@ -155,7 +155,7 @@ def broker_configs(configs: Iterable[Properties]) -> list[ConfigEntry]:
 
 
 def _default(broker_name: str, key: str, value: str) -> list[Synonym]:
-    """Where a broker has the default of ``key``, which topics call so."""
+    """The place where a broker has the default of ``key``, which topics call so."""
     if key in WITHOUT_DEFAULT:
         return []
     if key == "retention.ms":
@@ -282,7 +282,7 @@ class ConfigsApi(ApiArea):
     def list_config_resources(
         self, received: ReceivedRequest, request: wire.ListConfigResourcesRequest, reply: Reply
     ) -> None:
-        """What has a configuration. Version 0 asks for the metrics of clients, which are none."""
+        """List what has a configuration. Version 0 asks for metrics of clients, which are none."""
         kind = wire.ListConfigResourcesResponse
         wanted = dict.fromkeys(request.resource_types or ResourceType)
         if received.api_version < FIRST_WITH_TYPES:

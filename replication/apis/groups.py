@@ -250,7 +250,7 @@ class GroupApis(ApiArea):
     def offset_fetch(
         self, received: ReceivedRequest, request: wire.OffsetFetchRequest, reply: Reply
     ) -> None:
-        """What is named twice is answered once: with an offset goes text of a client that may be a
+        """Answer once for what is named twice: with an offset goes text of a client that may be a
         thousand times as long as the number that asks for it (W-237)."""
         version, kind = received.api_version, wire.OffsetFetchResponse
         if version < FETCH_GROUPS:
@@ -287,13 +287,16 @@ class GroupApis(ApiArea):
                     for each in named
                 ]
             topics = None if named is None else _each_once(named)
-            take = partial(self._take_group, partial(gathering.take, at), topics is None, by_id)
+            take = partial(
+                self._take_group, partial(gathering.take_answer, at), topics is None, by_id
+            )
             self._fetch(group_id, topics, request.require_stable, take)
 
     def _take_group(
         self, take: Callable[[FetchedGroup], None], is_all: bool, by_id: bool, group: FetchedGroup
     ) -> None:
-        """Of a failure the code is enough; a topic that is asked for by id is answered by id."""
+        """Pass on the answer for a group. Of a failure the code is enough; a topic that is asked
+        for by id is answered by id."""
         topics = () if group.error_code else group.topics
         if by_id and is_all:  # one that is deleted cannot be named
             ids = ((topic, self._metadata.topic_id(topic.name)) for topic in topics)
@@ -363,7 +366,7 @@ class GroupApis(ApiArea):
                 found = kind.DescribedGroup(found, None, name)
             if request.include_authorized_operations and not found.error_code:
                 found = found._replace(authorized_operations=operations.OF_GROUPS)
-            gathering.take(at, found)
+            gathering.take_answer(at, found)
 
         for at, name in enumerate(names):
             asked = _of_client(received, wire.DescribeGroupsRequest((name,)))
@@ -397,7 +400,7 @@ class GroupApis(ApiArea):
         )
 
         def answer(at: int, name: str, code: Any) -> None:
-            gathering.take(at, kind.DeletableGroupResult(name, code))
+            gathering.take_answer(at, kind.DeletableGroupResult(name, code))
 
         for at, name in enumerate(names):
             asked = ClientRequest(wire.DeleteGroupsRequest((name,)))

@@ -43,7 +43,7 @@ _DIRECTIONS = {ApiKey.PRODUCE: Direction.PRODUCE, ApiKey.FETCH: Direction.FETCH}
 
 
 INLINE_BYTES = 32 << 10
-"""Of a request that is answered on the network thread: a batch of the size that producers make by
+"""The size of a request that is answered on the network thread: a batch as producers make them by
 default fits, with what is around it. Checking the records of a larger one takes its time."""
 
 INLINE = frozenset(
@@ -68,7 +68,7 @@ def is_quick(received: ReceivedRequest) -> bool:
 
 
 class _Route:
-    """What all requests of one API in one version share."""
+    """The shared part of all requests of one API in one version."""
 
     __slots__ = ("api_key", "decode", "encode", "handler", "is_of_broker", "quota", "version")
 
@@ -106,7 +106,7 @@ class KafkaApis:
 
     @property
     def served(self) -> dict[ApiKey, VersionRange]:
-        """What is answered, and in which versions."""
+        """The APIs that are answered, and in which versions."""
         return dict(self._served)
 
     def handle(self, received: ReceivedRequest, respond: Respond) -> None:
@@ -216,18 +216,18 @@ class _OneReply:
 
     def __call__(self, message: Any) -> None:
         """``message``: of the protocol, or ``NO_RESPONSE`` or ``CLOSE``."""
-        if self._take():
+        if self._claim():
             self._send(message)
         else:
             limited.error("a second answer to API %s was dropped", self._route.api_key)
 
     def refuse(self, request: Any, code: ErrorCode) -> None:
         """Answer with the code where the schema has a place for it, else close (W-235)."""
-        if self._take():
+        if self._claim():
             route = self._route
             self._send(refusal(route.api_key, route.version, request, code))
 
-    def _take(self) -> bool:
+    def _claim(self) -> bool:
         """True for the first caller only, of any thread."""
         try:
             self._is_open.pop()

@@ -154,7 +154,7 @@ def _refused(request: wire.ProduceRequest, refusal: Part) -> wire.ProduceRespons
 def _refusal_of(
     tp: TopicPartition, records: Buffer, version: int, *, has_name: bool
 ) -> Part | None:
-    """What a producer may send: exactly one batch of magic 2. The log accepts more than that.
+    """Check what a producer sent: exactly one batch of magic 2. The log accepts more than that.
 
     Only coordinators write their topics, because they would load what a client wrote there.
     ``has_name``: whether the producer has a transactional id.

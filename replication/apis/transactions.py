@@ -118,7 +118,7 @@ class TransactionApis(ApiArea):
             lambda found: reply(answered(key, version, request, chain.from_iterable(found))),
         )
         for at, asked in enumerate(transactions):
-            self._add(received, asked, partial(gathering.take, at))
+            self._add(received, asked, partial(gathering.take_answer, at))
 
     def _add(
         self,
@@ -258,7 +258,7 @@ class TransactionApis(ApiArea):
         )
 
         def take(at: int, found: Any) -> None:
-            gathering.take(at, _described(ids[at], found))
+            gathering.take_answer(at, _described(ids[at], found))
 
         for at, transactional_id in enumerate(ids):
             if transactional_id:
@@ -322,7 +322,7 @@ def _refused_markers(
 
 
 def _for_client(received: ReceivedRequest, code: ErrorCode) -> ErrorCode:
-    """What the client's version knows of a coordinator's error."""
+    """A coordinator's error as the client's version knows it."""
     is_known = received.api_version >= FENCED_SINCE[ApiKey(received.api_key)]
     is_renamed = code is ErrorCode.PRODUCER_FENCED and not is_known
     return ErrorCode.INVALID_PRODUCER_EPOCH if is_renamed else code

@@ -25,7 +25,7 @@ class Gathering(Generic[T]):
         if not count:
             done(())
 
-    def take(self, at: int, answer: T) -> None:
+    def take_answer(self, at: int, answer: T) -> None:
         """Take the answer to question ``at``. Only the first one counts."""
         with self._lock:
             if at in self._answers:

@@ -133,7 +133,7 @@ class TopicCoordinator:
 
     @property
     def states(self) -> Counter[Any]:
-        """What is coordinated here, by state; from any thread."""
+        """All that is coordinated here, by state; from any thread."""
         found: Counter[Any] = Counter()
         for shard in self.runtime.active_shards:
             found.update(shard.states)
@@ -151,8 +151,8 @@ class TopicCoordinator:
     def list_all(
         self, request: ClientRequest, answer: Callable[[ErrorCode, list[Any]], None]
     ) -> None:
-        """What all shards of this broker list. While a partition is not loaded the list would not
-        be whole, so the answer is an error."""
+        """List what all shards of this broker have. While a partition is not loaded the list would
+        not be whole, so the answer is an error."""
 
         def listed(answers: list[object]) -> None:
             found: list[Any] = []

@@ -1,4 +1,4 @@
-"""What a shard of a coordinator is given, and what it asks for: values only.
+"""Events that a shard of a coordinator is given, and effects that it asks for: values only.
 
 A shard holds the state of one partition of an internal topic. It has no thread, no clock and no
 log of its own. An event comes in, effects go out, and the runtime carries these out in their order.
@@ -174,7 +174,7 @@ class WriteMarkers(NamedTuple):
 
 
 Outward: TypeAlias = AllocateProducerId | ReserveProducerIds | WriteMarkers
-"""What a runtime has its owner carry out."""
+"""Effects that a runtime has its owner carry out."""
 
 Effect: TypeAlias = Reply | Append | StartTimer | StopTimer | Outward
 

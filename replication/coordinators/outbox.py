@@ -27,7 +27,7 @@ class ShardOutbox:
         self._appends: dict[int, tuple[OnDone, OnDone | None]] = {}
         self._number = 0
 
-    def take(self) -> list[Effect]:
+    def take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects
 

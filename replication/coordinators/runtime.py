@@ -93,7 +93,7 @@ class ShardState(Enum):
 
 
 class Fate(Enum):
-    """What is known of the records of an append by its answer."""
+    """The fate of the records of an append, by its answer."""
 
     COMMITTED = "committed"
     NOT_WRITTEN = "not written"
@@ -131,7 +131,7 @@ REFUSALS: Final[Mapping[ShardState, ErrorCode]] = {
     ShardState.UNREADABLE: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ShardState.ENDED: ErrorCode.NOT_COORDINATOR,
 }
-"""What a request is answered in each state but ACTIVE (W-100)."""
+"""The answer to a request in each state but ACTIVE (W-100)."""
 
 
 class PendingAppend:
@@ -198,9 +198,9 @@ class ShardTimers:
     def _arm(self, key: Hashable, timer: ShardTimer) -> None:
         timer.armed_ms = timer.due_ms
         delay_ms = timer.due_ms - self._now_ms()
-        timer.armed = self._call_later(delay_ms, partial(self._look, key, timer))
+        timer.armed = self._call_later(delay_ms, partial(self._check_due, key, timer))
 
-    def _look(self, key: Hashable, timer: ShardTimer) -> None:
+    def _check_due(self, key: Hashable, timer: ShardTimer) -> None:
         if self._timers.get(key) is not timer:  # stopped, or replaced, after it was due
             return
         if timer.due_ms > self._now_ms():
@@ -295,13 +295,13 @@ class CoordinatorRuntime:
 
     def _end_all(self) -> None:
         for hosted in list(self._shards.values()):
-            self._end(hosted)
+            self._end_shard(hosted)
 
     def on_role_changes(self, tps: Sequence[TopicPartition]) -> None:
         """Look at the present roles of these partitions; of others nothing is taken over."""
         for tp in tps:
             if tp.topic == self.topic:
-                self._submit(partial(self._look, tp))
+                self._submit(partial(self._follow_role, tp))
 
     # -- turns ---------------------------------------------------------------------------------
 
@@ -341,23 +341,23 @@ class CoordinatorRuntime:
 
     # -- leaderships ---------------------------------------------------------------------------
 
-    def _look(self, tp: TopicPartition) -> None:
+    def _follow_role(self, tp: TopicPartition) -> None:
         """Have a shard if and only if this broker leads, and the one of the present leadership."""
         leading = self._leading(tp)
         hosted = self._shards.get(tp.partition)
         if hosted is not None:
             if leading is not None and leading.leader_epoch == hosted.epoch:
                 return
-            self._end(hosted)
+            self._end_shard(hosted)
         if leading is not None:
-            self._begin(tp, leading)
+            self._begin_shard(tp, leading)
 
     def _leading(self, tp: TopicPartition) -> Leadership | None:
         hosted = self._replica_manager.partitions.get(tp)
         role = None if hosted is None else hosted.role
         return role if isinstance(role, Leadership) else None
 
-    def _begin(self, tp: TopicPartition, leading: Leadership) -> None:
+    def _begin_shard(self, tp: TopicPartition, leading: Leadership) -> None:
         shard = self._make_shard(tp.partition, leading.leader_epoch)
         hosted = HostedShard(tp, leading, shard, self._runtime.now_ms(), self._timers_of)
         self._shards[tp.partition] = hosted
@@ -370,7 +370,7 @@ class CoordinatorRuntime:
             self._runtime.now_ms, self._later, lambda key: self._event(hosted, TimerFired(key))
         )
 
-    def _end(self, hosted: HostedShard) -> None:
+    def _end_shard(self, hosted: HostedShard) -> None:
         hosted.state = ShardState.ENDED
         self.active -= {hosted.tp.partition}
         if self._shards.get(hosted.tp.partition) is hosted:
@@ -392,8 +392,8 @@ class CoordinatorRuntime:
         if hosted.state is ShardState.ENDED:
             return
         self._log.warning("%s is loaded again: %s", hosted.tp, why, about=hosted.tp)
-        self._end(hosted)
-        self._look(hosted.tp)
+        self._end_shard(hosted)
+        self._follow_role(hosted.tp)
 
     # -- loading -------------------------------------------------------------------------------
 
@@ -415,7 +415,7 @@ class CoordinatorRuntime:
         elif code is ErrorCode.REQUEST_TIMED_OUT:
             self._submit(partial(self._await_commit, hosted, end_offset))
         else:
-            self._submit(partial(self._look, hosted.tp))
+            self._submit(partial(self._follow_role, hosted.tp))
             self._later(LOAD_AGAIN_MS, partial(self._await_commit, hosted, end_offset))
 
     def _load(self, hosted: HostedShard, offset: int, end_offset: int) -> None:
@@ -468,8 +468,8 @@ class CoordinatorRuntime:
 
         def again() -> None:
             if hosted.state is not ShardState.ENDED:
-                self._end(hosted)
-                self._look(hosted.tp)
+                self._end_shard(hosted)
+                self._follow_role(hosted.tp)
 
         self._later(LOAD_AGAIN_MS, again)
 
@@ -592,13 +592,13 @@ class CoordinatorRuntime:
         """Call the shard and carry out its effects. False if it failed."""
         try:
             for effect in call(self._runtime.clock.wall_ms()):
-                self._carry(hosted, effect)
+                self._carry_out_effect(hosted, effect)
         except Exception:
             self._log.exception("%s: its coordinator failed", hosted.tp, about=hosted.tp)
             return False
         return True
 
-    def _carry(self, hosted: HostedShard, effect: Effect) -> None:
+    def _carry_out_effect(self, hosted: HostedShard, effect: Effect) -> None:
         match effect:
             case Reply():
                 self._reply(hosted, effect)
@@ -710,9 +710,9 @@ class CoordinatorRuntime:
             on_time.popleft()
         if on_time and hosted.watch is None:
             delay_ms = on_time[0].due_ms - self._runtime.now_ms()
-            hosted.watch = self._later(delay_ms, partial(self._look_at_appends, hosted))
+            hosted.watch = self._later(delay_ms, partial(self._report_late_appends, hosted))
 
-    def _look_at_appends(self, hosted: HostedShard) -> None:
+    def _report_late_appends(self, hosted: HostedShard) -> None:
         if hosted.state is not ShardState.ACTIVE:
             return
         hosted.watch = None

@@ -90,7 +90,7 @@ def encode_of_member(value: Any) -> bytes:
 
 
 def decode_of_member(name: str, data: Buffer) -> Any:
-    """What a client says as ``SUBSCRIPTION`` or ``ASSIGNMENT``, of any version: later ones have
+    """Decode a client's ``SUBSCRIPTION`` or ``ASSIGNMENT``, of any version: later ones have
     more at the end, which is left out.
 
     Raises:

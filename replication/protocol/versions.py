@@ -1,4 +1,4 @@
-"""Which APIs and versions a broker serves, and which it says it serves."""
+"""The APIs and versions that a broker serves, and those that it says it serves."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ ADVERTISED: Mapping[ApiKey, VersionRange] = {
     ApiKey.PRODUCE: VersionRange(0, SERVED[ApiKey.PRODUCE].last),
     ApiKey.SASL_HANDSHAKE: VersionRange(0, SERVED[ApiKey.SASL_HANDSHAKE].last),
 }
-"""What ApiVersions says. Two begin at 0, which is not served. Without that, librdkafka
+"""The answer to ApiVersions. Two begin at 0, which is not served. Without that, librdkafka
 sends uncompressed (W-13), and its versions before 2.1 do not log in."""

@@ -84,8 +84,8 @@ def offsets_count_before_they_are_committed(patch: MonkeyPatch) -> None:
         if not in_transaction and (known := self.get(group, tp)) is not None:
             self.commit(group, tp, known._replace(offset=known.offset + 1), 1 << 50)
 
-    unchanged = OffsetStore.begin
-    patch.setattr(OffsetStore, "begin", begin)
+    unchanged = OffsetStore.begin_write
+    patch.setattr(OffsetStore, "begin_write", begin)
 
 
 @mutant(groups=1)

@@ -1,4 +1,4 @@
-"""What a handler of a Kafka API is given, and how it answers.
+"""Handlers of Kafka's APIs: their arguments, and how they answer.
 
 An area (groups, transactions, topics, …) is an ``ApiArea`` in a module of its own. ``KafkaApis``
 puts their handlers together. A handler is called with the decoded request and answers with a

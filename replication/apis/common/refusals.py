@@ -67,7 +67,7 @@ _NOTHING_KNOWN: dict[str, object] = {
     "entries": None,
     "records": b"",
 }
-"""What a failed answer has in place of the schema's defaults."""
+"""Values of a failed answer in place of the schema's defaults."""
 
 
 def refusal(key: ApiKey, version: int, request: Any, code: ErrorCode) -> Any:
@@ -107,7 +107,7 @@ _Make = Callable[[Any, Iterator[ErrorCode]], Any]
 def _mirror(
     key: ApiKey, version: int, repeated: bool
 ) -> Callable[[Any, ErrorCode, Iterator[ErrorCode]], Any]:
-    """What makes responses: of a request, the code of the whole, and those of its parts.
+    """A function that makes responses: of a request, the code of the whole, those of its parts.
 
     Args:
         repeated: whether there are codes below one of the whole.
@@ -151,7 +151,7 @@ class _Mirror:
         return make
 
     def _names(self, struct: Struct, asked: Element) -> Callable[[Any], dict[str, Any]]:
-        """What names an element in the answer. A name or an index is an element, too."""
+        """The fields that name an element in the answer. A name or an index is an element, too."""
         fields = self._present(struct)
         if not isinstance(asked, Struct):
             (name, *_) = (f.name for f in fields if f.type == asked and f.name not in _NO_NAMES)

@@ -32,13 +32,13 @@ def ask_all(
     def take(at: int, answer: Response | None) -> None:
         if not isinstance(answer, TopicResponse):
             answer = TopicResponse(silence_of(broker), "no controller answers in time")
-        gathering.take(at, answer)
+        gathering.take_answer(at, answer)
 
     for at, request in enumerate(requests):
         if isinstance(request, TopicResponse):
-            gathering.take(at, request)
+            gathering.take_answer(at, request)
         elif at >= MAX_CHANGES:
-            gathering.take(at, TOO_MANY)
+            gathering.take_answer(at, TOO_MANY)
         else:
             broker.ask_controller(request, partial(take, at), timeout_ms)
 
@@ -52,7 +52,7 @@ class _Wait:
 
 
 def silence_of(broker: Broker) -> ErrorCode:
-    """What a client hears where the controller has not answered in time: there is none, or it is
+    """The error for a client where the controller has not answered in time: there is none, or it is
     busy, and may still do what was asked for."""
     return ErrorCode.NOT_CONTROLLER if broker.controller_id is None else ErrorCode.REQUEST_TIMED_OUT
 
@@ -88,9 +88,9 @@ class MetadataWaits:
     def _updated(self) -> None:
         if self._waits and not self._is_due:
             self._is_due = True
-            self._actor.post(self._look)
+            self._actor.post(self._check_all)
 
-    def _look(self) -> None:
+    def _check_all(self) -> None:
         self._is_due = False  # first: what is updated from here on may not be seen
         for wait in [*self._waits]:
             if wait.condition():

@@ -132,7 +132,7 @@ class GroupCoordinator(TopicCoordinator):
 
         gathering: Gathering[Any] = Gathering(1 + len(own), done)
         for number, (at, tp) in enumerate(own, 1):
-            take = partial(gathering.take, number)
+            take = partial(gathering.take_answer, number)
             self.runtime.write_marker(tp.partition, request.markers[at], take)
         others = (
             marker._replace(
@@ -141,7 +141,7 @@ class GroupCoordinator(TopicCoordinator):
             for marker in request.markers
         )
         self._broker.replica_manager.write_txn_markers(
-            WriteTxnMarkersRequest(tuple(others)), partial(gathering.take, 0)
+            WriteTxnMarkersRequest(tuple(others)), partial(gathering.take_answer, 0)
         )
 
 
@@ -150,5 +150,5 @@ MARKER_ERRORS: Mapping[ErrorCode, ErrorCode] = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_LEADER_OR_FOLLOWER,
 }
-"""What the sender of a marker hears where the shard is not at work. Coordinators and tools of Kafka
-ask again at this one error."""
+"""The answer to the sender of a marker where the shard is not at work. Coordinators and tools of
+Kafka ask again at this one error."""

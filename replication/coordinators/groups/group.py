@@ -28,7 +28,7 @@ MAX_PENDING_MEMBERS = 1000  # ids that were given and not used yet; the oldest i
 
 
 class MemberTerms(NamedTuple):
-    """What a member says each time it joins."""
+    """The terms that a member names each time it joins."""
 
     client_id: str
     client_host: str
@@ -49,7 +49,7 @@ class MemberTerms(NamedTuple):
 
 
 def rebalance_timeout_ms(session_timeout_ms: int, rebalance_timeout_ms: int) -> int:
-    """Of a client; one that says none has its session's."""
+    """A client that names none has the time-out of its session."""
     return session_timeout_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms
 
 
@@ -96,13 +96,13 @@ class GroupMember:
             self._group.joining_count += (request is not None) - (self._joining is not None)
         self._joining = request
 
-    def enter(self, group: ClassicGroup) -> None:
+    def enter_group(self, group: ClassicGroup) -> None:
         """Be counted in a group."""
         self._group = group
         group.joining_count += self._joining is not None
         group.offers.update({name for name, _ in self.terms.protocols})
 
-    def go(self) -> None:
+    def leave_group(self) -> None:
         """Be counted no more."""
         group, self._group = self._group, None
         assert group is not None
@@ -127,10 +127,10 @@ class GroupMember:
     def update(self, terms: MemberTerms) -> None:
         group = self._group
         if group is not None:
-            self.go()
+            self.leave_group()
         self.terms = terms
         if group is not None:
-            self.enter(group)
+            self.enter_group(group)
 
 
 class ClassicGroup:
@@ -212,9 +212,9 @@ class ClassicGroup:
         assert self.protocol_type == protocol_type, (self, protocol_type)
         before = self.members.get(member.member_id)
         if before is not None:  # a record of the log can name a member twice
-            before.go()
+            before.leave_group()
         self.members[member.member_id] = member
-        member.enter(self)
+        member.enter_group(self)
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
         if self.leader is None:
@@ -223,7 +223,7 @@ class ClassicGroup:
 
     def remove(self, member: GroupMember) -> None:
         del self.members[member.member_id]
-        member.go()
+        member.leave_group()
         if member.instance_id is not None:
             self.static_members.pop(member.instance_id, None)
         self.pending_syncs.discard(member.member_id)

@@ -71,13 +71,13 @@ class OffsetStore:
 
     # -- on the way to the log -----------------------------------------------------------------
 
-    def begin(self, group_id: str, tp: TopicPartition, *, in_transaction: bool) -> None:
+    def begin_write(self, group_id: str, tp: TopicPartition, *, in_transaction: bool) -> None:
         """Note that an offset is being written."""
         self._in_flight.setdefault(group_id, Counter())[tp] += 1
         if in_transaction:
             self._in_transaction[group_id, tp] += 1
 
-    def end(self, group_id: str, tp: TopicPartition, *, in_transaction: bool) -> None:
+    def end_write(self, group_id: str, tp: TopicPartition, *, in_transaction: bool) -> None:
         """Note that the offset is in the log, or never will be."""
         in_flight = self._in_flight[group_id]
         _take(in_flight, tp)

@@ -155,7 +155,7 @@ class GroupShard:
         for group in list(self._groups.values()):
             self._classic.on_loaded(group)
         self._out.start_timer(ExpiryTimer(), self._config.offsets_retention_check_interval_ms)
-        return self._out.take()
+        return self._out.take_effects()
 
     def _group_of_offsets(self, group_id: str) -> ClassicGroup:
         """The group of some offsets; it is made if there is none."""
@@ -184,7 +184,7 @@ class GroupShard:
                 self._end_transaction(event)
             case _:
                 raise AssertionError(f"not an event of groups: {event}")
-        return self._out.take()
+        return self._out.take_effects()
 
     def _begin(self, now_ms: int) -> None:
         self._now_ms = self._classic.now_ms = now_ms
@@ -239,7 +239,7 @@ class GroupShard:
         self._number += 1
         number = self._number
         for tp in offsets:
-            self._offsets.begin(commit.group_id, tp, in_transaction=in_transaction)
+            self._offsets.begin_write(commit.group_id, tp, in_transaction=in_transaction)
         is_answered = False
 
         def answer(code: ErrorCode) -> None:
@@ -250,7 +250,7 @@ class GroupShard:
 
         def done(code: ErrorCode) -> None:
             for tp, offset in offsets.items():
-                self._offsets.end(commit.group_id, tp, in_transaction=in_transaction)
+                self._offsets.end_write(commit.group_id, tp, in_transaction=in_transaction)
                 if code is not ErrorCode.NONE:
                     continue
                 if in_transaction:

@@ -39,7 +39,7 @@ MEMBER_ERRORS: Final[Mapping[GroupState, ErrorCode]] = {
     GroupState.STABLE: ErrorCode.NONE,
     GroupState.DEAD: ErrorCode.UNKNOWN_MEMBER_ID,
 }
-"""What a member of the present generation is answered to SyncGroup and Heartbeat (W-109, W-110)."""
+"""The answer to SyncGroup and Heartbeat of a member of this generation (W-109, W-110)."""
 
 _TO_CLIENTS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -69,8 +69,8 @@ GROUP_ERRORS: Final[Mapping[ErrorCode, ErrorCode]] = {
 
 @dataclass(slots=True)
 class GroupStats:
-    """What the groups of a broker have done since its start, for metrics. Changed in the turns of
-    the coordinator's actor, and read from any thread."""
+    """Counts of all groups of a broker since its start, for metrics. Changed in the turns of the
+    coordinator's actor, and read from any thread."""
 
     completed_rebalances: int = 0
     committed_offsets: int = 0

@@ -38,7 +38,7 @@ AT_ONCE = 500  # transactions in one request
 
 
 class MarkerReaction(Enum):
-    """What to do after a leader's answer for one partition."""
+    """The reaction to a leader's answer for one partition."""
 
     WRITTEN = "written"
     AGAIN = "again"  # after a pause, from the leader that it has then
@@ -124,7 +124,7 @@ Waiting = dict[EndingTransaction, dict[TopicPartition, None]]
 
 
 class BrokerQueue:
-    """What goes to one broker with its next request."""
+    """The markers that go to one broker with its next request."""
 
     __slots__ = ("in_flight", "waiting")
 
@@ -269,7 +269,7 @@ class TransactionMarkerChannelManager:
         with self._lock:
             self._queues[broker].in_flight = False
             for (ending, tps), answer in zip(sent.items(), codes, strict=True):
-                end = self._judge(ending, tps, answer)
+                end = self._apply_answer(ending, tps, answer)
                 if end is not None:
                     ended.append((ending, end))
         for ending, code in ended:
@@ -277,7 +277,7 @@ class TransactionMarkerChannelManager:
         self._send(broker)
         self._arm()
 
-    def _judge(
+    def _apply_answer(
         self,
         ending: EndingTransaction,
         tps: Iterable[TopicPartition],

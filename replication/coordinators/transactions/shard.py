@@ -103,7 +103,7 @@ class _CompleteAgain(NamedTuple):
 
 
 class UnderWay(Enum):
-    """What is under way with an id."""
+    """The transition that an id is in."""
 
     WRITING = auto()  # the record of a change
     MARKING = auto()  # the markers of a prepared transaction
@@ -180,11 +180,11 @@ class TransactionShard:
         for entry in self._entries.values():
             if entry.current is not None and entry.current.state.is_prepared:
                 self._mark(entry, entry.current)
-        return self._out.take()
+        return self._out.take_effects()
 
     @property
     def transactions(self) -> list[TransactionMetadata]:
-        """What is committed, by id."""
+        """The committed ones, by id."""
         known = [entry.current for entry in self._entries.values() if entry.current is not None]
         return sorted(known, key=lambda metadata: metadata.transactional_id)
 
@@ -208,7 +208,7 @@ class TransactionShard:
                 pass
             case _:
                 assert_never(event)
-        return self._out.take()
+        return self._out.take_effects()
 
     def _on_allocated(self, event: ProducerIdAllocated, now_ms: int) -> None:
         """Decide again on the request that wanted the id, since much may have changed."""

@@ -1,4 +1,4 @@
-"""What is known of one transactional id, and which states may follow each other (Kafka's
+"""The state of one transactional id, and which states may follow each other (Kafka's
 ``TransactionState`` and ``TransactionMetadata``)."""
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ FROM: dict[TransactionState, frozenset[TransactionState]] = {
 
 
 class TransactionVersion(IntEnum):
-    """Which protocol a client speaks (Kafka's feature ``transaction.version``)."""
+    """The protocol that a client speaks (Kafka's feature ``transaction.version``)."""
 
     TV_0 = 0
     TV_1 = 1  # as 0 for clients; the records have tagged fields

@@ -1,4 +1,4 @@
-"""What each request does to a transactional id: decisions, which change nothing themselves.
+"""Decisions about a transactional id, one for each request. They change nothing themselves.
 
 Each function takes the present value and returns an ``Answer`` where nothing changes, a ``Move``
 if a record has to be written first, or ``NEED_PRODUCER_ID`` if it must be called again with a new
@@ -28,7 +28,7 @@ _S = TransactionState
 
 
 class Answer(NamedTuple):
-    """Of a request that may change an id."""
+    """The answer to a request that may change an id."""
 
     error_code: ErrorCode
     producer_id: int = NO_PRODUCER_ID
