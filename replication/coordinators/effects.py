@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from checkpoints.types import TopicPartition
 from replication.common.error_codes import ErrorCode
+from replication.common.messages import TxnMarker
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
@@ -165,12 +165,7 @@ class WriteMarkers(NamedTuple):
     ``MarkersWritten`` follows exactly once, unless the shard is unloaded before."""
 
     token: Hashable
-    producer_id: int
-    producer_epoch: int
-    is_commit: bool
-    coordinator_epoch: int
-    partitions: tuple[TopicPartition, ...]
-    transaction_version: int = 0
+    marker: TxnMarker
 
 
 Outward: TypeAlias = AllocateProducerId | ReserveProducerIds | WriteMarkers

@@ -328,7 +328,7 @@ class World:
         self.post(arrive)
 
     def _send_markers(self, effect: WriteMarkers) -> None:
-        missing = {tp.partition for tp in effect.partitions}
+        missing = {tp.partition for tp in effect.marker.partitions}
         self._markers[effect.token] = missing
         if not missing:
             self.desk.event(MarkersWritten(effect.token, NONE))
@@ -336,12 +336,12 @@ class World:
             self._send_marker(self.desk, effect, number)
 
     def _send_marker(self, desk: Desk, effect: WriteMarkers, number: int) -> None:
-        newer = effect.transaction_version >= V2
+        newer = effect.marker.transaction_version >= V2
         batch = end_transaction_marker(
-            ControlType.COMMIT if effect.is_commit else ControlType.ABORT,
-            producer_id=effect.producer_id,
-            producer_epoch=effect.producer_epoch,
-            coordinator_epoch=effect.coordinator_epoch,
+            ControlType.COMMIT if effect.marker.is_commit else ControlType.ABORT,
+            producer_id=effect.marker.producer_id,
+            producer_epoch=effect.marker.producer_epoch,
+            coordinator_epoch=effect.marker.coordinator_epoch,
             timestamp=desk.now_ms,
         )
         check = TransactionCheck.NEWER_EPOCH if newer else TransactionCheck.NONE

@@ -9,7 +9,7 @@ from typing import Any
 
 from checkpoints.types import TopicPartition
 from replication.common.error_codes import ErrorCode
-from replication.common.messages import AddPartitionsToTxnRequest
+from replication.common.messages import AddPartitionsToTxnRequest, TxnMarker
 from replication.coordinators.effects import (
     AllocateProducerId,
     Append,
@@ -68,7 +68,7 @@ class Desk:
         self.appends: deque[Append] = deque()
         self.markers: deque[WriteMarkers] = deque()
         self.allocations: deque[AllocateProducerId] = deque()
-        self.written_markers: list[WriteMarkers] = []
+        self.written_markers: list[TxnMarker] = []
         self.timers: dict[Hashable, int] = {}
         self.answers: dict[int, object] = {}
         self._ids = iter(count(FIRST_ID) if ids is None else ids)
@@ -129,7 +129,7 @@ class Desk:
 
     def markers_written(self, code: ErrorCode = ErrorCode.NONE) -> None:
         effect = self.markers.popleft()
-        self.written_markers.append(effect)
+        self.written_markers.append(effect.marker)
         self.event(MarkersWritten(effect.token, code))
 
     def allocated(self) -> None:

@@ -102,7 +102,7 @@ class TransactionCoordinator(TopicCoordinator):
                 self._broker.producer_ids.handle(InitProducerIdRequest(above), allocated)
             case ReserveProducerIds(through):
                 self._broker.producer_ids.reserve(through)
-            case WriteMarkers(token):
+            case WriteMarkers(token, marker):
                 self._markers.write(
-                    effect, is_current, lambda code: deliver(MarkersWritten(token, code))
+                    marker, is_current, lambda code: deliver(MarkersWritten(token, code))
                 )

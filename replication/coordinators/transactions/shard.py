@@ -16,7 +16,7 @@ from typing import NamedTuple, assert_never
 
 from logstore.log.writing.producing import is_id_of_name
 from replication.common.error_codes import ErrorCode
-from replication.common.messages import AddPartitionsToTxnRequest
+from replication.common.messages import AddPartitionsToTxnRequest, TxnMarker
 from replication.common.retrying import reactions
 from replication.coordinators.effects import (
     NO_PRODUCER_ID,
@@ -316,17 +316,15 @@ class TransactionShard:
 
     def _mark(self, entry: _Entry, prepared: TransactionMetadata) -> None:
         entry.under_way = UnderWay.MARKING
-        self._out.add(
-            WriteMarkers(
-                prepared.transactional_id,
-                prepared.producer_id,
-                prepared.producer_epoch,
-                prepared.state.commits,
-                self.coordinator_epoch,
-                tuple(sorted(prepared.partitions)),
-                prepared.version,
-            )
+        marker = TxnMarker(
+            prepared.producer_id,
+            prepared.producer_epoch,
+            prepared.state.commits,
+            self.coordinator_epoch,
+            tuple(sorted(prepared.partitions)),
+            prepared.version,
         )
+        self._out.add(WriteMarkers(prepared.transactional_id, marker))
 
     def _on_markers_written(self, token: Hashable, error_code: ErrorCode, now_ms: int) -> None:
         if error_code is not ErrorCode.NONE:

@@ -563,7 +563,7 @@ class TestFailures:
         """Loaded again in the same election, the next shard numbers its tokens from the start: an
         end that it took for one of its own would end a transaction without its markers."""
         coordinated.lead()
-        begun = WriteMarkers("token", 7, 0, True, 0, (TP,))
+        begun = WriteMarkers("token", TxnMarker(7, 0, True, 0, (TP,)))
 
         def begin(shard: RecordingShard, to: Hashable) -> list[Effect]:
             return [begun, Reply(to, None)]

@@ -87,7 +87,7 @@ class TestInitProducerId:
         """shouldAbortTransactionOnHandleInitPidWhenExistingTransactionInOngoingState"""
         desk = with_state(S.ONGOING)
         assert desk.init().error_code is ErrorCode.CONCURRENT_TRANSACTIONS
-        [marker] = desk.markers
+        [(_, marker)] = desk.markers
         assert (marker.producer_epoch, marker.is_commit, marker.partitions) == (6, False, (TP,))
         desk.markers_written()
         assert desk.known().state is S.COMPLETE_ABORT
@@ -104,13 +104,13 @@ class TestInitProducerId:
             assert answer == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, -1)
         desk.holds_appends = False
         desk.init()
-        assert desk.markers[0].producer_epoch == 6
+        assert desk.markers[0].marker.producer_epoch == 6
 
     def test_should_use_the_last_epoch_to_fence(self) -> None:
         """shouldUseLastEpochToFenceWhenEpochsAreExhausted"""
         desk = with_state(S.ONGOING, producer_epoch=LAST_CLIENT_EPOCH)
         assert desk.init().error_code is ErrorCode.CONCURRENT_TRANSACTIONS
-        assert desk.markers[0].producer_epoch == MAX_EPOCH
+        assert desk.markers[0].marker.producer_epoch == MAX_EPOCH
         desk.markers_written()
         assert desk.init() == (NONE, 2000, 0)
 
@@ -257,7 +257,7 @@ class TestEndTxn:
         producer.add(TP, OTHER)
         assert producer.end(committed).error_code is NONE
         assert desk.known().state is (S.PREPARE_COMMIT if committed else S.PREPARE_ABORT)
-        [marker] = desk.markers
+        [(_, marker)] = desk.markers
         assert marker.partitions == (TP, OTHER)
         assert marker.is_commit is committed
         assert (marker.producer_id, marker.producer_epoch) == producer.identity
@@ -369,8 +369,8 @@ class TestVersion2:
         assert producer.end(True, V2) == (NONE, FIRST_ID, 1)
         states = [records.decode(*record) for record in desk.log]
         assert [each[1].producer_epoch for each in states if each and each[1]] == [0, 0, 1]
-        assert desk.markers[0].producer_epoch == 1
-        assert desk.markers[0].transaction_version == 2
+        assert desk.markers[0].marker.producer_epoch == 1
+        assert desk.markers[0].marker.transaction_version == 2
         desk.markers_written()
         assert desk.known().producer_epoch == 1
 
@@ -419,7 +419,7 @@ class TestVersion2:
         desk = with_state(S.ONGOING, producer_epoch=LAST_CLIENT_EPOCH)
         producer = Producer(desk, FIRST_ID, LAST_CLIENT_EPOCH)
         assert producer.end(True, V2) == (NONE, 2000, 0)
-        [marker] = desk.markers
+        [(_, marker)] = desk.markers
         assert (marker.producer_id, marker.producer_epoch) == (FIRST_ID, MAX_EPOCH)
         assert producer.end(True, V2).error_code is ErrorCode.CONCURRENT_TRANSACTIONS
         desk.markers_written()
@@ -579,7 +579,7 @@ class TestLoading:
     def test_should_not_lose_the_completion_after_load(self, state: S) -> None:
         """shouldNotLoseTxnCompletionAfterLoad"""
         desk = with_state(state)
-        [marker] = desk.markers
+        [(_, marker)] = desk.markers
         assert marker.is_commit is (state is S.PREPARE_COMMIT)
         desk.markers_written()
         assert desk.known().state.is_complete
@@ -593,7 +593,7 @@ class TestLoading:
         successor = desk.successor(7)
         successor.holds_markers = True
         successor.load()
-        assert successor.markers[0].coordinator_epoch == 7
+        assert successor.markers[0].marker.coordinator_epoch == 7
 
     @pytest.mark.parametrize(
         ("key", "value"),
