@@ -10,7 +10,7 @@ together.
 from __future__ import annotations
 
 from replication.apis.common.handlers import Handler, Handlers, Reply
-from replication.apis.kafka_apis import KafkaApis
+from replication.apis.kafka_apis import KafkaApis, is_quick
 
 __all__ = [
     "Handler",
@@ -20,5 +20,5 @@ __all__ = [
     "assembly",
     "common",
     "configs",
-    "quick",
+    "is_quick",
 ]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
-from itertools import groupby
 
 from checkpoints.types import TopicPartition
 from logstore.common.errors import LogstoreError
 from logstore.log import ReplicaLog
-from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.handlers import ApiArea, ReceivedRequest, Reply
+from replication.apis.common.refusals import answered
 from replication.apis.common.topic_names import missing_code
 from replication.apis.common.waits import silence_of
 from replication.broker.broker import Broker
@@ -28,25 +27,19 @@ from replication.common.messages import (
 )
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
+from replication.protocol.partitions import by_partition, by_topic, partitions_of
+
+DescribedPartition = wire.DescribeLogDirsResponse.DescribeLogDirsPartition
 
 UNKNOWN = -1
+ELECTION_NOT_NEEDED = ErrorCode.ELECTION_NOT_NEEDED
 
 
-class AdminApi:
+class AdminApi(ApiArea):
     """Requests of operators."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-
-    @property
-    def handlers(self) -> Handlers:
-        return {
-            ApiKey.ELECT_LEADERS: self.elect_leaders,
-            ApiKey.ALTER_PARTITION_REASSIGNMENTS: self.alter_partition_reassignments,
-            ApiKey.LIST_PARTITION_REASSIGNMENTS: self.list_partition_reassignments,
-            ApiKey.DESCRIBE_LOG_DIRS: self.describe_log_dirs,
-            ApiKey.DESCRIBE_PRODUCERS: self.describe_producers,
-        }
 
     # -- ElectLeaders --------------------------------------------------------------------------
 
@@ -61,39 +54,22 @@ class AdminApi:
             return
         if request.election_type not in ElectionType.__members__.values():
             raise InvalidRequestError(f"election type {request.election_type}")
-        tps = None
-        if request.topic_partitions is not None:
-            tps = tuple(
-                TopicPartition(topic.topic, partition)
-                for topic in request.topic_partitions
-                for partition in topic.partitions
-            )
+        topics = request.topic_partitions
+        tps = None if topics is None else tuple(partitions_of(topics))
 
         def answer(response: Response | None) -> None:
             if not isinstance(response, ElectLeadersResponse):
                 reply(kind(error_code=silence_of(self._broker)))
                 return
             codes = dict(response.partitions)
-            asked: Iterable[tuple[str, Iterable[int]]]
-            if request.topic_partitions is None:
-                elected = (
-                    tp for tp in sorted(codes) if codes[tp] is not ErrorCode.ELECTION_NOT_NEEDED
-                )
-                by_topic = groupby(elected, key=lambda each: each.topic)
-                asked = ((topic, [tp.partition for tp in found]) for topic, found in by_topic)
-            else:  # as they were asked for, also a topic without partitions
-                asked = ((topic.topic, topic.partitions) for topic in request.topic_partitions)
-            results = tuple(
-                kind.ReplicaElectionResult(
-                    topic,
-                    tuple(
-                        kind.PartitionResult(each, codes[TopicPartition(topic, each)], None)
-                        for each in parts
-                    ),
-                )
-                for topic, parts in asked
-            )
-            reply(kind(error_code=response.error_code, replica_election_results=results))
+            asked = topics
+            if asked is None:
+                elected = [tp for tp in sorted(codes) if codes[tp] is not ELECTION_NOT_NEEDED]
+                each = wire.ElectLeadersRequest.TopicPartitions
+                asked = by_topic(((tp, tp.partition) for tp in elected), each)
+            found = [codes[tp] for tp in partitions_of(asked)]
+            whole, version = request._replace(topic_partitions=asked), received.api_version
+            reply(answered(ApiKey.ELECT_LEADERS, version, whole, found, response.error_code))
 
         election = ElectionType(request.election_type)
         self._broker.ask_controller(ElectLeadersRequest(election, tps), answer)
@@ -110,39 +86,17 @@ class AdminApi:
         stands twice, its last move counts."""
         kind = wire.AlterPartitionReassignmentsResponse
         may_change_factor = request.allow_replication_factor_change
-        targets = {
-            TopicPartition(topic.name, part.partition_index): part.replicas
-            for topic in request.topics
-            for part in topic.partitions
-        }
+        targets = {tp: part.replicas for tp, part in by_partition(request.topics)}
 
         def answer(response: Response | None) -> None:
             if not isinstance(response, AlterPartitionReassignmentsResponse):
                 reply(kind(error_code=silence_of(self._broker), error_message=None))
                 return
-            codes = dict.fromkeys(targets, response.error_code)
-            codes |= dict(response.partitions)
-            reply(
-                kind(
-                    allow_replication_factor_change=may_change_factor,
-                    error_code=response.error_code,
-                    error_message=None,
-                    responses=tuple(
-                        kind.ReassignableTopicResponse(
-                            topic.name,
-                            tuple(
-                                kind.ReassignablePartitionResponse(
-                                    part.partition_index,
-                                    codes[TopicPartition(topic.name, part.partition_index)],
-                                    None,
-                                )
-                                for part in topic.partitions
-                            ),
-                        )
-                        for topic in request.topics
-                    ),
-                )
-            )
+            code, codes = response.error_code, dict(response.partitions)
+            found = [codes.get(tp, code) for tp in partitions_of(request.topics)]
+            key, version = ApiKey.ALTER_PARTITION_REASSIGNMENTS, received.api_version
+            message = answered(key, version, request, found, code)
+            reply(message._replace(allow_replication_factor_change=may_change_factor))
 
         wanted = tuple((tp, None if to is None else tuple(to)) for tp, to in targets.items())
         asked = AlterPartitionReassignmentsRequest(wanted, may_change_factor)
@@ -156,30 +110,18 @@ class AdminApi:
     ) -> None:
         """The moves under way, of all partitions or of those asked for."""
         kind = wire.ListPartitionReassignmentsResponse
-        tps = None
-        if request.topics is not None:
-            tps = tuple(
-                TopicPartition(topic.name, index)
-                for topic in request.topics
-                for index in topic.partition_indexes
-            )
+        tps = None if request.topics is None else tuple(partitions_of(request.topics))
 
         def answer(response: Response | None) -> None:
             if not isinstance(response, ListPartitionReassignmentsResponse):
                 reply(kind(error_code=silence_of(self._broker), error_message=None))
                 return
-            topics = tuple(
-                kind.OngoingTopicReassignment(
-                    topic,
-                    tuple(
-                        kind.OngoingPartitionReassignment(
-                            each.tp.partition, each.replicas, each.adding, each.removing
-                        )
-                        for each in parts
-                    ),
-                )
-                for topic, parts in groupby(response.partitions, key=lambda each: each.tp.topic)
+            part = kind.OngoingPartitionReassignment
+            moves = (
+                (each.tp, part(each.tp.partition, each.replicas, each.adding, each.removing))
+                for each in response.partitions
             )
+            topics = by_topic(moves, kind.OngoingTopicReassignment)
             reply(kind(error_code=response.error_code, error_message=None, topics=topics))
 
         self._broker.ask_controller(ListPartitionReassignmentsRequest(tps), answer)
@@ -192,28 +134,17 @@ class AdminApi:
         """The directories of this broker. One that failed is named with its error."""
         kind = wire.DescribeLogDirsResponse
         manager = self._broker.log_manager
-        wanted = None
-        if request.topics is not None:
-            wanted = {
-                TopicPartition(topic.topic, partition)
-                for topic in request.topics
-                for partition in topic.partitions
-            }
-        by_directory: dict[str, list[tuple[TopicPartition, ReplicaLog]]] = {}
+        wanted = None if request.topics is None else {*partitions_of(request.topics)}
+        by_directory: dict[str, list[tuple[TopicPartition, DescribedPartition]]] = {}
         for tp, log in sorted(manager.logs.items(), key=lambda each: each[0]):
             if wanted is None or tp in wanted:
-                by_directory.setdefault(os.path.dirname(log.directory), []).append((tp, log))
+                by_directory.setdefault(os.path.dirname(log.directory), []).append(
+                    (tp, self._described(tp, log))
+                )
         results = []
         for path in manager.live_directories:
             total, usable = _space(path)
-            topics = tuple(
-                kind.DescribeLogDirsTopic(
-                    topic, tuple(self._described(tp, log) for tp, log in parts)
-                )
-                for topic, parts in groupby(
-                    by_directory.get(path, ()), key=lambda each: each[0].topic
-                )
-            )
+            topics = by_topic(by_directory.get(path, ()), kind.DescribeLogDirsTopic)
             results.append(
                 kind.DescribeLogDirsResult(
                     ErrorCode.NONE, os.path.abspath(path), topics, total, usable
@@ -225,14 +156,10 @@ class AdminApi:
         ]
         reply(kind(results=tuple(results)))
 
-    def _described(
-        self, tp: TopicPartition, log: ReplicaLog
-    ) -> wire.DescribeLogDirsResponse.DescribeLogDirsPartition:
+    def _described(self, tp: TopicPartition, log: ReplicaLog) -> DescribedPartition:
         """The lag is that behind the high watermark, as for Kafka's replicas."""
         lag = max(0, log.high_watermark - log.log_end_offset)
-        return wire.DescribeLogDirsResponse.DescribeLogDirsPartition(
-            tp.partition, log.size, lag, False
-        )
+        return DescribedPartition(tp.partition, log.size, lag, False)
 
     # -- DescribeProducers ---------------------------------------------------------------------
 
@@ -241,15 +168,8 @@ class AdminApi:
     ) -> None:
         """The active producers of partitions that this broker leads, each once (W-237)."""
         kind = wire.DescribeProducersResponse
-        asked: dict[str, dict[int, None]] = {}
-        for topic in request.topics:
-            asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-        topics = tuple(
-            kind.TopicResponse(
-                name, tuple(self._producers(TopicPartition(name, index)) for index in indexes)
-            )
-            for name, indexes in asked.items()
-        )
+        tps = sorted(set(partitions_of(request.topics)))
+        topics = by_topic(((tp, self._producers(tp)) for tp in tps), kind.TopicResponse)
         reply(kind(topics=topics))
 
     def _producers(self, tp: TopicPartition) -> wire.DescribeProducersResponse.PartitionResponse:

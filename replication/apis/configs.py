@@ -6,14 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from enum import IntEnum
-from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any
 
 from logstore.common.config import LogConfig, Properties
-from replication.apis.common import waits
-from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.handlers import ApiArea, ReceivedRequest, Reply
 from replication.apis.common.topic_names import is_valid, missing_code
-from replication.apis.common.waits import Gathering, MetadataWaits, silence_of
+from replication.apis.common.waits import MetadataWaits, ask_all
 from replication.broker.broker import Broker
 from replication.common.addresses import address_of
 from replication.common.error_codes import ErrorCode
@@ -22,12 +21,11 @@ from replication.common.messages import (
     AlterableConfig,
     AlterConfigOp,
     IncrementalAlterConfigsRequest,
-    Response,
+    Request,
     TopicResponse,
 )
 from replication.common.state import Endpoint
 from replication.common.topic_configs import THROTTLED
-from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 
 MAX_DESCRIBED = 10_000
@@ -94,26 +92,19 @@ SEGMENT_BYTES_MIN = 1 << 20
 """The least that a client can ask for since Kafka 4. The API in Python may ask for less."""
 
 
-class Synonym(NamedTuple):
-    name: str
-    value: str
-    source: ConfigSource
-
+ConfigEntry = wire.DescribeConfigsResponse.DescribeConfigsResourceResult
+"""One key as a client sees it. ``synonyms`` lists where a value may come from, the one in force
+first."""
+Synonym = wire.DescribeConfigsResponse.DescribeConfigsSynonym
 
 NO_BROKER_ID = Synonym("broker.id", "-1", ConfigSource.DEFAULT)
 
 
-class ConfigEntry(NamedTuple):
-    """One key as a client sees it. ``synonyms`` lists where a value may come from, the one in force
-    first."""
-
-    name: str
-    value: str
-    config_type: ConfigType
-    config_source: ConfigSource
-    read_only: bool
-    synonyms: tuple[Synonym, ...]
-    is_sensitive: bool = False
+def _entry(
+    name: str, value: str, kind: ConfigType, synonyms: Sequence[Synonym], *, read_only: bool
+) -> ConfigEntry:
+    source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
+    return ConfigEntry(name, value, read_only, source, False, tuple(synonyms), kind)
 
 
 def topic_configs(defaults: LogConfig, own: Mapping[str, str]) -> Sequence[ConfigEntry]:
@@ -143,8 +134,7 @@ def _topic_configs(
             if of_broker[name] != builtin[name]:
                 synonyms.append(Synonym(broker_name, of_broker[name], ConfigSource.STATIC_BROKER))
             synonyms += _default(broker_name, name, builtin[name])
-        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
-        entries.append(ConfigEntry(name, present[name], kind, source, False, tuple(synonyms)))
+        entries.append(_entry(name, present[name], kind, synonyms, read_only=False))
     return tuple(entries)
 
 
@@ -160,13 +150,12 @@ def broker_configs(configs: Iterable[Properties]) -> list[ConfigEntry]:
             synonyms = _default(name, key, builtin[key])
             if present[key] != builtin[key]:
                 synonyms.insert(0, Synonym(name, present[key], ConfigSource.STATIC_BROKER))
-            source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
-            entries.append(ConfigEntry(name, present[key], kind, source, True, tuple(synonyms)))
+            entries.append(_entry(name, present[key], kind, synonyms, read_only=True))
     return entries
 
 
 def _default(broker_name: str, key: str, value: str) -> list[Synonym]:
-    """Where a broker has the default of ``key``, which topics call so."""
+    """The place where a broker has the default of ``key``, which topics call so."""
     if key in WITHOUT_DEFAULT:
         return []
     if key == "retention.ms":
@@ -186,7 +175,7 @@ def identity_configs(broker_id: int, endpoints: Iterable[Endpoint]) -> list[Conf
         ("node.id", str(broker_id), ConfigType.INT, ()),
     ):
         own = Synonym(name, value, ConfigSource.STATIC_BROKER)
-        entries.append(ConfigEntry(name, value, kind, own.source, True, (own, *others)))
+        entries.append(_entry(name, value, kind, (own, *others), read_only=True))
     return entries
 
 
@@ -212,7 +201,7 @@ def _types(kind: type[Properties]) -> list[tuple[str, ConfigType]]:
     return found
 
 
-class ConfigsApi:
+class ConfigsApi(ApiArea):
     """Configurations: a topic's may change while it is in use, a broker's is fixed at its start.
 
     Args:
@@ -224,15 +213,6 @@ class ConfigsApi:
         self._waits = waits
         self._metadata = broker.metadata
         self._configs = configs
-
-    @property
-    def handlers(self) -> Handlers:
-        return {
-            ApiKey.DESCRIBE_CONFIGS: self.describe_configs,
-            ApiKey.ALTER_CONFIGS: self.alter_configs,
-            ApiKey.INCREMENTAL_ALTER_CONFIGS: self.incremental_alter_configs,
-            ApiKey.LIST_CONFIG_RESOURCES: self.list_config_resources,
-        }
 
     # -- DescribeConfigs -----------------------------------------------------------------------
 
@@ -253,7 +233,7 @@ class ConfigsApi:
             asked[place] = known | wanted if known and wanted else set()
         results, described = [], 0
         for (resource_type, name), keys in asked.items():
-            entries: tuple[wire.DescribeConfigsResponse.DescribeConfigsResourceResult, ...] = ()
+            entries: tuple[ConfigEntry, ...] = ()
             found = self._entries(resource_type, name)
             if isinstance(found, TopicResponse):
                 code, message = found.error_code, found.error_message
@@ -264,7 +244,7 @@ class ConfigsApi:
                 described += 1
                 code, message = ErrorCode.NONE, ""
                 entries = tuple(
-                    _described(each, request.include_synonyms)
+                    each if request.include_synonyms else each._replace(synonyms=())
                     for each in found
                     if not keys or each.name in keys
                 )
@@ -302,7 +282,7 @@ class ConfigsApi:
     def list_config_resources(
         self, received: ReceivedRequest, request: wire.ListConfigResourcesRequest, reply: Reply
     ) -> None:
-        """What has a configuration. Version 0 asks for the metrics of clients, which are none."""
+        """List what has a configuration. Version 0 asks for metrics of clients, which are none."""
         kind = wire.ListConfigResourcesResponse
         wanted = dict.fromkeys(request.resource_types or ResourceType)
         if received.api_version < FIRST_WITH_TYPES:
@@ -390,43 +370,32 @@ class ConfigsApi:
                 )
             )
 
-        gathering: Gathering[TopicResponse] = Gathering(len(resources), finish)
-
-        def take(at: int, answer: Response | None) -> None:
-            if not isinstance(answer, TopicResponse):
-                answer = TopicResponse(silence_of(self._broker), "no controller answers in time")
-            gathering.take(at, answer)
-
-        def carried_out(
-            at: int, topic: str, changes: list[AlterableConfig], answer: Response | None
-        ) -> None:
-            """Wait until this broker shows what was changed, or what somebody changed since."""
-            if validate_only or getattr(answer, "error_code", None) is not ErrorCode.NONE:
-                take(at, answer)
+        def asked(answers: Sequence[TopicResponse]) -> None:
+            altered = [at for at, each in enumerate(answers) if each.error_code is ErrorCode.NONE]
+            if validate_only or not altered:
+                finish(answers)
                 return
             self._waits.until(
-                lambda: _shows(before[at], self._metadata.topic_config(topic), changes),
-                SHOWN_WITHIN_MS,
-                lambda _: take(at, answer),
+                lambda: all(map(is_shown, altered)), SHOWN_WITHIN_MS, lambda _: finish(answers)
             )
+
+        def is_shown(at: int) -> bool:
+            """Whether this broker shows what was changed, or what somebody changed since."""
+            resource, changes = resources[at]
+            now = self._metadata.topic_config(resource.resource_name)
+            return _shows(before[at], now, changes or ())
 
         before = [self._metadata.topic_config(each.resource_name) or {} for each, _ in resources]
         counts = Counter((each.resource_type, each.resource_name) for each, _ in resources)
-        for at, (resource, changes) in enumerate(resources):
+        questions: list[Request | TopicResponse] = []
+        for resource, changes in resources:
             key = resource.resource_type, resource.resource_name
             refusal = self._refusal(*key, changes)
             if counts[key] > 1:
                 refusal = TopicResponse(ErrorCode.INVALID_REQUEST, "a resource twice")
-            elif at >= waits.MAX_CHANGES:
-                refusal = refusal or waits.TOO_MANY
-            if refusal is not None or changes is None:
-                take(at, refusal)
-                continue
-            topic = resource.resource_name
-            self._broker.ask_controller(
-                IncrementalAlterConfigsRequest(topic, tuple(changes), validate_only),
-                partial(carried_out, at, topic, changes),
-            )
+            request = IncrementalAlterConfigsRequest(key[1], tuple(changes or ()), validate_only)
+            questions.append(refusal or request)
+        ask_all(self._broker, questions, asked)
 
     def _refusal(
         self, resource_type: int, name: str, changes: list[AlterableConfig] | None
@@ -496,20 +465,3 @@ def _shows(
 
 def _unknown_type(resource_type: int) -> TopicResponse:
     return TopicResponse(ErrorCode.INVALID_REQUEST, f"resource type {resource_type} is not served")
-
-
-def _described(
-    entry: ConfigEntry, with_synonyms: bool
-) -> wire.DescribeConfigsResponse.DescribeConfigsResourceResult:
-    kind = wire.DescribeConfigsResponse
-    synonyms = entry.synonyms if with_synonyms else ()
-    return kind.DescribeConfigsResourceResult(
-        entry.name,
-        entry.value,
-        entry.read_only,
-        entry.config_source,
-        entry.is_sensitive,
-        tuple(kind.DescribeConfigsSynonym(*each) for each in synonyms),
-        entry.config_type,
-        None,
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from replication.apis.common.addresses import listener_of, node_endpoints
 from replication.apis.common.config import ApisConfig
-from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.handlers import ApiArea, ReceivedRequest, Reply
 from replication.apis.common.refusals import refusal
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
@@ -15,17 +15,13 @@ from replication.protocol import messages as wire
 from replication.wire import fetch as codec
 
 
-class FetchApi:
+class FetchApi(ApiArea):
     """Answers consumers, and followers that fetch over a socket."""
 
     def __init__(self, broker: Broker, config: ApisConfig) -> None:
         self._broker = broker
         self._metadata = broker.metadata
         self._max_bytes = config.fetch_max_bytes
-
-    @property
-    def handlers(self) -> Handlers:
-        return {ApiKey.FETCH: self.fetch}
 
     def fetch(self, received: ReceivedRequest, request: wire.FetchRequest, reply: Reply) -> None:
         """Read records. Answered at once, or when there is enough to read."""

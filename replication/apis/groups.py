@@ -3,64 +3,37 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final
 
 from checkpoints.types import TopicPartition
 from replication.apis.common import operations
 from replication.apis.common.addresses import endpoint_of, listener_of
-from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
-from replication.apis.common.waits import Gathering
+from replication.apis.common.handlers import ApiArea, ReceivedRequest, Reply
+from replication.apis.common.refusals import answered
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
+from replication.common.gathering import Gathering
 from replication.common.messages import TransactionSupport
+from replication.coordinators.coordinator import InternalTopic
+from replication.coordinators.effects import ClientRequest
+from replication.coordinators.groups.classic import refused_join
 from replication.coordinators.groups.coordinator import GroupCoordinator
-from replication.coordinators.groups.requests import (
-    CommitOffsets,
-    CommitResult,
-    DeleteGroup,
-    DeleteOffsets,
-    DeleteOffsetsResult,
-    DescribeGroup,
-    FetchedOffset,
-    FetchOffsets,
-    FetchOffsetsResult,
-    GroupDescription,
-    GroupListing,
-    GroupProtocol,
-    GroupRequest,
-    Heartbeat,
-    JoinGroup,
-    JoinResult,
-    LeaveGroup,
-    LeaveResult,
-    LeavingMember,
-    OffsetToCommit,
-    SyncGroup,
-    SyncResult,
-)
-from replication.coordinators.groups.states import GroupState
-from replication.coordinators.internal_topic import InternalTopic
-from replication.protocol import ZERO_UUID, ApiKey
+from replication.coordinators.groups.shard import CLASSIC, no_offset
+from replication.protocol import ApiKey
 from replication.protocol import messages as wire
-
-CLASSIC = "classic"  # the type of all groups here, as a broker writes it
+from replication.protocol.partitions import partitions_of
 
 # First versions of what the schema itself does not say.
 COORDINATOR_KEYS = 4  # FindCoordinator: several keys
-MEMBER_ID_REQUIRED = 4  # JoinGroup
-NULL_PROTOCOL_NAME = 7
-SKIP_ASSIGNMENT = 9
+NULL_PROTOCOL_NAME = 7  # JoinGroup
 SYNC_PROTOCOL = 5  # SyncGroup: names the protocol
 LEAVING_MEMBERS = 3  # LeaveGroup: several members
-COMMIT_NOT_FOUND = 9  # OffsetCommit: an error for a group that is not there
 COMMIT_TOPIC_IDS = 10
 FETCH_GROUPS = 8  # OffsetFetch: several groups
 FETCH_TOPIC_IDS = 10
-DESCRIBE_NOT_FOUND = 6  # DescribeGroups: an error for a group that is not there
 TRANSACTION_SUPPORT: Final[Mapping[int, TransactionSupport]] = {
     **dict.fromkeys(range(4), TransactionSupport.DEFAULT_ERROR),
     4: TransactionSupport.GENERIC_ERROR,
@@ -85,29 +58,13 @@ class CoordinatorType(IntEnum):
     TRANSACTION = 1
 
 
-_Place: TypeAlias = tuple[str, uuid.UUID, int]
+FetchTopic = wire.OffsetFetchRequest.OffsetFetchRequestTopics
+FetchedGroup = wire.OffsetFetchResponse.OffsetFetchResponseGroup
 
 
-class _Topic(NamedTuple):
-    """One topic of a request, by name or by id, and which of its partitions."""
-
-    name: str  # "" where the id is not known
-    topic_id: uuid.UUID
-    partitions: tuple[int, ...]
-
-    def place(self, index: int) -> _Place:
-        """What stands for one of the partitions in a table. The topic itself would not do: its hash
-        is that of all partitions."""
-        return self.name, self.topic_id, index
-
-
-_Answered: TypeAlias = Sequence[tuple[_Topic, Sequence[tuple[int, ErrorCode]]]]
-"""The topics of a request, with the number and the code of each partition."""
-Offsets: TypeAlias = tuple[OffsetToCommit, ...]
-
-
-class GroupApis:
-    """Translates between the wire and the coordinator of groups.
+class GroupApis(ApiArea):
+    """Asks the coordinator of groups, whose shards speak the protocol themselves. Here is what they
+    do not know: topics and their ids, several groups in one request, forms of old versions.
 
     Args:
         topics: where the coordinators of each type are found.
@@ -122,23 +79,6 @@ class GroupApis:
         self._metadata = broker.metadata
         self._groups = groups
         self._topics = topics
-
-    @property
-    def handlers(self) -> Handlers:
-        return {
-            ApiKey.FIND_COORDINATOR: self.find_coordinator,
-            ApiKey.JOIN_GROUP: self.join_group,
-            ApiKey.SYNC_GROUP: self.sync_group,
-            ApiKey.HEARTBEAT: self.heartbeat,
-            ApiKey.LEAVE_GROUP: self.leave_group,
-            ApiKey.OFFSET_COMMIT: self.offset_commit,
-            ApiKey.TXN_OFFSET_COMMIT: self.txn_offset_commit,
-            ApiKey.OFFSET_FETCH: self.offset_fetch,
-            ApiKey.OFFSET_DELETE: self.offset_delete,
-            ApiKey.DESCRIBE_GROUPS: self.describe_groups,
-            ApiKey.LIST_GROUPS: self.list_groups,
-            ApiKey.DELETE_GROUPS: self.delete_groups,
-        }
 
     # -- finding -------------------------------------------------------------------------------
 
@@ -180,116 +120,59 @@ class GroupApis:
     def join_group(
         self, received: ReceivedRequest, request: wire.JoinGroupRequest, reply: Reply
     ) -> None:
-        version = received.api_version
-        session_ms, rebalance_ms = request.session_timeout_ms, request.rebalance_timeout_ms
-
-        def answer(result: object) -> None:
+        def answer(result: Any) -> None:
             if isinstance(result, ErrorCode):
-                result = JoinResult(result, request.member_id)
-            assert isinstance(result, JoinResult)
-            reply(_joined(result, version))
+                result = refused_join(result, request.member_id)
+            if received.api_version < NULL_PROTOCOL_NAME:
+                result = result._replace(protocol_name=result.protocol_name or "")
+            reply(result)
 
-        self._groups.request(
-            request.group_id,
-            JoinGroup(
-                request.group_id,
-                request.member_id,
-                request.group_instance_id,
-                received.client_id,
-                f"/{received.connection.peer_host}",
-                session_ms,
-                session_ms if rebalance_ms < 0 else rebalance_ms,
-                request.protocol_type,
-                tuple(GroupProtocol(each.name, bytes(each.metadata)) for each in request.protocols),
-                needs_member_id=version >= MEMBER_ID_REQUIRED,
-                may_skip_assignment=version >= SKIP_ASSIGNMENT,
-            ),
-            answer,
-        )
+        self._groups.request(request.group_id, _of_client(received, request), answer)
 
     def sync_group(
         self, received: ReceivedRequest, request: wire.SyncGroupRequest, reply: Reply
     ) -> None:
-        def answer(result: object) -> None:
+        def answer(result: Any) -> None:
             if isinstance(result, ErrorCode):
-                result = SyncResult(SYNC_WHILE_LOADING.get(result, result))
-            assert isinstance(result, SyncResult)
-            reply(
-                wire.SyncGroupResponse(
-                    error_code=result.error_code,
-                    protocol_type=result.protocol_type,
-                    protocol_name=result.protocol_name,
-                    assignment=result.assignment,
-                )
-            )
+                code = SYNC_WHILE_LOADING.get(result, result)
+                result = wire.SyncGroupResponse(error_code=code)
+            reply(result)
 
         named = request.protocol_type is not None and request.protocol_name is not None
         if received.api_version >= SYNC_PROTOCOL and not named:
             answer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-            return
-        self._ask(
-            request.group_id,
-            SyncGroup(
-                request.group_id,
-                request.generation_id,
-                request.member_id,
-                request.group_instance_id,
-                request.protocol_type,
-                request.protocol_name,
-                tuple((each.member_id, bytes(each.assignment)) for each in request.assignments),
-            ),
-            answer,
-        )
+        else:
+            self._ask(received, request, answer)
 
     def heartbeat(
         self, received: ReceivedRequest, request: wire.HeartbeatRequest, reply: Reply
     ) -> None:
-        self._ask(
-            request.group_id,
-            Heartbeat(
-                request.group_id,
-                request.generation_id,
-                request.member_id,
-                request.group_instance_id,
-            ),
-            lambda answer: reply(
-                wire.HeartbeatResponse(
-                    error_code=HEARTBEAT_WHILE_LOADING.get(_code(answer), _code(answer))
-                )
-            ),
-        )
+        def answer(code: Any) -> None:
+            reply(wire.HeartbeatResponse(error_code=HEARTBEAT_WHILE_LOADING.get(code, code)))
+
+        self._ask(received, request, answer)
 
     def leave_group(
         self, received: ReceivedRequest, request: wire.LeaveGroupRequest, reply: Reply
     ) -> None:
-        several = received.api_version >= LEAVING_MEMBERS
-        leaving: tuple[LeavingMember, ...] = (LeavingMember(request.member_id),)
-        if several:
-            leaving = tuple(
-                LeavingMember(e.member_id, e.group_instance_id) for e in request.members
-            )
+        is_one = received.api_version < LEAVING_MEMBERS
+        if is_one:
+            member = wire.LeaveGroupRequest.MemberIdentity(request.member_id)
+            request = request._replace(members=(member,))
 
-        def answer(result: object) -> None:
-            kind = wire.LeaveGroupResponse
+        def answer(result: Any) -> None:
             if isinstance(result, ErrorCode):
-                result = LeaveResult(result)
-            assert isinstance(result, LeaveResult)
-            if several and result.error_code is ErrorCode.UNKNOWN_MEMBER_ID:  # no such group
-                unknown = tuple((member, result.error_code) for member in leaving)
-                result = LeaveResult(ErrorCode.NONE, unknown)
-            if several or result.error_code is not ErrorCode.NONE:
-                members = (kind.MemberResponse(*member, code) for member, code in result.members)
-                reply(kind(0, result.error_code, tuple(members)))
-            else:
-                ((_, code),) = result.members
-                reply(kind(error_code=code))
+                result = wire.LeaveGroupResponse(error_code=result)
+            elif is_one and result.members:
+                result = wire.LeaveGroupResponse(error_code=result.members[0].error_code)
+            reply(result)
 
-        self._ask(request.group_id, LeaveGroup(request.group_id, leaving), answer)
+        self._ask(received, request, answer)
 
-    def _ask(self, group_id: str, request: GroupRequest, answer: Callable[[object], None]) -> None:
+    def _ask(self, received: ReceivedRequest, request: Any, answer: Callable[[Any], None]) -> None:
         """Ask a group that must have a name. Only offsets may belong to a group without one."""
-        if group_id:
-            self._groups.request(group_id, request, answer)
+        if request.group_id:
+            self._groups.request(request.group_id, _of_client(received, request), answer)
         else:
             answer(ErrorCode.INVALID_GROUP_ID)
 
@@ -298,126 +181,68 @@ class GroupApis:
     def offset_commit(
         self, received: ReceivedRequest, request: wire.OffsetCommitRequest, reply: Reply
     ) -> None:
+        """A topic that is asked for by name is committed with its id, and the other way round."""
         by_id = received.api_version >= COMMIT_TOPIC_IDS
         topics = [
-            _Topic(
-                self._name_of(each.topic_id) if by_id else each.name,
-                each.topic_id,
-                tuple(part.partition_index for part in each.partitions),
-            )
+            each._replace(name=self._metadata.topic_name(each.topic_id) or "")
+            if by_id
+            else each._replace(topic_id=self._metadata.topic_id(each.name) or each.topic_id)
             for each in request.topics
         ]
 
-        def respond(answered: _Answered) -> None:
-            kind = wire.OffsetCommitResponse
-            found = [
-                kind.OffsetCommitResponseTopic(
-                    topic.name,
-                    topic.topic_id,
-                    tuple(kind.OffsetCommitResponsePartition(*each) for each in codes),
-                )
-                for topic, codes in answered
-            ]
-            reply(kind(topics=tuple(found)))
+        def commit(asked: wire.OffsetCommitRequest, answer: Callable[[Any], None]) -> None:
+            self._groups.request(request.group_id, _of_client(received, asked), answer)
 
-        def commit(offsets: Offsets, answer: Callable[[object], None]) -> None:
-            asked = CommitOffsets(
-                request.group_id,
-                offsets,
-                request.generation_id_or_member_epoch,
-                request.member_id,
-                request.group_instance_id,
-                request.retention_time_ms,
-                hears_absence=received.api_version >= COMMIT_NOT_FOUND,
-            )
-            self._groups.request(request.group_id, asked, answer)
-
-        parts = [each.partitions for each in request.topics]
-        self._commit(topics, parts, commit, respond, by_id=by_id)
+        self._commit(received, request._replace(topics=tuple(topics)), commit, reply, by_id=by_id)
 
     def txn_offset_commit(
         self, received: ReceivedRequest, request: wire.TxnOffsetCommitRequest, reply: Reply
     ) -> None:
         """Offsets that count when the transaction is committed (W-158)."""
-        topics = [
-            _Topic(each.name, ZERO_UUID, tuple(part.partition_index for part in each.partitions))
-            for each in request.topics
-        ]
-        refusal = ErrorCode.NONE
-        if not request.group_id:
-            refusal = ErrorCode.INVALID_GROUP_ID
-        elif request.producer_id < 0:
-            refusal = ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
-        def respond(answered: _Answered) -> None:
-            kind = wire.TxnOffsetCommitResponse
-            found = [
-                kind.TxnOffsetCommitResponseTopic(
-                    topic.name,
-                    tuple(kind.TxnOffsetCommitResponsePartition(*each) for each in codes),
-                )
-                for topic, codes in answered
-            ]
-            reply(kind(topics=tuple(found)))
+        def commit(asked: wire.TxnOffsetCommitRequest, answer: Callable[[Any], None]) -> None:
+            if not request.group_id:
+                answer(ErrorCode.INVALID_GROUP_ID)
+            elif request.producer_id < 0:
+                answer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+            else:
+                support = TRANSACTION_SUPPORT[received.api_version]
+                self._groups.commit_in_transaction(asked, support, answer)
 
-        def commit(offsets: Offsets, answer: Callable[[object], None]) -> None:
-            if refusal is not ErrorCode.NONE:
-                answer(refusal)
-                return
-            asked = CommitOffsets(
-                request.group_id,
-                offsets,
-                request.generation_id,
-                request.member_id,
-                request.group_instance_id,
-                producer_id=request.producer_id,
-                producer_epoch=request.producer_epoch,
-            )
-            support = TRANSACTION_SUPPORT[received.api_version]
-            self._groups.commit_in_transaction(request.transactional_id, support, asked, answer)
-
-        parts = [each.partitions for each in request.topics]
-        self._commit(topics, parts, commit, respond, by_id=False)
+        self._commit(received, request, commit, reply, by_id=False)
 
     def _commit(
         self,
-        topics: Sequence[_Topic],
-        parts: Iterable[Sequence[Part]],
-        commit: Callable[[Offsets, Callable[[object], None]], None],
-        respond: Callable[[_Answered], None],
+        received: ReceivedRequest,
+        request: Any,
+        commit: Callable[[Any, Callable[[Any], None]], None],
+        reply: Reply,
         *,
         by_id: bool,
     ) -> None:
         """Have the offsets of known partitions committed, and answer for all that were sent."""
-        refused = self._refused(topics, by_id=by_id)
-        offsets = _offsets(topics, parts, refused, self._metadata.topic_id)
+        refused = self._refused(request.topics, by_id=by_id)
+        known = _without(request.topics, refused)
 
-        def answer(result: object) -> None:
+        def answer(result: Any) -> None:
             if isinstance(result, ErrorCode):
-                codes = dict.fromkeys(offsets, result)
-            else:
-                assert isinstance(result, CommitResult)
-                codes = dict(result.partitions)
-            respond(_answered(topics, refused, codes))
+                result = dict.fromkeys(partitions_of(known), result)
+            codes = [refused.get(tp) or result[tp] for tp in partitions_of(request.topics)]
+            reply(answered(ApiKey(received.api_key), received.api_version, request, codes))
 
-        if offsets:
-            commit(tuple(offsets.values()), answer)
+        if known:
+            commit(request._replace(topics=known), answer)
         else:
-            respond(_answered(topics, refused, {}))
+            answer({})
 
-    def _name_of(self, topic_id: uuid.UUID) -> str:
-        return self._metadata.topic_name(topic_id) or ""
-
-    def _refused(self, topics: Iterable[_Topic], *, by_id: bool) -> dict[_Place, ErrorCode]:
+    def _refused(self, topics: Iterable[Any], *, by_id: bool) -> dict[TopicPartition, ErrorCode]:
         """The answer for a partition that is not known, and so has no offsets."""
-        refused: dict[_Place, ErrorCode] = {}
-        for topic in topics:
-            for index in topic.partitions:
-                tp = TopicPartition(topic.name, index)
-                if by_id and not topic.name:
-                    refused[topic.place(index)] = ErrorCode.UNKNOWN_TOPIC_ID
-                elif self._metadata.registration(tp) is None:
-                    refused[topic.place(index)] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        refused: dict[TopicPartition, ErrorCode] = {}
+        for tp in partitions_of(topics):
+            if by_id and not tp.topic:
+                refused[tp] = ErrorCode.UNKNOWN_TOPIC_ID
+            elif self._metadata.registration(tp) is None:
+                refused[tp] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return refused
 
     # -- fetching and deleting offsets ---------------------------------------------------------
@@ -425,143 +250,104 @@ class GroupApis:
     def offset_fetch(
         self, received: ReceivedRequest, request: wire.OffsetFetchRequest, reply: Reply
     ) -> None:
-        if received.api_version >= FETCH_GROUPS:
-            self._fetch_groups(received, request, reply)
-            return
-        topics = None
-        if request.topics is not None:
-            topics = _each_once((t.name, ZERO_UUID, t.partition_indexes) for t in request.topics)
-
-        def done(result: FetchOffsetsResult) -> None:
-            kind = wire.OffsetFetchResponse
-            found = [
-                kind.OffsetFetchResponseTopic(
-                    topic.name,
-                    tuple(kind.OffsetFetchResponsePartition(*each) for each in partitions),
+        """Answer once for what is named twice: with an offset goes text of a client that may be a
+        thousand times as long as the number that asks for it (W-237)."""
+        version, kind = received.api_version, wire.OffsetFetchResponse
+        if version < FETCH_GROUPS:
+            topics = None
+            if request.topics is not None:
+                topics = _each_once(
+                    FetchTopic(each[0], partition_indexes=each[1]) for each in request.topics
                 )
-                for topic, partitions in _by_topic(topics, result)
-            ]
-            reply(kind(0, tuple(found), result.error_code))
 
-        self._fetch(request.group_id, topics, request.require_stable, done)
+            def done(group: Any) -> None:
+                topics = (
+                    kind.OffsetFetchResponseTopic(each.name, each.partitions)
+                    for each in group.topics
+                )
+                reply(kind(0, tuple(topics), group.error_code))
 
-    def _fetch_groups(
-        self, received: ReceivedRequest, request: wire.OffsetFetchRequest, reply: Reply
-    ) -> None:
-        by_id = received.api_version >= FETCH_TOPIC_IDS
-        kind = wire.OffsetFetchResponse
-
-        def done(groups: Sequence[wire.OffsetFetchResponse.OffsetFetchResponseGroup]) -> None:
-            reply(kind(groups=tuple(groups)))
-
-        asked: dict[str, list[Any] | None] = {}  # each group once; None: all of its topics
-        for group in request.groups:
-            known = asked.setdefault(group.group_id, [])
-            if known is None or group.topics is None:
-                asked[group.group_id] = None
+            self._fetch(request.group_id, topics, request.require_stable, done)
+            return
+        by_id = version >= FETCH_TOPIC_IDS
+        asked: dict[str, list[FetchTopic] | None] = {}  # each group once; None: all of its topics
+        for each in request.groups:
+            wanted = asked.setdefault(each.group_id, [])
+            if wanted is None or each.topics is None:
+                asked[each.group_id] = None
             else:
-                known.extend(group.topics)
-        gathering: Gathering[wire.OffsetFetchResponse.OffsetFetchResponseGroup] = Gathering(
-            len(asked), done
+                wanted += each.topics
+        gathering: Gathering[FetchedGroup] = Gathering(
+            len(asked), lambda groups: reply(kind(groups=tuple(groups)))
         )
         for at, (group_id, named) in enumerate(asked.items()):
-            topics = None
-            if named is not None:
-                topics = _each_once(
-                    (
-                        self._name_of(each.topic_id) if by_id else each.name,
-                        each.topic_id,
-                        each.partition_indexes,
-                    )
+            if named is not None and by_id:
+                named = [
+                    each._replace(name=self._metadata.topic_name(each.topic_id) or "")
                     for each in named
-                )
-            fetched = partial(self._fetched_group, gathering, at, group_id, topics, by_id)
-            self._fetch(group_id, topics, request.require_stable, fetched)
+                ]
+            topics = None if named is None else _each_once(named)
+            take = partial(
+                self._take_group, partial(gathering.take_answer, at), topics is None, by_id
+            )
+            self._fetch(group_id, topics, request.require_stable, take)
 
-    def _fetched_group(
-        self,
-        gathering: Gathering[wire.OffsetFetchResponse.OffsetFetchResponseGroup],
-        at: int,
-        group_id: str,
-        topics: list[_Topic] | None,
-        by_id: bool,
-        result: FetchOffsetsResult,
+    def _take_group(
+        self, take: Callable[[FetchedGroup], None], is_all: bool, by_id: bool, group: FetchedGroup
     ) -> None:
-        kind = wire.OffsetFetchResponse
-        found = []
-        if result.error_code is ErrorCode.NONE:
-            for topic, partitions in _by_topic(topics, result):
-                topic_id = topic.topic_id
-                if by_id and topics is None:
-                    known = self._metadata.topic_id(topic.name)
-                    if known is None:
-                        continue  # deleted: it cannot be named
-                    topic_id = known
-                elif by_id and not topic.name:
-                    unknown = ErrorCode.UNKNOWN_TOPIC_ID
-                    partitions = [each._replace(error_code=unknown) for each in partitions]
-                found.append(
-                    kind.OffsetFetchResponseTopics(
-                        topic.name,
-                        topic_id,
-                        tuple(kind.OffsetFetchResponsePartitions(*each) for each in partitions),
-                    )
-                )
-        gathering.take(at, kind.OffsetFetchResponseGroup(group_id, tuple(found), result.error_code))
+        """Pass on the answer for a group. Of a failure the code is enough; a topic that is asked
+        for by id is answered by id."""
+        topics = () if group.error_code else group.topics
+        if by_id and is_all:  # one that is deleted cannot be named
+            ids = ((topic, self._metadata.topic_id(topic.name)) for topic in topics)
+            topics = tuple(topic._replace(topic_id=found) for topic, found in ids if found)
+        elif by_id:
+            topics = tuple(topic if topic.name else _of_unknown_id(topic) for topic in topics)
+        take(group._replace(topics=topics))
 
     def _fetch(
         self,
         group_id: str,
-        topics: list[_Topic] | None,
+        topics: tuple[FetchTopic, ...] | None,
         require_stable: bool,
-        done: Callable[[FetchOffsetsResult], None],
+        done: Callable[[FetchedGroup], None],
     ) -> None:
-        tps = None
-        if topics is not None:
-            tps = tuple(TopicPartition(t.name, index) for t in topics for index in t.partitions)
-
-        def answer(result: object) -> None:
+        def answer(result: Any) -> None:
             if isinstance(result, ErrorCode):
-                failed = [FetchedOffset(tp, error_code=result) for tp in tps or ()]
-                result = FetchOffsetsResult(result, tuple(failed))
-            assert isinstance(result, FetchOffsetsResult)
+                failed = tuple(
+                    wire.OffsetFetchResponse.OffsetFetchResponseTopics(
+                        name, topic_id, tuple(no_offset(each, result) for each in indexes)
+                    )
+                    for name, topic_id, indexes in topics or ()
+                )
+                result = FetchedGroup(group_id, failed, result)
             done(result)
 
-        self._groups.request(group_id, FetchOffsets(group_id, tps, require_stable), answer)
+        kind = wire.OffsetFetchRequest
+        group = kind.OffsetFetchRequestGroup(group_id, topics=topics)
+        request = ClientRequest(kind(groups=(group,), require_stable=require_stable))
+        self._groups.request(group_id, request, answer)
 
     def offset_delete(
         self, received: ReceivedRequest, request: wire.OffsetDeleteRequest, reply: Reply
     ) -> None:
-        topics = [
-            _Topic(each.name, ZERO_UUID, tuple(part.partition_index for part in each.partitions))
-            for each in request.topics
-        ]
-        refused = self._refused(topics, by_id=False)
-        wanted = tuple(
-            TopicPartition(topic.name, index)
-            for topic in topics
-            for index in topic.partitions
-            if topic.place(index) not in refused
-        )
+        refused = self._refused(request.topics, by_id=False)
 
-        def answer(result: object) -> None:
-            kind = wire.OffsetDeleteResponse
+        def answer(result: Any) -> None:
             if isinstance(result, ErrorCode):
-                result = DeleteOffsetsResult(result)
-            assert isinstance(result, DeleteOffsetsResult)
-            if result.error_code is not ErrorCode.NONE:
-                reply(kind(error_code=result.error_code))
+                reply(wire.OffsetDeleteResponse(error_code=result))
                 return
-            found = [
-                kind.OffsetDeleteResponseTopic(
-                    topic.name, tuple(kind.OffsetDeleteResponsePartition(*each) for each in codes)
-                )
-                for topic, codes in _answered(topics, refused, dict(result.partitions))
-                if codes or self._metadata.topic_id(topic.name) is None
-            ]
-            reply(kind(topics=tuple(found)))
+            named = tuple(
+                each
+                for each in request.topics
+                if each.partitions or self._metadata.topic_id(each.name) is None
+            )
+            codes = [refused.get(tp) or result[tp] for tp in partitions_of(named)]
+            whole = request._replace(topics=named)
+            reply(answered(ApiKey.OFFSET_DELETE, received.api_version, whole, codes))
 
-        self._ask(request.group_id, DeleteOffsets(request.group_id, wanted), answer)
+        known = _without(request.topics, refused)
+        self._ask(received, request._replace(topics=known), answer)
 
     # -- what operators ask --------------------------------------------------------------------
 
@@ -575,14 +361,16 @@ class GroupApis:
             len(names), lambda groups: reply(kind(groups=tuple(groups)))
         )
 
-        def answer(at: int, name: str, result: object) -> None:
-            found = _described(name, result, received.api_version)
-            if request.include_authorized_operations and found.error_code is ErrorCode.NONE:
+        def answer(at: int, name: str, found: Any) -> None:
+            if isinstance(found, ErrorCode):
+                found = kind.DescribedGroup(found, None, name)
+            if request.include_authorized_operations and not found.error_code:
                 found = found._replace(authorized_operations=operations.OF_GROUPS)
-            gathering.take(at, found)
+            gathering.take_answer(at, found)
 
         for at, name in enumerate(names):
-            self._groups.request(name, DescribeGroup(name), partial(answer, at, name))
+            asked = _of_client(received, wire.DescribeGroupsRequest((name,)))
+            self._groups.request(name, asked, partial(answer, at, name))
 
     def list_groups(
         self, received: ReceivedRequest, request: wire.ListGroupsRequest, reply: Reply
@@ -591,14 +379,14 @@ class GroupApis:
         states = {name.lower() for name in request.states_filter}
         types = {name.lower() for name in request.types_filter}
 
-        def answer(code: ErrorCode, groups: list[GroupListing]) -> None:
-            kind = wire.ListGroupsResponse
-            found = [
-                kind.ListedGroup(each.group_id, each.protocol_type, each.state, CLASSIC)
+        def answer(code: ErrorCode, groups: list[wire.ListGroupsResponse.ListedGroup]) -> None:
+            found = (
+                each
                 for each in groups
-                if (not states or each.state.lower() in states) and (not types or CLASSIC in types)
-            ]
-            reply(kind(0, code, tuple(found)))
+                if (not states or each.group_state.lower() in states)
+                and (not types or CLASSIC in types)
+            )
+            reply(wire.ListGroupsResponse(0, code, tuple(found)))
 
         self._groups.list_groups(answer)
 
@@ -611,135 +399,46 @@ class GroupApis:
             len(names), lambda results: reply(kind(results=tuple(results)))
         )
 
-        def answer(at: int, name: str, code: object) -> None:
-            gathering.take(at, kind.DeletableGroupResult(name, _code(code)))
+        def answer(at: int, name: str, code: Any) -> None:
+            gathering.take_answer(at, kind.DeletableGroupResult(name, code))
 
         for at, name in enumerate(names):
-            self._groups.request(name, DeleteGroup(name), partial(answer, at, name))
+            asked = ClientRequest(wire.DeleteGroupsRequest((name,)))
+            self._groups.request(name, asked, partial(answer, at, name))
 
 
-def _each_once(asked: Iterable[tuple[str, uuid.UUID, Iterable[int]]]) -> list[_Topic]:
-    """The topics of an OffsetFetch. What is named twice is answered once: with an offset goes text
-    of a client that may be a thousand times as long as the number that asks for it (W-237)."""
-    found: dict[tuple[str, uuid.UUID], dict[int, None]] = {}
-    for name, topic_id, indexes in asked:
-        found.setdefault((name, topic_id), {}).update(dict.fromkeys(indexes))
-    return [_Topic(*topic, tuple(indexes)) for topic, indexes in found.items()]
+def _of_client(received: ReceivedRequest, message: Any) -> ClientRequest:
+    host = f"/{received.connection.peer_host}"
+    return ClientRequest(message, received.api_version, received.client_id, host)
 
 
-def _code(answer: object) -> ErrorCode:
-    assert isinstance(answer, ErrorCode)
-    return answer
-
-
-def _joined(result: JoinResult, version: int) -> wire.JoinGroupResponse:
-    kind = wire.JoinGroupResponse
-    name = result.protocol_name
-    return kind(
-        0,
-        result.error_code,
-        result.generation,
-        result.protocol_type,
-        name if version >= NULL_PROTOCOL_NAME else name or "",
-        result.leader,
-        result.skip_assignment,
-        result.member_id,
-        tuple(kind.JoinGroupResponseMember(*each) for each in result.members),
-    )
-
-
-Part = (
-    wire.OffsetCommitRequest.OffsetCommitRequestPartition
-    | wire.TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition
-)
-
-
-def _offsets(
-    topics: Sequence[_Topic],
-    parts: Iterable[Sequence[Part]],
-    refused: Mapping[_Place, ErrorCode],
-    topic_id_of: Callable[[str], uuid.UUID | None],
-) -> dict[TopicPartition, OffsetToCommit]:
-    """The offsets to commit, without those that are refused."""
-    return {
-        TopicPartition(topic.name, part.partition_index): OffsetToCommit(
-            TopicPartition(topic.name, part.partition_index),
-            part.committed_offset,
-            part.committed_leader_epoch,
-            part.committed_metadata or "",
-            topic_id_of(topic.name) or ZERO_UUID,
+def _without(topics: Iterable[Any], refused: Mapping[TopicPartition, ErrorCode]) -> tuple[Any, ...]:
+    """The topics of a request without the partitions that are refused."""
+    left = (
+        topic._replace(
+            partitions=tuple(
+                part
+                for part in topic.partitions
+                if TopicPartition(topic.name, part.partition_index) not in refused
+            )
         )
-        for topic, of_topic in zip(topics, parts, strict=True)
-        for part in of_topic
-        if topic.place(part.partition_index) not in refused
-    }
-
-
-def _answered(
-    topics: Iterable[_Topic],
-    refused: Mapping[_Place, ErrorCode],
-    codes: Mapping[TopicPartition, ErrorCode],
-) -> _Answered:
-    """In the order of the request."""
-
-    def code(topic: _Topic, index: int) -> ErrorCode:
-        found = refused.get(topic.place(index))
-        return codes[TopicPartition(topic.name, index)] if found is None else found
-
-    return [
-        (topic, [(index, code(topic, index)) for index in topic.partitions]) for topic in topics
-    ]
-
-
-class _Fetched(NamedTuple):
-    """In the order of the response's fields."""
-
-    partition_index: int
-    committed_offset: int
-    committed_leader_epoch: int
-    metadata: str
-    error_code: ErrorCode
-
-
-def _by_topic(
-    topics: list[_Topic] | None, result: FetchOffsetsResult
-) -> list[tuple[_Topic, list[_Fetched]]]:
-    """By topic, in the order asked for; if all were asked for, in any order."""
-    found = {
-        each.tp: _Fetched(
-            each.tp.partition, each.offset, each.leader_epoch, each.metadata, each.error_code
-        )
-        for each in result.partitions
-    }
-    if topics is None:
-        indexes: dict[str, list[int]] = {}
-        for tp in found:
-            indexes.setdefault(tp.topic, []).append(tp.partition)
-        topics = [_Topic(name, ZERO_UUID, tuple(each)) for name, each in indexes.items()]
-    return [
-        (topic, [found[TopicPartition(topic.name, index)] for index in topic.partitions])
         for topic in topics
-    ]
-
-
-def _described(
-    name: str, result: object, version: int
-) -> wire.DescribeGroupsResponse.DescribedGroup:
-    kind = wire.DescribeGroupsResponse
-    if isinstance(result, ErrorCode):
-        return kind.DescribedGroup(result, None, name)
-    assert isinstance(result, GroupDescription)
-    if not result.exists and version >= DESCRIBE_NOT_FOUND:
-        message = f"Group {name} not found."
-        code = ErrorCode.GROUP_ID_NOT_FOUND
-        return kind.DescribedGroup(code, message, name, GroupState.DEAD.value)
-    members = tuple(kind.DescribedGroupMember(*each) for each in result.members)
-    return kind.DescribedGroup(
-        ErrorCode.NONE,
-        None,
-        name,
-        result.state,
-        result.protocol_type,
-        result.protocol_name,
-        members,
     )
+    return tuple(topic for topic in left if topic.partitions)
+
+
+def _each_once(topics: Iterable[FetchTopic]) -> tuple[FetchTopic, ...]:
+    found: dict[FetchTopic, dict[int, None]] = {}
+    for topic in topics:
+        known = found.setdefault(topic._replace(partition_indexes=()), {})
+        known.update(dict.fromkeys(topic.partition_indexes))
+    return tuple(topic._replace(partition_indexes=tuple(each)) for topic, each in found.items())
+
+
+def _of_unknown_id(
+    topic: wire.OffsetFetchResponse.OffsetFetchResponseTopics,
+) -> wire.OffsetFetchResponse.OffsetFetchResponseTopics:
+    unknown = (
+        no_offset(each.partition_index, ErrorCode.UNKNOWN_TOPIC_ID) for each in topic.partitions
+    )
+    return topic._replace(partitions=tuple(unknown))

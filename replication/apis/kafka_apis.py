@@ -42,8 +42,33 @@ limited = LimitedLogger(logger)
 _DIRECTIONS = {ApiKey.PRODUCE: Direction.PRODUCE, ApiKey.FETCH: Direction.FETCH}
 
 
+INLINE_BYTES = 32 << 10
+"""The size of a request that is answered on the network thread: a batch as producers make them by
+default fits, with what is around it. Checking the records of a larger one takes its time."""
+
+INLINE = frozenset(
+    {
+        ApiKey.API_VERSIONS,
+        ApiKey.FETCH,
+        ApiKey.HEARTBEAT,
+        ApiKey.METADATA,
+        ApiKey.PRODUCE,
+    }
+)
+"""A change of threads would cost these more than their work does."""
+
+
+def is_quick(received: ReceivedRequest) -> bool:
+    """Whether a request is usually answered, or left to wait, within a fraction of a ms.
+
+    An append may sync its log, and a read may meet a cold disk. The network notices that an API is
+    slow, and hands it to other threads for a while.
+    """
+    return received.api_key in INLINE and received.body.nbytes <= INLINE_BYTES
+
+
 class _Route:
-    """What all requests of one API in one version share."""
+    """The shared part of all requests of one API in one version."""
 
     __slots__ = ("api_key", "decode", "encode", "handler", "is_of_broker", "quota", "version")
 
@@ -81,7 +106,7 @@ class KafkaApis:
 
     @property
     def served(self) -> dict[ApiKey, VersionRange]:
-        """What is answered, and in which versions."""
+        """The APIs that are answered, and in which versions."""
         return dict(self._served)
 
     def handle(self, received: ReceivedRequest, respond: Respond) -> None:
@@ -191,18 +216,18 @@ class _OneReply:
 
     def __call__(self, message: Any) -> None:
         """``message``: of the protocol, or ``NO_RESPONSE`` or ``CLOSE``."""
-        if self._take():
+        if self._claim():
             self._send(message)
         else:
             limited.error("a second answer to API %s was dropped", self._route.api_key)
 
     def refuse(self, request: Any, code: ErrorCode) -> None:
         """Answer with the code where the schema has a place for it, else close (W-235)."""
-        if self._take():
+        if self._claim():
             route = self._route
             self._send(refusal(route.api_key, route.version, request, code))
 
-    def _take(self) -> bool:
+    def _claim(self) -> bool:
         """True for the first caller only, of any thread."""
         try:
             self._is_open.pop()

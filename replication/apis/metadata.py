@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
+from typing import TypeVar
 
 from checkpoints.loggers import get_logger
 from logstore.format.filenames import CLUSTER_METADATA
 from replication.apis.common import operations
 from replication.apis.common.addresses import listener_of
 from replication.apis.common.config import ApisConfig
-from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.handlers import ApiArea, ReceivedRequest, Reply
 from replication.apis.common.topic_names import TopicNameOrId, is_valid, missing_code
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
@@ -29,8 +30,10 @@ from replication.common.messages import (
     TopicResponse,
 )
 from replication.common.state import NO_LEADER, Endpoint
-from replication.protocol import ZERO_UUID, ApiKey
+from replication.protocol import ZERO_UUID
 from replication.protocol import messages as wire
+
+T = TypeVar("T")
 
 logger = get_logger(__name__)
 
@@ -41,7 +44,7 @@ FIRST_WITH_IDS_ALONE = 12
 BROKERS, CONTROLLERS = 1, 2  # endpoint types of DescribeCluster
 
 
-class MetadataApi:
+class MetadataApi(ApiArea):
     """Says who leads what, and where. Makes missing topics where that is allowed."""
 
     def __init__(self, broker: Broker, config: ApisConfig) -> None:
@@ -51,14 +54,6 @@ class MetadataApi:
         self._log = LimitedLogger(logger, broker.runtime.clock)
         self._creating: set[str] = set()  # asked of the controller, not answered yet
         self._lock = threading.Lock()  # guards the set
-
-    @property
-    def handlers(self) -> Handlers:
-        return {
-            ApiKey.METADATA: self.metadata,
-            ApiKey.DESCRIBE_CLUSTER: self.describe_cluster,
-            ApiKey.DESCRIBE_TOPIC_PARTITIONS: self.describe_topic_partitions,
-        }
 
     # -- Metadata ------------------------------------------------------------------------------
 
@@ -81,7 +76,6 @@ class MetadataApi:
             ]
             reply(wire.MetadataResponse(topics=tuple(refused)))
             return
-        reply = _with_operations(request, reply)
         if asked is not None and any(each.name is None for each in asked):
             asked = [each for each in asked if each.name is None]
         may_create = self._config.auto_create_topics_enable and (
@@ -106,7 +100,27 @@ class MetadataApi:
             else:
                 topic_id = known.topic_ids[name] or ZERO_UUID
                 topics.append(_topic(name, topic_id, parts, endpoints))
-        reply(self._response(received, known, topics))
+        if request.include_topic_authorized_operations:
+            topics = [
+                each
+                if each.name is None
+                else each._replace(topic_authorized_operations=operations.OF_TOPICS)
+                for each in topics
+            ]
+        kind = wire.MetadataResponse
+        reply(
+            kind(
+                brokers=self._brokers(endpoints, kind.MetadataResponseBroker),
+                cluster_id=self._broker.log_manager.cluster_id,
+                controller_id=known.controller_id
+                if known.controller_id in endpoints
+                else NO_LEADER,
+                topics=tuple(topics),
+                cluster_authorized_operations=operations.OF_CLUSTERS
+                if request.include_cluster_authorized_operations
+                else operations.NOT_ASKED,
+            )
+        )
 
     def _create_missing(self, asked: Iterable[TopicNameOrId]) -> None:
         """Have the controller make topics with its defaults: each once, whoever asks for it and how
@@ -145,24 +159,13 @@ class MetadataApi:
             MetadataRequest(wanted), NO_LEADER if controller is None else controller
         )
 
-    def _response(
-        self,
-        received: ReceivedRequest,
-        known: MetadataResponse,
-        topics: Sequence[wire.MetadataResponse.MetadataResponseTopic],
-    ) -> wire.MetadataResponse:
-        kind = wire.MetadataResponse
-        endpoints = _endpoints(known, listener_of(received))
-        return kind(
-            brokers=tuple(
-                kind.MetadataResponseBroker(
-                    broker_id, endpoint.host, endpoint.port, self._metadata.rack(broker_id)
-                )
-                for broker_id, endpoint in endpoints.items()
-            ),
-            cluster_id=self._broker.log_manager.cluster_id,
-            controller_id=known.controller_id if known.controller_id in endpoints else NO_LEADER,
-            topics=tuple(topics),
+    def _brokers(
+        self, endpoints: dict[int, Endpoint], kind: Callable[[int, str, int, str | None], T]
+    ) -> tuple[T, ...]:
+        """Structures of node id, host, port and rack."""
+        return tuple(
+            kind(broker_id, each.host, each.port, self._metadata.rack(broker_id))
+            for broker_id, each in endpoints.items()
         )
 
     # -- DescribeCluster -----------------------------------------------------------------------
@@ -188,12 +191,7 @@ class MetadataApi:
             kind(
                 cluster_id=self._broker.log_manager.cluster_id or "",
                 controller_id=known.controller_id,
-                brokers=tuple(
-                    kind.DescribeClusterBroker(
-                        broker_id, endpoint.host, endpoint.port, self._metadata.rack(broker_id)
-                    )
-                    for broker_id, endpoint in endpoints.items()
-                ),
+                brokers=self._brokers(endpoints, kind.DescribeClusterBroker),
                 cluster_authorized_operations=operations.OF_CLUSTERS
                 if request.include_cluster_authorized_operations
                 else operations.NOT_ASKED,
@@ -301,29 +299,6 @@ def is_led(broker: Broker, topic: str) -> bool:
     """Whether clients can be told a leader of each partition of a topic that exists."""
     tps = broker.metadata.partitions_of(topic)
     return bool(tps) and all(map(broker.knows_leader, tps))
-
-
-def _with_operations(request: wire.MetadataRequest, reply: Reply) -> Reply:
-    """``reply`` with the operations that are authorized, where they are asked for."""
-    of_topics = request.include_topic_authorized_operations
-    of_cluster = request.include_cluster_authorized_operations
-    if not of_topics and not of_cluster:
-        return reply
-
-    def answer(message: wire.MetadataResponse) -> None:
-        topics = tuple(
-            topic
-            if topic.name is None
-            else topic._replace(topic_authorized_operations=operations.OF_TOPICS)
-            for topic in message.topics
-        )
-        if of_topics:
-            message = message._replace(topics=topics)
-        if of_cluster:
-            message = message._replace(cluster_authorized_operations=operations.OF_CLUSTERS)
-        reply(message)
-
-    return answer
 
 
 def _asked(topic: wire.MetadataRequest.MetadataRequestTopic, version: int) -> TopicNameOrId:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import TypeVar
+from itertools import islice
 
-from checkpoints.types import TopicPartition
 from logstore.log.reading.fetching import EARLIEST, LATEST, MAX_TIMESTAMP
-from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.handlers import ApiArea, ReceivedRequest, Reply
 from replication.apis.common.refusals import refusal
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
@@ -28,9 +26,8 @@ from replication.common.messages import (
 from replication.network import CLOSE
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
+from replication.protocol.partitions import by_partition, by_topic
 from replication.wire import offsets as codec
-
-T = TypeVar("T")
 
 EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
 ELSEWHERE = (LATEST_TIERED, EARLIEST_PENDING_UPLOAD)  # where nothing is kept
@@ -45,19 +42,11 @@ SPECIAL = {
 }
 
 
-class OffsetsApi:
+class OffsetsApi(ApiArea):
     """Questions about offsets, and the end of old ones."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-
-    @property
-    def handlers(self) -> Handlers:
-        return {
-            ApiKey.LIST_OFFSETS: self.list_offsets,
-            ApiKey.OFFSET_FOR_LEADER_EPOCH: self.offset_for_leader_epoch,
-            ApiKey.DELETE_RECORDS: self.delete_records,
-        }
 
     def list_offsets(
         self, received: ReceivedRequest, request: wire.ListOffsetsRequest, reply: Reply
@@ -67,11 +56,7 @@ class OffsetsApi:
         if not 0 <= request.isolation_level <= IsolationLevel.READ_COMMITTED:  # as Kafka does
             reply(refusal(ApiKey.LIST_OFFSETS, version, request, ErrorCode.UNKNOWN_SERVER_ERROR))
             return
-        asked = [
-            (TopicPartition(topic.name, part.partition_index), part)
-            for topic in request.topics
-            for part in topic.partitions
-        ]
+        asked = by_partition(request.topics)
         counts = Counter(tp for tp, _ in asked)
         own = [
             kind.ListOffsetsPartitionResponse(part.partition_index, ErrorCode.INVALID_REQUEST)
@@ -93,10 +78,8 @@ class OffsetsApi:
                 listed.append(each)
             parts = iter(listed)
             topics = tuple(
-                kind.ListOffsetsTopicResponse(
-                    topic.name, tuple(_take(parts, len(topic.partitions)))
-                )
-                for topic in request.topics
+                kind.ListOffsetsTopicResponse(name, tuple(islice(parts, len(of_topic))))
+                for name, of_topic in request.topics
             )
             reply(kind(topics=topics))
 
@@ -134,11 +117,7 @@ class OffsetsApi:
         Topics of coordinators lose records by compaction alone. If a partition stands in the
         request twice, its last offset counts."""
         kind = wire.DeleteRecordsResponse
-        asked = {
-            TopicPartition(topic.name, part.partition_index): part.offset
-            for topic in request.topics
-            for part in topic.partitions
-        }
+        asked = {tp: part.offset for tp, part in by_partition(request.topics)}
         refused = {
             tp
             for tp in asked
@@ -150,31 +129,17 @@ class OffsetsApi:
             if not isinstance(response, DeleteRecordsResponse):
                 reply(CLOSE)
                 return
-            results = [
-                *(
-                    DeleteRecordsPartitionResponse(tp, ErrorCode.INVALID_TOPIC_EXCEPTION)
-                    for tp in refused
-                ),
-                *response.partitions,
-            ]
-            topics: dict[str, list[wire.DeleteRecordsResponse.DeleteRecordsPartitionResult]] = {}
-            for tp, code, low_watermark in results:
-                part = kind.DeleteRecordsPartitionResult(tp.partition, low_watermark, code)
-                topics.setdefault(tp.topic, []).append(part)
-            reply(
-                kind(
-                    topics=tuple(
-                        kind.DeleteRecordsTopicResult(name, tuple(parts))
-                        for name, parts in topics.items()
-                    )
-                )
+            invalid = ErrorCode.INVALID_TOPIC_EXCEPTION
+            results = [*(DeleteRecordsPartitionResponse(tp, invalid) for tp in refused)]
+            results += response.partitions
+            part = kind.DeleteRecordsPartitionResult
+            parts = (
+                (tp, part(tp.partition, low_watermark, code))
+                for tp, code, low_watermark in sorted(results)
             )
+            reply(kind(topics=by_topic(parts, kind.DeleteRecordsTopicResult)))
 
         self._broker.handle(DeleteRecordsRequest(wanted, request.timeout_ms), answer)
-
-
-def _take(found: Iterator[T], count: int) -> list[T]:
-    return [next(found) for _ in range(count)]
 
 
 def _unsupported(
@@ -185,6 +150,3 @@ def _unsupported(
         return None
     kind = wire.ListOffsetsResponse.ListOffsetsPartitionResponse
     return kind(asked.partition_index, ErrorCode.UNSUPPORTED_VERSION)
-
-
-__all__ = ["OffsetsApi"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from struct import Struct
 from typing import Any
 
 from checkpoints.types import TopicPartition
@@ -11,8 +12,7 @@ from logstore.common.types import Buffer
 from logstore.format.attributes import CODEC_MASK, TRANSACTIONAL
 from logstore.format.codecs.compression import Compression
 from replication.apis.common.addresses import listener_of, node_endpoints
-from replication.apis.common.batches import LEAST_SIZE, MAGIC, front_of, is_unreadable
-from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.handlers import ApiArea, ReceivedRequest, Reply
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
 from replication.common.internal_topics import INTERNAL_TOPICS
@@ -23,7 +23,6 @@ from replication.common.messages import (
     Response,
 )
 from replication.network import CLOSE, NO_RESPONSE
-from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 from replication.wire import produce as codec
 
@@ -33,20 +32,26 @@ OF_ALL = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FA
 """Refusals of one partition for which nothing of the request is appended, as in Kafka."""
 ZSTD = int(Compression.ZSTD)
 
+# What is read of a batch: size, format, attributes. The log checks the rest.
+_FRONT = Struct(">8xi4xB5xB")  # batch length, magic, low byte of the attributes
+_OVERHEAD = 12  # base offset and length, which the length does not count
+_LENGTH_AT = 8
+_LENGTH_MIN = 14  # of a message of magic 0
+_MAGIC_AT = 16
+
+LEAST_SIZE = _FRONT.size  # bytes
+MAGIC = 2  # the last one there is
+
 Part = codec.Part
 TopicProduceResponse = wire.ProduceResponse.TopicProduceResponse
 
 
-class ProduceApi:
+class ProduceApi(ApiArea):
     """Answers producers."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._metadata = broker.metadata
-
-    @property
-    def handlers(self) -> Handlers:
-        return {ApiKey.PRODUCE: self.produce}
 
     def produce(
         self, received: ReceivedRequest, request: wire.ProduceRequest, reply: Reply
@@ -149,7 +154,7 @@ def _refused(request: wire.ProduceRequest, refusal: Part) -> wire.ProduceRespons
 def _refusal_of(
     tp: TopicPartition, records: Buffer, version: int, *, has_name: bool
 ) -> Part | None:
-    """What a producer may send: exactly one batch of magic 2. The log accepts more than that.
+    """Check what a producer sent: exactly one batch of magic 2. The log accepts more than that.
 
     Only coordinators write their topics, because they would load what a client wrote there.
     ``has_name``: whether the producer has a transactional id.
@@ -187,3 +192,19 @@ def _refusal_of_other(index: int, records: Buffer) -> Part:
     else:
         reason = "more than one batch in a partition"
     return Part(index, code, -1, error_message=reason)
+
+
+def front_of(records: Buffer) -> tuple[int, int, int]:
+    """Size in bytes, magic and attributes of the first batch, as it says itself. The size is
+    negative if it lies. At least ``LEAST_SIZE`` bytes must be there.
+    """
+    length, magic, attributes = _FRONT.unpack_from(records)
+    return _OVERHEAD + length, magic, attributes
+
+
+def is_unreadable(records: Buffer) -> bool:
+    """Whether a batch of no format begins there. False if there are too few bytes to tell."""
+    if len(records) < _OVERHEAD:
+        return False
+    length = int.from_bytes(records[_LENGTH_AT:_OVERHEAD], "big", signed=True)
+    return length < _LENGTH_MIN or (len(records) > _MAGIC_AT and records[_MAGIC_AT] > MAGIC)

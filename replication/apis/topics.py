@@ -5,16 +5,15 @@ The controller carries them out, whichever broker a request came to (W-27).
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from replication.apis.common import waits
 from replication.apis.common.config import ApisConfig
-from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.handlers import ApiArea, ReceivedRequest, Reply
 from replication.apis.common.topic_names import TopicNameOrId, is_valid
-from replication.apis.common.waits import Gathering, MetadataWaits, silence_of
+from replication.apis.common.waits import MetadataWaits, ask_all
 from replication.apis.configs import too_small_segment, topic_configs
 from replication.apis.metadata import is_led
 from replication.broker.broker import Broker
@@ -27,14 +26,11 @@ from replication.common.messages import (
     CreateTopicRequest,
     DeleteTopicRequest,
     Request,
-    Response,
     TopicResponse,
 )
 from replication.common.topic_configs import check_topic_config
-from replication.protocol import ZERO_UUID, ApiKey
+from replication.protocol import ZERO_UUID
 from replication.protocol import messages as wire
-
-T = TypeVar("T")
 
 DELETION_LOOK_MS = 20  # whether the controller is done with it
 FIRST_WITH_IDS = 6
@@ -50,7 +46,7 @@ FIXED_PARTITIONS = TopicResponse(
 LEAST_ASK_MS = 1000  # how long the controller may take even if the client does not want to wait
 
 
-class TopicsApi:
+class TopicsApi(ApiArea):
     """Creates, extends and deletes topics. Each topic asked for gets one result."""
 
     def __init__(self, broker: Broker, config: ApisConfig, waits: MetadataWaits) -> None:
@@ -59,38 +55,44 @@ class TopicsApi:
         self._config = config
         self._waits = waits
 
-    @property
-    def handlers(self) -> Handlers:
-        return {
-            ApiKey.CREATE_TOPICS: self.create_topics,
-            ApiKey.DELETE_TOPICS: self.delete_topics,
-            ApiKey.CREATE_PARTITIONS: self.create_partitions,
-        }
-
-    def _ask_all(
+    def _carry_out(
         self,
-        requests: Sequence[Request | TopicResponse],
-        done: Callable[[Sequence[TopicResponse]], None],
+        count: int,
+        question: Callable[[int], Request | TopicResponse],
         timeout_ms: int,
+        finish: Callable[[Sequence[TopicResponse]], None],
+        is_shown: Callable[[int], bool] | None,
+        is_early: Callable[[int, TopicResponse], bool] = lambda at, answer: False,
     ) -> None:
-        """Have the controller carry out each request. A response in their place stays as it is.
+        """Change so many topics; each question is a request to the controller, or its answer.
 
-        ``timeout_ms`` is what the client waits for its answer."""
-        gathering: Gathering[TopicResponse] = Gathering(len(requests), done)
+        Args:
+            finish: gets the answers when this broker shows all that was changed, or after
+                ``timeout_ms``.
+            is_shown: whether it shows that change; None: nothing is changed.
+            is_early: whether an answer is no last word: the question is put again in a moment.
+        """
+        runtime = self._broker.runtime
+        deadline_ms = runtime.now_ms() + timeout_ms
 
-        def take(at: int, answer: Response | None) -> None:
-            if not isinstance(answer, TopicResponse):
-                answer = TopicResponse(silence_of(self._broker), "no controller answers in time")
-            gathering.take(at, answer)
+        def ask(questions: Sequence[Request | TopicResponse], wait_ms: float) -> None:
+            ask_all(self._broker, questions, asked, max(LEAST_ASK_MS, int(wait_ms)))
 
-        for at, request in enumerate(requests):
-            if isinstance(request, TopicResponse):
-                gathering.take(at, request)
-            elif at >= waits.MAX_CHANGES:
-                gathering.take(at, waits.TOO_MANY)
-            else:
-                wait_ms = max(LEAST_ASK_MS, timeout_ms)
-                self._broker.ask_controller(request, partial(take, at), wait_ms)
+        def asked(answers: Sequence[TopicResponse]) -> None:
+            left_ms = deadline_ms - runtime.now_ms()
+            early = {at for at, answer in enumerate(answers) if is_early(at, answer)}
+            if early and left_ms > 0:
+                again = [question(at) if at in early else each for at, each in enumerate(answers)]
+                runtime.call_later(min(left_ms, DELETION_LOOK_MS), lambda: ask(again, left_ms))
+                return
+            changed = [at for at, each in enumerate(answers) if each.error_code is ErrorCode.NONE]
+            if is_shown is None or not changed:
+                finish(answers)
+                return
+            shown = is_shown
+            self._waits.until(lambda: all(map(shown, changed)), left_ms, lambda _: finish(answers))
+
+        ask([question(at) for at in range(count)], timeout_ms)
 
     # -- CreateTopics --------------------------------------------------------------------------
 
@@ -101,12 +103,12 @@ class TopicsApi:
 
         A name stays taken for a moment after its topic was deleted. Clients do not see that.
         """
-        deadline_ms = self._broker.runtime.now_ms() + request.timeout_ms
         named = Counter(topic.name for topic in request.topics)
         topics = {topic.name: topic for topic in request.topics}  # a repeated name once
         names = list(topics)
 
-        def question(name: str) -> Request | TopicResponse:
+        def question(at: int) -> Request | TopicResponse:
+            name = names[at]
             if named[name] > 1:
                 return TopicResponse(ErrorCode.INVALID_REQUEST, f"topic {name!r} twice")
             try:
@@ -121,27 +123,6 @@ class TopicsApi:
                     code, reason = error.code, str(error)
                 return TopicResponse(code, reason)
 
-        def asked(answers: Sequence[TopicResponse]) -> None:
-            left_ms = deadline_ms - self._broker.runtime.now_ms()
-            if left_ms > 0 and any(map(self._is_being_deleted, names, answers)):
-                again = [
-                    question(name) if self._is_being_deleted(name, answer) else answer
-                    for name, answer in zip(names, answers, strict=True)
-                ]
-                self._broker.runtime.call_later(
-                    min(left_ms, DELETION_LOOK_MS), lambda: self._ask_all(again, asked, left_ms)
-                )
-                return
-            made = _carried_out(names, answers)
-            if request.validate_only or not made:
-                finish(answers)
-                return
-            self._waits.until(
-                lambda: all(is_led(self._broker, name) for name in made),
-                left_ms,
-                lambda _: finish(answers),
-            )
-
         def finish(answers: Sequence[TopicResponse]) -> None:
             results = [
                 self._created(topics[name], answer, request.validate_only)
@@ -150,7 +131,14 @@ class TopicsApi:
             results[MAX_DESCRIBED:] = map(_without_configs, results[MAX_DESCRIBED:])
             reply(wire.CreateTopicsResponse(topics=tuple(results)))
 
-        self._ask_all([question(name) for name in names], asked, request.timeout_ms)
+        self._carry_out(
+            len(names),
+            question,
+            request.timeout_ms,
+            finish,
+            None if request.validate_only else lambda at: is_led(self._broker, names[at]),
+            lambda at, answer: self._is_being_deleted(names[at], answer),
+        )
 
     def _is_being_deleted(self, name: str, answer: TopicResponse) -> bool:
         """Whether the controller still has a topic that clients do not see any more."""
@@ -205,7 +193,6 @@ class TopicsApi:
         self, received: ReceivedRequest, request: wire.DeleteTopicsRequest, reply: Reply
     ) -> None:
         """Answered when this broker does not know the topics any more, or after the time-out."""
-        deadline_ms = self._broker.runtime.now_ms() + request.timeout_ms
         asked_for = [TopicNameOrId(name, ZERO_UUID) for name in request.topic_names]
         asked_for += [TopicNameOrId(topic.name, topic.topic_id) for topic in request.topics]
         by_name = Counter(each.name for each in asked_for if each.name is not None)
@@ -213,78 +200,57 @@ class TopicsApi:
         # A topic that stands twice is answered once. What names none stands for itself each time.
         nobody = TopicNameOrId(None, ZERO_UUID)
         once = {(each, at if each == nobody else 0): each for at, each in enumerate(asked_for)}
-        wanted = list(once.values())
         # Looked up before anything is deleted: an answer names the topic that an id stood for.
-        names = [
-            self._metadata.topic_name(each.topic_id) if each.name is None else each.name
-            for each in wanted
-        ]
-        ids = [
-            each.topic_id if each.name is None else self._metadata.topic_id(each.name)
-            for each in wanted
-        ]
-        disabled = None
-        if not self._config.delete_topic_enable:
-            has_code = received.api_version >= FIRST_WITH_DISABLED
-            disabled = TopicResponse(
-                ErrorCode.TOPIC_DELETION_DISABLED if has_code else ErrorCode.INVALID_REQUEST,
-                "delete.topic.enable is false",
-            )
+        wanted = [self._deletion(each) for each in once.values()]
+        disabled = ErrorCode.TOPIC_DELETION_DISABLED
+        if received.api_version < FIRST_WITH_DISABLED:
+            disabled = ErrorCode.INVALID_REQUEST
 
         def question(at: int) -> Request | TopicResponse:
-            each = wanted[at]
-            if disabled is not None:
-                return disabled
+            each, _, known = wanted[at]
+            if not self._config.delete_topic_enable:
+                return TopicResponse(disabled, "delete.topic.enable is false")
             if (each.name is None) == (each.topic_id == ZERO_UUID):
                 return TopicResponse(ErrorCode.INVALID_REQUEST, "a name or an id, and not both")
             if by_name[each.name or ""] > 1 or by_id[each.topic_id] > 1:
                 return TopicResponse(ErrorCode.INVALID_REQUEST, "a topic twice")
-            if each.name is None:
-                return DeleteTopicRequest(topic_id=each.topic_id)
             # By its id where that is known: a copy of this request that comes late must not
             # delete the next topic of the name.
-            known = ids[at]
-            if known is None:
-                return DeleteTopicRequest(topic=each.name)
-            return DeleteTopicRequest(topic_id=known)
-
-        def is_gone(at: int) -> bool:
-            name, known = names[at], ids[at]
-            return name is None or known is None or self._metadata.topic_id(name) != known
-
-        def asked(answers: Sequence[TopicResponse]) -> None:
-            gone = _carried_out(range(len(wanted)), answers)
-            if not gone:
-                finish(answers)
-                return
-            left_ms = deadline_ms - self._broker.runtime.now_ms()
-            self._waits.until(lambda: all(map(is_gone, gone)), left_ms, lambda _: finish(answers))
+            return DeleteTopicRequest(topic=each.name if known is None else None, topic_id=known)
 
         def finish(answers: Sequence[TopicResponse]) -> None:
-            reply(
-                wire.DeleteTopicsResponse(
-                    responses=tuple(result(at, each) for at, each in enumerate(answers))
-                )
-            )
+            pairs = zip(wanted, answers, strict=True)
+            results = (self._deleted(*each, received.api_version) for each in pairs)
+            reply(wire.DeleteTopicsResponse(responses=tuple(results)))
 
-        def result(
-            at: int, answer: TopicResponse
-        ) -> wire.DeleteTopicsResponse.DeletableTopicResult:
-            each, code = wanted[at], answer.error_code
-            if code is ErrorCode.NONE and not is_gone(at):
-                code = ErrorCode.REQUEST_TIMED_OUT
-            if code is ErrorCode.UNKNOWN_TOPIC_ID and each.name is not None:
-                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            is_found = code not in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INVALID_REQUEST)
-            name = names[at] if is_found else each.name
-            topic_id = (ids[at] if is_found else each.topic_id) or ZERO_UUID
-            if received.api_version < FIRST_WITH_IDS:
-                name, topic_id = name or "", ZERO_UUID
-            return wire.DeleteTopicsResponse.DeletableTopicResult(
-                name, topic_id, code, answer.error_message or None
-            )
+        self._carry_out(
+            len(wanted), question, request.timeout_ms, finish, lambda at: self._is_gone(wanted[at])
+        )
 
-        self._ask_all([question(at) for at in range(len(wanted))], asked, request.timeout_ms)
+    def _deletion(self, asked: TopicNameOrId) -> _Deletion:
+        if asked.name is None:
+            return _Deletion(asked, self._metadata.topic_name(asked.topic_id), asked.topic_id)
+        return _Deletion(asked, asked.name, self._metadata.topic_id(asked.name))
+
+    def _is_gone(self, deletion: _Deletion) -> bool:
+        _, name, known = deletion
+        return name is None or known is None or self._metadata.topic_id(name) != known
+
+    def _deleted(
+        self, deletion: _Deletion, answer: TopicResponse, version: int
+    ) -> wire.DeleteTopicsResponse.DeletableTopicResult:
+        asked, code = deletion.asked, answer.error_code
+        if code is ErrorCode.NONE and not self._is_gone(deletion):
+            code = ErrorCode.REQUEST_TIMED_OUT
+        if code is ErrorCode.UNKNOWN_TOPIC_ID and asked.name is not None:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        is_found = code not in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INVALID_REQUEST)
+        name, topic_id = deletion[1:] if is_found else asked
+        if version < FIRST_WITH_IDS:
+            name, topic_id = name or "", ZERO_UUID
+        return wire.DeleteTopicsResponse.DeletableTopicResult(
+            name, topic_id or ZERO_UUID, code, answer.error_message or None
+        )
 
     # -- CreatePartitions ----------------------------------------------------------------------
 
@@ -293,13 +259,13 @@ class TopicsApi:
     ) -> None:
         """Answered when this broker knows a leader for each new partition, or after the
         time-out."""
-        deadline_ms = self._broker.runtime.now_ms() + request.timeout_ms
         named = Counter(topic.name for topic in request.topics)
-        topics = {topic.name: topic for topic in request.topics}
+        topics = [*{topic.name: topic for topic in request.topics}.values()]
 
-        def question(
-            topic: wire.CreatePartitionsRequest.CreatePartitionsTopic,
-        ) -> Request | TopicResponse:
+        def question(at: int) -> Request | TopicResponse:
+            topic = topics[at]
+            if named[topic.name] > 1:
+                return TopicResponse(ErrorCode.INVALID_REQUEST, "a topic twice")
             if topic.name in INTERNAL_TOPICS:
                 return FIXED_PARTITIONS
             assignment = None
@@ -309,48 +275,34 @@ class TopicsApi:
                 topic.name, topic.count, assignment, request.validate_only
             )
 
-        def has_grown(name: str) -> bool:
+        def has_grown(at: int) -> bool:
+            name, count, _ = topics[at]
             tps = self._metadata.partitions_of(name)
-            return len(tps) >= topics[name].count and is_led(self._broker, name)
-
-        def asked(answers: Sequence[TopicResponse]) -> None:
-            grown = _carried_out(topics, answers)
-            if request.validate_only or not grown:
-                finish(answers)
-                return
-            left_ms = deadline_ms - self._broker.runtime.now_ms()
-            self._waits.until(
-                lambda: all(map(has_grown, grown)), left_ms, lambda _: finish(answers)
-            )
+            return len(tps) >= count and is_led(self._broker, name)
 
         def finish(answers: Sequence[TopicResponse]) -> None:
             results = []
-            for name, answer in zip(topics, answers, strict=True):
+            for at, (topic, answer) in enumerate(zip(topics, answers, strict=True)):
                 code = answer.error_code
-                if code is ErrorCode.NONE and not request.validate_only and not has_grown(name):
+                if code is ErrorCode.NONE and not request.validate_only and not has_grown(at):
                     code = ErrorCode.REQUEST_TIMED_OUT
                 results.append(
                     wire.CreatePartitionsResponse.CreatePartitionsTopicResult(
-                        name, code, answer.error_message or None
+                        topic.name, code, answer.error_message or None
                     )
                 )
             reply(wire.CreatePartitionsResponse(results=tuple(results)))
 
-        twice = TopicResponse(ErrorCode.INVALID_REQUEST, "a topic twice")
-        self._ask_all(
-            [twice if named[name] > 1 else question(topic) for name, topic in topics.items()],
-            asked,
-            request.timeout_ms,
-        )
+        is_shown = None if request.validate_only else has_grown
+        self._carry_out(len(topics), question, request.timeout_ms, finish, is_shown)
 
 
-def _carried_out(asked: Iterable[T], answers: Sequence[TopicResponse]) -> list[T]:
-    """The topics of ``asked`` whose answers have no error."""
-    return [
-        each
-        for each, answer in zip(asked, answers, strict=True)
-        if answer.error_code is ErrorCode.NONE
-    ]
+class _Deletion(NamedTuple):
+    """A topic to delete: as the request names it, its name and id where they are known."""
+
+    asked: TopicNameOrId
+    name: str | None
+    topic_id: uuid.UUID | None
 
 
 def _without_configs(

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
+from typing import Any
 
 from checkpoints.types import TopicPartition
-from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.common.handlers import ApiArea, ReceivedRequest, Reply
 from replication.apis.common.patterns import InvalidPatternError, Pattern
-from replication.apis.common.waits import Gathering
+from replication.apis.common.refusals import answered
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
+from replication.common.gathering import Gathering
 from replication.common.internal_topics import TRANSACTION_STATE
 from replication.common.messages import (
+    AddPartitionsToTxnRequest,
     InitProducerIdRequest,
     InitProducerIdResponse,
     Response,
@@ -20,26 +24,18 @@ from replication.common.messages import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from replication.coordinators.effects import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
-from replication.coordinators.internal_topic import InternalTopic
+from replication.coordinators.coordinator import InternalTopic
+from replication.coordinators.effects import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ClientRequest
 from replication.coordinators.transactions.coordinator import TransactionCoordinator
-from replication.coordinators.transactions.requests import (
-    AddPartitions,
-    Answer,
-    Described,
-    DescribeTransaction,
-    EndTransaction,
-    InitProducerId,
-    Verified,
-    VerifyPartitions,
-)
 from replication.coordinators.transactions.state import (
+    FIRST_OF_LEADERS,
     TransactionMetadata,
     TransactionState,
-    TransactionVersion,
 )
+from replication.coordinators.transactions.transitions import Answer
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
+from replication.protocol.partitions import by_topic, partitions_of
 
 # The first version of each API whose clients know PRODUCER_FENCED (W-157).
 FENCED_SINCE: Mapping[ApiKey, int] = {
@@ -48,13 +44,9 @@ FENCED_SINCE: Mapping[ApiKey, int] = {
     ApiKey.ADD_OFFSETS_TO_TXN: 2,
     ApiKey.END_TXN: 2,
 }
-FIRST_OF_SEVERAL = 4  # AddPartitionsToTxn from here on holds several transactions
-FIRST_THAT_BUMPS = 5  # EndTxn
-
-AddResults = tuple[wire.AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult, ...]
 
 
-class TransactionApis:
+class TransactionApis(ApiArea):
     """Answers producers. All decisions are made in ``TransactionCoordinator``."""
 
     def __init__(
@@ -65,18 +57,6 @@ class TransactionApis:
         self._coordinator = coordinator
         self._group_topic = group_topic
 
-    @property
-    def handlers(self) -> Handlers:
-        return {
-            ApiKey.INIT_PRODUCER_ID: self.init_producer_id,
-            ApiKey.ADD_PARTITIONS_TO_TXN: self.add_partitions,
-            ApiKey.ADD_OFFSETS_TO_TXN: self.add_offsets,
-            ApiKey.END_TXN: self.end_transaction,
-            ApiKey.WRITE_TXN_MARKERS: self.write_markers,
-            ApiKey.DESCRIBE_TRANSACTIONS: self.describe_transactions,
-            ApiKey.LIST_TRANSACTIONS: self.list_transactions,
-        }
-
     # -- InitProducerId --------------------------------------------------------------------------
 
     def init_producer_id(
@@ -85,11 +65,7 @@ class TransactionApis:
         """Without a transactional id any broker answers, with an id of its own block."""
 
         def answer(code: ErrorCode, producer_id: int = -1, producer_epoch: int = -1) -> None:
-            reply(
-                wire.InitProducerIdResponse(
-                    error_code=code, producer_id=producer_id, producer_epoch=producer_epoch
-                )
-            )
+            reply(wire.InitProducerIdResponse(0, code, producer_id, producer_epoch))
 
         transactional_id = request.transactional_id
         known = request.producer_id != NO_PRODUCER_ID
@@ -98,176 +74,116 @@ class TransactionApis:
         elif transactional_id is None:
             self._broker.handle(InitProducerIdRequest(), partial(_allocated, answer))
         else:
-            self._coordinator.request(
-                transactional_id,
-                InitProducerId(
-                    transactional_id,
-                    request.transaction_timeout_ms,
-                    request.producer_id,
-                    request.producer_epoch,
-                ),
-                lambda found: answer(*_for_client(received, found)),
-            )
+            asked = ClientRequest(request)
+            self._ask(received, transactional_id, asked, lambda found: answer(*found))
+
+    def _ask(
+        self,
+        received: ReceivedRequest,
+        transactional_id: str,
+        request: ClientRequest,
+        done: Callable[[Answer], None],
+    ) -> None:
+        """Ask for a change of an id. ``done`` gets the answer as the client's version knows it."""
+
+        def take(found: Any) -> None:
+            answer = found if isinstance(found, Answer) else Answer(found)
+            code = _for_client(received, answer.error_code)
+            done(answer._replace(error_code=code))
+
+        if transactional_id:
+            self._coordinator.request(transactional_id, request, take)
+        else:
+            take(ErrorCode.INVALID_REQUEST)
 
     # -- partitions ------------------------------------------------------------------------------
 
-    def add_partitions(
+    def add_partitions_to_txn(
         self, received: ReceivedRequest, request: wire.AddPartitionsToTxnRequest, reply: Reply
     ) -> None:
         """One transaction of a client, or several that the leader of partitions asks for."""
-        if received.api_version < FIRST_OF_SEVERAL:
-            kind = wire.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
-            asked = kind(
+        key, version = ApiKey.ADD_PARTITIONS_TO_TXN, received.api_version
+        transactions = request.transactions
+        if version < FIRST_OF_LEADERS:
+            one = wire.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
                 request.v3_and_below_transactional_id,
                 request.v3_and_below_producer_id,
                 request.v3_and_below_producer_epoch,
                 False,
                 request.v3_and_below_topics,
             )
-            self._add(
-                received,
-                asked,
-                lambda results: reply(
-                    wire.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
-                ),
-            )
-            return
-        transactions = request.transactions
-        result = wire.AddPartitionsToTxnResponse.AddPartitionsToTxnResult
-        gathering: Gathering[AddResults] = Gathering(
+            transactions = (one,)
+        gathering: Gathering[Sequence[ErrorCode]] = Gathering(
             len(transactions),
-            lambda found: reply(
-                wire.AddPartitionsToTxnResponse(
-                    results_by_transaction=tuple(
-                        result(asked.transactional_id, results)
-                        for asked, results in zip(transactions, found, strict=True)
-                    )
-                )
-            ),
+            lambda found: reply(answered(key, version, request, chain.from_iterable(found))),
         )
         for at, asked in enumerate(transactions):
-            self._add(received, asked, partial(gathering.take, at))
+            self._add(received, asked, partial(gathering.take_answer, at))
 
     def _add(
         self,
         received: ReceivedRequest,
         asked: wire.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction,
-        done: Callable[[AddResults], None],
+        done: Callable[[Sequence[ErrorCode]], None],
     ) -> None:
-        tps = [
-            TopicPartition(topic.name, number)
-            for topic in asked.topics
-            for number in topic.partitions
-        ]
+        tps = partitions_of(asked.topics)
 
-        def answer(codes: Mapping[TopicPartition, ErrorCode], other: ErrorCode) -> None:
-            kind = wire.AddPartitionsToTxnResponse
-            done(
-                tuple(
-                    kind.AddPartitionsToTxnTopicResult(
-                        topic.name,
-                        tuple(
-                            kind.AddPartitionsToTxnPartitionResult(
-                                number, codes.get(TopicPartition(topic.name, number), other)
-                            )
-                            for number in topic.partitions
-                        ),
-                    )
-                    for topic in asked.topics
-                )
-            )
+        def take(found: Any) -> None:
+            if isinstance(found, dict):
+                done([found[tp] for tp in tps])
+            else:
+                code = found.error_code if isinstance(found, Answer) else found
+                done([_for_client(received, code)] * len(tps))
 
+        unknown = {tp for tp in tps if self._metadata.registration(tp) is None}
         if not asked.transactional_id:
-            answer({}, ErrorCode.INVALID_REQUEST)
-            return
-        unknown = [tp for tp in tps if self._metadata.registration(tp) is None]
-        if unknown:
-            answer(
-                dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            take(ErrorCode.INVALID_REQUEST)
+        elif unknown:
+            missing, other = (
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 ErrorCode.OPERATION_NOT_ATTEMPTED,
             )
-            return
-        producer = asked.transactional_id, asked.producer_id, asked.producer_epoch
+            done([missing if tp in unknown else other for tp in tps])
+        else:
+            message = AddPartitionsToTxnRequest(*asked[:3], tuple(tps), asked.verify_only)
+            request = ClientRequest(message, received.api_version)
+            self._coordinator.request(asked.transactional_id, request, take)
 
-        def answered(found: object) -> None:
-            missing: Iterable[TopicPartition] = ()
-            if isinstance(found, Verified):
-                missing, found = found.missing, Answer(found.error_code)
-            code, _, _ = _for_client(received, found)
-            answer(dict.fromkeys(missing, ErrorCode.TRANSACTION_ABORTABLE), code)
-
-        version = TransactionVersion.TV_0
-        if received.api_version >= FIRST_OF_SEVERAL:
-            version = TransactionVersion.TV_2
-        self._coordinator.request(
-            asked.transactional_id,
-            VerifyPartitions(*producer, frozenset(tps))
-            if asked.verify_only
-            else AddPartitions(*producer, frozenset(tps), version),
-            answered,
-        )
-
-    def add_offsets(
+    def add_offsets_to_txn(
         self, received: ReceivedRequest, request: wire.AddOffsetsToTxnRequest, reply: Reply
     ) -> None:
         """Add the partition of a group, where the transaction commits offsets."""
 
-        def answered(found: object) -> None:
-            reply(wire.AddOffsetsToTxnResponse(error_code=_for_client(received, found)[0]))
+        def done(found: Answer) -> None:
+            reply(wire.AddOffsetsToTxnResponse(error_code=found.error_code))
 
         partition = self._group_topic.partition_of(request.group_id)
         if not request.transactional_id:
-            answered(ErrorCode.INVALID_REQUEST)
+            done(Answer(ErrorCode.INVALID_REQUEST))
         elif partition is None:
             self._group_topic.create()
-            answered(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            done(Answer(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         else:
             tp = TopicPartition(self._group_topic.name, partition)
-            self._coordinator.request(
-                request.transactional_id,
-                AddPartitions(
-                    request.transactional_id,
-                    request.producer_id,
-                    request.producer_epoch,
-                    frozenset({tp}),
-                ),
-                answered,
-            )
+            producer = request.transactional_id, request.producer_id, request.producer_epoch
+            message = AddPartitionsToTxnRequest(*producer, (tp,), verify_only=False)
+            asked = ClientRequest(message, FIRST_OF_LEADERS - 1)
+            self._ask(received, request.transactional_id, asked, done)
 
     # -- EndTxn ----------------------------------------------------------------------------------
 
-    def end_transaction(
-        self, received: ReceivedRequest, request: wire.EndTxnRequest, reply: Reply
-    ) -> None:
+    def end_txn(self, received: ReceivedRequest, request: wire.EndTxnRequest, reply: Reply) -> None:
         """Commit or abort. Answered as soon as it is decided; the markers follow."""
-
-        def answered(found: object) -> None:
-            code, producer_id, producer_epoch = _for_client(received, found)
-            reply(
-                wire.EndTxnResponse(
-                    error_code=code, producer_id=producer_id, producer_epoch=producer_epoch
-                )
-            )
-
-        if not request.transactional_id:
-            answered(ErrorCode.INVALID_REQUEST)
-            return
-        bumps = received.api_version >= FIRST_THAT_BUMPS
-        self._coordinator.request(
+        self._ask(
+            received,
             request.transactional_id,
-            EndTransaction(
-                request.transactional_id,
-                request.producer_id,
-                request.producer_epoch,
-                request.committed,
-                TransactionVersion.TV_2 if bumps else TransactionVersion.TV_0,
-            ),
-            answered,
+            ClientRequest(request, received.api_version),
+            lambda found: reply(wire.EndTxnResponse(0, *found)),
         )
 
     # -- WriteTxnMarkers -------------------------------------------------------------------------
 
-    def write_markers(
+    def write_txn_markers(
         self, received: ReceivedRequest, request: wire.WriteTxnMarkersRequest, reply: Reply
     ) -> None:
         """Append markers for an operator who aborts a transaction that nobody ends. The leader of a
@@ -278,14 +194,15 @@ class TransactionApis:
         the real coordinator or the producer (W-212).
         """
         is_client = not received.connection.listener.is_inter_broker
+        markers = tuple(
+            marker
+            for marker in request.markers
+            if any(topic.partition_indexes for topic in marker.topics)
+        )
         answers: list[dict[TopicPartition, ErrorCode]] = []
         wanted: dict[int, TxnMarker] = {}
-        for at, marker in enumerate(request.markers):
-            tps = [
-                TopicPartition(topic.name, index)
-                for topic in marker.topics
-                for index in topic.partition_indexes
-            ]
+        for at, marker in enumerate(markers):
+            tps = partitions_of(marker.topics)
             refused = _refused_markers(marker, tps)
             for tp in tps if is_client else ():
                 if self._is_ahead(marker, tp):
@@ -302,13 +219,20 @@ class TransactionApis:
                     marker.transaction_version,
                 )
 
-        def answered(response: Response | None) -> None:
+        def done(response: Response | None) -> None:
             if isinstance(response, WriteTxnMarkersResponse):
                 for at, codes in zip(wanted, response.markers, strict=True):
                     answers[at].update(codes)
-            reply(_markers_answered(request, answers))
+            # A broker that stops gives no answers, since another will lead.
+            found = (
+                known.get(tp, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                for marker, known in zip(markers, answers, strict=True)
+                for tp in partitions_of(marker.topics)
+            )
+            whole = request._replace(markers=markers)
+            reply(answered(ApiKey.WRITE_TXN_MARKERS, received.api_version, whole, found))
 
-        self._broker.handle(WriteTxnMarkersRequest(tuple(wanted.values())), answered)
+        self._broker.handle(WriteTxnMarkersRequest(tuple(wanted.values())), done)
 
     def _is_ahead(
         self, marker: wire.WriteTxnMarkersRequest.WritableTxnMarker, tp: TopicPartition
@@ -333,16 +257,15 @@ class TransactionApis:
             len(ids), lambda found: reply(kind(transaction_states=tuple(found)))
         )
 
-        def answered(at: int, found: object) -> None:
-            gathering.take(at, _described(ids[at], found))
+        def take(at: int, found: Any) -> None:
+            gathering.take_answer(at, _described(ids[at], found))
 
         for at, transactional_id in enumerate(ids):
             if transactional_id:
-                self._coordinator.request(
-                    transactional_id, DescribeTransaction(transactional_id), partial(answered, at)
-                )
+                asked = ClientRequest(wire.DescribeTransactionsRequest((transactional_id,)))
+                self._coordinator.request(transactional_id, asked, partial(take, at))
             else:
-                answered(at, ErrorCode.INVALID_REQUEST)
+                take(at, ErrorCode.INVALID_REQUEST)
 
     def list_transactions(
         self, received: ReceivedRequest, request: wire.ListTransactionsRequest, reply: Reply
@@ -368,7 +291,7 @@ class TransactionApis:
                 and (request.duration_filter < 0 or now_ms - one.start_ms > request.duration_filter)
             )
 
-        def answered(code: ErrorCode, found: list[TransactionMetadata]) -> None:
+        def done(code: ErrorCode, found: list[TransactionMetadata]) -> None:
             listed = tuple(
                 kind.TransactionState(one.transactional_id, one.producer_id, one.state.kafka_name)
                 for one in found
@@ -376,7 +299,7 @@ class TransactionApis:
             )
             reply(kind(error_code=code, unknown_state_filters=unknown, transaction_states=listed))
 
-        self._coordinator.list_transactions(answered)
+        self._coordinator.list_transactions(done)
 
 
 def _allocated(answer: Callable[[ErrorCode, int, int], None], response: Response | None) -> None:
@@ -391,79 +314,33 @@ def _allocated(answer: Callable[[ErrorCode, int, int], None], response: Response
 
 
 def _refused_markers(
-    marker: wire.WriteTxnMarkersRequest.WritableTxnMarker, tps: Iterable[TopicPartition]
+    marker: wire.WriteTxnMarkersRequest.WritableTxnMarker, tps: Sequence[TopicPartition]
 ) -> dict[TopicPartition, ErrorCode]:
     if min(marker.producer_id, marker.producer_epoch, marker.transaction_version) < 0:
         return dict.fromkeys(tps, ErrorCode.INVALID_REQUEST)
     return {tp: ErrorCode.INVALID_TOPIC_EXCEPTION for tp in tps if tp.topic == TRANSACTION_STATE}
 
 
-def _markers_answered(
-    request: wire.WriteTxnMarkersRequest, answers: Iterable[Mapping[TopicPartition, ErrorCode]]
-) -> wire.WriteTxnMarkersResponse:
-    """In the order of the request. A broker that stops gives none, since another will lead."""
-    kind = wire.WriteTxnMarkersResponse
-    return kind(
-        markers=tuple(
-            kind.WritableTxnMarkerResult(
-                marker.producer_id,
-                tuple(
-                    kind.WritableTxnMarkerTopicResult(
-                        topic.name,
-                        tuple(
-                            kind.WritableTxnMarkerPartitionResult(
-                                index,
-                                codes.get(
-                                    TopicPartition(topic.name, index),
-                                    ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                                ),
-                            )
-                            for index in topic.partition_indexes
-                        ),
-                    )
-                    for topic in marker.topics
-                ),
-            )
-            for marker, codes in zip(request.markers, answers, strict=True)
-            if any(topic.partition_indexes for topic in marker.topics)
-        )
-    )
-
-
-def _for_client(received: ReceivedRequest, found: object) -> Answer:
-    """What the client's version knows of a coordinator's answer."""
-    if isinstance(found, ErrorCode):
-        found = Answer(found)
-    elif not isinstance(found, Answer):
-        found = Answer(ErrorCode.UNKNOWN_SERVER_ERROR)
-    since = FENCED_SINCE[ApiKey(received.api_key)]
-    if found.error_code is ErrorCode.PRODUCER_FENCED and received.api_version < since:
-        return found._replace(error_code=ErrorCode.INVALID_PRODUCER_EPOCH)
-    return found
+def _for_client(received: ReceivedRequest, code: ErrorCode) -> ErrorCode:
+    """A coordinator's error as the client's version knows it."""
+    is_known = received.api_version >= FENCED_SINCE[ApiKey(received.api_key)]
+    is_renamed = code is ErrorCode.PRODUCER_FENCED and not is_known
+    return ErrorCode.INVALID_PRODUCER_EPOCH if is_renamed else code
 
 
 def _described(
-    transactional_id: str, found: object
+    transactional_id: str, found: TransactionMetadata | ErrorCode
 ) -> wire.DescribeTransactionsResponse.TransactionState:
     kind = wire.DescribeTransactionsResponse
-    if isinstance(found, Described) and found.transaction is not None:
-        one = found.transaction
-        topics: dict[str, list[int]] = {}
-        for tp in sorted(one.partitions):
-            topics.setdefault(tp.topic, []).append(tp.partition)
-        return kind.TransactionState(
-            ErrorCode.NONE,
-            transactional_id,
-            one.state.kafka_name,
-            one.timeout_ms,
-            one.start_ms,
-            one.producer_id,
-            one.producer_epoch,
-            tuple(kind.TopicData(topic, tuple(numbers)) for topic, numbers in topics.items()),
-        )
-    code = ErrorCode.UNKNOWN_SERVER_ERROR
     if isinstance(found, ErrorCode):
-        code = found
-    elif isinstance(found, Described):
-        code = found.error_code
-    return kind.TransactionState(code, transactional_id)
+        return kind.TransactionState(found, transactional_id)
+    return kind.TransactionState(
+        ErrorCode.NONE,
+        transactional_id,
+        found.state.kafka_name,
+        found.timeout_ms,
+        found.start_ms,
+        found.producer_id,
+        found.producer_epoch,
+        by_topic(((tp, tp.partition) for tp in sorted(found.partitions)), kind.TopicData),
+    )

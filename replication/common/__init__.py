@@ -10,6 +10,7 @@ __all__ = [
     "config",
     "error_codes",
     "errors",
+    "gathering",
     "internal_topics",
     "limited_log",
     "messages",

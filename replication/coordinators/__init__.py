@@ -4,4 +4,4 @@ Shards are pure state machines; ``runtime`` alone knows the broker. Begin with `
 a shard is given, and what it asks for.
 """
 
-__all__ = ["effects", "groups", "internal_topic", "runtime", "transactions"]
+__all__ = ["coordinator", "effects", "groups", "runtime", "transactions"]

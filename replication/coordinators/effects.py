@@ -1,4 +1,4 @@
-"""What a shard of a coordinator is given, and what it asks for: values only.
+"""Events that a shard of a coordinator is given, and effects that it asks for: values only.
 
 A shard holds the state of one partition of an internal topic. It has no thread, no clock and no
 log of its own. An event comes in, effects go out, and the runtime carries these out in their order.
@@ -7,15 +7,17 @@ So the same shard runs under threads, under the simulator and under a test that 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from checkpoints.types import TopicPartition
 from replication.common.error_codes import ErrorCode
+from replication.common.messages import TxnMarker
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
+LAST_VERSION = 2**15 - 1  # of a client that knows all that there is
 
 
 class CoordinatorRecord(NamedTuple):
@@ -26,6 +28,15 @@ class CoordinatorRecord(NamedTuple):
 
 
 # -- events: what happened ----------------------------------------------------------------------
+
+
+class ClientRequest(NamedTuple):
+    """A message of the protocol, with what its header and its connection say."""
+
+    message: Any
+    version: int = LAST_VERSION
+    client_id: str = ""
+    client_host: str = ""
 
 
 class RequestReceived(NamedTuple):
@@ -154,16 +165,11 @@ class WriteMarkers(NamedTuple):
     ``MarkersWritten`` follows exactly once, unless the shard is unloaded before."""
 
     token: Hashable
-    producer_id: int
-    producer_epoch: int
-    is_commit: bool
-    coordinator_epoch: int
-    partitions: tuple[TopicPartition, ...]
-    transaction_version: int = 0
+    marker: TxnMarker
 
 
 Outward: TypeAlias = AllocateProducerId | ReserveProducerIds | WriteMarkers
-"""What a runtime has its owner carry out."""
+"""Effects that a runtime has its owner carry out."""
 
 Effect: TypeAlias = Reply | Append | StartTimer | StopTimer | Outward
 
@@ -176,14 +182,20 @@ class Shard(Protocol):
     ``replay`` of all that is committed, ``on_loaded``, and events. When another broker leads, the
     runtime answers all that wait with NOT_COORDINATOR and forgets the shard.
     All calls come one after the other.
+
+    Attributes:
+        states: what it coordinates, by state; from any thread.
     """
+
+    @property
+    def states(self) -> Counter[Any]: ...
 
     def replay(self, key: bytes, value: bytes | None, *, producer_id: int = NO_PRODUCER_ID) -> None:
         """Take over one record of the log. ``producer_id`` is that of the transaction that wrote
         it: the record counts only once the marker comes.
 
         Raises:
-            LogstoreError: the record cannot be read. The runtime counts it and goes on.
+            LogstoreError: the record cannot be read. The runtime says so and goes on.
         """
         ...
 

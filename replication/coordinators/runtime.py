@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
@@ -26,10 +26,11 @@ from logstore.common.errors import (
     LogstoreError,
     OffsetOutOfRangeError,
 )
+from logstore.common.types import Buffer
 from logstore.format.batch import encode_batch, end_transaction_marker
 from logstore.format.control import ControlType, parse_marker
 from logstore.format.header import BatchHeader
-from logstore.format.reader import batch_records, iter_batches
+from logstore.format.reader import Batch, batch_records, iter_batches
 from logstore.segments.producer_state import AppendOrigin, TransactionCheck
 from replication.common.error_codes import ErrorCode, error_code_of
 from replication.common.limited_log import LimitedLogger
@@ -92,7 +93,7 @@ class ShardState(Enum):
 
 
 class Fate(Enum):
-    """What is known of the records of an append by its answer."""
+    """The fate of the records of an append, by its answer."""
 
     COMMITTED = "committed"
     NOT_WRITTEN = "not written"
@@ -130,7 +131,7 @@ REFUSALS: Final[Mapping[ShardState, ErrorCode]] = {
     ShardState.UNREADABLE: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ShardState.ENDED: ErrorCode.NOT_COORDINATOR,
 }
-"""What a request is answered in each state but ACTIVE (W-100)."""
+"""The answer to a request in each state but ACTIVE (W-100)."""
 
 
 class PendingAppend:
@@ -150,9 +151,6 @@ class PendingAppend:
 
 
 class ShardTimer:
-    """A timer of a shard. Many are set later again and again. Then the timer of the runtime stays
-    as it is, and looks at ``due_ms`` when it fires."""
-
     __slots__ = ("armed", "armed_ms", "due_ms")
 
     def __init__(self, due_ms: int) -> None:
@@ -160,10 +158,69 @@ class ShardTimer:
         self.armed: Cancellable | None = None
 
 
+class ShardTimers:
+    """The timers of one shard. Many are set later again and again. Then the timer of the runtime
+    stays as it is, and looks at ``due_ms`` when it fires.
+
+    Args:
+        later: calls back after so many ms.
+        fired: is called with the key of a timer that is due.
+    """
+
+    def __init__(
+        self,
+        now_ms: Callable[[], int],
+        later: Callable[[int, Task], Cancellable],
+        fired: Callable[[Hashable], None],
+    ) -> None:
+        self._now_ms, self._call_later, self._fired = now_ms, later, fired
+        self._timers: dict[Hashable, ShardTimer] = {}
+
+    def start(self, key: Hashable, delay_ms: int) -> None:
+        due_ms = self._now_ms() + delay_ms
+        timer = self._timers.get(key)
+        if timer is not None and timer.armed_ms <= due_ms:
+            timer.due_ms = due_ms
+            return
+        self.stop(key)
+        self._timers[key] = timer = ShardTimer(due_ms)
+        self._arm(key, timer)
+
+    def stop(self, key: Hashable) -> None:
+        timer = self._timers.pop(key, None)
+        if timer is not None and timer.armed is not None:
+            timer.armed.cancel()
+
+    def stop_all(self) -> None:
+        for key in [*self._timers]:
+            self.stop(key)
+
+    def _arm(self, key: Hashable, timer: ShardTimer) -> None:
+        timer.armed_ms = timer.due_ms
+        delay_ms = timer.due_ms - self._now_ms()
+        timer.armed = self._call_later(delay_ms, partial(self._check_due, key, timer))
+
+    def _check_due(self, key: Hashable, timer: ShardTimer) -> None:
+        if self._timers.get(key) is not timer:  # stopped, or replaced, after it was due
+            return
+        if timer.due_ms > self._now_ms():
+            self._arm(key, timer)
+            return
+        del self._timers[key]
+        self._fired(key)
+
+
 class HostedShard:
     """A shard and what it waits for; all of it belongs to the actor's turns."""
 
-    def __init__(self, tp: TopicPartition, leading: Leadership, shard: Shard, now_ms: int) -> None:
+    def __init__(
+        self,
+        tp: TopicPartition,
+        leading: Leadership,
+        shard: Shard,
+        now_ms: int,
+        timers: Callable[[HostedShard], ShardTimers],
+    ) -> None:
         self.tp = tp
         self.since_ms = now_ms  # monotonic
         self.leading = leading
@@ -173,22 +230,11 @@ class HostedShard:
         self.answers: dict[int, OnAnswer] = {}  # requests without an answer, by their number
         self.appends: deque[PendingAppend] = deque()  # in the order of the log
         self.on_time: deque[PendingAppend] = deque()  # of them, those that are not late
-        self.timers: dict[Hashable, ShardTimer] = {}
+        self.timers = timers(self)
         self.watch: Cancellable | None = None  # over the oldest append
-        self.unreadable_records = 0
 
     def __repr__(self) -> str:
         return f"HostedShard({self.tp}, epoch {self.epoch}, {self.state.value})"
-
-
-class ShardInfo(NamedTuple):
-    """One partition that this broker coordinates, for people who look."""
-
-    partition: int
-    leader_epoch: int
-    state: ShardState
-    waiting: int  # requests without an answer
-    unreadable_records: int  # skipped by the replay
 
 
 class CoordinatorRuntime:
@@ -249,13 +295,13 @@ class CoordinatorRuntime:
 
     def _end_all(self) -> None:
         for hosted in list(self._shards.values()):
-            self._end(hosted)
+            self._end_shard(hosted)
 
     def on_role_changes(self, tps: Sequence[TopicPartition]) -> None:
         """Look at the present roles of these partitions; of others nothing is taken over."""
         for tp in tps:
             if tp.topic == self.topic:
-                self._submit(partial(self._look, tp))
+                self._submit(partial(self._follow_role, tp))
 
     # -- turns ---------------------------------------------------------------------------------
 
@@ -295,41 +341,43 @@ class CoordinatorRuntime:
 
     # -- leaderships ---------------------------------------------------------------------------
 
-    def _look(self, tp: TopicPartition) -> None:
+    def _follow_role(self, tp: TopicPartition) -> None:
         """Have a shard if and only if this broker leads, and the one of the present leadership."""
         leading = self._leading(tp)
         hosted = self._shards.get(tp.partition)
         if hosted is not None:
             if leading is not None and leading.leader_epoch == hosted.epoch:
                 return
-            self._end(hosted)
+            self._end_shard(hosted)
         if leading is not None:
-            self._begin(tp, leading)
+            self._begin_shard(tp, leading)
 
     def _leading(self, tp: TopicPartition) -> Leadership | None:
         hosted = self._replica_manager.partitions.get(tp)
         role = None if hosted is None else hosted.role
         return role if isinstance(role, Leadership) else None
 
-    def _begin(self, tp: TopicPartition, leading: Leadership) -> None:
+    def _begin_shard(self, tp: TopicPartition, leading: Leadership) -> None:
         shard = self._make_shard(tp.partition, leading.leader_epoch)
-        hosted = HostedShard(tp, leading, shard, self._runtime.now_ms())
+        hosted = HostedShard(tp, leading, shard, self._runtime.now_ms(), self._timers_of)
         self._shards[tp.partition] = hosted
         # No other broker appends in this epoch, so all that there is to know is below this offset.
         end_offset = leading.log.log_end_offset
         self._await_commit(hosted, end_offset)
 
-    def _end(self, hosted: HostedShard) -> None:
+    def _timers_of(self, hosted: HostedShard) -> ShardTimers:
+        return ShardTimers(
+            self._runtime.now_ms, self._later, lambda key: self._event(hosted, TimerFired(key))
+        )
+
+    def _end_shard(self, hosted: HostedShard) -> None:
         hosted.state = ShardState.ENDED
         self.active -= {hosted.tp.partition}
         if self._shards.get(hosted.tp.partition) is hosted:
             del self._shards[hosted.tp.partition]
-        for timer in hosted.timers.values():
-            if timer.armed is not None:
-                timer.armed.cancel()
+        hosted.timers.stop_all()
         if hosted.watch is not None:
             hosted.watch.cancel()
-        hosted.timers.clear()
         hosted.on_time.clear()
         appends, hosted.appends = hosted.appends, deque()
         answers, hosted.answers = hosted.answers, {}
@@ -344,8 +392,8 @@ class CoordinatorRuntime:
         if hosted.state is ShardState.ENDED:
             return
         self._log.warning("%s is loaded again: %s", hosted.tp, why, about=hosted.tp)
-        self._end(hosted)
-        self._look(hosted.tp)
+        self._end_shard(hosted)
+        self._follow_role(hosted.tp)
 
     # -- loading -------------------------------------------------------------------------------
 
@@ -367,7 +415,7 @@ class CoordinatorRuntime:
         elif code is ErrorCode.REQUEST_TIMED_OUT:
             self._submit(partial(self._await_commit, hosted, end_offset))
         else:
-            self._submit(partial(self._look, hosted.tp))
+            self._submit(partial(self._follow_role, hosted.tp))
             self._later(LOAD_AGAIN_MS, partial(self._await_commit, hosted, end_offset))
 
     def _load(self, hosted: HostedShard, offset: int, end_offset: int) -> None:
@@ -381,7 +429,7 @@ class CoordinatorRuntime:
             return
         try:
             if offset < end_offset:
-                offset = self._replay_from(hosted, offset, end_offset)
+                offset = self._replay(hosted, offset, end_offset)
         except OffsetOutOfRangeError:  # deleted since
             offset = max(offset, hosted.leading.log.log_start_offset)
         except Exception as error:
@@ -396,7 +444,7 @@ class CoordinatorRuntime:
         else:
             self._submit(partial(self._loaded, hosted))
 
-    def _replay_from(self, hosted: HostedShard, offset: int, end_offset: int) -> int:
+    def _replay(self, hosted: HostedShard, offset: int, end_offset: int) -> int:
         """Replay the batches of one read. Returns the offset to go on from."""
         data = hosted.leading.log.read(offset, self._load_bytes, up_to=end_offset).data
         if not len(data):
@@ -404,33 +452,10 @@ class CoordinatorRuntime:
         next_offset = offset
         for batch in iter_batches(data):
             next_offset = batch.next_offset
-            records = batch_records(data, batch, from_offset=offset)
-            if isinstance(batch, BatchHeader) and batch.is_control:
-                for record in records:
-                    marker = parse_marker(record.key, record.value)
-                    if marker is not None:
-                        hosted.shard.replay_marker(
-                            batch.producer_id, batch.producer_epoch, marker.is_commit
-                        )
-                continue
-            producer_id = NO_PRODUCER_ID
-            if isinstance(batch, BatchHeader) and batch.is_transactional:
-                producer_id = batch.producer_id
-            for record in records:
-                if record.key is None:
-                    hosted.unreadable_records += 1
-                    continue
-                try:
-                    hosted.shard.replay(record.key, record.value, producer_id=producer_id)
-                except LogstoreError as error:
-                    hosted.unreadable_records += 1
-                    self._log.error(
-                        "%s, offset %s is skipped: %s",
-                        hosted.tp,
-                        record.offset,
-                        error,
-                        about=hosted.tp,
-                    )
+            for at, error in replay_batch(hosted.shard, data, batch, offset):
+                self._log.error(
+                    "%s, offset %s is skipped: %s", hosted.tp, at, error, about=hosted.tp
+                )
         if next_offset <= offset:
             raise CorruptBatchError("", 0, f"no whole batch at offset {offset}")
         return next_offset
@@ -443,8 +468,8 @@ class CoordinatorRuntime:
 
         def again() -> None:
             if hosted.state is not ShardState.ENDED:
-                self._end(hosted)
-                self._look(hosted.tp)
+                self._end_shard(hosted)
+                self._follow_role(hosted.tp)
 
         self._later(LOAD_AGAIN_MS, again)
 
@@ -504,8 +529,6 @@ class CoordinatorRuntime:
         partition: int,
         marker: TxnMarker,
         respond: Callable[[ErrorCode], None],
-        *,
-        requires_newer_epoch: bool = False,
     ) -> None:
         """End a transaction in a partition: append its marker, and let the shard know of it.
 
@@ -541,26 +564,6 @@ class CoordinatorRuntime:
         if not self._submit(task):
             respond(ErrorCode.NOT_COORDINATOR)
 
-    def shards(self, take: Callable[[list[ShardInfo]], None]) -> None:
-        """Let ``take`` see all partitions that are coordinated here, from any thread."""
-
-        def task() -> None:
-            take(
-                [
-                    ShardInfo(
-                        number,
-                        hosted.epoch,
-                        hosted.state,
-                        len(hosted.answers),
-                        hosted.unreadable_records,
-                    )
-                    for number, hosted in sorted(self._shards.items())
-                ]
-            )
-
-        if not self._submit(task):
-            take([])
-
     @property
     def active_shards(self) -> list[Shard]:
         """Those that serve at this instant; from any thread."""
@@ -589,24 +592,22 @@ class CoordinatorRuntime:
         """Call the shard and carry out its effects. False if it failed."""
         try:
             for effect in call(self._runtime.clock.wall_ms()):
-                self._carry(hosted, effect)
+                self._carry_out_effect(hosted, effect)
         except Exception:
             self._log.exception("%s: its coordinator failed", hosted.tp, about=hosted.tp)
             return False
         return True
 
-    def _carry(self, hosted: HostedShard, effect: Effect) -> None:
+    def _carry_out_effect(self, hosted: HostedShard, effect: Effect) -> None:
         match effect:
             case Reply():
                 self._reply(hosted, effect)
             case Append():
                 self._append(hosted, effect)
-            case StartTimer():
-                self._start_timer(hosted, effect)
-            case StopTimer():
-                timer = hosted.timers.pop(effect.key, None)
-                if timer is not None and timer.armed is not None:
-                    timer.armed.cancel()
+            case StartTimer(key, delay_ms):
+                hosted.timers.start(key, delay_ms)
+            case StopTimer(key):
+                hosted.timers.stop(key)
             case AllocateProducerId() | ReserveProducerIds() | WriteMarkers():
                 assert self._carry_out is not None, effect
                 deliver = partial(self._deliver, hosted)
@@ -709,9 +710,9 @@ class CoordinatorRuntime:
             on_time.popleft()
         if on_time and hosted.watch is None:
             delay_ms = on_time[0].due_ms - self._runtime.now_ms()
-            hosted.watch = self._later(delay_ms, partial(self._look_at_appends, hosted))
+            hosted.watch = self._later(delay_ms, partial(self._report_late_appends, hosted))
 
-    def _look_at_appends(self, hosted: HostedShard) -> None:
+    def _report_late_appends(self, hosted: HostedShard) -> None:
         if hosted.state is not ShardState.ACTIVE:
             return
         hosted.watch = None
@@ -722,32 +723,29 @@ class CoordinatorRuntime:
                 self._event(hosted, AppendTimedOut(append.token))
         self._watch(hosted)
 
-    # -- timers --------------------------------------------------------------------------------
 
-    def _start_timer(self, hosted: HostedShard, effect: StartTimer) -> None:
-        due_ms = self._runtime.now_ms() + effect.delay_ms
-        timer = hosted.timers.get(effect.key)
-        if timer is not None and timer.armed_ms <= due_ms:
-            timer.due_ms = due_ms
-            return
-        if timer is not None and timer.armed is not None:
-            timer.armed.cancel()
-        hosted.timers[effect.key] = timer = ShardTimer(due_ms)
-        self._arm(hosted, effect.key, timer)
-
-    def _arm(self, hosted: HostedShard, key: Hashable, timer: ShardTimer) -> None:
-        timer.armed_ms = timer.due_ms
-        delay_ms = timer.due_ms - self._runtime.now_ms()
-        timer.armed = self._later(delay_ms, partial(self._fire, hosted, key, timer))
-
-    def _fire(self, hosted: HostedShard, key: Hashable, timer: ShardTimer) -> None:
-        if hosted.timers.get(key) is not timer:  # stopped, or replaced, after it was due
-            return
-        if timer.due_ms > self._runtime.now_ms():
-            self._arm(hosted, key, timer)
-            return
-        del hosted.timers[key]
-        self._event(hosted, TimerFired(key))
+def replay_batch(
+    shard: Shard, data: Buffer, batch: Batch, from_offset: int
+) -> Iterator[tuple[int, LogstoreError]]:
+    """Give a shard the records of a batch. Yields the offset and the error of each that it cannot
+    read."""
+    records = batch_records(data, batch, from_offset=from_offset)
+    if isinstance(batch, BatchHeader) and batch.is_control:
+        for record in records:
+            marker = parse_marker(record.key, record.value)
+            if marker is not None:
+                shard.replay_marker(batch.producer_id, batch.producer_epoch, marker.is_commit)
+        return
+    producer_id = NO_PRODUCER_ID
+    if isinstance(batch, BatchHeader) and batch.is_transactional:
+        producer_id = batch.producer_id
+    for record in records:
+        if record.key is None:
+            continue
+        try:
+            shard.replay(record.key, record.value, producer_id=producer_id)
+        except LogstoreError as error:
+            yield record.offset, error
 
 
 def _answer(answer: OnAnswer, response: object) -> None:

@@ -65,6 +65,7 @@ __all__ = [
     "metadata_records",
     "parse_request_header",
     "parse_response_header",
+    "partitions",
     "request_decoder",
     "request_header",
     "response_encoder",

@@ -1,4 +1,4 @@
-"""What a message's ``records`` may be: bytes, or a part of a file that is sent without a read."""
+"""The ``records`` of a message: bytes, or a part of a file that is sent without a read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Records of ``__consumer_offsets`` and ``__transaction_state``, in the bytes Kafka has for them.
+"""Records of ``__consumer_offsets`` and ``__transaction_state``, in the bytes Kafka has for them,
+and what the members of a consumer group say to each other (Kafka's ``ConsumerProtocol``).
 
 A key is ``type i16`` and fields, a value ``version i16`` and fields (W-170). Every version that a
 Kafka wrote is read; the one written is that of Kafka 4.3. Types that are not listed belong to
@@ -38,6 +39,8 @@ CONSUMER_OFFSETS: Mapping[int, RecordType] = {
     2: GROUP_METADATA,
 }
 TRANSACTION_STATE: Mapping[int, RecordType] = {0: TRANSACTION_LOG}
+
+SUBSCRIPTION, ASSIGNMENT = "ConsumerProtocolSubscription", "ConsumerProtocolAssignment"
 
 _BY_KEY_NAME = {kind.key_name: kind for kind in (OFFSET_COMMIT, GROUP_METADATA, TRANSACTION_LOG)}
 
@@ -79,6 +82,23 @@ def decode_value(key: Any, value: Buffer) -> Any:
     """
     name = _BY_KEY_NAME[type(key).__name__].value_name
     return decoder(name, _leading(value, name))(memoryview(value), _TYPE.size)
+
+
+def encode_of_member(value: Any) -> bytes:
+    """A subscription or an assignment, in the version that all read."""
+    return encode_value(value, 0)
+
+
+def decode_of_member(name: str, data: Buffer) -> Any:
+    """Decode a client's ``SUBSCRIPTION`` or ``ASSIGNMENT``, of any version: later ones have
+    more at the end, which is left out.
+
+    Raises:
+        MalformedMessageError: the bytes are no such message.
+    """
+    if _leading(data, name) < 0:
+        raise MalformedMessageError(name, -1, 0, "a negative version")
+    return decoder(name, 0)(memoryview(data), _TYPE.size)
 
 
 def _leading(data: Buffer, what: str) -> int:

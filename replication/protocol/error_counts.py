@@ -1,4 +1,4 @@
-"""Which errors a response carries (Kafka's ``AbstractResponse.errorCounts``)."""
+"""The errors that a response carries (Kafka's ``AbstractResponse.errorCounts``)."""
 
 from __future__ import annotations
 

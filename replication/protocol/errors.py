@@ -1,4 +1,4 @@
-"""What can go wrong between bytes and messages."""
+"""Errors between bytes and messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands in front of a body: the headers of requests and responses."""
+"""The headers of requests and responses, in front of their bodies."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ message in which it is set cannot be written in a version without it. All other 
 there.
 
 ``RECORDS`` has messages that lie in records instead: keys and values of the coordinators' topics,
-and what the controllers of KRaft write.
+what members of consumer groups say to each other, and what the controllers of KRaft write.
 
 Names are those of Kafka's own schema files in snake_case; docs/protocol.md says how to add to it.
 """
@@ -478,6 +478,13 @@ TransactionLogValue 0-1 flexible 1+
   transaction_status i8, transaction_partitions [PartitionsSchema {topic str,
   partition_ids [i32]}]?, transaction_last_update_timestamp_ms i64,
   transaction_start_timestamp_ms i64, #2 client_transaction_version i16 1+ !
+
+ConsumerProtocolSubscription 0-3
+  topics [str], user_data bytes? =null, owned_partitions [TopicPartition {topic str,
+  partitions [i32]}] 1+, generation_id i32 2+ =-1, rack_id str? 3+ =null
+
+ConsumerProtocolAssignment 0-3
+  assigned_partitions [TopicPartition {topic str, partitions [i32]}], user_data bytes? =null
 
 TopicRecord 0 flexible 0+
   name str, topic_id uuid

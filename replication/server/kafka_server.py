@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from logstore.common.errors import ConfigError
+from replication.apis import is_quick
 from replication.apis.assembly import BrokerApis, kafka_apis
-from replication.apis.quick import is_quick
 from replication.broker.broker import Broker
 from replication.broker.metrics import Histogram, Sample
 from replication.common.error_codes import ErrorCode

@@ -11,20 +11,18 @@ import pytest
 from checkpoints.types import TopicPartition
 from logstore.common.config import MAX_LONG
 from replication.common.error_codes import ErrorCode
-from replication.coordinators.groups import records
-from replication.coordinators.groups.group import ClassicGroup, GroupMember
-from replication.coordinators.groups.requests import (
-    CommitOffsets,
-    CommitResult,
-    DeleteGroup,
-    ForgetTopics,
+from replication.coordinators.groups.group import (
+    ClassicGroup,
+    GroupMember,
     GroupProtocol,
-    LeavingMember,
-    OffsetToCommit,
+    MemberTerms,
 )
+from replication.coordinators.groups.shard import COMMIT_NOT_FOUND, ForgetTopics
 from replication.coordinators.groups.states import PREDECESSORS, GroupState
+from replication.protocol import messages as wire
+from replication.protocol.coordinator_records import CONSUMER_OFFSETS, decode_key, decode_value
 from tests.support.cases import for_each
-from tests.support.groups import APPEND_ERRORS, GROUP, TP, GroupHost
+from tests.support.groups import APPEND_ERRORS, GROUP, TP, GroupHost, LeavingMember
 
 EMPTY, PREPARING, COMPLETING, STABLE, DEAD = GroupState
 DAY_MS = 86_400_000
@@ -45,7 +43,7 @@ def host() -> GroupHost:
 
 def member(name: str, *protocols: str) -> GroupMember:
     offered = tuple(GroupProtocol(each, b"") for each in protocols)
-    return GroupMember(name, None, "client", "host", 10_000, 60_000, offered)
+    return GroupMember(name, None, MemberTerms("client", "host", 10_000, 60_000, offered))
 
 
 def subscribed(*topics: str) -> bytes:
@@ -132,10 +130,8 @@ class TestCommit:
     @for_each("hears_absence", [True, False])
     def test_to_a_group_that_is_not_there(self, host: GroupHost, hears_absence: bool) -> None:
         """OffsetCommit knows GROUP_ID_NOT_FOUND from version 9 on."""
-        asked = CommitOffsets(
-            GROUP, (OffsetToCommit(TP, 1, 3, ""),), 0, "member", hears_absence=hears_absence
-        )
-        [(_, code)] = host.now(asked, CommitResult).partitions
+        version = COMMIT_NOT_FOUND - (not hears_absence)
+        code = host.commit_offset(1, "member", 0, version=version)
         old, new = ErrorCode.ILLEGAL_GENERATION, ErrorCode.GROUP_ID_NOT_FOUND
         assert code is (new if hears_absence else old)
         assert host.groups() == {}
@@ -146,7 +142,7 @@ class TestCommit:
         assert host.commit_offset(1) is ErrorCode.NONE  # of nobody: a group of offsets only
         assert host.commit_offset(1, "member", 0) is ErrorCode.UNKNOWN_MEMBER_ID
         (leader,) = host.stable(instances=("one",))
-        member_id, generation = leader.member_id, leader.generation
+        member_id, generation = leader.member_id, leader.generation_id
         for arguments, code in (
             (("", -1), ErrorCode.UNKNOWN_MEMBER_ID),
             (("unknown", generation), ErrorCode.UNKNOWN_MEMBER_ID),
@@ -173,15 +169,15 @@ class TestCommit:
         (leader,) = host.stable()
         assert host.commit_offset(1, producer_id=7) is ErrorCode.NONE
         for arguments, code in (
-            (("unknown", leader.generation), ErrorCode.UNKNOWN_MEMBER_ID),
+            (("unknown", leader.generation_id), ErrorCode.UNKNOWN_MEMBER_ID),
             ((leader.member_id, 0), ErrorCode.ILLEGAL_GENERATION),
-            ((leader.member_id, leader.generation), ErrorCode.NONE),
+            ((leader.member_id, leader.generation_id), ErrorCode.NONE),
         ):
             assert host.commit_offset(1, *arguments, producer_id=7) is code
         call = host.join()
         host.join(leader.member_id)
         assert host.state == "CompletingRebalance"
-        generation = call.answer.generation
+        generation = call.answer.generation_id
         code = host.commit_offset(1, leader.member_id, generation, producer_id=7)
         assert code is ErrorCode.NONE
 
@@ -201,7 +197,7 @@ class TestCommit:
         assert call.waits
         assert host.offset() == 1
         host.commit()
-        assert call.answer.partitions == ((TP, ErrorCode.NONE),)
+        assert call.answer == {TP: ErrorCode.NONE}
         assert host.offset() == 2
 
     def test_a_commit_that_takes_long_still_counts(self, host: GroupHost) -> None:
@@ -209,7 +205,7 @@ class TestCommit:
         host.holds = True
         call = host.commit_call(2)
         host.time_out()
-        assert call.answer.partitions == ((TP, ErrorCode.COORDINATOR_NOT_AVAILABLE),)
+        assert call.answer == {TP: ErrorCode.COORDINATOR_NOT_AVAILABLE}
         host.commit()
         assert host.offset() == host.replayed().offset() == 2
 
@@ -238,7 +234,7 @@ class TestTransactions:
         assert host.fetch(stable=True).error_code is ErrorCode.UNSTABLE_OFFSET_COMMIT
         assert host.fetch(OTHER, stable=True).error_code is ErrorCode.NONE
         host.end_transaction(7, is_commit=True)
-        assert host.fetch(stable=True).offset == 2
+        assert host.fetch(stable=True).committed_offset == 2
         assert host.replayed().offset() == 2
 
     def test_aborted_by_its_marker(self, host: GroupHost) -> None:
@@ -253,7 +249,7 @@ class TestTransactions:
         call = host.commit_call(2, producer_id=7)
         assert host.fetch(stable=True).error_code is ErrorCode.UNSTABLE_OFFSET_COMMIT
         host.commit()
-        assert call.answer.partitions == ((TP, ErrorCode.NONE),)
+        assert call.answer == {TP: ErrorCode.NONE}
         assert host.fetch(stable=True).error_code is ErrorCode.UNSTABLE_OFFSET_COMMIT
 
     def test_a_refused_one_is_not_pending(self, host: GroupHost) -> None:
@@ -306,10 +302,10 @@ class TestExpiry:
     def test_empty_group(self, host: GroupHost) -> None:
         """From when its last member left."""
         (leader,) = host.stable(session_ms=1_800_000)
-        host.commit_offset(1, leader.member_id, leader.generation)
+        host.commit_offset(1, leader.member_id, leader.generation_id)
         for _ in range(10 * 48):  # ten days of heartbeats
             host.pass_time(1_800_000 - 1)
-            assert host.heartbeat(leader.member_id, leader.generation) is ErrorCode.NONE
+            assert host.heartbeat(leader.member_id, leader.generation_id) is ErrorCode.NONE
         host.leave(leader.member_id)
         host.pass_time(self.RETENTION_MS - 600_001)
         assert (host.offset(), host.state) == (1, "Empty")
@@ -318,20 +314,20 @@ class TestExpiry:
 
     def test_topics_nobody_reads_any_more(self, host: GroupHost) -> None:
         (leader,) = host.stable(session_ms=1_800_000, protocols=(("range", subscribed("orders")),))
-        host.commit_offset(1, leader.member_id, leader.generation)
-        host.commit_offset(2, leader.member_id, leader.generation, tp=ELSEWHERE)
+        host.commit_offset(1, leader.member_id, leader.generation_id)
+        host.commit_offset(2, leader.member_id, leader.generation_id, tp=ELSEWHERE)
         for _ in range(8 * 48):
             host.pass_time(1_800_000 - 1)
-            host.heartbeat(leader.member_id, leader.generation)
+            host.heartbeat(leader.member_id, leader.generation_id)
         assert (host.offset(), host.offset(ELSEWHERE)) == (1, -1)
         assert host.state == "Stable"
 
     def test_what_members_read_is_not_known(self, host: GroupHost) -> None:
         (leader,) = host.stable(session_ms=1_800_000, protocols=(("range", b"garbage"),))
-        host.commit_offset(1, leader.member_id, leader.generation)
+        host.commit_offset(1, leader.member_id, leader.generation_id)
         for _ in range(8 * 48):
             host.pass_time(1_800_000 - 1)
-            host.heartbeat(leader.member_id, leader.generation)
+            host.heartbeat(leader.member_id, leader.generation_id)
         assert host.offset() == 1
 
     def test_retention_of_the_client(self, host: GroupHost) -> None:
@@ -361,7 +357,7 @@ class TestExpiry:
         host.pass_time(600_000)
         assert host.groups() == {GROUP: "Empty"}
         (again,) = host.stable()
-        assert again.generation == 3
+        assert again.generation_id == 3
         host.pass_time(20_000 + 1_200_000)
         assert host.groups() == {}
 
@@ -384,11 +380,11 @@ class TestDeletion:
         """testDeleteGroups: DeleteGroupsRequestTest"""
         assert host.delete_group() is ErrorCode.GROUP_ID_NOT_FOUND
         (leader,) = host.stable()
-        host.commit_offset(1, leader.member_id, leader.generation)
+        host.commit_offset(1, leader.member_id, leader.generation_id)
         assert host.delete_group() is ErrorCode.NON_EMPTY_GROUP
         host.leave(leader.member_id)
         host.holds = True
-        call = host.request(DeleteGroup(GROUP))
+        call = host.request(wire.DeleteGroupsRequest((GROUP,)))
         assert call.waits
         assert host.state == "Dead"
         for code in (
@@ -414,11 +410,11 @@ class TestDeletion:
 
     def test_delete_offsets(self, host: GroupHost) -> None:
         """testConsumerGroupOffsetDelete…, OffsetDeleteRequestTest"""
-        assert host.delete_offsets().error_code is ErrorCode.GROUP_ID_NOT_FOUND
+        assert host.delete_offsets() is ErrorCode.GROUP_ID_NOT_FOUND
         (leader,) = host.stable(protocols=(("range", subscribed("orders")),))
         for tp in (TP, ELSEWHERE):
-            host.commit_offset(1, leader.member_id, leader.generation, tp=tp)
-        deleted = dict(host.delete_offsets(TP, ELSEWHERE, OTHER._replace(topic="x")).partitions)
+            host.commit_offset(1, leader.member_id, leader.generation_id, tp=tp)
+        deleted = host.delete_offsets(TP, ELSEWHERE, OTHER._replace(topic="x"))
         assert deleted == {
             TP: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
             ELSEWHERE: ErrorCode.NONE,
@@ -426,14 +422,14 @@ class TestDeletion:
         }
         assert (host.offset(), host.offset(ELSEWHERE)) == (1, -1)
         host.leave(leader.member_id)
-        assert dict(host.delete_offsets(TP).partitions) == {TP: ErrorCode.NONE}
+        assert host.delete_offsets(TP) == {TP: ErrorCode.NONE}
         assert host.offset() == host.replayed().offset() == -1
 
     def test_topics_are_deleted(self, host: GroupHost) -> None:
         """testOnPartitionsDeleted: also of groups with members, who will find other records."""
         (leader,) = host.stable(protocols=(("range", subscribed("orders")),))
         for tp in (TP, OTHER, ELSEWHERE):
-            host.commit_offset(1, leader.member_id, leader.generation, tp=tp)
+            host.commit_offset(1, leader.member_id, leader.generation_id, tp=tp)
         host.commit_offset(1, group_id="other")
         assert host.now(ForgetTopics(frozenset({"orders", "x"})), ErrorCode) is ErrorCode.NONE
         for other in (host, host.replayed()):
@@ -447,21 +443,12 @@ class TestDeletion:
     ) -> None:
         """Not with an expiry, for which there is no newer version, and not in a transaction."""
         topic_id = uuid.UUID(int=7)
-        host.request(
-            CommitOffsets(
-                GROUP,
-                (OffsetToCommit(TP, 1, topic_id=topic_id),),
-                retention_ms=retention_ms,
-                producer_id=producer_id,
-                producer_epoch=0 if producer_id >= 0 else -1,
-            )
-        )
+        host.commit_offset(1, retention_ms=retention_ms, producer_id=producer_id, topic_id=topic_id)
         key, value = host.log[-1].record
-        found = records.decode(key, value)
-        assert isinstance(found, records.OffsetRecord)
-        assert found.offset is not None
+        assert value is not None
+        found = decode_value(decode_key(CONSUMER_OFFSETS, key), value)
         is_plain = producer_id < 0 and retention_ms < 0
-        assert found.offset.topic_id == (topic_id if is_plain else uuid.UUID(int=0))
+        assert found.topic_id == (topic_id if is_plain else uuid.UUID(int=0))
 
     def test_an_offset_that_is_to_be_kept_for_ever(self, host: GroupHost) -> None:
         """Now and the longest time together are more than a record has room for."""
@@ -479,7 +466,7 @@ class TestDeletion:
         call = host.commit_call(1)
         forgotten = host.request(ForgetTopics(frozenset({TP.topic})))
         host.commit()
-        assert call.answer.partitions == ((TP, ErrorCode.NONE),)
+        assert call.answer == {TP: ErrorCode.NONE}
         assert forgotten.answer is ErrorCode.NONE
         assert host.offset() == host.replayed().offset() == -1
 
@@ -491,26 +478,26 @@ class TestDeletion:
     def test_delete_offsets_of_other_members(self, host: GroupHost) -> None:
         """Members of another type read nobody knows what."""
         host.stable(kind="connect")
-        assert host.delete_offsets().error_code is ErrorCode.NON_EMPTY_GROUP
+        assert host.delete_offsets() is ErrorCode.NON_EMPTY_GROUP
 
 
 class TestDescription:
     def test_unknown_group(self, host: GroupHost) -> None:
         """testDescribeGroupsGroupIdNotFoundException"""
-        assert not host.describe().exists
+        assert host.describe().error_code is ErrorCode.GROUP_ID_NOT_FOUND
         assert host.state == "Dead"
 
     def test_members(self, host: GroupHost) -> None:
         """testDescribeGroupStable, testDescribeGroupRebalancing"""
         leader, follower = host.stable(2, protocols=(("range", b"topics"),))
         described = host.describe()
-        assert (described.state, described.protocol_type, described.protocol_name) == (
+        assert (described.group_state, described.protocol_type, described.protocol_data) == (
             "Stable",
             "consumer",
             "range",
         )
         assert [
-            (m.member_id, m.client_id, m.client_host, m.metadata, m.assignment)
+            (m.member_id, m.client_id, m.client_host, m.member_metadata, m.member_assignment)
             for m in described.members
         ] == [
             (
@@ -524,20 +511,20 @@ class TestDescription:
         ]
         host.join(leader.member_id)
         described = host.describe()
-        assert (described.state, described.protocol_name) == ("PreparingRebalance", "")
-        assert {(m.metadata, m.assignment) for m in described.members} == {
+        assert (described.group_state, described.protocol_data) == ("PreparingRebalance", "")
+        assert {(m.member_metadata, m.member_assignment) for m in described.members} == {
             (b"", f"share of {each.member_id}".encode()) for each in (leader, follower)
         }
 
     def test_replay(self, host: GroupHost) -> None:
         """Whoever reads the log has the same groups; members have a whole session (W-116)."""
         members = host.stable(3, instances=("one", None, "two"))
-        host.commit_offset(4, members[0].member_id, members[0].generation, instance="one")
+        host.commit_offset(4, members[0].member_id, members[0].generation_id, instance="one")
         other = host.replayed()
         assert other.describe() == host.describe()
         assert other.fetch() == host.fetch()
         for each in members:
-            assert other.heartbeat(each.member_id, each.generation) is ErrorCode.NONE
+            assert other.heartbeat(each.member_id, each.generation_id) is ErrorCode.NONE
         other.pass_time(10_000)
         assert other.state == "Empty"
         assert other.replayed().state == "Empty"

@@ -10,20 +10,10 @@ from dataclasses import dataclass, field
 from checkpoints.types import TopicPartition
 from replication.common.error_codes import ErrorCode
 from replication.coordinators.groups.config import GroupConfig
-from replication.coordinators.groups.requests import (
-    CommitResult,
-    DeleteGroup,
-    DeleteOffsets,
-    DeleteOffsetsResult,
-    FetchedOffset,
-    JoinResult,
-    LeaveResult,
-    LeavingMember,
-    SyncResult,
-)
+from replication.protocol import messages as wire
 from tests.histories.groups_model import Key, Model, Share, Violation
 from tests.histories.history import Run, history
-from tests.support.groups import Call, GroupHost
+from tests.support.groups import Call, GroupHost, LeavingMember
 
 GROUPS = ("red", "blue")
 PARTITIONS = frozenset(range(6))
@@ -282,27 +272,26 @@ class World:
         answer = self.host.leave(
             LeavingMember(client.member_id, client.instance), group_id=client.group
         )
-        assert isinstance(answer, LeaveResult)
         self.note("leave", f"{client.name} {answer}")
-        if answer.members and answer.members[0][1] is ErrorCode.NONE:
+        if answer.members and answer.members[0].error_code is ErrorCode.NONE:
             self.model.left(client.group, client.member_id)
         client.is_over = True
 
     def somebody_reads(self) -> None:
         key = self.random.choice(GROUPS), self.random.choice(TPS)
         found = self.host.fetch(key[1], group_id=key[0], stable=self.random.random() < 0.3)
-        self.note("read", f"{key[0]} {key[1].partition} {found.offset} {found.error_code.name}")
+        self.note("read", f"{key[0]} {key[1].partition} {found}")
         self.look(key, found)
 
-    def look(self, key: Key, found: FetchedOffset) -> None:
+    def look(self, key: Key, found: wire.OffsetFetchResponse.OffsetFetchResponsePartitions) -> None:
         if found.error_code is ErrorCode.NONE:
-            self.model.read(key, found.offset)
+            self.model.read(key, found.committed_offset)
         elif found.error_code is not ErrorCode.UNSTABLE_OFFSET_COMMIT:
-            raise Violation(f"{key}: {found.error_code.name}")
+            raise Violation(f"{key}: {found}")
 
     def group_is_deleted(self) -> None:
         group = self.random.choice(GROUPS)
-        call = self.host.request(DeleteGroup(group))
+        call = self.host.request(wire.DeleteGroupsRequest((group,)))
         self.note("delete", f"{group} {call}")
         if call == [ErrorCode.GROUP_ID_NOT_FOUND] or call == [ErrorCode.NON_EMPTY_GROUP]:
             return
@@ -311,9 +300,9 @@ class World:
 
     def offsets_are_deleted(self) -> None:
         group = self.random.choice(GROUPS)
-        call = self.host.request(DeleteOffsets(group, TPS[:1]))
+        call = self.host.delete_offsets_call(TPS[0], group_id=group)
         self.note("delete offsets", f"{group} {call}")
-        if not call or call.answer.error_code is ErrorCode.NONE:
+        if not call or isinstance(call.answer, dict):
             self._deletion(call, [(group, TPS[0])])
 
     def _deletion(self, call: Call, keys: list[Key]) -> None:
@@ -392,18 +381,18 @@ class World:
             return True
         return False
 
-    def _joined(self, client: Client, answer: JoinResult | ErrorCode) -> None:
-        code = answer if isinstance(answer, ErrorCode) else answer.error_code
-        self.note("joined", f"{client.name} {code.name} {getattr(answer, 'generation', '')}")
+    def _joined(self, client: Client, answer: wire.JoinGroupResponse | ErrorCode) -> None:
+        code = answer if isinstance(answer, ErrorCode) else ErrorCode(answer.error_code)
+        self.note("joined", f"{client.name} {code.name} {getattr(answer, 'generation_id', '')}")
         if code is ErrorCode.MEMBER_ID_REQUIRED:
-            assert isinstance(answer, JoinResult)
+            assert isinstance(answer, wire.JoinGroupResponse)
             client.member_id = answer.member_id
             self.join(client)
             return
         if isinstance(answer, ErrorCode) or code is not ErrorCode.NONE:
             self.react(client, code)
             return
-        client.member_id, client.generation = answer.member_id, answer.generation
+        client.member_id, client.generation = answer.member_id, answer.generation_id
         if client.instance is not None:
             owner = self.owners.get((client.group, client.instance))
             if owner is not None and owner != client.member_id:
@@ -424,14 +413,14 @@ class World:
             protocol=answer.protocol_name,
         )
 
-    def _share(self, answer: JoinResult) -> dict[str, bytes]:
+    def _share(self, answer: wire.JoinGroupResponse) -> dict[str, bytes]:
         ids = [each.member_id for each in answer.members]
         self.random.shuffle(ids)
         partitions = sorted(PARTITIONS)
         return {each: bytes(partitions[at :: len(ids)]) for at, each in enumerate(ids)}
 
-    def _synced(self, client: Client, answer: SyncResult | ErrorCode) -> None:
-        code = answer if isinstance(answer, ErrorCode) else answer.error_code
+    def _synced(self, client: Client, answer: wire.SyncGroupResponse | ErrorCode) -> None:
+        code = answer if isinstance(answer, ErrorCode) else ErrorCode(answer.error_code)
         self.note("synced", f"{client.name} {code.name} {client.generation}")
         if isinstance(answer, ErrorCode) or code is not ErrorCode.NONE:
             self.react(client, code)
@@ -443,8 +432,8 @@ class World:
     def _committed(self, commit: Commit) -> None:
         answer = commit.call.answer
         code = answer
-        if isinstance(answer, CommitResult):
-            ((_, code),) = answer.partitions
+        if isinstance(answer, dict):
+            (code,) = answer.values()
         assert isinstance(code, ErrorCode)
         self.note("committed", f"{commit.offset} {code.name}")
         if commit.producer_id >= 0:
@@ -462,9 +451,7 @@ class World:
             self.model.never_counts(commit.key, commit.offset)
 
     def _deleted(self, call: Call, keys: list[Key]) -> None:
-        answer = call.answer
-        code = answer.error_code if isinstance(answer, DeleteOffsetsResult) else answer
-        self.note("deleted", f"{keys[0][0]} {code.name}")
+        self.note("deleted", f"{keys[0][0]} {call.answer}")
 
     # -- what must hold ------------------------------------------------------------------------
 
@@ -481,7 +468,7 @@ class World:
                     if here != there:
                         raise Violation(f"{group} {tp}: {here} here, {there} in the log")
             described = self.host.describe(group)
-            if described.state == "Stable" and not self._waits(group):
+            if described.group_state == "Stable" and not self._waits(group):
                 found = other.describe(group)
                 if found != described:
                     raise Violation(f"{group}: {described} here, {found} in the log")
@@ -514,7 +501,7 @@ class World:
             self.settle()
         for group in GROUPS:
             members = [c for c in self.clients if c.group == group and not c.is_over]
-            state = self.host.describe(group).state
+            state = self.host.describe(group).group_state
             if members and state != "Stable":
                 raise Violation(f"{group} is {state} with {[c.name for c in members]}")
             shared = [c.partitions for c in members]

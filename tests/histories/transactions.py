@@ -29,17 +29,11 @@ from logstore.format.header import BatchHeader, parse_header
 from logstore.format.reader import batch_records, iter_batches
 from logstore.segments.producer_state import AppendOrigin, TransactionCheck
 from replication.common.error_codes import ErrorCode, error_code_of
+from replication.common.messages import AddPartitionsToTxnRequest
 from replication.coordinators.effects import MarkersWritten, WriteMarkers
-from replication.coordinators.transactions.requests import (
-    AddPartitions,
-    Answer,
-    EndTransaction,
-    InitProducerId,
-    TransactionRequest,
-    Verified,
-    VerifyPartitions,
-)
 from replication.coordinators.transactions.state import TransactionVersion
+from replication.coordinators.transactions.transitions import Answer
+from replication.protocol import messages as wire
 from tests.histories.history import Run, history
 from tests.support.builders import Disk
 from tests.support.transactional_histories import Fate
@@ -128,7 +122,9 @@ class Client:
             if self.sends and rng.random() < 0.06:
                 self._give_up()
         elif self.identity is None or (self.bumps and self.attempt is None):
-            request = InitProducerId(self.name, TIMEOUT_MS, *(self.identity or (-1, -1)))
+            request = wire.InitProducerIdRequest(
+                self.name, TIMEOUT_MS, *(self.identity or (-1, -1))
+            )
             self._ask(request, self._initialised)
         elif self.attempt is None:
             self.attempt = Attempt()
@@ -139,11 +135,11 @@ class Client:
         elif self.version is V2 or number in self.added:
             self._send(number)
         else:
-            tps = frozenset({self.world.partitions[number].tp})
-            request = AddPartitions(self.name, *self.identity, tps, V1)
+            tps = (self.world.partitions[number].tp,)
+            request = AddPartitionsToTxnRequest(self.name, *self.identity, tps, verify_only=False)
             self._ask(request, partial(self._added, number))
 
-    def _ask(self, request: TransactionRequest, answered: Callable[[Answer], None]) -> None:
+    def _ask(self, request: Any, answered: Callable[[Answer], None]) -> None:
         self.waits = True
         self.world.to_coordinator(request, self._back(answered))
 
@@ -213,10 +209,10 @@ class Client:
             return
         if commit:
             self.attempt.fate = Fate.UNKNOWN
-        request = EndTransaction(self.name, *self.identity, commit, self.version)
+        request = wire.EndTxnRequest(self.name, *self.identity, commit)
         self._ask(request, partial(self._ended, self.attempt, request))
 
-    def _ended(self, attempt: Attempt, request: EndTransaction, answer: Answer) -> None:
+    def _ended(self, attempt: Attempt, request: wire.EndTxnRequest, answer: Answer) -> None:
         if answer.error_code in RETRIABLE:
             self._ask(request, partial(self._ended, attempt, request))
             return
@@ -276,9 +272,9 @@ class World:
     def post(self, message: Callable[[], None]) -> None:
         (self.slow if self.rng.random() < 0.04 else self.network).append(message)
 
-    def to_coordinator(self, request: TransactionRequest, answer: Callable[[Any], None]) -> None:
+    def to_coordinator(self, request: Any, answer: Callable[[Any], None]) -> None:
         def arrive() -> None:
-            number = self.desk.send(request)
+            number = self.desk.send(request, self.version)
             self._answers[number] = answer
 
         self.post(arrive)
@@ -306,18 +302,13 @@ class World:
             if verification is None:
                 append()
                 return
-            tps = frozenset({partition.tp})
-            request: TransactionRequest
-            if self.version is V2:
-                request = AddPartitions(client.name, *identity, tps, V2)
-            else:
-                request = VerifyPartitions(client.name, *identity, tps)
+            tps, verify_only = (partition.tp,), self.version is not V2
+            request = AddPartitionsToTxnRequest(client.name, *identity, tps, verify_only)
 
-            def answered(answer: Answer | Verified) -> None:
+            def answered(answer: Any) -> None:
                 if partition.log is not log:
                     return  # that leader is gone, and the connection with it
-                missing = answer.missing if isinstance(answer, Verified) else ()
-                code = ErrorCode.TRANSACTION_ABORTABLE if missing else answer.error_code
+                code = answer.error_code if isinstance(answer, Answer) else answer[partition.tp]
                 if code is NONE:
                     verification.confirmed = True
                     self.post(append_there)
@@ -337,7 +328,7 @@ class World:
         self.post(arrive)
 
     def _send_markers(self, effect: WriteMarkers) -> None:
-        missing = {tp.partition for tp in effect.partitions}
+        missing = {tp.partition for tp in effect.marker.partitions}
         self._markers[effect.token] = missing
         if not missing:
             self.desk.event(MarkersWritten(effect.token, NONE))
@@ -345,12 +336,12 @@ class World:
             self._send_marker(self.desk, effect, number)
 
     def _send_marker(self, desk: Desk, effect: WriteMarkers, number: int) -> None:
-        newer = effect.transaction_version >= V2
+        newer = effect.marker.transaction_version >= V2
         batch = end_transaction_marker(
-            ControlType.COMMIT if effect.is_commit else ControlType.ABORT,
-            producer_id=effect.producer_id,
-            producer_epoch=effect.producer_epoch,
-            coordinator_epoch=effect.coordinator_epoch,
+            ControlType.COMMIT if effect.marker.is_commit else ControlType.ABORT,
+            producer_id=effect.marker.producer_id,
+            producer_epoch=effect.marker.producer_epoch,
+            coordinator_epoch=effect.marker.coordinator_epoch,
             timestamp=desk.now_ms,
         )
         check = TransactionCheck.NEWER_EPOCH if newer else TransactionCheck.NONE

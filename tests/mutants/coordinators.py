@@ -11,8 +11,8 @@ from replication.coordinators.groups import classic
 from replication.coordinators.groups.classic import ClassicProtocol
 from replication.coordinators.groups.group import ClassicGroup, GroupMember
 from replication.coordinators.groups.offsets import OffsetStore
-from replication.coordinators.groups.outbox import ShardOutbox
 from replication.coordinators.groups.shard import GroupShard
+from replication.coordinators.outbox import ShardOutbox
 from replication.coordinators.runtime import CoordinatorRuntime
 from tests.mutants import MonkeyPatch, mutant
 
@@ -31,10 +31,11 @@ def the_generation_is_not_checked(patch: MonkeyPatch) -> None:
 def members_are_not_checked(patch: MonkeyPatch) -> None:
     """Whoever left or is fenced still commits."""
 
-    def check_commit(self: Any, group: Any, request: Any) -> ErrorCode:
-        if group is not None and group.generation == request.generation:
+    def check_commit(self: Any, group: Any, commit: Any, version: int) -> ErrorCode:
+        said = getattr(commit, "generation_id_or_member_epoch", None)
+        if group is not None and group.generation == said:
             return ErrorCode.NONE
-        code = unchanged(self, group, request)
+        code = unchanged(self, group, commit, version)
         assert isinstance(code, ErrorCode)
         return code
 
@@ -83,8 +84,8 @@ def offsets_count_before_they_are_committed(patch: MonkeyPatch) -> None:
         if not in_transaction and (known := self.get(group, tp)) is not None:
             self.commit(group, tp, known._replace(offset=known.offset + 1), 1 << 50)
 
-    unchanged = OffsetStore.begin
-    patch.setattr(OffsetStore, "begin", begin)
+    unchanged = OffsetStore.begin_write
+    patch.setattr(OffsetStore, "begin_write", begin)
 
 
 @mutant(groups=1)

@@ -8,11 +8,10 @@ from typing import Any
 
 from logstore.segments.producer_state import ProducerAppend, ProducerStateManager, TransactionCheck
 from replication.common.error_codes import ErrorCode
-from replication.coordinators.effects import Append, Effect, MarkerWritten, Reply, WriteMarkers
+from replication.coordinators.effects import Effect, MarkerWritten, WriteMarkers
 from replication.coordinators.groups.shard import GroupShard
 from replication.coordinators.transactions import markers, transitions
 from replication.coordinators.transactions import shard as shards
-from replication.coordinators.transactions.requests import EndTransaction
 from replication.coordinators.transactions.shard import TransactionShard
 from replication.coordinators.transactions.state import TransactionMetadata
 from replication.coordinators.transactions.transitions import Move
@@ -28,10 +27,12 @@ def a_marker_without_an_answer_counts_as_written(patch: MonkeyPatch) -> None:
 
 @mutant(transactions=21)
 def ends_are_answered_before_they_are_committed(patch: MonkeyPatch) -> None:
-    def write(self: TransactionShard, entry: Any, move: Move, to: Hashable | None) -> list[Effect]:
+    def write(self: TransactionShard, entry: Any, move: Move, to: Hashable | None) -> None:
         if to is None or not move.target.state.is_prepared:
-            return unchanged(self, entry, move, to)
-        return [*unchanged(self, entry, move, None), Reply(to, move.answer)]
+            unchanged(self, entry, move, to)
+            return
+        unchanged(self, entry, move, None)
+        self._out.reply(to, move.answer)
 
     unchanged = TransactionShard._write
     patch.setattr(TransactionShard, "_write", write)
@@ -53,7 +54,7 @@ def another_producer_gets_the_same_epoch(patch: MonkeyPatch) -> None:
 
 @mutant()
 def producers_of_old_epochs_may_end(patch: MonkeyPatch) -> None:
-    def end(known: Any, request: EndTransaction, *args: Any) -> Any:
+    def end(known: Any, request: Any, *args: Any) -> Any:
         if known is not None:
             request = request._replace(producer_epoch=known.producer_epoch)
         return unchanged(known, request, *args)
@@ -142,7 +143,7 @@ def a_partition_gets_no_marker(patch: MonkeyPatch) -> None:
     original = TransactionShard._mark
 
     def mark(self, entry, prepared):  # type: ignore[no-untyped-def]
-        return [e._replace(partitions=e.partitions[:1]) for e in original(self, entry, prepared)]
+        original(self, entry, replace(prepared, partitions=sorted(prepared.partitions)[:1]))
 
     patch.setattr(TransactionShard, "_mark", mark)
 
@@ -153,16 +154,18 @@ def adds_without_a_record(patch: MonkeyPatch) -> None:
 
     def write(self, entry, move, to):  # type: ignore[no-untyped-def]
         if move.target.state.name != "ONGOING":
-            return original(self, entry, move, to)
+            original(self, entry, move, to)
+            return
         entry.current = move.target
-        return shards._answered(to, move.answer)
+        if to is not None:
+            self._out.reply(to, move.answer)
 
     patch.setattr(TransactionShard, "_write", write)
 
 
 @mutant(transactions=0)
 def never_aborts(patch: MonkeyPatch) -> None:
-    patch.setattr(TransactionShard, "_abort_overdue", lambda self, now_ms: [])
+    patch.setattr(TransactionShard, "_abort_overdue", lambda self, now_ms: None)
 
 
 @mutant(transactions=125)
@@ -170,15 +173,11 @@ def completes_before_the_markers(patch: MonkeyPatch) -> None:
     original = TransactionShard._mark
 
     def mark(self, entry, prepared):  # type: ignore[no-untyped-def]
-        [markers] = original(self, entry, prepared)
-        assert isinstance(markers, WriteMarkers)
-        done = transitions.complete(prepared, prepared.last_update_ms)
-        effects = self._complete(entry, done)
-        assert isinstance(effects[0], Append)
-        return [markers, *effects]
+        original(self, entry, prepared)
+        self._complete(entry, transitions.complete(prepared, prepared.last_update_ms))
 
     def written(self, token, error_code, now_ms):  # type: ignore[no-untyped-def]
-        return []
+        pass
 
     patch.setattr(TransactionShard, "_mark", mark)
     patch.setattr(TransactionShard, "_on_markers_written", written)

@@ -4,15 +4,18 @@ appends that end when the test says so."""
 from __future__ import annotations
 
 import itertools
+import uuid
 from collections.abc import Hashable
 from typing import Any, NamedTuple, TypeVar
 
 from checkpoints.types import TopicPartition
 from replication.common.error_codes import ErrorCode
 from replication.coordinators.effects import (
+    LAST_VERSION,
     Append,
     AppendDone,
     AppendTimedOut,
+    ClientRequest,
     CoordinatorRecord,
     Effect,
     Event,
@@ -23,34 +26,14 @@ from replication.coordinators.effects import (
     StopTimer,
     TimerFired,
 )
+from replication.coordinators.groups.classic import MEMBER_ID_REQUIRED, SKIP_ASSIGNMENT
 from replication.coordinators.groups.config import GroupConfig
-from replication.coordinators.groups.requests import (
-    NO_GENERATION,
-    CommitOffsets,
-    CommitResult,
-    DeleteGroup,
-    DeleteOffsets,
-    DeleteOffsetsResult,
-    DescribeGroup,
-    FetchedOffset,
-    FetchOffsets,
-    FetchOffsetsResult,
-    GroupDescription,
-    GroupProtocol,
-    Heartbeat,
-    JoinGroup,
-    JoinResult,
-    LeaveGroup,
-    LeaveResult,
-    LeavingMember,
-    ListGroups,
-    ListGroupsResult,
-    OffsetToCommit,
-    SyncGroup,
-    SyncResult,
-)
-from replication.coordinators.groups.shard import GroupShard
+from replication.coordinators.groups.group import NO_GENERATION
+from replication.coordinators.groups.shard import COMMIT_NOT_FOUND, GroupShard
+from replication.protocol import ZERO_UUID
+from replication.protocol import messages as wire
 
+LeavingMember = wire.LeaveGroupRequest.MemberIdentity
 GROUP = "g"
 TP = TopicPartition("orders", 0)
 APPEND_ERRORS = {
@@ -199,15 +182,16 @@ class GroupHost:
 
     # -- clients -------------------------------------------------------------------------------
 
-    def request(self, request: object) -> Call:
+    def request(self, message: object, version: int = LAST_VERSION, client: str = "") -> Call:
         number = next(self._numbers)
         call = self.calls[number] = Call()
+        request = ClientRequest(message, version, client, "/127.0.0.1")
         self.event(RequestReceived(number, request))
         return call
 
-    def now(self, request: object, kind: type[T]) -> T:
+    def now(self, message: object, kind: type[T], version: int = LAST_VERSION) -> T:
         """The answer to a request that does not wait."""
-        answer = self.request(request).answer
+        answer = self.request(message, version).answer
         assert isinstance(answer, kind)
         return answer
 
@@ -225,25 +209,25 @@ class GroupHost:
         needs_id: bool = False,
         may_skip: bool = True,
     ) -> Call:
-        return self.request(
-            JoinGroup(
-                group_id,
-                member_id,
-                instance,
-                client,
-                "/127.0.0.1",
-                session_ms,
-                rebalance_ms,
-                kind,
-                tuple(GroupProtocol(*each) for each in protocols),
-                needs_id,
-                may_skip,
-            )
+        message = wire.JoinGroupRequest(
+            group_id,
+            session_ms,
+            rebalance_ms,
+            member_id,
+            instance,
+            kind,
+            tuple(wire.JoinGroupRequest.JoinGroupRequestProtocol(*each) for each in protocols),
         )
+        version = LAST_VERSION
+        if instance is None and not needs_id:
+            version = MEMBER_ID_REQUIRED - 1
+        elif not may_skip:
+            version = SKIP_ASSIGNMENT - 1
+        return self.request(message, version, client)
 
-    def joined(self, *args: Any, **options: Any) -> JoinResult:
+    def joined(self, *args: Any, **options: Any) -> wire.JoinGroupResponse:
         answer = self.join(*args, **options).answer
-        assert isinstance(answer, JoinResult)
+        assert isinstance(answer, wire.JoinGroupResponse)
         return answer
 
     def sync(
@@ -257,24 +241,30 @@ class GroupHost:
         kind: str | None = None,
         protocol: str | None = None,
     ) -> Call:
-        pairs = tuple((assignments or {}).items())
+        one = wire.SyncGroupRequest.SyncGroupRequestAssignment
+        shares = tuple(one(*each) for each in (assignments or {}).items())
+        message = wire.SyncGroupRequest
         return self.request(
-            SyncGroup(group_id, generation, member_id, instance, kind, protocol, pairs)
+            message(group_id, generation, member_id, instance, kind, protocol, shares)
         )
 
-    def synced(self, *args: Any, **options: Any) -> SyncResult:
+    def synced(self, *args: Any, **options: Any) -> wire.SyncGroupResponse:
         answer = self.sync(*args, **options).answer
-        assert isinstance(answer, SyncResult)
+        assert isinstance(answer, wire.SyncGroupResponse)
         return answer
 
     def heartbeat(
         self, member_id: str, generation: int, instance: str | None = None, group_id: str = GROUP
     ) -> ErrorCode:
-        return self.now(Heartbeat(group_id, generation, member_id, instance), ErrorCode)
+        message = wire.HeartbeatRequest(group_id, generation, member_id, instance)
+        return self.now(message, ErrorCode)
 
-    def leave(self, *members: LeavingMember | str, group_id: str = GROUP) -> LeaveResult:
+    def leave(
+        self, *members: wire.LeaveGroupRequest.MemberIdentity | str, group_id: str = GROUP
+    ) -> wire.LeaveGroupResponse:
         named = tuple(LeavingMember(m) if isinstance(m, str) else m for m in members)
-        return self.now(LeaveGroup(group_id, named), LeaveResult)
+        message = wire.LeaveGroupRequest(group_id, members=named)
+        return self.now(message, wire.LeaveGroupResponse)
 
     def commit_call(
         self,
@@ -289,63 +279,81 @@ class GroupHost:
         retention_ms: int = -1,
         producer_id: int = -1,
         producer_epoch: int = 0,
+        topic_id: uuid.UUID = ZERO_UUID,
+        version: int = COMMIT_NOT_FOUND - 1,
     ) -> Call:
+        txn, plain = wire.TxnOffsetCommitRequest, wire.OffsetCommitRequest
+        sender = generation, member_id, instance
+        part = tp.partition, offset, 3, metadata
+        if producer_id >= 0:
+            parts = (txn.TxnOffsetCommitRequestPartition(*part),)
+            topic = txn.TxnOffsetCommitRequestTopic(tp.topic, parts)
+            producer = producer_id, producer_epoch
+            return self.request(txn("x", group_id, *producer, *sender, topics=(topic,)))
+        old = (plain.OffsetCommitRequestPartition(*part),)
+        named = plain.OffsetCommitRequestTopic(tp.topic, topic_id, old)
         return self.request(
-            CommitOffsets(
-                group_id,
-                (OffsetToCommit(tp, offset, 3, metadata),),
-                generation,
-                member_id,
-                instance,
-                retention_ms,
-                producer_id,
-                producer_epoch if producer_id >= 0 else -1,
-            )
+            plain(group_id, *sender, retention_time_ms=retention_ms, topics=(named,)), version
         )
 
     def commit_offset(self, offset: int, *args: Any, **options: Any) -> ErrorCode:
         """The error of the only partition."""
-        answer = self.commit_call(offset, *args, **options).answer
-        assert isinstance(answer, CommitResult)
-        ((_, code),) = answer.partitions
+        (code,) = self.commit_call(offset, *args, **options).answer.values()
+        assert isinstance(code, ErrorCode)
         return code
 
     def fetch(
         self, tp: TopicPartition = TP, *, group_id: str = GROUP, stable: bool = False
-    ) -> FetchedOffset:
-        answer = self.now(FetchOffsets(group_id, (tp,), stable), FetchOffsetsResult)
-        (found,) = answer.partitions
+    ) -> wire.OffsetFetchResponse.OffsetFetchResponsePartitions:
+        kind = wire.OffsetFetchRequest
+        topic = kind.OffsetFetchRequestTopics(tp.topic, partition_indexes=(tp.partition,))
+        group = kind.OffsetFetchRequestGroup(group_id, topics=(topic,))
+        answer = self.request(kind(groups=(group,), require_stable=stable)).answer
+        ((found,),) = [each.partitions for each in answer.topics]
+        assert isinstance(found, wire.OffsetFetchResponse.OffsetFetchResponsePartitions)
         return found
 
     def offset(self, tp: TopicPartition = TP, group_id: str = GROUP) -> int:
-        return self.fetch(tp, group_id=group_id).offset
+        return self.fetch(tp, group_id=group_id).committed_offset
 
-    def describe(self, group_id: str = GROUP) -> GroupDescription:
-        return self.now(DescribeGroup(group_id), GroupDescription)
+    def describe(self, group_id: str = GROUP) -> wire.DescribeGroupsResponse.DescribedGroup:
+        kind = wire.DescribeGroupsResponse.DescribedGroup
+        return self.now(wire.DescribeGroupsRequest((group_id,)), kind)
 
     @property
     def state(self) -> str:
-        return self.describe().state
+        return self.describe().group_state
 
     def groups(self) -> dict[str, str]:
-        listed = self.now(ListGroups(), ListGroupsResult)
-        return {each.group_id: each.state for each in listed.groups}
+        listed = self.request(wire.ListGroupsRequest()).answer
+        return {each.group_id: each.group_state for each in listed}
 
     def delete_group(self, group_id: str = GROUP) -> ErrorCode:
-        return self.now(DeleteGroup(group_id), ErrorCode)
+        return self.now(wire.DeleteGroupsRequest((group_id,)), ErrorCode)
 
-    def delete_offsets(self, *tps: TopicPartition, group_id: str = GROUP) -> DeleteOffsetsResult:
-        return self.now(DeleteOffsets(group_id, tps or (TP,)), DeleteOffsetsResult)
+    def delete_offsets(self, *tps: TopicPartition, group_id: str = GROUP) -> Any:
+        """An ``ErrorCode``, or one by partition."""
+        return self.delete_offsets_call(*tps, group_id=group_id).answer
+
+    def delete_offsets_call(self, *tps: TopicPartition, group_id: str = GROUP) -> Call:
+        kind = wire.OffsetDeleteRequest
+        topics = tuple(
+            kind.OffsetDeleteRequestTopic(
+                tp.topic, (kind.OffsetDeleteRequestPartition(tp.partition),)
+            )
+            for tp in tps or (TP,)
+        )
+        return self.request(kind(group_id, topics))
 
     # -- whole stories -------------------------------------------------------------------------
 
     def stable(
         self, count: int = 1, *, instances: tuple[str | None, ...] = (), **options: Any
-    ) -> list[JoinResult]:
+    ) -> list[wire.JoinGroupResponse]:
         """A Stable group; the answers to the joins of its members, the leader's first."""
         named = [*instances, *[None] * (count - len(instances))]
         ids: list[str] = []
-        results: list[JoinResult] = []
+        results: list[wire.JoinGroupResponse] = []
         for instance in named:
             joins = [self.join(instance=instance, **options)]
             joins += [
@@ -358,7 +366,7 @@ class GroupHost:
         leader = results[0]
         assert leader.members
         assert leader.leader == leader.member_id
-        generation = leader.generation
+        generation = leader.generation_id
         shares = {member_id: f"share of {member_id}".encode() for member_id in ids}
         syncs = [
             self.sync(each.member_id, generation, shares if each is leader else None, instance=name)

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterable
 from itertools import count
+from typing import Any
 
 from checkpoints.types import TopicPartition
 from replication.common.error_codes import ErrorCode
+from replication.common.messages import AddPartitionsToTxnRequest, TxnMarker
 from replication.coordinators.effects import (
     AllocateProducerId,
     Append,
     AppendDone,
     AppendTimedOut,
+    ClientRequest,
     CoordinatorRecord,
     Effect,
     Event,
@@ -26,23 +29,17 @@ from replication.coordinators.effects import (
     WriteMarkers,
 )
 from replication.coordinators.transactions.config import TransactionConfig
-from replication.coordinators.transactions.requests import (
-    AddPartitions,
-    Answer,
-    EndTransaction,
-    InitProducerId,
-    TransactionRequest,
-    Verified,
-    VerifyPartitions,
-)
 from replication.coordinators.transactions.shard import Timer, TransactionShard
 from replication.coordinators.transactions.state import TransactionMetadata, TransactionVersion
+from replication.coordinators.transactions.transitions import Answer
+from replication.protocol import messages as wire
 
 FIRST_ID = 1000
 ID = "shop"
 TP = TopicPartition("orders", 0)
 OTHER = TopicPartition("orders", 1)
 V1, V2 = TransactionVersion.TV_0, TransactionVersion.TV_2
+WIRE_VERSIONS = {V1: 3, V2: 5}  # of requests by which the shard knows the protocol
 
 
 class Desk:
@@ -71,7 +68,7 @@ class Desk:
         self.appends: deque[Append] = deque()
         self.markers: deque[WriteMarkers] = deque()
         self.allocations: deque[AllocateProducerId] = deque()
-        self.written_markers: list[WriteMarkers] = []
+        self.written_markers: list[TxnMarker] = []
         self.timers: dict[Hashable, int] = {}
         self.answers: dict[int, object] = {}
         self._ids = iter(count(FIRST_ID) if ids is None else ids)
@@ -132,7 +129,7 @@ class Desk:
 
     def markers_written(self, code: ErrorCode = ErrorCode.NONE) -> None:
         effect = self.markers.popleft()
-        self.written_markers.append(effect)
+        self.written_markers.append(effect.marker)
         self.event(MarkersWritten(effect.token, code))
 
     def allocated(self) -> None:
@@ -156,22 +153,22 @@ class Desk:
 
     # -- requests ------------------------------------------------------------------------------
 
-    def send(self, request: TransactionRequest) -> int:
+    def send(self, message: Any, version: TransactionVersion = V1) -> int:
         """The number under which ``answers`` has the answer, perhaps later."""
         self._number += 1
         number = self._number
-        self.event(RequestReceived(number, request))
+        self.event(RequestReceived(number, ClientRequest(message, WIRE_VERSIONS[version])))
         return number
 
-    def ask(self, request: TransactionRequest) -> Answer:
-        answer = self.answers[self.send(request)]
+    def ask(self, message: Any, version: TransactionVersion = V1) -> Answer:
+        answer = self.answers[self.send(message, version)]
         assert isinstance(answer, Answer)
         return answer
 
     def init(
         self, timeout_ms: int = 60_000, producer: tuple[int, int] = (-1, -1), name: str = ID
     ) -> Answer:
-        return self.ask(InitProducerId(name, timeout_ms, *producer))
+        return self.ask(wire.InitProducerIdRequest(name, timeout_ms, *producer))
 
     def begin(self, timeout_ms: int = 60_000, name: str = ID) -> Producer:
         """A new producer under the name, which fences the one before."""
@@ -196,23 +193,22 @@ class Producer:
     def identity(self) -> tuple[int, int]:
         return self.producer_id, self.epoch
 
-    def adds(self, *tps: TopicPartition, version: TransactionVersion = V1) -> AddPartitions:
-        return AddPartitions(self.name, *self.identity, frozenset(tps or {TP}), version)
+    def adds(self, *tps: TopicPartition, verify_only: bool = False) -> AddPartitionsToTxnRequest:
+        return AddPartitionsToTxnRequest(self.name, *self.identity, tps or (TP,), verify_only)
 
-    def ends(self, committed: bool, version: TransactionVersion = V1) -> EndTransaction:
-        return EndTransaction(self.name, *self.identity, committed, version)
+    def ends(self, committed: bool) -> wire.EndTxnRequest:
+        return wire.EndTxnRequest(self.name, *self.identity, committed)
 
     def add(self, *tps: TopicPartition, version: TransactionVersion = V1) -> ErrorCode:
-        return self.desk.ask(self.adds(*tps, version=version)).error_code
+        return self.desk.ask(self.adds(*tps), version).error_code
 
     def end(self, committed: bool = True, version: TransactionVersion = V1) -> Answer:
-        return self.desk.ask(self.ends(committed, version))
+        return self.desk.ask(self.ends(committed), version)
 
-    def verify(self, *tps: TopicPartition) -> Verified:
-        request = VerifyPartitions(self.name, *self.identity, frozenset(tps or {TP}))
-        answer = self.desk.answers[self.desk.send(request)]
-        assert isinstance(answer, Verified)
-        return answer
+    def verify(self, *tps: TopicPartition) -> list[ErrorCode]:
+        answer = self.desk.answers[self.desk.send(self.adds(*tps, verify_only=True))]
+        assert isinstance(answer, dict)
+        return [*answer.values()]
 
 
 __all__ = ["FIRST_ID", "ID", "OTHER", "TP", "V1", "V2", "Desk", "Producer", "Timer"]

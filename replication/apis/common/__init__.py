@@ -1,12 +1,10 @@
-"""What several areas of the APIs share: what a handler is, refusals, waits, keys,
-patterns, what a client may do.
+"""The shared part of the areas of the APIs: handlers, refusals, waits, keys, patterns.
 
 Begin with ``handlers``.
 """
 
 __all__ = [
     "addresses",
-    "batches",
     "broker_requests",
     "config",
     "handlers",

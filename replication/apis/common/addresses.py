@@ -1,4 +1,4 @@
-"""Where a client reaches brokers: by the listener through which its own request came (W-9)."""
+"""Addresses of brokers for a client: of the listener through which its own request came (W-9)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def listener_of(received: ReceivedRequest) -> str:
 
 
 def endpoint_of(metadata: MetadataCache, broker_id: int, listener: str) -> Endpoint | None:
-    """Where a listener of a broker is; None if the broker is not alive or has no such listener."""
+    """The address of a broker's listener; None if the broker is not alive or has none."""
     broker = metadata.live_brokers.get(broker_id)
     return None if broker is None else broker.registration.endpoint(listener)
 

@@ -1,4 +1,4 @@
-"""What only a broker may ask: it says where a copy is, or how a transaction ended (W-212).
+"""Requests that only a broker may send: where a copy is, or how a transaction ended (W-212).
 
 A follower's fetch moves the high watermark, so whoever may send one can have a record acknowledged
 that nobody has copied. Kafka asks for the right CLUSTER_ACTION, and takes everybody for a broker

@@ -9,7 +9,7 @@ from logstore.common.config import MAX_INT, Properties, kafka_key
 
 @dataclass(frozen=True, slots=True)
 class ApisConfig(Properties):
-    """What clients may do, and how much they get at once."""
+    """Limits of what clients may do and get at once."""
 
     auto_create_topics_enable: bool = kafka_key("auto.create.topics.enable", True)
     delete_topic_enable: bool = kafka_key("delete.topic.enable", True)

@@ -1,14 +1,10 @@
-"""What a handler of a Kafka API is given, and how it answers.
+"""Handlers of Kafka's APIs: their arguments, and how they answer.
 
-An area (groups, transactions, topics, …) is a class in a module of its own with a property
-``handlers``: a table ``ApiKey -> Handler``. ``KafkaApis`` puts the tables together. A handler is
-called with the decoded request and answers with a message of ``replication.protocol.messages``::
+An area (groups, transactions, topics, …) is an ``ApiArea`` in a module of its own. ``KafkaApis``
+puts their handlers together. A handler is called with the decoded request and answers with a
+message of ``replication.protocol.messages``::
 
-    class GroupApis:
-        @property
-        def handlers(self) -> Handlers:
-            return {ApiKey.HEARTBEAT: self.heartbeat}
-
+    class GroupApis(ApiArea):
         def heartbeat(
             self, received: ReceivedRequest, request: wire.HeartbeatRequest, reply: Reply
         ) -> None:
@@ -36,4 +32,14 @@ It must not block, and must not keep ``received.body`` nor a view of it after it
 
 Handlers = Mapping[ApiKey, Handler]
 
-__all__ = ["Handler", "Handlers", "ReceivedRequest", "Reply"]
+
+class ApiArea:
+    """Several APIs. The method with the name of an API is its handler: ``offset_commit``."""
+
+    @property
+    def handlers(self) -> Handlers:
+        names = {key: key.name.lower() for key in ApiKey}
+        return {key: getattr(self, name) for key, name in names.items() if hasattr(self, name)}
+
+
+__all__ = ["ApiArea", "Handler", "Handlers", "ReceivedRequest", "Reply"]

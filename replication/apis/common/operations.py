@@ -1,4 +1,4 @@
-"""What a client may do, where a request asks for it: everything, since there are no ACLs."""
+"""Operations that a client may do, where it asks: all, since there are no ACLs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A request that fails as a whole, answered in its own schema: the code stands in every place that
-the response has for one (Kafka's ``getErrorResponse``).
+"""Requests answered with codes alone, in their own schema: with one for the whole, which stands in
+every place that the response has for one (Kafka's ``getErrorResponse``), or with one by partition.
 
 The answer follows from the schema. A structure takes what it shares with the request by name. One
 of its arrays whose elements have a code gets an element for each of the request's array.
@@ -7,6 +7,9 @@ of its arrays whose elements have a code gets an element for each of the request
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, repeat
 from typing import Any
 
 from replication.common.error_codes import ErrorCode
@@ -45,6 +48,7 @@ _NAMES = (
     ("topic_id",),
     ("group_id",),
     ("producer_id",),
+    ("transactional_id",),
     ("resource_type",),
     ("resource_name",),
 )
@@ -63,7 +67,7 @@ _NOTHING_KNOWN: dict[str, object] = {
     "entries": None,
     "records": b"",
 }
-"""What a failed answer has in place of the schema's defaults."""
+"""Values of a failed answer in place of the schema's defaults."""
 
 
 def refusal(key: ApiKey, version: int, request: Any, code: ErrorCode) -> Any:
@@ -76,64 +80,122 @@ def refusal(key: ApiKey, version: int, request: Any, code: ErrorCode) -> Any:
         return CLOSE
     if key is ApiKey.PRODUCE and request.acks == 0:
         return CLOSE  # nobody reads an answer, so this is how the producer hears of it
+    return _mirror(key, version, version <= _REPEATED.get(key, -1))(request, code, repeat(code))
+
+
+def answered(
+    key: ApiKey,
+    version: int,
+    request: Any,
+    codes: Iterable[ErrorCode],
+    whole: ErrorCode = ErrorCode.NONE,
+) -> Any:
+    """The answer to ``request`` with a code for each of its partitions.
+
+    Args:
+        request: the decoded message.
+        codes: of its partitions, in their order.
+    """
+    return _mirror(key, version, True)(request, whole, iter(codes))
+
+
+_Make = Callable[[Any, Iterator[ErrorCode]], Any]
+"""Makes a structure of a response for one of the request, with the next codes."""
+
+
+@functools.cache
+def _mirror(
+    key: ApiKey, version: int, repeated: bool
+) -> Callable[[Any, ErrorCode, Iterator[ErrorCode]], Any]:
+    """A function that makes responses: of a request, the code of the whole, those of its parts.
+
+    Args:
+        repeated: whether there are codes below one of the whole.
+    """
     name = schema.APIS[key].name
-    asked, answered = (schema.message(name + kind).body for kind in ("Request", "Response"))
-    mirror = _Mirror(wire.structures(f"{name}Response").by_name, version, code)
-    return mirror.whole(answered, asked, request, version <= _REPEATED.get(key, -1))
+    asked, answer = (schema.message(name + kind).body for kind in ("Request", "Response"))
+    mirror = _Mirror(wire.structures(f"{name}Response").by_name, version)
+    make = mirror.maker(answer, asked, repeated, is_named=False)
+    has_code = mirror.has_code(answer)
+
+    def whole(request: Any, code: ErrorCode, codes: Iterator[ErrorCode]) -> Any:
+        return make(request, chain((code,), codes) if has_code else codes)
+
+    return whole
 
 
 class _Mirror:
-    """Makes structures of a response after those of a request."""
+    """Makes structures of a response after those of a request, in one version."""
 
-    def __init__(self, classes: dict[str, Any], version: int, code: ErrorCode) -> None:
-        self._classes, self._version, self._code = classes, version, code
+    def __init__(self, classes: dict[str, Any], version: int) -> None:
+        self._classes, self._version = classes, version
 
-    def whole(self, struct: Struct, asked: Struct, request: Any, repeated: bool) -> Any:
-        return self._made(struct, self._arrays(struct, asked, request, repeated))
+    def maker(
+        self, struct: Struct, asked: Element, repeated: bool = False, *, is_named: bool = True
+    ) -> _Make:
+        fields, kind = self._present(struct), self._classes[struct.name]
+        known = {f.name: _NOTHING_KNOWN[f.name] for f in fields if f.name in _NOTHING_KNOWN}
+        places = [field.name for field in fields if field.name in _CODES]
+        names = self._names(struct, asked) if is_named else lambda element: {}
+        arrays = self._arrays(struct, asked, repeated)
 
-    def _element(self, struct: Struct, asked: Element, element: Any) -> Any:
-        """The structure for one element of an array; a name or an index is one, too."""
+        def make(element: Any, codes: Iterator[ErrorCode]) -> Any:
+            values = known | names(element)
+            if places:
+                values |= dict.fromkeys(places, next(codes))
+            for field, source, inner in arrays:
+                elements = getattr(element, source) or ()
+                values[field] = tuple([inner(each, codes) for each in elements])
+            return kind(**values)
+
+        return make
+
+    def _names(self, struct: Struct, asked: Element) -> Callable[[Any], dict[str, Any]]:
+        """The fields that name an element in the answer. A name or an index is an element, too."""
         fields = self._present(struct)
         if not isinstance(asked, Struct):
             (name, *_) = (f.name for f in fields if f.type == asked and f.name not in _NO_NAMES)
-            return self._made(struct, {name: element})
-        names = {}
-        for field in fields:
-            spellings = next((each for each in _NAMES if field.name in each), ())
-            for each in self._present(asked):
-                if each.name in spellings:
-                    names[field.name] = getattr(element, each.name)
-                    if names[field.name] is None and self._version not in field.nullable:
-                        names[field.name] = ""  # the topic is asked for by its id alone
-        return self._made(struct, {**names, **self._arrays(struct, asked, element)})
+            return lambda element: {name: element}
+        pairs = [
+            # The name may be null where the topic is asked for by its id alone.
+            (field.name, each.name, None if self._version in field.nullable else "")
+            for field in fields
+            for spellings in _NAMES
+            if field.name in spellings
+            for each in self._present(asked)
+            if each.name in spellings
+        ]
 
-    def _made(self, struct: Struct, values: dict[str, object]) -> Any:
-        known = {**dict.fromkeys(_CODES, self._code), **_NOTHING_KNOWN}
-        own = {f.name: known[f.name] for f in self._present(struct) if f.name in known}
-        return self._classes[struct.name](**{**own, **values})
+        def names(element: Any) -> dict[str, Any]:
+            found = ((to, getattr(element, name), missing) for to, name, missing in pairs)
+            return {to: missing if value is None else value for to, value, missing in found}
+
+        return names
 
     def _arrays(
-        self, struct: Struct, asked: Struct, request: Any, repeated: bool = False
-    ) -> dict[str, object]:
-        """Arrays whose elements have codes: an element for each one of the request's array."""
-        fields = self._present(struct)
-        sources = [each for each in self._present(asked) if each.is_array]
-        if not sources or (not repeated and any(field.name in _CODES for field in fields)):
-            return {}
-        found: dict[str, object] = {}
-        for field in fields:
-            if self._has_code(field) and isinstance(field.type, Struct):
+        self, struct: Struct, asked: Element, repeated: bool
+    ) -> list[tuple[str, str, _Make]]:
+        """Arrays whose elements have codes, each with the request's array that it is for."""
+        sources: list[Field] = []
+        if isinstance(asked, Struct):
+            sources = [each for each in self._present(asked) if each.is_array]
+        if not sources or (not repeated and self.has_code(struct)):
+            return []
+        found = []
+        for field in self._present(struct):
+            if self._holds_codes(field) and isinstance(field.type, Struct):
                 source = next((each for each in sources if each.name == field.name), sources[0])
-                found[field.name] = tuple(
-                    self._element(field.type, source.type, each)
-                    for each in getattr(request, source.name) or ()
-                )
+                found.append((field.name, source.name, self.maker(field.type, source.type)))
         return found
 
-    def _has_code(self, field: Field) -> bool:
+    def has_code(self, struct: Struct) -> bool:
+        return any(field.name in _CODES for field in self._present(struct))
+
+    def _holds_codes(self, field: Field) -> bool:
         """Whether elements of the array have a code, or arrays in them have elements with one."""
-        inner = self._present(field.type) if isinstance(field.type, Struct) else []
-        return field.is_array and any(f.name in _CODES or self._has_code(f) for f in inner)
+        if not field.is_array or not isinstance(field.type, Struct):
+            return False
+        return self.has_code(field.type) or any(map(self._holds_codes, self._present(field.type)))
 
     def _present(self, struct: Struct) -> list[Field]:
         return [field for field in struct.fields if self._version in field.versions]

@@ -1,4 +1,4 @@
-"""Which names topics can have, and what is said of one that is not there."""
+"""Names that topics can have, and the error for a topic that is not there."""
 
 from __future__ import annotations
 

@@ -1,18 +1,16 @@
-"""Answers that wait: for several other answers, or until this broker knows something."""
+"""Answers that wait: for the controller, or until this broker knows something."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from functools import partial
 
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
-from replication.common.messages import TopicResponse
+from replication.common.gathering import Gathering
+from replication.common.messages import Request, Response, TopicResponse
 from replication.common.runtime import Cancellable, Runtime
 from replication.replica_manager.metadata_cache import MetadataCache
-
-T = TypeVar("T")
 
 MAX_CHANGES = 10_000
 """How many topics one request changes, while others wait for the controller (W-237)."""
@@ -21,31 +19,28 @@ TOO_MANY = TopicResponse(
 )
 
 
-class Gathering(Generic[T]):
-    """Collects one answer for each of several questions, then passes them on, in order.
+def ask_all(
+    broker: Broker,
+    requests: Sequence[Request | TopicResponse],
+    done: Callable[[Sequence[TopicResponse]], None],
+    timeout_ms: int | None = None,
+) -> None:
+    """Have the controller carry out a request for each of several topics. A response in the place
+    of one stays as it is."""
+    gathering: Gathering[TopicResponse] = Gathering(len(requests), done)
 
-    Args:
-        count: of questions; with none ``done`` is called at once.
-        done: called once, by the thread with the last answer.
-    """
+    def take(at: int, answer: Response | None) -> None:
+        if not isinstance(answer, TopicResponse):
+            answer = TopicResponse(silence_of(broker), "no controller answers in time")
+        gathering.take_answer(at, answer)
 
-    def __init__(self, count: int, done: Callable[[Sequence[T]], None]) -> None:
-        self._answers: dict[int, T] = {}
-        self._count = count
-        self._done = done
-        self._lock = threading.Lock()
-        if not count:
-            done(())
-
-    def take(self, at: int, answer: T) -> None:
-        """Take the answer to question ``at``. Only the first one counts."""
-        with self._lock:
-            if at in self._answers:
-                return
-            self._answers[at] = answer
-            is_complete = len(self._answers) == self._count
-        if is_complete:
-            self._done([answer for _, answer in sorted(self._answers.items())])
+    for at, request in enumerate(requests):
+        if isinstance(request, TopicResponse):
+            gathering.take_answer(at, request)
+        elif at >= MAX_CHANGES:
+            gathering.take_answer(at, TOO_MANY)
+        else:
+            broker.ask_controller(request, partial(take, at), timeout_ms)
 
 
 class _Wait:
@@ -57,7 +52,7 @@ class _Wait:
 
 
 def silence_of(broker: Broker) -> ErrorCode:
-    """What a client hears where the controller has not answered in time: there is none, or it is
+    """The error for a client where the controller has not answered in time: there is none, or it is
     busy, and may still do what was asked for."""
     return ErrorCode.NOT_CONTROLLER if broker.controller_id is None else ErrorCode.REQUEST_TIMED_OUT
 
@@ -93,9 +88,9 @@ class MetadataWaits:
     def _updated(self) -> None:
         if self._waits and not self._is_due:
             self._is_due = True
-            self._actor.post(self._look)
+            self._actor.post(self._check_all)
 
-    def _look(self) -> None:
+    def _check_all(self) -> None:
         self._is_due = False  # first: what is updated from here on may not be seen
         for wait in [*self._waits]:
             if wait.condition():

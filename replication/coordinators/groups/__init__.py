@@ -4,4 +4,4 @@ Begin with ``coordinator``, the way in, then ``shard``. ``classic`` is the proto
 ``offsets`` has what they commit. See docs/groups.md.
 """
 
-__all__ = ["config", "coordinator", "requests", "states"]
+__all__ = ["classic", "config", "coordinator", "shard", "states"]

@@ -14,31 +14,31 @@ from typing import NamedTuple
 
 from logstore.common.random_id import RandomId
 from replication.common.error_codes import ErrorCode
-from replication.coordinators.groups.append_errors import GROUP_ERRORS
+from replication.coordinators.effects import ClientRequest
 from replication.coordinators.groups.config import GroupConfig
 from replication.coordinators.groups.group import (
     MAX_PENDING_MEMBERS,
+    NO_MEMBER_ID,
     ClassicGroup,
     GroupMember,
     MemberTerms,
 )
-from replication.coordinators.groups.outbox import ShardOutbox
 from replication.coordinators.groups.records import encode_group
-from replication.coordinators.groups.requests import (
-    NO_MEMBER_ID,
-    Heartbeat,
-    JoinGroup,
-    JoinResult,
-    LeaveGroup,
-    LeaveResult,
-    LeavingMember,
-    SyncGroup,
-    SyncResult,
+from replication.coordinators.groups.states import (
+    GROUP_ERRORS,
+    MEMBER_ERRORS,
+    GroupState,
+    GroupStats,
 )
-from replication.coordinators.groups.states import MEMBER_ERRORS, GroupState
-from replication.coordinators.groups.stats import GroupStats
+from replication.coordinators.outbox import ShardOutbox
+from replication.protocol import messages as wire
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+
+# First versions of JoinGroup: a new member gets an id and comes again with it; the leader can be
+# told to leave all as it is.
+MEMBER_ID_REQUIRED = 4
+SKIP_ASSIGNMENT = 9
 
 EMPTY = GroupState.EMPTY
 PREPARING = GroupState.PREPARING_REBALANCE
@@ -100,64 +100,57 @@ class ClassicProtocol:
 
     # -- join ----------------------------------------------------------------------------------
 
-    def join(self, to: Hashable, request: JoinGroup) -> None:
-        code = self._check_join(request)
-        group = self._groups.get(request.group_id)
+    def join(self, to: Hashable, request: ClientRequest) -> None:
+        join: wire.JoinGroupRequest = request.message
+        code = _check_join(self._config, join)
+        group = self._groups.get(join.group_id)
         if code is ErrorCode.NONE and group is not None:
-            code = self._check_room(group, request)
+            code = self._check_room(group, join)
         elif code is ErrorCode.NONE:
-            group = ClassicGroup(request.group_id)
-            if request.member_id:
+            group = ClassicGroup(join.group_id)
+            if join.member_id:
                 code = ErrorCode.UNKNOWN_MEMBER_ID
-            elif not group.supports(request.protocol_type, _names(request)):
+            elif not group.supports(join.protocol_type, _names(join)):
                 code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
             else:
-                self._groups[request.group_id] = group
+                self._groups[join.group_id] = group
         if code is not ErrorCode.NONE:
-            self._out.reply(to, JoinResult(code, request.member_id))
+            self._out.reply(to, refused_join(code, join.member_id))
             return
         assert group is not None
-        if request.member_id == NO_MEMBER_ID:
+        if join.member_id == NO_MEMBER_ID:
             self._join_new(group, to, request)
         else:
             self._join_known(group, to, request)
         self._drop_if_void(group)
 
-    def _check_join(self, request: JoinGroup) -> ErrorCode:
-        config, timeout_ms = self._config, request.session_timeout_ms
-        if not request.group_id:
-            return ErrorCode.INVALID_GROUP_ID
-        if not (
-            config.group_min_session_timeout_ms <= timeout_ms <= config.group_max_session_timeout_ms
-        ):
-            return ErrorCode.INVALID_SESSION_TIMEOUT
-        return ErrorCode.NONE
-
-    def _check_room(self, group: ClassicGroup, request: JoinGroup) -> ErrorCode:
+    def _check_room(self, group: ClassicGroup, join: wire.JoinGroupRequest) -> ErrorCode:
         if group.state is DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if not group.accepts(request.member_id, self._config.group_max_size):
-            member = group.members.get(request.member_id)
+        if not group.accepts(join.member_id, self._config.group_max_size):
+            member = group.members.get(join.member_id)
             if member is not None:  # the group is larger than is allowed now
                 self.remove_member(group, member)
             return ErrorCode.GROUP_MAX_SIZE_REACHED
-        if not group.supports(request.protocol_type, _names(request)):
+        if not group.supports(join.protocol_type, _names(join)):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return ErrorCode.NONE
 
-    def _join_new(self, group: ClassicGroup, to: Hashable, request: JoinGroup) -> None:
+    def _join_new(self, group: ClassicGroup, to: Hashable, request: ClientRequest) -> None:
         """A client without a member id: it gets one (W-103, W-104)."""
-        name = request.client_id if request.instance_id is None else request.instance_id
+        join: wire.JoinGroupRequest = request.message
+        instance_id = join.group_instance_id
+        name = request.client_id if instance_id is None else instance_id
         member_id = f"{name}-{uuid.UUID(self._random_id())}"
-        if request.instance_id is not None:
-            known = group.static_members.get(request.instance_id)
+        if instance_id is not None:
+            known = group.static_members.get(instance_id)
             if known is None:
                 self._add(group, member_id, to, request)
             else:
                 self._replace(group, group.members[known], member_id, to, request)
-        elif request.needs_member_id:
-            self._add_pending(group, member_id, request.session_timeout_ms)
-            self._out.reply(to, JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+        elif request.version >= MEMBER_ID_REQUIRED:
+            self._add_pending(group, member_id, join.session_timeout_ms)
+            self._out.reply(to, refused_join(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:
             self._add(group, member_id, to, request)
 
@@ -171,44 +164,48 @@ class ClassicProtocol:
         del group.pending_members[member_id]
         self._out.stop_timer(PendingTimer(group.group_id, member_id))
 
-    def _join_known(self, group: ClassicGroup, to: Hashable, request: JoinGroup) -> None:
-        member_id = request.member_id
-        if member_id in group.pending_members and request.instance_id is None:
+    def _join_known(self, group: ClassicGroup, to: Hashable, request: ClientRequest) -> None:
+        join: wire.JoinGroupRequest = request.message
+        member_id, instance_id = join.member_id, join.group_instance_id
+        if member_id in group.pending_members and instance_id is None:
             self._forget_pending(group, member_id)
             self._add(group, member_id, to, request)
             return
-        code = group.check_member(member_id, request.instance_id)
+        code = group.check_member(member_id, instance_id)
         if code is not ErrorCode.NONE:
-            self._out.reply(to, JoinResult(code, member_id))
+            self._out.reply(to, refused_join(code, member_id))
             return
         member = group.members[member_id]
-        same = member.protocols == request.protocols
+        same = member.terms.protocols == join.protocols
         match group.state:
             case GroupState.PREPARING_REBALANCE:
                 self._rejoin(group, member, to, request)
             case GroupState.COMPLETING_REBALANCE if same:  # its answer was lost
                 self._supersede(member)
-                self._reply_joined(group, member, to, is_leader=group.leader == member_id)
+                self._out.reply(to, joined(group, member, is_leader=group.leader == member_id))
                 self._touch(group, member)
             case GroupState.STABLE if same and group.leader != member_id:
-                self._reply_joined(group, member, to, is_leader=False)
+                self._out.reply(to, joined(group, member, is_leader=False))
                 self._touch(group, member)
             case GroupState.COMPLETING_REBALANCE | GroupState.STABLE:
                 self._rejoin(group, member, to, request)
             case GroupState.EMPTY | GroupState.DEAD:
-                self._out.reply(to, JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, member_id))
+                self._out.reply(to, refused_join(ErrorCode.UNKNOWN_MEMBER_ID, member_id))
 
-    def _add(self, group: ClassicGroup, member_id: str, to: Hashable, request: JoinGroup) -> None:
-        member = GroupMember.from_request(member_id, request)
+    def _add(
+        self, group: ClassicGroup, member_id: str, to: Hashable, request: ClientRequest
+    ) -> None:
+        join: wire.JoinGroupRequest = request.message
+        member = GroupMember(member_id, join.group_instance_id, MemberTerms.of(request))
         member.joining, member.is_new = to, True
-        group.add(member, request.protocol_type)
+        group.add(member, join.protocol_type)
         group.has_newcomer = True
         timer = SessionTimer(group.group_id, member_id)
         self._out.start_timer(timer, NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalance_or_complete(group)
 
     def _rejoin(
-        self, group: ClassicGroup, member: GroupMember, to: Hashable, request: JoinGroup
+        self, group: ClassicGroup, member: GroupMember, to: Hashable, request: ClientRequest
     ) -> None:
         self._supersede(member)
         member.update(MemberTerms.of(request))
@@ -226,36 +223,10 @@ class ClassicProtocol:
         if member.joining is not None:
             is_gone = code is ErrorCode.UNKNOWN_MEMBER_ID
             name = NO_MEMBER_ID if is_gone else member.member_id
-            self._out.reply(member.joining, JoinResult(code, name))
+            self._out.reply(member.joining, refused_join(code, name))
         if member.syncing is not None:
-            self._out.reply(member.syncing, SyncResult(code))
+            self._out.reply(member.syncing, wire.SyncGroupResponse(error_code=code))
         member.joining = member.syncing = None
-
-    def _reply_joined(
-        self,
-        group: ClassicGroup,
-        member: GroupMember,
-        to: Hashable,
-        *,
-        is_leader: bool,
-        skip_assignment: bool = False,
-        leader: str | None = None,
-    ) -> None:
-        """Answer a join. ``leader`` is the leader that the answer names; by default the present
-        one."""
-        self._out.reply(
-            to,
-            JoinResult(
-                ErrorCode.NONE,
-                member.member_id,
-                group.generation,
-                group.protocol_type,
-                group.protocol_name,
-                leader or group.leader or NO_MEMBER_ID,
-                group.joined_members() if is_leader else (),
-                skip_assignment,
-            ),
-        )
 
     # -- static members ------------------------------------------------------------------------
 
@@ -265,7 +236,7 @@ class ClassicProtocol:
         member: GroupMember,
         new_id: str,
         to: Hashable,
-        request: JoinGroup,
+        request: ClientRequest,
     ) -> None:
         """A static member comes back under a new id. From now on the old id is fenced
         (W-104)."""
@@ -302,15 +273,15 @@ class ClassicProtocol:
             member.joining = None
             if code is ErrorCode.NONE:
                 is_leader = group.leader == new_id
-                skips = is_leader and request.may_skip_assignment
-                named = None if request.may_skip_assignment else old_leader
-                self._reply_joined(
-                    group, member, to, is_leader=skips, skip_assignment=skips, leader=named
-                )
+                may_skip = request.version >= SKIP_ASSIGNMENT
+                skips = is_leader and may_skip
+                named = None if may_skip else old_leader
+                answer = joined(group, member, is_leader=skips, skip_assignment=skips, leader=named)
+                self._out.reply(to, answer)
             else:
                 group.rename(member, old_id)
                 member.update(before)
-                self._out.reply(to, JoinResult(GROUP_ERRORS[code]))
+                self._out.reply(to, refused_join(GROUP_ERRORS[code]))
             self._touch(group, member)
 
         def late(code: ErrorCode) -> None:
@@ -318,7 +289,7 @@ class ClassicProtocol:
             another one by its instance."""
             if waits_still():
                 member.joining = None
-                self._out.reply(to, JoinResult(GROUP_ERRORS[code]))
+                self._out.reply(to, refused_join(GROUP_ERRORS[code]))
                 self._touch(group, member)
 
         self._out.append([encode_group(group)], done, late)
@@ -391,7 +362,7 @@ class ClassicProtocol:
         for member in group.members.values():
             if member.joining is not None:
                 is_leader = group.leader == member.member_id
-                self._reply_joined(group, member, member.joining, is_leader=is_leader)
+                self._out.reply(member.joining, joined(group, member, is_leader=is_leader))
             member.joining, member.is_new = None, False
             self._touch(group, member)
             group.pending_syncs.add(member.member_id)
@@ -399,28 +370,29 @@ class ClassicProtocol:
 
     # -- sync ----------------------------------------------------------------------------------
 
-    def sync(self, to: Hashable, request: SyncGroup) -> None:
-        group = self._groups.get(request.group_id)
-        code = self._check_sync(group, request)
+    def sync(self, to: Hashable, request: ClientRequest) -> None:
+        sync: wire.SyncGroupRequest = request.message
+        group = self._groups.get(sync.group_id)
+        code = self._check_sync(group, sync)
         if group is None or code is not ErrorCode.NONE:
-            self._out.reply(to, SyncResult(code))
+            self._out.reply(to, wire.SyncGroupResponse(error_code=code))
             return
-        member = group.members[request.member_id]
+        member = group.members[sync.member_id]
         self._has_synced(group, member)
         if group.state is STABLE:
-            self._reply_synced(group, member, to)
+            self._out.reply(to, synced(group, member))
             self._touch(group, member)
             return
         self._supersede(member)
         member.syncing = to
         self._out.stop_timer(SessionTimer(group.group_id, member.member_id))
         if group.leader == member.member_id and not group.is_writing:
-            self._write_assignments(group, dict(request.assignments))
+            self._write_assignments(group, dict(sync.assignments))
 
-    def _check_sync(self, group: ClassicGroup | None, request: SyncGroup) -> ErrorCode:
-        code = _check_generation(group, request)
+    def _check_sync(self, group: ClassicGroup | None, sync: wire.SyncGroupRequest) -> ErrorCode:
+        code = _check_generation(group, sync)
         if group is not None and code is ErrorCode.NONE:
-            code = group.check_protocol(request)
+            code = group.check_protocol(sync)
         if group is None or code is not ErrorCode.NONE:
             return code
         return MEMBER_ERRORS[group.state]
@@ -458,7 +430,7 @@ class ClassicProtocol:
             for member in group.members.values():
                 member.assignment = assignments.get(member.member_id, b"")
                 if member.syncing is not None:
-                    self._reply_synced(group, member, member.syncing)
+                    self._out.reply(member.syncing, synced(group, member))
                     member.syncing = None
                 self._touch(group, member)
 
@@ -469,19 +441,13 @@ class ClassicProtocol:
 
         self._out.append([record], done, failed)
 
-    def _reply_synced(self, group: ClassicGroup, member: GroupMember, to: Hashable) -> None:
-        self._out.reply(
-            to,
-            SyncResult(ErrorCode.NONE, group.protocol_type, group.protocol_name, member.assignment),
-        )
-
     def _drop_assignments(self, group: ClassicGroup, code: ErrorCode) -> None:
         """Give up the assignments of this generation."""
         group.is_writing = False
         for member in group.members.values():
             member.assignment = b""
             if member.syncing is not None:
-                self._out.reply(member.syncing, SyncResult(code))
+                self._out.reply(member.syncing, wire.SyncGroupResponse(error_code=code))
                 member.syncing = None
                 self._touch(group, member)
 
@@ -495,16 +461,14 @@ class ClassicProtocol:
 
     # -- heartbeats ----------------------------------------------------------------------------
 
-    def heartbeat(self, to: Hashable, request: Heartbeat) -> None:
-        group = self._groups.get(request.group_id)
-        self._out.reply(to, self._heartbeat(group, request))
-
-    def _heartbeat(self, group: ClassicGroup | None, request: Heartbeat) -> ErrorCode:
-        code = _check_generation(group, request)
-        if group is None or code is not ErrorCode.NONE:
-            return code
-        self.prolong(group, request.member_id)
-        return MEMBER_ERRORS[group.state]
+    def heartbeat(self, to: Hashable, request: ClientRequest) -> None:
+        beat: wire.HeartbeatRequest = request.message
+        group = self._groups.get(beat.group_id)
+        code = _check_generation(group, beat)
+        if group is not None and code is ErrorCode.NONE:
+            self.prolong(group, beat.member_id)
+            code = MEMBER_ERRORS[group.state]
+        self._out.reply(to, code)
 
     def prolong(self, group: ClassicGroup, member_id: str) -> None:
         """Prolong the session of a member that was heard of."""
@@ -516,25 +480,34 @@ class ClassicProtocol:
         """Begin the session of a member again. While its request waits here, it needs none."""
         if not member.waits:
             timer = SessionTimer(group.group_id, member.member_id)
-            self._out.start_timer(timer, member.session_timeout_ms)
+            self._out.start_timer(timer, member.terms.session_timeout_ms)
 
     # -- leave ---------------------------------------------------------------------------------
 
-    def leave(self, to: Hashable, request: LeaveGroup) -> None:
-        group = self._groups.get(request.group_id)
-        if group is None:
-            self._out.reply(to, LeaveResult(ErrorCode.UNKNOWN_MEMBER_ID))
-        elif group.state is DEAD:
-            self._out.reply(to, LeaveResult(ErrorCode.COORDINATOR_NOT_AVAILABLE))
-        else:
-            left = tuple((leaving, self._leave(group, leaving)) for leaving in request.members)
-            if any(code is ErrorCode.NONE for _, code in left):  # one that never joined counts too
-                self._share_again(group)
-            self._out.reply(to, LeaveResult(ErrorCode.NONE, left))
+    def leave(self, to: Hashable, request: ClientRequest) -> None:
+        leave: wire.LeaveGroupRequest = request.message
+        kind = wire.LeaveGroupResponse
+        group = self._groups.get(leave.group_id)
+        if group is not None and group.state is DEAD:
+            self._out.reply(to, kind(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            return
+        codes = [
+            ErrorCode.UNKNOWN_MEMBER_ID
+            if group is None
+            else self._leave(group, each.member_id, each.group_instance_id)
+            for each in leave.members
+        ]
+        if group is not None and ErrorCode.NONE in codes:  # one that never joined counts too
+            self._share_again(group)
+        members = (
+            kind.MemberResponse(each.member_id, each.group_instance_id, code)
+            for each, code in zip(leave.members, codes, strict=True)
+        )
+        self._out.reply(to, kind(members=tuple(members)))
+        if group is not None:
             self._drop_if_void(group)
 
-    def _leave(self, group: ClassicGroup, leaving: LeavingMember) -> ErrorCode:
-        member_id, instance_id = leaving
+    def _leave(self, group: ClassicGroup, member_id: str, instance_id: str | None) -> ErrorCode:
         if member_id == NO_MEMBER_ID:  # by an operator, who knows only the instance
             if instance_id is None or instance_id not in group.static_members:
                 return ErrorCode.UNKNOWN_MEMBER_ID
@@ -599,14 +572,58 @@ class ClassicProtocol:
             self.prepare_rebalance(group)
 
 
-def _check_generation(group: ClassicGroup | None, request: SyncGroup | Heartbeat) -> ErrorCode:
+def joined(
+    group: ClassicGroup,
+    member: GroupMember,
+    *,
+    is_leader: bool,
+    skip_assignment: bool = False,
+    leader: str | None = None,
+) -> wire.JoinGroupResponse:
+    """The answer to a join. ``leader`` is the one that it names; by default the present one."""
+    return wire.JoinGroupResponse(
+        0,
+        ErrorCode.NONE,
+        group.generation,
+        group.protocol_type,
+        group.protocol_name,
+        leader or group.leader or NO_MEMBER_ID,
+        skip_assignment,
+        member.member_id,
+        group.joined_members() if is_leader else (),
+    )
+
+
+def synced(group: ClassicGroup, member: GroupMember) -> wire.SyncGroupResponse:
+    return wire.SyncGroupResponse(
+        0, ErrorCode.NONE, group.protocol_type, group.protocol_name, member.assignment
+    )
+
+
+def refused_join(code: ErrorCode, member_id: str = NO_MEMBER_ID) -> wire.JoinGroupResponse:
+    return wire.JoinGroupResponse(error_code=code, protocol_name=None, member_id=member_id)
+
+
+def _check_generation(
+    group: ClassicGroup | None, request: wire.SyncGroupRequest | wire.HeartbeatRequest
+) -> ErrorCode:
     """The error if a request is not from a member of the present generation."""
     if group is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
     if group.state is DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    return group.check_generation(request.member_id, request.instance_id, request.generation)
+    return group.check_generation(
+        request.member_id, request.group_instance_id, request.generation_id
+    )
 
 
-def _names(request: JoinGroup) -> list[str]:
-    return [name for name, _ in request.protocols]
+def _check_join(config: GroupConfig, join: wire.JoinGroupRequest) -> ErrorCode:
+    if not join.group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    low, high = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
+    is_valid = low <= join.session_timeout_ms <= high
+    return ErrorCode.NONE if is_valid else ErrorCode.INVALID_SESSION_TIMEOUT
+
+
+def _names(join: wire.JoinGroupRequest) -> list[str]:
+    return [name for name, _ in join.protocols]

@@ -1,48 +1,37 @@
-"""The coordinator of groups on one broker: finds the partition of a group, and serves requests
-about several groups (Kafka's ``GroupCoordinator``)."""
+"""The coordinator of groups on one broker: commits in transactions, markers, lists (Kafka's
+``GroupCoordinator``)."""
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from checkpoints.types import TopicPartition
 from logstore.common.random_id import RandomId, random_id
 from logstore.common.types import NO_SEQUENCE
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
+from replication.common.gathering import Gathering
 from replication.common.internal_topics import GROUP_METADATA
 from replication.common.messages import (
     TransactionSupport,
-    TxnMarker,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
 from replication.common.transport import OnReply
-from replication.coordinators.groups.append_errors import COMMIT_ERRORS
+from replication.coordinators.coordinator import TopicCoordinator
+from replication.coordinators.effects import ClientRequest
 from replication.coordinators.groups.config import GroupConfig
-from replication.coordinators.groups.requests import (
-    CommitOffsets,
-    CommitResult,
-    ForgetTopics,
-    GroupListing,
-    GroupRequest,
-    ListGroups,
-    ListGroupsResult,
-)
-from replication.coordinators.groups.shard import GroupShard
-from replication.coordinators.groups.states import GroupState
-from replication.coordinators.groups.stats import GroupStats
-from replication.coordinators.internal_topic import InternalTopic
-from replication.coordinators.runtime import CoordinatorRuntime, OnAnswer
+from replication.coordinators.groups.shard import Codes, ForgetTopics, GroupShard
+from replication.coordinators.groups.states import COMMIT_ERRORS, GroupStats
+from replication.coordinators.runtime import OnAnswer
+from replication.protocol import messages as wire
+from replication.protocol.partitions import partitions_of
 from replication.replica_manager.transaction_verification import error_for_producer
 
-Codes = dict[TopicPartition, ErrorCode]
 
-
-class GroupCoordinator:
+class GroupCoordinator(TopicCoordinator):
     """See the module. Safe from any thread.
 
     Args:
@@ -60,129 +49,99 @@ class GroupCoordinator:
         random_id: RandomId = random_id,
     ) -> None:
         self.config = config or GroupConfig()
-        self._broker = broker
-        self._random_id = random_id
         self.stats = GroupStats()
-        self.runtime = CoordinatorRuntime(
-            GROUP_METADATA,
-            broker.runtime,
-            broker.replica_manager,
-            self._make_shard,
-            write_timeout_ms=self.config.offsets_commit_timeout_ms,
-            load_bytes=self.config.offsets_load_buffer_size,
-        )
-        self.topic = InternalTopic(
+        super().__init__(
             broker,
             GROUP_METADATA,
             self.config.offsets_topic_num_partitions,
             self.config.offsets_topic_replication_factor,
             {
-                "cleanup.policy": "compact",
                 "compression.type": "producer",
                 "segment.bytes": str(self.config.offsets_topic_segment_bytes),
             },
-            lambda partition: partition in self.runtime.active,
+            lambda partition, leader_epoch: GroupShard(self.config, random_id, self.stats),
+            write_timeout_ms=self.config.offsets_commit_timeout_ms,
+            load_bytes=self.config.offsets_load_buffer_size,
         )
         broker.metadata.watch_deletions(self._forget_topics)
         broker.serve(WriteTxnMarkersRequest, self._write_txn_markers)
 
-    def _make_shard(self, partition: int, leader_epoch: int) -> GroupShard:
-        return GroupShard(self.config, self._random_id, self.stats)
-
-    def startup(self) -> None:
-        """Coordinate what the broker leads, now and from now on."""
-        self.runtime.startup()
-
-    def close(self) -> None:
-        """Answer all requests that wait with NOT_COORDINATOR."""
-        self.runtime.close()
-
-    @property
-    def states(self) -> Counter[GroupState]:
-        """Groups that are coordinated here, by state; from any thread."""
-        found: Counter[GroupState] = Counter()
-        for shard in self.runtime.active_shards:
-            assert isinstance(shard, GroupShard)
-            found.update(shard.states)
-        return found
-
     # -- requests ------------------------------------------------------------------------------
 
-    def request(self, group_id: str, request: GroupRequest, answer: OnAnswer) -> None:
-        """Put a request to the group's shard. ``answer`` as in ``CoordinatorRuntime.request``."""
-        partition = self.topic.partition_of(group_id)
-        if partition is None:
-            answer(ErrorCode.NOT_COORDINATOR)
-        else:
-            self.runtime.request(partition, request, answer)
-
     def commit_in_transaction(
-        self,
-        transactional_id: str,
-        support: TransactionSupport,
-        request: CommitOffsets,
-        answer: OnAnswer,
+        self, commit: wire.TxnOffsetCommitRequest, support: TransactionSupport, answer: OnAnswer
     ) -> None:
         """Commit offsets that count with the transaction, which must know of the group (W-158)."""
-        partition = self.topic.partition_of(request.group_id)
+        partition = self.topic.partition_of(commit.group_id)
         if partition is None:
             answer(ErrorCode.NOT_COORDINATOR)
             return
 
         def verified(errors: Mapping[TopicPartition, ErrorCode]) -> None:
             if not errors:
-                self.runtime.request(partition, request, answer)
+                self.runtime.request(partition, ClientRequest(commit), answer)
                 return
             code = COMMIT_ERRORS[error_for_producer(errors[tp], support)]
-            answer(CommitResult(tuple((each.tp, code) for each in request.offsets)))
+            answer(dict.fromkeys(partitions_of(commit.topics), code))
 
         tp = TopicPartition(GROUP_METADATA, partition)
         self._broker.replica_manager.transactions.verify(
-            transactional_id,
-            request.producer_id,
-            request.producer_epoch,
+            commit.transactional_id,
+            commit.producer_id,
+            commit.producer_epoch,
             {tp: NO_SEQUENCE},
             verified,
             adds=support is TransactionSupport.ADD_PARTITION,
         )
 
-    def list_groups(self, answer: Callable[[ErrorCode, list[GroupListing]], None]) -> None:
-        """All groups of this broker. While a partition is not loaded the list would not be whole,
-        so the answer is an error."""
-
-        def listed(answers: list[object]) -> None:
-            found: list[GroupListing] = []
-            for each in answers:
-                if isinstance(each, ErrorCode) and each is not ErrorCode.NOT_COORDINATOR:
-                    answer(each, [])
-                    return
-                if isinstance(each, ListGroupsResult):
-                    found += each.groups
-            answer(ErrorCode.NONE, found)
-
-        self.runtime.request_all(ListGroups(), listed)
+    def list_groups(
+        self, answer: Callable[[ErrorCode, list[wire.ListGroupsResponse.ListedGroup]], None]
+    ) -> None:
+        """All groups of this broker."""
+        self.list_all(ClientRequest(wire.ListGroupsRequest()), answer)
 
     def _forget_topics(self, topics: frozenset[str]) -> None:
         """Delete the offsets of deleted topics, which mean nothing for a later topic of the
         name."""
+        request = ClientRequest(ForgetTopics(topics))
         for partition in self.runtime.active:
-            self.runtime.request(partition, ForgetTopics(topics), lambda code: None)
+            self.runtime.request(partition, request, lambda code: None)
 
     # -- transactions --------------------------------------------------------------------------
 
     def _write_txn_markers(self, request: WriteTxnMarkersRequest, reply: OnReply) -> None:
         """Append markers. Those of offsets go through the groups' runtime, so that the shards know
         of them; the others go straight to the logs."""
-        pending = _PendingMarkers(request, reply)
-        others = []
-        for at, marker in enumerate(request.markers):
-            own = [tp for tp in marker.partitions if tp.topic == GROUP_METADATA]
-            rest = tuple(tp for tp in marker.partitions if tp.topic != GROUP_METADATA)
-            others.append(marker._replace(partitions=rest))
-            for tp in own:
-                self.runtime.write_marker(tp.partition, marker, partial(pending.take_own, at, tp))
+        own = [
+            (at, tp)
+            for at, marker in enumerate(request.markers)
+            for tp in marker.partitions
+            if tp.topic == GROUP_METADATA
+        ]
+
+        def done(answers: Sequence[Any]) -> None:
+            others, *codes = answers
+            found: list[Codes] = [dict(each) for each in others.markers]
+            for (at, tp), code in zip(own, codes, strict=True):
+                found[at][tp] = MARKER_ERRORS.get(code, code)
+            in_order = (
+                tuple((tp, known[tp]) for tp in marker.partitions)
+                for marker, known in zip(request.markers, found, strict=True)
+            )
+            reply(WriteTxnMarkersResponse(tuple(in_order)))
+
+        gathering: Gathering[Any] = Gathering(1 + len(own), done)
+        for number, (at, tp) in enumerate(own, 1):
+            take = partial(gathering.take_answer, number)
+            self.runtime.write_marker(tp.partition, request.markers[at], take)
+        others = (
+            marker._replace(
+                partitions=tuple(tp for tp in marker.partitions if tp.topic != GROUP_METADATA)
+            )
+            for marker in request.markers
+        )
         self._broker.replica_manager.writes.write_txn_markers(
-            WriteTxnMarkersRequest(tuple(others)), pending.take_rest
+            WriteTxnMarkersRequest(tuple(others)), partial(gathering.take_answer, 0)
         )
 
 
@@ -191,40 +150,5 @@ MARKER_ERRORS: Mapping[ErrorCode, ErrorCode] = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_LEADER_OR_FOLLOWER,
 }
-"""What the sender of a marker hears where the shard is not at work. Coordinators and tools of Kafka
-ask again at this one error."""
-
-
-class _PendingMarkers:
-    """Collects the answers to one request; the last one sends it."""
-
-    def __init__(self, request: WriteTxnMarkersRequest, reply: OnReply) -> None:
-        self._markers: tuple[TxnMarker, ...] = request.markers
-        self._reply = reply
-        self._codes: list[Codes] = [{} for _ in request.markers]
-        self._missing = 1 + sum(
-            tp.topic == GROUP_METADATA for marker in request.markers for tp in marker.partitions
-        )
-        self._lock = threading.Lock()
-
-    def take_own(self, at: int, tp: TopicPartition, code: ErrorCode) -> None:
-        self._take({at: {tp: MARKER_ERRORS.get(code, code)}})
-
-    def take_rest(self, response: WriteTxnMarkersResponse) -> None:
-        self._take({at: dict(codes) for at, codes in enumerate(response.markers)})
-
-    def _take(self, answers: Mapping[int, Codes]) -> None:
-        with self._lock:
-            for at, codes in answers.items():
-                self._codes[at].update(codes)
-            self._missing -= 1
-            if self._missing:
-                return
-        self._reply(
-            WriteTxnMarkersResponse(
-                tuple(
-                    tuple((tp, codes[tp]) for tp in marker.partitions)
-                    for marker, codes in zip(self._markers, self._codes, strict=True)
-                )
-            )
-        )
+"""The answer to the sender of a marker where the shard is not at work. Coordinators and tools of
+Kafka ask again at this one error."""

@@ -7,26 +7,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 from replication.common.error_codes import ErrorCode
-from replication.coordinators.groups.requests import (
-    NO_GENERATION,
-    NO_MEMBER_ID,
-    GroupProtocol,
-    JoinedMember,
-    JoinGroup,
-    SyncGroup,
-)
+from replication.coordinators.effects import ClientRequest
 from replication.coordinators.groups.states import PREDECESSORS, GroupState
-from replication.coordinators.groups.subscription import CONSUMER_PROTOCOL, topics_of_all
+from replication.protocol import MalformedMessageError
+from replication.protocol import messages as wire
+from replication.protocol.coordinator_records import SUBSCRIPTION, decode_of_member
 
+GroupProtocol = wire.JoinGroupRequest.JoinGroupRequestProtocol
+"""One way to share partitions that a member offers, with its own data for it."""
+
+CONSUMER_PROTOCOL = "consumer"
+NO_GENERATION = -1
+NO_MEMBER_ID = ""
 MAX_GENERATION = 2**31 - 1
 MAX_PENDING_MEMBERS = 1000  # ids that were given and not used yet; the oldest is forgotten
 
 
 class MemberTerms(NamedTuple):
-    """What a member says each time it joins."""
+    """The terms that a member names each time it joins."""
 
     client_id: str
     client_host: str
@@ -35,14 +37,20 @@ class MemberTerms(NamedTuple):
     protocols: tuple[GroupProtocol, ...]
 
     @classmethod
-    def of(cls, request: JoinGroup) -> MemberTerms:
+    def of(cls, request: ClientRequest) -> MemberTerms:
+        join: wire.JoinGroupRequest = request.message
         return cls(
             request.client_id,
             request.client_host,
-            request.session_timeout_ms,
-            request.rebalance_timeout_ms,
-            request.protocols,
+            join.session_timeout_ms,
+            rebalance_timeout_ms(join.session_timeout_ms, join.rebalance_timeout_ms),
+            join.protocols,
         )
+
+
+def rebalance_timeout_ms(session_timeout_ms: int, rebalance_timeout_ms: int) -> int:
+    """A client that names none has the time-out of its session."""
+    return session_timeout_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms
 
 
 class GroupMember:
@@ -59,44 +67,24 @@ class GroupMember:
         "_group",
         "_joining",
         "assignment",
-        "client_host",
-        "client_id",
         "instance_id",
         "is_new",
         "member_id",
-        "protocols",
-        "rebalance_timeout_ms",
-        "session_timeout_ms",
         "syncing",
+        "terms",
     )
 
     def __init__(
-        self,
-        member_id: str,
-        instance_id: str | None,
-        client_id: str,
-        client_host: str,
-        session_timeout_ms: int,
-        rebalance_timeout_ms: int,
-        protocols: tuple[GroupProtocol, ...],
-        assignment: bytes = b"",
+        self, member_id: str, instance_id: str | None, terms: MemberTerms, assignment: bytes = b""
     ) -> None:
         self.member_id = member_id
         self.instance_id = instance_id
-        self.client_id = client_id
-        self.client_host = client_host
-        self.session_timeout_ms = session_timeout_ms
-        self.rebalance_timeout_ms = rebalance_timeout_ms
-        self.protocols = protocols
+        self.terms = terms
         self.assignment = assignment
         self._group: ClassicGroup | None = None  # once it is a member
         self._joining: Hashable | None = None
         self.syncing: Hashable | None = None
         self.is_new = False
-
-    @classmethod
-    def from_request(cls, member_id: str, request: JoinGroup) -> GroupMember:
-        return cls(member_id, request.instance_id, *MemberTerms.of(request))
 
     @property
     def joining(self) -> Hashable | None:
@@ -108,18 +96,18 @@ class GroupMember:
             self._group.joining_count += (request is not None) - (self._joining is not None)
         self._joining = request
 
-    def enter(self, group: ClassicGroup) -> None:
+    def enter_group(self, group: ClassicGroup) -> None:
         """Be counted in a group."""
         self._group = group
         group.joining_count += self._joining is not None
-        group.offers.update({name for name, _ in self.protocols})
+        group.offers.update({name for name, _ in self.terms.protocols})
 
-    def go(self) -> None:
+    def leave_group(self) -> None:
         """Be counted no more."""
         group, self._group = self._group, None
         assert group is not None
         group.joining_count -= self._joining is not None
-        for name in {name for name, _ in self.protocols}:
+        for name in {name for name, _ in self.terms.protocols}:
             group.offers[name] -= 1
             if not group.offers[name]:
                 del group.offers[name]
@@ -131,34 +119,18 @@ class GroupMember:
 
     def metadata(self, protocol_name: str | None) -> bytes:
         """The member's data for a protocol; empty if it does not offer the protocol."""
-        for name, metadata in self.protocols:
+        for name, metadata in self.terms.protocols:
             if name == protocol_name:
                 return metadata
         return b""
 
-    @property
-    def terms(self) -> MemberTerms:
-        return MemberTerms(
-            self.client_id,
-            self.client_host,
-            self.session_timeout_ms,
-            self.rebalance_timeout_ms,
-            self.protocols,
-        )
-
     def update(self, terms: MemberTerms) -> None:
         group = self._group
         if group is not None:
-            self.go()
-        (
-            self.client_id,
-            self.client_host,
-            self.session_timeout_ms,
-            self.rebalance_timeout_ms,
-            self.protocols,
-        ) = terms
+            self.leave_group()
+        self.terms = terms
         if group is not None:
-            self.enter(group)
+            self.enter_group(group)
 
 
 class ClassicGroup:
@@ -222,11 +194,15 @@ class ClassicGroup:
         self.become(completing if self.members else empty, now_ms)
 
     def note_subscriptions(self) -> None:
+        """Note which topics members of type "consumer" read (W-172). The bytes are a client's, and
+        only the expiry of offsets wants to know: where some cannot be read, they say nothing."""
         self.subscribed_topics = None
         if self.protocol_type == CONSUMER_PROTOCOL:
-            self.subscribed_topics = topics_of_all(
-                member.metadata(self.protocol_name) for member in self.members.values()
-            )
+            said = (member.metadata(self.protocol_name) for member in self.members.values())
+            with suppress(MalformedMessageError):
+                self.subscribed_topics = frozenset(
+                    topic for each in said for topic in decode_of_member(SUBSCRIPTION, each).topics
+                )
 
     # -- members -------------------------------------------------------------------------------
 
@@ -236,9 +212,9 @@ class ClassicGroup:
         assert self.protocol_type == protocol_type, (self, protocol_type)
         before = self.members.get(member.member_id)
         if before is not None:  # a record of the log can name a member twice
-            before.go()
+            before.leave_group()
         self.members[member.member_id] = member
-        member.enter(self)
+        member.enter_group(self)
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
         if self.leader is None:
@@ -247,7 +223,7 @@ class ClassicGroup:
 
     def remove(self, member: GroupMember) -> None:
         del self.members[member.member_id]
-        member.go()
+        member.leave_group()
         if member.instance_id is not None:
             self.static_members.pop(member.instance_id, None)
         self.pending_syncs.discard(member.member_id)
@@ -288,7 +264,7 @@ class ClassicGroup:
             return ErrorCode.ILLEGAL_GENERATION
         return code
 
-    def check_protocol(self, request: SyncGroup) -> ErrorCode:
+    def check_protocol(self, request: wire.SyncGroupRequest) -> ErrorCode:
         """The error unless a member syncs with the protocol that its join was answered with."""
         for said, known in (
             (request.protocol_type, self.protocol_type),
@@ -301,7 +277,7 @@ class ClassicGroup:
     @property
     def rebalance_timeout_ms(self) -> int:
         """The longest that a member asks for."""
-        return max((m.rebalance_timeout_ms for m in self.members.values()), default=0)
+        return max((m.terms.rebalance_timeout_ms for m in self.members.values()), default=0)
 
     @property
     def has_all_joined(self) -> bool:
@@ -332,10 +308,11 @@ class ClassicGroup:
             self.leader = leader_id
         return True
 
-    def joined_members(self) -> tuple[JoinedMember, ...]:
+    def joined_members(self) -> tuple[wire.JoinGroupResponse.JoinGroupResponseMember, ...]:
         """The members with their data, for the leader."""
+        kind = wire.JoinGroupResponse.JoinGroupResponseMember
         return tuple(
-            JoinedMember(m.member_id, m.instance_id, m.metadata(self.protocol_name))
+            kind(m.member_id, m.instance_id, m.metadata(self.protocol_name))
             for m in self.members.values()
         )
 
@@ -354,7 +331,7 @@ class ClassicGroup:
     def select_protocol(self) -> str:
         """Every member has a vote, for the first of its own that all offer (W-107)."""
         votes = Counter(
-            next(name for name, _ in member.protocols if self.is_common(name))
+            next(name for name, _ in member.terms.protocols if self.is_common(name))
             for member in self.members.values()
         )
         return votes.most_common(1)[0][0]

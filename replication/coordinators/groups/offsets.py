@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from checkpoints.types import TopicPartition
-from replication.protocol import ZERO_UUID
+from replication.protocol import messages as wire
 
+CommittedOffset = wire.OffsetCommitValue
+"""As the log has it. Without an expiry of its own an offset has ``NO_EXPIRY`` in its place."""
 
-class CommittedOffset(NamedTuple):
-    """
-    Attributes:
-        offset: the next that is to be read.
-        leader_epoch: of the last record that was consumed, or −1.
-        commit_ms: ms since 1970.
-        expire_ms: when it is forgotten, where the client said so.
-        topic_id: of the topic when it was committed; zero where that is not known.
-    """
-
-    offset: int
-    leader_epoch: int
-    metadata: str
-    commit_ms: int
-    expire_ms: int | None = None
-    topic_id: uuid.UUID = ZERO_UUID
-
-
+NO_EXPIRY = -1
 K = TypeVar("K")
 Key = tuple[str, TopicPartition]
 """A group and a partition."""
@@ -87,13 +71,13 @@ class OffsetStore:
 
     # -- on the way to the log -----------------------------------------------------------------
 
-    def begin(self, group_id: str, tp: TopicPartition, *, in_transaction: bool) -> None:
+    def begin_write(self, group_id: str, tp: TopicPartition, *, in_transaction: bool) -> None:
         """Note that an offset is being written."""
         self._in_flight.setdefault(group_id, Counter())[tp] += 1
         if in_transaction:
             self._in_transaction[group_id, tp] += 1
 
-    def end(self, group_id: str, tp: TopicPartition, *, in_transaction: bool) -> None:
+    def end_write(self, group_id: str, tp: TopicPartition, *, in_transaction: bool) -> None:
         """Note that the offset is in the log, or never will be."""
         in_flight = self._in_flight[group_id]
         _take(in_flight, tp)

@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from checkpoints.types import TopicPartition
 from replication.coordinators.effects import CoordinatorRecord
-from replication.coordinators.groups.group import ClassicGroup, GroupMember
-from replication.coordinators.groups.offsets import CommittedOffset
-from replication.coordinators.groups.requests import GroupProtocol
+from replication.coordinators.groups.group import (
+    ClassicGroup,
+    GroupMember,
+    GroupProtocol,
+    MemberTerms,
+    rebalance_timeout_ms,
+)
+from replication.coordinators.groups.offsets import NO_EXPIRY, CommittedOffset
 from replication.coordinators.groups.states import GroupState
 from replication.protocol import ZERO_UUID
 from replication.protocol import messages as wire
 from replication.protocol.coordinator_records import (
-    CONSUMER_OFFSETS,
-    decode_key,
-    decode_value,
     encode_key,
     encode_value,
 )
 
 WITH_EXPIRY = 1  # the one version of an offset that says when it is forgotten
 UNKNOWN_TIME_MS = -1
-
-
-class OffsetRecord(NamedTuple):
-    """An offset of a group; deleted if ``offset`` is None."""
-
-    group_id: str
-    tp: TopicPartition
-    offset: CommittedOffset | None
-
-
-class GroupRecord(NamedTuple):
-    """The state of a group; deleted if ``group`` is None."""
-
-    group_id: str
-    group: ClassicGroup | None
 
 
 def _offset_key(group_id: str, tp: TopicPartition) -> bytes:
@@ -46,17 +31,9 @@ def _offset_key(group_id: str, tp: TopicPartition) -> bytes:
 def encode_offset(group_id: str, tp: TopicPartition, offset: CommittedOffset) -> CoordinatorRecord:
     """The record of an offset. As in Kafka, one with an expiry of its own is written without its
     leader epoch and topic id."""
-    value = wire.OffsetCommitValue(
-        offset.offset,
-        offset.leader_epoch,
-        offset.metadata,
-        offset.commit_ms,
-        UNKNOWN_TIME_MS if offset.expire_ms is None else offset.expire_ms,
-        offset.topic_id,
-    )
-    if offset.expire_ms is not None:
-        value = value._replace(leader_epoch=-1, topic_id=ZERO_UUID)
-    version = None if offset.expire_ms is None else WITH_EXPIRY
+    value, version = offset, None
+    if offset.expire_timestamp != NO_EXPIRY:
+        value, version = offset._replace(leader_epoch=-1, topic_id=ZERO_UUID), WITH_EXPIRY
     return CoordinatorRecord(_offset_key(group_id, tp), encode_value(value, version))
 
 
@@ -76,10 +53,10 @@ def encode_group(group: ClassicGroup) -> CoordinatorRecord:
             wire.GroupMetadataValue.MemberMetadata(
                 member.member_id,
                 member.instance_id,
-                member.client_id,
-                member.client_host,
-                member.rebalance_timeout_ms,
-                member.session_timeout_ms,
+                member.terms.client_id,
+                member.terms.client_host,
+                member.terms.rebalance_timeout_ms,
+                member.terms.session_timeout_ms,
                 member.metadata(group.protocol_name),
                 member.assignment,
             )
@@ -93,35 +70,7 @@ def encode_group_tombstone(group_id: str) -> CoordinatorRecord:
     return CoordinatorRecord(encode_key(wire.GroupMetadataKey(group_id)), None)
 
 
-def decode(key: bytes, value: bytes | None) -> OffsetRecord | GroupRecord | None:
-    """What a record says; None for one of a kind that is not served here (W-116).
-
-    Raises:
-        ProtocolError: the bytes are no record of their kind.
-    """
-    known = decode_key(CONSUMER_OFFSETS, key)
-    if isinstance(known, wire.OffsetCommitKey):
-        tp = TopicPartition(known.topic, known.partition)
-        if value is None:
-            return OffsetRecord(known.group, tp, None)
-        said: wire.OffsetCommitValue = decode_value(known, value)
-        expires = said.expire_timestamp != UNKNOWN_TIME_MS
-        offset = CommittedOffset(
-            said.offset,
-            said.leader_epoch,
-            said.metadata,
-            said.commit_timestamp,
-            said.expire_timestamp if expires else None,
-            said.topic_id,
-        )
-        return OffsetRecord(known.group, tp, offset)
-    if isinstance(known, wire.GroupMetadataKey):
-        group = None if value is None else _group_of(known.group, decode_value(known, value))
-        return GroupRecord(known.group, group)
-    return None
-
-
-def _group_of(group_id: str, value: wire.GroupMetadataValue) -> ClassicGroup:
+def group_of(group_id: str, value: wire.GroupMetadataValue) -> ClassicGroup:
     """A group with members is Stable: it is written when they have their assignments."""
     group = ClassicGroup(group_id)
     group.generation = value.generation
@@ -133,17 +82,14 @@ def _group_of(group_id: str, value: wire.GroupMetadataValue) -> ClassicGroup:
     group.state = GroupState.STABLE
     group.protocol_name = value.protocol
     for each in value.members:
-        session_ms, rebalance_ms = each.session_timeout, each.rebalance_timeout
-        member = GroupMember(
-            each.member_id,
-            each.group_instance_id,
+        terms = MemberTerms(
             each.client_id,
             each.client_host,
-            session_ms,
-            session_ms if rebalance_ms < 0 else rebalance_ms,
+            each.session_timeout,
+            rebalance_timeout_ms(each.session_timeout, each.rebalance_timeout),
             (GroupProtocol(value.protocol or "", each.subscription),),
-            each.assignment,
         )
+        member = GroupMember(each.member_id, each.group_instance_id, terms, each.assignment)
         group.add(member, value.protocol_type)
     if value.leader in group.members:
         group.leader = value.leader

@@ -9,9 +9,9 @@ since, they join again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
@@ -19,10 +19,11 @@ from logstore.common.config import MAX_LONG
 from logstore.common.random_id import RandomId
 from replication.common.error_codes import ErrorCode
 from replication.coordinators.effects import (
+    NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     AppendDone,
     AppendTimedOut,
-    CoordinatorRecord,
+    ClientRequest,
     Effect,
     Event,
     MarkerWritten,
@@ -30,88 +31,58 @@ from replication.coordinators.effects import (
     TimerFired,
 )
 from replication.coordinators.groups import records
-from replication.coordinators.groups.append_errors import COMMIT_ERRORS, GROUP_ERRORS
 from replication.coordinators.groups.classic import ClassicProtocol
 from replication.coordinators.groups.config import GroupConfig
-from replication.coordinators.groups.group import ClassicGroup, is_no_member
-from replication.coordinators.groups.offsets import CommittedOffset, OffsetStore
-from replication.coordinators.groups.outbox import OnDone, ShardOutbox
-from replication.coordinators.groups.requests import (
+from replication.coordinators.groups.group import (
+    CONSUMER_PROTOCOL,
     NO_GENERATION,
-    NO_RETENTION,
-    CommitOffsets,
-    CommitResult,
-    DeleteGroup,
-    DeleteOffsets,
-    DeleteOffsetsResult,
-    DescribeGroup,
-    FetchedOffset,
-    FetchOffsets,
-    FetchOffsetsResult,
-    ForgetTopics,
-    GroupDescription,
-    GroupListing,
-    Heartbeat,
-    JoinGroup,
-    LeaveGroup,
-    ListGroups,
-    ListGroupsResult,
-    MemberDescription,
-    SyncGroup,
+    ClassicGroup,
+    is_no_member,
 )
-from replication.coordinators.groups.states import GroupState
-from replication.coordinators.groups.stats import GroupStats
-from replication.coordinators.groups.subscription import CONSUMER_PROTOCOL
+from replication.coordinators.groups.offsets import NO_EXPIRY, CommittedOffset, OffsetStore
+from replication.coordinators.groups.states import (
+    COMMIT_ERRORS,
+    GROUP_ERRORS,
+    GroupState,
+    GroupStats,
+)
+from replication.coordinators.outbox import OnDone, ShardOutbox
 from replication.protocol import ZERO_UUID
+from replication.protocol import messages as wire
+from replication.protocol.coordinator_records import CONSUMER_OFFSETS, decode_key, decode_value
+from replication.protocol.partitions import by_partition, by_topic, partitions_of
 
 MAX_RECORDS_OF_AN_APPEND = 1000  # of deletions, which may be many
 MS_PER_MINUTE = 60_000
+NO_RETENTION = -1
+CLASSIC = "classic"  # the type of all groups here, as a broker writes it
+
+# First versions whose clients know GROUP_ID_NOT_FOUND.
+COMMIT_NOT_FOUND = 9  # OffsetCommit
+DESCRIBE_NOT_FOUND = 6
+
+Codes: TypeAlias = dict[TopicPartition, ErrorCode]
+CommitRequest: TypeAlias = wire.OffsetCommitRequest | wire.TxnOffsetCommitRequest
 
 logger = get_logger(__name__)
+
+
+class ForgetTopics(NamedTuple):
+    """Delete the offsets of topics that were deleted. Answered by an ``ErrorCode``."""
+
+    topics: frozenset[str]
 
 
 class ExpiryTimer(NamedTuple):
     """Fires when it is time to look for offsets that are too old."""
 
 
-class Tombstone(NamedTuple):
-    """A deletion in the log. When its append ends, ``on_written`` or ``on_refused`` is called."""
-
-    record: CoordinatorRecord
-    on_written: Callable[[], None]
-    on_refused: Callable[[], None] = lambda: None
-
-
-class Deletion:
-    """Many tombstones, in several appends.
-
-    Args:
-        pieces: how many appends.
-        answer: is called once.
-    """
-
-    def __init__(self, pieces: int, answer: OnDone) -> None:
-        self._left = pieces
-        self._answer: OnDone | None = answer
-        self._failure = ErrorCode.NONE
-
-    def end_piece(self, tombstones: Iterable[Tombstone], code: ErrorCode) -> None:
-        for each in tombstones:
-            (each.on_written if code is ErrorCode.NONE else each.on_refused)()
-        if self._failure is ErrorCode.NONE:
-            self._failure = code
-        self._left -= 1
-        if not self._left:
-            self.answer(self._failure)
-
-    def answer(self, code: ErrorCode) -> None:
-        answer, self._answer = self._answer, None
-        if answer is not None:
-            answer(code)
-
-
 class GroupShard:
     """See the module, and ``Shard``.
+
+    A request is a ``ClientRequest`` of a message about one group, whose topics are known by name.
+    The answer is that of the protocol to joins, syncs and leaves; the group of it to a description
+    or a fetch of offsets; an ``ErrorCode``, or one by partition, to all else.
 
     Args:
         random_id: where member ids come from.
@@ -131,18 +102,19 @@ class GroupShard:
         self._classic = ClassicProtocol(
             config, self._groups, self._out, self._drop_if_void, random_id, self._stats
         )
-        self._handlers: dict[type, Callable[[Hashable, Any], None]] = {
-            JoinGroup: self._classic.join,
-            SyncGroup: self._classic.sync,
-            Heartbeat: self._classic.heartbeat,
-            LeaveGroup: self._classic.leave,
-            CommitOffsets: self._commit,
-            FetchOffsets: self._fetch,
-            DeleteOffsets: self._delete_offsets,
+        self._handlers: dict[type, Callable[[Hashable, ClientRequest], None]] = {
+            wire.JoinGroupRequest: self._classic.join,
+            wire.SyncGroupRequest: self._classic.sync,
+            wire.HeartbeatRequest: self._classic.heartbeat,
+            wire.LeaveGroupRequest: self._classic.leave,
+            wire.OffsetCommitRequest: self._commit,
+            wire.TxnOffsetCommitRequest: self._commit,
+            wire.OffsetFetchRequest: self._fetch,
+            wire.OffsetDeleteRequest: self._delete_offsets,
             ForgetTopics: self._forget_topics,
-            DescribeGroup: self._describe,
-            ListGroups: self._list,
-            DeleteGroup: self._delete_group,
+            wire.DescribeGroupsRequest: self._describe,
+            wire.ListGroupsRequest: self._list,
+            wire.DeleteGroupsRequest: self._delete_group,
         }
 
     @property
@@ -153,22 +125,25 @@ class GroupShard:
     # -- replay --------------------------------------------------------------------------------
 
     def replay(self, key: bytes, value: bytes | None, *, producer_id: int = NO_PRODUCER_ID) -> None:
-        found = records.decode(key, value)
+        known = decode_key(CONSUMER_OFFSETS, key)
+        said = None if known is None or value is None else decode_value(known, value)
         self._number += 1
-        match found:
-            case None:  # of a kind that is not served here
+        match known:
+            case None:  # of a kind that is not served here (W-116)
                 pass
-            case records.OffsetRecord(group_id, tp, None):
-                self._offsets.delete(group_id, tp, self._number)
-            case records.OffsetRecord(group_id, tp, CommittedOffset() as offset):
-                if producer_id == NO_PRODUCER_ID:
-                    self._offsets.commit(group_id, tp, offset, self._number)
+            case wire.OffsetCommitKey(group_id, topic, partition):
+                tp = TopicPartition(topic, partition)
+                if said is None:
+                    self._offsets.delete(group_id, tp, self._number)
+                elif producer_id == NO_PRODUCER_ID:
+                    self._offsets.commit(group_id, tp, said, self._number)
                 else:
-                    self._offsets.add_pending(producer_id, group_id, tp, offset, self._number)
-            case records.GroupRecord(group_id, None):
-                self._groups.pop(group_id, None)
-            case records.GroupRecord(group_id, ClassicGroup() as group):
-                self._groups[group_id] = group
+                    self._offsets.add_pending(producer_id, group_id, tp, said, self._number)
+            case wire.GroupMetadataKey(group_id):
+                if said is None:
+                    self._groups.pop(group_id, None)
+                else:
+                    self._groups[group_id] = records.group_of(group_id, said)
 
     def replay_marker(self, producer_id: int, producer_epoch: int, is_commit: bool) -> None:
         self._offsets.end_transaction(producer_id, is_commit)
@@ -180,7 +155,7 @@ class GroupShard:
         for group in list(self._groups.values()):
             self._classic.on_loaded(group)
         self._out.start_timer(ExpiryTimer(), self._config.offsets_retention_check_interval_ms)
-        return self._out.take()
+        return self._out.take_effects()
 
     def _group_of_offsets(self, group_id: str) -> ClassicGroup:
         """The group of some offsets; it is made if there is none."""
@@ -195,7 +170,8 @@ class GroupShard:
         self._begin(now_ms)
         match event:
             case RequestReceived():
-                self._handlers[type(event.request)](event.to, event.request)
+                assert isinstance(event.request, ClientRequest)
+                self._handlers[type(event.request.message)](event.to, event.request)
             case AppendDone():
                 self._out.append_done(event.token, event.error_code)
             case AppendTimedOut():
@@ -208,7 +184,7 @@ class GroupShard:
                 self._end_transaction(event)
             case _:
                 raise AssertionError(f"not an event of groups: {event}")
-        return self._out.take()
+        return self._out.take_effects()
 
     def _begin(self, now_ms: int) -> None:
         self._now_ms = self._classic.now_ms = now_ms
@@ -236,105 +212,117 @@ class GroupShard:
 
     # -- commit --------------------------------------------------------------------------------
 
-    def _commit(self, to: Hashable, request: CommitOffsets) -> None:
-        group = self._groups.get(request.group_id)
-        code = self._check_commit(group, request)
+    def _commit(self, to: Hashable, request: ClientRequest) -> None:
+        commit: CommitRequest = request.message
+        group = self._groups.get(commit.group_id)
+        asked = dict(by_partition(commit.topics))
+        code = self._check_commit(group, commit, request.version)
         if code is not ErrorCode.NONE:
-            self._out.reply(to, _all_of(request, code))
+            self._out.reply(to, dict.fromkeys(asked, code))
             return
         if group is None:
-            group = self._group_of_offsets(request.group_id)
-        self._classic.prolong(group, request.member_id)
-        # The key says bytes, and Kafka counts units of UTF-16, as Java's strings do.
-        too_long = self._config.offset_metadata_max_bytes
-        codes = {
-            each.tp: ErrorCode.OFFSET_METADATA_TOO_LARGE
-            if len(each.metadata.encode("utf-16-le")) // 2 > too_long
-            else ErrorCode.NONE
-            for each in request.offsets
+            group = self._group_of_offsets(commit.group_id)
+        self._classic.prolong(group, commit.member_id)
+        codes: Codes = {
+            tp: self._check_metadata(each.committed_metadata) for tp, each in asked.items()
         }
-        accepted = [each for each in request.offsets if codes[each.tp] is ErrorCode.NONE]
-        if not accepted:
-            self._out.reply(to, CommitResult(tuple(codes.items())))
+        if ErrorCode.NONE not in codes.values():
+            self._out.reply(to, codes)
             self._drop_if_void(group)
             return
-        retention_ms = request.retention_ms
-        expire_ms = None
-        if retention_ms > NO_RETENTION:  # of a client, up to the last that a record has room for
-            expire_ms = min(self._now_ms + retention_ms, MAX_LONG)
+        accepted = {tp: each for tp, each in asked.items() if codes[tp] is ErrorCode.NONE}
+        offsets = self._committed(commit, accepted)
+        in_transaction = isinstance(commit, wire.TxnOffsetCommitRequest)
+        producer = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
+        if isinstance(commit, wire.TxnOffsetCommitRequest):
+            producer = commit.producer_id, commit.producer_epoch
         self._number += 1
         number = self._number
-        in_transaction = request.producer_id != NO_PRODUCER_ID
-        offsets = {
-            each.tp: CommittedOffset(
-                each.offset,
-                each.leader_epoch,
-                each.metadata,
-                self._now_ms,
-                expire_ms,
-                ZERO_UUID if in_transaction else each.topic_id,  # as Kafka
-            )
-            for each in accepted
-        }
         for tp in offsets:
-            self._offsets.begin(request.group_id, tp, in_transaction=in_transaction)
+            self._offsets.begin_write(commit.group_id, tp, in_transaction=in_transaction)
         is_answered = False
 
         def answer(code: ErrorCode) -> None:
             nonlocal is_answered
             if not is_answered:
                 is_answered = True
-                codes.update(dict.fromkeys(offsets, COMMIT_ERRORS[code]))
-                self._out.reply(to, CommitResult(tuple(codes.items())))
+                self._out.reply(to, codes | dict.fromkeys(offsets, COMMIT_ERRORS[code]))
 
         def done(code: ErrorCode) -> None:
             for tp, offset in offsets.items():
-                self._offsets.end(request.group_id, tp, in_transaction=in_transaction)
+                self._offsets.end_write(commit.group_id, tp, in_transaction=in_transaction)
                 if code is not ErrorCode.NONE:
                     continue
                 if in_transaction:
-                    self._offsets.add_pending(
-                        request.producer_id, request.group_id, tp, offset, number
-                    )
+                    self._offsets.add_pending(producer[0], commit.group_id, tp, offset, number)
                 else:
-                    self._offsets.commit(request.group_id, tp, offset, number)
+                    self._offsets.commit(commit.group_id, tp, offset, number)
             answer(code)
             self._stats.committed_offsets += len(offsets) if code is ErrorCode.NONE else 0
             if code is not ErrorCode.NONE:
                 self._drop_if_void(group)
             elif not in_transaction:
-                self._group_of_offsets(request.group_id)
+                self._group_of_offsets(commit.group_id)
 
         self._out.append(
-            [records.encode_offset(request.group_id, tp, each) for tp, each in offsets.items()],
+            [records.encode_offset(commit.group_id, tp, each) for tp, each in offsets.items()],
             done,
             answer,
-            producer_id=request.producer_id,
-            producer_epoch=request.producer_epoch,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
         )
 
-    def _check_commit(self, group: ClassicGroup | None, request: CommitOffsets) -> ErrorCode:
+    def _committed(
+        self, commit: CommitRequest, accepted: Mapping[TopicPartition, Any]
+    ) -> dict[TopicPartition, CommittedOffset]:
+        topic_ids, expire_ms = {}, NO_EXPIRY
+        if isinstance(commit, wire.OffsetCommitRequest):  # without topic ids in a transaction
+            topic_ids = {topic.name: topic.topic_id for topic in commit.topics}
+            if commit.retention_time_ms > NO_RETENTION:  # up to the last that a record has room for
+                expire_ms = min(self._now_ms + commit.retention_time_ms, MAX_LONG)
+        return {
+            tp: CommittedOffset(
+                each.committed_offset,
+                each.committed_leader_epoch,
+                each.committed_metadata or "",
+                self._now_ms,
+                expire_ms,
+                topic_ids.get(tp.topic, ZERO_UUID),
+            )
+            for tp, each in accepted.items()
+        }
+
+    def _check_metadata(self, metadata: str | None) -> ErrorCode:
+        # The key says bytes, and Kafka counts units of UTF-16, as Java's strings do.
+        size = len((metadata or "").encode("utf-16-le")) // 2
+        is_too_long = size > self._config.offset_metadata_max_bytes
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE if is_too_long else ErrorCode.NONE
+
+    def _check_commit(
+        self, group: ClassicGroup | None, commit: CommitRequest, version: int
+    ) -> ErrorCode:
         """The error if the sender may not commit. A member of this generation may, and any client
         if there are no members (W-112). A transaction has no generation in its older versions; its
         producer's epoch fences it (W-158)."""
-        in_transaction = request.producer_id != NO_PRODUCER_ID
-        names_nobody = is_no_member(request.generation, request.member_id, request.instance_id)
+        in_transaction = isinstance(commit, wire.TxnOffsetCommitRequest)
+        if isinstance(commit, wire.TxnOffsetCommitRequest):
+            generation = commit.generation_id
+        else:
+            generation = commit.generation_id_or_member_epoch
         if group is None:
-            if request.generation <= NO_GENERATION:
+            if generation <= NO_GENERATION:
                 return ErrorCode.NONE
-            absent = ErrorCode.GROUP_ID_NOT_FOUND
-            return absent if request.hears_absence else ErrorCode.ILLEGAL_GENERATION
+            knows_absence = not in_transaction and version >= COMMIT_NOT_FOUND
+            return ErrorCode.GROUP_ID_NOT_FOUND if knows_absence else ErrorCode.ILLEGAL_GENERATION
         if group.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if request.generation <= NO_GENERATION and group.state is GroupState.EMPTY:
+        if generation <= NO_GENERATION and group.state is GroupState.EMPTY:
             return ErrorCode.NONE
-        if names_nobody:
+        if is_no_member(generation, commit.member_id, commit.group_instance_id):
             if not in_transaction and group.state is not GroupState.EMPTY:
                 return ErrorCode.UNKNOWN_MEMBER_ID
         else:
-            code = group.check_generation(
-                request.member_id, request.instance_id, request.generation
-            )
+            code = group.check_generation(commit.member_id, commit.group_instance_id, generation)
             if code is not ErrorCode.NONE:
                 return code
         if not in_transaction and group.state is GroupState.COMPLETING_REBALANCE:
@@ -343,37 +331,52 @@ class GroupShard:
 
     # -- fetch and delete ----------------------------------------------------------------------
 
-    def _fetch(self, to: Hashable, request: FetchOffsets) -> None:
-        """Answer for every partition that is asked for (W-113)."""
-        group_id = request.group_id
-        wanted = request.partitions
-        if wanted is None:
-            wanted = tuple(self._offsets.of(group_id))
-        found = []
-        for tp in wanted:
-            offset = self._offsets.get(group_id, tp)
-            if request.require_stable and self._offsets.is_unstable(group_id, tp):
-                found.append(FetchedOffset(tp, error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT))
-            elif offset is None:
-                found.append(FetchedOffset(tp))
-            else:
-                found.append(FetchedOffset(tp, offset.offset, offset.leader_epoch, offset.metadata))
-        self._out.reply(to, FetchOffsetsResult(ErrorCode.NONE, tuple(found)))
+    def _fetch(self, to: Hashable, request: ClientRequest) -> None:
+        """Answer for every partition of the one group that is asked for, or all that have an offset
+        (W-113)."""
+        fetch: wire.OffsetFetchRequest = request.message
+        (group,) = fetch.groups
+        kind = wire.OffsetFetchResponse
 
-    def _delete_offsets(self, to: Hashable, request: DeleteOffsets) -> None:
-        group = self._groups.get(request.group_id)
+        def offset_of(tp: TopicPartition) -> wire.OffsetFetchResponse.OffsetFetchResponsePartitions:
+            known = self._offsets.get(group.group_id, tp)
+            if fetch.require_stable and self._offsets.is_unstable(group.group_id, tp):
+                return no_offset(tp.partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+            if known is None:
+                return no_offset(tp.partition)
+            return kind.OffsetFetchResponsePartitions(
+                tp.partition, known.offset, known.leader_epoch, known.metadata, ErrorCode.NONE
+            )
+
+        if group.topics is None:
+            every = ((tp, offset_of(tp)) for tp in sorted(self._offsets.of(group.group_id)))
+            topics = by_topic(
+                every, lambda name, parts: kind.OffsetFetchResponseTopics(name, ZERO_UUID, parts)
+            )
+        else:
+            topics = tuple(
+                kind.OffsetFetchResponseTopics(
+                    name, topic_id, tuple(offset_of(TopicPartition(name, each)) for each in indexes)
+                )
+                for name, topic_id, indexes in group.topics
+            )
+        self._out.reply(to, kind.OffsetFetchResponseGroup(group.group_id, topics, ErrorCode.NONE))
+
+    def _delete_offsets(self, to: Hashable, request: ClientRequest) -> None:
+        delete: wire.OffsetDeleteRequest = request.message
+        group = self._groups.get(delete.group_id)
         if group is None or group.state is GroupState.DEAD:
-            self._out.reply(to, DeleteOffsetsResult(ErrorCode.GROUP_ID_NOT_FOUND))
+            self._out.reply(to, ErrorCode.GROUP_ID_NOT_FOUND)
             return
         has_members = group.state is not GroupState.EMPTY
         if has_members and group.protocol_type != CONSUMER_PROTOCOL:
-            self._out.reply(to, DeleteOffsetsResult(ErrorCode.NON_EMPTY_GROUP))
+            self._out.reply(to, ErrorCode.NON_EMPTY_GROUP)
             return
-        codes = {
+        codes: Codes = {
             tp: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
             if has_members and _reads(group, tp.topic)
             else ErrorCode.NONE
-            for tp in request.partitions
+            for tp in partitions_of(delete.topics)
         }
         deleted = [
             (group.group_id, tp)
@@ -382,20 +385,18 @@ class GroupShard:
         ]
 
         def answer(code: ErrorCode) -> None:
-            for _, tp in deleted:
-                codes[tp] = GROUP_ERRORS[code]
-            self._out.reply(to, DeleteOffsetsResult(ErrorCode.NONE, tuple(codes.items())))
+            self._out.reply(to, codes | {tp: GROUP_ERRORS[code] for _, tp in deleted})
 
         self._delete(deleted, [], answer)
 
-    def _forget_topics(self, to: Hashable, request: ForgetTopics) -> None:
+    def _forget_topics(self, to: Hashable, request: ClientRequest) -> None:
         """Delete offsets of topics. Those not committed yet go too, since they would count for the
         next topic of the name."""
         deleted = [
             (group_id, tp)
             for group_id in self._offsets.groups()
             for tp in self._offsets.all_of(group_id)
-            if tp.topic in request.topics
+            if tp.topic in request.message.topics
         ]
 
         def answer(code: ErrorCode) -> None:
@@ -416,35 +417,41 @@ class GroupShard:
         ``answer`` is called once: with the first error, or when it takes long.
         """
         self._number += 1
-        tombstones = [
-            Tombstone(
-                records.encode_offset_tombstone(group_id, tp),
-                partial(self._offset_deleted, group_id, tp, self._number),
-            )
-            for group_id, tp in offsets
-        ]
-        tombstones += [
-            Tombstone(
-                records.encode_group_tombstone(group.group_id),
-                partial(self._group_deleted, group),
-                partial(self._group_kept, group),
-            )
-            for group in groups
-        ]
-        if not tombstones:
+        number = self._number
+        deleted: list[tuple[str, TopicPartition] | ClassicGroup] = [*offsets, *groups]
+        if not deleted:
             answer(ErrorCode.NONE)
             return
-        pieces = [
-            tombstones[at : at + MAX_RECORDS_OF_AN_APPEND]
-            for at in range(0, len(tombstones), MAX_RECORDS_OF_AN_APPEND)
-        ]
-        deletion = Deletion(len(pieces), answer)
+        starts = range(0, len(deleted), MAX_RECORDS_OF_AN_APPEND)
+        pieces = [deleted[at : at + MAX_RECORDS_OF_AN_APPEND] for at in starts]
+        waiting = [answer]  # until it is answered
+        codes: list[ErrorCode] = []
+
+        def answer_once(code: ErrorCode) -> None:
+            if waiting:
+                waiting.pop()(code)
+
+        def done(piece: list[tuple[str, TopicPartition] | ClassicGroup], code: ErrorCode) -> None:
+            for each in piece:
+                if not isinstance(each, ClassicGroup):
+                    if code is ErrorCode.NONE:
+                        self._offset_deleted(*each, number)
+                elif code is ErrorCode.NONE:
+                    self._group_deleted(each)
+                else:
+                    self._group_kept(each)
+            codes.append(code)
+            if len(codes) == len(pieces):
+                answer_once(next((each for each in codes if each is not ErrorCode.NONE), code))
+
         for piece in pieces:
-            self._out.append(
-                [each.record for each in piece],
-                partial(deletion.end_piece, piece),
-                deletion.answer,
-            )
+            tombstones = [
+                records.encode_group_tombstone(each.group_id)
+                if isinstance(each, ClassicGroup)
+                else records.encode_offset_tombstone(*each)
+                for each in piece
+            ]
+            self._out.append(tombstones, partial(done, piece), answer_once)
 
     def _offset_deleted(self, group_id: str, tp: TopicPartition, number: int) -> None:
         self._offsets.delete(group_id, tp, number)
@@ -467,41 +474,47 @@ class GroupShard:
 
     # -- groups --------------------------------------------------------------------------------
 
-    def _describe(self, to: Hashable, request: DescribeGroup) -> None:
-        group = self._groups.get(request.group_id)
+    def _describe(self, to: Hashable, request: ClientRequest) -> None:
+        """An unknown group is Dead, for those who do not know that a group may be missing. While
+        members join, metadata is empty and the assignment is that of the generation before."""
+        (group_id,) = request.message.groups
+        kind = wire.DescribeGroupsResponse
+        group = self._groups.get(group_id)
         if group is None:
-            dead = GroupDescription(request.group_id, GroupState.DEAD.value, exists=False)
+            code, reason = ErrorCode.NONE, None
+            if request.version >= DESCRIBE_NOT_FOUND:
+                code, reason = ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found."
+            dead = kind.DescribedGroup(code, reason, group_id, GroupState.DEAD.value)
             self._out.reply(to, dead)
             return
-        is_stable = group.state is GroupState.STABLE
-        name = group.protocol_name if is_stable else None
+        name = group.protocol_name if group.state is GroupState.STABLE else None
         members = tuple(
-            MemberDescription(
+            kind.DescribedGroupMember(
                 member.member_id,
                 member.instance_id,
-                member.client_id,
-                member.client_host,
-                member.metadata(name) if is_stable else b"",
-                member.assignment,  # while they join again, that of the generation before
+                member.terms.client_id,
+                member.terms.client_host,
+                member.metadata(name),
+                member.assignment,
             )
             for member in group.members.values()
         )
+        state, protocol_type = group.state.value, group.protocol_type or ""
         self._out.reply(
-            to,
-            GroupDescription(
-                group.group_id, group.state.value, group.protocol_type or "", name or "", members
-            ),
+            to, kind.DescribedGroup(0, None, group_id, state, protocol_type, name or "", members)
         )
 
-    def _list(self, to: Hashable, request: ListGroups) -> None:
-        groups = tuple(
-            GroupListing(group.group_id, group.protocol_type or "", group.state.value)
+    def _list(self, to: Hashable, request: ClientRequest) -> None:
+        kind = wire.ListGroupsResponse.ListedGroup
+        groups = [
+            kind(group.group_id, group.protocol_type or "", group.state.value, CLASSIC)
             for group in self._groups.values()
-        )
-        self._out.reply(to, ListGroupsResult(groups))
+        ]
+        self._out.reply(to, groups)
 
-    def _delete_group(self, to: Hashable, request: DeleteGroup) -> None:
-        group = self._groups.get(request.group_id)
+    def _delete_group(self, to: Hashable, request: ClientRequest) -> None:
+        (group_id,) = request.message.groups_names
+        group = self._groups.get(group_id)
         if group is None or group.state is GroupState.DEAD:
             self._out.reply(to, ErrorCode.GROUP_ID_NOT_FOUND)
         elif group.state is not GroupState.EMPTY:
@@ -546,14 +559,14 @@ class GroupShard:
         group_id = group.group_id
         if self._offsets.is_unstable(group_id, tp) or self._offsets.is_in_flight(group_id, tp):
             return False
-        since_ms = offset.commit_ms
+        since_ms = offset.commit_timestamp
         if group.state is GroupState.EMPTY:
             if group.protocol_type is not None and group.state_since_ms is not None:
                 since_ms = max(since_ms, group.state_since_ms)
         elif group.state is not GroupState.STABLE or _reads(group, tp.topic):
             return False
-        if offset.expire_ms is not None:
-            return self._now_ms >= offset.expire_ms
+        if offset.expire_timestamp != NO_EXPIRY:
+            return self._now_ms >= offset.expire_timestamp
         return self._now_ms - since_ms >= self._config.offsets_retention_minutes * MS_PER_MINUTE
 
 
@@ -562,5 +575,8 @@ def _reads(group: ClassicGroup, topic: str) -> bool:
     return group.subscribed_topics is None or topic in group.subscribed_topics
 
 
-def _all_of(request: CommitOffsets, code: ErrorCode) -> CommitResult:
-    return CommitResult(tuple((each.tp, code) for each in request.offsets))
+def no_offset(
+    partition: int, code: ErrorCode = ErrorCode.NONE
+) -> wire.OffsetFetchResponse.OffsetFetchResponsePartitions:
+    """The answer for a partition of which none is committed, or none is told."""
+    return wire.OffsetFetchResponse.OffsetFetchResponsePartitions(partition, -1, -1, "", code)

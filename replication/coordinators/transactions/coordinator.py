@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
@@ -17,36 +17,26 @@ from replication.common.messages import (
     Response,
 )
 from replication.common.transport import OnReply
+from replication.coordinators.coordinator import TopicCoordinator
 from replication.coordinators.effects import (
     AllocateProducerId,
+    ClientRequest,
     MarkersWritten,
     Outward,
     ProducerIdAllocated,
     ReserveProducerIds,
     WriteMarkers,
 )
-from replication.coordinators.internal_topic import InternalTopic
-from replication.coordinators.runtime import CoordinatorRuntime, Deliver
+from replication.coordinators.runtime import Deliver
 from replication.coordinators.transactions.config import TransactionConfig
 from replication.coordinators.transactions.markers import TransactionMarkerChannelManager
-from replication.coordinators.transactions.requests import (
-    AddPartitions,
-    Answer,
-    Listed,
-    ListTransactions,
-    TransactionRequest,
-    Verified,
-    VerifyPartitions,
-)
 from replication.coordinators.transactions.shard import TransactionShard
-from replication.coordinators.transactions.state import (
-    TransactionMetadata,
-    TransactionState,
-    TransactionVersion,
-)
+from replication.coordinators.transactions.state import TransactionMetadata
+from replication.coordinators.transactions.transitions import Answer
+from replication.protocol import messages as wire
 
 
-class TransactionCoordinator:
+class TransactionCoordinator(TopicCoordinator):
     """See the module. Every method may be called from any thread that holds no lock.
 
     Args:
@@ -55,123 +45,47 @@ class TransactionCoordinator:
 
     def __init__(self, broker: Broker, config: TransactionConfig | None = None) -> None:
         self.config = config or TransactionConfig()
-        self._broker = broker
         self._markers = TransactionMarkerChannelManager(
             broker.runtime,
             broker.transport,
             broker.metadata,
             request_timeout_ms=broker.config.request_timeout_ms,
         )
-        self.runtime = CoordinatorRuntime(
-            TRANSACTION_STATE,
-            broker.runtime,
-            broker.replica_manager,
-            self._make_shard,
-            self._carry_out,
-        )
-        self.topic = InternalTopic(
+        super().__init__(
             broker,
             TRANSACTION_STATE,
             self.config.partitions,
             self.config.replication_factor,
             {
-                "cleanup.policy": "compact",
                 "compression.type": "uncompressed",
                 "unclean.leader.election.enable": "false",
                 "min.insync.replicas": str(self.config.min_isr),
                 "segment.bytes": str(self.config.segment_bytes),
             },
-            lambda partition: partition in self.runtime.active,
+            lambda partition, leader_epoch: TransactionShard(partition, leader_epoch, self.config),
+            self._carry_out,
         )
         broker.serve(AddPartitionsToTxnRequest, self.add_partitions)
-
-    def _make_shard(self, partition: int, leader_epoch: int) -> TransactionShard:
-        return TransactionShard(partition, leader_epoch, self.config)
-
-    def startup(self) -> None:
-        """Before the broker starts, or at any time after."""
-        self.runtime.startup()
-
-    def close(self) -> None:
-        self.runtime.close()
-
-    @property
-    def states(self) -> Counter[TransactionState]:
-        """Transactional ids that are coordinated here, by state; from any thread."""
-        found: Counter[TransactionState] = Counter()
-        for shard in self.runtime.active_shards:
-            assert isinstance(shard, TransactionShard)
-            found.update(shard.states)
-        return found
-
-    # -- requests ------------------------------------------------------------------------------
-
-    def request(
-        self,
-        transactional_id: str,
-        request: TransactionRequest,
-        answer: Callable[[object], None],
-    ) -> None:
-        """``answer`` gets what ``request`` says of its answer, or an ``ErrorCode`` where another
-        broker coordinates the id, or none does yet."""
-        partition = self.topic.partition_of(transactional_id)
-        if partition is None:
-            answer(ErrorCode.NOT_COORDINATOR)
-        else:
-            self.runtime.request(partition, request, answer)
 
     def list_transactions(
         self, answer: Callable[[ErrorCode, list[TransactionMetadata]], None]
     ) -> None:
-        """All transactions of this broker. While a partition is not loaded the list would not be
-        whole, so the answer is an error."""
-
-        def listed(answers: list[object]) -> None:
-            found: list[TransactionMetadata] = []
-            for each in answers:
-                if isinstance(each, ErrorCode) and each is not ErrorCode.NOT_COORDINATOR:
-                    answer(each, [])
-                    return
-                if isinstance(each, Listed):
-                    found += each.transactions
-            answer(ErrorCode.NONE, found)
-
-        self.runtime.request_all(ListTransactions(), listed)
+        """All transactions of this broker."""
+        self.list_all(ClientRequest(wire.ListTransactionsRequest()), answer)
 
     # -- other brokers -------------------------------------------------------------------------
 
     def add_partitions(self, request: AddPartitionsToTxnRequest, reply: OnReply) -> None:
         """The leader of partitions asks whether a transaction holds them, or adds them to it."""
-        tps = request.partitions
-        producer = request.transactional_id, request.producer_id, request.producer_epoch
-        wanted = frozenset(tps)
 
-        def answered(found: object) -> None:
-            missing = wanted
-            code = ErrorCode.TRANSACTION_ABORTABLE
-            match found:
-                case Verified(ErrorCode.NONE, missing):
-                    pass
-                case Answer(ErrorCode.NONE):
-                    missing = frozenset()
-                case Verified(code) | Answer(code):
-                    pass
-                case ErrorCode():
-                    code = found
-                case _:
-                    code = ErrorCode.UNKNOWN_SERVER_ERROR
-            reply(
-                AddPartitionsToTxnResponse(
-                    tuple((tp, code if tp in missing else ErrorCode.NONE) for tp in tps)
-                )
-            )
+        def answered(found: Any) -> None:
+            codes = found
+            if not isinstance(found, dict):  # one for all
+                code = found.error_code if isinstance(found, Answer) else found
+                codes = dict.fromkeys(request.partitions, code)
+            reply(AddPartitionsToTxnResponse(tuple(codes.items())))
 
-        asked: TransactionRequest
-        if request.verify_only:
-            asked = VerifyPartitions(*producer, wanted)
-        else:
-            asked = AddPartitions(*producer, wanted, TransactionVersion.TV_2)
-        self.request(request.transactional_id, asked, answered)
+        self.request(request.transactional_id, ClientRequest(request), answered)
 
     # -- effects -------------------------------------------------------------------------------
 
@@ -188,7 +102,7 @@ class TransactionCoordinator:
                 self._broker.producer_ids.handle(InitProducerIdRequest(above), allocated)
             case ReserveProducerIds(through):
                 self._broker.producer_ids.reserve(through)
-            case WriteMarkers(token):
+            case WriteMarkers(token, marker):
                 self._markers.write(
-                    effect, is_current, lambda code: deliver(MarkersWritten(token, code))
+                    marker, is_current, lambda code: deliver(MarkersWritten(token, code))
                 )

@@ -11,10 +11,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from enum import Enum
+from functools import partial
 
 from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
 from replication.common.error_codes import ErrorCode
+from replication.common.gathering import Gathering
 from replication.common.limited_log import LimitedLogger
 from replication.common.messages import (
     Response,
@@ -25,7 +27,6 @@ from replication.common.messages import (
 from replication.common.retrying import reactions
 from replication.common.runtime import Runtime
 from replication.common.transport import DEFAULT_TIMEOUT_MS, Transport
-from replication.coordinators.effects import WriteMarkers
 from replication.replica_manager.metadata_cache import MetadataCache
 
 logger = get_logger(__name__)
@@ -38,7 +39,7 @@ AT_ONCE = 500  # transactions in one request
 
 
 class MarkerReaction(Enum):
-    """What to do after a leader's answer for one partition."""
+    """The reaction to a leader's answer for one partition."""
 
     WRITTEN = "written"
     AGAIN = "again"  # after a pause, from the leader that it has then
@@ -70,61 +71,21 @@ class EndingTransaction:
 
     def __init__(
         self,
-        effect: WriteMarkers,
+        marker: TxnMarker,
         is_current: Callable[[], bool],
         on_end: Callable[[ErrorCode], None],
     ) -> None:
-        self.marker = TxnMarker(
-            effect.producer_id,
-            effect.producer_epoch,
-            effect.is_commit,
-            effect.coordinator_epoch,
-            (),
-            effect.transaction_version,
-        )
+        self.marker = marker._replace(partitions=())
         self.is_current, self.on_end = is_current, on_end
-        self.missing = set(effect.partitions)
+        self.missing = set(marker.partitions)
         self.unknown_since_ms: dict[TopicPartition, int] = {}
-
-
-class _MarkersCall:
-    """Passes an answer on when ``send`` has returned, too.
-
-    A broker of this process carries a request out within ``send``. Its link may be cut during the
-    call, which counts as an answer. If the markers were sent again at once, the first copy could
-    still be appended after the second one, and end the next transaction of the producer
-    (protocol 1).
-    """
-
-    def __init__(self, then: Callable[[Response | None], None]) -> None:
-        self._then = then
-        self._is_sent = False
-        self._answers: list[Response | None] = []
-        self._lock = threading.Lock()
-
-    def on_reply(self, response: Response | None) -> None:
-        """Only the first answer counts."""
-        with self._lock:
-            if self._answers:
-                return
-            self._answers.append(response)
-            is_over = self._is_sent
-        if is_over:
-            self._then(response)
-
-    def on_sent(self) -> None:
-        with self._lock:
-            self._is_sent = True
-            answers = list(self._answers)
-        for response in answers:
-            self._then(response)
 
 
 Waiting = dict[EndingTransaction, dict[TopicPartition, None]]
 
 
 class BrokerQueue:
-    """What goes to one broker with its next request."""
+    """The markers that go to one broker with its next request."""
 
     __slots__ = ("in_flight", "waiting")
 
@@ -163,18 +124,18 @@ class TransactionMarkerChannelManager:
 
     def write(
         self,
-        effect: WriteMarkers,
+        marker: TxnMarker,
         is_current: Callable[[], bool],
         on_end: Callable[[ErrorCode], None],
     ) -> None:
         """Begin. ``on_end`` is called once: NONE when every partition has the marker or is deleted,
         else why this coordinator is not the one to end it. Not called any more when ``is_current``
         says that the shard which asked for it no longer counts."""
-        ending = EndingTransaction(effect, is_current, on_end)
+        ending = EndingTransaction(marker, is_current, on_end)
         if not ending.missing:
             on_end(ErrorCode.NONE)
             return
-        self._route({ending: dict.fromkeys(effect.partitions)})
+        self._route({ending: dict.fromkeys(marker.partitions)})
 
     # -- who is asked ----------------------------------------------------------------------------
 
@@ -253,13 +214,20 @@ class TransactionMarkerChannelManager:
             tuple(ending.marker._replace(partitions=tuple(tps)) for ending, tps in sent.items())
         )
 
-        call = _MarkersCall(lambda response: self._answered(broker, sent, response))
+        # An answer counts when ``send`` has returned, too. A broker of this process carries out a
+        # request within ``send``. Its link may be cut during the call, which counts as an answer.
+        # If the markers were sent again at once, the first copy could still be appended after the
+        # second one, and end the next transaction of the producer (protocol 1).
+        call: Gathering[Response | None] = Gathering(
+            2, lambda answers: self._answered(broker, sent, answers[0])
+        )
         try:
-            self._transport.send(broker, request, call.on_reply, self._timeout_ms)
+            answer = partial(call.take_answer, 0)
+            self._transport.send(broker, request, answer, self._timeout_ms)
         except Exception:
             self._log.exception("markers cannot be sent to broker %d", broker, about=broker)
-            call.on_reply(None)
-        call.on_sent()
+            call.take_answer(0, None)
+        call.take_answer(1, None)
 
     def _answered(self, broker: int, sent: Waiting, response: Response | None) -> None:
         codes: Iterable[dict[TopicPartition, ErrorCode]] = [{} for _ in sent]
@@ -269,7 +237,7 @@ class TransactionMarkerChannelManager:
         with self._lock:
             self._queues[broker].in_flight = False
             for (ending, tps), answer in zip(sent.items(), codes, strict=True):
-                end = self._judge(ending, tps, answer)
+                end = self._apply_answer(ending, tps, answer)
                 if end is not None:
                     ended.append((ending, end))
         for ending, code in ended:
@@ -277,7 +245,7 @@ class TransactionMarkerChannelManager:
         self._send(broker)
         self._arm()
 
-    def _judge(
+    def _apply_answer(
         self,
         ending: EndingTransaction,
         tps: Iterable[TopicPartition],

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import groupby
-
-from checkpoints.types import TopicPartition
 from logstore.common.errors import InvalidRecordError
 from replication.coordinators.effects import CoordinatorRecord
 from replication.coordinators.transactions.state import (
@@ -15,8 +11,7 @@ from replication.coordinators.transactions.state import (
 )
 from replication.protocol import coordinator_records
 from replication.protocol import messages as wire
-
-_PartitionsSchema = wire.TransactionLogValue.PartitionsSchema
+from replication.protocol.partitions import by_topic, partitions_of
 
 
 def decode(key: bytes, value: bytes | None) -> tuple[str, TransactionMetadata | None] | None:
@@ -50,11 +45,7 @@ def _metadata(transactional_id: str, found: wire.TransactionLogValue) -> Transac
         found.transaction_last_update_timestamp_ms,
         found.producer_epoch,
         state,
-        frozenset(
-            TopicPartition(topic.topic, number)
-            for topic in found.transaction_partitions or ()
-            for number in topic.partition_ids
-        ),
+        frozenset(partitions_of(found.transaction_partitions)),
         found.transaction_start_timestamp_ms,
         previous_producer_id=found.previous_producer_id,
         next_producer_id=found.next_producer_id,
@@ -63,8 +54,8 @@ def _metadata(transactional_id: str, found: wire.TransactionLogValue) -> Transac
 
 
 def encode(metadata: TransactionMetadata) -> CoordinatorRecord:
-    by_topic = groupby(sorted(metadata.partitions), key=lambda tp: tp.topic)
-    topics = tuple(_topic(topic, tps) for topic, tps in by_topic)
+    tps = ((tp, tp.partition) for tp in sorted(metadata.partitions))
+    topics = by_topic(tps, wire.TransactionLogValue.PartitionsSchema)
     value = wire.TransactionLogValue(
         producer_id=metadata.producer_id,
         previous_producer_id=metadata.previous_producer_id,
@@ -79,10 +70,6 @@ def encode(metadata: TransactionMetadata) -> CoordinatorRecord:
     )
     key = _key(metadata.transactional_id)
     return CoordinatorRecord(key, coordinator_records.encode_value(value))
-
-
-def _topic(topic: str, tps: Iterable[TopicPartition]) -> wire.TransactionLogValue.PartitionsSchema:
-    return _PartitionsSchema(topic, tuple(tp.partition for tp in tps))
 
 
 def _key(transactional_id: str) -> bytes:

@@ -11,45 +11,42 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from typing import NamedTuple, assert_never
 
 from logstore.log.writing.producing import is_id_of_name
 from replication.common.error_codes import ErrorCode
+from replication.common.messages import AddPartitionsToTxnRequest, TxnMarker
 from replication.common.retrying import reactions
 from replication.coordinators.effects import (
     NO_PRODUCER_ID,
     AllocateProducerId,
-    Append,
     AppendDone,
     AppendTimedOut,
+    ClientRequest,
     Effect,
     Event,
     MarkersWritten,
     MarkerWritten,
     ProducerIdAllocated,
-    Reply,
     RequestReceived,
     ReserveProducerIds,
-    StartTimer,
     TimerFired,
     WriteMarkers,
 )
+from replication.coordinators.outbox import ShardOutbox
 from replication.coordinators.transactions import records
 from replication.coordinators.transactions.config import TransactionConfig
-from replication.coordinators.transactions.requests import (
-    AddPartitions,
-    Answer,
-    Described,
-    DescribeTransaction,
-    EndTransaction,
-    InitProducerId,
-    Listed,
-    ListTransactions,
-    VerifyPartitions,
+from replication.coordinators.transactions.state import (
+    FIRST_OF_LEADERS,
+    FIRST_THAT_BUMPS,
+    TransactionMetadata,
+    TransactionState,
+    TransactionVersion,
 )
-from replication.coordinators.transactions.state import TransactionMetadata, TransactionState
 from replication.coordinators.transactions.transitions import (
     NEED_PRODUCER_ID,
+    Answer,
     Decision,
     Move,
     add_partitions,
@@ -61,6 +58,7 @@ from replication.coordinators.transactions.transitions import (
     is_overdue,
     verify_partitions,
 )
+from replication.protocol import messages as wire
 
 FORGOTTEN_AT_ONCE = 500  # ids in one batch of tombstones,
 FORGOTTEN_BYTES = 256 << 10  # and their length: far below the largest batch of the topic
@@ -101,47 +99,16 @@ class Timer(Enum):
 class _CompleteAgain(NamedTuple):
     """The key of a timer."""
 
-    transactional_id: str
-
-
-class _Token(NamedTuple):
-    transactional_id: str
-    number: int
-
-
-class _Forget(NamedTuple):
-    """The token of a batch of tombstones."""
-
-    number: int
-
-
-# -- what is under way with an id ----------------------------------------------------------------
-
-
-class _Writing(NamedTuple):
-    """The record of ``target``; then ``to`` is answered, if anybody waits."""
-
-    token: _Token
-    target: TransactionMetadata
-    to: Hashable | None = None
-    answer: Answer = Answer(ErrorCode.NONE)
-
-
-class _Marking(NamedTuple):
-    """The markers of a prepared transaction."""
-
-    token: _Token
-
-
-class _Completing(NamedTuple):
-    """The record that every partition has its marker. It is tried until it is committed."""
-
-    token: _Token
     target: TransactionMetadata
 
 
-class _Forgetting(NamedTuple):
-    token: _Forget
+class UnderWay(Enum):
+    """The transition that an id is in."""
+
+    WRITING = auto()  # the record of a change
+    MARKING = auto()  # the markers of a prepared transaction
+    COMPLETING = auto()  # the record that all partitions have them; tried until it is committed
+    FORGETTING = auto()
 
 
 @dataclass(slots=True)
@@ -149,11 +116,15 @@ class _Entry:
     """One transactional id; ``current`` is None until its first record is committed."""
 
     current: TransactionMetadata | None = None
-    under_way: _Writing | _Marking | _Completing | _Forgetting | None = None
+    under_way: UnderWay | None = None
 
 
 class TransactionShard:
     """See the module; ``replication.coordinators.effects.Shard`` says who calls what.
+
+    A request is a ``ClientRequest`` of a message about one id. The answer to what may change it is
+    an ``Answer``, to a question about partitions an error by partition, to one about ids a
+    ``TransactionMetadata``, several or none.
 
     Args:
         coordinator_epoch: the leader epoch of this election: markers of an older one are refused.
@@ -167,8 +138,8 @@ class TransactionShard:
         self._config = config or TransactionConfig()
         self._entries: dict[str, _Entry] = {}
         self._allocating: dict[int, RequestReceived] = {}  # which wait for a producer id
-        self._forgetting: dict[_Forget, list[str]] = {}
-        self._numbers = 0
+        self._allocations = 0
+        self._out = ShardOutbox()
         self._largest_id = NO_PRODUCER_ID  # in the log, which may come from another cluster
 
     @property
@@ -202,20 +173,18 @@ class TransactionShard:
 
     def on_loaded(self, now_ms: int) -> list[Effect]:
         """Go on with ends that were decided and not completed (W-155)."""
-        effects: list[Effect] = [
-            StartTimer(Timer.ABORT_OVERDUE, self._config.abort_interval_ms),
-            StartTimer(Timer.FORGET_IDLE, self._config.forget_interval_ms),
-        ]
+        self._out.start_timer(Timer.ABORT_OVERDUE, self._config.abort_interval_ms)
+        self._out.start_timer(Timer.FORGET_IDLE, self._config.forget_interval_ms)
         if self._largest_id != NO_PRODUCER_ID:
-            effects.append(ReserveProducerIds(self._largest_id))
+            self._out.add(ReserveProducerIds(self._largest_id))
         for entry in self._entries.values():
             if entry.current is not None and entry.current.state.is_prepared:
-                effects += self._mark(entry, entry.current)
-        return effects
+                self._mark(entry, entry.current)
+        return self._out.take_effects()
 
     @property
     def transactions(self) -> list[TransactionMetadata]:
-        """What is committed, by id."""
+        """The committed ones, by id."""
         known = [entry.current for entry in self._entries.values() if entry.current is not None]
         return sorted(known, key=lambda metadata: metadata.transactional_id)
 
@@ -224,67 +193,65 @@ class TransactionShard:
     def on_event(self, event: Event, now_ms: int) -> list[Effect]:
         match event:
             case RequestReceived():
-                return self._on_request(event, None, now_ms)
+                self._on_request(event, None, now_ms)
             case AppendDone(token, error_code):
-                return self._on_append_done(token, error_code)
+                self._out.append_done(token, error_code)
             case AppendTimedOut(token):
-                return self._on_append_timed_out(token)
+                self._out.append_late(token)
             case MarkersWritten(token, error_code):
-                return self._on_markers_written(token, error_code, now_ms)
+                self._on_markers_written(token, error_code, now_ms)
             case ProducerIdAllocated():
-                return self._on_allocated(event, now_ms)
+                self._on_allocated(event, now_ms)
             case TimerFired(key):
-                return self._on_timer(key, now_ms)
-            case MarkerWritten():
-                return []
+                self._on_timer(key, now_ms)
+            case MarkerWritten():  # no transaction writes into this topic
+                pass
             case _:
                 assert_never(event)
+        return self._out.take_effects()
 
-    def _on_allocated(self, event: ProducerIdAllocated, now_ms: int) -> list[Effect]:
+    def _on_allocated(self, event: ProducerIdAllocated, now_ms: int) -> None:
         """Decide again on the request that wanted the id, since much may have changed."""
         assert isinstance(event.token, int)
         received = self._allocating.pop(event.token)
-        if event.error_code is not ErrorCode.NONE:
-            return [Reply(received.to, Answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))]
-        return self._on_request(received, event.producer_id, now_ms)
+        if event.error_code is ErrorCode.NONE:
+            self._on_request(received, event.producer_id, now_ms)
+        else:
+            self._out.reply(received.to, Answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
 
-    def _on_request(
-        self, received: RequestReceived, new_id: int | None, now_ms: int
-    ) -> list[Effect]:
-        to, request = received
+    def _on_request(self, received: RequestReceived, new_id: int | None, now_ms: int) -> None:
+        to = received.to
+        assert isinstance(received.request, ClientRequest)
+        request, number, *_ = received.request
         match request:
-            case InitProducerId():
-                if not request.transactional_id:
-                    return [Reply(to, Answer(ErrorCode.INVALID_REQUEST))]
-                if not 0 < request.timeout_ms <= self._config.max_timeout_ms:
-                    return [Reply(to, Answer(ErrorCode.INVALID_TRANSACTION_TIMEOUT))]
-                return self._change(
-                    received,
-                    request.transactional_id,
-                    lambda known: init_producer_id(known, request, new_id, now_ms),
+            case wire.InitProducerIdRequest(transactional_id=str(name)) if name:
+                if not 0 < request.transaction_timeout_ms <= self._config.max_timeout_ms:
+                    self._out.reply(to, Answer(ErrorCode.INVALID_TRANSACTION_TIMEOUT))
+                    return
+                self._change(
+                    received, name, lambda known: init_producer_id(known, request, new_id, now_ms)
                 )
-            case AddPartitions():
-                return self._change(
-                    received,
-                    request.transactional_id,
-                    lambda known: add_partitions(known, request, now_ms),
+            case wire.InitProducerIdRequest():
+                self._out.reply(to, Answer(ErrorCode.INVALID_REQUEST))
+            case AddPartitionsToTxnRequest(transactional_id=name, verify_only=False):
+                version = _version(number >= FIRST_OF_LEADERS)
+                self._change(
+                    received, name, lambda known: add_partitions(known, request, version, now_ms)
                 )
-            case EndTransaction():
-                return self._change(
-                    received,
-                    request.transactional_id,
-                    lambda known: end_transaction(known, request, new_id, now_ms),
-                )
-            case VerifyPartitions():
+            case AddPartitionsToTxnRequest(transactional_id=name):
                 # What is under way does not matter: the log looks again when it appends.
-                known = self._known(request.transactional_id)
-                return [Reply(to, verify_partitions(known, request))]
-            case DescribeTransaction():
-                known = self._known(request.transactional_id)
-                code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if known is None else ErrorCode.NONE
-                return [Reply(to, Described(code, known))]
-            case ListTransactions():
-                return [Reply(to, Listed(ErrorCode.NONE, tuple(self.transactions)))]
+                self._out.reply(to, verify_partitions(self._known(name), request))
+            case wire.EndTxnRequest(transactional_id=name):
+                version = _version(number >= FIRST_THAT_BUMPS)
+                self._change(
+                    received,
+                    name,
+                    lambda known: end_transaction(known, request, version, new_id, now_ms),
+                )
+            case wire.DescribeTransactionsRequest(transactional_ids=(name,)):
+                self._out.reply(to, self._known(name) or ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+            case wire.ListTransactionsRequest():
+                self._out.reply(to, self.transactions)
             case _:
                 raise TypeError(f"{request!r} is not for this coordinator")
 
@@ -299,126 +266,111 @@ class TransactionShard:
         received: RequestReceived,
         transactional_id: str,
         decide: Callable[[TransactionMetadata | None], Decision],
-    ) -> list[Effect]:
+    ) -> None:
         """Begin a transition of an id. If another one is under way, the request has to come again:
         that transition may end with another producer id, for which the request is right."""
         entry = self._entries.get(transactional_id, _Entry())
         if entry.under_way is not None:
-            return [Reply(received.to, Answer(ErrorCode.CONCURRENT_TRANSACTIONS))]
+            self._out.reply(received.to, Answer(ErrorCode.CONCURRENT_TRANSACTIONS))
+            return
         decision = decide(entry.current)
         if decision is NEED_PRODUCER_ID:
-            number = self._next_number()
-            self._allocating[number] = received
-            return [AllocateProducerId(number, self._largest_id)]
-        if isinstance(decision, Answer):
-            return [Reply(received.to, decision)]
-        self._entries[transactional_id] = entry
-        return self._write(entry, decision, received.to)
+            self._allocations += 1
+            self._allocating[self._allocations] = received
+            self._out.add(AllocateProducerId(self._allocations, self._largest_id))
+        elif isinstance(decision, Answer):
+            self._out.reply(received.to, decision)
+        else:
+            self._entries[transactional_id] = entry
+            self._write(entry, decision, received.to)
 
-    def _write(self, entry: _Entry, move: Move, to: Hashable | None) -> list[Effect]:
-        token = self._token(move.target.transactional_id)
-        entry.under_way = _Writing(token, move.target, to, move.answer)
-        return [Append((records.encode(move.target),), token)]
+    def _write(self, entry: _Entry, move: Move, to: Hashable | None) -> None:
+        """Write the record of a change; then ``to`` is answered, if anybody waits."""
+        entry.under_way = UnderWay.WRITING
+        target, answer = move
 
-    def _mark(self, entry: _Entry, prepared: TransactionMetadata) -> list[Effect]:
-        token = self._token(prepared.transactional_id)
-        entry.under_way = _Marking(token)
-        return [
-            WriteMarkers(
-                token,
-                prepared.producer_id,
-                prepared.producer_epoch,
-                prepared.state.commits,
-                self.coordinator_epoch,
-                tuple(sorted(prepared.partitions)),
-                prepared.version,
-            )
-        ]
+        def reply(answer: Answer) -> None:
+            nonlocal to
+            if to is not None:
+                self._out.reply(to, answer)
+                to = None
 
-    def _on_append_timed_out(self, token: Hashable) -> list[Effect]:
-        """Have the client ask again; the record is still on its way."""
-        if isinstance(token, _Forget):
-            return []
-        assert isinstance(token, _Token)
-        entry = self._entries[token.transactional_id]
-        under_way = entry.under_way
-        if not isinstance(under_way, _Writing) or under_way.to is None:
-            return []
-        entry.under_way = under_way._replace(to=None)
-        return [Reply(under_way.to, Answer(ErrorCode.COORDINATOR_NOT_AVAILABLE))]
+        def done(code: ErrorCode) -> None:
+            assert entry.under_way is UnderWay.WRITING, entry
+            entry.under_way = None
+            if code is not ErrorCode.NONE:
+                if entry.current is None:
+                    del self._entries[target.transactional_id]
+                reply(Answer(ERROR_OF_APPEND[code]))
+                return
+            entry.current = target
+            reply(answer)
+            if target.state.is_prepared:
+                self._mark(entry, target)
 
-    def _on_append_done(self, token: Hashable, error_code: ErrorCode) -> list[Effect]:
-        if isinstance(token, _Forget):
-            self._forgotten(token, error_code)
-            return []
-        assert isinstance(token, _Token)
-        entry = self._entries[token.transactional_id]
-        under_way = entry.under_way
-        assert under_way is not None
-        assert under_way.token == token
-        if isinstance(under_way, _Writing):
-            return self._written(entry, under_way, error_code)
-        assert isinstance(under_way, _Completing)
+        def late(code: ErrorCode) -> None:
+            """Have the client ask again; the record is still on its way."""
+            reply(Answer(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+
+        self._out.append([records.encode(target)], done, late)
+
+    def _mark(self, entry: _Entry, prepared: TransactionMetadata) -> None:
+        entry.under_way = UnderWay.MARKING
+        marker = TxnMarker(
+            prepared.producer_id,
+            prepared.producer_epoch,
+            prepared.state.commits,
+            self.coordinator_epoch,
+            tuple(sorted(prepared.partitions)),
+            prepared.version,
+        )
+        self._out.add(WriteMarkers(prepared.transactional_id, marker))
+
+    def _on_markers_written(self, token: Hashable, error_code: ErrorCode, now_ms: int) -> None:
         if error_code is not ErrorCode.NONE:
-            return [StartTimer(_CompleteAgain(token.transactional_id), RETRY_MS)]
-        entry.current, entry.under_way = under_way.target, None
-        return []
-
-    def _written(self, entry: _Entry, done: _Writing, error_code: ErrorCode) -> list[Effect]:
-        entry.under_way = None
-        if error_code is not ErrorCode.NONE:
-            if entry.current is None:
-                del self._entries[done.token.transactional_id]
-            return _answered(done.to, Answer(ERROR_OF_APPEND[error_code]))
-        entry.current = done.target
-        effects = _answered(done.to, done.answer)
-        if done.target.state.is_prepared:
-            effects += self._mark(entry, done.target)
-        return effects
-
-    def _on_markers_written(
-        self, token: Hashable, error_code: ErrorCode, now_ms: int
-    ) -> list[Effect]:
-        assert isinstance(token, _Token)
-        if error_code is not ErrorCode.NONE:
-            return []  # a later coordinator has the id: nothing may be done here any more
-        entry = self._entries[token.transactional_id]
-        assert isinstance(entry.under_way, _Marking)
-        assert entry.under_way.token == token
+            return  # a later coordinator has the id: nothing may be done here any more
+        assert isinstance(token, str)
+        entry = self._entries[token]
+        assert entry.under_way is UnderWay.MARKING
         assert entry.current is not None
-        return self._complete(entry, complete(entry.current, now_ms))
+        self._complete(entry, complete(entry.current, now_ms))
 
-    def _complete(self, entry: _Entry, target: TransactionMetadata) -> list[Effect]:
-        token = self._token(target.transactional_id)
-        entry.under_way = _Completing(token, target)
-        return [Append((records.encode(target),), token)]
+    def _complete(self, entry: _Entry, target: TransactionMetadata) -> None:
+        entry.under_way = UnderWay.COMPLETING
+
+        def done(code: ErrorCode) -> None:
+            assert entry.under_way is UnderWay.COMPLETING, entry
+            if code is ErrorCode.NONE:
+                entry.current, entry.under_way = target, None
+            else:
+                self._out.start_timer(_CompleteAgain(target), RETRY_MS)
+
+        self._out.append([records.encode(target)], done)
 
     # -- time ----------------------------------------------------------------------------------
 
-    def _on_timer(self, key: Hashable, now_ms: int) -> list[Effect]:
+    def _on_timer(self, key: Hashable, now_ms: int) -> None:
         match key:
             case Timer.ABORT_OVERDUE:
-                again = StartTimer(key, self._config.abort_interval_ms)
-                return [*self._abort_overdue(now_ms), again]
+                self._abort_overdue(now_ms)
+                self._out.start_timer(key, self._config.abort_interval_ms)
             case Timer.FORGET_IDLE:
-                again = StartTimer(key, self._config.forget_interval_ms)
-                return [*self._forget_idle(now_ms), again]
-            case _CompleteAgain(transactional_id):
-                entry = self._entries[transactional_id]
-                assert isinstance(entry.under_way, _Completing)
-                return self._complete(entry, entry.under_way.target)
+                self._forget_idle(now_ms)
+                self._out.start_timer(key, self._config.forget_interval_ms)
+            case _CompleteAgain(target):
+                entry = self._entries[target.transactional_id]
+                assert entry.under_way is UnderWay.COMPLETING
+                self._complete(entry, target)
             case _:
                 raise TypeError(f"{key!r} is not a timer of this coordinator")
 
-    def _abort_overdue(self, now_ms: int) -> list[Effect]:
-        effects: list[Effect] = []
+    def _abort_overdue(self, now_ms: int) -> None:
         for entry in self._entries.values():
             known = entry.current
             if known is not None and entry.under_way is None and is_overdue(known, now_ms):
-                effects += self._write(entry, fence(known, now_ms), None)
-        return effects
+                self._write(entry, fence(known, now_ms), None)
 
-    def _forget_idle(self, now_ms: int) -> list[Effect]:
+    def _forget_idle(self, now_ms: int) -> None:
         expiration_ms = self._config.id_expiration_ms
         idle = [
             transactional_id
@@ -427,30 +379,17 @@ class TransactionShard:
             and entry.current is not None
             and is_forgotten(entry.current, expiration_ms, now_ms)
         ]
-        effects: list[Effect] = []
         for ids in _pieces(idle):
-            token = _Forget(self._next_number())
-            self._forgetting[token] = ids
             for transactional_id in ids:
-                self._entries[transactional_id].under_way = _Forgetting(token)
-            effects.append(Append(tuple(map(records.tombstone, ids)), token))
-        return effects
+                self._entries[transactional_id].under_way = UnderWay.FORGETTING
+            self._out.append(map(records.tombstone, ids), partial(self._forgotten, ids))
 
-    def _forgotten(self, token: _Forget, error_code: ErrorCode) -> None:
-        for transactional_id in self._forgetting.pop(token):
+    def _forgotten(self, ids: Iterable[str], error_code: ErrorCode) -> None:
+        for transactional_id in ids:
             if error_code is ErrorCode.NONE:
                 del self._entries[transactional_id]
             else:
                 self._entries[transactional_id].under_way = None
-
-    # -- numbers -------------------------------------------------------------------------------
-
-    def _token(self, transactional_id: str) -> _Token:
-        return _Token(transactional_id, self._next_number())
-
-    def _next_number(self) -> int:
-        self._numbers += 1
-        return self._numbers
 
     # -- for tests -----------------------------------------------------------------------------
 
@@ -463,14 +402,16 @@ class TransactionShard:
         for transactional_id, entry in self._entries.items():
             known = entry.current
             if known is None:
-                assert isinstance(entry.under_way, _Writing), transactional_id
+                assert entry.under_way is UnderWay.WRITING, transactional_id
                 continue
             assert known.transactional_id == transactional_id
-            if known.state.is_prepared:
-                assert isinstance(entry.under_way, _Marking | _Completing), known
-            else:
-                assert not isinstance(entry.under_way, _Marking | _Completing), known
+            is_ending = entry.under_way in (UnderWay.MARKING, UnderWay.COMPLETING)
+            assert is_ending == known.state.is_prepared, known
             assert not (known.state.is_complete and known.partitions), known
+
+
+def _version(is_latest: bool) -> TransactionVersion:
+    return TransactionVersion.TV_2 if is_latest else TransactionVersion.TV_0
 
 
 def _pieces(ids: Iterable[str]) -> Iterator[list[str]]:
@@ -485,7 +426,3 @@ def _pieces(ids: Iterable[str]) -> Iterator[list[str]]:
         size += length
     if piece:
         yield piece
-
-
-def _answered(to: Hashable | None, answer: Answer) -> list[Effect]:
-    return [] if to is None else [Reply(to, answer)]

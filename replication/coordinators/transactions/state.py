@@ -1,4 +1,4 @@
-"""What is known of one transactional id, and which states may follow each other (Kafka's
+"""The state of one transactional id, and which states may follow each other (Kafka's
 ``TransactionState`` and ``TransactionMetadata``)."""
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ LAST_CLIENT_EPOCH = MAX_EPOCH - 1
 """The largest epoch that a producer gets. The one above it fences that producer."""
 
 NO_TIME = -1
+
+FIRST_OF_LEADERS = 4  # AddPartitionsToTxn from here on is what the leaders of partitions send
+FIRST_THAT_BUMPS = 5  # EndTxn
 
 
 class TransactionState(IntEnum):
@@ -65,7 +68,7 @@ FROM: dict[TransactionState, frozenset[TransactionState]] = {
 
 
 class TransactionVersion(IntEnum):
-    """Which protocol a client speaks (Kafka's feature ``transaction.version``)."""
+    """The protocol that a client speaks (Kafka's feature ``transaction.version``)."""
 
     TV_0 = 0
     TV_1 = 1  # as 0 for clients; the records have tagged fields

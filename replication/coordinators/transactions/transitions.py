@@ -1,4 +1,4 @@
-"""What each request does to a transactional id: decisions, which change nothing themselves.
+"""Decisions about a transactional id, one for each request. They change nothing themselves.
 
 Each function takes the present value and returns an ``Answer`` where nothing changes, a ``Move``
 if a record has to be written first, or ``NEED_PRODUCER_ID`` if it must be called again with a new
@@ -10,25 +10,29 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from checkpoints.types import TopicPartition
 from replication.common.error_codes import ErrorCode
+from replication.common.messages import AddPartitionsToTxnRequest
 from replication.coordinators.effects import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
-from replication.coordinators.transactions.requests import (
-    AddPartitions,
-    Answer,
-    EndTransaction,
-    InitProducerId,
-    Verified,
-    VerifyPartitions,
-)
 from replication.coordinators.transactions.state import (
     LAST_CLIENT_EPOCH,
     MAX_EPOCH,
     NO_TIME,
     TransactionMetadata,
     TransactionState,
+    TransactionVersion,
 )
+from replication.protocol import messages as wire
 
 _S = TransactionState
+
+
+class Answer(NamedTuple):
+    """The answer to a request that may change an id."""
+
+    error_code: ErrorCode
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
 
 
 class Move(NamedTuple):
@@ -46,16 +50,12 @@ NEED_PRODUCER_ID: Final = _Need.PRODUCER_ID
 Decision: TypeAlias = Answer | Move | Literal[_Need.PRODUCER_ID]
 
 
-def _refuse(code: ErrorCode) -> Answer:
-    return Answer(code)
-
-
 # -- InitProducerId ------------------------------------------------------------------------------
 
 
 def init_producer_id(
     known: TransactionMetadata | None,
-    request: InitProducerId,
+    request: wire.InitProducerIdRequest,
     new_id: int | None,
     now_ms: int,
 ) -> Decision:
@@ -66,22 +66,23 @@ def init_producer_id(
     if known is None:
         if new_id is None:
             return NEED_PRODUCER_ID
-        known = TransactionMetadata(request.transactional_id, new_id, request.timeout_ms, now_ms)
+        name, timeout_ms = request.transactional_id or "", request.transaction_timeout_ms
+        known = TransactionMetadata(name, new_id, timeout_ms, now_ms)
     expected = None if request.producer_id == NO_PRODUCER_ID else request.producer_epoch
     if expected is not None and not _may_begin_again(known, request):
-        return _refuse(ErrorCode.PRODUCER_FENCED)
+        return Answer(ErrorCode.PRODUCER_FENCED)
     match known.state:
         case _S.PREPARE_COMMIT | _S.PREPARE_ABORT:
-            return _refuse(ErrorCode.CONCURRENT_TRANSACTIONS)
+            return Answer(ErrorCode.CONCURRENT_TRANSACTIONS)
         case _S.ONGOING:
             return fence(known, now_ms)
         case _S.EMPTY | _S.COMPLETE_COMMIT | _S.COMPLETE_ABORT:
-            return _begin(known, request.timeout_ms, expected, new_id, now_ms)
+            return _begin(known, request.transaction_timeout_ms, expected, new_id, now_ms)
         case _:
-            return _refuse(ErrorCode.UNKNOWN_SERVER_ERROR)
+            return Answer(ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
-def _may_begin_again(known: TransactionMetadata, request: InitProducerId) -> bool:
+def _may_begin_again(known: TransactionMetadata, request: wire.InitProducerIdRequest) -> bool:
     if known.producer_epoch == NO_PRODUCER_EPOCH:  # the id had expired, so any producer may begin
         return True
     if request.producer_id == known.producer_id:
@@ -132,7 +133,7 @@ def _begin(
     elif expected == known.last_producer_epoch:  # it did not hear the answer to its last request
         target = known.moved(_S.EMPTY, now_ms, **empty)
     else:
-        return _refuse(ErrorCode.PRODUCER_FENCED)
+        return Answer(ErrorCode.PRODUCER_FENCED)
     return Move(target, Answer(ErrorCode.NONE, target.producer_id, target.producer_epoch))
 
 
@@ -146,15 +147,13 @@ def fence(known: TransactionMetadata, now_ms: int) -> Move:
         producer_epoch=min(known.producer_epoch + 1, MAX_EPOCH),
         last_producer_epoch=known.producer_epoch,
     )
-    return Move(target, _refuse(ErrorCode.CONCURRENT_TRANSACTIONS))
+    return Move(target, Answer(ErrorCode.CONCURRENT_TRANSACTIONS))
 
 
 # -- partitions ----------------------------------------------------------------------------------
 
 
-def _refusal_of(
-    known: TransactionMetadata | None, request: AddPartitions | VerifyPartitions
-) -> ErrorCode:
+def _refusal_of(known: TransactionMetadata | None, request: AddPartitionsToTxnRequest) -> ErrorCode:
     """NONE if the request is from the present producer and no end is under way (W-153)."""
     if known is None or known.producer_id != request.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -166,63 +165,76 @@ def _refusal_of(
 
 
 def add_partitions(
-    known: TransactionMetadata | None, request: AddPartitions, now_ms: int
+    known: TransactionMetadata | None,
+    request: AddPartitionsToTxnRequest,
+    version: TransactionVersion,
+    now_ms: int,
 ) -> Answer | Move:
     code = _refusal_of(known, request)
     if code is not ErrorCode.NONE or known is None:
-        return _refuse(code)
+        return Answer(code)
     done = Answer(ErrorCode.NONE)
     is_ongoing = known.state is _S.ONGOING
-    if is_ongoing and request.partitions <= known.partitions:
+    partitions = frozenset(request.partitions)
+    if is_ongoing and partitions <= known.partitions:
         return done
     target = known.moved(
         _S.ONGOING,
         now_ms,
-        partitions=(known.partitions if is_ongoing else frozenset()) | request.partitions,
+        partitions=(known.partitions if is_ongoing else frozenset()) | partitions,
         start_ms=known.start_ms if is_ongoing else now_ms,
-        version=request.version,
+        version=version,
     )
     return Move(target, done)
 
 
-def verify_partitions(known: TransactionMetadata | None, request: VerifyPartitions) -> Verified:
+def verify_partitions(
+    known: TransactionMetadata | None, request: AddPartitionsToTxnRequest
+) -> dict[TopicPartition, ErrorCode]:
     """Asked by the leader of a partition before it lets a transaction begin there (W-159)."""
     code = _refusal_of(known, request)
     if code is not ErrorCode.NONE or known is None:
-        return Verified(code)
+        return dict.fromkeys(request.partitions, code)
     within = known.partitions if known.state is _S.ONGOING else frozenset()
-    return Verified(ErrorCode.NONE, request.partitions - within)
+    return {
+        tp: ErrorCode.NONE if tp in within else ErrorCode.TRANSACTION_ABORTABLE
+        for tp in request.partitions
+    }
 
 
 # -- EndTxn --------------------------------------------------------------------------------------
 
 
 def end_transaction(
-    known: TransactionMetadata | None, request: EndTransaction, new_id: int | None, now_ms: int
+    known: TransactionMetadata | None,
+    request: wire.EndTxnRequest,
+    version: TransactionVersion,
+    new_id: int | None,
+    now_ms: int,
 ) -> Decision:
     """Commit or abort (W-154, W-164)."""
     if known is None:
-        return _refuse(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-    bumps = request.version.bumps_epochs
+        return Answer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    bumps = version.bumps_epochs
     repeated = bumps and _is_repeated(known, request)
     if not repeated:
         if known.producer_id != request.producer_id:
-            return _refuse(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+            return Answer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         if known.producer_epoch != request.producer_epoch:
-            return _refuse(ErrorCode.PRODUCER_FENCED)
+            return Answer(ErrorCode.PRODUCER_FENCED)
     match known.state:
         case _S.PREPARE_COMMIT | _S.PREPARE_ABORT:
             same = known.state.commits == request.committed
-            return _refuse(
+            return Answer(
                 ErrorCode.CONCURRENT_TRANSACTIONS if same else ErrorCode.INVALID_TXN_STATE
             )
         case _S.ONGOING:
             if repeated:
-                return _refuse(ErrorCode.PRODUCER_FENCED)
-            return _prepare(known, request, new_id, now_ms)
+                return Answer(ErrorCode.PRODUCER_FENCED)
+            return _prepare(known, request.committed, version, new_id, now_ms)
         case _S.COMPLETE_COMMIT | _S.COMPLETE_ABORT if repeated or not bumps:
             if known.state.commits != request.committed:
-                return _refuse(ErrorCode.INVALID_TXN_STATE)
+                return Answer(ErrorCode.INVALID_TXN_STATE)
             answer = Answer(ErrorCode.NONE, known.producer_id, known.producer_epoch)
             # All transactions of a producer have one epoch without bumps. So this may be the end of
             # a later one, which another coordinator has begun while this one does not know yet that
@@ -230,15 +242,15 @@ def end_transaction(
             return answer if bumps else Move(known.moved(known.state, now_ms), answer)
         case _S.EMPTY | _S.COMPLETE_COMMIT | _S.COMPLETE_ABORT:
             if repeated:  # of a producer that another one replaced
-                return _refuse(ErrorCode.PRODUCER_FENCED)
+                return Answer(ErrorCode.PRODUCER_FENCED)
             if request.committed or not bumps:
-                return _refuse(ErrorCode.INVALID_TXN_STATE)
-            return _prepare(known, request, new_id, now_ms)
+                return Answer(ErrorCode.INVALID_TXN_STATE)
+            return _prepare(known, request.committed, version, new_id, now_ms)
         case _:
-            return _refuse(ErrorCode.UNKNOWN_SERVER_ERROR)
+            return Answer(ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
-def _is_repeated(known: TransactionMetadata, request: EndTransaction) -> bool:
+def _is_repeated(known: TransactionMetadata, request: wire.EndTxnRequest) -> bool:
     """The client ended this transaction before and did not hear the answer."""
     if request.producer_id == known.producer_id:
         return request.producer_epoch + 1 == known.producer_epoch
@@ -250,13 +262,17 @@ def _is_repeated(known: TransactionMetadata, request: EndTransaction) -> bool:
 
 
 def _prepare(
-    known: TransactionMetadata, request: EndTransaction, new_id: int | None, now_ms: int
+    known: TransactionMetadata,
+    committed: bool,
+    version: TransactionVersion,
+    new_id: int | None,
+    now_ms: int,
 ) -> Decision:
-    state = _S.PREPARE_COMMIT if request.committed else _S.PREPARE_ABORT
+    state = _S.PREPARE_COMMIT if committed else _S.PREPARE_ABORT
     start_ms = known.start_ms if known.state is _S.ONGOING else now_ms
     partitions = known.partitions if known.state is _S.ONGOING else frozenset()
-    if not request.version.bumps_epochs:
-        target = known.moved(state, now_ms, version=request.version)
+    if not version.bumps_epochs:
+        target = known.moved(state, now_ms, version=version)
         return Move(target, Answer(ErrorCode.NONE, known.producer_id, known.producer_epoch))
     # The epoch that ends the transaction is above the one that wrote it: what comes late is
     # refused. The last epoch of all serves for that once; the producer goes on under a new id.
@@ -272,7 +288,7 @@ def _prepare(
         next_producer_id=next_id,
         partitions=partitions,
         start_ms=start_ms,
-        version=request.version,
+        version=version,
     )
     answer = (known.producer_id, epoch) if next_id == NO_PRODUCER_ID else (next_id, 0)
     return Move(target, Answer(ErrorCode.NONE, *answer))

@@ -8,7 +8,7 @@ The coordinators are the real ones. Requests travel as values, as those between 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,24 +20,13 @@ from replication.common.messages import (
     TopicPartitionMetadata,
 )
 from replication.common.transport import OnReply
+from replication.coordinators.effects import LAST_VERSION, ClientRequest
+from replication.coordinators.groups.classic import SKIP_ASSIGNMENT
 from replication.coordinators.groups.config import GroupConfig
 from replication.coordinators.groups.coordinator import GroupCoordinator
-from replication.coordinators.groups.requests import (
-    CommitOffsets,
-    CommitResult,
-    FetchOffsets,
-    FetchOffsetsResult,
-    GroupProtocol,
-    GroupRequest,
-    Heartbeat,
-    JoinGroup,
-    JoinResult,
-    LeaveGroup,
-    LeavingMember,
-    OffsetToCommit,
-    SyncGroup,
-    SyncResult,
-)
+from replication.coordinators.groups.shard import COMMIT_NOT_FOUND
+from replication.protocol import messages as wire
+from replication.protocol.partitions import by_partition, by_topic
 from replication.simulator.oracle.groups import GroupOracle, SentCommit
 from replication.simulator.oracle.replicas import not_in_sync
 from replication.simulator.workload.clients import ClientWorld, SimClient
@@ -75,7 +64,7 @@ class GroupCall(NamedTuple):
 
     client: tuple[int, int]
     number: int
-    request: GroupRequest
+    request: ClientRequest
     group_id: str = NAME
 
 
@@ -108,7 +97,7 @@ class SimMember:
         self.generation = -1
         self.share: frozenset[int] | None = None
         self._metadata = 0  # what it says when it joins: another thing makes a new generation
-        self._assignments: tuple[tuple[str, bytes], ...] = ()
+        self._assignments: tuple[wire.SyncGroupRequest.SyncGroupRequestAssignment, ...] = ()
         self._number = 0
         self._life = 0
         self._asked_us = 0  # when it asked for its member id
@@ -157,10 +146,10 @@ class SimMember:
             self._commit()
         else:
             self.must_read = self.must_read and bool(self.share)
-            request = Heartbeat(NAME, self.generation, self.member_id, self.instance_id)
-            self._ask(request, self._judge)
+            request = wire.HeartbeatRequest(NAME, self.generation, self.member_id, self.instance_id)
+            self._ask(ClientRequest(request), self._judge)
 
-    def _ask(self, request: GroupRequest, answered: Callable[[Any], None]) -> None:
+    def _ask(self, request: ClientRequest, answered: Callable[[Any], None]) -> None:
         """``answered`` gets None without an answer; the next step follows."""
         leader = self._client.metadata.leader(WHERE)
         if not isinstance(leader, TopicPartitionMetadata):
@@ -210,55 +199,59 @@ class SimMember:
         if not self.member_id:
             self._later()
             return
-        request = LeaveGroup(NAME, (LeavingMember(self.member_id, self.instance_id),))
+        kind = wire.LeaveGroupRequest
+        member = kind.MemberIdentity(self.member_id, self.instance_id)
         self.member_id = ""
-        self._ask(request, lambda result: None)
+        self._ask(ClientRequest(kind(NAME, members=(member,))), lambda result: None)
 
     # -- membership ----------------------------------------------------------------------------
 
     def _join(self) -> None:
         name = self._client.name
-        protocols = (GroupProtocol("range", b"%d" % self._metadata),)
-        request = JoinGroup(
+        kind = wire.JoinGroupRequest
+        request = kind(
             NAME,
-            self.member_id,
-            self.instance_id,
-            name,
-            name,
             SESSION_MS,
             REBALANCE_MS,
+            self.member_id,
+            self.instance_id,
             "test",
-            protocols,
-            may_skip_assignment=self._client.process.node % 2 == 0,  # some are older clients
+            (kind.JoinGroupRequestProtocol("range", b"%d" % self._metadata),),
         )
-        self._ask(request, partial(self._joined, self._client.world.scheduler.now_us))
+        is_older = self._client.process.node % 2 != 0
+        version = SKIP_ASSIGNMENT - 1 if is_older else LAST_VERSION
+        self._ask(
+            ClientRequest(request, version, name, name),
+            partial(self._joined, self._client.world.scheduler.now_us),
+        )
 
     def _joined(self, asked_us: int, result: Any) -> None:
-        if not isinstance(result, JoinResult):
+        if not isinstance(result, wire.JoinGroupResponse):
             return
         if not self.member_id:
             self._asked_us = asked_us
         if result.error_code is ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = result.member_id
         elif result.error_code is ErrorCode.NONE:
-            self.member_id, self.generation = result.member_id, result.generation
+            self.member_id, self.generation = result.member_id, result.generation_id
             ids = [] if result.skip_assignment else [each.member_id for each in result.members]
             numbers = range(len(READ))
+            kind = wire.SyncGroupRequest.SyncGroupRequestAssignment
             self._assignments = tuple(
-                (member_id, bytes(numbers[at :: len(ids)])) for at, member_id in enumerate(ids)
+                kind(member_id, bytes(numbers[at :: len(ids)])) for at, member_id in enumerate(ids)
             )
         else:
             self._judge(result.error_code)
 
     def _sync(self) -> None:
         generation = self.generation
-        request = SyncGroup(
+        request = wire.SyncGroupRequest(
             NAME, generation, self.member_id, self.instance_id, assignments=self._assignments
         )
-        self._ask(request, partial(self._synced, generation))
+        self._ask(ClientRequest(request), partial(self._synced, generation))
 
     def _synced(self, generation: int, result: Any) -> None:
-        if not isinstance(result, SyncResult):
+        if not isinstance(result, wire.SyncGroupResponse):
             return
         if result.error_code is not ErrorCode.NONE:
             self._out()
@@ -281,14 +274,14 @@ class SimMember:
         assert self.share is not None
         tps = tuple(READ[number] for number in sorted(self.share))
         confirmed = {tp: self._oracle.confirmed_of(tp) for tp in tps}
-        self._ask(FetchOffsets(NAME, tps), partial(self._was_read, confirmed))
+        self._ask(offset_fetch(NAME, tps), partial(self._was_read, confirmed))
 
     def _was_read(self, confirmed: dict[TopicPartition, int], result: Any) -> None:
-        if isinstance(result, FetchOffsetsResult):
+        if isinstance(result, wire.OffsetFetchResponse.OffsetFetchResponseGroup):
             self.must_read = False
             self._groups.count("group offsets read")
-            for found in result.partitions:
-                self._oracle.read(found.tp, found.offset, confirmed[found.tp])
+            for tp, found in by_partition(result.topics):
+                self._oracle.read(tp, found.committed_offset, confirmed[tp])
 
     def _commit(self) -> None:
         assert self.share is not None
@@ -296,20 +289,18 @@ class SimMember:
         tp = READ[min(self.share)]
         offset = self._groups.next_offset()
         self._oracle.commits(tp, offset)
-        request = CommitOffsets(
-            NAME,
-            (OffsetToCommit(tp, offset),),
-            self.generation,
-            self.member_id,
-            self.instance_id,
+        kind = wire.OffsetCommitRequest
+        part = kind.OffsetCommitRequestPartition(tp.partition, offset, -1, "")
+        topic = kind.OffsetCommitRequestTopic(tp.topic, partitions=(part,))
+        request = ClientRequest(
+            kind(NAME, self.generation, self.member_id, self.instance_id, topics=(topic,)),
+            COMMIT_NOT_FOUND - 1,
         )
         sent = self._oracle.sends(self.generation, self.instance_id, self.member_id)
         self._ask(request, partial(self._committed, tp, offset, sent))
 
     def _committed(self, tp: TopicPartition, offset: int, sent: SentCommit, result: Any) -> None:
-        code = result
-        if isinstance(result, CommitResult):
-            ((_, code),) = result.partitions
+        code = result[tp] if isinstance(result, dict) else result
         if code is ErrorCode.NONE:
             self._groups.count("group commits")
             self._oracle.confirmed(tp, offset, sent)
@@ -329,6 +320,18 @@ def _what(response: Any) -> str:
     code = getattr(response, "error_code", response)
     named = code.name if isinstance(code, ErrorCode) else ""
     return f"{type(response).__name__} {named}"
+
+
+def offset_fetch(
+    group_id: str, tps: Iterable[TopicPartition], *, require_stable: bool = False
+) -> ClientRequest:
+    kind = wire.OffsetFetchRequest
+    topics = by_topic(
+        ((tp, tp.partition) for tp in tps),
+        lambda name, parts: kind.OffsetFetchRequestTopics(name, partition_indexes=parts),
+    )
+    group = kind.OffsetFetchRequestGroup(group_id, topics=topics)
+    return ClientRequest(kind(groups=(group,), require_stable=require_stable))
 
 
 class GroupWorkload:

@@ -20,6 +20,7 @@ from replication.client.reactions import PRODUCE, ProduceReaction
 from replication.common.error_codes import ErrorCode
 from replication.common.internal_topics import GROUP_METADATA, TRANSACTION_STATE, partition_for
 from replication.common.messages import (
+    AddPartitionsToTxnRequest,
     IsolationLevel,
     ProducePartition,
     ProduceRequest,
@@ -30,23 +31,14 @@ from replication.common.messages import (
     WriteTxnMarkersRequest,
 )
 from replication.common.transport import OnReply
+from replication.coordinators.effects import ClientRequest
 from replication.coordinators.groups.coordinator import GroupCoordinator
-from replication.coordinators.groups.requests import (
-    CommitOffsets,
-    CommitResult,
-    FetchOffsets,
-    FetchOffsetsResult,
-    OffsetToCommit,
-)
 from replication.coordinators.transactions.config import TransactionConfig
 from replication.coordinators.transactions.coordinator import TransactionCoordinator
-from replication.coordinators.transactions.requests import (
-    AddPartitions,
-    Answer,
-    EndTransaction,
-    InitProducerId,
-)
 from replication.coordinators.transactions.state import TransactionVersion
+from replication.coordinators.transactions.transitions import Answer
+from replication.protocol import messages as wire
+from replication.protocol.partitions import by_partition
 from replication.simulator.oracle.replicas import not_in_sync
 from replication.simulator.oracle.transfers import (
     NO_SOURCE,
@@ -56,7 +48,7 @@ from replication.simulator.oracle.transfers import (
 )
 from replication.simulator.oracle.validations import ReplicaContent
 from replication.simulator.workload.clients import ClientWorld, SimClient
-from replication.simulator.workload.groups import WHERE, GroupCall, GroupWorkload
+from replication.simulator.workload.groups import WHERE, GroupCall, GroupWorkload, offset_fetch
 from replication.simulator.workload.shared_topic import SharedTopic
 from replication.simulator.world.plan import Operation
 
@@ -79,6 +71,7 @@ COPIED_AT_ONCE = 3
 STATE_CONFIG = {"cleanup.policy": "compact", "segment.bytes": "5000"}
 CONFIG = TransactionConfig(abort_interval_ms=150)
 V1, V2 = TransactionVersion.TV_0, TransactionVersion.TV_2
+WIRE_VERSIONS = {V1: 3, V2: 5}  # of requests by which coordinators know the protocol
 SUPPORT = {V1: TransactionSupport.DEFAULT_ERROR, V2: TransactionSupport.ADD_PARTITION}
 LAST = Operation(0, "write-transaction", partition=7)
 CLOCKS_MOVE = ("clock-jump", "clock-drift")
@@ -106,16 +99,20 @@ ABORTING = (*FENCED, ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STAT
 """What may be said to a producer whose transaction was aborted by its time-out."""
 
 
+TransactionRequest: TypeAlias = (
+    wire.InitProducerIdRequest | AddPartitionsToTxnRequest | wire.EndTxnRequest
+)
+
+
 class TransactionCall(NamedTuple):
-    request: InitProducerId | AddPartitions | EndTransaction
+    request: TransactionRequest
     version: TransactionVersion
 
 
 class OffsetsCall(NamedTuple):
     """TxnOffsetCommit."""
 
-    transactional_id: str
-    request: CommitOffsets
+    request: wire.TxnOffsetCommitRequest
     version: TransactionVersion
 
 
@@ -206,9 +203,7 @@ class Incarnation:
         )
         return answer
 
-    def _coordinate(
-        self, request: InitProducerId | AddPartitions | EndTransaction
-    ) -> Generator[Action, Any, Answer]:
+    def _coordinate(self, request: TransactionRequest) -> Generator[Action, Any, Answer]:
         """Ask the coordinator until it answers; a client that is fenced ends."""
         tp = self._owner.coordinated_in
         call = TransactionCall(request, self._version)
@@ -223,7 +218,7 @@ class Incarnation:
         self._transfers.note(f"{self._owner.name} {request} {answer}")
         # So says the second protocol after a time-out, and a coordinator that does not know yet
         # that it is deposed. The process ends, and the next one asks the present coordinator.
-        too_late = code is ErrorCode.INVALID_TXN_STATE and isinstance(request, EndTransaction)
+        too_late = code is ErrorCode.INVALID_TXN_STATE and isinstance(request, wire.EndTxnRequest)
         if code in FENCED or too_late:
             self._transfers.count("transactional producers fenced")
             self._is_over = True
@@ -234,7 +229,7 @@ class Incarnation:
     # -- one transaction -----------------------------------------------------------------------
 
     def _initialise(self) -> Generator[Action, Any, None]:
-        request = InitProducerId(self._owner.name, TRANSACTION_MS, *self._identity)
+        request = wire.InitProducerIdRequest(self._owner.name, TRANSACTION_MS, *self._identity)
         answer = yield from self._coordinate(request)
         if answer.error_code is ErrorCode.NONE:
             self._take_identity(answer)
@@ -274,10 +269,10 @@ class Incarnation:
             self._owner.is_abandoned = True
         if commit:
             transaction.phase = CommitPhase.ASKED
-            request = EndTransaction(self._owner.name, *self._identity, True, self._version)
+            request = wire.EndTxnRequest(self._owner.name, *self._identity, True)
             run_script(self._ask_once(request))
 
-    def _ask_once(self, request: EndTransaction) -> Generator[Action, Any, None]:
+    def _ask_once(self, request: wire.EndTxnRequest) -> Generator[Action, Any, None]:
         call = TransactionCall(request, self._version)
         yield from self._ask(self._owner.coordinated_in, call)
 
@@ -323,7 +318,9 @@ class Incarnation:
     def _add(self, tp: TopicPartition) -> Generator[Action, Any, bool]:
         """Have a partition in the transaction; in the second protocol its leader adds it."""
         if self._version is V1 and tp not in self._added:
-            request = AddPartitions(self._owner.name, *self._identity, frozenset({tp}), V1)
+            request = AddPartitionsToTxnRequest(
+                self._owner.name, *self._identity, (tp,), verify_only=False
+            )
             answer = yield from self._coordinate(request)
             if answer.error_code is not ErrorCode.NONE:
                 return False
@@ -336,7 +333,7 @@ class Incarnation:
             return False
         if commit:
             transaction.phase = CommitPhase.ASKED
-        request = EndTransaction(self._owner.name, *self._identity, commit, self._version)
+        request = wire.EndTxnRequest(self._owner.name, *self._identity, commit)
         answer = yield from self._coordinate(request)
         if answer.error_code is not ErrorCode.NONE:
             return False
@@ -386,31 +383,26 @@ class Incarnation:
         """Read the group's offset; a transaction that may change it ends first."""
         while True:
             self._calls += 1
-            request = FetchOffsets(GROUP, (SOURCE,), require_stable=True)
+            request = offset_fetch(GROUP, (SOURCE,), require_stable=True)
             call = GroupCall((self._client.process.node, self._life), self._calls, request, GROUP)
             result = yield from self._ask(WHERE, call)
-            if isinstance(result, FetchOffsetsResult):
-                ((_, offset, _, _, code),) = result.partitions
-                if code is ErrorCode.NONE:
-                    return max(0, offset)
+            if isinstance(result, wire.OffsetFetchResponse.OffsetFetchResponseGroup):
+                ((_, found),) = by_partition(result.topics)
+                if not found.error_code:
+                    return max(0, int(found.committed_offset))
             yield self._refresh()
             yield self._pause(AGAIN_MS)
 
     def _commit_offset(self, offset: int) -> Generator[Action, Any, bool]:
         if not (yield from self._add(OFFSETS)):
             return False
-        request = CommitOffsets(
-            GROUP,
-            (OffsetToCommit(SOURCE, offset),),
-            producer_id=self._identity[0],
-            producer_epoch=self._identity[1],
-        )
+        kind = wire.TxnOffsetCommitRequest
+        part = kind.TxnOffsetCommitRequestPartition(SOURCE.partition, offset, -1, "")
+        topics = (kind.TxnOffsetCommitRequestTopic(SOURCE.topic, (part,)),)
+        request = kind(self._owner.name, GROUP, *self._identity, topics=topics)
         for _ in range(TRIES):
-            call = OffsetsCall(self._owner.name, request, self._version)
-            result = yield from self._ask(WHERE, call)
-            code = result
-            if isinstance(result, CommitResult):
-                ((_, code),) = result.partitions
+            result = yield from self._ask(WHERE, OffsetsCall(request, self._version))
+            code = result[SOURCE] if isinstance(result, dict) else result
             if code is ErrorCode.NONE:
                 return True
             self._in_doubt = True  # a copy of it may come in the next transaction
@@ -497,12 +489,14 @@ class Transfers:
 
         def coordinate(call: TransactionCall, reply: OnReply) -> None:
             answer: Any = reply
-            coordinator.request(call.request.transactional_id, call.request, answer)
+            name = call.request.transactional_id or ""
+            request = ClientRequest(call.request, WIRE_VERSIONS[call.version])
+            coordinator.request(name, request, answer)
 
         def commit(call: OffsetsCall, reply: OnReply) -> None:
             answer: Any = reply
             support = SUPPORT[call.version]
-            groups.commit_in_transaction(call.transactional_id, support, call.request, answer)
+            groups.commit_in_transaction(call.request, support, answer)
 
         broker.serve(TransactionCall, coordinate)
         broker.serve(OffsetsCall, commit)

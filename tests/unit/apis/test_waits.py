@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from replication.apis.common.waits import Gathering, MetadataWaits
+from replication.apis.common.waits import MetadataWaits
+from replication.common.gathering import Gathering
 from replication.common.messages import UpdateMetadataRequest
 from replication.replica_manager.metadata_cache import MetadataCache
 from tests.support.replication import ManualRuntime
@@ -20,14 +21,14 @@ class TestGathering:
         gathering: Gathering[str] = Gathering(3, found.append)
         for at in order:
             assert not found
-            gathering.take(at, "abc"[at])
+            gathering.take_answer(at, "abc"[at])
         assert found == [["a", "b", "c"]]
 
     def test_the_first_answer_counts(self) -> None:
         found: list[Sequence[str]] = []
         gathering: Gathering[str] = Gathering(2, found.append)
         for at, answer in ((0, "a"), (0, "x"), (1, "b"), (1, "y")):
-            gathering.take(at, answer)
+            gathering.take_answer(at, answer)
         assert found == [["a", "b"]]
 
     def test_of_nothing(self) -> None:

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from checkpoints.types import TopicPartition
 from replication.common.error_codes import ErrorCode
 from replication.coordinators.effects import (
     Append,
     AppendDone,
+    ClientRequest,
     Effect,
     Event,
     MarkerWritten,
@@ -25,27 +25,39 @@ from replication.coordinators.effects import (
     RequestReceived,
     TimerFired,
 )
-from replication.coordinators.groups.classic import JoinTimer, PendingTimer, SessionTimer, SyncTimer
-from replication.coordinators.groups.config import GroupConfig
-from replication.coordinators.groups.group import ClassicGroup, GroupMember
-from replication.coordinators.groups.requests import (
-    CommitOffsets,
-    ForgetTopics,
-    GroupProtocol,
-    Heartbeat,
-    JoinGroup,
-    LeaveGroup,
-    LeavingMember,
-    OffsetToCommit,
-    SyncGroup,
+from replication.coordinators.groups.classic import (
+    MEMBER_ID_REQUIRED,
+    JoinTimer,
+    PendingTimer,
+    SessionTimer,
+    SyncTimer,
 )
-from replication.coordinators.groups.shard import GroupShard
+from replication.coordinators.groups.config import GroupConfig
+from replication.coordinators.groups.group import (
+    ClassicGroup,
+    GroupMember,
+    GroupProtocol,
+    MemberTerms,
+)
+from replication.coordinators.groups.shard import ForgetTopics, GroupShard
 from replication.coordinators.groups.states import GroupState
+from replication.protocol import messages as wire
 from tests.support.cases import for_each
 
 GROUP = "g"
 GROWTH = 1.5
 PROTOCOLS = (GroupProtocol("range", b""), GroupProtocol("sticky", b""))
+
+
+LeavingMember = wire.LeaveGroupRequest.MemberIdentity
+
+
+def joining(
+    member_id: str = "",
+    instance_id: str | None = None,
+    protocols: tuple[GroupProtocol, ...] = PROTOCOLS,
+) -> wire.JoinGroupRequest:
+    return wire.JoinGroupRequest(GROUP, 9000, 9000, member_id, instance_id, "consumer", protocols)
 
 
 class Members:
@@ -72,8 +84,8 @@ class Members:
             elif isinstance(effect, Append):
                 self.tell(AppendDone(effect.token, ErrorCode.NONE))
 
-    def ask(self, to: object, request: Any) -> None:
-        self.tell(RequestReceived(to, request))
+    def ask(self, to: object, message: Any, version: int = MEMBER_ID_REQUIRED - 1) -> None:
+        self.tell(RequestReceived(to, ClientRequest(message, version, "c", "/h")))
 
     # -- what members do -----------------------------------------------------------------------
 
@@ -81,10 +93,7 @@ class Members:
         """All of them, in turn."""
         for at, member_id in enumerate(self.ids):
             instance_id = f"i{at}" if self.are_static else None
-            request = JoinGroup(
-                GROUP, member_id, instance_id, "c", "/h", 9000, 9000, "consumer", PROTOCOLS, False
-            )
-            self.ask(at, request)
+            self.ask(at, joining(member_id, instance_id))
 
     def begin(self) -> None:
         """The first generation, up to its assignment."""
@@ -97,10 +106,12 @@ class Members:
         for at in range(self.count):
             self.ids[at] = self.replies[at].member_id
         generation = self.group.generation
-        assignments = tuple((member_id, b"a") for member_id in self.ids)
+        kind = wire.SyncGroupRequest.SyncGroupRequestAssignment
+        assignments = tuple(kind(member_id, b"a") for member_id in self.ids)
         for at, member_id in enumerate(self.ids):
             shares = assignments if member_id == self.group.leader else ()
-            self.ask(at, SyncGroup(GROUP, generation, member_id, assignments=shares))
+            request = wire.SyncGroupRequest(GROUP, generation, member_id, assignments=shares)
+            self.ask(at, request)
         assert self.group.state is GroupState.STABLE
         assert len(self.group.members) == self.count
 
@@ -114,15 +125,15 @@ class Members:
 
     def beat(self) -> None:
         for member_id in self.ids:
-            self.ask("beat", Heartbeat(GROUP, self.group.generation, member_id))
+            self.ask("beat", wire.HeartbeatRequest(GROUP, self.group.generation, member_id))
 
     def leave(self) -> None:
         for member_id in self.ids:
-            self.ask("leave", LeaveGroup(GROUP, (LeavingMember(member_id, None),)))
+            self.ask("leave", wire.LeaveGroupRequest(GROUP, members=(LeavingMember(member_id),)))
 
     def leave_at_once(self) -> None:
-        members = tuple(LeavingMember(member_id, None) for member_id in self.ids)
-        self.ask("leave", LeaveGroup(GROUP, members))
+        members = tuple(map(LeavingMember, self.ids))
+        self.ask("leave", wire.LeaveGroupRequest(GROUP, members=members))
 
     def fall_silent(self) -> None:
         for member_id in self.ids:
@@ -134,11 +145,7 @@ class Members:
 
     def stay_away(self) -> None:
         """All but one do not come to the next generation."""
-        last = self.ids[-1]
-        request = JoinGroup(
-            GROUP, last, None, "c", "/h", 9000, 9000, "consumer", PROTOCOLS[:1], False
-        )
-        self.ask("last", request)
+        self.ask("last", joining(self.ids[-1], protocols=PROTOCOLS[:1]))
         self.tell(TimerFired(JoinTimer(GROUP)))
         assert len(self.group.members) == 1
 
@@ -152,8 +159,7 @@ class Members:
     def come_for_ids(self) -> None:
         """Clients that take an id and do not come with it."""
         for _ in range(self.count):
-            request = JoinGroup(GROUP, "", None, "c", "/h", 9000, 9000, "consumer", PROTOCOLS)
-            self.ask("id", request)
+            self.ask("id", joining(), MEMBER_ID_REQUIRED)
         for member_id in list(self.group.pending_members):
             self.tell(TimerFired(PendingTimer(GROUP, member_id)))
 
@@ -161,8 +167,7 @@ class Members:
         """Clients with a protocol that the others do not have."""
         other = (GroupProtocol("other", b""),)
         for _ in range(self.count):
-            request = JoinGroup(GROUP, "", None, "c", "/h", 9000, 9000, "consumer", other, False)
-            self.ask("refused", request)
+            self.ask("refused", joining(protocols=other))
         assert self.replies["refused"].error_code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
     # -- offsets -------------------------------------------------------------------------------
@@ -187,9 +192,10 @@ class Members:
         assert not list(self.shard._offsets.groups())
 
     def _commit(self, group: str, producer_id: int) -> None:
-        offset = OffsetToCommit(TopicPartition("t", 0), 5, -1, "")
-        request = CommitOffsets(group, (offset,), producer_id=producer_id, producer_epoch=0)
-        self.ask("commit", request)
+        kind = wire.TxnOffsetCommitRequest
+        part = kind.TxnOffsetCommitRequestPartition(0, 5, -1, "")
+        topics = (kind.TxnOffsetCommitRequestTopic("t", (part,)),)
+        self.ask("commit", kind("x", group, producer_id, 0, topics=topics))
 
 
 Act = Callable[[Members], None]
@@ -250,7 +256,7 @@ def test_what_is_counted_is_what_members_say() -> None:
     """Members come, change their minds, and go; one is named twice, as a damaged record may."""
     group = ClassicGroup(GROUP)
     one, again, other = (
-        GroupMember(member_id, None, "c", "/h", 9000, 9000, PROTOCOLS[:count])
+        GroupMember(member_id, None, MemberTerms("c", "/h", 9000, 9000, PROTOCOLS[:count]))
         for member_id, count in (("a", 2), ("a", 1), ("b", 2))
     )
     one.joining = "first"

@@ -14,7 +14,7 @@ from replication.common.error_codes import ErrorCode
 from replication.common.messages import CreateTopicRequest, Response, TopicResponse
 from replication.common.state import NO_LEADER
 from replication.common.transport import OnReply
-from replication.coordinators.internal_topic import InternalTopic
+from replication.coordinators.coordinator import InternalTopic
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 from replication.server.config import ServerConfig

@@ -11,12 +11,12 @@ from checkpoints.types import TopicPartition
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import (
     PartitionChange,
+    TxnMarker,
     UpdateMetadataRequest,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
 from replication.common.state import NO_LEADER, PartitionRegistration
-from replication.coordinators.effects import WriteMarkers
 from replication.coordinators.transactions.markers import (
     AT_ONCE,
     DELETED_AFTER_MS,
@@ -58,9 +58,9 @@ class Markers:
         self.metadata.update(request)
 
     def write(self, *tps: TopicPartition, producer_id: int = 7) -> None:
-        effect = WriteMarkers(producer_id, producer_id, 4, True, 5, tps)
+        marker = TxnMarker(producer_id, 4, True, 5, tps)
         self.manager.write(
-            effect, lambda: self.is_current, lambda code: self.ends.append((producer_id, code))
+            marker, lambda: self.is_current, lambda code: self.ends.append((producer_id, code))
         )
 
     def take(self, broker_id: int) -> tuple[Sent, list[tuple[TopicPartition, ...]]]:
@@ -185,8 +185,8 @@ def test_ends_of_a_lost_election_do_not_hold_up_those_behind_them() -> None:
     lost: list[ErrorCode] = []
     is_current = True
     for producer_id in range(100, 100 + AT_ONCE):
-        effect = WriteMarkers(producer_id, producer_id, 4, True, 5, (A,))
-        markers.manager.write(effect, lambda: is_current, lost.append)
+        marker = TxnMarker(producer_id, 4, True, 5, (A,))
+        markers.manager.write(marker, lambda: is_current, lost.append)
     markers.write(A, producer_id=2)
     is_current = False
     markers.answer(2)

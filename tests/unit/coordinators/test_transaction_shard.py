@@ -11,13 +11,6 @@ from logstore.common.errors import LogstoreError
 from replication.common.error_codes import ErrorCode
 from replication.coordinators.effects import CoordinatorRecord, ReserveProducerIds
 from replication.coordinators.transactions import records
-from replication.coordinators.transactions.requests import (
-    Answer,
-    Described,
-    DescribeTransaction,
-    EndTransaction,
-    InitProducerId,
-)
 from replication.coordinators.transactions.shard import ERROR_OF_APPEND, TransactionShard
 from replication.coordinators.transactions.state import (
     FROM,
@@ -26,6 +19,8 @@ from replication.coordinators.transactions.state import (
     TransactionMetadata,
     TransactionState,
 )
+from replication.coordinators.transactions.transitions import Answer
+from replication.protocol import messages as wire
 from tests.support.cases import for_each
 from tests.support.transactions import FIRST_ID, ID, OTHER, TP, V1, V2, Desk, Producer, Timer
 
@@ -92,7 +87,7 @@ class TestInitProducerId:
         """shouldAbortTransactionOnHandleInitPidWhenExistingTransactionInOngoingState"""
         desk = with_state(S.ONGOING)
         assert desk.init().error_code is ErrorCode.CONCURRENT_TRANSACTIONS
-        [marker] = desk.markers
+        [(_, marker)] = desk.markers
         assert (marker.producer_epoch, marker.is_commit, marker.partitions) == (6, False, (TP,))
         desk.markers_written()
         assert desk.known().state is S.COMPLETE_ABORT
@@ -103,19 +98,19 @@ class TestInitProducerId:
         desk = with_state(S.ONGOING)
         desk.holds_appends = True
         for _ in range(5):
-            number = desk.send(InitProducerId(ID, 60_000))
+            number = desk.send(wire.InitProducerIdRequest(ID, 60_000))
             desk.append_done(ErrorCode.NOT_ENOUGH_REPLICAS)
             answer = desk.answers[number]
             assert answer == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, -1)
         desk.holds_appends = False
         desk.init()
-        assert desk.markers[0].producer_epoch == 6
+        assert desk.markers[0].marker.producer_epoch == 6
 
     def test_should_use_the_last_epoch_to_fence(self) -> None:
         """shouldUseLastEpochToFenceWhenEpochsAreExhausted"""
         desk = with_state(S.ONGOING, producer_epoch=LAST_CLIENT_EPOCH)
         assert desk.init().error_code is ErrorCode.CONCURRENT_TRANSACTIONS
-        assert desk.markers[0].producer_epoch == MAX_EPOCH
+        assert desk.markers[0].marker.producer_epoch == MAX_EPOCH
         desk.markers_written()
         assert desk.init() == (NONE, 2000, 0)
 
@@ -171,7 +166,7 @@ class TestInitProducerId:
     def test_two_wait_for_an_id_of_the_same_name(self) -> None:
         desk = Desk().load()
         desk.holds_ids = True
-        first, second = (desk.send(InitProducerId(ID, 60_000)) for _ in range(2))
+        first, second = (desk.send(wire.InitProducerIdRequest(ID, 60_000)) for _ in range(2))
         desk.allocated()
         desk.allocated()
         assert desk.answers[first] == (NONE, FIRST_ID, 0)
@@ -239,16 +234,16 @@ class TestPartitions:
     def test_verification_tells_what_is_in_the_ongoing_transaction(self) -> None:
         desk = Desk().load()
         producer = desk.begin()
-        assert producer.verify(TP) == (NONE, {TP})
+        assert producer.verify(TP) == [ErrorCode.TRANSACTION_ABORTABLE]
         producer.add(TP)
-        assert producer.verify(TP, OTHER) == (NONE, {OTHER})
+        assert producer.verify(TP, OTHER) == [NONE, ErrorCode.TRANSACTION_ABORTABLE]
         desk.holds_markers = True
         producer.end()
-        assert producer.verify(TP).error_code is ErrorCode.CONCURRENT_TRANSACTIONS
+        assert producer.verify(TP) == [ErrorCode.CONCURRENT_TRANSACTIONS]
         desk.markers_written()
-        assert producer.verify(TP) == (NONE, {TP})
+        assert producer.verify(TP) == [ErrorCode.TRANSACTION_ABORTABLE]
         producer.epoch -= 1
-        assert producer.verify(TP).error_code is ErrorCode.PRODUCER_FENCED
+        assert producer.verify(TP) == [ErrorCode.PRODUCER_FENCED]
 
 
 class TestEndTxn:
@@ -262,7 +257,7 @@ class TestEndTxn:
         producer.add(TP, OTHER)
         assert producer.end(committed).error_code is NONE
         assert desk.known().state is (S.PREPARE_COMMIT if committed else S.PREPARE_ABORT)
-        [marker] = desk.markers
+        [(_, marker)] = desk.markers
         assert marker.partitions == (TP, OTHER)
         assert marker.is_commit is committed
         assert (marker.producer_id, marker.producer_epoch) == producer.identity
@@ -302,7 +297,7 @@ class TestEndTxn:
         same = Producer(present, *producer.identity)
         assert same.add() is NONE
         deposed.holds_appends = True
-        end = EndTransaction(ID, *producer.identity, committed)
+        end = wire.EndTxnRequest(ID, *producer.identity, committed)
         number = deposed.send(end)
         assert number not in deposed.answers
         deposed.append_done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -374,8 +369,8 @@ class TestVersion2:
         assert producer.end(True, V2) == (NONE, FIRST_ID, 1)
         states = [records.decode(*record) for record in desk.log]
         assert [each[1].producer_epoch for each in states if each and each[1]] == [0, 0, 1]
-        assert desk.markers[0].producer_epoch == 1
-        assert desk.markers[0].transaction_version == 2
+        assert desk.markers[0].marker.producer_epoch == 1
+        assert desk.markers[0].marker.transaction_version == 2
         desk.markers_written()
         assert desk.known().producer_epoch == 1
 
@@ -413,10 +408,10 @@ class TestVersion2:
         desk = Desk().load()
         producer = desk.begin()
         producer.add(version=V2)
-        late = producer.ends(True, V2)
+        late = producer.ends(True)
         producer.epoch = producer.end(True, V2).producer_epoch
         producer.add(version=V2)
-        assert desk.ask(late).error_code is ErrorCode.PRODUCER_FENCED
+        assert desk.ask(late, V2).error_code is ErrorCode.PRODUCER_FENCED
         assert desk.known().state is S.ONGOING
 
     def test_the_last_epoch_rotates_the_producer_id(self) -> None:
@@ -424,7 +419,7 @@ class TestVersion2:
         desk = with_state(S.ONGOING, producer_epoch=LAST_CLIENT_EPOCH)
         producer = Producer(desk, FIRST_ID, LAST_CLIENT_EPOCH)
         assert producer.end(True, V2) == (NONE, 2000, 0)
-        [marker] = desk.markers
+        [(_, marker)] = desk.markers
         assert (marker.producer_id, marker.producer_epoch) == (FIRST_ID, MAX_EPOCH)
         assert producer.end(True, V2).error_code is ErrorCode.CONCURRENT_TRANSACTIONS
         desk.markers_written()
@@ -538,7 +533,7 @@ class TestAppends:
     def test_a_name_that_was_not_written_is_not_known(self) -> None:
         desk = Desk().load()
         desk.holds_appends = True
-        desk.send(InitProducerId(ID, 60_000))
+        desk.send(wire.InitProducerIdRequest(ID, 60_000))
         desk.append_done(ErrorCode.NOT_ENOUGH_REPLICAS)
         assert desk.shard.transactions == []
 
@@ -584,7 +579,7 @@ class TestLoading:
     def test_should_not_lose_the_completion_after_load(self, state: S) -> None:
         """shouldNotLoseTxnCompletionAfterLoad"""
         desk = with_state(state)
-        [marker] = desk.markers
+        [(_, marker)] = desk.markers
         assert marker.is_commit is (state is S.PREPARE_COMMIT)
         desk.markers_written()
         assert desk.known().state.is_complete
@@ -598,7 +593,7 @@ class TestLoading:
         successor = desk.successor(7)
         successor.holds_markers = True
         successor.load()
-        assert successor.markers[0].coordinator_epoch == 7
+        assert successor.markers[0].marker.coordinator_epoch == 7
 
     @pytest.mark.parametrize(
         ("key", "value"),
@@ -652,13 +647,13 @@ class TestProducerIds:
         """The log may come from a cluster whose ids nobody here knows."""
         desk = with_state(S.EMPTY, producer_id=77)
         desk.holds_ids = True
-        desk.send(InitProducerId("another", 60_000))
+        desk.send(wire.InitProducerIdRequest("another", 60_000))
         assert desk.allocations[0].above == 77
 
     def test_an_id_that_no_cluster_gives_does_not_count(self) -> None:
         desk = with_state(S.EMPTY, producer_id=2**63 - 1)
         desk.holds_ids = True
-        desk.send(InitProducerId("another", 60_000))
+        desk.send(wire.InitProducerIdRequest("another", 60_000))
         assert desk.allocations[0].above == -1
 
 
@@ -698,10 +693,10 @@ class TestStates:
 
     def test_describe(self) -> None:
         desk = Desk().load()
-        unknown = desk.answers[desk.send(DescribeTransaction(ID))]
-        assert unknown == Described(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+        unknown = desk.answers[desk.send(wire.DescribeTransactionsRequest((ID,)))]
+        assert unknown is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
         desk.begin()
-        assert desk.answers[desk.send(DescribeTransaction(ID))] == Described(NONE, desk.known())
+        assert desk.answers[desk.send(wire.DescribeTransactionsRequest((ID,)))] == desk.known()
 
     def test_names(self) -> None:
         names = [state.kafka_name for state in TransactionState]

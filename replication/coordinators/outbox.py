@@ -27,9 +27,12 @@ class ShardOutbox:
         self._appends: dict[int, tuple[OnDone, OnDone | None]] = {}
         self._number = 0
 
-    def take(self) -> list[Effect]:
+    def take_effects(self) -> list[Effect]:
         effects, self._effects = self._effects, []
         return effects
+
+    def add(self, effect: Effect) -> None:
+        self._effects.append(effect)
 
     def reply(self, to: Hashable, response: object) -> None:
         self._effects.append(Reply(to, response))
