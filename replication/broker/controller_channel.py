@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from replication.common.error_codes import FRONT_DOOR_CODES, ErrorCode
+from replication.common.error_codes import ErrorCode
 from replication.common.messages import Request, Response
 from replication.common.retrying import Backoff, Reaction, RetryingCall, Settle, reactions
 from replication.common.runtime import Actor, Runtime
@@ -44,51 +44,9 @@ REACTIONS: Final[Mapping[ErrorCode, Reaction]] = reactions(
             ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
             ErrorCode.OFFSET_NOT_AVAILABLE,
         ),
-        # It has judged, or the code is not one of its answers. The same request would be refused
-        # again.
-        Reaction.GIVE_UP: (
-            ErrorCode.OFFSET_OUT_OF_RANGE,
-            ErrorCode.CORRUPT_MESSAGE,
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            ErrorCode.MESSAGE_TOO_LARGE,
-            ErrorCode.INVALID_TOPIC_EXCEPTION,
-            ErrorCode.RECORD_LIST_TOO_LARGE,
-            ErrorCode.NOT_ENOUGH_REPLICAS,
-            ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-            ErrorCode.INVALID_REQUIRED_ACKS,
-            ErrorCode.INVALID_TIMESTAMP,
-            ErrorCode.TOPIC_ALREADY_EXISTS,
-            ErrorCode.INVALID_PARTITIONS,
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            ErrorCode.INVALID_CONFIG,
-            ErrorCode.INVALID_REQUEST,
-            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-            ErrorCode.POLICY_VIOLATION,
-            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
-            ErrorCode.INVALID_PRODUCER_EPOCH,
-            ErrorCode.INVALID_TXN_STATE,
-            ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-            ErrorCode.OPERATION_NOT_ATTEMPTED,
-            ErrorCode.UNKNOWN_PRODUCER_ID,
-            ErrorCode.REASSIGNMENT_IN_PROGRESS,
-            ErrorCode.FENCED_LEADER_EPOCH,
-            ErrorCode.UNKNOWN_LEADER_EPOCH,
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            ErrorCode.INVALID_RECORD,
-            ErrorCode.INVALID_UPDATE_VERSION,
-            ErrorCode.UNKNOWN_TOPIC_ID,
-            ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-            ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-            ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-            ErrorCode.INCONSISTENT_TOPIC_ID,
-            ErrorCode.INELIGIBLE_REPLICA,
-            ErrorCode.NEW_LEADER_ELECTED,
-            *FRONT_DOOR_CODES,
-        ),
-    }
+    },
+    # It has judged, or the code is not one of its answers. The same request would be refused again.
+    otherwise=Reaction.GIVE_UP,
 )
 
 

@@ -1,7 +1,7 @@
 """Requests that are retried until they are answered: the pauses, and reactions to answers.
 
-A channel between two parts of the system has one table ``ErrorCode → Reaction``, complete over
-every code (``reactions`` checks that), and one ``RetryingCall`` for each of its requests.
+A channel between two parts of the system has one table ``ErrorCode → Reaction``, made by
+``reactions``, and one ``RetryingCall`` for each of its requests.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ class Reaction(Enum):
 R = TypeVar("R", bound=Enum)
 
 
-def reactions(groups: Mapping[R, Iterable[ErrorCode]]) -> dict[ErrorCode, R]:
-    """The table of a channel from its codes by reaction.
+def reactions(groups: Mapping[R, Iterable[ErrorCode]], otherwise: R) -> dict[ErrorCode, R]:
+    """The table of a channel, complete over every code: its codes by reaction, and the reaction to
+    all others.
 
     Raises:
-        ValueError: a code is missing or repeated.
+        ValueError: a code is repeated.
     """
     table: dict[ErrorCode, R] = {}
     for reaction, codes in groups.items():
@@ -49,10 +50,7 @@ def reactions(groups: Mapping[R, Iterable[ErrorCode]]) -> dict[ErrorCode, R]:
             if code in table:
                 raise ValueError(f"{code.name} stands twice in a table of reactions")
             table[code] = reaction
-    missing = [code.name for code in ErrorCode if code not in table]
-    if missing:
-        raise ValueError(f"a table of reactions lacks {', '.join(missing)}")
-    return table
+    return dict.fromkeys(ErrorCode, otherwise) | table
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,10 +48,6 @@ _RESPONSES = {
 }
 
 
-def _all_but(*codes: ErrorCode) -> list[ErrorCode]:
-    return [code for code in ErrorCode if code not in codes]
-
-
 _E = ErrorCode
 
 REQUEST_REACTIONS = reactions(
@@ -60,10 +56,10 @@ REQUEST_REACTIONS = reactions(
         # From a newer controller, or for a copy that was overtaken. The tree shows whether the term
         # is over. If it is not, the broker still needs the request.
         Reaction.FIND_CONTROLLER: [_E.STALE_CONTROLLER_EPOCH],
-        # STALE_BROKER_EPOCH: the broker has just registered and does not know its new epoch yet, or
-        # it has restarted, and this channel will be closed soon.
-        Reaction.AGAIN: _all_but(_E.NONE, _E.STALE_CONTROLLER_EPOCH),
-    }
+    },
+    # STALE_BROKER_EPOCH: the broker has just registered and does not know its new epoch yet, or
+    # it has restarted, and this channel will be closed soon.
+    otherwise=Reaction.AGAIN,
 )
 """The reaction to the error code of a whole answer."""
 
@@ -71,8 +67,8 @@ ROLE_REACTIONS = reactions(
     {
         Reaction.DONE: [_E.NONE, _E.STALE_CONTROLLER_EPOCH],  # it knows a newer state already
         Reaction.GIVE_UP: [_E.KAFKA_STORAGE_ERROR],  # until the broker restarts (R-66)
-        Reaction.AGAIN: _all_but(_E.NONE, _E.STALE_CONTROLLER_EPOCH, _E.KAFKA_STORAGE_ERROR),
-    }
+    },
+    otherwise=Reaction.AGAIN,
 )
 """The reaction for one partition of a LeaderAndIsr answer."""
 
@@ -87,8 +83,8 @@ STOP_REACTIONS = reactions(
     {
         Reaction.DONE: _GONE,  # the replica no longer exists
         Reaction.GIVE_UP: [_E.FENCED_LEADER_EPOCH],  # a later decision made it a replica again
-        Reaction.AGAIN: _all_but(*_GONE, _E.FENCED_LEADER_EPOCH),
-    }
+    },
+    otherwise=Reaction.AGAIN,
 )
 """The reaction for one partition of a StopReplica answer."""
 

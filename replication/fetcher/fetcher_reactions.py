@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from replication.common.error_codes import FRONT_DOOR_CODES, ErrorCode
+from replication.common.error_codes import ErrorCode
 from replication.common.retrying import Backoff, reactions
 
 FIRST_PAUSE_MS = 5
@@ -42,55 +42,8 @@ REACTIONS = reactions(
             ErrorCode.INVALID_FETCH_SESSION_EPOCH,
             ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
         ],
-        FetchReaction.LATER: [
-            ErrorCode.UNKNOWN_SERVER_ERROR,
-            ErrorCode.CORRUPT_MESSAGE,
-            ErrorCode.LEADER_NOT_AVAILABLE,
-            ErrorCode.REQUEST_TIMED_OUT,
-            ErrorCode.BROKER_NOT_AVAILABLE,
-            ErrorCode.REPLICA_NOT_AVAILABLE,
-            ErrorCode.MESSAGE_TOO_LARGE,
-            ErrorCode.STALE_CONTROLLER_EPOCH,
-            ErrorCode.NETWORK_EXCEPTION,
-            ErrorCode.INVALID_TOPIC_EXCEPTION,
-            ErrorCode.RECORD_LIST_TOO_LARGE,
-            ErrorCode.NOT_ENOUGH_REPLICAS,
-            ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-            ErrorCode.INVALID_REQUIRED_ACKS,
-            ErrorCode.INVALID_TIMESTAMP,
-            ErrorCode.TOPIC_ALREADY_EXISTS,
-            ErrorCode.INVALID_PARTITIONS,
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            ErrorCode.INVALID_CONFIG,
-            ErrorCode.NOT_CONTROLLER,
-            ErrorCode.INVALID_REQUEST,
-            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-            ErrorCode.POLICY_VIOLATION,
-            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
-            ErrorCode.INVALID_PRODUCER_EPOCH,
-            ErrorCode.INVALID_TXN_STATE,
-            ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-            ErrorCode.OPERATION_NOT_ATTEMPTED,
-            ErrorCode.KAFKA_STORAGE_ERROR,
-            ErrorCode.UNKNOWN_PRODUCER_ID,
-            ErrorCode.REASSIGNMENT_IN_PROGRESS,
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            ErrorCode.STALE_BROKER_EPOCH,
-            ErrorCode.OFFSET_NOT_AVAILABLE,
-            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-            ErrorCode.ELECTION_NOT_NEEDED,
-            ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
-            ErrorCode.INVALID_RECORD,
-            ErrorCode.INVALID_UPDATE_VERSION,
-            ErrorCode.INCONSISTENT_TOPIC_ID,
-            ErrorCode.INELIGIBLE_REPLICA,
-            ErrorCode.NEW_LEADER_ELECTED,
-            *FRONT_DOOR_CODES,
-        ],
-    }
+    },
+    otherwise=FetchReaction.LATER,
 )
 
 

@@ -60,19 +60,8 @@ ERROR_OF_VERIFICATION = reactions(
             ErrorCode.PRODUCER_FENCED,
             ErrorCode.INVALID_PRODUCER_EPOCH,
         ),
-        ErrorCode.UNKNOWN_SERVER_ERROR: [
-            code
-            for code in ErrorCode
-            if code
-            not in (
-                *_PASSED_ON,
-                *_UNREACHABLE,
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                ErrorCode.PRODUCER_FENCED,
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-            )
-        ],
-    }
+    },
+    otherwise=ErrorCode.UNKNOWN_SERVER_ERROR,
 )
 
 
