@@ -6,9 +6,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from checkpoints.types import TopicPartition
-from replication.admin.admin_client import EARLIEST, LATEST, AdminClient, Answered, by_topic
+from replication.admin.admin_client import (
+    EARLIEST,
+    LATEST,
+    AdminClient,
+    Answered,
+    WireConnection,
+    by_topic,
+)
 from replication.admin.assignments import CONSUMER, decode_assignment
-from replication.admin.connection import WireConnection
 from replication.common.error_codes import ErrorCode
 from replication.protocol import ApiKey, MalformedMessageError
 from replication.protocol import messages as wire

@@ -18,7 +18,7 @@ from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
 from logstore.common.clock import Clock, SystemClock
 from logstore.common.errors import LogstoreError
-from replication.admin.admin_client import AGAIN, AdminClient, Answered
+from replication.admin.admin_client import AGAIN, AdminClient, Answered, WireConnection, WireError
 from replication.admin.assignments import (
     CONSUMER,
     decode_assignment,
@@ -27,7 +27,6 @@ from replication.admin.assignments import (
     encode_subscription,
     range_assignment,
 )
-from replication.admin.connection import WireConnection, WireError
 from replication.admin.groups import commit_offsets, committed_offsets
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import ReplicationError

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from checkpoints.partition_metadata import topic_id_to_text
 from checkpoints.types import TopicPartition
-from replication.admin.admin_client import EARLIEST, LATEST, AdminClient, Answered
-from replication.admin.connection import WireConnection
+from replication.admin.admin_client import EARLIEST, LATEST, AdminClient, Answered, WireConnection
 from replication.common.error_codes import ErrorCode
 from replication.common.state import NO_LEADER
 from replication.protocol import ZERO_UUID, ApiKey

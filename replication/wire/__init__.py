@@ -6,4 +6,4 @@ APIs of brokers use their other halves. ``lane`` is one connection as a state ma
 ``transport`` has the sockets of a client around lanes, and ``connecting`` makes a ``Client`` of it.
 """
 
-__all__ = ["calls", "connecting", "fetch", "lane", "offsets", "produce"]
+__all__ = ["calls", "connecting", "fetch", "lane", "offsets", "produce", "transport"]

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 
 from replication.client import Client
 from replication.common.errors import BrokerUnavailableError, SaslAuthenticationError
 from replication.security.config import ClientProperties, client_properties
-from replication.security.login import login
-from replication.security.tls import client_context
 from replication.wire.transport import ClusterAccess, TcpTransport
 
 
@@ -39,16 +36,8 @@ def connect_by(properties: ClientProperties, *, may_create: bool = False) -> Cli
     max_age_ms = properties.milliseconds("metadata.max.age.ms", 300_000)
     if "allow.auto.create.topics" in others:
         may_create = others["allow.auto.create.topics"].strip().lower() == "true"
-    access = ClusterAccess(
-        keys.servers,
-        keys.client_id,
-        client_context(keys),
-        partial(login, keys) if keys.uses_sasl else None,
-        keys.socket_connection_setup_timeout_ms,
-    )
-    client = RemoteClient(
-        TcpTransport(access), max_age_ms / 1000, keys.request_timeout_ms, may_create
-    )
+    transport = TcpTransport(ClusterAccess.of(keys))
+    client = RemoteClient(transport, max_age_ms / 1000, keys.request_timeout_ms, may_create)
     try:
         client.refresh()
     except BaseException:
