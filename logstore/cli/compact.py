@@ -10,6 +10,7 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common import completion
+from logstore.cli.common.config import parse_pairs
 from logstore.cli.common.directories import directory_argument
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
 
@@ -63,7 +64,7 @@ def compact(
         directory,
         topics=topics or None,
         dry_run=dry_run,
-        config=dict(_pair(setting) for setting in settings),
+        config=parse_pairs(settings),
         progress=None if as_json else _tell,
     )
     if as_json:
@@ -76,13 +77,6 @@ def compact(
     failed = any(partition.error is not None for partition in outcome.partitions)
     unsure = bool(outcome.unknown) and not outcome.partitions
     ctx.exit(EXIT_FINDINGS if failed or unsure else 0)
-
-
-def _pair(setting: str) -> tuple[str, str]:
-    key, separator, value = setting.partition("=")
-    if not separator:
-        fail(f"--config {printable(setting)}: not KEY=VALUE")
-    return key.strip(), value
 
 
 def _tell(line: str) -> None:

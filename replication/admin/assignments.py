@@ -116,13 +116,3 @@ class _Reader:
 
     def _malformed(self, reason: str) -> MalformedMessageError:
         return MalformedMessageError(self._name, _VERSION, self._at, reason)
-
-
-__all__ = [
-    "CONSUMER",
-    "decode_assignment",
-    "decode_subscription",
-    "encode_assignment",
-    "encode_subscription",
-    "range_assignment",
-]

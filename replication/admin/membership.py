@@ -372,6 +372,3 @@ class ConsumingMember:
 
     def _now_s(self) -> float:
         return self._clock.monotonic_ns() / 1e9
-
-
-__all__ = ["ClassicMembership", "ConsumingMember", "MemberState", "MembershipError"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
@@ -14,6 +13,7 @@ from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common.config import parse_pairs
 from logstore.cli.common.exits import EXIT_FINDINGS, fail
+from logstore.common.suggestions import or_meant
 
 if TYPE_CHECKING:
     from replication.admin import Answered
@@ -127,6 +127,4 @@ def _read(path: Path) -> dict[str, str]:
 def _unknown(key: str) -> str:
     from replication.security.config import known_keys
 
-    near = difflib.get_close_matches(key, known_keys(), 1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return f"{printable(key)} is no key of Kafka's clients{hint}"
+    return or_meant(f"{printable(key)} is no key of Kafka's clients", key, known_keys())

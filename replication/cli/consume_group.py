@@ -158,6 +158,3 @@ def member_of(
                 terminal.line(f"error: {printable(text)}", err=True)
     if lost:
         ctx.exit(EXIT_FINDINGS)
-
-
-__all__ = ["Copying", "RebalancedError", "member_of"]

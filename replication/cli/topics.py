@@ -9,8 +9,13 @@ import click
 
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli.common.config import config_option, parse_pairs
-from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
+from logstore.cli.common.config import (
+    config_option,
+    delete_config_option,
+    parse_changes,
+    parse_pairs,
+)
+from logstore.cli.common.exits import EXIT_FINDINGS, json_option
 from logstore.cli.common.numbers import PARTITIONS, Number
 from logstore.common.suggestions import or_meant
 from replication.admin import AdminClient, Answered
@@ -220,13 +225,7 @@ def _meant(admin: AdminClient, told: dict[str, Answered]) -> dict[str, Answered]
 @topics_argument
 @click.option("--partitions", type=PARTITIONS, metavar="P", help="How many in all; never fewer.")
 @config_option
-@click.option(
-    "--delete-config",
-    "removed",
-    multiple=True,
-    metavar="KEY",
-    help="Back to the default; may be repeated.",
-)
+@delete_config_option
 @client_options
 @json_option
 def alter(
@@ -239,12 +238,7 @@ def alter(
 ) -> None:
     """Give topics another configuration, then more partitions. Keys that are not named stay as
     they are."""
-    if partitions is None and not config and not removed:
-        fail("give --partitions, --config or --delete-config")
-    settings = parse_pairs(config)
-    both = sorted(set(settings) & set(removed))
-    if both:
-        fail(f"{printable(both[0])} is both set and deleted")
+    settings = parse_changes(partitions, config, removed)
     told: dict[str, Answered] = {}
     with AdminClient(client.config) as admin:
         if settings or removed:

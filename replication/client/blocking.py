@@ -23,7 +23,7 @@ from logstore.log.reading.reading import EARLIEST, LATEST
 from replication.client.inline import InlineRuntime
 from replication.client.metadata import MAX_AGE_MS, Metadata
 from replication.client.producer_id import ProducerIds
-from replication.client.reactions import LIST_OFFSETS, AskReaction
+from replication.client.reactions import QUESTION, AskReaction
 from replication.client.receiving import ConsumerConfig, ConsumerCore, OnPolled, PollResult
 from replication.client.sending import (
     ANSWER_GRACE_MS,
@@ -525,7 +525,7 @@ class Consumer:
             return found.offset
 
         def passes(error: ReplicationError) -> bool:
-            return LIST_OFFSETS[error.code] is AskReaction.AGAIN
+            return QUESTION[error.code] is AskReaction.AGAIN
 
         return client.retry(ask, self._timeout_s, passes)
 

@@ -91,25 +91,6 @@ class FetchPosition:
         failures, failing_since_ms, retry_at_ms, last_error: consecutive failures.
     """
 
-    __slots__ = (
-        "bounds",
-        "epochs",
-        "error",
-        "failing_since_ms",
-        "failures",
-        "last_error",
-        "leader_epoch",
-        "offset",
-        "out_of_range",
-        "preferred",
-        "preferred_until_ms",
-        "resets",
-        "retry_at_ms",
-        "step",
-        "topic_id",
-        "tp",
-    )
-
     def __init__(self, tp: TopicPartition, *, resets: bool) -> None:
         """``resets``: without a position it starts where the leader says, without an error."""
         self.tp, self.resets = tp, resets

@@ -115,14 +115,14 @@ class AskReaction(Enum):
     FAIL = "failed"
 
 
-LIST_OFFSETS: Mapping[E, AskReaction] = reactions(
+# ListOffsets and OffsetForLeaderEpoch.
+QUESTION: Mapping[E, AskReaction] = reactions(
     {
         AskReaction.DONE: (E.NONE,),
         AskReaction.AGAIN: (*_PASSING, *_NO_ANSWER),
     },
     otherwise=AskReaction.FAIL,
 )
-OFFSET_FOR_LEADER_EPOCH = LIST_OFFSETS
 
 # For one partition in the answer.
 METADATA: Mapping[E, AskReaction] = reactions(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -75,30 +75,19 @@ class ConsumerConfig:
             raise ConfigError(f"max_bytes={self.max_bytes} is below 1")
 
 
+@dataclass(slots=True, eq=False)
 class _Poll:
     """One poll under way."""
 
-    __slots__ = (
-        "error",
-        "found",
-        "max_wait_ms",
-        "nodes",
-        "on_done",
-        "open",
-        "passes",
-        "stale",
-        "until_ms",
-    )
-
-    def __init__(self, max_wait_ms: int, on_done: OnPolled) -> None:
-        self.max_wait_ms, self.on_done = max_wait_ms, on_done
-        self.until_ms: int | None = None  # set at the first fetch: no wait before it
-        self.found: Found = []
-        self.error: LogstoreError | None = None
-        self.open = 0  # requests without an answer
-        self.stale = False  # the leader may have changed, so refresh before the next pass
-        self.passes = 0
-        self.nodes: deque[tuple[int, list[TopicPartition]]] = deque()
+    max_wait_ms: int
+    on_done: OnPolled
+    until_ms: int | None = None  # set at the first fetch: no wait before it
+    found: Found = field(default_factory=list)
+    error: LogstoreError | None = None
+    open: int = 0  # requests without an answer
+    stale: bool = False  # the leader may have changed, so refresh before the next pass
+    passes: int = 0
+    nodes: deque[tuple[int, list[TopicPartition]]] = field(default_factory=deque)
 
 
 class ConsumerCore:

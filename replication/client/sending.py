@@ -124,31 +124,19 @@ def _at_once(task: Task) -> None:
     task()
 
 
+@dataclass(slots=True, eq=False)
 class _Send:
     """One batch on its way."""
 
-    __slots__ = (
-        "batch",
-        "deadline_ms",
-        "failures",
-        "last_error",
-        "may_be_written",
-        "on_sent",
-        "owned",
-        "record_count",
-        "stamp",
-    )
-
-    def __init__(
-        self, batch: Buffer, record_count: int, deadline_ms: int, on_sent: OnSent, owned: bool
-    ) -> None:
-        self.batch, self.record_count, self.on_sent = batch, record_count, on_sent
-        self.deadline_ms = deadline_ms
-        self.owned = owned  # ``batch`` has no other owner, so it may be stamped in place
-        self.stamp: Stamp | None = None
-        self.failures = 0
-        self.may_be_written = False
-        self.last_error: ReplicationError | None = None
+    batch: Buffer
+    record_count: int
+    deadline_ms: int
+    on_sent: OnSent
+    owned: bool  # ``batch`` has no other owner, so it may be stamped in place
+    stamp: Stamp | None = None
+    failures: int = 0
+    may_be_written: bool = False
+    last_error: ReplicationError | None = None
 
 
 class ProducerCore:

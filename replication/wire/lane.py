@@ -11,6 +11,7 @@ import ssl
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -58,6 +59,7 @@ class LaneState(Enum):
     CLOSED = "closed"
 
 
+@dataclass(slots=True, eq=False)
 class OpenCall:
     """A request with the callback for its answer.
 
@@ -66,27 +68,13 @@ class OpenCall:
         failure: why there is no answer, if there is none.
     """
 
-    __slots__ = (
-        "correlation_id",
-        "deadline_ms",
-        "failure",
-        "on_reply",
-        "request",
-        "translation",
-        "version",
-    )
-
-    def __init__(
-        self,
-        request: Any,
-        translation: Translation,
-        on_reply: Callable[[Response | None], None],
-        deadline_ms: int = 0,
-    ) -> None:
-        self.request, self.translation, self.on_reply = request, translation, on_reply
-        self.deadline_ms = deadline_ms
-        self.version = self.correlation_id = -1
-        self.failure: LogstoreError | None = None
+    request: Any
+    translation: Translation
+    on_reply: Callable[[Response | None], None]
+    deadline_ms: int = 0
+    version: int = -1
+    correlation_id: int = -1
+    failure: LogstoreError | None = None
 
 
 class BrokerLane:

@@ -16,6 +16,30 @@ config_option = click.option(
 """The option of every command that creates a topic: parameter ``config``."""
 
 
+delete_config_option = click.option(
+    "--delete-config",
+    "removed",
+    multiple=True,
+    metavar="KEY",
+    help="Back to the default; may be repeated.",
+)
+"""The option of every command that alters a topic: parameter ``removed``."""
+
+
+def parse_changes(
+    partitions: int | None, pairs: tuple[str, ...], removed: tuple[str, ...]
+) -> dict[str, str]:
+    """Key → value as they are given to a command that alters a topic, which has to change
+    something."""
+    if partitions is None and not pairs and not removed:
+        fail("give --partitions, --config or --delete-config")
+    settings = parse_pairs(pairs)
+    both = sorted(set(settings) & set(removed))
+    if both:
+        fail(f"{printable(both[0])} is both set and deleted")
+    return settings
+
+
 def parse_config(pairs: tuple[str, ...]) -> dict[str, str]:
     """Key → value, each checked as Kafka does.
 

@@ -76,8 +76,7 @@ TOPIC_ID = uuid.UUID(int=7)
 TABLES = [
     "PRODUCE",
     "FETCH",
-    "LIST_OFFSETS",
-    "OFFSET_FOR_LEADER_EPOCH",
+    "QUESTION",
     "METADATA",
     "INIT_PRODUCER_ID",
 ]
