@@ -7,10 +7,14 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common import completion
-from logstore.cli.common.config import config_option, delete_config_option, parse_changes
-from logstore.cli.common.directories import directory_argument
 from logstore.cli.common.exits import fail, json_option
-from logstore.cli.common.numbers import PARTITIONS
+from logstore.cli.common.options import (
+    PARTITIONS,
+    config_option,
+    delete_config_option,
+    directory_argument,
+    parse_changes,
+)
 from logstore.cli.common.topics import known, offline, print_topic, stored_config
 from logstore.common.config import LogConfig
 

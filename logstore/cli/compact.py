@@ -10,9 +10,8 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common import completion
-from logstore.cli.common.config import parse_pairs
-from logstore.cli.common.directories import directory_argument
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
+from logstore.cli.common.options import directory_argument, parse_pairs
 
 _KIB = 1 << 10
 _NAMED = 10  # topics that are left out

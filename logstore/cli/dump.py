@@ -14,7 +14,7 @@ from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore.cli.common import completion
 from logstore.cli.common.exits import json_option
-from logstore.cli.common.numbers import OFFSET
+from logstore.cli.common.options import OFFSET
 from logstore.cli.dumping.log import dump_log
 from logstore.cli.dumping.output import Output
 from logstore.cli.dumping.small_files import (

@@ -12,8 +12,9 @@ import click
 from checkpoints.loggers import get_logger
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli.common import completion, directories
+from logstore.cli.common import completion
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
+from logstore.cli.common.options import one_broker
 
 _MIB = 1 << 20
 
@@ -22,7 +23,7 @@ _MIB = 1 << 20
 @click.argument(
     "path",
     metavar="PATH",
-    callback=directories.one_broker,
+    callback=one_broker,
     shell_complete=completion.directories,
 )
 @click.option("--dry-run", is_flag=True, help="Report only: nothing on the disk is changed.")

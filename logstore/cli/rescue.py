@@ -10,8 +10,8 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common import completion
-from logstore.cli.common.directories import directories_argument
 from logstore.cli.common.exits import EXIT_FINDINGS, json_option
+from logstore.cli.common.options import directories_argument
 from logstore.cli.common.verify_output import progress_bar
 from logstore.cli.recover import warnings_in_reports
 from logstore.rescue import PartitionRescue, RescueReport

@@ -11,8 +11,8 @@ import click
 
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli.common.config import parse_pairs
 from logstore.cli.common.exits import EXIT_FINDINGS, fail
+from logstore.cli.common.options import parse_pairs
 from logstore.common.suggestions import or_meant
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
-from logstore.cli.common.numbers import WHOLE
+from logstore.cli.common.options import WHOLE
 from logstore.common.extras import Extra, load
 
 _OF_SPARK = ("pyspark", "pyarrow", "jinja2")

@@ -13,7 +13,7 @@ from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore import terminal
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
-from logstore.cli.common.numbers import OFFSET, WHOLE
+from logstore.cli.common.options import OFFSET, WHOLE
 from logstore.cli.records.positions import moment
 from replication.admin import AdminClient, Answered
 from replication.admin.admin_client import LATEST

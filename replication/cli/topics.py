@@ -9,14 +9,15 @@ import click
 
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli.common.config import (
+from logstore.cli.common.exits import EXIT_FINDINGS, json_option
+from logstore.cli.common.options import (
+    PARTITIONS,
+    Number,
     config_option,
     delete_config_option,
     parse_changes,
     parse_pairs,
 )
-from logstore.cli.common.exits import EXIT_FINDINGS, json_option
-from logstore.cli.common.numbers import PARTITIONS, Number
 from logstore.common.suggestions import or_meant
 from replication.admin import AdminClient, Answered
 from replication.admin.topics import (
