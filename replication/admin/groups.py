@@ -126,12 +126,10 @@ def _describe(connection: WireConnection, names: list[str]) -> dict[str, Answere
 
 
 def _newer(group: Any, coordinator: int) -> Answered:
-    members = tuple(
-        MemberStatus(
-            each.member_id,
+    members = [
+        (
+            each,
             each.instance_id,
-            each.client_id,
-            each.client_host,
             tuple(
                 TopicPartition(topic.topic_name, number)
                 for topic in each.assignment.topic_partitions
@@ -139,36 +137,40 @@ def _newer(group: Any, coordinator: int) -> Answered:
             ),
         )
         for each in group.members
-    )
-    status = GroupStatus(
-        group.group_id, group.group_state, CONSUMER, coordinator, members, (), group.assignor_name
-    )
+    ]
+    status = _status(group, CONSUMER, coordinator, members, group.assignor_name)
     return Answered(group.error_code, group.error_message, status)
 
 
 def _older(group: Any, coordinator: int) -> Answered:
-    members = tuple(
-        MemberStatus(
-            each.member_id,
-            each.group_instance_id,
-            each.client_id,
-            each.client_host,
-            _assigned(bytes(each.member_assignment)) if group.protocol_type == CONSUMER else (),
-        )
+    own = group.protocol_type == CONSUMER
+    members = [
+        (each, each.group_instance_id, _assigned(bytes(each.member_assignment)) if own else ())
         for each in group.members
-    )
-    status = GroupStatus(
-        group.group_id,
-        group.group_state,
-        group.protocol_type,
-        coordinator,
-        members,
-        (),
-        group.protocol_data,
-    )
+    ]
+    status = _status(group, group.protocol_type, coordinator, members, group.protocol_data)
     # Brokers before Kafka 4.0 say that a group is dead which they do not have.
     code = ErrorCode.GROUP_ID_NOT_FOUND if group.group_state == "Dead" else ErrorCode.NONE
     return Answered(group.error_code or code, group.error_message, status)
+
+
+def _status(
+    group: Any,
+    protocol_type: str,
+    coordinator: int,
+    members: Iterable[tuple[Any, str | None, tuple[TopicPartition, ...]]],
+    assignor: str,
+) -> GroupStatus:
+    """
+    Args:
+        members: each as it is described, its instance, and what it is assigned.
+    """
+    found = tuple(
+        MemberStatus(each.member_id, instance_id, each.client_id, each.client_host, assigned)
+        for each, instance_id, assigned in members
+    )
+    state = group.group_state
+    return GroupStatus(group.group_id, state, protocol_type, coordinator, found, (), assignor)
 
 
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:

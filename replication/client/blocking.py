@@ -22,7 +22,6 @@ from logstore.format.reader import parse_batch
 from logstore.log.reading.reading import EARLIEST, LATEST
 from replication.client.inline import InlineRuntime
 from replication.client.metadata import MAX_AGE_MS, Metadata
-from replication.client.producer_id import ProducerIds
 from replication.client.reactions import QUESTION, AskReaction
 from replication.client.receiving import ConsumerConfig, ConsumerCore, OnPolled, PollResult
 from replication.client.sending import (
@@ -30,6 +29,7 @@ from replication.client.sending import (
     RETRY_BACKOFF,
     ProducerConfig,
     ProducerCore,
+    ProducerIds,
     SendResult,
 )
 from replication.common.error_codes import ErrorCode

@@ -132,12 +132,3 @@ METADATA: Mapping[E, AskReaction] = reactions(
     },
     otherwise=AskReaction.FAIL,
 )
-
-# AGAIN: another broker may succeed.
-INIT_PRODUCER_ID: Mapping[E, AskReaction] = reactions(
-    {
-        AskReaction.DONE: (E.NONE,),
-        AskReaction.AGAIN: (*_PASSING, *_NO_ANSWER, E.NOT_CONTROLLER),
-    },
-    otherwise=AskReaction.FAIL,
-)

@@ -37,7 +37,14 @@ def connect_by(properties: ClientProperties, *, may_create: bool = False) -> Cli
     if "allow.auto.create.topics" in others:
         may_create = others["allow.auto.create.topics"].strip().lower() == "true"
     transport = TcpTransport(ClusterAccess.of(keys))
-    client = RemoteClient(transport, max_age_ms / 1000, keys.request_timeout_ms, may_create)
+    client = RemoteClient(
+        transport,
+        transport.brokers,
+        metadata_max_age_s=max_age_ms / 1000,
+        answer_timeout_ms=keys.request_timeout_ms,
+        only_wanted=True,
+        may_create=may_create,
+    )
     try:
         client.refresh()
     except BaseException:
@@ -50,22 +57,6 @@ class RemoteClient(Client):
     """A ``Client`` over TCP. ``close`` ends its connections."""
 
     transport: TcpTransport
-
-    def __init__(
-        self,
-        transport: TcpTransport,
-        max_age_s: float,
-        request_timeout_ms: int,
-        may_create: bool,
-    ) -> None:
-        super().__init__(
-            transport,
-            transport.brokers,
-            metadata_max_age_s=max_age_s,
-            answer_timeout_ms=request_timeout_ms,
-            only_wanted=True,
-            may_create=may_create,
-        )
 
     def refresh(self) -> None:
         """As `Client.refresh`. The error says of each broker why it cannot be reached.

@@ -22,7 +22,8 @@ from checkpoints.partition_metadata import (
 )
 from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
-from logstore.common.errors import InvalidTopicError, LogClosedError, LogstoreError
+from logstore.cli.common.topics import partition_dir
+from logstore.common.errors import LogClosedError, LogstoreError
 from logstore.format import filenames
 from logstore.log.reading.directory_reader import DirectoryReader
 from logstore.storage import Storage
@@ -168,14 +169,11 @@ def _partition_of(name: str, marked: dict[str, int]) -> TopicPartition | None:
 
     Directories that are no log in use are counted in ``marked``.
     """
-    try:
-        parsed = filenames.parse_partition_dir(name)
-    except InvalidTopicError:
-        return None
-    if parsed.suffix:
+    parsed = partition_dir(name)
+    if parsed is not None and parsed.suffix:
         marked[parsed.suffix] += 1
         return None
-    return parsed.topic_partition
+    return None if parsed is None else parsed.topic_partition
 
 
 def compare(replicas: Iterable[ListedReplica]) -> None:

@@ -26,16 +26,21 @@ if TYPE_CHECKING:
     from logstore.manager import LogManager
 
 
+def partition_dir(name: str) -> filenames.PartitionDir | None:
+    """The partition that a directory is named after; None if no log has such a name."""
+    with suppress(InvalidTopicError):
+        return filenames.parse_partition_dir(name)
+    return None
+
+
 def topics_of(directory: str) -> dict[str, list[int]]:
     """The partitions of each topic, in order; without those that are being deleted or moved."""
     found: dict[str, list[int]] = {}
     for entry in LocalStorage().scan_dir(directory):
-        with suppress(InvalidTopicError):
-            parsed = filenames.parse_partition_dir(entry.name) if entry.is_dir else None
-            if parsed is not None and not parsed.suffix:
-                found.setdefault(parsed.topic_partition.topic, []).append(
-                    parsed.topic_partition.partition
-                )
+        parsed = partition_dir(entry.name) if entry.is_dir else None
+        if parsed is not None and not parsed.suffix:
+            tp = parsed.topic_partition
+            found.setdefault(tp.topic, []).append(tp.partition)
     return {topic: sorted(numbers) for topic, numbers in found.items()}
 
 

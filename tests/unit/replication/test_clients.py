@@ -78,7 +78,6 @@ TABLES = [
     "FETCH",
     "QUESTION",
     "METADATA",
-    "INIT_PRODUCER_ID",
 ]
 
 
