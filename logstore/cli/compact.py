@@ -64,7 +64,7 @@ def compact(
         topics=topics or None,
         dry_run=dry_run,
         config=parse_pairs(settings),
-        progress=None if as_json else _tell,
+        progress=None if as_json else _print_progress,
     )
     if as_json:
         terminal.print_json({"dryRun": dry_run, **outcome.to_dict()}, indent=2)
@@ -78,7 +78,7 @@ def compact(
     ctx.exit(EXIT_FINDINGS if failed or unsure else 0)
 
 
-def _tell(line: str) -> None:
+def _print_progress(line: str) -> None:
     terminal.line(printable(line), err=True)
 
 

@@ -270,9 +270,9 @@ class AdminClient:
             self.metadata(())
             found: dict[str, Answered] = self.ask_anyone(lambda each: _coordinators(each, pending))
             asked: dict[int, list[str]] = {}
-            for group, told in found.items():
-                if told.code == ErrorCode.NONE:
-                    asked.setdefault(told.value, []).append(group)
+            for group, answer in found.items():
+                if answer.code == ErrorCode.NONE:
+                    asked.setdefault(answer.value, []).append(group)
             return found | self.ask_brokers(asked, ask)
 
         return self.settle(groups, once, AGAIN if patient else ())

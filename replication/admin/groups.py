@@ -66,9 +66,9 @@ def list_groups(
         (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
     )
     # A group that moves may be at two of them.
-    found = {group.group_id: group for told in asked.values() for group in told.value or ()}
+    found = {group.group_id: group for answer in asked.values() for group in answer.value or ()}
     return [found[name] for name in sorted(found)], {
-        key: told for key, told in asked.items() if told.code
+        key: answer for key, answer in asked.items() if answer.code
     }
 
 
@@ -77,12 +77,12 @@ def _groups_of(connection: WireConnection, offsets: bool) -> Answered:
         return Answered(ErrorCode.NONE)
     listed = connection.call(ApiKey.LIST_GROUPS, wire.ListGroupsRequest())
     names = [each.group_id for each in listed.groups]
-    told = _statuses(connection, names) if offsets else _describe(connection, names)
+    answer = _statuses(connection, names) if offsets else _describe(connection, names)
     groups = []
     for name, each in zip(names, listed.groups, strict=True):
         status = GroupStatus(name, each.group_state, each.protocol_type, connection.broker_id, ())
-        if name in told and not told[name].code:  # others are described in another way
-            status = told[name].value
+        if name in answer and not answer[name].code:  # others are described in another way
+            status = answer[name].value
         groups.append(status)
     return Answered(listed.error_code, value=groups)
 
@@ -97,14 +97,14 @@ def _statuses(connection: WireConnection, names: list[str]) -> dict[str, Answere
     if not names:
         return {}
     offsets, described = _committed(connection, names), _describe(connection, names)
-    for name, told in described.items():
-        status, committed = told.value, offsets[name]
+    for name, answer in described.items():
+        status, committed = answer.value, offsets[name]
         owned = {tp: NONE_COMMITTED for member in status.members for tp in member.assigned}
         every = tuple(
             GroupOffset(tp, offset, UNKNOWN, None)
             for tp, offset in sorted((owned | (committed.value or {})).items())
         )
-        failed = committed if committed.code and not told.code else told
+        failed = committed if committed.code and not answer.code else answer
         described[name] = failed._replace(value=status._replace(offsets=every))
     return described
 
@@ -336,8 +336,8 @@ def _each_partition(
             group: Answered(code or max((p.code for p in parts.values()), default=0), value=parts)
         }
 
-    told = client.ask_coordinators([group], once)[group]
-    return {tp: (told.value or {}).get(tp, told) for tp in tps}
+    answer = client.ask_coordinators([group], once)[group]
+    return {tp: (answer.value or {}).get(tp, answer) for tp in tps}
 
 
 __all__ = [

@@ -80,7 +80,7 @@ def with_offsets(
     """The same with their offsets, and why those of some are not known."""
     tps = [each.tp for each in partitions]
     starts, ends = (client.list_offsets(tps, each) for each in (EARLIEST, LATEST))
-    failed = {tp: told for found in (starts, ends) for tp, told in found.items() if told.code}
+    failed = {tp: answer for found in (starts, ends) for tp, answer in found.items() if answer.code}
     return [
         each
         if each.tp in failed
@@ -195,9 +195,11 @@ def _replace_configs(
     kind = wire.AlterConfigsRequest
     before = describe_configs(client, names)
     resources = []
-    for name, told in before.items():
-        if told.code == ErrorCode.NONE:
-            own = {key: value for key, (value, source) in told.value.items() if source == _OF_TOPIC}
+    for name, answer in before.items():
+        if answer.code == ErrorCode.NONE:
+            own = {
+                key: value for key, (value, source) in answer.value.items() if source == _OF_TOPIC
+            }
             kept = {key: value for key, value in own.items() if key not in removed} | dict(set_)
             pairs = tuple(kind.AlterableConfig(*pair) for pair in kept.items())
             resources.append(kind.AlterConfigsResource(_TOPIC, name, pairs))

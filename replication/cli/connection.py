@@ -62,7 +62,7 @@ def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def report(
-    told: Mapping[Any, Answered], done: str, as_json: bool, of: Callable[[Any], dict[str, Any]]
+    answers: Mapping[Any, Answered], done: str, as_json: bool, of: Callable[[Any], dict[str, Any]]
 ) -> None:
     """Print the answer about each thing in a line; end with 1 if something was refused.
 
@@ -76,14 +76,14 @@ def report(
         terminal.print_json(
             [
                 {**of(key), "errorCode": error_name(each.code), "errorMessage": each.message}
-                for key, each in told.items()
+                for key, each in answers.items()
             ],
             indent=2,
         )
-    for key, each in told.items():
+    for key, each in answers.items():
         if not each.code and not as_json:
             terminal.line(f"{done} {printable(str(key))}")
-    if print_errors({key: each for key, each in told.items() if each.code}):
+    if print_errors({key: each for key, each in answers.items() if each.code}):
         raise click.exceptions.Exit(EXIT_FINDINGS)
 
 

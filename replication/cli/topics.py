@@ -71,8 +71,8 @@ def list_(client: ClientProperties, exclude_internal: bool, as_json: bool) -> No
     from logstore.terminal import tables
 
     with AdminClient(client.config) as admin:
-        told = topic_statuses(admin.metadata())
-    found = [t.value for t in told.values() if not (exclude_internal and t.value.is_internal)]
+        answers = topic_statuses(admin.metadata())
+    found = [t.value for t in answers.values() if not (exclude_internal and t.value.is_internal)]
     if as_json:
         terminal.print_json([_summary(topic) for topic in found], indent=2)
         return
@@ -98,14 +98,14 @@ def describe(
     """Topics with their configuration, as far as it is not Kafka's default; who leads each
     partition, its replicas, those in sync and offline, log start and high watermark."""
     with AdminClient(client.config) as admin:
-        told = _meant(admin, topic_statuses(admin.metadata(names or None)))
-        found: list[TopicStatus] = [each.value for each in told.values() if not each.code]
+        answers = _meant(admin, topic_statuses(admin.metadata(names or None)))
+        found: list[TopicStatus] = [each.value for each in answers.values() if not each.code]
         every = [part for topic in found for part in topic.partitions]
         if only_under_replicated:
             every = [part for part in every if under_replicated(part)]
         every, not_known = with_offsets(admin, every)
         configs = describe_configs(admin, [topic.name for topic in found])
-    failed: dict[Any, Answered] = {name: each for name, each in told.items() if each.code}
+    failed: dict[Any, Answered] = {name: each for name, each in answers.items() if each.code}
     failed |= {name: each for name, each in configs.items() if each.code} | not_known
     parts: dict[str, list[PartitionStatus]] = {}
     for part in every:
@@ -178,7 +178,7 @@ def create(
 ) -> None:
     """Create topics. The brokers check the configuration, under Kafka's keys."""
     with AdminClient(client.config) as admin:
-        told = create_topics(
+        answers = create_topics(
             admin,
             names,
             partitions=partitions,
@@ -186,7 +186,7 @@ def create(
             configs=parse_pairs(config),
         )
     fine = ErrorCode.TOPIC_ALREADY_EXISTS if if_not_exists else ErrorCode.NONE
-    report(_but(told, fine), "created", as_json, _topic)
+    report(_but(answers, fine), "created", as_json, _topic)
 
 
 @topics.command(short_help="Delete topics with all their records.")
@@ -199,27 +199,27 @@ def delete(
 ) -> None:
     """Delete topics with all their records, at once."""
     with AdminClient(client.config) as admin:
-        told = delete_topics(admin, names)
+        answers = delete_topics(admin, names)
         if if_exists:
-            told = _but(told, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        told = _meant(admin, told)
-    report(told, "deleted", as_json, _topic)
+            answers = _but(answers, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        answers = _meant(admin, answers)
+    report(answers, "deleted", as_json, _topic)
 
 
-def _but(told: dict[str, Answered], fine: ErrorCode) -> dict[str, Answered]:
+def _but(answers: dict[str, Answered], fine: ErrorCode) -> dict[str, Answered]:
     """Without the answers that are no error here."""
-    return {name: each for name, each in told.items() if not each.code or each.code != fine}
+    return {name: each for name, each in answers.items() if not each.code or each.code != fine}
 
 
-def _meant(admin: AdminClient, told: dict[str, Answered]) -> dict[str, Answered]:
+def _meant(admin: AdminClient, answers: dict[str, Answered]) -> dict[str, Answered]:
     """With the name that may be meant, where there is no such topic."""
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    missing = {name: each for name, each in told.items() if each.code == unknown}
+    missing = {name: each for name, each in answers.items() if each.code == unknown}
     known = [topic.name or "" for topic in admin.metadata().topics] if missing else []
     for name, each in missing.items():
         text = or_meant(plain := each.message or "there is no such topic", name, known)
-        told[name] = each if text == plain else each._replace(message=text)
-    return told
+        answers[name] = each if text == plain else each._replace(message=text)
+    return answers
 
 
 @topics.command(short_help="More partitions, or another configuration.")
@@ -240,12 +240,12 @@ def alter(
     """Give topics another configuration, then more partitions. Keys that are not named stay as
     they are."""
     settings = parse_changes(partitions, config, removed)
-    told: dict[str, Answered] = {}
+    answers: dict[str, Answered] = {}
     with AdminClient(client.config) as admin:
         if settings or removed:
-            told = alter_configs(admin, names, settings, removed)
+            answers = alter_configs(admin, names, settings, removed)
         if partitions is not None:
-            rest = [name for name in names if name not in told or not told[name].code]
-            told |= create_partitions(admin, rest, partitions)
-        told = _meant(admin, told)
-    report(told, "altered", as_json, _topic)
+            rest = [name for name in names if name not in answers or not answers[name].code]
+            answers |= create_partitions(admin, rest, partitions)
+        answers = _meant(admin, answers)
+    report(answers, "altered", as_json, _topic)

@@ -76,7 +76,7 @@ class Questions:
         self._isolation, self._reset = isolation, reset
         self._on_failed, self._timeout_ms = on_failed, timeout_ms
 
-    def ask(self, questions: list[Question], on_answered: OnAnswered) -> int:
+    def ask_leaders(self, questions: list[Question], on_answered: OnAnswered) -> int:
         """Send the requests. Returns their number."""
         # A broker refuses a request that names a partition twice.
         lists: dict[tuple[int, int], list[tuple[_Asked, ListOffsetsPartition]]] = {}

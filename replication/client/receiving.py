@@ -195,7 +195,7 @@ class ConsumerCore:
                 lambda answered: self._actor.post(partial(self._refreshed, poll, lost))
             )
         if questions:
-            poll.open += self._questions.ask(questions, partial(self._answered, poll))
+            poll.open += self._questions.ask_leaders(questions, partial(self._answered, poll))
         self._close_one(poll)
 
     def _failed(self, position: FetchPosition, error: LogstoreError) -> None:
@@ -348,7 +348,7 @@ class ConsumerCore:
                 continue
             match FETCH[part.error_code]:
                 case ClientFetchReaction.DONE:
-                    again |= self._take(poll, position, asked, part, of_leader)
+                    again |= self._take_answer(poll, position, asked, part, of_leader)
                 case ClientFetchReaction.OUT_OF_RANGE if of_leader:
                     again = True
                     position.fall_out_of_range()
@@ -358,7 +358,7 @@ class ConsumerCore:
                 case reaction:
                     self._elsewhere(position, of_leader, error_for(part.error_code))
                     # The broker that is asked for metadata may not know it yet (KIP-951).
-                    self._metadata.told(asked.tp, part.current_leader, lambda: None)
+                    self._metadata.note_leader(asked.tp, part.current_leader, lambda: None)
                     again = True
                     stale |= reaction is ClientFetchReaction.REFRESH
         if stale:
@@ -376,7 +376,7 @@ class ConsumerCore:
             position.preferred = NO_REPLICA
         self._failed(position, error)
 
-    def _take(
+    def _take_answer(
         self,
         poll: _Poll,
         position: FetchPosition,
@@ -400,7 +400,7 @@ class ConsumerCore:
             return True
         if part.records:
             try:
-                records = position.take(asked, part, self._config.isolation)
+                records = position.take_records(asked, part, self._config.isolation)
             except CorruptBatchError as error:
                 poll.error = error.located(str(asked.tp))
                 self._failed(position, poll.error)

@@ -25,7 +25,7 @@ from logstore.format.batch import encode_batch
 from logstore.format.codecs.compression import Compression
 from logstore.format.header import set_producer
 from logstore.segments.producer_state import add_sequence
-from replication.client.metadata import Metadata, tell_all
+from replication.client.metadata import Metadata, call_all
 from replication.client.reactions import PRODUCE, ProduceReaction
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import (
@@ -109,7 +109,7 @@ class ProducerIds:
 
     def _finish(self, result: int | ReplicationError) -> None:
         waiting, self._waiting = self._waiting, deque()
-        tell_all(self._actor, waiting, result)
+        call_all(self._actor, waiting, result)
 
 
 class Outcome(Enum):
@@ -387,7 +387,7 @@ class _Lane:
         if self._config.acks == 0:  # no caller waits, but the next batch should find the leader
             self._metadata.refresh(lambda answered: None)
             self._end(send, SendResult(Outcome.UNKNOWN))
-        elif not self._metadata.told(
+        elif not self._metadata.note_leader(
             self._tp,
             part.current_leader,
             lambda: self._post(partial(self._attempt, send)),

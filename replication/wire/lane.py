@@ -256,11 +256,11 @@ class BrokerLane:
         cause = error.__cause__ or error
         if isinstance(cause, ssl.SSLCertVerificationError):
             hint = "; ssl.truststore.location names whom to trust"
-            told = hint if cause.verify_code in _UNTRUSTED else ""
-            return f"its certificate is not accepted: {cause.verify_message}{told}"
+            advice = hint if cause.verify_code in _UNTRUSTED else ""
+            return f"its certificate is not accepted: {cause.verify_message}{advice}"
         if isinstance(cause, ssl.SSLError):
-            told = (cause.reason or str(cause)).replace("_", " ").lower()
-            return f"no TLS: {told}: does it take this security.protocol?"
+            words = (cause.reason or str(cause)).replace("_", " ").lower()
+            return f"no TLS: {words}: does it take this security.protocol?"
         return (cause.strerror if isinstance(cause, OSError) else None) or str(error)
 
     def _why_closed(self) -> str:

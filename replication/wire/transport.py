@@ -45,7 +45,7 @@ logger = get_logger(__name__)
 SETUP_TIMEOUT_MS = 10_000  # Kafka's socket.connection.setup.timeout.ms
 IDLE_MS = 540_000  # Kafka's connections.max.idle.ms of clients, a minute below that of brokers
 RECONNECT = Backoff(50, 1000)  # Kafka's reconnect.backoff.ms, reconnect.backoff.max.ms
-WARN_FAILURES = 2  # in a row: the first one is its caller's to tell
+WARN_FAILURES = 2  # in a row: the first one is its caller's to report
 MAX_FETCH_LANES = 16  # to one broker; further fetches queue behind these
 FIRST_BOOTSTRAP_ID = -1000  # downwards: stands for an address whose broker id is not known
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
@@ -253,7 +253,7 @@ class TcpTransport:
             self._due_ms = at_ms
 
     def _expire(self) -> None:
-        """Give up what took too long, and close what nobody uses."""
+        """Give up what took too long, and close what is not used."""
         now_ms, self._due_ms = self._now_ms(), None
         for channel in {*self._channels.values(), *self._opening}:
             lane = channel.lane
