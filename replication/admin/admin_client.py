@@ -121,7 +121,7 @@ class WireConnection:
             api_key, lambda given, _: given, lambda _, answer, __: answer, lambda _: version
         )
         answer: Future[Any] = Future()
-        call = OpenCall(request, as_it_is, answer.set_result)
+        call = OpenCall(request, as_it_is, answer.set_result, reports_failure=True)
         timeout_ms = self._timeout_ms + wait_ms
         self._transport.ask(self.broker_id, call, timeout_ms)
         found = answer.result(timeout_ms / 1000 + _PATIENCE_S)

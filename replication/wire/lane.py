@@ -66,6 +66,7 @@ class OpenCall:
     Attributes:
         correlation_id: below 0 until it is sent.
         failure: why there is no answer, if there is none.
+        reports_failure: its caller says why; so no log has to.
     """
 
     request: Any
@@ -75,6 +76,7 @@ class OpenCall:
     version: int = -1
     correlation_id: int = -1
     failure: LogstoreError | None = None
+    reports_failure: bool = False
 
 
 class BrokerLane:

@@ -302,7 +302,8 @@ class TcpTransport:
 
     def _refuse(self, node: _Node, call: OpenCall, error: LogstoreError) -> None:
         node.reason = error
-        logger.warning("%s cannot be asked: %s", node.address, error)
+        if not call.reports_failure:
+            logger.warning("%s cannot be asked: %s", node.address, error)
         _fail(call, error)
 
     def _channel_for(self, node: _Node, for_fetch: bool, now_ms: int) -> _Channel:
@@ -487,7 +488,7 @@ class TcpTransport:
             pause_ms = RECONNECT.delay_ms(node.failures, self._random)
             node.retry_at_ms = self._now_ms() + max(1, int(pause_ms))
             node.reason = reason
-            if node.failures == WARN_FAILURES:
+            if node.failures == WARN_FAILURES and not all(each.reports_failure for each in calls):
                 logger.warning("%s; it is tried again", node.reason)
         for call in calls:
             _fail(call, reason)

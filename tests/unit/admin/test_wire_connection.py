@@ -51,7 +51,7 @@ def test_the_latest_version_of_both_is_spoken() -> None:
         assert client.metadata().controller_id == 7
 
 
-def test_whether_it_was_asked() -> None:
+def test_whether_it_was_asked(caplog: pytest.LogCaptureFixture) -> None:
     """It goes away after a request, and then before one."""
     codes = []
 
@@ -71,6 +71,7 @@ def test_whether_it_was_asked() -> None:
     with scripted(script) as address, admin_of(address) as client:
         client.ask_anyone(ask)
     assert codes == [ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE]
+    assert not caplog.records
 
 
 def test_a_broker_that_drips_is_given_up() -> None:
