@@ -45,7 +45,7 @@ K = TypeVar("K")
 
 
 class Answered(NamedTuple):
-    """What a broker answers about one topic, group or partition; ``code`` 0 is success."""
+    """The answer of a broker about one topic, group or partition; ``code`` 0 is success."""
 
     code: int
     message: str | None = None

@@ -232,7 +232,7 @@ def is_ahead(group: GroupStatus) -> bool:
     """Whether it has committed an offset that its partition does not have.
 
     So it looks after a partition has lost its tail, or was restored from an older copy: the group
-    skips what comes next, or begins anew.
+    skips what comes next, or begins again.
     """
     return any(each.lag is not None and each.lag < 0 for each in group.offsets)
 
@@ -301,7 +301,7 @@ def commit_offsets(
 def delete_offsets(
     client: AdminClient, group: str, tps: Iterable[TopicPartition]
 ) -> dict[TopicPartition, Answered]:
-    """Of partitions to which no member is subscribed."""
+    """Delete the committed offsets of partitions to which no member is subscribed."""
     tps = tuple(tps)
     kind = wire.OffsetDeleteRequest
     topics = tuple(

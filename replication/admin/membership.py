@@ -110,15 +110,15 @@ class ClassicMembership:
         return frozenset(chain.from_iterable((self._subscriptions or {}).values()))
 
     def look(self, topics: tuple[str, ...], counts: Mapping[str, int]) -> None:
-        """What there is now: topics that fit the subscription, and partitions of
-        ``topics_of_all``. A change makes the group assign anew."""
+        """Note the topics that fit the subscription now, and the partitions of
+        ``topics_of_all``. A change makes the group assign again."""
         changed = topics != self.topics or counts != self._counts
         self.topics, self._counts = topics, counts
         if changed and self.state is MemberState.MEMBER:
             self.state = MemberState.OUTSIDE
 
     def next_request(self) -> tuple[ApiKey, Any]:
-        """What brings it into the group, or keeps it there."""
+        """The request that brings it into the group, or keeps it there."""
         if self.state is MemberState.MEMBER:
             beat = wire.HeartbeatRequest(self.group_id, self.generation_id, self.member_id)
             return ApiKey.HEARTBEAT, beat
@@ -253,7 +253,7 @@ class ConsumingMember:
         self._woken.wait(timeout_s)
 
     def join(self) -> tuple[TopicPartition, ...]:
-        """What is assigned, once all members have joined.
+        """Join, and return what is assigned once all members have joined.
 
         Raises:
             MembershipError

@@ -1,4 +1,4 @@
-"""What a running cluster says of itself: brokers, partitions, groups and their lag."""
+"""The state of a running cluster: brokers, partitions, groups and their lag."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def describe_configs(client: AdminClient, topics: Sequence[str]) -> dict[str, An
 
 
 def overrides(configs: Mapping[str, tuple[str | None, int]]) -> dict[str, str | None]:
-    """What is not Kafka's default, of a topic or of the brokers."""
+    """The keys that differ from Kafka's defaults, of a topic or of the brokers."""
     return {key: value for key, (value, source) in configs.items() if source != _DEFAULT}
 
 

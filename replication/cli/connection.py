@@ -1,4 +1,4 @@
-"""How commands get at a running cluster: options, and Kafka's ``client.properties``."""
+"""Access of commands to a running cluster: options, and Kafka's ``client.properties``."""
 
 from __future__ import annotations
 

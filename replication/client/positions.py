@@ -38,7 +38,7 @@ _EPOCHS = 64  # how many leader epochs are kept to find a common prefix exactly
 
 
 class NextStep(Enum):
-    """What a position needs next."""
+    """The step that a position needs next."""
 
     RESET = "reset"  # ask the leader for the start offset
     VALIDATE = "validate"  # ask the leader whether its log has the records that were read

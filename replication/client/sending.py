@@ -113,7 +113,7 @@ class ProducerIds:
 
 
 class Outcome(Enum):
-    """What a producer finally knows about a batch."""
+    """The final knowledge of a producer about a batch."""
 
     ACKNOWLEDGED = "acknowledged"
     NOT_WRITTEN = "not written"

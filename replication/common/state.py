@@ -28,7 +28,7 @@ class RecoveryState(IntEnum):
 
 
 class Endpoint(NamedTuple):
-    """Where clients reach one listener of a broker."""
+    """The address of one listener of a broker, for clients."""
 
     listener: str
     host: str

@@ -252,7 +252,7 @@ class BrokerLane:
             reader.grow()
 
     def reason(self, error: Exception) -> str:
-        """What went wrong with the connection, in one line."""
+        """The cause of a failed connection, in one line."""
         if isinstance(error, ConnectionResetError | BrokenPipeError):
             return self._why_closed()
         cause = error.__cause__ or error

@@ -52,7 +52,7 @@ _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 
 
 class ClusterAccess(NamedTuple):
-    """How to speak to the brokers of a cluster.
+    """The way to the brokers of a cluster.
 
     Attributes:
         servers: host and port of some brokers, which name the others.

@@ -1,4 +1,4 @@
-"""What the commands share.
+"""Parts that the commands share.
 
 ``exits`` has the exit codes, ``options`` reads options and arguments, ``interrupts`` handles Ctrl-C
 while a log is written, ``topics`` and ``listing`` look at a log directory that no broker uses,

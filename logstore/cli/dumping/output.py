@@ -1,4 +1,4 @@
-"""How ``logstore dump`` prints: lines on stdout, findings on stderr."""
+"""The output of ``logstore dump``: lines on stdout, findings on stderr."""
 
 from __future__ import annotations
 
