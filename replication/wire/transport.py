@@ -126,8 +126,8 @@ class TcpTransport:
         ]
         self._nodes = {node.id: node for node in self._bootstrap}
         self._known: list[int] = []  # of the last metadata
-        self._channels: dict[int, _Channel] = {}  # by descriptor
-        self._opening: set[_Channel] = set()
+        self._open: set[_Channel] = set()
+        self._channels: dict[int, _Channel] = {}  # those with a socket, by descriptor
         self._inbox: deque[Callable[[], None]] = deque()
         self._due_ms: int | None = None  # of the first deadline, or earlier
         self._shared = memoryview(bytearray(framing.SHARED_BYTES))
@@ -210,7 +210,7 @@ class TcpTransport:
             logger.exception("the network thread of a client failed")
             raise
         finally:
-            for channel in [*self._channels.values(), *self._opening]:
+            for channel in [*self._open]:
                 self._shut(channel)
             self._wakeup.close()
             self._epoll.close()
@@ -255,7 +255,7 @@ class TcpTransport:
     def _expire(self) -> None:
         """Give up what took too long, and close what is not used."""
         now_ms, self._due_ms = self._now_ms(), None
-        for channel in {*self._channels.values(), *self._opening}:
+        for channel in [*self._open]:
             lane = channel.lane
             deadlines = [call.deadline_ms for call in lane.open_calls()]
             is_ready = lane.state is LaneState.READY
@@ -316,7 +316,7 @@ class TcpTransport:
         channel = _Channel(node, lane, for_fetch, now_ms)
         channel.setup_by_ms += self._access.setup_timeout_ms
         node.lanes.append(channel)
-        self._opening.add(channel)
+        self._open.add(channel)
         self._due(channel.setup_by_ms)
         self._guarded(channel, partial(self._look_up, channel))
         return channel
@@ -343,7 +343,7 @@ class TcpTransport:
             threading.Thread(target=look_up, name="client-dns", daemon=True).start()
 
     def _looked_up(self, channel: _Channel, found: Any) -> None:
-        if channel not in self._opening:
+        if channel not in self._open:
             return  # given up meanwhile
         if isinstance(found, Exception):
             text = found.strerror if isinstance(found, OSError) else str(found)
@@ -385,7 +385,6 @@ class TcpTransport:
             if code:
                 self._next_address(channel, code)
                 return
-            self._opening.discard(channel)
             channel.node.answers_at = channel.address
             self._begin(channel)
         elif event & ~_WRITE or channel.layer.wants_write:
@@ -469,7 +468,7 @@ class TcpTransport:
 
     def _shut(self, channel: _Channel) -> list[OpenCall]:
         """Close a connection. Returns the requests without an answer."""
-        self._opening.discard(channel)
+        self._open.discard(channel)
         self._unwatch(channel)
         if channel in channel.node.lanes:
             channel.node.lanes.remove(channel)
