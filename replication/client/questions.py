@@ -41,7 +41,7 @@ class Question(NamedTuple):
     leader: TopicPartitionMetadata
 
 
-class _Asked(NamedTuple):
+class _AskedPosition(NamedTuple):
     """A position as it was when a leader was asked, and what takes the answer."""
 
     position: FetchPosition
@@ -79,18 +79,18 @@ class Questions:
     def ask_leaders(self, questions: list[Question], on_answered: OnAnswered) -> int:
         """Send the requests. Returns their number."""
         # A broker refuses a request that names a partition twice.
-        lists: dict[tuple[int, int], list[tuple[_Asked, ListOffsetsPartition]]] = {}
-        epochs: dict[int, list[tuple[_Asked, OffsetForLeaderPartition]]] = {}
+        lists: dict[tuple[int, int], list[tuple[_AskedPosition, ListOffsetsPartition]]] = {}
+        epochs: dict[int, list[tuple[_AskedPosition, OffsetForLeaderPartition]]] = {}
         for position, leader in questions:
             tp, epoch, node = position.tp, leader.leader_epoch, leader.leader_id
             if position.step is NextStep.VALIDATE:
-                asked = _Asked(position, position.step, position.offset, _validated)
+                asked = _AskedPosition(position, position.step, position.offset, _validated)
                 part = OffsetForLeaderPartition(tp, position.epoch, epoch, position.topic_id)
                 epochs.setdefault(node, []).append((asked, part))
                 continue
             for which in BOUNDS if position.step is NextStep.BOUNDS else (self._reset,):
                 take = partial(_listed, which=which)
-                asked = _Asked(position, position.step, position.offset, take)
+                asked = _AskedPosition(position, position.step, position.offset, take)
                 listed = ListOffsetsPartition(tp, which, epoch, position.topic_id)
                 lists.setdefault((node, which), []).append((asked, listed))
         for (node, _), offsets in lists.items():
@@ -103,7 +103,7 @@ class Questions:
         return len(lists) + len(epochs)
 
     def _send(
-        self, node: int, request: Request, asked: list[_Asked], on_answered: OnAnswered
+        self, node: int, request: Request, asked: list[_AskedPosition], on_answered: OnAnswered
     ) -> None:
         self._transport.send(
             node,
@@ -115,7 +115,11 @@ class Questions:
         )
 
     def _answered(
-        self, node: int, asked: list[_Asked], on_answered: OnAnswered, response: Response | None
+        self,
+        node: int,
+        asked: list[_AskedPosition],
+        on_answered: OnAnswered,
+        response: Response | None,
     ) -> None:
         error: LogstoreError | None = None
         answers: dict[TopicPartition, Any] = {}
