@@ -227,7 +227,7 @@ class FetchPosition:
         return fetched.records
 
 
-class FetchedRecords(NamedTuple):
+class RecordsRead(NamedTuple):
     records: list[Record]
     next_offset: int  # also past control batches and aborted records, which are left out
     epochs: list[tuple[int, int]]  # leader epoch and first offset at each change
@@ -235,7 +235,7 @@ class FetchedRecords(NamedTuple):
 
 def read_part(
     asked: FetchPartition, part: FetchPartitionResponse, isolation: IsolationLevel
-) -> FetchedRecords:
+) -> RecordsRead:
     """
     Raises:
         CorruptBatchError: see ``FetchPosition.take_records``.
@@ -258,7 +258,7 @@ def read_part(
                 if first < end and (not epochs or epochs[-1][0] != epoch):
                     epochs.append((epoch, max(first, offset)))
         next_offset = lasts[-1] + 1
-    return FetchedRecords(records, max(offset, min(next_offset, end)), epochs)
+    return RecordsRead(records, max(offset, min(next_offset, end)), epochs)
 
 
 def _headers(data: Buffer) -> Iterator[tuple[array[int], array[int], array[int], array[int]]]:
