@@ -18,7 +18,7 @@ from logstore import terminal
 from logstore.__main__ import run
 from logstore.cli import main
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
-from logstore.cli.common.numbers import WHOLE
+from logstore.cli.common.options import WHOLE
 from logstore.common.extras import Extra, load
 
 _OF_SPARK = ("pyspark", "pyarrow", "jinja2")

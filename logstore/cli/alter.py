@@ -7,11 +7,16 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common import completion
-from logstore.cli.common.config import config_option, parse_config
-from logstore.cli.common.directories import directory_argument
 from logstore.cli.common.exits import fail, json_option
-from logstore.cli.common.numbers import PARTITIONS
+from logstore.cli.common.options import (
+    PARTITIONS,
+    config_option,
+    delete_config_option,
+    directory_argument,
+    parse_changes,
+)
 from logstore.cli.common.topics import known, offline, print_topic, stored_config
+from logstore.common.config import LogConfig
 
 
 @click.command(short_help="Give a topic more partitions, or another configuration.")
@@ -19,13 +24,7 @@ from logstore.cli.common.topics import known, offline, print_topic, stored_confi
 @click.argument("topic", shell_complete=completion.topics)
 @click.option("--partitions", type=PARTITIONS, metavar="P", help="How many in all; never fewer.")
 @config_option
-@click.option(
-    "--delete-config",
-    "removed",
-    multiple=True,
-    metavar="KEY",
-    help="Back to the default; may be repeated.",
-)
+@delete_config_option
 @json_option
 def alter(
     directory: str,
@@ -45,12 +44,8 @@ def alter(
     Example:
       logstore alter /tmp/logs orders --partitions 6 --config segment.ms=60000
     """
-    if partitions is None and not config and not removed:
-        fail("give --partitions, --config or --delete-config")
-    settings = parse_config(config)
-    both = sorted(set(settings) & set(removed))
-    if both:
-        fail(f"{printable(both[0])} is both set and deleted")
+    settings = parse_changes(partitions, config, removed)
+    LogConfig.from_properties(settings)
     with offline(directory, topic) as manager:
         numbers = known(manager, directory, topic)
         before = stored_config(directory, topic, numbers[0])

@@ -15,12 +15,18 @@ from checkpoints.partition_metadata import random_topic_id
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common import completion
-from logstore.cli.common.config import config_option, parse_config
-from logstore.cli.common.directories import directory_argument
 from logstore.cli.common.exits import fail, json_option
 from logstore.cli.common.interrupts import InterruptibleInput, Interrupts
-from logstore.cli.common.numbers import COUNT, PARTITION, PARTITIONS, counted
-from logstore.cli.common.partitions import topics_of
+from logstore.cli.common.options import (
+    COUNT,
+    PARTITION,
+    PARTITIONS,
+    config_option,
+    counted,
+    directory_argument,
+    parse_config,
+)
+from logstore.cli.common.topics import topics_of
 from logstore.cli.records.batching import (
     CODECS,
     Appended,

@@ -10,8 +10,8 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common import completion
-from logstore.cli.common.directories import directory_argument
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
+from logstore.cli.common.options import directory_argument, parse_pairs
 
 _KIB = 1 << 10
 _NAMED = 10  # topics that are left out
@@ -63,8 +63,8 @@ def compact(
         directory,
         topics=topics or None,
         dry_run=dry_run,
-        config=dict(_pair(setting) for setting in settings),
-        progress=None if as_json else _tell,
+        config=parse_pairs(settings),
+        progress=None if as_json else _print_progress,
     )
     if as_json:
         terminal.print_json({"dryRun": dry_run, **outcome.to_dict()}, indent=2)
@@ -78,14 +78,7 @@ def compact(
     ctx.exit(EXIT_FINDINGS if failed or unsure else 0)
 
 
-def _pair(setting: str) -> tuple[str, str]:
-    key, separator, value = setting.partition("=")
-    if not separator:
-        fail(f"--config {printable(setting)}: not KEY=VALUE")
-    return key.strip(), value
-
-
-def _tell(line: str) -> None:
+def _print_progress(line: str) -> None:
     terminal.line(printable(line), err=True)
 
 

@@ -6,10 +6,8 @@ import click
 
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli.common.config import config_option, parse_config
-from logstore.cli.common.directories import directory_argument
 from logstore.cli.common.exits import json_option
-from logstore.cli.common.numbers import PARTITIONS
+from logstore.cli.common.options import PARTITIONS, config_option, directory_argument, parse_config
 from logstore.cli.common.topics import offline, print_topic
 
 

@@ -7,8 +7,8 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common import completion
-from logstore.cli.common.directories import directory_argument
 from logstore.cli.common.exits import json_option
+from logstore.cli.common.options import directory_argument
 from logstore.cli.common.topics import known, offline
 
 

@@ -14,7 +14,8 @@ from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore.cli.common import completion
 from logstore.cli.common.exits import json_option
-from logstore.cli.common.numbers import OFFSET
+from logstore.cli.common.options import OFFSET
+from logstore.cli.common.topics import partition_dir
 from logstore.cli.dumping.log import dump_log
 from logstore.cli.dumping.output import Output
 from logstore.cli.dumping.small_files import (
@@ -25,7 +26,7 @@ from logstore.cli.dumping.small_files import (
     dump_time_index,
     dump_txn_index,
 )
-from logstore.common.errors import CorruptDataError, InvalidTopicError
+from logstore.common.errors import CorruptDataError
 from logstore.format import filenames
 from logstore.format.reader import MAX_OFFSET
 from logstore.storage import Storage
@@ -113,7 +114,8 @@ def _files_below(storage: Storage, path: str, out: Output) -> Iterator[str]:
         if out.form == "text" or name.endswith(filenames.LOG_SUFFIX):
             yield os.path.join(path, name)
     for entry in entries:
-        if entry.is_dir and _is_plain_partition(entry.name):
+        parsed = partition_dir(entry.name) if entry.is_dir else None
+        if parsed is not None and not parsed.suffix:
             yield from _files_below(storage, os.path.join(path, entry.name), out)
 
 
@@ -133,13 +135,6 @@ def _in_range(names: list[str], out: Output) -> list[str]:
         return file.offset < out.end_offset and end > out.from_offset
 
     return [name for name in names if wanted(name)]
-
-
-def _is_plain_partition(name: str) -> bool:
-    try:
-        return not filenames.parse_partition_dir(name).suffix
-    except InvalidTopicError:
-        return False
 
 
 def _is_known(name: str) -> bool:
@@ -206,8 +201,5 @@ def _log_size(storage: Storage, path: str, index: filenames.SegmentFile) -> int 
 
 def _partition_of(path: str) -> TopicPartition | None:
     """Topic and partition by the name of the directory, since the file does not name them."""
-    name = os.path.basename(os.path.dirname(os.path.abspath(path)))
-    try:
-        return filenames.parse_partition_dir(name).topic_partition
-    except InvalidTopicError:
-        return None
+    parsed = partition_dir(os.path.basename(os.path.dirname(os.path.abspath(path))))
+    return None if parsed is None else parsed.topic_partition

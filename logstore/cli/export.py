@@ -11,9 +11,8 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common import completion
-from logstore.cli.common.directories import directory_argument
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
-from logstore.cli.common.numbers import PARTITION, counted
+from logstore.cli.common.options import PARTITION, counted, directory_argument
 from logstore.cli.records import positions as _positions
 from logstore.cli.records.reading import Note, PartitionReader, readers_of
 from logstore.common.bounds import BATCH_MAX, UNPACKED_MAX

@@ -10,11 +10,14 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common import completion
-from logstore.cli.common.config import config_option, parse_config
-from logstore.cli.common.directories import directory_argument
 from logstore.cli.common.exits import fail, json_option
 from logstore.cli.common.interrupts import Interrupts
-from logstore.cli.common.numbers import PARTITIONS
+from logstore.cli.common.options import (
+    PARTITIONS,
+    config_option,
+    directory_argument,
+    parse_config,
+)
 from logstore.cli.export import FORMATS
 from logstore.cli.records.batching import CODECS, Appended, report_appended
 from logstore.common.errors import ConfigError, LogstoreError, TopicExistsError
@@ -69,7 +72,7 @@ def import_(
       logstore import /var/lib/kafka-logs orders.parquet --config retention.ms=-1
     """
     load("pyarrow", Extra.ARROW, "logstore import")
-    from logstore.cli.common.partitions import partitions_of
+    from logstore.cli.common.topics import partitions_of
     from logstore.cli.records.files import Format, check_digest
     from logstore.cli.records.loading import survey
     from logstore.manager import LogManager, ManagerOwner

@@ -9,9 +9,10 @@ import click
 
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli.common.directories import directories_argument
 from logstore.cli.common.exits import fail, json_option
 from logstore.cli.common.listing import ListedReplica, Lister, LogDirectory, compare
+from logstore.cli.common.options import directories_argument
+from logstore.common.json_fields import json_fields
 from logstore.storage.local import LocalStorage
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -57,29 +58,18 @@ def ls(paths: tuple[str, ...], topic: str | None, as_json: bool) -> None:
 
 
 def _json(directories: list[LogDirectory], replicas: list[ListedReplica]) -> dict[str, Any]:
+    partitions = []
+    for each in replicas:
+        fields = json_fields(each)
+        directory = fields.pop("directory")
+        fields = {**fields.pop("topicPartition"), **fields, "logDir": os.path.dirname(directory)}
+        partitions.append(fields)
     return {
         "directories": [
             {"logDir": each.path, "broker": each.broker, "clusterId": each.cluster_id}
             for each in directories
         ],
-        "partitions": [
-            {
-                "topic": each.topic_partition.topic,
-                "partition": each.topic_partition.partition,
-                "topicId": each.topic_id,
-                "broker": each.broker,
-                "logDir": os.path.dirname(each.directory),
-                "logStartOffset": each.log_start_offset,
-                "logEndOffset": each.log_end_offset,
-                "highWatermark": each.high_watermark,
-                "leaderEpoch": each.leader_epoch,
-                "isLeader": each.is_leader,
-                "offsetLag": each.offset_lag,
-                "segments": each.segments,
-                "size": each.size,
-            }
-            for each in replicas
-        ],
+        "partitions": partitions,
     }
 
 

@@ -11,9 +11,8 @@ import click
 from checkpoints.types import TopicPartition
 from logstore import terminal
 from logstore.cli.common import completion
-from logstore.cli.common.directories import directory_argument
 from logstore.cli.common.exits import EXIT_FINDINGS, fail
-from logstore.cli.common.numbers import COUNT, PARTITION
+from logstore.cli.common.options import COUNT, PARTITION, directory_argument
 from logstore.cli.records import positions as _positions
 from logstore.cli.records.format import Encoding
 from logstore.cli.records.output import output

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -12,8 +12,10 @@ import click
 from checkpoints.loggers import get_logger
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli.common import completion, directories
+from logstore.cli.common import completion
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
+from logstore.cli.common.options import one_broker
+from logstore.cli.common.topics import partition_dir
 
 _MIB = 1 << 20
 
@@ -22,7 +24,7 @@ _MIB = 1 << 20
 @click.argument(
     "path",
     metavar="PATH",
-    callback=directories.one_broker,
+    callback=one_broker,
     shell_complete=completion.directories,
 )
 @click.option("--dry-run", is_flag=True, help="Report only: nothing on the disk is changed.")
@@ -90,12 +92,8 @@ def warnings_in_reports() -> Iterator[None]:
 
 def is_partition(path: str) -> bool:
     """Whether ``path`` is the directory of one partition, by its name and what is around it."""
-    from logstore.common.errors import InvalidTopicError
-    from logstore.format import filenames
-
-    try:
-        parsed = filenames.parse_partition_dir(os.path.basename(os.path.abspath(path)))
-    except InvalidTopicError:
+    parsed = partition_dir(os.path.basename(os.path.abspath(path)))
+    if parsed is None:
         return False
     if parsed.suffix:
         fail(f"{printable(path)}: a {parsed.suffix} directory is not recovered by itself")
@@ -112,7 +110,6 @@ def _is_log_dir(path: str) -> bool:
 
 def _check_partitions(path: str) -> None:
     """Refuse a directory that is no log directory, because it would become one."""
-    from logstore.common.errors import InvalidTopicError
     from logstore.format import filenames
     from logstore.storage.local import LocalStorage
 
@@ -120,9 +117,9 @@ def _check_partitions(path: str) -> None:
         return
     skipped = (filenames.REMOTE_LOG_INDEX_CACHE, filenames.CLUSTER_METADATA_DIR)
     for name in (entry.name for entry in LocalStorage().scan_dir(path) if entry.is_dir):
-        with suppress(InvalidTopicError):
-            if name not in skipped and not filenames.parse_partition_dir(name).suffix:
-                return
+        parsed = partition_dir(name)
+        if name not in skipped and parsed is not None and not parsed.suffix:
+            return
     fail(f"{printable(path)}: neither a log directory nor a partition")
 
 

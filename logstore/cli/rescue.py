@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 
 import click
 
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common import completion
-from logstore.cli.common.directories import directories_argument
 from logstore.cli.common.exits import EXIT_FINDINGS, json_option
+from logstore.cli.common.options import directories_argument
+from logstore.cli.common.verify_output import progress_bar
 from logstore.cli.recover import warnings_in_reports
 from logstore.rescue import PartitionRescue, RescueReport
 from logstore.rescue import rescue as rescue_directories
@@ -65,7 +64,7 @@ def rescue(
     Exit code 0: whole, as far as the sources show. 1: something is missing or in doubt; each
     place is reported with its offsets and the reason. 2: an error; then there is no DST.
     """
-    with _progress(quiet=as_json) as progress, warnings_in_reports():
+    with progress_bar(quiet=as_json) as progress, warnings_in_reports():
         report = rescue_directories(
             sources,
             target,
@@ -92,19 +91,6 @@ def _ids(pairs: Sequence[str]) -> dict[str, uuid.UUID]:
         except ValueError as error:
             raise click.UsageError(f"--topic-id {printable(pair)}: {error}") from None
     return found
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar on a terminal."""
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    from logstore.terminal import tables
-
-    with tables.progress(*tables.transferred()) as bar:
-        task = bar.add_task("rescue", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _print(report: RescueReport) -> None:

@@ -12,7 +12,7 @@ import click
 from logstore import terminal
 from logstore.cli.common import completion
 from logstore.cli.common.exits import EXIT_ERROR, EXIT_FINDINGS, fail, json_option
-from logstore.cli.common.numbers import Number
+from logstore.cli.common.options import Number
 from logstore.cli.common.outlook import outlook
 from logstore.cli.common.verify_output import explanations_of, print_report, progress_bar
 from logstore.cli.recover import warnings_in_reports

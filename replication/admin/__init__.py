@@ -1,12 +1,11 @@
 """The client's side: asks and changes a running cluster, ours or a real Kafka's, over TCP.
 
 Begin with ``AdminClient``, which finds the broker to be asked. ``topics`` and ``groups`` say what
-is asked, ``status`` puts it together for ``logstore status``; ``connection`` asks one broker.
-``membership`` is a member of a group.
+is asked, ``status`` puts it together for ``logstore status``; ``membership`` is a member of a
+group.
 """
 
-from replication.admin.admin_client import AdminClient, Answered
-from replication.admin.connection import Connector, WireConnection, WireError
+from replication.admin.admin_client import AdminClient, Answered, WireConnection, WireError
 from replication.admin.groups import GroupOffset, GroupStatus, MemberStatus
 from replication.admin.status import BrokerStatus, ClusterStatus, cluster_status
 from replication.admin.topics import PartitionStatus, TopicStatus
@@ -16,7 +15,6 @@ __all__ = [
     "Answered",
     "BrokerStatus",
     "ClusterStatus",
-    "Connector",
     "GroupOffset",
     "GroupStatus",
     "MemberStatus",

@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, NamedTuple, Self, TypeVar
 
 from checkpoints.types import TopicPartition
 from logstore.common.clock import Clock, SystemClock
-from replication.admin.connection import Connector, UnservedApiError, WireConnection, WireError
+from logstore.common.errors import LogstoreError
 from replication.common.error_codes import ErrorCode, error_name
 from replication.common.state import NO_LEADER
-from replication.protocol import ApiKey
+from replication.protocol import ApiKey, UnencodableMessageError, VersionRange
 from replication.protocol import messages as wire
 from replication.security.config import ClientConfig
+from replication.wire.calls import Translation
+from replication.wire.lane import WHICH_VERSIONS, LaneError, OpenCall, common_version, versions_in
+from replication.wire.transport import ClusterAccess, TcpTransport
 
 LATEST, EARLIEST = -1, -2  # in place of a timestamp
 _SEVERAL_COORDINATORS = 4  # from this version on one request may ask for several
 _OF_GROUPS = 0
 _BACKOFF_S = 0.1
+_PATIENCE_S = 60.0  # after the time-out of a request, which would be a bug
 # Nothing was done, and the same question may get another answer soon.
 AGAIN = (
     ErrorCode.NOT_CONTROLLER,
@@ -40,7 +45,7 @@ K = TypeVar("K")
 
 
 class Answered(NamedTuple):
-    """What a broker answers about one topic, group or partition; ``code`` 0 is success."""
+    """The answer of a broker about one topic, group or partition; ``code`` 0 is success."""
 
     code: int
     message: str | None = None
@@ -52,7 +57,83 @@ class Answered(NamedTuple):
         return f"{name}: {message}" if message else name
 
 
-Connect = Callable[[str, int], WireConnection]
+class WireError(LogstoreError):
+    """A broker cannot be asked: it does not answer, or not as the protocol says.
+
+    ``code`` is BROKER_NOT_AVAILABLE if it was not asked; else nobody knows what it has done.
+    """
+
+    def __init__(self, reason: str, code: ErrorCode = ErrorCode.NETWORK_EXCEPTION) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+class WireConnection:
+    """One broker as an ``AdminClient`` asks it: a request goes out, its answer comes back."""
+
+    def __init__(self, transport: TcpTransport, broker_id: int, timeout_ms: int) -> None:
+        self.broker_id = broker_id
+        self._transport, self._timeout_ms = transport, timeout_ms
+        self._versions: Mapping[int, VersionRange] | None = None
+
+    @property
+    def versions(self) -> Mapping[int, VersionRange]:
+        """Those of the broker, by API.
+
+        Raises:
+            WireError
+        """
+        if self._versions is None:
+            answer = self._exchange(ApiKey.API_VERSIONS, WHICH_VERSIONS, None, 0)
+            self._versions = versions_in(answer)
+        return self._versions
+
+    def version(self, api_key: ApiKey, at_most: int | None = None) -> int:
+        """The latest version that both sides have, up to ``at_most``.
+
+        Raises:
+            WireError: UNSUPPORTED_VERSION: the broker is too old, or too new, for what is asked.
+        """
+        try:
+            return common_version(self.versions, api_key, at_most)
+        except LaneError as error:
+            raise WireError(str(error), ErrorCode.UNSUPPORTED_VERSION) from None
+
+    def call(self, api_key: ApiKey, request: Any) -> Any:
+        """The answer to ``request``, both in the latest version that both sides have.
+
+        Raises:
+            WireError: there is none.
+            UnencodableMessageError: the broker is too old for a field of the request.
+        """
+        return self.send(api_key, request, self.version(api_key))
+
+    def send(self, api_key: ApiKey, request: Any, version: int, wait_s: float = 0.0) -> Any:
+        """As ``call``, in a version of the caller's choice.
+
+        Args:
+            wait_s: how long the broker itself may wait before it answers.
+        """
+        return self._exchange(api_key, request, version, int(wait_s * 1000))
+
+    def _exchange(self, api_key: ApiKey, request: Any, version: int | None, wait_ms: int) -> Any:
+        as_it_is = Translation(
+            api_key, lambda given, _: given, lambda _, answer, __: answer, lambda _: version
+        )
+        answer: Future[Any] = Future()
+        call = OpenCall(request, as_it_is, answer.set_result, reports_failure=True)
+        timeout_ms = self._timeout_ms + wait_ms
+        self._transport.ask(self.broker_id, call, timeout_ms)
+        found = answer.result(timeout_ms / 1000 + _PATIENCE_S)
+        if found is not None:
+            return found
+        if isinstance(call.failure, UnencodableMessageError):
+            raise call.failure
+        was_sent = call.correlation_id >= 0
+        code = ErrorCode.NETWORK_EXCEPTION if was_sent else ErrorCode.BROKER_NOT_AVAILABLE
+        raise WireError(str(call.failure), code)
+
+
 Ask = Callable[[WireConnection, list[K]], Mapping[K, Answered]]
 """Asks one broker about several things."""
 
@@ -70,15 +151,20 @@ class AdminClient:
     """
 
     def __init__(
-        self, config: ClientConfig, *, connect: Connect | None = None, clock: Clock | None = None
+        self,
+        config: ClientConfig,
+        *,
+        connect: Callable[[ClusterAccess], TcpTransport] = TcpTransport,
+        clock: Clock | None = None,
     ) -> None:
         self.brokers: dict[int, tuple[str, int]] = {}
         self.timeout_ms = config.request_timeout_ms
-        self._connect = connect or Connector(config)
-        self._servers = config.servers
+        self._access, self._connect = ClusterAccess.of(config), connect
         self._patience_ns = config.default_api_timeout_ms * 1_000_000
         self._clock = clock or SystemClock()
-        self._opened: dict[tuple[str, int], WireConnection] = {}
+        self._transport: TcpTransport | None = None
+        self._connections: dict[int, WireConnection] = {}
+        self._answered_last: list[int] = []
 
     def __enter__(self) -> Self:
         return self
@@ -88,8 +174,10 @@ class AdminClient:
 
     def close(self) -> None:
         """Close all connections; what is asked next opens new ones."""
-        while self._opened:
-            self._opened.popitem()[1].close()
+        if self._transport is not None:
+            self._transport.close()
+        self._transport = None
+        self._connections.clear()
 
     def metadata(self, topics: Sequence[str] | None = None) -> wire.MetadataResponse:
         """
@@ -101,33 +189,47 @@ class AdminClient:
         kind = wire.MetadataRequest.MetadataRequestTopic
         named = None if topics is None else tuple(kind(name=name) for name in topics)
         request = wire.MetadataRequest(topics=named, allow_auto_topic_creation=False)
-        found: wire.MetadataResponse = self._anyone(
+        found: wire.MetadataResponse = self.ask_anyone(
             lambda connection: connection.call(ApiKey.METADATA, request)
         )
         self.brokers = {each.node_id: (each.host, each.port) for each in found.brokers}
+        self._opened().learn(self.brokers)
         return found
 
-    def _anyone(self, ask: Callable[[WireConnection], Any]) -> Any:
-        """The answer of the first broker that gives one; those that are connected come first."""
-        for address in [*self._opened]:
+    def ask_anyone(self, ask: Callable[[WireConnection], Any]) -> Any:
+        """The answer of the first broker that gives one; the one that gave the last comes first.
+
+        Raises:
+            WireError: none does.
+        """
+        for broker_id in self._answered_last:
             with suppress(WireError):  # it may have closed the connection since
-                return self._ask(address, ask)
-        failures = []
-        for address in dict.fromkeys((*self._servers, *self.brokers.values())):
+                return ask(self._connection(broker_id))
+        failures: dict[str, None] = {}
+        servers = self._access.servers
+        known = [key for key, address in self.brokers.items() if address not in servers]
+        for broker_id in (*self._opened().bootstrap, *known):
             try:
-                return self._ask(address, ask)
+                found = ask(self._connection(broker_id))
             except WireError as error:
-                failures.append(str(error))
+                failures[str(error)] = None
+            else:
+                self._answered_last = [broker_id]
+                return found
         raise WireError("; ".join(failures))
 
-    def _ask(self, address: tuple[str, int], ask: Callable[[WireConnection], Any]) -> Any:
-        if address not in self._opened:
-            self._opened[address] = self._connect(*address)
-        try:
-            return ask(self._opened[address])
-        except WireError:
-            self._opened.pop(address).close()
-            raise
+    def _opened(self) -> TcpTransport:
+        if self._transport is None:
+            self._transport = self._connect(self._access)
+            self._transport.learn(self.brokers)
+        return self._transport
+
+    def _connection(self, broker_id: int) -> WireConnection:
+        transport = self._opened()
+        if broker_id not in self._connections:
+            connection = WireConnection(transport, broker_id, self.timeout_ms)
+            self._connections[broker_id] = connection
+        return self._connections[broker_id]
 
     def ask_brokers(self, asked: Mapping[int, list[K]], ask: Ask[K]) -> dict[K, Answered]:
         """Ask each broker once about what stands behind its id. One that cannot be reached gives
@@ -143,18 +245,10 @@ class AdminClient:
         self, broker_id: int, keys: list[K], ask: Ask[K]
     ) -> tuple[Mapping[K, Answered], Answered]:
         """Its answers, and what counts for those without one."""
-        code = ErrorCode.BROKER_NOT_AVAILABLE
-        if broker_id not in self.brokers:
-            return {}, Answered(code, f"there is no broker {broker_id}")
-        address = self.brokers[broker_id]
         try:
-            self._ask(address, lambda connection: connection.is_of(broker_id))
-            code = ErrorCode.NETWORK_EXCEPTION
-            answers = self._ask(address, lambda connection: ask(connection, keys))
-        except UnservedApiError as error:
-            return {}, Answered(ErrorCode.UNSUPPORTED_VERSION, str(error))
+            answers = ask(self._connection(broker_id), keys)
         except WireError as error:
-            return {}, Answered(code, str(error))
+            return {}, Answered(error.code, str(error))
         return answers, Answered(ErrorCode.UNKNOWN_SERVER_ERROR, "it is not in the answer")
 
     def ask_controller(self, keys: Iterable[K], ask: Ask[K]) -> dict[K, Answered]:
@@ -174,11 +268,11 @@ class AdminClient:
 
         def once(pending: list[str]) -> dict[str, Answered]:
             self.metadata(())
-            found: dict[str, Answered] = self._anyone(lambda each: _coordinators(each, pending))
+            found: dict[str, Answered] = self.ask_anyone(lambda each: _coordinators(each, pending))
             asked: dict[int, list[str]] = {}
-            for group, told in found.items():
-                if told.code == ErrorCode.NONE:
-                    asked.setdefault(told.value, []).append(group)
+            for group, answer in found.items():
+                if answer.code == ErrorCode.NONE:
+                    asked.setdefault(answer.value, []).append(group)
             return found | self.ask_brokers(asked, ask)
 
         return self.settle(groups, once, AGAIN if patient else ())

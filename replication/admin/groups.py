@@ -6,9 +6,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from checkpoints.types import TopicPartition
-from replication.admin.admin_client import EARLIEST, LATEST, AdminClient, Answered, by_topic
+from replication.admin.admin_client import (
+    EARLIEST,
+    LATEST,
+    AdminClient,
+    Answered,
+    WireConnection,
+    by_topic,
+)
 from replication.admin.assignments import CONSUMER, decode_assignment
-from replication.admin.connection import WireConnection
 from replication.common.error_codes import ErrorCode
 from replication.protocol import ApiKey, MalformedMessageError
 from replication.protocol import messages as wire
@@ -60,9 +66,9 @@ def list_groups(
         (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
     )
     # A group that moves may be at two of them.
-    found = {group.group_id: group for told in asked.values() for group in told.value or ()}
+    found = {group.group_id: group for answer in asked.values() for group in answer.value or ()}
     return [found[name] for name in sorted(found)], {
-        key: told for key, told in asked.items() if told.code
+        key: answer for key, answer in asked.items() if answer.code
     }
 
 
@@ -71,12 +77,12 @@ def _groups_of(connection: WireConnection, offsets: bool) -> Answered:
         return Answered(ErrorCode.NONE)
     listed = connection.call(ApiKey.LIST_GROUPS, wire.ListGroupsRequest())
     names = [each.group_id for each in listed.groups]
-    told = _statuses(connection, names) if offsets else _describe(connection, names)
+    answer = _statuses(connection, names) if offsets else _describe(connection, names)
     groups = []
     for name, each in zip(names, listed.groups, strict=True):
         status = GroupStatus(name, each.group_state, each.protocol_type, connection.broker_id, ())
-        if name in told and not told[name].code:  # others are described in another way
-            status = told[name].value
+        if name in answer and not answer[name].code:  # others are described in another way
+            status = answer[name].value
         groups.append(status)
     return Answered(listed.error_code, value=groups)
 
@@ -91,14 +97,14 @@ def _statuses(connection: WireConnection, names: list[str]) -> dict[str, Answere
     if not names:
         return {}
     offsets, described = _committed(connection, names), _describe(connection, names)
-    for name, told in described.items():
-        status, committed = told.value, offsets[name]
+    for name, answer in described.items():
+        status, committed = answer.value, offsets[name]
         owned = {tp: NONE_COMMITTED for member in status.members for tp in member.assigned}
         every = tuple(
             GroupOffset(tp, offset, UNKNOWN, None)
             for tp, offset in sorted((owned | (committed.value or {})).items())
         )
-        failed = committed if committed.code and not told.code else told
+        failed = committed if committed.code and not answer.code else answer
         described[name] = failed._replace(value=status._replace(offsets=every))
     return described
 
@@ -120,12 +126,10 @@ def _describe(connection: WireConnection, names: list[str]) -> dict[str, Answere
 
 
 def _newer(group: Any, coordinator: int) -> Answered:
-    members = tuple(
-        MemberStatus(
-            each.member_id,
+    members = [
+        (
+            each,
             each.instance_id,
-            each.client_id,
-            each.client_host,
             tuple(
                 TopicPartition(topic.topic_name, number)
                 for topic in each.assignment.topic_partitions
@@ -133,36 +137,40 @@ def _newer(group: Any, coordinator: int) -> Answered:
             ),
         )
         for each in group.members
-    )
-    status = GroupStatus(
-        group.group_id, group.group_state, CONSUMER, coordinator, members, (), group.assignor_name
-    )
+    ]
+    status = _status(group, CONSUMER, coordinator, members, group.assignor_name)
     return Answered(group.error_code, group.error_message, status)
 
 
 def _older(group: Any, coordinator: int) -> Answered:
-    members = tuple(
-        MemberStatus(
-            each.member_id,
-            each.group_instance_id,
-            each.client_id,
-            each.client_host,
-            _assigned(bytes(each.member_assignment)) if group.protocol_type == CONSUMER else (),
-        )
+    own = group.protocol_type == CONSUMER
+    members = [
+        (each, each.group_instance_id, _assigned(bytes(each.member_assignment)) if own else ())
         for each in group.members
-    )
-    status = GroupStatus(
-        group.group_id,
-        group.group_state,
-        group.protocol_type,
-        coordinator,
-        members,
-        (),
-        group.protocol_data,
-    )
+    ]
+    status = _status(group, group.protocol_type, coordinator, members, group.protocol_data)
     # Brokers before Kafka 4.0 say that a group is dead which they do not have.
     code = ErrorCode.GROUP_ID_NOT_FOUND if group.group_state == "Dead" else ErrorCode.NONE
     return Answered(group.error_code or code, group.error_message, status)
+
+
+def _status(
+    group: Any,
+    protocol_type: str,
+    coordinator: int,
+    members: Iterable[tuple[Any, str | None, tuple[TopicPartition, ...]]],
+    assignor: str,
+) -> GroupStatus:
+    """
+    Args:
+        members: each as it is described, its instance, and what it is assigned.
+    """
+    found = tuple(
+        MemberStatus(each.member_id, instance_id, each.client_id, each.client_host, assigned)
+        for each, instance_id, assigned in members
+    )
+    state = group.group_state
+    return GroupStatus(group.group_id, state, protocol_type, coordinator, found, (), assignor)
 
 
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
@@ -224,7 +232,7 @@ def is_ahead(group: GroupStatus) -> bool:
     """Whether it has committed an offset that its partition does not have.
 
     So it looks after a partition has lost its tail, or was restored from an older copy: the group
-    skips what comes next, or begins anew.
+    skips what comes next, or begins again.
     """
     return any(each.lag is not None and each.lag < 0 for each in group.offsets)
 
@@ -293,7 +301,7 @@ def commit_offsets(
 def delete_offsets(
     client: AdminClient, group: str, tps: Iterable[TopicPartition]
 ) -> dict[TopicPartition, Answered]:
-    """Of partitions to which no member is subscribed."""
+    """Delete the committed offsets of partitions to which no member is subscribed."""
     tps = tuple(tps)
     kind = wire.OffsetDeleteRequest
     topics = tuple(
@@ -328,8 +336,8 @@ def _each_partition(
             group: Answered(code or max((p.code for p in parts.values()), default=0), value=parts)
         }
 
-    told = client.ask_coordinators([group], once)[group]
-    return {tp: (told.value or {}).get(tp, told) for tp in tps}
+    answer = client.ask_coordinators([group], once)[group]
+    return {tp: (answer.value or {}).get(tp, answer) for tp in tps}
 
 
 __all__ = [

@@ -18,7 +18,7 @@ from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
 from logstore.common.clock import Clock, SystemClock
 from logstore.common.errors import LogstoreError
-from replication.admin.admin_client import AGAIN, AdminClient, Answered
+from replication.admin.admin_client import AGAIN, AdminClient, Answered, WireConnection, WireError
 from replication.admin.assignments import (
     CONSUMER,
     decode_assignment,
@@ -27,7 +27,6 @@ from replication.admin.assignments import (
     encode_subscription,
     range_assignment,
 )
-from replication.admin.connection import WireConnection, WireError
 from replication.admin.groups import commit_offsets, committed_offsets
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import ReplicationError
@@ -111,15 +110,15 @@ class ClassicMembership:
         return frozenset(chain.from_iterable((self._subscriptions or {}).values()))
 
     def look(self, topics: tuple[str, ...], counts: Mapping[str, int]) -> None:
-        """What there is now: topics that fit the subscription, and partitions of
-        ``topics_of_all``. A change makes the group assign anew."""
+        """Note the topics that fit the subscription now, and the partitions of
+        ``topics_of_all``. A change makes the group assign again."""
         changed = topics != self.topics or counts != self._counts
         self.topics, self._counts = topics, counts
         if changed and self.state is MemberState.MEMBER:
             self.state = MemberState.OUTSIDE
 
     def next_request(self) -> tuple[ApiKey, Any]:
-        """What brings it into the group, or keeps it there."""
+        """The request that brings it into the group, or keeps it there."""
         if self.state is MemberState.MEMBER:
             beat = wire.HeartbeatRequest(self.group_id, self.generation_id, self.member_id)
             return ApiKey.HEARTBEAT, beat
@@ -155,30 +154,32 @@ class ClassicMembership:
         member = wire.LeaveGroupRequest.MemberIdentity(self.member_id)
         return wire.LeaveGroupRequest(self.group_id, members=(member,))
 
-    def answered(self, api_key: ApiKey, told: Answered) -> MemberReaction:
+    def answered(self, api_key: ApiKey, answer: Answered) -> MemberReaction:
         """Take the answer to ``next_request``, or the code of an offset that is committed.
 
         Raises:
             MembershipError: refused for good, or a leader assigns what cannot be read.
         """
-        reaction = _REACTIONS.get(told.code, MemberReaction.FAIL)
+        reaction = _REACTIONS.get(answer.code, MemberReaction.FAIL)
         match reaction:
             case MemberReaction.FAIL:
-                raise MembershipError(f"group {self.group_id}: {told}{_HINTS.get(told.code, '')}")
+                raise MembershipError(
+                    f"group {self.group_id}: {answer}{_HINTS.get(answer.code, '')}"
+                )
             case MemberReaction.DONE if api_key is ApiKey.JOIN_GROUP:
-                self._joined(told.value)
+                self._joined(answer.value)
             case MemberReaction.DONE if api_key is ApiKey.SYNC_GROUP:
-                self.assigned = decode_assignment(told.value.assignment)
+                self.assigned = decode_assignment(answer.value.assignment)
                 self.state = MemberState.MEMBER
             case MemberReaction.AGAIN if api_key is ApiKey.SYNC_GROUP:
                 self.state = MemberState.OUTSIDE  # nobody knows whether it was taken
             case MemberReaction.REJOIN:
                 self.state = MemberState.OUTSIDE
-                if told.code == ErrorCode.MEMBER_ID_REQUIRED:
-                    self.member_id = told.value.member_id
+                if answer.code == ErrorCode.MEMBER_ID_REQUIRED:
+                    self.member_id = answer.value.member_id
             case MemberReaction.LOST:
                 self.state, self.generation_id = MemberState.OUTSIDE, UNKNOWN_GENERATION
-                if told.code == ErrorCode.UNKNOWN_MEMBER_ID:
+                if answer.code == ErrorCode.UNKNOWN_MEMBER_ID:
                     self.member_id = ""
         return reaction
 
@@ -252,7 +253,7 @@ class ConsumingMember:
         self._woken.wait(timeout_s)
 
     def join(self) -> tuple[TopicPartition, ...]:
-        """What is assigned, once all members have joined.
+        """Join, and return what is assigned once all members have joined.
 
         Raises:
             MembershipError
@@ -261,14 +262,14 @@ class ConsumingMember:
             deadline = self._now_s() + self._patience_s
             while self.membership.state is not MemberState.MEMBER:
                 try:
-                    told, reaction = self._step()
+                    answer, reaction = self._step()
                 except ReplicationError as error:  # topics cannot be looked at now
-                    told = Answered(ErrorCode.BROKER_NOT_AVAILABLE, str(error))
+                    answer = Answered(ErrorCode.BROKER_NOT_AVAILABLE, str(error))
                     reaction = MemberReaction.AGAIN
                 if reaction is MemberReaction.DONE:
                     deadline = self._now_s() + self._patience_s
                 elif self._now_s() > deadline:
-                    raise MembershipError(f"group {self.membership.group_id}: {told}")
+                    raise MembershipError(f"group {self.membership.group_id}: {answer}")
                 else:
                     self._closed.wait(_BACKOFF_S)
             self._woken.clear()
@@ -282,10 +283,10 @@ class ConsumingMember:
             MembershipError
         """
         with self._asking():
-            told = committed_offsets(self._admin, self.membership.group_id)
-        if told.code:
-            raise MembershipError(f"group {self.membership.group_id}: {told}")
-        found: Mapping[TopicPartition, int] = told.value
+            answer = committed_offsets(self._admin, self.membership.group_id)
+        if answer.code:
+            raise MembershipError(f"group {self.membership.group_id}: {answer}")
+        found: Mapping[TopicPartition, int] = answer.value
         return found
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Answered]:
@@ -299,12 +300,13 @@ class ConsumingMember:
             if own.generation_id == UNKNOWN_GENERATION:  # a broker might take it without members
                 return dict.fromkeys(offsets, Answered(ErrorCode.UNKNOWN_MEMBER_ID))
             try:
-                told = commit_offsets(
+                answers = commit_offsets(
                     self._admin, own.group_id, offsets, own.generation_id, own.member_id
                 )
             except WireError as error:
-                told = dict.fromkeys(offsets, Answered(ErrorCode.BROKER_NOT_AVAILABLE, str(error)))
-            failed = {tp: each for tp, each in told.items() if each.code}
+                refused = Answered(ErrorCode.BROKER_NOT_AVAILABLE, str(error))
+                answers = dict.fromkeys(offsets, refused)
+            failed = {tp: each for tp, each in answers.items() if each.code}
             for each in {each.code: each for each in failed.values()}.values():
                 own.answered(ApiKey.OFFSET_COMMIT, each)
         return failed
@@ -331,8 +333,8 @@ class ConsumingMember:
         api_key, request = own.next_request()
         joins = api_key is ApiKey.JOIN_GROUP
         wait_s = own.rebalance_timeout_ms / 1000 + _GRACE_S if joins else 0.0
-        told = self._ask(api_key, lambda _: request, wait_s)
-        return told, own.answered(api_key, told)
+        answer = self._ask(api_key, lambda _: request, wait_s)
+        return answer, own.answered(api_key, answer)
 
     def _ask(
         self, api_key: ApiKey, request_in: Callable[[int], Any], wait_s: float = 0.0
@@ -373,6 +375,3 @@ class ConsumingMember:
 
     def _now_s(self) -> float:
         return self._clock.monotonic_ns() / 1e9
-
-
-__all__ = ["ClassicMembership", "ConsumingMember", "MemberState", "MembershipError"]

@@ -1,4 +1,4 @@
-"""What a running cluster says of itself: brokers, partitions, groups and their lag."""
+"""The state of a running cluster: brokers, partitions, groups and their lag."""
 
 from __future__ import annotations
 
@@ -35,14 +35,16 @@ def cluster_status(client: AdminClient) -> ClusterStatus:
     """
     metadata = client.metadata()
     groups, failed = list_groups(client, offsets=True)
-    problems = {broker: str(told.message or told) for broker, told in failed.items()}
+    problems = {broker: str(answer.message or answer) for broker, answer in failed.items()}
     # After what was committed: a busy consumer must not seem to be ahead of the log.
-    known = [each for told in topic_statuses(metadata).values() for each in told.value.partitions]
+    known = [
+        each for answer in topic_statuses(metadata).values() for each in answer.value.partitions
+    ]
     partitions, not_known = with_offsets(client, known)
     for each in partitions:
-        told = not_known.get(each.tp)
-        if told is not None and told.code in _UNREACHED:
-            problems.setdefault(each.leader, str(told.message))
+        answer = not_known.get(each.tp)
+        if answer is not None and answer.code in _UNREACHED:
+            problems.setdefault(each.leader, str(answer.message))
     ends = {e.tp: e.high_watermark for e in partitions if e.high_watermark != UNKNOWN}
     brokers = tuple(
         BrokerStatus(

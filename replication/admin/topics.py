@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from checkpoints.partition_metadata import topic_id_to_text
 from checkpoints.types import TopicPartition
-from replication.admin.admin_client import EARLIEST, LATEST, AdminClient, Answered
-from replication.admin.connection import WireConnection
+from replication.admin.admin_client import EARLIEST, LATEST, AdminClient, Answered, WireConnection
 from replication.common.error_codes import ErrorCode
 from replication.common.state import NO_LEADER
 from replication.protocol import ZERO_UUID, ApiKey
@@ -81,7 +80,7 @@ def with_offsets(
     """The same with their offsets, and why those of some are not known."""
     tps = [each.tp for each in partitions]
     starts, ends = (client.list_offsets(tps, each) for each in (EARLIEST, LATEST))
-    failed = {tp: told for found in (starts, ends) for tp, told in found.items() if told.code}
+    failed = {tp: answer for found in (starts, ends) for tp, answer in found.items() if answer.code}
     return [
         each
         if each.tp in failed
@@ -112,7 +111,7 @@ def describe_configs(client: AdminClient, topics: Sequence[str]) -> dict[str, An
 
 
 def overrides(configs: Mapping[str, tuple[str | None, int]]) -> dict[str, str | None]:
-    """What is not Kafka's default, of a topic or of the brokers."""
+    """The keys that differ from Kafka's defaults, of a topic or of the brokers."""
     return {key: value for key, (value, source) in configs.items() if source != _DEFAULT}
 
 
@@ -196,9 +195,11 @@ def _replace_configs(
     kind = wire.AlterConfigsRequest
     before = describe_configs(client, names)
     resources = []
-    for name, told in before.items():
-        if told.code == ErrorCode.NONE:
-            own = {key: value for key, (value, source) in told.value.items() if source == _OF_TOPIC}
+    for name, answer in before.items():
+        if answer.code == ErrorCode.NONE:
+            own = {
+                key: value for key, (value, source) in answer.value.items() if source == _OF_TOPIC
+            }
             kept = {key: value for key, value in own.items() if key not in removed} | dict(set_)
             pairs = tuple(kind.AlterableConfig(*pair) for pair in kept.items())
             resources.append(kind.AlterConfigsResource(_TOPIC, name, pairs))

@@ -1,8 +1,7 @@
-"""How commands get at a running cluster: options, and Kafka's ``client.properties``."""
+"""Access of commands to a running cluster: options, and Kafka's ``client.properties``."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
@@ -12,8 +11,9 @@ import click
 
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli.common.config import parse_pairs
 from logstore.cli.common.exits import EXIT_FINDINGS, fail
+from logstore.cli.common.options import parse_pairs
+from logstore.common.suggestions import or_meant
 
 if TYPE_CHECKING:
     from replication.admin import Answered
@@ -62,7 +62,7 @@ def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def report(
-    told: Mapping[Any, Answered], done: str, as_json: bool, of: Callable[[Any], dict[str, Any]]
+    answers: Mapping[Any, Answered], done: str, as_json: bool, of: Callable[[Any], dict[str, Any]]
 ) -> None:
     """Print the answer about each thing in a line; end with 1 if something was refused.
 
@@ -76,14 +76,14 @@ def report(
         terminal.print_json(
             [
                 {**of(key), "errorCode": error_name(each.code), "errorMessage": each.message}
-                for key, each in told.items()
+                for key, each in answers.items()
             ],
             indent=2,
         )
-    for key, each in told.items():
+    for key, each in answers.items():
         if not each.code and not as_json:
             terminal.line(f"{done} {printable(str(key))}")
-    if print_errors({key: each for key, each in told.items() if each.code}):
+    if print_errors({key: each for key, each in answers.items() if each.code}):
         raise click.exceptions.Exit(EXIT_FINDINGS)
 
 
@@ -127,6 +127,4 @@ def _read(path: Path) -> dict[str, str]:
 def _unknown(key: str) -> str:
     from replication.security.config import known_keys
 
-    near = difflib.get_close_matches(key, known_keys(), 1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return f"{printable(key)} is no key of Kafka's clients{hint}"
+    return or_meant(f"{printable(key)} is no key of Kafka's clients", key, known_keys())

@@ -15,7 +15,7 @@ from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore import terminal
 from logstore.cli.common.exits import EXIT_FINDINGS, fail
-from logstore.cli.common.numbers import COUNT, PARTITION
+from logstore.cli.common.options import COUNT, PARTITION
 from logstore.cli.records import positions as _positions
 from logstore.cli.records.format import Encoding
 from logstore.cli.records.output import RecordOutput, output
@@ -195,7 +195,7 @@ def _note(message: str) -> None:
 def _places(
     places: tuple[str, ...], from_beginning: bool, client: ClientProperties, in_group: bool
 ) -> tuple[str, str | None]:
-    """Where to begin, and where to stop, in the words of `logstore.cli.records.positions`."""
+    """The place to begin, and the one to stop, in the words of `logstore.cli.records.positions`."""
     start, end = None, None
     for place in places:
         if in_group and place == "stored":  # as it is
@@ -287,7 +287,7 @@ def _copy(
         if not left and (stops or (ends and not positions)):  # none, in a group of many members
             return True
         records = copying.poll(consumer)
-        if not records:  # the log may have been cut since, or its topic made anew
+        if not records:  # the log may have been cut since, or its topic recreated
             for tp in left:
                 stops[tp] = min(stops[tp], _Partition(consumer, tp).latest())
         written: dict[TopicPartition, int] = {}

@@ -26,14 +26,14 @@ _NO = ("false", "0", "no")
 
 
 class RebalancedError(Exception):
-    """Nothing may be read until the group has assigned anew."""
+    """Nothing may be read until the group has assigned again."""
 
 
 class Copying:
-    """Where records come from, and who is told how far they were written out."""
+    """A source of records, which notes how far they were written out."""
 
     def begin(self, found: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """What to read, and where to go on in it; None: where a reader without a group begins."""
+        """The partitions to read, each with the offset to go on from; None: as without a group."""
         return dict.fromkeys(found)
 
     def poll(self, consumer: Consumer) -> list[tuple[TopicPartition, Record]]:
@@ -85,7 +85,7 @@ class GroupCopying(Copying):
         self._written |= offsets
 
     def commit(self) -> list[str]:
-        """What is not committed, and why. It is tried again with the next one."""
+        """Commit what is new. Returns what is not committed, and why: it is tried again."""
         self._due_s = self._now_s() + (self._every_s or 0)
         new = {tp: at for tp, at in self._written.items() if at != self._committed.get(tp)}
         if not new or self._every_s is None:
@@ -158,6 +158,3 @@ def member_of(
                 terminal.line(f"error: {printable(text)}", err=True)
     if lost:
         ctx.exit(EXIT_FINDINGS)
-
-
-__all__ = ["Copying", "RebalancedError", "member_of"]

@@ -13,7 +13,7 @@ from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore import terminal
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
-from logstore.cli.common.numbers import OFFSET, WHOLE
+from logstore.cli.common.options import OFFSET, WHOLE
 from logstore.cli.records.positions import moment
 from replication.admin import AdminClient, Answered
 from replication.admin.admin_client import LATEST
@@ -103,11 +103,11 @@ def describe(client: ClientProperties, names: tuple[str, ...], as_json: bool) ->
             listed, of_brokers = list_groups(admin)
             names = tuple(group.group_id for group in listed)
             failed |= {f"broker {broker}": each for broker, each in of_brokers.items()}
-        told = describe_groups(admin, names)
-        described = [each.value for each in told.values() if not each.code]
+        answers = describe_groups(admin, names)
+        described = [each.value for each in answers.values() if not each.code]
         tps = {each.tp for group in described for each in group.offsets}
         ends = admin.list_offsets(sorted(tps), LATEST) if tps else {}
-    failed |= {name: each for name, each in told.items() if each.code}
+    failed |= {name: each for name, each in answers.items() if each.code}
     at = {tp: each.value for tp, each in ends.items() if not each.code}
     found: list[GroupStatus] = [with_lag(group, at) for group in described]
     if as_json:
@@ -163,8 +163,8 @@ def _names(*names: str) -> list[str]:
 def delete(client: ClientProperties, names: tuple[str, ...], as_json: bool) -> None:
     """Delete groups with all their offsets. A group with members is refused (NON_EMPTY_GROUP)."""
     with AdminClient(client.config) as admin:
-        told = delete_groups(admin, names)
-    report(told, "deleted", as_json, lambda name: {"groupId": name})
+        answers = delete_groups(admin, names)
+    report(answers, "deleted", as_json, lambda name: {"groupId": name})
 
 
 @groups.command(name="delete-offsets", short_help="Forget what a group has committed.")
@@ -178,8 +178,8 @@ def forget(client: ClientProperties, group: str, topics: tuple[str, ...], as_jso
     if not topics:
         fail("give --topic")
     with AdminClient(client.config) as admin:
-        told = delete_offsets(admin, group, _scope(admin, topics))
-    report(told, f"{group}: deleted", as_json, lambda tp: {"groupId": group, **tp._asdict()})
+        answers = delete_offsets(admin, group, _scope(admin, topics))
+    report(answers, f"{group}: deleted", as_json, lambda tp: {"groupId": group, **tp._asdict()})
 
 
 @groups.command(name="reset-offsets", short_help="Let a group read from elsewhere.")
@@ -220,7 +220,7 @@ def reset_offsets(
 ) -> None:
     """Commit other offsets for GROUP, which must have no members. Without --execute nothing is
     changed. An offset outside of its log becomes the first or the last one of it. If the new offset
-    of one partition cannot be told, none is committed.
+    of one partition is not known, none is committed.
 
     Needs one of --to-earliest, --to-latest, --to-current, --to-offset, --shift-by, --to-datetime,
     --from-file; and --topic or --all-topics, unless a file names the partitions.
@@ -234,12 +234,12 @@ def reset_offsets(
     if bool(topics) + all_topics + bool(to["from_file"]) != 1:
         fail("give one of --topic and --all-topics, or neither with --from-file")
     with AdminClient(client.config) as admin:
-        told = describe_groups(admin, [group])[group]
-        if told.code == ErrorCode.GROUP_ID_NOT_FOUND:  # it may get its first offsets so
-            told = told._replace(code=0, value=GroupStatus(group, "Dead", "", -1, ()))
-        if told.code:
-            _refuse(group, told)
-        status: GroupStatus = told.value
+        answer = describe_groups(admin, [group])[group]
+        if answer.code == ErrorCode.GROUP_ID_NOT_FOUND:  # it may get its first offsets so
+            answer = answer._replace(code=0, value=GroupStatus(group, "Dead", "", -1, ()))
+        if answer.code:
+            _refuse(group, answer)
+        status: GroupStatus = answer.value
         if status.state not in INACTIVE:
             _refuse(f"{group} is {status.state}; its offsets are changed by its members alone")
         before = {e.tp: e.committed for e in status.offsets if e.committed != NONE_COMMITTED}
@@ -277,8 +277,8 @@ def reset_offsets(
         raise click.exceptions.Exit(EXIT_FINDINGS)
 
 
-def _refuse(what: object, told: Answered | None = None) -> NoReturn:
-    terminal.line(printable(f"error: {what}{'' if told is None else f': {told}'}"), err=True)
+def _refuse(what: object, answer: Answered | None = None) -> NoReturn:
+    terminal.line(printable(f"error: {what}{'' if answer is None else f': {answer}'}"), err=True)
     raise click.exceptions.Exit(EXIT_FINDINGS)
 
 
@@ -310,10 +310,10 @@ def _target(
 def _scope(admin: AdminClient, topics: tuple[str, ...]) -> list[TopicPartition]:
     """The partitions of ``TOPIC`` or ``TOPIC:0,1``."""
     named = [topic.partition(":") for topic in topics]
-    told = topic_statuses(admin.metadata([*dict.fromkeys(name for name, _, _ in named)]))
+    answers = topic_statuses(admin.metadata([*dict.fromkeys(name for name, _, _ in named)]))
     found: dict[TopicPartition, None] = {}
     for name, colon, numbers in named:
-        topic = told.get(name, Answered(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        topic = answers.get(name, Answered(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         if topic.code:
             _refuse(name, topic)
         parts = numbers.split(",") if colon else []

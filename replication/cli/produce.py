@@ -16,7 +16,7 @@ from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common.exits import EXIT_FINDINGS, EXIT_INTERRUPTED, fail, json_option
 from logstore.cli.common.interrupts import InterruptibleInput, Interrupts
-from logstore.cli.common.numbers import COUNT, Number, counted
+from logstore.cli.common.options import COUNT, Number, counted
 from logstore.cli.records.batching import (
     CODECS,
     Batcher,

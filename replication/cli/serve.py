@@ -13,9 +13,8 @@ import click
 
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli.common.config import parse_pairs
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
-from logstore.cli.common.numbers import Number
+from logstore.cli.common.options import Number, parse_pairs
 from logstore.common.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -86,12 +86,12 @@ def flat(value: Any) -> Any:
 
 
 def _json(found: ClusterStatus) -> dict[str, Any]:
-    told = flat(found)
-    for broker in told["brokers"]:
+    fields = flat(found)
+    for broker in fields["brokers"]:
         broker["broker"] = broker.pop("brokerId")
-    for group in told["groups"]:
+    for group in fields["groups"]:
         group["group"], group["members"] = group.pop("groupId"), len(group["members"])
-    return dict(told)
+    return dict(fields)
 
 
 def print_partitions(found: Iterable[PartitionStatus]) -> None:

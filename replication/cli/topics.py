@@ -9,9 +9,15 @@ import click
 
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli.common.config import config_option, parse_pairs
-from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
-from logstore.cli.common.numbers import PARTITIONS, Number
+from logstore.cli.common.exits import EXIT_FINDINGS, json_option
+from logstore.cli.common.options import (
+    PARTITIONS,
+    Number,
+    config_option,
+    delete_config_option,
+    parse_changes,
+    parse_pairs,
+)
 from logstore.common.suggestions import or_meant
 from replication.admin import AdminClient, Answered
 from replication.admin.topics import (
@@ -65,8 +71,8 @@ def list_(client: ClientProperties, exclude_internal: bool, as_json: bool) -> No
     from logstore.terminal import tables
 
     with AdminClient(client.config) as admin:
-        told = topic_statuses(admin.metadata())
-    found = [t.value for t in told.values() if not (exclude_internal and t.value.is_internal)]
+        answers = topic_statuses(admin.metadata())
+    found = [t.value for t in answers.values() if not (exclude_internal and t.value.is_internal)]
     if as_json:
         terminal.print_json([_summary(topic) for topic in found], indent=2)
         return
@@ -92,14 +98,14 @@ def describe(
     """Topics with their configuration, as far as it is not Kafka's default; who leads each
     partition, its replicas, those in sync and offline, log start and high watermark."""
     with AdminClient(client.config) as admin:
-        told = _meant(admin, topic_statuses(admin.metadata(names or None)))
-        found: list[TopicStatus] = [each.value for each in told.values() if not each.code]
+        answers = _meant(admin, topic_statuses(admin.metadata(names or None)))
+        found: list[TopicStatus] = [each.value for each in answers.values() if not each.code]
         every = [part for topic in found for part in topic.partitions]
         if only_under_replicated:
             every = [part for part in every if under_replicated(part)]
         every, not_known = with_offsets(admin, every)
         configs = describe_configs(admin, [topic.name for topic in found])
-    failed: dict[Any, Answered] = {name: each for name, each in told.items() if each.code}
+    failed: dict[Any, Answered] = {name: each for name, each in answers.items() if each.code}
     failed |= {name: each for name, each in configs.items() if each.code} | not_known
     parts: dict[str, list[PartitionStatus]] = {}
     for part in every:
@@ -172,7 +178,7 @@ def create(
 ) -> None:
     """Create topics. The brokers check the configuration, under Kafka's keys."""
     with AdminClient(client.config) as admin:
-        told = create_topics(
+        answers = create_topics(
             admin,
             names,
             partitions=partitions,
@@ -180,7 +186,7 @@ def create(
             configs=parse_pairs(config),
         )
     fine = ErrorCode.TOPIC_ALREADY_EXISTS if if_not_exists else ErrorCode.NONE
-    report(_but(told, fine), "created", as_json, _topic)
+    report(_but(answers, fine), "created", as_json, _topic)
 
 
 @topics.command(short_help="Delete topics with all their records.")
@@ -193,40 +199,34 @@ def delete(
 ) -> None:
     """Delete topics with all their records, at once."""
     with AdminClient(client.config) as admin:
-        told = delete_topics(admin, names)
+        answers = delete_topics(admin, names)
         if if_exists:
-            told = _but(told, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        told = _meant(admin, told)
-    report(told, "deleted", as_json, _topic)
+            answers = _but(answers, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        answers = _meant(admin, answers)
+    report(answers, "deleted", as_json, _topic)
 
 
-def _but(told: dict[str, Answered], fine: ErrorCode) -> dict[str, Answered]:
+def _but(answers: dict[str, Answered], fine: ErrorCode) -> dict[str, Answered]:
     """Without the answers that are no error here."""
-    return {name: each for name, each in told.items() if not each.code or each.code != fine}
+    return {name: each for name, each in answers.items() if not each.code or each.code != fine}
 
 
-def _meant(admin: AdminClient, told: dict[str, Answered]) -> dict[str, Answered]:
+def _meant(admin: AdminClient, answers: dict[str, Answered]) -> dict[str, Answered]:
     """With the name that may be meant, where there is no such topic."""
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    missing = {name: each for name, each in told.items() if each.code == unknown}
+    missing = {name: each for name, each in answers.items() if each.code == unknown}
     known = [topic.name or "" for topic in admin.metadata().topics] if missing else []
     for name, each in missing.items():
         text = or_meant(plain := each.message or "there is no such topic", name, known)
-        told[name] = each if text == plain else each._replace(message=text)
-    return told
+        answers[name] = each if text == plain else each._replace(message=text)
+    return answers
 
 
 @topics.command(short_help="More partitions, or another configuration.")
 @topics_argument
 @click.option("--partitions", type=PARTITIONS, metavar="P", help="How many in all; never fewer.")
 @config_option
-@click.option(
-    "--delete-config",
-    "removed",
-    multiple=True,
-    metavar="KEY",
-    help="Back to the default; may be repeated.",
-)
+@delete_config_option
 @client_options
 @json_option
 def alter(
@@ -239,18 +239,13 @@ def alter(
 ) -> None:
     """Give topics another configuration, then more partitions. Keys that are not named stay as
     they are."""
-    if partitions is None and not config and not removed:
-        fail("give --partitions, --config or --delete-config")
-    settings = parse_pairs(config)
-    both = sorted(set(settings) & set(removed))
-    if both:
-        fail(f"{printable(both[0])} is both set and deleted")
-    told: dict[str, Answered] = {}
+    settings = parse_changes(partitions, config, removed)
+    answers: dict[str, Answered] = {}
     with AdminClient(client.config) as admin:
         if settings or removed:
-            told = alter_configs(admin, names, settings, removed)
+            answers = alter_configs(admin, names, settings, removed)
         if partitions is not None:
-            rest = [name for name in names if name not in told or not told[name].code]
-            told |= create_partitions(admin, rest, partitions)
-        told = _meant(admin, told)
-    report(told, "altered", as_json, _topic)
+            rest = [name for name in names if name not in answers or not answers[name].code]
+            answers |= create_partitions(admin, rest, partitions)
+        answers = _meant(admin, answers)
+    report(answers, "altered", as_json, _topic)

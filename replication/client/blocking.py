@@ -20,26 +20,31 @@ from logstore.format.codecs.compression import Compression
 from logstore.format.header import BatchHeader
 from logstore.format.reader import parse_batch
 from logstore.log.reading.fetching import EARLIEST, LATEST
-from replication.client.asking import OffsetLookup
 from replication.client.inline import InlineRuntime
 from replication.client.metadata import MAX_AGE_MS, Metadata
-from replication.client.producer_id import ProducerIds
+from replication.client.reactions import QUESTION, AskReaction
 from replication.client.receiving import ConsumerConfig, ConsumerCore, OnPolled, PollResult
 from replication.client.sending import (
     ANSWER_GRACE_MS,
     RETRY_BACKOFF,
     ProducerConfig,
     ProducerCore,
+    ProducerIds,
     SendResult,
 )
+from replication.common.error_codes import ErrorCode
 from replication.common.errors import (
     BrokerUnavailableError,
     ReplicationError,
     RequestTimedOutError,
     UnknownPartitionError,
+    error_for,
 )
 from replication.common.messages import (
     IsolationLevel,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
     MetadataRequest,
     MetadataResponse,
     Request,
@@ -286,10 +291,16 @@ class Client:
         """Elapsed time, for deadlines."""
         return self.clock.monotonic_ns() / 1e9
 
-    def retry(self, call: Callable[[], R], timeout_s: float) -> R:
+    def retry(
+        self,
+        call: Callable[[], R],
+        timeout_s: float,
+        passes: Callable[[ReplicationError], bool] = lambda error: error.retriable,
+    ) -> R:
         """Call until it succeeds, fails for good, or the time is over. Then raise the last error.
 
-        ``call`` may be carried out twice, which matters if it changes something.
+        ``call`` may be carried out twice, which matters if it changes something. ``passes`` says
+        whether it may succeed after an error.
         """
         deadline = self.now_s() + timeout_s
         failures = 0
@@ -299,7 +310,7 @@ class Client:
             except ReplicationError as error:
                 failures += 1
                 pause_s = RETRY_BACKOFF.delay_ms(failures, self.runtime.random) / 1000
-                if not error.retriable or self._closed or self.now_s() + pause_s > deadline:
+                if not passes(error) or self._closed or self.now_s() + pause_s > deadline:
                     raise
             threading.Event().wait(pause_s)
             try:
@@ -498,24 +509,25 @@ class Consumer:
 
     def offset_for(self, tp: TopicPartition, timestamp: int) -> int:
         """The first offset at or after ``timestamp`` ms (or EARLIEST, LATEST); −1 if none is."""
-        client, config = self._client, self._config
+        client = self._client
 
-        def ask(put: Callable[[int | ReplicationError], None]) -> None:
-            OffsetLookup(
-                client.runtime,
-                client.transport,
-                client.metadata,
-                tp,
-                timestamp,
-                config.isolation,
-                config.timeout_ms,
-                put,
-            ).start()
+        def ask() -> int:
+            leader = client.leader(tp)
+            topic_id = client.metadata.view.topic_ids.get(tp.topic)
+            asked = ListOffsetsPartition(tp, timestamp, leader.leader_epoch, topic_id)
+            request = ListOffsetsRequest((asked,), isolation_level=self._config.isolation)
+            timeout_s = client.metadata.answer_timeout_ms / 1000
+            response = client.call(leader.leader_id, request, timeout_s)
+            assert isinstance(response, ListOffsetsResponse)
+            (found,) = response.partitions
+            if found.error_code is not ErrorCode.NONE:
+                raise error_for(found.error_code)
+            return found.offset
 
-        found = client.wait(ask, self._timeout_s + _PATIENCE_S)
-        if isinstance(found, ReplicationError):
-            raise found
-        return found
+        def passes(error: ReplicationError) -> bool:
+            return QUESTION[error.code] is AskReaction.AGAIN
+
+        return client.retry(ask, self._timeout_s, passes)
 
     def poll(self, max_wait_ms: int = 500) -> list[tuple[TopicPartition, Record]]:
         """Records that are available or arrive within the time; an empty list if there are none.

@@ -144,9 +144,9 @@ class Metadata:
 
     def _finish(self, answered: bool) -> None:
         waiting, self._waiting = self._waiting, deque()
-        tell_all(self._actor, waiting, answered)
+        call_all(self._actor, waiting, answered)
 
-    def told(
+    def note_leader(
         self, tp: TopicPartition, hint: tuple[int, int], on_learned: Callable[[], None]
     ) -> bool:
         """Note the leader (id, leader epoch) that a broker named which does not lead (KIP-951).
@@ -198,14 +198,14 @@ class Metadata:
         return found
 
 
-def tell_all(actor: Actor, waiting: deque[Callable[[T], None]], value: T) -> None:
+def call_all(actor: Actor, waiting: deque[Callable[[T], None]], value: T) -> None:
     """Call all waiting callbacks on ``actor``. One that raises does not stop the others."""
     try:
         while waiting:
             waiting.popleft()(value)
     finally:
         if waiting:
-            actor.post(partial(tell_all, actor, waiting, value))
+            actor.post(partial(call_all, actor, waiting, value))
 
 
 def _newer(

@@ -38,7 +38,7 @@ _EPOCHS = 64  # how many leader epochs are kept to find a common prefix exactly
 
 
 class NextStep(Enum):
-    """What a position needs next."""
+    """The step that a position needs next."""
 
     RESET = "reset"  # ask the leader for the start offset
     VALIDATE = "validate"  # ask the leader whether its log has the records that were read
@@ -71,7 +71,7 @@ class EpochsRead:
         """The end of what was read up to ``epoch``, which is below the latest one."""
         return next(first for known, first in self._entries if known > epoch)
 
-    def cut(self, offset: int) -> None:
+    def truncate(self, offset: int) -> None:
         """Forget what was read from ``offset`` on."""
         while self._entries and self._entries[-1][1] >= offset:
             self._entries.pop()
@@ -90,25 +90,6 @@ class FetchPosition:
             when to use it.
         failures, failing_since_ms, retry_at_ms, last_error: consecutive failures.
     """
-
-    __slots__ = (
-        "bounds",
-        "epochs",
-        "error",
-        "failing_since_ms",
-        "failures",
-        "last_error",
-        "leader_epoch",
-        "offset",
-        "out_of_range",
-        "preferred",
-        "preferred_until_ms",
-        "resets",
-        "retry_at_ms",
-        "step",
-        "topic_id",
-        "tp",
-    )
 
     def __init__(self, tp: TopicPartition, *, resets: bool) -> None:
         """``resets``: without a position it starts where the leader says, without an error."""
@@ -220,7 +201,7 @@ class FetchPosition:
                 diverging,
             )
             self.offset, self.step = diverging, NextStep.FETCH
-            self.epochs.cut(diverging)
+            self.epochs.truncate(diverging)
 
     def _reset(self) -> None:
         self.offset, self.step, self.epochs = None, NextStep.RESET, EpochsRead()
@@ -230,7 +211,7 @@ class FetchPosition:
 
     # -- records -------------------------------------------------------------------------------
 
-    def take(
+    def take_records(
         self, asked: FetchPartition, part: FetchPartitionResponse, isolation: IsolationLevel
     ) -> list[Record]:
         """Take the records of a fetch from here. The position is after them then.
@@ -239,14 +220,14 @@ class FetchPosition:
             CorruptBatchError: a checksum is wrong, or an epoch, which no checksum covers. The
                 position stays.
         """
-        taken = read_part(asked, part, isolation)
-        for epoch, first in taken.epochs:
+        fetched = read_part(asked, part, isolation)
+        for epoch, first in fetched.epochs:
             self.epochs.note(epoch, first)
-        self.offset = taken.next_offset
-        return taken.records
+        self.offset = fetched.next_offset
+        return fetched.records
 
 
-class Taken(NamedTuple):
+class RecordsRead(NamedTuple):
     records: list[Record]
     next_offset: int  # also past control batches and aborted records, which are left out
     epochs: list[tuple[int, int]]  # leader epoch and first offset at each change
@@ -254,10 +235,10 @@ class Taken(NamedTuple):
 
 def read_part(
     asked: FetchPartition, part: FetchPartitionResponse, isolation: IsolationLevel
-) -> Taken:
+) -> RecordsRead:
     """
     Raises:
-        CorruptBatchError: see ``FetchPosition.take``.
+        CorruptBatchError: see ``FetchPosition.take_records``.
     """
     offset, highest = asked.fetch_offset, asked.current_leader_epoch
     committed = isolation is IsolationLevel.READ_COMMITTED
@@ -277,7 +258,7 @@ def read_part(
                 if first < end and (not epochs or epochs[-1][0] != epoch):
                     epochs.append((epoch, max(first, offset)))
         next_offset = lasts[-1] + 1
-    return Taken(records, max(offset, min(next_offset, end)), epochs)
+    return RecordsRead(records, max(offset, min(next_offset, end)), epochs)
 
 
 def _headers(data: Buffer) -> Iterator[tuple[array[int], array[int], array[int], array[int]]]:

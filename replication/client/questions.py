@@ -4,15 +4,15 @@ what was read, and where the log begins and ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from checkpoints.types import TopicPartition
 from logstore.common.errors import LogstoreError, OffsetOutOfRangeError
 from logstore.log.reading.fetching import EARLIEST, LATEST
 from replication.client.positions import FetchPosition, NextStep
-from replication.client.reactions import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, AskReaction
+from replication.client.reactions import QUESTION, AskReaction
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import BrokerUnavailableError, error_for
 from replication.common.messages import (
@@ -41,6 +41,15 @@ class Question(NamedTuple):
     leader: TopicPartitionMetadata
 
 
+class _AskedPosition(NamedTuple):
+    """A position as it was when a leader was asked, and what takes the answer."""
+
+    position: FetchPosition
+    step: NextStep
+    offset: int | None
+    take: Callable[[FetchPosition, Any], LogstoreError | None]
+
+
 OnFailed = Callable[[FetchPosition, LogstoreError], None]
 OnAnswered = Callable[[LogstoreError | None], None]
 
@@ -67,100 +76,67 @@ class Questions:
         self._isolation, self._reset = isolation, reset
         self._on_failed, self._timeout_ms = on_failed, timeout_ms
 
-    def ask(self, questions: list[Question], on_answered: OnAnswered) -> int:
+    def ask_leaders(self, questions: list[Question], on_answered: OnAnswered) -> int:
         """Send the requests. Returns their number."""
         # A broker refuses a request that names a partition twice.
-        lists: dict[tuple[int, int], list[tuple[FetchPosition, ListOffsetsPartition]]] = {}
-        epochs: dict[int, list[tuple[FetchPosition, OffsetForLeaderPartition]]] = {}
+        lists: dict[tuple[int, int], list[tuple[_AskedPosition, ListOffsetsPartition]]] = {}
+        epochs: dict[int, list[tuple[_AskedPosition, OffsetForLeaderPartition]]] = {}
         for position, leader in questions:
             tp, epoch, node = position.tp, leader.leader_epoch, leader.leader_id
             if position.step is NextStep.VALIDATE:
+                asked = _AskedPosition(position, position.step, position.offset, _validated)
                 part = OffsetForLeaderPartition(tp, position.epoch, epoch, position.topic_id)
-                epochs.setdefault(node, []).append((position, part))
+                epochs.setdefault(node, []).append((asked, part))
                 continue
             for which in BOUNDS if position.step is NextStep.BOUNDS else (self._reset,):
-                lists.setdefault((node, which), []).append(
-                    (position, ListOffsetsPartition(tp, which, epoch, position.topic_id))
-                )
-        for (node, which), listed in lists.items():
-            request = ListOffsetsRequest(
-                tuple(part for _, part in listed), isolation_level=self._isolation
-            )
-            positions = [position for position, _ in listed]
-            self._send(node, request, partial(self._listed, positions, which, node, on_answered))
-        for node, compared in epochs.items():
-            wanted = OffsetForLeaderEpochRequest(tuple(part for _, part in compared))
-            before = [(position, position.offset) for position, _ in compared]
-            self._send(node, wanted, partial(self._validated, before, node, on_answered))
+                take = partial(_listed, which=which)
+                asked = _AskedPosition(position, position.step, position.offset, take)
+                listed = ListOffsetsPartition(tp, which, epoch, position.topic_id)
+                lists.setdefault((node, which), []).append((asked, listed))
+        for (node, _), offsets in lists.items():
+            parts = tuple(part for _, part in offsets)
+            request = ListOffsetsRequest(parts, isolation_level=self._isolation)
+            self._send(node, request, [asked for asked, _ in offsets], on_answered)
+        for node, ends in epochs.items():
+            wanted = OffsetForLeaderEpochRequest(tuple(part for _, part in ends))
+            self._send(node, wanted, [asked for asked, _ in ends], on_answered)
         return len(lists) + len(epochs)
 
-    def _send(self, node: int, request: Request, then: Callable[[Response | None], None]) -> None:
+    def _send(
+        self, node: int, request: Request, asked: list[_AskedPosition], on_answered: OnAnswered
+    ) -> None:
         self._transport.send(
             node,
             request,
-            lambda response: self._actor.post(partial(then, response)),
+            lambda response: self._actor.post(
+                partial(self._answered, node, asked, on_answered, response)
+            ),
             self._timeout_ms,
         )
 
-    def _listed(
+    def _answered(
         self,
-        positions: list[FetchPosition],
-        which: int,
         node: int,
+        asked: list[_AskedPosition],
         on_answered: OnAnswered,
         response: Response | None,
     ) -> None:
         error: LogstoreError | None = None
-        answers: dict[TopicPartition, ListOffsetsPartitionResponse] = {}
-        if isinstance(response, ListOffsetsResponse):
+        answers: dict[TopicPartition, Any] = {}
+        if isinstance(response, ListOffsetsResponse | OffsetForLeaderEpochResponse):
             answers = {part.tp: part for part in response.partitions}
-        for position in positions:
-            if position.step not in (NextStep.RESET, NextStep.BOUNDS):
-                continue  # moved since
-            part = answers.get(position.tp)
-            if part is None or part.error_code is not ErrorCode.NONE:
-                code = None if part is None else part.error_code
-                error = self._refused(position, node, code, LIST_OFFSETS) or error
-            elif position.step is NextStep.RESET:
-                position.begin(part.offset)
-            else:
-                position.bounds[which] = part.offset
-                if len(position.bounds) == len(BOUNDS):
-                    offset, name = position.offset or 0, str(position.tp)
-                    bounds = [position.bounds[each] for each in BOUNDS]
-                    error = OffsetOutOfRangeError(name, offset, *bounds)
-                    position.begin(offset)  # a later poll may succeed
-        on_answered(error)
-
-    def _validated(
-        self,
-        before: list[tuple[FetchPosition, int | None]],
-        node: int,
-        on_answered: OnAnswered,
-        response: Response | None,
-    ) -> None:
-        error: LogstoreError | None = None
-        answers: dict[TopicPartition, OffsetForLeaderPartitionResponse] = {}
-        if isinstance(response, OffsetForLeaderEpochResponse):
-            answers = {part.tp: part for part in response.partitions}
-        for position, offset in before:
-            if position.step is not NextStep.VALIDATE or position.offset != offset:
+        for position, step, offset, take in asked:
+            if position.step is not step or position.offset != offset:
                 continue  # moved since
             part = answers.get(position.tp)
             if part is not None and part.error_code is ErrorCode.NONE:
-                position.succeeded()
-                position.compare(EpochEndOffset(part.leader_epoch, part.end_offset))
+                error = take(position, part) or error
             else:
-                code = None if part is None else part.error_code
-                error = self._refused(position, node, code, OFFSET_FOR_LEADER_EPOCH) or error
+                error = self._refused(position, node, part and part.error_code) or error
         on_answered(error)
 
     def _refused(
-        self,
-        position: FetchPosition,
-        node: int,
-        code: ErrorCode | None,
-        table: Mapping[ErrorCode, AskReaction],
+        self, position: FetchPosition, node: int, code: ErrorCode | None
     ) -> LogstoreError | None:
         """The error that ends the poll, if a retry would not help."""
         if code is None:
@@ -168,4 +144,24 @@ class Questions:
             return None
         error = error_for(code)
         self._on_failed(position, error)
-        return error if table[code] is AskReaction.FAIL else None
+        return error if QUESTION[code] is AskReaction.FAIL else None
+
+
+def _listed(
+    position: FetchPosition, part: ListOffsetsPartitionResponse, which: int
+) -> LogstoreError | None:
+    if position.step is NextStep.RESET:
+        position.begin(part.offset)
+        return None
+    position.bounds[which] = part.offset
+    if len(position.bounds) < len(BOUNDS):
+        return None
+    offset = position.offset or 0
+    bounds = [position.bounds[each] for each in BOUNDS]
+    position.begin(offset)  # a later poll may succeed
+    return OffsetOutOfRangeError(str(position.tp), offset, *bounds)
+
+
+def _validated(position: FetchPosition, part: OffsetForLeaderPartitionResponse) -> None:
+    position.succeeded()
+    position.compare(EpochEndOffset(part.leader_epoch, part.end_offset))

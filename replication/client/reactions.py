@@ -1,6 +1,6 @@
 """The meaning of each error code to a client: a complete table for every kind of request.
 
-A code that a kind of request never gets ends it, too, because its meaning would be unknown.
+A code that a table does not name ends the request, too, because its meaning would be unknown.
 """
 
 from __future__ import annotations
@@ -8,52 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from replication.common.error_codes import FRONT_DOOR_CODES
 from replication.common.error_codes import ErrorCode as E
 from replication.common.retrying import reactions
 
-# Codes only for brokers, controllers, group members, creators of topics and fetch sessions.
-_NOT_OF_DATA = (
-    *FRONT_DOOR_CODES,
-    E.STALE_CONTROLLER_EPOCH,
-    E.TOPIC_ALREADY_EXISTS,
-    E.INVALID_PARTITIONS,
-    E.INVALID_REPLICATION_FACTOR,
-    E.INVALID_REPLICA_ASSIGNMENT,
-    E.INVALID_CONFIG,
-    E.OPERATION_NOT_ATTEMPTED,
-    E.STALE_BROKER_EPOCH,
-    E.PREFERRED_LEADER_NOT_AVAILABLE,
-    E.REASSIGNMENT_IN_PROGRESS,
-    E.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-    E.ELECTION_NOT_NEEDED,
-    E.NO_REASSIGNMENT_IN_PROGRESS,
-    E.INVALID_UPDATE_VERSION,
-    E.INELIGIBLE_REPLICA,
-    E.NEW_LEADER_ELECTED,
-    E.FETCH_SESSION_ID_NOT_FOUND,
-    E.INVALID_FETCH_SESSION_EPOCH,
-    E.FETCH_SESSION_TOPIC_ID_ERROR,
-)
-# Codes only for writers.
-_OF_WRITES = (
-    E.MESSAGE_TOO_LARGE,
-    E.RECORD_LIST_TOO_LARGE,
-    E.NOT_ENOUGH_REPLICAS,
-    E.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    E.INVALID_REQUIRED_ACKS,
-    E.INVALID_TIMESTAMP,
-    E.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-    E.POLICY_VIOLATION,
-    E.OUT_OF_ORDER_SEQUENCE_NUMBER,
-    E.DUPLICATE_SEQUENCE_NUMBER,
-    E.INVALID_PRODUCER_EPOCH,
-    E.INVALID_TXN_STATE,
-    E.TRANSACTION_COORDINATOR_FENCED,
-    E.UNKNOWN_PRODUCER_ID,
-    E.UNSUPPORTED_COMPRESSION_TYPE,
-    E.INVALID_RECORD,
-)
 # Codes that pass once the leader is found or has settled.
 _PASSING = (
     E.NOT_LEADER_OR_FOLLOWER,
@@ -124,14 +81,8 @@ PRODUCE: Mapping[E, ProduceReaction] = reactions(
             E.INVALID_TXN_STATE,
             E.TRANSACTION_COORDINATOR_FENCED,
         ),
-        ProduceReaction.FAIL_UNKNOWN: (
-            E.UNKNOWN_SERVER_ERROR,
-            E.NOT_CONTROLLER,
-            E.OFFSET_OUT_OF_RANGE,
-            E.OFFSET_NOT_AVAILABLE,
-            *_NOT_OF_DATA,
-        ),
-    }
+    },
+    otherwise=ProduceReaction.FAIL_UNKNOWN,
 )
 
 
@@ -151,16 +102,8 @@ FETCH: Mapping[E, ClientFetchReaction] = reactions(
         ClientFetchReaction.AGAIN: _NO_ANSWER,
         ClientFetchReaction.REFRESH: _PASSING,
         ClientFetchReaction.OUT_OF_RANGE: (E.OFFSET_OUT_OF_RANGE,),
-        ClientFetchReaction.FAIL: (
-            E.UNKNOWN_SERVER_ERROR,
-            E.CORRUPT_MESSAGE,
-            E.INVALID_TOPIC_EXCEPTION,
-            E.INVALID_REQUEST,
-            E.NOT_CONTROLLER,
-            *_OF_WRITES,
-            *_NOT_OF_DATA,
-        ),
-    }
+    },
+    otherwise=ClientFetchReaction.FAIL,
 )
 
 
@@ -172,53 +115,20 @@ class AskReaction(Enum):
     FAIL = "failed"
 
 
-LIST_OFFSETS: Mapping[E, AskReaction] = reactions(
+# ListOffsets and OffsetForLeaderEpoch.
+QUESTION: Mapping[E, AskReaction] = reactions(
     {
         AskReaction.DONE: (E.NONE,),
         AskReaction.AGAIN: (*_PASSING, *_NO_ANSWER),
-        AskReaction.FAIL: (
-            E.UNKNOWN_SERVER_ERROR,
-            E.CORRUPT_MESSAGE,
-            E.INVALID_TOPIC_EXCEPTION,
-            E.OFFSET_OUT_OF_RANGE,
-            E.INVALID_REQUEST,
-            E.NOT_CONTROLLER,
-            *_OF_WRITES,
-            *_NOT_OF_DATA,
-        ),
-    }
+    },
+    otherwise=AskReaction.FAIL,
 )
-OFFSET_FOR_LEADER_EPOCH = LIST_OFFSETS
 
 # For one partition in the answer.
 METADATA: Mapping[E, AskReaction] = reactions(
     {
         AskReaction.DONE: (E.NONE,),
         AskReaction.AGAIN: (*_PASSING, *_NO_ANSWER, E.UNKNOWN_SERVER_ERROR, E.NOT_CONTROLLER),
-        AskReaction.FAIL: (
-            E.CORRUPT_MESSAGE,
-            E.INVALID_TOPIC_EXCEPTION,
-            E.OFFSET_OUT_OF_RANGE,
-            E.INVALID_REQUEST,
-            *_OF_WRITES,
-            *_NOT_OF_DATA,
-        ),
-    }
-)
-
-# AGAIN: another broker may succeed.
-INIT_PRODUCER_ID: Mapping[E, AskReaction] = reactions(
-    {
-        AskReaction.DONE: (E.NONE,),
-        AskReaction.AGAIN: (*_PASSING, *_NO_ANSWER, E.NOT_CONTROLLER),
-        AskReaction.FAIL: (
-            E.UNKNOWN_SERVER_ERROR,
-            E.CORRUPT_MESSAGE,
-            E.INVALID_TOPIC_EXCEPTION,
-            E.OFFSET_OUT_OF_RANGE,
-            E.INVALID_REQUEST,
-            *_OF_WRITES,
-            *_NOT_OF_DATA,
-        ),
-    }
+    },
+    otherwise=AskReaction.FAIL,
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -75,30 +75,19 @@ class ConsumerConfig:
             raise ConfigError(f"max_bytes={self.max_bytes} is below 1")
 
 
+@dataclass(slots=True, eq=False)
 class _Poll:
     """One poll under way."""
 
-    __slots__ = (
-        "error",
-        "found",
-        "max_wait_ms",
-        "nodes",
-        "on_done",
-        "open",
-        "passes",
-        "stale",
-        "until_ms",
-    )
-
-    def __init__(self, max_wait_ms: int, on_done: OnPolled) -> None:
-        self.max_wait_ms, self.on_done = max_wait_ms, on_done
-        self.until_ms: int | None = None  # set at the first fetch: no wait before it
-        self.found: Found = []
-        self.error: LogstoreError | None = None
-        self.open = 0  # requests without an answer
-        self.stale = False  # the leader may have changed, so refresh before the next pass
-        self.passes = 0
-        self.nodes: deque[tuple[int, list[TopicPartition]]] = deque()
+    max_wait_ms: int
+    on_done: OnPolled
+    until_ms: int | None = None  # set at the first fetch: no wait before it
+    found: Found = field(default_factory=list)
+    error: LogstoreError | None = None
+    open: int = 0  # requests without an answer
+    stale: bool = False  # the leader may have changed, so refresh before the next pass
+    passes: int = 0
+    nodes: deque[tuple[int, list[TopicPartition]]] = field(default_factory=deque)
 
 
 class ConsumerCore:
@@ -206,7 +195,7 @@ class ConsumerCore:
                 lambda answered: self._actor.post(partial(self._refreshed, poll, lost))
             )
         if questions:
-            poll.open += self._questions.ask(questions, partial(self._answered, poll))
+            poll.open += self._questions.ask_leaders(questions, partial(self._answered, poll))
         self._close_one(poll)
 
     def _failed(self, position: FetchPosition, error: LogstoreError) -> None:
@@ -359,7 +348,7 @@ class ConsumerCore:
                 continue
             match FETCH[part.error_code]:
                 case ClientFetchReaction.DONE:
-                    again |= self._take(poll, position, asked, part, of_leader)
+                    again |= self._take_answer(poll, position, asked, part, of_leader)
                 case ClientFetchReaction.OUT_OF_RANGE if of_leader:
                     again = True
                     position.fall_out_of_range()
@@ -369,7 +358,7 @@ class ConsumerCore:
                 case reaction:
                     self._elsewhere(position, of_leader, error_for(part.error_code))
                     # The broker that is asked for metadata may not know it yet (KIP-951).
-                    self._metadata.told(asked.tp, part.current_leader, lambda: None)
+                    self._metadata.note_leader(asked.tp, part.current_leader, lambda: None)
                     again = True
                     stale |= reaction is ClientFetchReaction.REFRESH
         if stale:
@@ -387,7 +376,7 @@ class ConsumerCore:
             position.preferred = NO_REPLICA
         self._failed(position, error)
 
-    def _take(
+    def _take_answer(
         self,
         poll: _Poll,
         position: FetchPosition,
@@ -411,7 +400,7 @@ class ConsumerCore:
             return True
         if part.records:
             try:
-                records = position.take(asked, part, self._config.isolation)
+                records = position.take_records(asked, part, self._config.isolation)
             except CorruptBatchError as error:
                 poll.error = error.located(str(asked.tp))
                 self._failed(position, poll.error)

@@ -24,8 +24,7 @@ from logstore.common.types import Buffer
 from logstore.format.batch import encode_batch
 from logstore.format.codecs.compression import Compression
 from logstore.format.header import add_sequence, set_producer
-from replication.client.metadata import Metadata
-from replication.client.producer_id import ProducerIds
+from replication.client.metadata import Metadata, call_all
 from replication.client.reactions import PRODUCE, ProduceReaction
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import (
@@ -36,6 +35,8 @@ from replication.common.errors import (
     error_for,
 )
 from replication.common.messages import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
     ProducePartition,
     ProducePartitionResponse,
     ProduceRequest,
@@ -51,12 +52,67 @@ from replication.common.transport import Transport
 logger = get_logger(__name__)
 
 MAX_PRODUCER_EPOCH = 2**15 - 1
+ID_TIMEOUT_MS = 5000  # of a question for an id: the broker may need the coordinator
 ANSWER_GRACE_MS = 1000  # in addition to the time that a request itself may take
 RETRY_BACKOFF = Backoff(10, 1000)
 
 
+OnProducerId = Callable[["int | ReplicationError"], None]
+
+
+class ProducerIds:
+    """The id of one producer, requested at its first use and again when all its epochs are used.
+
+    A lost answer only wastes an id. Thread-safe; ``on_done`` is called on any thread.
+    """
+
+    def __init__(self, runtime: Runtime, transport: Transport, metadata: Metadata) -> None:
+        self._actor = runtime.actor("client-producer-id")
+        self._transport, self._metadata = transport, metadata
+        self._current: int | None = None
+        self._waiting: deque[OnProducerId] = deque()
+        self._asked = 0
+
+    def get(self, on_done: OnProducerId, *, used_up: int | None = None) -> None:
+        """Get an id other than ``used_up``, or the reason why there is none now."""
+        self._actor.post(partial(self._get, on_done, used_up))
+
+    def _get(self, on_done: OnProducerId, used_up: int | None) -> None:
+        if self._current is not None and self._current != used_up:
+            on_done(self._current)
+            return
+        self._waiting.append(on_done)
+        if len(self._waiting) > 1:
+            return
+        brokers = self._metadata.brokers()
+        if not brokers:
+            self._finish(BrokerUnavailableError("no broker is known"))
+            return
+        broker_id = brokers[self._asked % len(brokers)]
+        self._asked += 1
+
+        def on_reply(response: Response | None) -> None:
+            self._actor.post(partial(self._answered, broker_id, response))
+
+        self._transport.send(broker_id, InitProducerIdRequest(), on_reply, ID_TIMEOUT_MS)
+
+    def _answered(self, broker_id: int, response: Response | None) -> None:
+        if not isinstance(response, InitProducerIdResponse):
+            self._finish(BrokerUnavailableError(f"no answer of broker {broker_id}"))
+            return
+        if response.error_code is ErrorCode.NONE:
+            self._current = response.producer_id
+            self._finish(response.producer_id)
+        else:
+            self._finish(error_for(response.error_code, response.error_message))
+
+    def _finish(self, result: int | ReplicationError) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        call_all(self._actor, waiting, result)
+
+
 class Outcome(Enum):
-    """What a producer finally knows about a batch."""
+    """The final knowledge of a producer about a batch."""
 
     ACKNOWLEDGED = "acknowledged"
     NOT_WRITTEN = "not written"
@@ -123,31 +179,19 @@ def _at_once(task: Task) -> None:
     task()
 
 
+@dataclass(slots=True, eq=False)
 class _Send:
     """One batch on its way."""
 
-    __slots__ = (
-        "batch",
-        "deadline_ms",
-        "failures",
-        "last_error",
-        "may_be_written",
-        "on_sent",
-        "owned",
-        "record_count",
-        "stamp",
-    )
-
-    def __init__(
-        self, batch: Buffer, record_count: int, deadline_ms: int, on_sent: OnSent, owned: bool
-    ) -> None:
-        self.batch, self.record_count, self.on_sent = batch, record_count, on_sent
-        self.deadline_ms = deadline_ms
-        self.owned = owned  # ``batch`` has no other owner, so it may be stamped in place
-        self.stamp: Stamp | None = None
-        self.failures = 0
-        self.may_be_written = False
-        self.last_error: ReplicationError | None = None
+    batch: Buffer
+    record_count: int
+    deadline_ms: int
+    on_sent: OnSent
+    owned: bool  # ``batch`` has no other owner, so it may be stamped in place
+    stamp: Stamp | None = None
+    failures: int = 0
+    may_be_written: bool = False
+    last_error: ReplicationError | None = None
 
 
 class ProducerCore:
@@ -342,7 +386,7 @@ class _Lane:
         if self._config.acks == 0:  # no caller waits, but the next batch should find the leader
             self._metadata.refresh(lambda answered: None)
             self._end(send, SendResult(Outcome.UNKNOWN))
-        elif not self._metadata.told(
+        elif not self._metadata.note_leader(
             self._tp,
             part.current_leader,
             lambda: self._post(partial(self._attempt, send)),

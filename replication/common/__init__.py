@@ -1,7 +1,8 @@
-"""What both sides of a request share: messages, error codes, state, and the seams for transport and
-threads.
+"""Messages, error codes, state, and the seams for transport and threads.
 
-Begin with ``messages``, then ``transport`` and ``runtime``, which a simulation replaces.
+Begin with ``messages``, then ``transport`` and ``runtime``, which a simulation replaces. Brokers
+exchange messages within one process only, so their fields may change; the numbers of
+``error_codes`` are Kafka's and may not.
 """
 
 __all__ = [

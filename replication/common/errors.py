@@ -196,27 +196,14 @@ class TopicMadeAnewError(ReplicationError):
         )
 
 
-_CLASSES: dict[ErrorCode, type[ReplicationError]] = {
-    kind.code: kind
-    for kind in (
-        NotLeaderOrFollowerError,
-        LeaderNotAvailableError,
-        FencedLeaderEpochError,
-        UnknownLeaderEpochError,
-        UnknownPartitionError,
-        InvalidRequiredAcksError,
-        NotEnoughReplicasError,
-        NotEnoughReplicasAfterAppendError,
-        RequestTimedOutError,
-        OffsetNotAvailableError,
-        KafkaStorageError,
-        StaleControllerEpochError,
-        StaleBrokerEpochError,
-        NotControllerError,
-        InvalidRequestError,
-        BrokerUnavailableError,
-    )
-}
+_WITH_CLASS: tuple[type[ReplicationError], ...] = (
+    *_Retriable.__subclasses__(),
+    InvalidRequiredAcksError,
+    StaleControllerEpochError,
+    StaleBrokerEpochError,
+    InvalidRequestError,
+)
+_CLASSES = {kind.code: kind for kind in _WITH_CLASS}
 
 
 class ResponseError(ReplicationError):

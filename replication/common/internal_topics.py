@@ -24,6 +24,6 @@ def partition_for(key: str, partitions: int) -> int:
 
 
 def masked_partition_for(key: str, partitions: int) -> int:
-    """Where earlier versions put a key (W-100). It differs for hashes below 0 and more than two
-    partitions."""
+    """The partition in which earlier versions put a key (W-100). It differs for
+    hashes below 0 and more than two partitions."""
     return (java_hash(key) & 0x7FFFFFFF) % partitions

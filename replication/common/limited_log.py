@@ -11,7 +11,7 @@ from checkpoints.loggers import get_logger
 from logstore.common.clock import Clock, SystemClock
 
 LEFT_OUT = get_logger("replication.left_out")
-"""Where lines that were left out go, at the level DEBUG: who wants all of them looks here."""
+"""Lines that were left out go here, at the level DEBUG, for those who want all of them."""
 
 COUNT = " (%d such lines were left out)"
 PAUSE_NS = 60 * 1_000_000_000

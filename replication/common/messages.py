@@ -35,7 +35,7 @@ class IsolationLevel(IntEnum):
 
 
 class EpochEndOffset(NamedTuple):
-    """Where ``epoch`` ends in a log; (−1, −1) when that is not known (F-208)."""
+    """The end of ``epoch`` in a log; (−1, −1) when it is not known (F-208)."""
 
     epoch: int = -1
     end_offset: int = -1
@@ -53,7 +53,7 @@ class ProducePartition(NamedTuple):
 
 
 class TransactionSupport(IntEnum):
-    """What a transactional producer knows of, by the version of its request (Kafka's
+    """The protocol of a transactional producer, by the version of its request (Kafka's
     ``TransactionSupportedOperation``)."""
 
     DEFAULT_ERROR = 0  # up to 10
@@ -356,7 +356,7 @@ class AlterPartitionReassignmentsRequest(NamedTuple):
 
 
 class AlterPartitionReassignmentsResponse(NamedTuple):
-    """Of each partition, once its move has begun."""
+    """The error of each partition, once its move has begun."""
 
     error_code: ErrorCode
     partitions: tuple[tuple[TopicPartition, ErrorCode], ...] = ()
@@ -527,7 +527,7 @@ class UpdateMetadataResponse(NamedTuple):
 
 
 ControlRequest: TypeAlias = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
-"""What a controller sends to brokers."""
+"""The requests of a controller to brokers."""
 
 
 # -- clients ------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Requests that are retried until they are answered: the pauses, and reactions to answers.
 
-A channel between two parts of the system has one table ``ErrorCode → Reaction``, complete over
-every code (``reactions`` checks that), and one ``RetryingCall`` for each of its requests.
+A channel between two parts of the system has one table ``ErrorCode → Reaction``, made by
+``reactions``, and one ``RetryingCall`` for each of its requests.
 """
 
 from __future__ import annotations
@@ -37,13 +37,12 @@ class Reaction(Enum):
 R = TypeVar("R", bound=Enum)
 
 
-def reactions(
-    groups: Mapping[R, Iterable[ErrorCode]], otherwise: R | None = None
-) -> dict[ErrorCode, R]:
-    """The table of a channel from its codes by reaction; ``otherwise`` is that to all other codes.
+def reactions(groups: Mapping[R, Iterable[ErrorCode]], otherwise: R) -> dict[ErrorCode, R]:
+    """The table of a channel, complete over every code: its codes by reaction, and the reaction to
+    all others.
 
     Raises:
-        ValueError: a code is repeated, or missing without ``otherwise``.
+        ValueError: a code is repeated.
     """
     table: dict[ErrorCode, R] = {}
     for reaction, codes in groups.items():
@@ -51,11 +50,7 @@ def reactions(
             if code in table:
                 raise ValueError(f"{code.name} stands twice in a table of reactions")
             table[code] = reaction
-    missing = [code for code in ErrorCode if code not in table]
-    if missing and otherwise is None:
-        names = ", ".join(code.name for code in missing)
-        raise ValueError(f"a table of reactions lacks {names}")
-    return {**table, **dict.fromkeys(missing, otherwise)} if otherwise is not None else table
+    return dict.fromkeys(ErrorCode, otherwise) | table
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
-from checkpoints.types import TopicPartition
+from checkpoints.types import TopicPartition as TopicPartition
 
 NO_LEADER = -1
 UNKNOWN_EPOCH = -1  # an unknown broker epoch or leader epoch
@@ -28,7 +28,7 @@ class RecoveryState(IntEnum):
 
 
 class Endpoint(NamedTuple):
-    """Where clients reach one listener of a broker."""
+    """The address of one listener of a broker, for clients."""
 
     listener: str
     host: str
@@ -123,16 +123,3 @@ class PartitionRegistration(NamedTuple):
     elr: tuple[int, ...] = ()
     last_known_leader: int = NO_LEADER
     controller_epoch: int = 0
-
-
-__all__ = [
-    "NO_LEADER",
-    "UNKNOWN_EPOCH",
-    "BrokerRegistration",
-    "Endpoint",
-    "LiveBroker",
-    "PartitionRegistration",
-    "RecoveryState",
-    "TopicAssignment",
-    "TopicPartition",
-]

@@ -1,4 +1,4 @@
-"""What a topic's configuration may be, wherever it comes from."""
+"""The checks of a topic's configuration, wherever it comes from."""
 
 from __future__ import annotations
 

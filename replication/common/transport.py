@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -120,29 +121,22 @@ class LocalNetwork:
             return was_open, call.way_back not in self._cut
 
 
+@dataclass(slots=True, eq=False)
 class _Call:
     """One request with its callback."""
 
-    __slots__ = ("_network", "deadline_ms", "on_reply", "receiver", "sender")
-
-    def __init__(
-        self,
-        network: LocalNetwork,
-        sender: int,
-        receiver: int,
-        on_reply: OnReply,
-        deadline_ms: int,
-    ) -> None:
-        self._network, self.on_reply = network, on_reply
-        self.sender, self.receiver = sender, receiver
-        self.deadline_ms = deadline_ms
+    network: LocalNetwork
+    sender: int
+    receiver: int
+    on_reply: OnReply
+    deadline_ms: int
 
     @property
     def way_back(self) -> tuple[int, int]:
         return self.receiver, self.sender
 
     def reply(self, response: Response | None) -> None:
-        was_open, passes = self._network.close(self)
+        was_open, passes = self.network.close(self)
         if was_open:
             self.on_reply(response if passes else None)
 

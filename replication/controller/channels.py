@@ -9,7 +9,7 @@ a large topic, an election waits for one piece at most.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import TypeAlias
 
@@ -26,7 +26,7 @@ from replication.common.messages import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from replication.common.retrying import Backoff, Reaction, RetryingCall, Settle
+from replication.common.retrying import Backoff, Reaction, RetryingCall, Settle, reactions
 from replication.common.runtime import Actor, Runtime
 from replication.common.state import LiveBroker, TopicPartition
 from replication.common.transport import Transport
@@ -49,33 +49,42 @@ _RESPONSES = {
 
 
 _E = ErrorCode
-_AGAIN = dict.fromkeys(ErrorCode, Reaction.AGAIN)
+REQUEST_REACTIONS = reactions(
+    {
+        Reaction.DONE: [_E.NONE],
+        # From a newer controller, or for a copy that was overtaken. The tree shows whether the term
+        # is over. If it is not, the broker still needs the request.
+        Reaction.FIND_CONTROLLER: [_E.STALE_CONTROLLER_EPOCH],
+    },
+    # STALE_BROKER_EPOCH: the broker has just registered and does not know its new epoch yet, or
+    # it has restarted, and this channel will be closed soon.
+    otherwise=Reaction.AGAIN,
+)
+"""The reaction to the error code of a whole answer."""
 
-REQUEST_REACTIONS: Mapping[ErrorCode, Reaction] = _AGAIN | {
-    _E.NONE: Reaction.DONE,
-    # From a newer controller, or for a copy that was overtaken. The tree shows whether the term is
-    # over. If it is not, the broker still needs the request.
-    _E.STALE_CONTROLLER_EPOCH: Reaction.FIND_CONTROLLER,
-}
-"""The reaction to the error code of a whole answer. STALE_BROKER_EPOCH is asked again: the broker
-has just registered and does not know its new epoch yet, or it has restarted, and this channel will
-be closed soon."""
-
-ROLE_REACTIONS: Mapping[ErrorCode, Reaction] = _AGAIN | {
-    _E.NONE: Reaction.DONE,
-    _E.STALE_CONTROLLER_EPOCH: Reaction.DONE,  # it knows a newer state already
-    _E.KAFKA_STORAGE_ERROR: Reaction.GIVE_UP,  # until the broker restarts (R-66)
-}
+ROLE_REACTIONS = reactions(
+    {
+        Reaction.DONE: [_E.NONE, _E.STALE_CONTROLLER_EPOCH],  # it knows a newer state already
+        Reaction.GIVE_UP: [_E.KAFKA_STORAGE_ERROR],  # until the broker restarts (R-66)
+    },
+    otherwise=Reaction.AGAIN,
+)
 """The reaction for one partition of a LeaderAndIsr answer."""
 
-STOP_REACTIONS: Mapping[ErrorCode, Reaction] = _AGAIN | {
-    # The replica no longer exists.
-    _E.NONE: Reaction.DONE,
-    _E.UNKNOWN_TOPIC_OR_PARTITION: Reaction.DONE,
-    _E.UNKNOWN_TOPIC_ID: Reaction.DONE,
-    _E.INCONSISTENT_TOPIC_ID: Reaction.DONE,
-    _E.FENCED_LEADER_EPOCH: Reaction.GIVE_UP,  # a later decision made it a replica again
-}
+_GONE = (
+    _E.NONE,
+    _E.UNKNOWN_TOPIC_OR_PARTITION,
+    _E.UNKNOWN_TOPIC_ID,
+    _E.INCONSISTENT_TOPIC_ID,
+)
+
+STOP_REACTIONS = reactions(
+    {
+        Reaction.DONE: _GONE,  # the replica no longer exists
+        Reaction.GIVE_UP: [_E.FENCED_LEADER_EPOCH],  # a later decision made it a replica again
+    },
+    otherwise=Reaction.AGAIN,
+)
 """The reaction for one partition of a StopReplica answer."""
 
 

@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from checkpoints.types import TopicPartition
 from replication.common import messages
-from replication.common.messages import Response
-from replication.protocol import ApiKey
-from replication.wire import fetch, metadata, offsets, produce
+from replication.common.messages import (
+    MetadataRequest,
+    MetadataResponse,
+    Response,
+    TopicPartitionMetadata,
+)
+from replication.common.state import UNKNOWN_EPOCH, BrokerRegistration, LiveBroker
+from replication.protocol import ZERO_UUID, ApiKey
+from replication.protocol import messages as wire
+from replication.wire import fetch, offsets, produce
+from replication.wire.common import code_of
 
 
 def _any_version(request: Any) -> int | None:
@@ -31,10 +40,56 @@ class Translation(NamedTuple):
     unanswered: Callable[[Any], Response | None] = _any_version  # type: ignore[assignment]
 
 
+# -- Metadata (W-20 to W-24) -------------------------------------------------------------------
+
+FIRST_WITH_PERMISSION = 4
+
+
+def _metadata_to(request: MetadataRequest, version: int) -> wire.MetadataRequest:
+    kind = wire.MetadataRequest
+    topics = None
+    if request.topics is not None:
+        topics = tuple(kind.MetadataRequestTopic(name=name) for name in request.topics)
+    may_create = request.may_create or version < FIRST_WITH_PERMISSION
+    return kind(topics, allow_auto_topic_creation=may_create)
+
+
+def _metadata_from(
+    request: MetadataRequest, response: wire.MetadataResponse, version: int
+) -> MetadataResponse:
+    named = [(topic.name, topic) for topic in response.topics if topic.name is not None]
+    return MetadataResponse(
+        tuple(
+            LiveBroker(
+                BrokerRegistration(each.node_id, each.host, each.port, each.rack), UNKNOWN_EPOCH
+            )
+            for each in response.brokers
+        ),
+        response.controller_id,
+        tuple(
+            TopicPartitionMetadata(
+                TopicPartition(name, part.partition_index),
+                code_of(part.error_code),
+                part.leader_id,
+                part.leader_epoch,
+                part.replica_nodes,
+                part.isr_nodes,
+                part.offline_replicas,
+            )
+            for name, topic in named
+            for part in topic.partitions
+        ),
+        {
+            name: None if topic.topic_id == ZERO_UUID else topic.topic_id
+            for name, topic in named
+            if not topic.error_code
+        },
+        {name: code_of(topic.error_code) for name, topic in named if topic.error_code},
+    )
+
+
 TRANSLATIONS: Mapping[type[Any], Translation] = {
-    messages.MetadataRequest: Translation(
-        ApiKey.METADATA, metadata.request_to, metadata.response_from
-    ),
+    messages.MetadataRequest: Translation(ApiKey.METADATA, _metadata_to, _metadata_from),
     messages.ProduceRequest: Translation(
         ApiKey.PRODUCE,
         produce.request_to,

@@ -1,4 +1,4 @@
-"""What all translations share: topics around partitions, and codes as values."""
+"""Topics around partitions, and codes as values: shared by all translations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def nested(parts: Iterable[P], make: Callable[[str, list[P]], T]) -> tuple[T, ..
 def with_answers(
     asked: Iterable[P], answers: Iterable[tuple[TopicPartition, T]], name: str, version: int
 ) -> Iterator[tuple[P, T]]:
-    """What was asked for, each with its answer.
+    """Pair each part of a request with its answer.
 
     Args:
         name: of the message that has the answers.

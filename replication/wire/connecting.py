@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 
 from replication.client import Client
 from replication.common.errors import BrokerUnavailableError, SaslAuthenticationError
 from replication.security.config import ClientProperties, client_properties
-from replication.security.sasl import login
-from replication.security.tls import client_context
 from replication.wire.transport import ClusterAccess, TcpTransport
 
 
@@ -39,15 +36,14 @@ def connect_by(properties: ClientProperties, *, may_create: bool = False) -> Cli
     max_age_ms = properties.milliseconds("metadata.max.age.ms", 300_000)
     if "allow.auto.create.topics" in others:
         may_create = others["allow.auto.create.topics"].strip().lower() == "true"
-    access = ClusterAccess(
-        keys.servers,
-        keys.client_id,
-        client_context(keys),
-        partial(login, keys) if keys.uses_sasl else None,
-        keys.socket_connection_setup_timeout_ms,
-    )
+    transport = TcpTransport(ClusterAccess.of(keys))
     client = RemoteClient(
-        TcpTransport(access), max_age_ms / 1000, keys.request_timeout_ms, may_create
+        transport,
+        transport.brokers,
+        metadata_max_age_s=max_age_ms / 1000,
+        answer_timeout_ms=keys.request_timeout_ms,
+        only_wanted=True,
+        may_create=may_create,
     )
     try:
         client.refresh()
@@ -61,22 +57,6 @@ class RemoteClient(Client):
     """A ``Client`` over TCP. ``close`` ends its connections."""
 
     transport: TcpTransport
-
-    def __init__(
-        self,
-        transport: TcpTransport,
-        max_age_s: float,
-        request_timeout_ms: int,
-        may_create: bool,
-    ) -> None:
-        super().__init__(
-            transport,
-            transport.brokers,
-            metadata_max_age_s=max_age_s,
-            answer_timeout_ms=request_timeout_ms,
-            only_wanted=True,
-            may_create=may_create,
-        )
 
     def refresh(self) -> None:
         """As `Client.refresh`. The error says of each broker why it cannot be reached.

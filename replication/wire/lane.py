@@ -11,6 +11,7 @@ import ssl
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -19,7 +20,7 @@ from logstore.common.types import Buffer
 from logstore.common.version import __version__
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import BrokerUnavailableError
-from replication.common.messages import Request, Response
+from replication.common.messages import Response
 from replication.network.framing import FrameReader
 from replication.protocol import (
     ApiKey,
@@ -38,6 +39,9 @@ from replication.wire.calls import Translation
 ASKING = 3  # the version of the first ApiVersions request; every broker answers it, some in v0
 MAX_CORRELATION_ID = 2**31 - 1
 MAX_RESPONSE_BYTES = 100 << 20
+WHICH_VERSIONS = wire.ApiVersionsRequest(
+    client_software_name="logstore", client_software_version=__version__
+)
 _TLS_ALERT = 0x1503  # how a TLS server's refusal of something else begins
 _UNTRUSTED = (18, 19, 20)  # OpenSSL's codes: nobody whom this side trusts has signed it
 _LENGTH = struct.Struct(">i")
@@ -55,28 +59,31 @@ class LaneState(Enum):
     CLOSED = "closed"
 
 
+@dataclass(slots=True, eq=False)
 class OpenCall:
-    """A request with the callback for its answer."""
+    """A request with the callback for its answer.
 
-    __slots__ = ("correlation_id", "deadline_ms", "on_reply", "request", "translation", "version")
+    Attributes:
+        correlation_id: below 0 until it is sent.
+        failure: why there is no answer, if there is none.
+        reports_failure: its caller says why; so no log has to.
+    """
 
-    def __init__(
-        self,
-        request: Request,
-        translation: Translation,
-        on_reply: Callable[[Response | None], None],
-        deadline_ms: int,
-    ) -> None:
-        self.request, self.translation, self.on_reply = request, translation, on_reply
-        self.deadline_ms = deadline_ms
-        self.version = self.correlation_id = -1
+    request: Any
+    translation: Translation
+    on_reply: Callable[[Response | None], None]
+    deadline_ms: int = 0
+    version: int = -1
+    correlation_id: int = -1
+    failure: LogstoreError | None = None
+    reports_failure: bool = False
 
 
 class BrokerLane:
     """For one thread at a time. What it wants to send is in ``out``; call ``sent`` for it.
 
     Attributes:
-        has_answered: to a request after the login, at least once.
+        has_answered: to a request that takes a login, at least once.
         calls: without an answer, in order: those that are sent, then those that wait.
     """
 
@@ -113,10 +120,7 @@ class BrokerLane:
     def connected(self) -> None:
         """The socket is there, and TLS is spoken if it has to be."""
         self.state = LaneState.ASKING
-        request = wire.ApiVersionsRequest(
-            client_software_name="logstore", client_software_version=__version__
-        )
-        self._ask(ApiKey.API_VERSIONS, request, ASKING)
+        self._ask(ApiKey.API_VERSIONS, WHICH_VERSIONS, ASKING)
 
     def call(self, call: OpenCall) -> None:
         """Send a request, now or once the lane is ready.
@@ -131,7 +135,9 @@ class BrokerLane:
 
     def _send(self, call: OpenCall) -> None:
         translation, request = call.translation, call.request
-        call.version = self.version(translation.api_key, translation.latest_version(request))
+        call.version = common_version(
+            self.versions, translation.api_key, translation.latest_version(request)
+        )
         message = translation.request_to(request, call.version)
         body = encode_request(message, call.version)
         call.correlation_id = self._write(translation.api_key, call.version, body)
@@ -139,23 +145,6 @@ class BrokerLane:
             self.calls.append(call)
         else:
             self._unanswered.append((self._queued, call))
-
-    def version(self, key: ApiKey, latest: int | None = None) -> int:
-        """The latest version that both sides have, up to ``latest``.
-
-        Raises:
-            LaneError: there is none.
-        """
-        ours, theirs = schema.APIS[key].versions, self.versions.get(key)
-        if theirs is not None:
-            version = min(ours.last, theirs.last, ours.last if latest is None else latest)
-            if version >= max(ours.first, theirs.first):
-                return version
-        served = "nothing of it" if theirs is None else f"versions {theirs.first} to {theirs.last}"
-        raise LaneError(
-            f"{key.name} is spoken here in versions {ours.first} to {ours.last}, "
-            f"and the broker serves {served}"
-        )
 
     def _ask(self, key: ApiKey, message: Any, version: int) -> None:
         number = self._write(key, version, encode_request(message, version))
@@ -203,7 +192,7 @@ class BrokerLane:
         message = decode_response(key, call.version, body)
         response = call.translation.response_from(call.request, message, call.version)
         self.calls.popleft()
-        self.has_answered = True
+        self.has_answered |= key is not ApiKey.API_VERSIONS  # which takes no login
         return call, response
 
     def _prepare(self, frame: memoryview) -> None:
@@ -229,7 +218,7 @@ class BrokerLane:
             except StopIteration:
                 self._login = None
             else:
-                self._ask(key, request, self.version(key))
+                self._ask(key, request, common_version(self.versions, key))
                 return
         self.state = LaneState.READY
 
@@ -263,17 +252,17 @@ class BrokerLane:
             reader.grow()
 
     def reason(self, error: Exception) -> str:
-        """What went wrong with the connection, in one line."""
+        """The cause of a failed connection, in one line."""
         if isinstance(error, ConnectionResetError | BrokenPipeError):
             return self._why_closed()
         cause = error.__cause__ or error
         if isinstance(cause, ssl.SSLCertVerificationError):
             hint = "; ssl.truststore.location names whom to trust"
-            told = hint if cause.verify_code in _UNTRUSTED else ""
-            return f"its certificate is not accepted: {cause.verify_message}{told}"
+            advice = hint if cause.verify_code in _UNTRUSTED else ""
+            return f"its certificate is not accepted: {cause.verify_message}{advice}"
         if isinstance(cause, ssl.SSLError):
-            told = (cause.reason or str(cause)).replace("_", " ").lower()
-            return f"no TLS: {told}: does it take this security.protocol?"
+            words = (cause.reason or str(cause)).replace("_", " ").lower()
+            return f"no TLS: {words}: does it take this security.protocol?"
         return (cause.strerror if isinstance(cause, OSError) else None) or str(error)
 
     def _why_closed(self) -> str:
@@ -289,6 +278,34 @@ class BrokerLane:
                 "(security.protocol, sasl.mechanism)"
             )
         return "it closed the connection"
+
+
+def common_version(
+    versions: Mapping[int, VersionRange], key: ApiKey, latest: int | None = None
+) -> int:
+    """The latest version that we and a broker have, up to ``latest``.
+
+    Args:
+        versions: those of the broker, by API.
+    Raises:
+        LaneError: there is none.
+    """
+    ours, theirs = schema.APIS[key].versions, versions.get(key)
+    if theirs is not None:
+        version = min(ours.last, theirs.last, ours.last if latest is None else latest)
+        if version >= max(ours.first, theirs.first):
+            return version
+    served = "nothing of it" if theirs is None else f"versions {theirs.first} to {theirs.last}"
+    raise LaneError(
+        f"{key.name} is spoken here in versions {ours.first} to {ours.last}, "
+        f"and the broker serves {served}"
+    )
+
+
+def versions_in(answer: wire.ApiVersionsResponse) -> dict[int, VersionRange]:
+    return {
+        each.api_key: VersionRange(each.min_version, each.max_version) for each in answer.api_keys
+    }
 
 
 def _body(frame: memoryview, key: ApiKey, version: int, number: int) -> memoryview:
@@ -309,6 +326,4 @@ def _versions_in(body: memoryview, version: int) -> dict[int, VersionRange] | No
         return None
     if answer.error_code:
         raise LaneError(f"it answers ApiVersions with error {answer.error_code}")
-    return {
-        each.api_key: VersionRange(each.min_version, each.max_version) for each in answer.api_keys
-    }
+    return versions_in(answer)

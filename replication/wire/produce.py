@@ -68,7 +68,7 @@ def _part_from(tp: TopicPartition, part: Part) -> ProducePartitionResponse:
 
 
 def unanswered(request: ProduceRequest) -> ProduceResponse | None:
-    """What stands for the answer of a request that gets none; None if it gets one."""
+    """The substitute for the answer of a request that gets none; None if it gets one."""
     if request.acks != 0:
         return None
     return ProduceResponse(tuple(ProducePartitionResponse(part.tp) for part in request.partitions))

@@ -18,7 +18,7 @@ import socket
 import ssl
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -34,7 +34,9 @@ from replication.common.transport import DEFAULT_TIMEOUT_MS, OnReply
 from replication.network import framing, wakeup
 from replication.network.tls import TlsTransportLayer
 from replication.network.transport_layer import PlaintextTransportLayer, TransportLayer
-from replication.security.sasl import LoginSteps
+from replication.security.config import ClientConfig
+from replication.security.sasl import LoginSteps, login
+from replication.security.tls import client_context
 from replication.wire.calls import TRANSLATIONS
 from replication.wire.lane import MAX_RESPONSE_BYTES, BrokerLane, LaneError, LaneState, OpenCall
 
@@ -43,14 +45,14 @@ logger = get_logger(__name__)
 SETUP_TIMEOUT_MS = 10_000  # Kafka's socket.connection.setup.timeout.ms
 IDLE_MS = 540_000  # Kafka's connections.max.idle.ms of clients, a minute below that of brokers
 RECONNECT = Backoff(50, 1000)  # Kafka's reconnect.backoff.ms, reconnect.backoff.max.ms
-WARN_FAILURES = 2  # in a row: the first one is its caller's to tell
+WARN_FAILURES = 2  # in a row: the first one is its caller's to report
 MAX_FETCH_LANES = 16  # to one broker; further fetches queue behind these
 FIRST_BOOTSTRAP_ID = -1000  # downwards: stands for an address whose broker id is not known
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 
 
 class ClusterAccess(NamedTuple):
-    """How to speak to the brokers of a cluster.
+    """The way to the brokers of a cluster.
 
     Attributes:
         servers: host and port of some brokers, which name the others.
@@ -63,6 +65,20 @@ class ClusterAccess(NamedTuple):
     context: ssl.SSLContext | None = None
     login: Callable[[], LoginSteps] | None = None
     setup_timeout_ms: int = SETUP_TIMEOUT_MS
+
+    @classmethod
+    def of(cls, config: ClientConfig) -> ClusterAccess:
+        """
+        Raises:
+            ConfigError: TLS cannot be set up, or ``bootstrap.servers`` is malformed.
+        """
+        return cls(
+            config.servers,
+            config.client_id,
+            client_context(config),
+            partial(login, config) if config.uses_sasl else None,
+            config.socket_connection_setup_timeout_ms,
+        )
 
 
 class _Node:
@@ -110,8 +126,8 @@ class TcpTransport:
         ]
         self._nodes = {node.id: node for node in self._bootstrap}
         self._known: list[int] = []  # of the last metadata
-        self._channels: dict[int, _Channel] = {}  # by descriptor
-        self._opening: set[_Channel] = set()
+        self._open: set[_Channel] = set()
+        self._channels: dict[int, _Channel] = {}  # those with a socket, by descriptor
         self._inbox: deque[Callable[[], None]] = deque()
         self._due_ms: int | None = None  # of the first deadline, or earlier
         self._shared = memoryview(bytearray(framing.SHARED_BYTES))
@@ -134,8 +150,17 @@ class TcpTransport:
         translation = TRANSLATIONS.get(type(request))
         if translation is None:
             raise TypeError(f"a client does not send {type(request).__name__}")
-        call = OpenCall(request, translation, on_reply, self._now_ms() + timeout_ms)
+        self.ask(broker_id, OpenCall(request, translation, on_reply), timeout_ms)
+
+    def ask(self, broker_id: int, call: OpenCall, timeout_ms: int) -> None:
+        """As ``send``. Without an answer the call says why."""
+        call.deadline_ms = self._now_ms() + timeout_ms
         self._post(partial(self._send, broker_id, call))
+
+    @property
+    def bootstrap(self) -> list[int]:
+        """Ids that stand for the addresses that were given."""
+        return [node.id for node in self._bootstrap]
 
     def brokers(self) -> list[int]:
         """Those that may be asked for metadata: the known ones, and if none of them can be reached
@@ -146,6 +171,10 @@ class TcpTransport:
         if any(not node.failures for node in nodes):
             return reachable
         return [*reachable, *(node.id for node in self._bootstrap)]
+
+    def learn(self, brokers: Mapping[int, tuple[str, int]]) -> None:
+        """Take the addresses of brokers, as the latest metadata name them."""
+        self._post(partial(self._learn, brokers))
 
     def failures(self) -> list[LogstoreError]:
         """Why brokers cannot be reached now."""
@@ -181,7 +210,7 @@ class TcpTransport:
             logger.exception("the network thread of a client failed")
             raise
         finally:
-            for channel in [*self._channels.values(), *self._opening]:
+            for channel in [*self._open]:
                 self._shut(channel)
             self._wakeup.close()
             self._epoll.close()
@@ -224,9 +253,9 @@ class TcpTransport:
             self._due_ms = at_ms
 
     def _expire(self) -> None:
-        """Give up what took too long, and close what nobody uses."""
+        """Give up what took too long, and close what is not used."""
         now_ms, self._due_ms = self._now_ms(), None
-        for channel in {*self._channels.values(), *self._opening}:
+        for channel in [*self._open]:
             lane = channel.lane
             deadlines = [call.deadline_ms for call in lane.open_calls()]
             is_ready = lane.state is LaneState.READY
@@ -251,12 +280,15 @@ class TcpTransport:
 
     def _send(self, broker_id: int, call: OpenCall) -> None:
         node, now_ms = self._nodes.get(broker_id), self._now_ms()
-        if node is None or (node.failures and now_ms < node.retry_at_ms):
-            _answer(call, None)
+        if node is None:
+            _fail(call, LaneError(f"there is no broker {broker_id}"))
+            return
+        if node.failures and now_ms < node.retry_at_ms:
+            _fail(call, node.reason)
             return
         channel = self._channel_for(node, isinstance(call.request, FetchRequest), now_ms)
         if channel.lane.state is LaneState.CLOSED:
-            _answer(call, None)
+            _fail(call, node.reason)
             return
         self._due(call.deadline_ms)
         channel.used_ms = now_ms
@@ -270,8 +302,9 @@ class TcpTransport:
 
     def _refuse(self, node: _Node, call: OpenCall, error: LogstoreError) -> None:
         node.reason = error
-        logger.warning("%s cannot be asked: %s", node.address, error)
-        _answer(call, None)
+        if not call.reports_failure:
+            logger.warning("%s cannot be asked: %s", node.address, error)
+        _fail(call, error)
 
     def _channel_for(self, node: _Node, for_fetch: bool, now_ms: int) -> _Channel:
         fitting = [each for each in node.lanes if each.for_fetch == for_fetch]
@@ -283,7 +316,7 @@ class TcpTransport:
         channel = _Channel(node, lane, for_fetch, now_ms)
         channel.setup_by_ms += self._access.setup_timeout_ms
         node.lanes.append(channel)
-        self._opening.add(channel)
+        self._open.add(channel)
         self._due(channel.setup_by_ms)
         self._guarded(channel, partial(self._look_up, channel))
         return channel
@@ -310,7 +343,7 @@ class TcpTransport:
             threading.Thread(target=look_up, name="client-dns", daemon=True).start()
 
     def _looked_up(self, channel: _Channel, found: Any) -> None:
-        if channel not in self._opening:
+        if channel not in self._open:
             return  # given up meanwhile
         if isinstance(found, Exception):
             text = found.strerror if isinstance(found, OSError) else str(found)
@@ -352,7 +385,6 @@ class TcpTransport:
             if code:
                 self._next_address(channel, code)
                 return
-            self._opening.discard(channel)
             channel.node.answers_at = channel.address
             self._begin(channel)
         elif event & ~_WRITE or channel.layer.wants_write:
@@ -398,7 +430,8 @@ class TcpTransport:
             return
         call, response = answered
         if isinstance(response, MetadataResponse):
-            self._learn(response)
+            live = [each.registration for each in response.brokers]
+            self._learn({each.broker_id: (each.host, each.port) for each in live})
         _answer(call, response)
 
     def _flush(self, channel: _Channel) -> None:
@@ -435,7 +468,7 @@ class TcpTransport:
 
     def _shut(self, channel: _Channel) -> list[OpenCall]:
         """Close a connection. Returns the requests without an answer."""
-        self._opening.discard(channel)
+        self._open.discard(channel)
         self._unwatch(channel)
         if channel in channel.node.lanes:
             channel.node.lanes.remove(channel)
@@ -454,23 +487,28 @@ class TcpTransport:
             pause_ms = RECONNECT.delay_ms(node.failures, self._random)
             node.retry_at_ms = self._now_ms() + max(1, int(pause_ms))
             node.reason = reason
-            if node.failures == WARN_FAILURES:
+            if node.failures == WARN_FAILURES and not all(each.reports_failure for each in calls):
                 logger.warning("%s; it is tried again", node.reason)
         for call in calls:
-            _answer(call, None)
+            _fail(call, reason)
 
-    def _learn(self, found: MetadataResponse) -> None:
+    def _learn(self, brokers: Mapping[int, tuple[str, int]]) -> None:
         """Take the addresses of brokers. Connections to earlier ones end when they are idle."""
-        live = [each.registration for each in found.brokers if each.registration.broker_id >= 0]
-        for broker in live:
-            node, address = self._nodes.get(broker.broker_id), (broker.host, broker.port)
+        live = {broker_id: address for broker_id, address in brokers.items() if broker_id >= 0}
+        for broker_id, address in live.items():
+            node = self._nodes.get(broker_id)
             if node is None or (node.host, node.port) != address:
-                self._nodes[broker.broker_id] = _Node(broker.broker_id, *address)
-        self._known = [broker.broker_id for broker in live] or self._known
+                self._nodes[broker_id] = _Node(broker_id, *address)
+        self._known = [*live] or self._known
 
 
 def _nothing() -> None:
     pass
+
+
+def _fail(call: OpenCall, reason: LogstoreError | None) -> None:
+    call.failure = reason
+    _answer(call, None)
 
 
 def _answer(call: OpenCall, response: Response | None) -> None:

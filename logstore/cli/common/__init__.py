@@ -1,20 +1,17 @@
-"""What the commands share.
+"""Parts that the commands share.
 
-``exits`` has the exit codes, ``directories``, ``numbers`` and ``config`` read arguments,
-``interrupts`` handles Ctrl-C while a log is written, ``topics``, ``partitions`` and ``listing``
-look at a log directory that no broker uses, ``outlook`` asks a rescue what it would bring back.
+``exits`` has the exit codes, ``options`` reads options and arguments, ``interrupts`` handles Ctrl-C
+while a log is written, ``topics`` and ``listing`` look at a log directory that no broker uses,
+``outlook`` asks a rescue what it would bring back.
 """
 
 __all__ = [
     "completion",
-    "config",
-    "directories",
     "exits",
     "interrupts",
     "listing",
-    "numbers",
+    "options",
     "outlook",
-    "partitions",
     "topics",
     "verify_output",
 ]

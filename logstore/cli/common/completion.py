@@ -19,7 +19,7 @@ def files(_: click.Context, __: click.Parameter, incomplete: str) -> list[Comple
 
 def topics(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The topics in the DIR that was given before."""
-    from logstore.cli.common.partitions import topics_of
+    from logstore.cli.common.topics import topics_of
 
     found: set[str] = set()
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""How a command ends, and the flag that all share."""
+"""Exit codes, refusals, and the flag that all commands share."""
 
 from __future__ import annotations
 

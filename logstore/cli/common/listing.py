@@ -9,8 +9,9 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
-from checkpoints.errors import CheckpointError, MalformedCheckpointError
+from checkpoints.errors import CheckpointError
 from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH, LeaderEpochCheckpoint
 from checkpoints.meta_properties import META_PROPERTIES, MetaPropertiesFile
 from checkpoints.offset_checkpoint import HIGH_WATERMARK, LOG_START, OffsetCheckpoint
@@ -21,12 +22,18 @@ from checkpoints.partition_metadata import (
 )
 from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
-from logstore.common.errors import InvalidTopicError, LogClosedError, LogstoreError
+from logstore.cli.common.topics import partition_dir
+from logstore.common.errors import LogClosedError, LogstoreError
 from logstore.format import filenames
 from logstore.log.reading.directory_reader import DirectoryReader
 from logstore.storage import Storage
 
 Note = Callable[[str], None]
+T = TypeVar("T", covariant=True)
+
+
+class _SmallFile(Protocol[T]):
+    def read(self) -> T: ...
 
 
 @dataclass(slots=True)
@@ -91,22 +98,21 @@ class Lister:
 
     def _identity(self, path: str) -> LogDirectory:
         found = LogDirectory(path, path)
-        try:
-            meta = MetaPropertiesFile(os.path.join(path, META_PROPERTIES), self.storage).read()
-        except CheckpointError as error:
-            self.note(str(error))
-            return found
+        meta = self._read(MetaPropertiesFile(os.path.join(path, META_PROPERTIES), self.storage))
         if meta is not None:
             found.cluster_id = meta.cluster_id
             found.broker = path if meta.node_id is None else str(meta.node_id)
         return found
 
     def _offsets(self, path: str, name: str) -> dict[TopicPartition, int]:
+        return self._read(OffsetCheckpoint(os.path.join(path, name), self.storage)) or {}
+
+    def _read(self, file: _SmallFile[T]) -> T | None:
         try:
-            return OffsetCheckpoint(os.path.join(path, name), self.storage).read()
-        except MalformedCheckpointError as error:
+            return file.read()
+        except CheckpointError as error:
             self.note(f"{error}; taken as absent")
-            return {}
+            return None
 
     def _replica(
         self, directory: str, tp: TopicPartition, broker: str, log_start: int
@@ -143,21 +149,13 @@ class Lister:
 
     def _topic_id(self, directory: str) -> str | None:
         path = os.path.join(directory, PARTITION_METADATA)
-        try:
-            metadata = PartitionMetadataFile(path, self.storage).read()
-        except CheckpointError as error:
-            self.note(f"{error}; taken as absent")
-            return None
+        metadata = self._read(PartitionMetadataFile(path, self.storage))
         return None if metadata is None else topic_id_to_text(metadata.topic_id)
 
     def _epoch(self, directory: str) -> int | None:
         """The latest leader epoch."""
         path = os.path.join(directory, LEADER_EPOCH)
-        try:
-            entries = LeaderEpochCheckpoint(path, self.storage).read()
-        except CheckpointError as error:
-            self.note(f"{error}; taken as absent")
-            return None
+        entries = self._read(LeaderEpochCheckpoint(path, self.storage)) or ()
         return max((epoch for epoch, _ in entries), default=None)
 
 
@@ -171,14 +169,11 @@ def _partition_of(name: str, marked: dict[str, int]) -> TopicPartition | None:
 
     Directories that are no log in use are counted in ``marked``.
     """
-    try:
-        parsed = filenames.parse_partition_dir(name)
-    except InvalidTopicError:
-        return None
-    if parsed.suffix:
+    parsed = partition_dir(name)
+    if parsed is not None and parsed.suffix:
         marked[parsed.suffix] += 1
         return None
-    return parsed.topic_partition
+    return None if parsed is None else parsed.topic_partition
 
 
 def compare(replicas: Iterable[ListedReplica]) -> None:

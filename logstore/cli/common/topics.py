@@ -1,10 +1,15 @@
-"""Topics of a log directory that no broker uses: for ``create``, ``alter`` and ``delete``."""
+"""Topics of a log directory.
+
+By the names in it, when nothing is opened or locked; and of one that no broker uses, for
+``create``, ``alter`` and ``delete``.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, NoReturn
 
 from checkpoints.printable import printable
 from checkpoints.topic_properties import TOPIC_PROPERTIES, TopicPropertiesFile
@@ -12,10 +17,42 @@ from checkpoints.types import TopicPartition
 from logstore import terminal
 from logstore.cli.common.exits import fail
 from logstore.cli.common.interrupts import Interrupts
-from logstore.cli.common.partitions import no_topic, partitions_of
+from logstore.common.errors import InvalidTopicError
+from logstore.common.suggestions import or_meant
 from logstore.format import filenames
-from logstore.manager import LogManager, ManagerOwner
 from logstore.storage.local import LocalStorage
+
+if TYPE_CHECKING:
+    from logstore.manager import LogManager
+
+
+def partition_dir(name: str) -> filenames.PartitionDir | None:
+    """The partition that a directory is named after; None if no log has such a name."""
+    with suppress(InvalidTopicError):
+        return filenames.parse_partition_dir(name)
+    return None
+
+
+def topics_of(directory: str) -> dict[str, list[int]]:
+    """The partitions of each topic, in order; without those that are being deleted or moved."""
+    found: dict[str, list[int]] = {}
+    for entry in LocalStorage().scan_dir(directory):
+        parsed = partition_dir(entry.name) if entry.is_dir else None
+        if parsed is not None and not parsed.suffix:
+            tp = parsed.topic_partition
+            found.setdefault(tp.topic, []).append(tp.partition)
+    return {topic: sorted(numbers) for topic, numbers in found.items()}
+
+
+def partitions_of(directory: str, topic: str) -> list[int]:
+    """The partitions of a topic that is there; otherwise the command ends, and says so."""
+    topics = topics_of(directory)
+    return topics[topic] if topic in topics else no_topic(directory, topic, topics)
+
+
+def no_topic(directory: str, topic: str, topics: Collection[str]) -> NoReturn:
+    text = f"{printable(directory)}: there is no topic {topic!r} in it"
+    fail(or_meant(text, topic, topics))
 
 
 @contextmanager
@@ -35,6 +72,8 @@ def offline(
         fail(f"{printable(directory)}: not writable")
     if topic is not None:
         partitions_of(directory, topic)
+    from logstore.manager import LogManager, ManagerOwner
+
     with Interrupts() as interrupts:
         with LogManager(
             [directory], background=False, owner=ManagerOwner(keep_high_watermarks=True)

@@ -92,7 +92,7 @@ def _batches(file: File, size: int, out: Output) -> Iterator[_Found]:
                     position += batch.size
                 needed = _framed_size(data, position - start)
             except CorruptBatchError as error:
-                _tell_end(file, position, size, error.located(file.path, start), out)
+                _report_end(file, position, size, error.located(file.path, start), out)
                 return
         if size > position > size - needed:
             out.note(
@@ -106,7 +106,7 @@ def _batches(file: File, size: int, out: Output) -> Iterator[_Found]:
             try:
                 large = _large(file, position, needed)
             except CorruptBatchError as error:
-                _tell_end(file, position, size, error, out)
+                _report_end(file, position, size, error, out)
                 return
             yield large
             position, needed = position + needed, 0
@@ -137,7 +137,9 @@ def _framed_size(data: memoryview, position: int) -> int:
     return 12 + int.from_bytes(data[position + 8 : position + 12], "big", signed=True)
 
 
-def _tell_end(file: File, position: int, size: int, error: CorruptBatchError, out: Output) -> None:
+def _report_end(
+    file: File, position: int, size: int, error: CorruptBatchError, out: Output
+) -> None:
     """Report how the file ends.
 
     A zero tail from preallocation or a power cut is no corruption (F-107, F-139).

@@ -1,4 +1,4 @@
-"""How ``logstore dump`` prints: lines on stdout, findings on stderr."""
+"""The output of ``logstore dump``: lines on stdout, findings on stderr."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class Output:
             self.lines([" ".join(f"{name}: {shown(value)}" for name, value in fields.items())])
 
     def corrupt(self, error: CorruptDataError | Exception) -> None:
-        self._tell(f"corrupt: {type(error).__name__}: {error}")
+        self._report(f"corrupt: {type(error).__name__}: {error}")
         self.exit_code = max(self.exit_code, 1)
 
     def note(self, message: str) -> None:
-        self._tell(f"note: {message}")
+        self._report(f"note: {message}")
 
     def unusable(self, message: str) -> None:
-        self._tell(f"error: {message}")
+        self._report(f"error: {message}")
         self.exit_code = 2
 
-    def _tell(self, message: str) -> None:
+    def _report(self, message: str) -> None:
         terminal.line(message, err=True)
 
 

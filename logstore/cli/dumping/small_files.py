@@ -24,6 +24,7 @@ from checkpoints.partition_metadata import (
 from checkpoints.printable import printable
 from logstore.cli.dumping.output import Output
 from logstore.common.errors import CorruptIndexError, CorruptSnapshotError
+from logstore.common.json_fields import json_fields
 from logstore.format.index_entry import (
     OFFSET_ENTRY,
     TIME_ENTRY,
@@ -123,14 +124,7 @@ def dump_txn_index(file: File, log_size: LogSize, out: Output) -> None:
             at = TXN_ENTRY.size * number
             if data[at : at + TXN_ENTRY.size] == empty:
                 raise CorruptIndexError(file.path, position + at, "zeros, which are no entry")
-            out.entry(
-                {
-                    "producerId": aborted.producer_id,
-                    "firstOffset": aborted.first_offset,
-                    "lastOffset": aborted.last_offset,
-                    "lastStableOffset": aborted.last_stable_offset,
-                }
-            )
+            out.entry(json_fields(aborted))
         if len(data) % TXN_ENTRY.size:
             out.note(
                 f"{printable(file.path)}: {len(data) % TXN_ENTRY.size} bytes after the last entry"

@@ -12,7 +12,7 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common.exits import fail
-from logstore.cli.common.numbers import counted
+from logstore.cli.common.options import counted
 from logstore.cli.records.input import Parsed
 from logstore.common.partitioner import partitioner
 from logstore.common.types import Header

@@ -14,7 +14,7 @@ from dataclasses import replace
 from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore.cli.common.exits import fail
-from logstore.cli.common.partitions import partitions_of
+from logstore.cli.common.topics import partitions_of
 from logstore.common.errors import CorruptBatchError, ResourceBusyError
 from logstore.common.types import Record
 from logstore.directory.layout import list_partition

@@ -55,12 +55,8 @@ REACTIONS = reactions(
     {
         MarkerReaction.WRITTEN: (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND),
         MarkerReaction.FENCED: _FENCING,
-        MarkerReaction.AGAIN: [
-            code
-            for code in ErrorCode
-            if code not in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, *_FENCING)
-        ],
-    }
+    },
+    otherwise=MarkerReaction.AGAIN,
 )
 
 

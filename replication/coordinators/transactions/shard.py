@@ -84,10 +84,8 @@ ERROR_OF_APPEND = reactions(
         ErrorCode.NONE: (ErrorCode.NONE,),
         ErrorCode.COORDINATOR_NOT_AVAILABLE: _RETRIABLE,
         ErrorCode.NOT_COORDINATOR: _LOST,
-        ErrorCode.UNKNOWN_SERVER_ERROR: [
-            code for code in ErrorCode if code not in (ErrorCode.NONE, *_RETRIABLE, *_LOST)
-        ],
-    }
+    },
+    otherwise=ErrorCode.UNKNOWN_SERVER_ERROR,
 )
 
 

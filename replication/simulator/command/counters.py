@@ -82,6 +82,3 @@ def _answer(name: str) -> str:
         return name.replace("_", " ").lower()
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name.removesuffix("Error"))
     return spaced.lower()
-
-
-__all__ = ["Group", "in_words"]

@@ -13,7 +13,7 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common.exits import EXIT_FINDINGS, json_option
-from logstore.cli.common.numbers import COUNT, WHOLE, Number
+from logstore.cli.common.options import COUNT, WHOLE, Number
 from logstore.common.errors import ConfigError
 from replication.common.config import TRUNCATION_RULES
 

@@ -10,7 +10,6 @@ import pytest
 from checkpoints.types import TopicPartition
 from replication.admin import AdminClient, Answered, WireError
 from replication.admin.admin_client import EARLIEST
-from replication.admin.connection import UnservedApiError
 from replication.admin.groups import (
     GroupStatus,
     commit_offsets,
@@ -30,6 +29,8 @@ from replication.common.error_codes import ErrorCode
 from replication.protocol import ADVERTISED, ApiKey, VersionRange, encode_request
 from replication.protocol import messages as wire
 from replication.security.config import ClientConfig
+from replication.wire.lane import LaneError, OpenCall
+from replication.wire.transport import ClusterAccess
 from tests.support.cases import for_each
 
 KAFKA_2_1 = {
@@ -68,10 +69,8 @@ class Brokers:
         config = ClientConfig(bootstrap_servers=("b0:1",), default_api_timeout_ms=timeout_ms)
         return AdminClient(config, connect=self.connect)
 
-    def connect(self, host: str, port: int) -> Any:
-        if int(host[1:]) in self.dead:
-            raise WireError(f"{host}:{port}: refused")
-        return _Connection(self, int(host[1:]))
+    def connect(self, access: ClusterAccess) -> Any:
+        return _Transport(self, access)
 
     def requests(self) -> list[tuple[int, ApiKey]]:
         return [(broker, key) for broker, key, _ in self.asked if key is not ApiKey.METADATA]
@@ -103,28 +102,45 @@ class Brokers:
         )
 
 
-class _Connection:
-    def __init__(self, brokers: Brokers, broker: int) -> None:
-        self.brokers, self.broker, self.broker_id = brokers, broker, -1
-        self.versions = brokers.versions
+class _Transport:
+    """A ``TcpTransport`` whose brokers answer at once."""
 
-    def is_of(self, broker_id: int) -> None:
-        self.broker_id = broker_id
+    def __init__(self, brokers: Brokers, access: ClusterAccess) -> None:
+        self.brokers = brokers
+        self.addresses = {-1000 - at: address for at, address in enumerate(access.servers)}
+        self.bootstrap = [*self.addresses]
+        self.closed = False
 
-    def version(self, key: ApiKey, at_most: int = 99) -> int:
-        if key not in self.versions:
-            raise UnservedApiError(f"does not serve {key.name}")
-        return min(self.versions[key].last, at_most)
+    def learn(self, addresses: dict[int, tuple[str, int]]) -> None:
+        self.addresses |= addresses
 
-    def call(self, key: ApiKey, request: Any) -> Any:
-        return self.send(key, request, self.version(key))
+    def ask(self, broker_id: int, call: OpenCall, timeout_ms: int) -> None:
+        assert not self.closed
+        call.on_reply(self._answer(broker_id, call))
 
-    def send(self, key: ApiKey, request: Any, version: int) -> Any:
-        encode_request(request, version)  # a broker of that version can be asked so
-        return self.brokers.answer(self.broker, key, request)
+    def _answer(self, broker_id: int, call: OpenCall) -> Any:
+        brokers, key = self.brokers, call.translation.api_key
+        host, _ = self.addresses.get(broker_id, ("", 0))
+        broker = int(host[1:] or -1)
+        if broker in (-1, *brokers.dead):
+            call.failure = LaneError(f"{host}:1: refused" if host else "there is none")
+            return None
+        if key is ApiKey.API_VERSIONS:
+            kind = wire.ApiVersionsResponse
+            each = (kind.ApiVersion(key, *found) for key, found in brokers.versions.items())
+            return kind(api_keys=tuple(each))
+        version = call.translation.latest_version(call.request)
+        assert version is not None
+        encode_request(call.request, version)  # a broker of that version can be asked so
+        call.correlation_id = 1
+        try:
+            return brokers.answer(broker, key, call.request)
+        except LaneError as error:
+            call.failure = error
+            return None
 
     def close(self) -> None:
-        pass
+        self.closed = True
 
 
 def created(code: int = 0) -> Answer:
@@ -175,7 +191,7 @@ def test_a_controller_is_awaited() -> None:
 
 def test_what_may_have_been_done_is_not_asked_again() -> None:
     brokers = Brokers()
-    brokers.answers[ApiKey.CREATE_TOPICS] = [WireError("b1:1: timed out"), created()]
+    brokers.answers[ApiKey.CREATE_TOPICS] = [LaneError("b1:1: timed out"), created()]
     with brokers.client() as client:
         told = create_topics(client, ["orders"])["orders"]
     assert told == Answered(ErrorCode.NETWORK_EXCEPTION, "b1:1: timed out")
@@ -231,25 +247,23 @@ def test_another_broker_answers_where_the_first_is_dead() -> None:
 
 
 def test_who_is_away_costs_one_time_out() -> None:
-    """The first address of several does not answer; who is connected is asked first then."""
+    """The first address of several does not answer; who did is asked first then."""
     brokers = Brokers()
-    tried: list[str] = []
-
-    def connect(host: str, port: int) -> Any:
-        tried.append(host)
-        return brokers.connect(host, port)
-
     brokers.dead = {0}
     config = ClientConfig(bootstrap_servers=("b0:1", "b1:1"))
-    with AdminClient(config, connect=connect) as client:
+    tried: list[int] = []
+    with pytest.MonkeyPatch.context() as patch, AdminClient(config, connect=brokers.connect) as c:
+        ask = _Transport.ask
+        patch.setattr(_Transport, "ask", lambda own, id, *_: (tried.append(id), ask(own, id, *_)))
         for _ in range(3):
-            client.metadata()
-    assert tried == ["b0", "b1"]
+            c.metadata()
+    assert [*dict.fromkeys(tried)] == [-1000, -1001]
+    assert tried.count(-1000) == 1
 
 
 def test_a_connection_that_was_closed_is_opened_again() -> None:
     brokers = Brokers()
-    brokers.answers[ApiKey.FIND_COORDINATOR] = [WireError("closed"), WireError("refused")]
+    brokers.answers[ApiKey.FIND_COORDINATOR] = [LaneError("closed"), LaneError("refused")]
     with brokers.client() as client:
         client.metadata()
         brokers.dead = {1, 2}

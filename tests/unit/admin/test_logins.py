@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logstore.common.errors import ConfigError
-from replication.admin import Connector, WireConnection, WireError
+from replication.admin import AdminClient, WireError
 from replication.common.errors import SaslAuthenticationError
 from replication.network import (
     Listener,
@@ -121,8 +121,10 @@ def whoami(request: ReceivedRequest, respond: Respond) -> None:
     key = ApiKey(request.api_key)
     if key is ApiKey.API_VERSIONS:
         kind = wire.ApiVersionsResponse.ApiVersion
-        apis = (ApiKey.METADATA, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
-        message: Any = wire.ApiVersionsResponse(api_keys=tuple(kind(api, 1, 1) for api in apis))
+        apis = (key, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+        message: Any = wire.ApiVersionsResponse(
+            api_keys=(*(kind(api, 1, 1) for api in apis), kind(ApiKey.METADATA, 4, 4))
+        )
     else:
         message = wire.MetadataResponse(
             controller_id=1,
@@ -156,15 +158,10 @@ def server(certificates: Path) -> Iterator[NetworkServer]:
         yield server
 
 
-def opened(server: NetworkServer, listener: str, **config: Any) -> WireConnection:
+def principal(server: NetworkServer, listener: str, **config: Any) -> str:
     host, port = server.bound_addresses[listener]
-    return Connector(ClientConfig(**config))(host, port)
-
-
-def principal(connection: WireConnection) -> str:
-    with connection:
-        answer = connection.call(ApiKey.METADATA, wire.MetadataRequest(topics=None))
-        return str(answer.topics[0].name)
+    with AdminClient(ClientConfig(bootstrap_servers=(f"{host}:{port}",), **config)) as client:
+        return str(client.metadata().topics[0].name)
 
 
 def alice(mechanism: str = "SCRAM-SHA-512", password: str = "wonder=land,") -> dict[str, Any]:
@@ -188,7 +185,7 @@ def test_each_protocol(server: NetworkServer, certificates: Path) -> None:
         for mechanism in ("PLAIN", "SCRAM-SHA-512"):
             for trust in (tls, inline):
                 given = {**trust, **alice(mechanism), "security_protocol": protocol}
-                assert principal(opened(server, protocol, **given)) == expected
+                assert principal(server, protocol, **given) == expected
 
 
 @needs_openssl
@@ -199,12 +196,12 @@ def test_a_certificate_of_the_client(server: NetworkServer, certificates: Path) 
     }
     subject = "User:CN=me,OU=tests,O=logstore"
     on_file = {"ssl_keystore_location": str(certificates / "client.pem")}
-    assert principal(opened(server, "SSL", **given, **on_file)) == subject
+    assert principal(server, "SSL", **given, **on_file) == subject
     inline = {
         "ssl_keystore_key": (certificates / "client.key").read_text(),
         "ssl_keystore_certificate_chain": (certificates / "client.crt").read_text(),
     }
-    assert principal(opened(server, "SSL", **given, **inline)) == subject
+    assert principal(server, "SSL", **given, **inline) == subject
 
 
 @needs_openssl
@@ -235,7 +232,7 @@ def test_who_is_not_let_in_is_told_why(
 ) -> None:
     given = {"ssl_truststore_location": str(certificates / "ca.pem"), **config}
     with pytest.raises(WireError, match=words) as caught:
-        principal(opened(server, listener, **given))
+        principal(server, listener, **given)
     assert "\n" not in str(caught.value)
     assert "wr0ng" not in repr(caught.value)
 
@@ -247,9 +244,9 @@ def test_a_name_that_is_not_checked(server: NetworkServer, certificates: Path) -
         "ssl_truststore_location": str(certificates / "ca.pem"),
         "ssl_endpoint_identification_algorithm": "",
     }
-    assert principal(opened(server, "ELSEWHERE", **given)) == "User:ANONYMOUS"
+    assert principal(server, "ELSEWHERE", **given) == "User:ANONYMOUS"
     with pytest.raises(WireError, match="certificate"):  # whose it is, is checked all the same
-        opened(server, "ELSEWHERE", **{**given, "ssl_truststore_location": ""})
+        principal(server, "ELSEWHERE", **{**given, "ssl_truststore_location": ""})
 
 
 @needs_openssl
@@ -264,5 +261,5 @@ def test_a_name_that_is_not_checked(server: NetworkServer, certificates: Path) -
 )
 def test_keys_that_cannot_be_used(change: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
-        Connector(ClientConfig(security_protocol="SSL", **change))
+        AdminClient(ClientConfig(bootstrap_servers=("nowhere",), security_protocol="SSL", **change))
     assert "s3cret" not in repr(caught.value)

@@ -175,7 +175,7 @@ def test_the_life_of_a_group(logstore_kafka: ServedCluster, tmp_path: Path) -> N
         ),
         (["groups", "reset-offsets", "g", "--from-file", __file__], "give topic,partition,offset"),
         (["groups", "delete-offsets", "g"], "give --topic"),
-        (["topics", "list", "-X", "security.protcol=SSL"], "did you mean security.protocol?"),
+        (["topics", "list", "-X", "security.protcol=SSL"], "Did you mean 'security.protocol'?"),
         (["topics", "list", "-X", "sasl.password"], "give KEY=VALUE"),
         (["topics", "list", "-X", "security.protocol=SASL_SSL"], "sasl.mechanism"),
         (["topics", "list", "--command-config", __file__], "127.0.0.1:1: Connection refused"),
@@ -200,8 +200,8 @@ def test_a_file_beside_options(logstore_kafka: ServedCluster, tmp_path: Path) ->
     words = ("topics", "list", "--command-config", str(file))
     told = logstore(*words, "-X", f"metadata.broker.list={logstore_kafka.bootstrap_servers}")
     assert told.stderr == (
-        f"note: {file}: security.protcol is no key of Kafka's clients; did you mean "
-        "security.protocol?\n"
+        f"note: {file}: security.protcol is no key of Kafka's clients. Did you mean "
+        "'security.protocol'?\n"
     )
     told = logstore(*words, *at(logstore_kafka), "-X", "bootstrap.servers=127.0.0.1:1")
     assert "s3cret" not in told.output

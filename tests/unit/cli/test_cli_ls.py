@@ -176,7 +176,7 @@ def test_hostile_names_and_files(tmp_path: Path) -> None:
     for line in (*result.stdout.splitlines(), *result.stderr.splitlines()):
         assert line.isprintable()
     assert "1 -delete directory" in result.stderr
-    assert result.stderr.count("taken as absent") == 3
+    assert result.stderr.count("taken as absent") == 4
     found = {p["topic"]: p for p in partitions(tmp_path)}
     assert set(found) == {"t", "v", "x" * 200}
     assert found["v"]["segments"] == 0

@@ -12,14 +12,12 @@ from click.testing import CliRunner, Result
 from checkpoints.types import TopicPartition
 from logstore.cli import main
 from logstore.pytest_plugin import logstore_kafka, make_logstore_kafka
-from replication import ServedCluster
-from replication.admin import ClusterStatus
-from replication.admin.connection import WireConnection
-from replication.admin.groups import GroupOffset, GroupStatus
+from replication import ClientConfig, ServedCluster
+from replication.admin import AdminClient, ClusterStatus, WireConnection
+from replication.admin.groups import GroupOffset, GroupStatus, commit_offsets
 from replication.cli.status import status
 from replication.common.error_codes import ErrorCode
 from replication.protocol import ApiKey
-from replication.protocol import messages as wire
 from tests.support.until import until
 
 __all__ = ["logstore_kafka", "make_logstore_kafka"]
@@ -62,22 +60,10 @@ def test_what_is_wrong_gives_1(make_logstore_kafka: Callable[..., ServedCluster]
 
 def commit(kafka: ServedCluster, group: str, topic: str, offset: int) -> None:
     """As a consumer without members does, once the coordinator has loaded."""
-    host, port = kafka.bootstrap_servers.split(":")
-    partition = wire.OffsetCommitRequest.OffsetCommitRequestPartition(
-        partition_index=0, committed_offset=offset
-    )
-    topics = (wire.OffsetCommitRequest.OffsetCommitRequestTopic(topic, partitions=(partition,)),)
-    asked = wire.OffsetCommitRequest(group_id=group, topics=topics)
-    with WireConnection(host, int(port)) as connection:
-        connection.send(
-            ApiKey.FIND_COORDINATOR, wire.FindCoordinatorRequest(coordinator_keys=(group,)), 4
-        )
-
-        def done() -> bool:
-            answer = connection.send(ApiKey.OFFSET_COMMIT, asked, 8)
-            return bool(answer.topics[0].partitions[0].error_code == ErrorCode.NONE)
-
-        until(done)
+    config = ClientConfig(bootstrap_servers=(kafka.bootstrap_servers,))
+    tp = TopicPartition(topic, 0)
+    with AdminClient(config) as client:
+        assert commit_offsets(client, group, {tp: offset})[tp].code == ErrorCode.NONE
 
 
 @pytest.mark.parametrize(("committed", "lag"), [(0, 1), (1, 0), (2, -1), (1000, -999)])

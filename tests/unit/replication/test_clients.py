@@ -38,6 +38,7 @@ from replication.common.error_codes import ErrorCode
 from replication.common.errors import (
     BrokerUnavailableError,
     LogTruncationError,
+    ReplicationError,
     UnknownPartitionError,
 )
 from replication.common.messages import (
@@ -75,10 +76,8 @@ TOPIC_ID = uuid.UUID(int=7)
 TABLES = [
     "PRODUCE",
     "FETCH",
-    "LIST_OFFSETS",
-    "OFFSET_FOR_LEADER_EPOCH",
+    "QUESTION",
     "METADATA",
-    "INIT_PRODUCER_ID",
 ]
 
 
@@ -712,6 +711,9 @@ class Cut:
 
     log_end = 2
 
+    def __init__(self, *refusals: ErrorCode) -> None:
+        self.refusals = [*refusals]  # of questions for offsets
+
     def send(
         self, broker_id: int, request: Request, on_reply: OnReply, timeout_ms: int = 0
     ) -> None:
@@ -725,7 +727,8 @@ class Cut:
                     0 if asked.timestamp == EARLIEST else self.log_end
                     for asked in request.partitions
                 ]
-                parts = [ListOffsetsPartitionResponse(TP, ErrorCode.NONE, offset=n) for n in ends]
+                code = self.refusals.pop() if self.refusals else ErrorCode.NONE
+                parts = [ListOffsetsPartitionResponse(TP, code, offset=n) for n in ends]
                 on_reply(ListOffsetsResponse(tuple(parts)))
             case FetchRequest(partitions=(asked,)):
                 at, end = asked.fetch_offset, self.log_end
@@ -735,6 +738,17 @@ class Cut:
 
 
 class TestReadToEnd:
+    def test_an_offset_is_asked_for_again_where_that_may_help(self) -> None:
+        passing, final = ErrorCode.REPLICA_NOT_AVAILABLE, ErrorCode.NOT_CONTROLLER
+        cut = Cut(final, passing)
+        with Client(cut, lambda: (1,)) as client:
+            consumer = Consumer(client, [TP])
+            with pytest.raises(ReplicationError) as caught:
+                consumer.offset_for(TP, EARLIEST)
+            assert (caught.value.code, cut.refusals) == (final, [])
+            cut.refusals = [passing]
+            assert consumer.offset_for(TP, LATEST) == 2
+
     def test_a_position_behind_the_end_is_compared(self) -> None:
         with Client(Cut(), lambda: (1,)) as client:
             consumer = Consumer(client, [TP], reset=None)

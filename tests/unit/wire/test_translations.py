@@ -45,7 +45,7 @@ from replication.protocol import (
     encode_response,
 )
 from replication.protocol import messages as wire
-from replication.wire import calls, fetch, metadata, offsets, produce
+from replication.wire import calls, fetch, offsets, produce
 from replication.wire.calls import TRANSLATIONS
 
 ID, OTHER_ID = uuid.UUID(int=7), uuid.UUID(int=8)
@@ -328,7 +328,7 @@ def test_metadata() -> None:
             kind.MetadataResponseTopic(3, None, OTHER_ID),
         ),
     )
-    got = metadata.response_from(MetadataRequest(), message, 12)
+    got = calls.TRANSLATIONS[MetadataRequest].response_from(MetadataRequest(), message, 12)
     assert got.topic_ids == {"a": ID}
     assert got.topic_errors == {"secret": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
     ((tp, code, leader, epoch, replicas, isr, offline),) = got.partitions
@@ -341,10 +341,12 @@ def test_metadata() -> None:
 
 def test_only_who_may_have_topics_made_asks_for_it() -> None:
     for may_create in (False, True):
-        request = metadata.request_to(MetadataRequest(("a",), may_create), 12)
+        request = calls.TRANSLATIONS[MetadataRequest].request_to(
+            MetadataRequest(("a",), may_create), 12
+        )
         assert request.allow_auto_topic_creation is may_create
         assert [topic.name for topic in request.topics or ()] == ["a"]
-    assert metadata.request_to(MetadataRequest(), 12).topics is None
+    assert calls.TRANSLATIONS[MetadataRequest].request_to(MetadataRequest(), 12).topics is None
 
 
 def test_each_request_of_the_cores_has_a_translation() -> None:
