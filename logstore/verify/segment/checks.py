@@ -6,7 +6,6 @@ by one.
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -31,7 +30,6 @@ from logstore.verify.common.header_table import (
     ATTRIBUTES,
     BASE,
     EPOCH,
-    LAST,
     POSITION,
     PRODUCER,
     PRODUCER_EPOCH,
@@ -104,11 +102,11 @@ class SegmentChecks:
 
     def take(self, view: memoryview, table: HeaderTable) -> None:
         """Check the next batches, whose bytes lie in ``view``."""
-        survey, bases, lasts, in_order = self._headers(table, view)
-        self._note_wanted(view, table, bases, lasts)
+        survey = self._headers(table, view)
+        self._note_wanted(view, table)
         if survey.producers:
-            self._producers(view, table, survey, bases, lasts, in_order)
-        self._digests.add(view, table, bases, lasts, in_order)
+            self._producers(view, table, survey)
+        self._digests.add(view, table)
         if self.options.deep:
             problems = self.result.problems_of(filenames.LOG_SUFFIX)
             wrapped: list[int] = []
@@ -125,24 +123,20 @@ class SegmentChecks:
 
         Its records are not decoded, and its producer is not part of the replay.
         """
-        survey, bases, lasts, in_order = self._headers(table, None)
-        self._note_wanted(memoryview(head), table, bases, lasts)
+        survey = self._headers(table, None)
+        self._note_wanted(memoryview(head), table)
         if survey.producers:
             self.result.producers.complete = False
-        self._digests.add(memoryview(head), table, bases, lasts, in_order, content)
+        self._digests.add(memoryview(head), table, content)
         if self.options.deep:
             row = table.row(0)
             message = f"records not decoded: a batch of {row.size} bytes"
             problem = info("not-checked", message, row.position, row.base_offset)
             self.result.problems_of(filenames.LOG_SUFFIX).append(problem)
 
-    def _headers(
-        self, table: HeaderTable, view: memoryview | None
-    ) -> tuple[BatchSurvey, memoryview, memoryview, bool]:
+    def _headers(self, table: HeaderTable, view: memoryview | None) -> BatchSurvey:
         """Check everything that needs no content, unless an index names an offset inside a batch.
-
-        Returns the offsets of the batches as their neighbours prove them, and whether they are in
-        order.
+        Then the table has the offsets of the batches as their neighbours prove them.
         """
         job, result = self.job, self.result
         result.unreadable += self._hidden(table.column(BASE)[0])
@@ -153,27 +147,24 @@ class SegmentChecks:
         for number in survey.odd:
             problems.extend(check_header(table.row(number)))
         result.holes = result.holes or survey.holes
-        bases, lasts = table.column(BASE), table.column(LAST)
-        in_order = self._advance(table, survey, bases, lasts)
-        trusted = self._trusted
-        if not in_order:
-            bases, lasts = self._place(table.rows())
-            trusted = trusted and bases == table.column(BASE)
+        if not self._advance(table, survey):
+            self._place(table)
+        is_as_claimed = table.in_order or table.bases == table.column(BASE)
+        trusted = self._trusted and is_as_claimed
         if result.first_offset < 0:
-            result.first_offset = bases[0]
-        result.end_offset = max(result.end_offset, lasts[-1] + 1)
+            result.first_offset = table.bases[0]
+        result.end_offset = max(result.end_offset, table.lasts[-1] + 1)
         result.batches += table.count
         result.records += survey.records
         result.max_timestamp = max(result.max_timestamp, survey.max_timestamp)
         if survey.min_timestamp >= 0:
             known = result.min_timestamp
             result.min_timestamp = min(survey.min_timestamp, known if known >= 0 else 2**63)
-        self._epochs(table, survey.epochs, bases, lasts, in_order)
-        largest = self._time_index.largest
-        self._offset_index.take(table, lasts, in_order, self.skipped, largest)
+        self._epochs(table, survey.epochs)
+        self._offset_index.take(table, self.skipped, self._time_index.largest)
         reached = partial(self._reached, view, table)
-        self._time_index.take(table, lasts, in_order, survey.max_timestamp, trusted, reached)
-        return survey, bases, lasts, in_order
+        self._time_index.take(table, survey.max_timestamp, trusted, reached)
+        return survey
 
     def _reached(
         self, view: memoryview | None, table: HeaderTable, number: int, offset: int
@@ -203,11 +194,9 @@ class SegmentChecks:
 
     # -- offsets, epochs -----------------------------------------------------------------------
 
-    def _advance(
-        self, table: HeaderTable, survey: BatchSurvey, bases: memoryview, lasts: memoryview
-    ) -> bool:
+    def _advance(self, table: HeaderTable, survey: BatchSurvey) -> bool:
         """Pass a table whose offsets ascend. False if its batches must be placed one by one."""
-        gaps = survey.gaps
+        gaps, bases, lasts = survey.gaps, table.bases, table.lasts
         if gaps is None:
             return False
         order, last = self.order, table.count - 1
@@ -224,9 +213,9 @@ class SegmentChecks:
         order.advance(lasts[last] + 1, found)
         return True
 
-    def _place(self, rows: list[Row]) -> tuple[memoryview, memoryview]:
-        """The offsets as the neighbours prove them. Wrong ones are reported."""
-        bases, lasts = array("q"), array("q")
+    def _place(self, table: HeaderTable) -> None:
+        """Find the offsets that the neighbours prove. Wrong ones are reported."""
+        bases, lasts, rows = [], [], table.rows()
         problems = self.result.problems_of(filenames.LOG_SUFFIX)
         for index, row in enumerate(rows):
             if index + 1 < len(rows):
@@ -240,25 +229,15 @@ class SegmentChecks:
                 self.skipped.add(row.position, row.end)
             bases.append(placed.base_offset)
             lasts.append(placed.last_offset)
-        return memoryview(bases), memoryview(lasts)
+        table.place(bases, lasts)
 
-    def _epochs(
-        self,
-        table: HeaderTable,
-        changes: list[int],
-        bases: memoryview,
-        lasts: memoryview,
-        in_order: bool,
-    ) -> None:
+    def _epochs(self, table: HeaderTable, changes: list[int]) -> None:
         """Add the runs of equal leader epochs. Formats before magic 2 have none."""
         runs, known = self.result.epochs, self._epoch_starts
-        if in_order:
+        bases, lasts = table.bases, table.lasts
+        if table.in_order:
             known = known[bisect_left(known, bases[0]) : bisect_right(known, bases[-1])]
-        epochs, magics, positions = (
-            table.column(EPOCH),
-            table.column(MAGIC_COLUMN),
-            table.column(POSITION),
-        )
+        epochs, magics, positions = map(table.column, (EPOCH, MAGIC_COLUMN, POSITION))
         breaks = {bisect_left(bases, offset) for offset in known}
         starts = sorted({*changes, *(row for row in breaks if row < table.count)})
         for start, stop in zip(starts, [*starts[1:], table.count], strict=True):
@@ -275,19 +254,12 @@ class SegmentChecks:
 
     # -- producers -----------------------------------------------------------------------------
 
-    def _producers(
-        self,
-        view: memoryview,
-        table: HeaderTable,
-        survey: BatchSurvey,
-        bases: memoryview,
-        lasts: memoryview,
-        in_order: bool,
-    ) -> None:
+    def _producers(self, view: memoryview, table: HeaderTable, survey: BatchSurvey) -> None:
         """Feed the replay. Between marks and markers only some batches of a producer matter."""
         facts = self.result.producers
+        bases, lasts, in_order = table.bases, table.lasts, table.in_order
         if self._sequences is not None and in_order and facts.complete:
-            self._watch(self._sequences, table, (survey.gaps or [table.count])[0], bases)
+            self._watch(self._sequences, table, (survey.gaps or [table.count])[0])
         if not in_order or survey.gaps or not facts.complete:
             self._sequences = None  # what is missing or out of order has its own finding
         controls = set(survey.controls)
@@ -306,21 +278,15 @@ class SegmentChecks:
                 marker = self._marker(view, table, row) if number in controls else None
                 facts.add(row, marker)
 
-    def _watch(
-        self, watch: SequenceWatch, table: HeaderTable, count: int, bases: memoryview
-    ) -> None:
+    def _watch(self, watch: SequenceWatch, table: HeaderTable, count: int) -> None:
         """The first ``count`` batches."""
         facts = self.result.producers
         firsts, jumps = watch.take(table.columns, count)
-        producers, epochs, sequences, positions = (
-            table.column(PRODUCER),
-            table.column(PRODUCER_EPOCH),
-            table.column(SEQUENCE),
-            table.column(POSITION),
-        )
+        columns = (PRODUCER, PRODUCER_EPOCH, SEQUENCE, POSITION)
+        producers, epochs, sequences, positions = map(table.column, columns)
 
         def batch(row: int) -> SequencedBatch:
-            place = bases[row], table.start + positions[row]
+            place = table.bases[row], table.start + positions[row]
             return SequencedBatch(producers[row], epochs[row], sequences[row], *place)
 
         facts.firsts += [batch(row) for row in firsts if sequences[row] >= 0]
@@ -356,9 +322,8 @@ class SegmentChecks:
             self.result.producers.complete = False
             return None
 
-    def _note_wanted(
-        self, view: memoryview, table: HeaderTable, bases: memoryview, lasts: memoryview
-    ) -> None:
+    def _note_wanted(self, view: memoryview, table: HeaderTable) -> None:
+        bases, lasts = table.bases, table.lasts
         while self._wanted and self._wanted[0] <= lasts[-1]:
             offset = self._wanted.pop(0)
             at = bisect_left(lasts, offset)

@@ -7,7 +7,7 @@ here one by one.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -77,26 +77,15 @@ class OffsetIndexCheck:
         self.several: list[Several] = []
         self.several_count = 0
 
-    def take(
-        self,
-        table: HeaderTable,
-        lasts: Sequence[int],
-        in_order: bool,
-        skipped: Skipped,
-        largest: int,
-    ) -> None:
-        """Compare with batches whose last offsets are ``lasts``.
-
-        These are the offsets of the table itself if they are ``in_order``. ``largest`` is the
-        largest timestamp before the batches.
-        """
+    def take(self, table: HeaderTable, skipped: Skipped, largest: int) -> None:
+        """Compare with the batches of a table. ``largest`` is the largest timestamp before them."""
         while True:
-            if in_order and not self._begun:
+            if table.in_order and not self._begun:
                 self._match(table, largest)
             entry = self._entries.peek()
-            if entry is None or not self._judge(entry, table, lasts, skipped, largest):
+            if entry is None or not self._judge(entry, table, skipped, largest):
                 break
-        self._due = lasts[-1] + 1
+        self._due = table.lasts[-1] + 1
 
     def _match(self, table: HeaderTable, largest: int) -> None:
         entries = self._entries
@@ -125,16 +114,9 @@ class OffsetIndexCheck:
         if len(self.several) < _SEVERAL_MAX:
             self.several.append(Several(entry, largest))
 
-    def _judge(
-        self,
-        entry: IndexEntry,
-        table: HeaderTable,
-        lasts: Sequence[int],
-        skipped: Skipped,
-        largest: int,
-    ) -> bool:
+    def _judge(self, entry: IndexEntry, table: HeaderTable, skipped: Skipped, largest: int) -> bool:
         """Whether the entry is judged. Otherwise it waits for the next table."""
-        positions = table.column(POSITION)
+        positions, lasts = table.column(POSITION), table.lasts
         low = 0
         if not self._begun:
             if entry.key >= table.end:
@@ -213,24 +195,16 @@ class TimeIndexCheck:
         self.largest = UNKNOWN
         self._last_key = UNKNOWN
 
-    def take(
-        self,
-        table: HeaderTable,
-        lasts: Sequence[int],
-        in_order: bool,
-        largest: int,
-        trusted: bool,
-        reached: Reached,
-    ) -> None:
+    def take(self, table: HeaderTable, largest: int, trusted: bool, reached: Reached) -> None:
         """Compare with a table whose largest timestamp is ``largest``, as `OffsetIndexCheck` does.
 
         Without ``trusted`` a batch before or in the table could not be read, so an entry may be
         right.
         """
-        timestamps = table.column(MAX_TIMESTAMP)
+        timestamps, lasts = table.column(MAX_TIMESTAMP), table.lasts
         done = 0
         while True:
-            if in_order:
+            if table.in_order:
                 done = self._match(table, trusted, done)
             entry = self._entries.peek()
             if entry is None or entry.offset > lasts[-1]:
