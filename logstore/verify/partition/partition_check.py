@@ -50,7 +50,6 @@ from logstore.verify.common.report import (
 from logstore.verify.common.text_files import SmallFile, check_epoch_form, check_metadata
 from logstore.verify.partition.ends import (
     LogDirFacts,
-    TailFound,
     check_checkpoints,
     check_rolls,
     standing_at,
@@ -114,7 +113,8 @@ class PartitionCheck:
     """Bases and suffixes of files that were reported instead of read."""
     _listed: dict[str, FileInfo] = field(default_factory=dict)
     _epochs_state: FileState = FileState.MISSING
-    _tail: TailFound = field(default_factory=TailFound)
+    _tail: Severity | None = None
+    """Of a finding that the log ends with bytes that are no batch, if it is worse than an info."""
 
     def prepare(self) -> None:
         """List the directory, read the small files, plan the segments.
@@ -419,7 +419,7 @@ class PartitionCheck:
             self.only <= 0,
             compacted,
             end_offset,
-            self._tail.found,
+            self._tail is not None,
             self._floor,
             self.only < 0 and ends and self.closed_cleanly(),
             self.tp is None or self.tp.topic not in _OF_COORDINATORS,
@@ -471,9 +471,10 @@ class PartitionCheck:
             problem = tail_problem(result, self.facts, active=active)
             self._find_in(result.base, filenames.LOG_SUFFIX, problem)
             # An info does not explain why committed records are missing: zeros may be those.
-            self._tail.found |= active and problem.severity is not Severity.INFO
-            self._tail.explains |= active and problem.severity is Severity.ERROR
-            return 0 if problem.severity is Severity.INFO else result.tail_records
+            if problem.severity is not Severity.INFO:
+                if active and self._tail is not Severity.ERROR:
+                    self._tail = problem.severity
+                return result.tail_records
         return 0
 
     def _join(self, results: list[SegmentResult], compacted: bool) -> None:

@@ -183,7 +183,7 @@ class _Pair(NamedTuple):
     def _narrow(self, number: int) -> list[Difference]:
         low, high = number * self.spec.span, (number + 1) * self.spec.span
         extent = DiffBounds(self.start, self.end, high)
-        mine, theirs = (side.starts_of(number) for side in (self.side, self.reference))
+        mine, theirs = (side.range_starts.get(number, ()) for side in (self.side, self.reference))
         try:
             found = narrow(mine, theirs, extent, self.options.unpacked_max)
         except FileNotFoundError:
@@ -262,7 +262,7 @@ def _findings(
     for group in alike.values():
         at = group[0].difference.offset
         apart = {d.side for d in told if d.difference.offset <= at < d.difference.end_offset}
-        agreeing = [side for side in others if side not in apart and side.compared_at(at)]
+        agreeing = [side for side in others if side not in apart and at < side.report.compared_end]
         yield from _report(group, [reference, *agreeing])
 
 

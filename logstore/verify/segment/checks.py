@@ -68,7 +68,7 @@ class SegmentChecks:
     ) -> None:
         self.job, self.options, self.result = job, options, result
         self.order = OffsetOrder(job.base, job.next_base, job.base, next_is_empty=job.next_is_empty)
-        self.skipped = Skipped([])
+        self.skipped = Skipped()
         self._following = following
         self._offset_index = OffsetIndexCheck(offset_entries)
         self._time_index = TimeIndexCheck(time_entries)
@@ -226,7 +226,7 @@ class SegmentChecks:
             placed = self.order.place(row, following)
             problems.extend(placed.problems)
             if placed.base_offset != row.base_offset:  # index entries may know its true offsets
-                self.skipped.add(row.position, row.end)
+                self.skipped.append((row.position, row.end))
             bases.append(placed.base_offset)
             lasts.append(placed.last_offset)
         table.place(bases, lasts)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Container
-from dataclasses import dataclass
-from typing import NamedTuple
 
 from logstore.kernels import match_offset_entries, match_time_entries
 from logstore.verify.common.header_table import (
@@ -34,28 +32,11 @@ MB.
 """
 
 
-@dataclass(slots=True)
-class Skipped:
-    """Byte ranges of the ``.log`` that could not be read.
-
-    Entries that point there prove nothing.
-    """
-
-    ranges: list[tuple[int, int]]
-
-    def add(self, start: int, end: int) -> None:
-        self.ranges.append((start, end))
+class Skipped(list[tuple[int, int]]):
+    """Byte ranges of the ``.log`` that could not be read: entries that lead there prove nothing."""
 
     def touches(self, start: int, end: int) -> bool:
-        return any(low <= end and start < high for low, high in self.ranges)
-
-
-class Several(NamedTuple):
-    """An entry for several batches. Kafka before 4.1 wrote one for an append of several (F-132).
-    ``largest`` is the largest timestamp up to its offset."""
-
-    entry: IndexEntry
-    largest: int
+        return any(low <= end and start < high for low, high in self)
 
 
 class OffsetIndexCheck:
@@ -74,7 +55,10 @@ class OffsetIndexCheck:
         self._before: IndexEntry | None = None
         self._due = entries.base
         """The offset behind the batches that were taken."""
-        self.several: list[Several] = []
+        self.several: list[tuple[IndexEntry, int]] = []
+        """Entries for several batches, and the largest timestamp up to their offset. Kafka before
+        4.1 wrote one for an append of several (F-132).
+        """
         self.several_count = 0
 
     def take(self, table: HeaderTable, skipped: Skipped, largest: int) -> None:
@@ -112,7 +96,7 @@ class OffsetIndexCheck:
     def _note(self, entry: IndexEntry, largest: int) -> None:
         self.several_count += 1
         if len(self.several) < _SEVERAL_MAX:
-            self.several.append(Several(entry, largest))
+            self.several.append((entry, largest))
 
     def _judge(self, entry: IndexEntry, table: HeaderTable, skipped: Skipped, largest: int) -> bool:
         """Whether the entry is judged. Otherwise it waits for the next table."""

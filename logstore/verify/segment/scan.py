@@ -213,7 +213,7 @@ class _SegmentScan:
             confirm_bad_checksum(self.log, path, position, self.size)
         found = diagnose(self.log, self.size, position, status, expected)
         end = found.resume if found.resume >= 0 else self.size
-        checks.skipped.add(position, end)
+        checks.skipped.append((position, end))
         if found.tail:
             result.tail, result.tail_position = found.tail, position
             result.tail_offset = expected
