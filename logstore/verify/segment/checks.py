@@ -81,7 +81,7 @@ class SegmentChecks:
         self._hidden_from = self._hidden_end = UNKNOWN
         self._wanted = list(job.wanted)
 
-    def hidden(self, last_offset: int, *, is_whole: bool = True) -> None:
+    def note_hidden(self, last_offset: int, *, is_whole: bool = True) -> None:
         """Note that a batch follows which exists but cannot be read. A torn one is not the end of
         the log.
         """
@@ -93,14 +93,14 @@ class SegmentChecks:
             self.result.end_offset = max(self.result.end_offset, last_offset + 1)
         self.order.expected = UNKNOWN
 
-    def _hidden(self, end: int) -> int:
+    def _count_hidden(self, end: int) -> int:
         """How many records below ``end`` damage has hidden, if it is known where that begins."""
         if self._hidden_from < 0:
             return 0
         first, self._hidden_from = max(self._hidden_from, self.job.floor), UNKNOWN
         return max(0, min(end, self.job.base + MAX_RELATIVE_OFFSET) - first)
 
-    def take(self, view: memoryview, table: HeaderTable) -> None:
+    def check_batches(self, view: memoryview, table: HeaderTable) -> None:
         """Check the next batches, whose bytes lie in ``view``."""
         survey = self._headers(table, view)
         self._note_wanted(view, table)
@@ -118,7 +118,9 @@ class SegmentChecks:
                 if row.position in broken:
                     self.result.unreadable += max(0, row.record_count)
 
-    def take_large(self, head: bytes, content: Iterator[memoryview], table: HeaderTable) -> None:
+    def check_large_batch(
+        self, head: bytes, content: Iterator[memoryview], table: HeaderTable
+    ) -> None:
         """Check one batch that is too large for one buffer: its header, then the rest in pieces.
 
         Its records are not decoded, and its producer is not part of the replay.
@@ -139,7 +141,7 @@ class SegmentChecks:
         Then the table has the offsets of the batches as their neighbours prove them.
         """
         job, result = self.job, self.result
-        result.unreadable += self._hidden(table.column(BASE)[0])
+        result.unreadable += self._count_hidden(table.column(BASE)[0])
         survey = survey_batches(
             table.columns, table.count, self.order.expected, job.base, job.next_base
         )
@@ -161,9 +163,9 @@ class SegmentChecks:
             known = result.min_timestamp
             result.min_timestamp = min(survey.min_timestamp, known if known >= 0 else 2**63)
         self._epochs(table, survey.epochs)
-        self._offset_index.take(table, self.skipped, self._time_index.largest)
+        self._offset_index.compare(table, self.skipped, self._time_index.largest)
         reached = partial(self._reached, view, table)
-        self._time_index.take(table, survey.max_timestamp, trusted, reached)
+        self._time_index.compare(table, survey.max_timestamp, trusted, reached)
         return survey
 
     def _reached(
@@ -271,7 +273,7 @@ class SegmentChecks:
         for start, stop in zip(starts, [*starts[1:], table.count], strict=True):
             while self._marks and self._marks[0] <= bases[start]:
                 facts.mark(self._marks.pop(0))
-            for number in self._telling(table, start, stop, survey.transactional):
+            for number in self._deciding_rows(table, start, stop, survey.transactional):
                 row = table.row(number)._replace(
                     base_offset=bases[number], last_offset=lasts[number]
                 )
@@ -293,7 +295,9 @@ class SegmentChecks:
         for row, due, previous in jumps[: _JUMPS_MAX - len(facts.jumps)]:
             facts.jumps.append((batch(row), due, previous))
 
-    def _telling(self, table: HeaderTable, start: int, stop: int, transactional: bool) -> list[int]:
+    def _deciding_rows(
+        self, table: HeaderTable, start: int, stop: int, transactional: bool
+    ) -> list[int]:
         """The rows that decide what is known about the producers of rows ``[start, stop)``: the
         last row of each, and the first that opens a transaction.
         """
@@ -348,7 +352,7 @@ class SegmentChecks:
             settled = closed and sound and not result.vanished
             self._offset_index.check_several(self._time_index.timestamps() if settled else None)
         following = self.job.next_base
-        hidden = self._hidden(following if following >= 0 else self._hidden_end)
+        hidden = self._count_hidden(following if following >= 0 else self._hidden_end)
         if result.tail:  # its place in the log decides whether it counts
             result.tail_records = hidden
         else:

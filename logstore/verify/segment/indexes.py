@@ -61,7 +61,7 @@ class OffsetIndexCheck:
         """
         self.several_count = 0
 
-    def take(self, table: HeaderTable, skipped: Skipped, largest: int) -> None:
+    def compare(self, table: HeaderTable, skipped: Skipped, largest: int) -> None:
         """Compare with the batches of a table. ``largest`` is the largest timestamp before them."""
         while True:
             if table.in_order and not self._begun:
@@ -179,7 +179,7 @@ class TimeIndexCheck:
         self.largest = UNKNOWN
         self._last_key = UNKNOWN
 
-    def take(self, table: HeaderTable, largest: int, trusted: bool, reached: Reached) -> None:
+    def compare(self, table: HeaderTable, largest: int, trusted: bool, reached: Reached) -> None:
         """Compare with a table whose largest timestamp is ``largest``, as `OffsetIndexCheck` does.
 
         Without ``trusted`` a batch before or in the table could not be read, so an entry may be
