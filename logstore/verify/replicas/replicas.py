@@ -161,7 +161,8 @@ class ReplicaSet:
             try:
                 check.prepare()
             except FileNotFoundError:
-                message = "vanished during the check: deleted or moved by its broker"  # F-288
+                # It was there when its log directory was listed (F-288).
+                message = "vanished during the check: deleted or moved by its broker"
                 report.findings.append(check.finding("", info("file-vanished", message)))
                 continue
             except OSError as failure:
