@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from threading import Lock
 
 from logstore.storage.base import Storage
@@ -53,7 +52,15 @@ def verify(
     for path in every:
         plan.add(path, storage)
     threads = plan.options.threads or min(8, os.cpu_count() or 1)
-    advance = _Advance(plan.bytes, progress)
+    guard, read = Lock(), 0
+
+    def advance(count: int) -> None:
+        nonlocal read
+        with guard:  # so that what all threads have read is reported in order
+            read += count
+            if progress is not None:
+                progress(read, max(plan.bytes, read))
+
     pending: deque[tuple[ReplicaSet, list[Future[_Outcome]]]] = deque()
 
     def drain(left: int) -> None:
@@ -85,22 +92,6 @@ def _pool(threads: int) -> Iterator[ThreadPoolExecutor]:
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     pool.shutdown()
-
-
-@dataclass(slots=True)
-class _Advance:
-    """Adds up what all threads have read."""
-
-    total: int
-    progress: Progress | None
-    _done: int = 0
-    _guard: Lock = field(default_factory=Lock)
-
-    def __call__(self, count: int) -> None:
-        with self._guard:
-            self._done += count
-            if self.progress is not None:
-                self.progress(self._done, max(self.total, self._done))
 
 
 __all__ = ["Progress", "verify"]

@@ -194,14 +194,17 @@ class OffsetOrder:
 
         An overlap has many of them.
         """
-        base, position, tell = row.base_offset, row.position, error
+        base, position, severity = row.base_offset, row.position, error
         relative = row.last_offset - self.segment_base
         if base < self.segment_base:
             message = f"below the base {self.segment_base} of its segment"
         elif 0 <= self.next_base <= row.last_offset:
             message = f"the segment reaches into the next one, which begins at {self.next_base}"
             if self.next_is_empty:
-                tell, message = warning, f"{message} and is empty: the next start removes that one"
+                severity, message = (
+                    warning,
+                    f"{message} and is empty: the next start removes that one",
+                )
         elif relative > MAX_RELATIVE_OFFSET:
             yield error(
                 "log-offset-span", f"{relative} offsets above the segment base", position, base
@@ -211,7 +214,7 @@ class OffsetOrder:
             return
         self.out_of_range += 1
         if self.out_of_range == 1:
-            yield tell("log-offset-order", message, position, base)
+            yield severity("log-offset-order", message, position, base)
 
 
 @dataclass(frozen=True, slots=True)

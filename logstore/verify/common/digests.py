@@ -43,19 +43,19 @@ class Fingerprint(NamedTuple):
         cls,
         view: memoryview,
         table: HeaderTable,
-        bases: memoryview,
         first: int,
         end: int,
         heads: bool = False,
     ) -> Self:
-        """Fold rows ``[first, end)`` of a table whose bytes lie in ``view``, with their base
-        offsets.
+        """Fold rows ``[first, end)`` of a table whose bytes lie in ``view``.
 
         The hash is called once for each batch, and the fold is native. With ``heads`` only the
         header is hashed, from its checksum on: a checksum that was verified stands for the content.
         """
         digest = mmh3.mmh3_x64_128_digest
-        return cls(*fold_batches(digest, view, table.columns, bases, first, end, _R, _K, heads))
+        return cls(
+            *fold_batches(digest, view, table.columns, table.bases, first, end, _R, _K, heads)
+        )
 
     @classmethod
     def of_pieces(cls, base_offset: int, content: Iterable[Buffer]) -> Self:
@@ -145,46 +145,37 @@ class ContentDigests:
         self._whole, self._compare = whole, compare
 
     def add(
-        self,
-        view: memoryview,
-        table: HeaderTable,
-        bases: memoryview,
-        lasts: memoryview,
-        in_order: bool,
-        content: Iterable[Buffer] | None = None,
+        self, view: memoryview, table: HeaderTable, content: Iterable[Buffer] | None = None
     ) -> None:
-        """Add the batches of a table whose bytes lie in ``view``. ``in_order``: offsets ascend.
+        """Add the batches of a table whose bytes lie in ``view``.
 
         A batch too large for one buffer comes alone: its header in ``view``, and the bytes under
         its checksum as ``content``.
         """
         if not self._whole and self._compare is None:
             return
-        for number, first, end in self._pieces(bases, lasts, in_order):
+        for number, first, end in self._pieces(table):
             if number < 0 and not self._whole:
                 continue
             if content is None:
                 heads = not self._whole
-                part = Fingerprint.of_batches(view, table, bases, first, end, heads)
+                part = Fingerprint.of_batches(view, table, first, end, heads)
             else:
                 hashed = content if self._whole else (view[CRC_POSITION:],)
-                part = Fingerprint.of_pieces(bases[first], hashed)
+                part = Fingerprint.of_pieces(table.bases[first], hashed)
             if self._whole:
                 self.fingerprint = self.fingerprint.joined(part)
             if number >= 0:
-                span = bases[first], lasts[end - 1] + 1
-                self._add_to_range(number, table, span, first, end, part)
+                self._add_to_range(number, table, first, end, part)
 
-    def _pieces(
-        self, bases: memoryview, lasts: memoryview, in_order: bool
-    ) -> Iterator[tuple[int, int, int]]:
+    def _pieces(self, table: HeaderTable) -> Iterator[tuple[int, int, int]]:
         """``(range number, first row, end)`` of rows in one range; the number is −1 outside all
         ranges.
         """
-        compare, count = self._compare, len(bases)
+        compare, count, bases, lasts = self._compare, table.count, table.bases, table.lasts
         if compare is None:
             yield -1, 0, count
-        elif in_order:
+        elif table.in_order:
             first, end = bisect_left(bases, compare.start), bisect_left(lasts, compare.end)
             end = max(first, end)
             if first:
@@ -203,17 +194,12 @@ class ContentDigests:
                 yield number, first, (others[-1] if others else first) + 1
 
     def _add_to_range(
-        self,
-        number: int,
-        table: HeaderTable,
-        span: tuple[int, int],
-        first: int,
-        end: int,
-        part: Fingerprint,
+        self, number: int, table: HeaderTable, first: int, end: int, part: Fingerprint
     ) -> None:
         positions, sizes = table.column(POSITION), table.column(SIZE)
         size = positions[end - 1] + sizes[end - 1] - positions[first]
         position, epoch = table.start + positions[first], table.column(EPOCH)[first]
+        span = table.bases[first], table.lasts[end - 1] + 1
         digest = RangeDigest(number, *span, end - first, size, position, epoch, part)
         if self.ranges and self.ranges[-1].number == number:
             self.ranges[-1] = self.ranges[-1].joined(digest)

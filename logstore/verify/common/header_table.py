@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 
 from logstore.kernels import SCAN_COLUMNS, scan_batches
 from logstore.verify.common.batch_rules import Row
@@ -33,14 +34,24 @@ class HeaderTable:
 
     ``columns`` is what the kernels take: its positions count from byte ``start`` of the log, those
     of ``row`` from the beginning of the log. Filling the table again overwrites what ``column``
-    returned.
+    returned. ``bases`` and ``lasts`` are the first and last offsets of the batches: those of the
+    headers while the table is ``in_order``, later those that the neighbours prove.
     """
 
-    __slots__ = ("columns", "count", "start")
+    __slots__ = ("bases", "columns", "count", "in_order", "lasts", "start")
 
     def __init__(self) -> None:
         self.columns = memoryview(array("q", bytes(8 * _COLUMNS * ROWS)))
-        self.count = self.start = 0
+        self._filled(0, 0)
+
+    def _filled(self, count: int, start: int) -> None:
+        self.count, self.start, self.in_order = count, start, True
+        self.bases, self.lasts = self.column(BASE), self.column(LAST)
+
+    def place(self, bases: Iterable[int], lasts: Iterable[int]) -> None:
+        """Take other offsets than those of the headers."""
+        self.bases, self.lasts = (memoryview(array("q", offsets)) for offsets in (bases, lasts))
+        self.in_order = False
 
     def fill(self, view: memoryview, at: int, start: int) -> tuple[int, int]:
         """Scan ``view`` from ``at``. ``view`` begins at byte ``start`` of the log.
@@ -48,8 +59,8 @@ class HeaderTable:
         Returns:
             Where the first batch that was not taken lies in ``view``, and a ``SCAN_`` number.
         """
-        self.start = start
-        self.count, done, status = scan_batches(view, at, self.columns)
+        count, done, status = scan_batches(view, at, self.columns)
+        self._filled(count, start)
         return done, status
 
     def fill_large(self, header: bytes, size: int, start: int) -> bool:
@@ -59,9 +70,9 @@ class HeaderTable:
         """
         short = bytearray(header)  # as if it had no records: a scan wants whole batches
         short[8:12] = (len(header) - 12).to_bytes(4, "big")
-        self.start = start
-        self.count, _, _ = scan_batches(short, 0, self.columns, False)
+        count, _, _ = scan_batches(short, 0, self.columns, False)
         self.columns[SIZE * ROWS] = size
+        self._filled(count, start)
         return self.count == 1
 
     def column(self, number: int) -> memoryview:

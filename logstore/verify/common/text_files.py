@@ -40,12 +40,21 @@ class SmallFile:
 
     Bytes and parsed values are compared later, and must be of the same version of the file. A file
     that breaks its format ends the ``with``: it is a finding of ``rule``. What cannot be read is an
-    ``OSError``.
+    ``OSError``. The finding shows the line that is wrong if it is ``quoted``.
     """
 
-    def __init__(self, files: Files, directory: str, name: str, rule: str, find: Find) -> None:
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        name: str,
+        rule: str,
+        find: Find,
+        *,
+        quoted: bool = True,
+    ) -> None:
         self.path = os.path.join(directory, name)
-        self.data = b""
+        self.data, self._quoted = b"", quoted
         self._files, self._name, self._rule, self._find = files, name, rule, find
 
     def read_file(self, path: str, limit: int = -1) -> bytes:
@@ -65,7 +74,8 @@ class SmallFile:
     def __exit__(self, _: object, failure: BaseException | None, __: object) -> bool:
         if isinstance(failure, MalformedCheckpointError):
             line = failure.line_number or UNKNOWN  # the position in a text file
-            shown = f": '{printable(failure.line, 200)}'" if failure.line_number else ""
+            is_shown = self._quoted and failure.line_number
+            shown = f": '{printable(failure.line, 200)}'" if is_shown else ""
             self._find(self._name, error(self._rule, failure.reason + shown, line))
         elif isinstance(failure, CheckpointFailedError):
             raise OSError(str(failure)) from failure

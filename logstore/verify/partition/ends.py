@@ -83,17 +83,6 @@ def weigh(problem: Problem, suffix: str, standing: Standing) -> Problem:
     return problem._replace(severity=Severity.INFO, message=message)
 
 
-@dataclass(slots=True)
-class TailFound:
-    """Whether a finding says that the log ends with bytes that are no batch.
-
-    If that finding is an error, it explains why committed records are missing.
-    """
-
-    found: bool = False
-    explains: bool = False
-
-
 def tail_problem(result: SegmentResult, facts: LogDirFacts, *, active: bool) -> Problem:
     """Judge a tail that holds no whole batch by its place in the log (S-29 … S-31)."""
     position, end = result.tail_position, result.tail_offset
@@ -138,14 +127,22 @@ def check_rolls(
 
 
 def check_checkpoints(
-    facts: LogDirFacts, end: int, tail: TailFound, is_settled: Callable[[], bool], *, is_empty: bool
+    facts: LogDirFacts,
+    end: int,
+    tail: Severity | None,
+    is_settled: Callable[[], bool],
+    *,
+    is_empty: bool,
 ) -> Iterator[Problem]:
     """Check the offsets that the log directory has for this partition (F-222, F-264, I-5).
+
+    ``tail`` is the severity of a finding that the log ends with bytes that are no batch. An error
+    explains why committed records are missing.
 
     A crash leaves checkpoints of any age, so they may lie below the log start (I-16). A clean
     shutdown writes all of them again.
     """
-    if facts.recovery_point > end and not tail.explains:
+    if facts.recovery_point > end and tail is not Severity.ERROR:
         message = f"ends at offset {end}, below the recovery point {facts.recovery_point}"
         yield error("recovery-point", message, offset=end)
     if facts.log_start > end:
@@ -168,7 +165,7 @@ def check_checkpoints(
     if unknown and not is_empty and end > facts.log_start and is_settled():
         message = "no high watermark behind a clean shutdown"
         yield warning("high-watermark", message, offset=end)
-    if facts.high_watermark > end and not tail.found:
+    if facts.high_watermark > end and tail is None:
         message = f"ends at offset {end}, below the high watermark {facts.high_watermark}"
         severity = error if facts.clean else warning
         yield severity("high-watermark", message, offset=end)

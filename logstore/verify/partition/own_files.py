@@ -9,15 +9,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from checkpoints.checkpoint_file import MAX_I64, frame, load_file, parse_entries, parse_number
-from checkpoints.errors import CheckpointFailedError, MalformedCheckpointError
 from checkpoints.partition_metadata import topic_id_from_text, topic_id_to_text
 from checkpoints.topic_properties import TOPIC_PROPERTIES, TopicProperties, TopicPropertiesFile
 from logstore.common.config import LogConfig
 from logstore.common.errors import ConfigError
 from logstore.format import filenames
 from logstore.storage.base import FileInfo, Storage
-from logstore.verify.common.report import UNKNOWN, Problem, error, info, warning
-from logstore.verify.common.text_files import Find, check_form
+from logstore.verify.common.report import Problem, error, info, warning
+from logstore.verify.common.text_files import Find, SmallFile, check_form
 from logstore.verify.segment.segment_check import SegmentResult
 
 _CURSOR_SUFFIX = ".cursor"
@@ -68,16 +67,13 @@ class OwnFiles:
             OSError: the medium refused.
         """
         infos = {file.name: file for file in files}
-        try:
-            names = [name for name in infos if name.endswith(_CURSOR_SUFFIX)]
-            for name in names[:_CURSORS_MAX]:
-                self._read_cursor(name)
-            if filenames.CLEAN_STOP in infos:
-                self._read_clean_stop(infos)
-            if TOPIC_PROPERTIES in infos:
-                self._read_properties()
-        except CheckpointFailedError as failure:
-            raise OSError(str(failure)) from failure
+        names = [name for name in infos if name.endswith(_CURSOR_SUFFIX)]
+        for name in names[:_CURSORS_MAX]:
+            self._read_cursor(name)
+        if filenames.CLEAN_STOP in infos:
+            self._read_clean_stop(infos)
+        if TOPIC_PROPERTIES in infos:
+            self._read_properties()
 
     @property
     def wanted(self) -> list[int]:
@@ -88,23 +84,21 @@ class OwnFiles:
 
     def _entry(self, name: str, rule: str, width: int) -> list[bytes] | None:
         """The fields of a file with one entry. Another form is reported, and gives None."""
-        path = os.path.join(self.directory, name)
-        try:
-            data = load_file(self.storage, path, _SIZE_MAX)
-            entries = [] if data is None else list(parse_entries(path, data, width))
-        except MalformedCheckpointError as failure:
-            line = failure.line_number or UNKNOWN
-            self.find(name, error(rule, failure.reason, line))
-            return None
-        if data is None:
-            return None  # vanished since it was listed
-        if len(entries) != 1:
-            self.find(name, error(rule, f"{len(entries)} entries, not one"))
-            return None
-        fields = entries[0][1]
-        for problem in check_form(data, frame(b" ".join(fields).decode("latin-1") + "\n", 1)):
-            self.find(name, problem)
-        return fields
+        with self._small_file(name, rule) as file:
+            data = load_file(file, file.path, _SIZE_MAX)
+            if data is None:
+                return None  # vanished since it was listed
+            entries = list(parse_entries(file.path, data, width))
+            if len(entries) == 1:
+                _, fields = entries[0]
+                text = b" ".join(fields).decode("latin-1") + "\n"
+                file.report(check_form(data, frame(text, 1)))
+                return fields
+            file.report([error(rule, f"{len(entries)} entries, not one")])
+        return None
+
+    def _small_file(self, name: str, rule: str) -> SmallFile:
+        return SmallFile(self.storage, self.directory, name, rule, self.find, quoted=False)
 
     def _read_cursor(self, name: str) -> None:
         fields = self._entry(name, "cursor", len(CursorFile._fields))
@@ -150,16 +144,12 @@ class OwnFiles:
             self.clean_stop = stop
 
     def _read_properties(self) -> None:
-        path = os.path.join(self.directory, TOPIC_PROPERTIES)
-        try:
-            self.properties = TopicPropertiesFile(path, self.storage).read()
-            if self.properties is not None:
-                LogConfig().with_properties(self.properties.values)
-        except MalformedCheckpointError as failure:
-            line = failure.line_number or UNKNOWN
-            self.find(TOPIC_PROPERTIES, error("topic-properties", failure.reason, line))
-        except ConfigError as failure:
-            self.find(TOPIC_PROPERTIES, warning("topic-properties", str(failure)))
+        with self._small_file(TOPIC_PROPERTIES, "topic-properties") as file:
+            self.properties = TopicPropertiesFile(file.path, file).read()
+            try:
+                LogConfig().with_properties(self.properties.values if self.properties else {})
+            except ConfigError as failure:
+                file.report([warning("topic-properties", str(failure))])
 
     # -- judging -------------------------------------------------------------------------------
 

@@ -50,7 +50,6 @@ from logstore.verify.common.report import (
 from logstore.verify.common.text_files import SmallFile, check_epoch_form, check_metadata
 from logstore.verify.partition.ends import (
     LogDirFacts,
-    TailFound,
     check_checkpoints,
     check_rolls,
     standing_at,
@@ -114,7 +113,8 @@ class PartitionCheck:
     """Bases and suffixes of files that were reported instead of read."""
     _listed: dict[str, FileInfo] = field(default_factory=dict)
     _epochs_state: FileState = FileState.MISSING
-    _tail: TailFound = field(default_factory=TailFound)
+    _tail: Severity | None = None
+    """Of a finding that the log ends with bytes that are no batch, if it is worse than an info."""
 
     def prepare(self) -> None:
         """List the directory, read the small files, plan the segments.
@@ -132,7 +132,7 @@ class PartitionCheck:
         self._listed = {entry.name: entry for entry in entries}
         for entry in entries:
             if not entry.is_file:
-                self._tell_irregular(entry)
+                self._report_irregular(entry)
         segments = self._sort_out(infos)
         if self.only < 0:
             self._read_metadata()
@@ -204,11 +204,6 @@ class PartitionCheck:
 
     # -- looking again -------------------------------------------------------------------------
 
-    @property
-    def suspects(self) -> bool:
-        """Whether any finding is worth a second look."""
-        return any(finding.severity is not Severity.INFO for finding in self.findings)
-
     def is_disturbed(self) -> bool:
         """Whether segments were replaced, cut or deleted since they were listed.
 
@@ -241,12 +236,10 @@ class PartitionCheck:
             self._read_metadata()
         elif name == LEADER_EPOCH:
             epochs = self._read_epochs()
-            for problem in check_epoch_entries(epochs or [], _NO_END):
-                self._find(LEADER_EPOCH, problem)
+            self._find_all(LEADER_EPOCH, check_epoch_entries(epochs or [], _NO_END))
         elif parsed is not None:
             entries = self._producer_files().read_snapshot(parsed.offset)
-            for problem in check_snapshot(parsed.offset, entries or (), {}, exact=False):
-                self._find(name, problem)
+            self._find_all(name, check_snapshot(parsed.offset, entries or (), {}, exact=False))
 
     def _producer_files(self) -> ProducerFiles:
         return ProducerFiles(self.storage, self.directory, self._find)
@@ -272,6 +265,13 @@ class PartitionCheck:
             end = self._bases[at] if at < len(self._bases) else _NO_END
         return weigh(problem, parsed.suffix, standing_at(self.facts, end - 1))
 
+    def _find_all(self, name: str, problems: Iterable[Problem]) -> None:
+        for problem in problems:
+            self._find(name, problem)
+
+    def _find_in_log(self, base: int, problem: Problem) -> None:
+        self._find_in(base, filenames.LOG_SUFFIX, problem)
+
     def _find_in(self, base: int, suffix: str, problem: Problem) -> None:
         self._find(self.file_name(base, suffix), problem, base)
 
@@ -280,7 +280,7 @@ class PartitionCheck:
 
     # -- files ---------------------------------------------------------------------------------
 
-    def _tell_irregular(self, entry: FileInfo) -> None:
+    def _report_irregular(self, entry: FileInfo) -> None:
         """Report what is not a regular file, and do not open it.
 
         A directory may have any name except that of a file.
@@ -334,8 +334,8 @@ class PartitionCheck:
         self._snapshots.sort()
         for base in sorted(self._rolled & segments.keys() if self.only < 0 else ()):
             message = "not settled: the next start takes it in if nothing before it is lost"
-            tell = warning if self.facts.clean else info  # a clean stop settles all
-            self._find_in(base, filenames.LOG_SUFFIX, tell("leftover", message, offset=base))
+            severity = warning if self.facts.clean else info  # a clean stop settles all
+            self._find_in_log(base, severity("leftover", message, offset=base))
         return segments
 
     def _is_roll(self, file: filenames.SegmentFile) -> bool:
@@ -394,7 +394,7 @@ class PartitionCheck:
         claimed = 0
         for result in found:
             self.suppressed += result.suppressed
-            claimed = self._tell(result, active=result.base >= self._last_settled)
+            claimed = self._add_findings(result, active=result.base >= self._last_settled)
             report.unreadable += result.unreadable + claimed
             report.unreadable += 0 if compacted else result.missing
         self._join(results, compacted)
@@ -408,10 +408,12 @@ class PartitionCheck:
                 promised = max(self.facts.recovery_point, self.facts.high_watermark)
                 report.unreadable += max(0, promised - max(reached, self.facts.log_start))
                 last = self.file_name(results[-1].base, filenames.LOG_SUFFIX) if results else "."
-                for problem in check_checkpoints(
-                    self.facts, end_offset, self._tail, self._is_settled, is_empty=not results
-                ):
-                    self._find(last, problem)
+                self._find_all(
+                    last,
+                    check_checkpoints(
+                        self.facts, end_offset, self._tail, self._is_settled, is_empty=not results
+                    ),
+                )
                 self._check_own(report, results)
         stretch = CheckedSegments(
             self.jobs,
@@ -419,7 +421,7 @@ class PartitionCheck:
             self.only <= 0,
             compacted,
             end_offset,
-            self._tail.found,
+            self._tail is not None,
             self._floor,
             self.only < 0 and ends and self.closed_cleanly(),
             self.tp is None or self.tp.topic not in _OF_COORDINATORS,
@@ -459,7 +461,7 @@ class PartitionCheck:
         report.epochs = _epochs_of(results)
         return report
 
-    def _tell(self, result: SegmentResult, active: bool) -> int:
+    def _add_findings(self, result: SegmentResult, active: bool) -> int:
         """Add the findings of a segment. Returns how many records its torn end has lost."""
         for suffix in result.vanished:
             message = "vanished during the check: deleted by its broker"
@@ -469,11 +471,12 @@ class PartitionCheck:
                 self._find_in(result.base, suffix, problem)
         if result.tail:
             problem = tail_problem(result, self.facts, active=active)
-            self._find_in(result.base, filenames.LOG_SUFFIX, problem)
+            self._find_in_log(result.base, problem)
             # An info does not explain why committed records are missing: zeros may be those.
-            self._tail.found |= active and problem.severity is not Severity.INFO
-            self._tail.explains |= active and problem.severity is Severity.ERROR
-            return 0 if problem.severity is Severity.INFO else result.tail_records
+            if problem.severity is not Severity.INFO:
+                if active and self._tail is not Severity.ERROR:
+                    self._tail = problem.severity
+                return result.tail_records
         return 0
 
     def _join(self, results: list[SegmentResult], compacted: bool) -> None:
@@ -484,15 +487,15 @@ class PartitionCheck:
         for result in results:
             for position, expected, missing in result.gaps if not compacted else ():
                 message = f"{missing} offsets are missing before this batch"
-                self._find_in(
-                    result.base, ".log", warning("log-offset-order", message, position, expected)
+                self._find_in_log(
+                    result.base, warning("log-offset-order", message, position, expected)
                 )
             if compacted and result.gap_count:
                 message = f"{result.gap_count} gaps between offsets: the log is compacted"
-                self._find_in(result.base, ".log", info("log-compacted-gap", message))
+                self._find_in_log(result.base, info("log-compacted-gap", message))
         if self.only < 0:
             for base, problem in check_rolls(results, self._rolled, self.facts):
-                self._find_in(base, filenames.LOG_SUFFIX, problem)
+                self._find_in_log(base, problem)
         if self.only >= 0 or compacted:
             return
         for one, two in pairwise(results):
@@ -500,15 +503,11 @@ class PartitionCheck:
                 continue
             if one.size == 0:
                 message = f"empty, and followed by segment {two.base}"
-                self._find_in(
-                    one.base, ".log", warning("log-offset-order", message, offset=one.base)
-                )
+                self._find_in_log(one.base, warning("log-offset-order", message, offset=one.base))
             elif one.end_offset < two.base and not one.tail:
                 message = f"{two.base - one.end_offset} offsets are missing before this segment, "
                 message += f"behind {filenames.segment_file_name(one.base, '.log')}"
-                self._find_in(
-                    two.base, ".log", warning("log-offset-order", message, 0, one.end_offset)
-                )
+                self._find_in_log(two.base, warning("log-offset-order", message, 0, one.end_offset))
 
     def _check_epochs(self, results: list[SegmentResult], end_offset: int) -> None:
         runs: list[EpochRun] = [run for result in results for run in result.epochs]
@@ -518,8 +517,7 @@ class PartitionCheck:
         if entries is not None:
             closed = self.closed_cleanly()
             problems = list(check_epoch_entries(entries, end_offset, closed=closed))
-            for problem in problems:
-                self._find(LEADER_EPOCH, problem)
+            self._find_all(LEADER_EPOCH, problems)
             if any(problem.severity is Severity.ERROR for problem in problems):
                 entries = None
         start = max(results[0].base if results else 0, self.facts.log_start)
@@ -535,15 +533,14 @@ class PartitionCheck:
             self._find(LEADER_EPOCH, problem)
         found = list(check_epochs(runs, entries or None))
         if entries and start <= end_offset and self.closed_cleanly():
-            for problem in check_first_epoch(runs, entries, start):
-                self._find(LEADER_EPOCH, problem)
+            self._find_all(LEADER_EPOCH, check_first_epoch(runs, entries, start))
         if any(problem.rule == "log-epoch" for _, problem in found):
             # A broker that became leader since may have added an epoch: look again.
             newer = self._read_epochs()
             if newer and newer != self.epochs:
                 found = list(check_epochs(runs, newer))
         for run, problem in found[: self.options.findings_max]:
-            self._find_in(run.segment_base, ".log", problem)
+            self._find_in_log(run.segment_base, problem)
         self.suppressed += max(0, len(found) - self.options.findings_max)
 
     def _check_own(self, report: PartitionReport, results: list[SegmentResult]) -> None:

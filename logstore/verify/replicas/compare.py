@@ -183,17 +183,17 @@ class _Pair(NamedTuple):
     def _narrow(self, number: int) -> list[Difference]:
         low, high = number * self.spec.span, (number + 1) * self.spec.span
         extent = DiffBounds(self.start, self.end, high)
-        mine, theirs = (side.starts_of(number) for side in (self.side, self.reference))
+        mine, theirs = (side.range_starts.get(number, ()) for side in (self.side, self.reference))
         try:
             found = narrow(mine, theirs, extent, self.options.unpacked_max)
         except FileNotFoundError:
             found = []  # deleted since, as retention does: the digests have seen it
         # Digests that go beyond what is compared may well differ there.
         inside = self.start <= max(low, self.spec.start) and min(high, self.spec.end) <= self.end
-        told = self.side.reports_unreadable(low, high) or self.reference.reports_unreadable(
+        is_reported = self.side.reports_unreadable(low, high) or self.reference.reports_unreadable(
             low, high
         )
-        if found or told or not inside:
+        if found or is_reported or not inside:
             return found
         note = "so say the digests of this range; when read again, nothing was found"
         return [Difference(max(low, self.start), min(high, self.end), None, None, note)]
@@ -249,20 +249,20 @@ def _findings(
     """One finding for each difference of each odd replica.
 
     A log has no holes, so the replica that lacks a batch has lost it, however many others have lost
-    it as well: damage is no testimony. One that cannot read its batch there is told of that
+    it as well: damage is no testimony. One that cannot read its batch there has a finding there
     already. Two replicas that have different batches cannot show which one is right. A third one
     can: the replica that disagrees with the two others is the odd one, even if it is the reference.
     """
-    told = list(disagreements)
+    known = list(disagreements)
     alike: dict[object, list[_Disagreement]] = {}
-    for found in told:
+    for found in known:
         mine = found.difference.mine
         key = found.difference.offset, mine.text if mine else found.difference.note
         alike.setdefault(key, []).append(found)
     for group in alike.values():
         at = group[0].difference.offset
-        apart = {d.side for d in told if d.difference.offset <= at < d.difference.end_offset}
-        agreeing = [side for side in others if side not in apart and side.compared_at(at)]
+        apart = {d.side for d in known if d.difference.offset <= at < d.difference.end_offset}
+        agreeing = [side for side in others if side not in apart and at < side.report.compared_end]
         yield from _report(group, [reference, *agreeing])
 
 

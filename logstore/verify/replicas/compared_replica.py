@@ -28,26 +28,20 @@ class ComparedReplica:
         self.end, self.mark = self.report.log_end_offset, self.check.facts.high_watermark
         self.epochs = [run for result in self.results for run in result.epochs]
         self.ranges: dict[int, RangeDigest] = {}
-        self._range_starts: dict[int, list[RangeStart]] = {}
+        self.range_starts: dict[int, list[RangeStart]] = {}
         for job, result in zip(self.check.jobs, self.results, strict=True):
             path = job.path(filenames.LOG_SUFFIX)
             for digest in result.ranges:
                 before = self.ranges.get(digest.number)
                 self.ranges[digest.number] = before.joined(digest) if before else digest
-                starts = self._range_starts.setdefault(digest.number, [])
+                starts = self.range_starts.setdefault(digest.number, [])
                 if not starts or starts[-1].path != path:
                     starts.append(RangeStart(self.check.storage, path, digest.position))
-
-    def starts_of(self, number: int) -> Sequence[RangeStart]:
-        return self._range_starts.get(number, ())
 
     def compared(self, start: int, end: int) -> None:
         """Note that offsets ``[start, end)`` were compared with another replica."""
         self.report.compared_from = start
         self.report.compared_end = max(self.report.compared_end, end)
-
-    def compared_at(self, offset: int) -> bool:
-        return offset < self.report.compared_end
 
     # -- where equality ends -------------------------------------------------------------------
 

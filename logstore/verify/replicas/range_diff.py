@@ -78,18 +78,12 @@ class _DiffBatch(NamedTuple):
     content: int
     source: RangeStart
 
-    @property
-    def base_offset(self) -> int:
-        return self.row.base_offset
-
-    @property
-    def last_offset(self) -> int:
-        return self.row.last_offset
-
     def same(self, other: _DiffBatch) -> bool:
         """Whether offsets and content are equal, wherever the batches lie."""
-        mine = self.base_offset, self.last_offset, self.content
-        return mine == (other.base_offset, other.last_offset, other.content)
+        mine, theirs = (
+            (batch.row.base_offset, batch.row.last_offset, batch.content) for batch in (self, other)
+        )
+        return mine == theirs
 
 
 class _UnmatchedRange(NamedTuple):
@@ -118,10 +112,10 @@ def narrow(
 
 def _difference(unmatched: _UnmatchedRange, unpacked_max: int) -> Difference:
     batches = [*unmatched.mine, *unmatched.theirs]
-    offset = min(batch.base_offset for batch in batches)
-    end_offset = max(batch.last_offset for batch in batches) + 1
+    offset = min(batch.row.base_offset for batch in batches)
+    end_offset = max(batch.row.last_offset for batch in batches) + 1
     one, other = (
-        side[0] if side and side[0].base_offset == offset else None
+        side[0] if side and side[0].row.base_offset == offset else None
         for side in (unmatched.mine, unmatched.theirs)
     )
     note = ""
@@ -146,10 +140,10 @@ def _unmatched_ranges(
             at, there = at + 1, there + 1
             continue
         # No later batch of the other side can equal the one that ends first.
-        if one and (not other or one.last_offset <= other.last_offset):
+        if one and (not other or one.row.last_offset <= other.row.last_offset):
             unmatched.mine.append(one)
             at += 1
-        if other and (not one or other.last_offset <= one.last_offset):
+        if other and (not one or other.row.last_offset <= one.row.last_offset):
             unmatched.theirs.append(other)
             there += 1
     if unmatched.mine or unmatched.theirs:
@@ -164,9 +158,9 @@ def _read(sources: Sequence[RangeStart], bounds: DiffBounds) -> Iterator[_DiffBa
         file = open_log(source.storage, source.path)
         try:
             for batch in _batches(file, source):
-                if batch.base_offset >= bounds.bound:
+                if batch.row.base_offset >= bounds.bound:
                     break
-                if batch.base_offset >= bounds.start and batch.last_offset < bounds.end:
+                if batch.row.base_offset >= bounds.start and batch.row.last_offset < bounds.end:
                     yield batch
         finally:
             file.close()
@@ -223,7 +217,7 @@ def _first_record(one: _DiffBatch, other: _DiffBatch, unpacked_max: int) -> tupl
     try:
         mine, theirs = (_records(batch, unpacked_max) for batch in (one, other))
     except CorruptBatchError as failure:
-        return one.base_offset, f"not decoded: {failure.reason}"
+        return one.row.base_offset, f"not decoded: {failure.reason}"
     for record, counterpart in zip(mine, theirs, strict=False):
         if record != counterpart:
             fields = zip(Record._fields, record, counterpart, strict=True)
@@ -232,7 +226,7 @@ def _first_record(one: _DiffBatch, other: _DiffBatch, unpacked_max: int) -> tupl
     if len(mine) != len(theirs):
         longer = max(mine, theirs, key=len)
         return longer[min(len(mine), len(theirs))].offset, "one has more records"
-    return one.base_offset, "the records are the same, their batches are not"
+    return one.row.base_offset, "the records are the same, their batches are not"
 
 
 def _records(batch: _DiffBatch, unpacked_max: int) -> list[Record]:

@@ -14,6 +14,7 @@ from logstore.storage.base import Storage
 from logstore.verify.common.report import (
     Finding,
     PartitionReport,
+    Severity,
     VerifyReport,
     error,
     info,
@@ -62,7 +63,8 @@ def _incoherent(check: PartitionCheck, results: Sequence[SegmentResult]) -> bool
         OSError: the directory cannot be listed any more.
     """
     gone = [filenames.LOG_SUFFIX in result.vanished for result in results]
-    return (check.suspects or gone != sorted(gone, reverse=True)) and check.is_disturbed()
+    suspects = any(finding.severity is not Severity.INFO for finding in check.findings)
+    return (suspects or gone != sorted(gone, reverse=True)) and check.is_disturbed()
 
 
 def _look_again(
@@ -159,7 +161,8 @@ class ReplicaSet:
             try:
                 check.prepare()
             except FileNotFoundError:
-                message = "vanished during the check: deleted or moved by its broker"  # F-288
+                # It was there when its log directory was listed (F-288).
+                message = "vanished during the check: deleted or moved by its broker"
                 report.findings.append(check.finding("", info("file-vanished", message)))
                 continue
             except OSError as failure:

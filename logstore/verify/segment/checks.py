@@ -6,7 +6,6 @@ by one.
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -31,7 +30,6 @@ from logstore.verify.common.header_table import (
     ATTRIBUTES,
     BASE,
     EPOCH,
-    LAST,
     POSITION,
     PRODUCER,
     PRODUCER_EPOCH,
@@ -70,7 +68,7 @@ class SegmentChecks:
     ) -> None:
         self.job, self.options, self.result = job, options, result
         self.order = OffsetOrder(job.base, job.next_base, job.base, next_is_empty=job.next_is_empty)
-        self.skipped = Skipped([])
+        self.skipped = Skipped()
         self._following = following
         self._offset_index = OffsetIndexCheck(offset_entries)
         self._time_index = TimeIndexCheck(time_entries)
@@ -83,7 +81,7 @@ class SegmentChecks:
         self._hidden_from = self._hidden_end = UNKNOWN
         self._wanted = list(job.wanted)
 
-    def hidden(self, last_offset: int, *, is_whole: bool = True) -> None:
+    def note_hidden(self, last_offset: int, *, is_whole: bool = True) -> None:
         """Note that a batch follows which exists but cannot be read. A torn one is not the end of
         the log.
         """
@@ -95,20 +93,20 @@ class SegmentChecks:
             self.result.end_offset = max(self.result.end_offset, last_offset + 1)
         self.order.expected = UNKNOWN
 
-    def _hidden(self, end: int) -> int:
+    def _count_hidden(self, end: int) -> int:
         """How many records below ``end`` damage has hidden, if it is known where that begins."""
         if self._hidden_from < 0:
             return 0
         first, self._hidden_from = max(self._hidden_from, self.job.floor), UNKNOWN
         return max(0, min(end, self.job.base + MAX_RELATIVE_OFFSET) - first)
 
-    def take(self, view: memoryview, table: HeaderTable) -> None:
+    def check_batches(self, view: memoryview, table: HeaderTable) -> None:
         """Check the next batches, whose bytes lie in ``view``."""
-        survey, bases, lasts, in_order = self._headers(table, view)
-        self._note_wanted(view, table, bases, lasts)
+        survey = self._headers(table, view)
+        self._note_wanted(view, table)
         if survey.producers:
-            self._producers(view, table, survey, bases, lasts, in_order)
-        self._digests.add(view, table, bases, lasts, in_order)
+            self._producers(view, table, survey)
+        self._digests.add(view, table)
         if self.options.deep:
             problems = self.result.problems_of(filenames.LOG_SUFFIX)
             wrapped: list[int] = []
@@ -120,32 +118,30 @@ class SegmentChecks:
                 if row.position in broken:
                     self.result.unreadable += max(0, row.record_count)
 
-    def take_large(self, head: bytes, content: Iterator[memoryview], table: HeaderTable) -> None:
+    def check_large_batch(
+        self, head: bytes, content: Iterator[memoryview], table: HeaderTable
+    ) -> None:
         """Check one batch that is too large for one buffer: its header, then the rest in pieces.
 
         Its records are not decoded, and its producer is not part of the replay.
         """
-        survey, bases, lasts, in_order = self._headers(table, None)
-        self._note_wanted(memoryview(head), table, bases, lasts)
+        survey = self._headers(table, None)
+        self._note_wanted(memoryview(head), table)
         if survey.producers:
             self.result.producers.complete = False
-        self._digests.add(memoryview(head), table, bases, lasts, in_order, content)
+        self._digests.add(memoryview(head), table, content)
         if self.options.deep:
             row = table.row(0)
             message = f"records not decoded: a batch of {row.size} bytes"
             problem = info("not-checked", message, row.position, row.base_offset)
             self.result.problems_of(filenames.LOG_SUFFIX).append(problem)
 
-    def _headers(
-        self, table: HeaderTable, view: memoryview | None
-    ) -> tuple[BatchSurvey, memoryview, memoryview, bool]:
+    def _headers(self, table: HeaderTable, view: memoryview | None) -> BatchSurvey:
         """Check everything that needs no content, unless an index names an offset inside a batch.
-
-        Returns the offsets of the batches as their neighbours prove them, and whether they are in
-        order.
+        Then the table has the offsets of the batches as their neighbours prove them.
         """
         job, result = self.job, self.result
-        result.unreadable += self._hidden(table.column(BASE)[0])
+        result.unreadable += self._count_hidden(table.column(BASE)[0])
         survey = survey_batches(
             table.columns, table.count, self.order.expected, job.base, job.next_base
         )
@@ -153,27 +149,24 @@ class SegmentChecks:
         for number in survey.odd:
             problems.extend(check_header(table.row(number)))
         result.holes = result.holes or survey.holes
-        bases, lasts = table.column(BASE), table.column(LAST)
-        in_order = self._advance(table, survey, bases, lasts)
-        trusted = self._trusted
-        if not in_order:
-            bases, lasts = self._place(table.rows())
-            trusted = trusted and bases == table.column(BASE)
+        if not self._advance(table, survey):
+            self._place(table)
+        is_as_claimed = table.in_order or table.bases == table.column(BASE)
+        trusted = self._trusted and is_as_claimed
         if result.first_offset < 0:
-            result.first_offset = bases[0]
-        result.end_offset = max(result.end_offset, lasts[-1] + 1)
+            result.first_offset = table.bases[0]
+        result.end_offset = max(result.end_offset, table.lasts[-1] + 1)
         result.batches += table.count
         result.records += survey.records
         result.max_timestamp = max(result.max_timestamp, survey.max_timestamp)
         if survey.min_timestamp >= 0:
             known = result.min_timestamp
             result.min_timestamp = min(survey.min_timestamp, known if known >= 0 else 2**63)
-        self._epochs(table, survey.epochs, bases, lasts, in_order)
-        largest = self._time_index.largest
-        self._offset_index.take(table, lasts, in_order, self.skipped, largest)
+        self._epochs(table, survey.epochs)
+        self._offset_index.compare(table, self.skipped, self._time_index.largest)
         reached = partial(self._reached, view, table)
-        self._time_index.take(table, lasts, in_order, survey.max_timestamp, trusted, reached)
-        return survey, bases, lasts, in_order
+        self._time_index.compare(table, survey.max_timestamp, trusted, reached)
+        return survey
 
     def _reached(
         self, view: memoryview | None, table: HeaderTable, number: int, offset: int
@@ -203,11 +196,9 @@ class SegmentChecks:
 
     # -- offsets, epochs -----------------------------------------------------------------------
 
-    def _advance(
-        self, table: HeaderTable, survey: BatchSurvey, bases: memoryview, lasts: memoryview
-    ) -> bool:
+    def _advance(self, table: HeaderTable, survey: BatchSurvey) -> bool:
         """Pass a table whose offsets ascend. False if its batches must be placed one by one."""
-        gaps = survey.gaps
+        gaps, bases, lasts = survey.gaps, table.bases, table.lasts
         if gaps is None:
             return False
         order, last = self.order, table.count - 1
@@ -224,9 +215,9 @@ class SegmentChecks:
         order.advance(lasts[last] + 1, found)
         return True
 
-    def _place(self, rows: list[Row]) -> tuple[memoryview, memoryview]:
-        """The offsets as the neighbours prove them. Wrong ones are reported."""
-        bases, lasts = array("q"), array("q")
+    def _place(self, table: HeaderTable) -> None:
+        """Find the offsets that the neighbours prove. Wrong ones are reported."""
+        bases, lasts, rows = [], [], table.rows()
         problems = self.result.problems_of(filenames.LOG_SUFFIX)
         for index, row in enumerate(rows):
             if index + 1 < len(rows):
@@ -237,28 +228,18 @@ class SegmentChecks:
             placed = self.order.place(row, following)
             problems.extend(placed.problems)
             if placed.base_offset != row.base_offset:  # index entries may know its true offsets
-                self.skipped.add(row.position, row.end)
+                self.skipped.append((row.position, row.end))
             bases.append(placed.base_offset)
             lasts.append(placed.last_offset)
-        return memoryview(bases), memoryview(lasts)
+        table.place(bases, lasts)
 
-    def _epochs(
-        self,
-        table: HeaderTable,
-        changes: list[int],
-        bases: memoryview,
-        lasts: memoryview,
-        in_order: bool,
-    ) -> None:
+    def _epochs(self, table: HeaderTable, changes: list[int]) -> None:
         """Add the runs of equal leader epochs. Formats before magic 2 have none."""
         runs, known = self.result.epochs, self._epoch_starts
-        if in_order:
+        bases, lasts = table.bases, table.lasts
+        if table.in_order:
             known = known[bisect_left(known, bases[0]) : bisect_right(known, bases[-1])]
-        epochs, magics, positions = (
-            table.column(EPOCH),
-            table.column(MAGIC_COLUMN),
-            table.column(POSITION),
-        )
+        epochs, magics, positions = map(table.column, (EPOCH, MAGIC_COLUMN, POSITION))
         breaks = {bisect_left(bases, offset) for offset in known}
         starts = sorted({*changes, *(row for row in breaks if row < table.count)})
         for start, stop in zip(starts, [*starts[1:], table.count], strict=True):
@@ -275,19 +256,12 @@ class SegmentChecks:
 
     # -- producers -----------------------------------------------------------------------------
 
-    def _producers(
-        self,
-        view: memoryview,
-        table: HeaderTable,
-        survey: BatchSurvey,
-        bases: memoryview,
-        lasts: memoryview,
-        in_order: bool,
-    ) -> None:
+    def _producers(self, view: memoryview, table: HeaderTable, survey: BatchSurvey) -> None:
         """Feed the replay. Between marks and markers only some batches of a producer matter."""
         facts = self.result.producers
+        bases, lasts, in_order = table.bases, table.lasts, table.in_order
         if self._sequences is not None and in_order and facts.complete:
-            self._watch(self._sequences, table, (survey.gaps or [table.count])[0], bases)
+            self._watch(self._sequences, table, (survey.gaps or [table.count])[0])
         if not in_order or survey.gaps or not facts.complete:
             self._sequences = None  # what is missing or out of order has its own finding
         controls = set(survey.controls)
@@ -299,35 +273,31 @@ class SegmentChecks:
         for start, stop in zip(starts, [*starts[1:], table.count], strict=True):
             while self._marks and self._marks[0] <= bases[start]:
                 facts.mark(self._marks.pop(0))
-            for number in self._telling(table, start, stop, survey.transactional):
+            for number in self._deciding_rows(table, start, stop, survey.transactional):
                 row = table.row(number)._replace(
                     base_offset=bases[number], last_offset=lasts[number]
                 )
                 marker = self._marker(view, table, row) if number in controls else None
                 facts.add(row, marker)
 
-    def _watch(
-        self, watch: SequenceWatch, table: HeaderTable, count: int, bases: memoryview
-    ) -> None:
+    def _watch(self, watch: SequenceWatch, table: HeaderTable, count: int) -> None:
         """The first ``count`` batches."""
         facts = self.result.producers
         firsts, jumps = watch.take(table.columns, count)
-        producers, epochs, sequences, positions = (
-            table.column(PRODUCER),
-            table.column(PRODUCER_EPOCH),
-            table.column(SEQUENCE),
-            table.column(POSITION),
-        )
+        columns = (PRODUCER, PRODUCER_EPOCH, SEQUENCE, POSITION)
+        producers, epochs, sequences, positions = map(table.column, columns)
 
         def batch(row: int) -> SequencedBatch:
-            place = bases[row], table.start + positions[row]
+            place = table.bases[row], table.start + positions[row]
             return SequencedBatch(producers[row], epochs[row], sequences[row], *place)
 
         facts.firsts += [batch(row) for row in firsts if sequences[row] >= 0]
         for row, due, previous in jumps[: _JUMPS_MAX - len(facts.jumps)]:
             facts.jumps.append((batch(row), due, previous))
 
-    def _telling(self, table: HeaderTable, start: int, stop: int, transactional: bool) -> list[int]:
+    def _deciding_rows(
+        self, table: HeaderTable, start: int, stop: int, transactional: bool
+    ) -> list[int]:
         """The rows that decide what is known about the producers of rows ``[start, stop)``: the
         last row of each, and the first that opens a transaction.
         """
@@ -356,9 +326,8 @@ class SegmentChecks:
             self.result.producers.complete = False
             return None
 
-    def _note_wanted(
-        self, view: memoryview, table: HeaderTable, bases: memoryview, lasts: memoryview
-    ) -> None:
+    def _note_wanted(self, view: memoryview, table: HeaderTable) -> None:
+        bases, lasts = table.bases, table.lasts
         while self._wanted and self._wanted[0] <= lasts[-1]:
             offset = self._wanted.pop(0)
             at = bisect_left(lasts, offset)
@@ -383,7 +352,7 @@ class SegmentChecks:
             settled = closed and sound and not result.vanished
             self._offset_index.check_several(self._time_index.timestamps() if settled else None)
         following = self.job.next_base
-        hidden = self._hidden(following if following >= 0 else self._hidden_end)
+        hidden = self._count_hidden(following if following >= 0 else self._hidden_end)
         if result.tail:  # its place in the log decides whether it counts
             result.tail_records = hidden
         else:

@@ -7,9 +7,7 @@ here one by one.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Container
 
 from logstore.kernels import match_offset_entries, match_time_entries
 from logstore.verify.common.header_table import (
@@ -34,28 +32,11 @@ MB.
 """
 
 
-@dataclass(slots=True)
-class Skipped:
-    """Byte ranges of the ``.log`` that could not be read.
-
-    Entries that point there prove nothing.
-    """
-
-    ranges: list[tuple[int, int]]
-
-    def add(self, start: int, end: int) -> None:
-        self.ranges.append((start, end))
+class Skipped(list[tuple[int, int]]):
+    """Byte ranges of the ``.log`` that could not be read: entries that lead there prove nothing."""
 
     def touches(self, start: int, end: int) -> bool:
-        return any(low <= end and start < high for low, high in self.ranges)
-
-
-class Several(NamedTuple):
-    """An entry for several batches. Kafka before 4.1 wrote one for an append of several (F-132).
-    ``largest`` is the largest timestamp up to its offset."""
-
-    entry: IndexEntry
-    largest: int
+        return any(low <= end and start < high for low, high in self)
 
 
 class OffsetIndexCheck:
@@ -74,29 +55,21 @@ class OffsetIndexCheck:
         self._before: IndexEntry | None = None
         self._due = entries.base
         """The offset behind the batches that were taken."""
-        self.several: list[Several] = []
+        self.several: list[tuple[IndexEntry, int]] = []
+        """Entries for several batches, and the largest timestamp up to their offset. Kafka before
+        4.1 wrote one for an append of several (F-132).
+        """
         self.several_count = 0
 
-    def take(
-        self,
-        table: HeaderTable,
-        lasts: Sequence[int],
-        in_order: bool,
-        skipped: Skipped,
-        largest: int,
-    ) -> None:
-        """Compare with batches whose last offsets are ``lasts``.
-
-        These are the offsets of the table itself if they are ``in_order``. ``largest`` is the
-        largest timestamp before the batches.
-        """
+    def compare(self, table: HeaderTable, skipped: Skipped, largest: int) -> None:
+        """Compare with the batches of a table. ``largest`` is the largest timestamp before them."""
         while True:
-            if in_order and not self._begun:
+            if table.in_order and not self._begun:
                 self._match(table, largest)
             entry = self._entries.peek()
-            if entry is None or not self._judge(entry, table, lasts, skipped, largest):
+            if entry is None or not self._judge(entry, table, skipped, largest):
                 break
-        self._due = lasts[-1] + 1
+        self._due = table.lasts[-1] + 1
 
     def _match(self, table: HeaderTable, largest: int) -> None:
         entries = self._entries
@@ -123,18 +96,11 @@ class OffsetIndexCheck:
     def _note(self, entry: IndexEntry, largest: int) -> None:
         self.several_count += 1
         if len(self.several) < _SEVERAL_MAX:
-            self.several.append(Several(entry, largest))
+            self.several.append((entry, largest))
 
-    def _judge(
-        self,
-        entry: IndexEntry,
-        table: HeaderTable,
-        lasts: Sequence[int],
-        skipped: Skipped,
-        largest: int,
-    ) -> bool:
+    def _judge(self, entry: IndexEntry, table: HeaderTable, skipped: Skipped, largest: int) -> bool:
         """Whether the entry is judged. Otherwise it waits for the next table."""
-        positions = table.column(POSITION)
+        positions, lasts = table.column(POSITION), table.lasts
         low = 0
         if not self._begun:
             if entry.key >= table.end:
@@ -213,24 +179,16 @@ class TimeIndexCheck:
         self.largest = UNKNOWN
         self._last_key = UNKNOWN
 
-    def take(
-        self,
-        table: HeaderTable,
-        lasts: Sequence[int],
-        in_order: bool,
-        largest: int,
-        trusted: bool,
-        reached: Reached,
-    ) -> None:
+    def compare(self, table: HeaderTable, largest: int, trusted: bool, reached: Reached) -> None:
         """Compare with a table whose largest timestamp is ``largest``, as `OffsetIndexCheck` does.
 
         Without ``trusted`` a batch before or in the table could not be read, so an entry may be
         right.
         """
-        timestamps = table.column(MAX_TIMESTAMP)
+        timestamps, lasts = table.column(MAX_TIMESTAMP), table.lasts
         done = 0
         while True:
-            if in_order:
+            if table.in_order:
                 done = self._match(table, trusted, done)
             entry = self._entries.peek()
             if entry is None or entry.offset > lasts[-1]:

@@ -346,7 +346,7 @@ def check_snapshot(
             lasts.append(None)
         # A producer that expired and came back has no coordinator until its next marker.
         coordinators = (UNKNOWN, fact.coordinator_epoch)
-        told = exact or fact.coordinator_epoch >= 0
+        is_known = exact or fact.coordinator_epoch >= 0
         if e.producer_epoch != fact.epoch or last not in lasts:
             message = f"{name}: epoch {e.producer_epoch} and last batch {last} (sequence, offset, "
             message += f"delta), the log has {fact.epoch} and {fact.last}"
@@ -354,7 +354,7 @@ def check_snapshot(
         elif e.timestamp != fact.timestamp:
             message = f"{name}: timestamp {e.timestamp}, the log has {fact.timestamp}"
             yield warning("snapshot-producer", message, position, e.last_offset)
-        elif told and e.coordinator_epoch not in coordinators:
+        elif is_known and e.coordinator_epoch not in coordinators:
             message = f"{name}: coordinator epoch {e.coordinator_epoch}, the log has "
             yield warning(
                 "snapshot-producer", message + str(fact.coordinator_epoch), position, e.last_offset

@@ -157,7 +157,7 @@ class _SegmentScan:
                     self.result.grew = True
                     continue
                 done, status = self._walk(view, position)
-            self._tell(done)
+            self._report_progress(done)
             position += done
             window = WINDOW
             if status == SCAN_END:
@@ -172,15 +172,15 @@ class _SegmentScan:
                 if framed <= self.size - position:
                     step = self._large(position, framed)
                     if step:
-                        self._tell(step)
+                        self._report_progress(step)
                         position += step
                         continue
                     status = SCAN_BAD_CRC
             after = self._bad(position, status)
             if after < 0:
-                self._tell(self.size - position)
+                self._report_progress(self.size - position)
                 return
-            self._tell(after - position)
+            self._report_progress(after - position)
             position = after
 
     def _walk(self, view: memoryview, position: int) -> tuple[int, int]:
@@ -190,13 +190,13 @@ class _SegmentScan:
             end = min(done + room, len(view))
             after, status = self.table.fill(view[:end], done, position)
             if self.table.count:
-                self.checks.take(view, self.table)
+                self.checks.check_batches(view, self.table)
             if status != SCAN_FULL and (status not in _AT_AN_END or end == len(view)):
                 return after, status
             room = _BLOCK if after > done else len(view)  # for a batch larger than a block
             done = after
 
-    def _tell(self, count: int) -> None:
+    def _report_progress(self, count: int) -> None:
         if self.progress is not None and count:
             self.progress(count)
 
@@ -213,17 +213,17 @@ class _SegmentScan:
             confirm_bad_checksum(self.log, path, position, self.size)
         found = diagnose(self.log, self.size, position, status, expected)
         end = found.resume if found.resume >= 0 else self.size
-        checks.skipped.add(position, end)
+        checks.skipped.append((position, end))
         if found.tail:
             result.tail, result.tail_position = found.tail, position
             result.tail_offset = expected
             result.tail_problem = found.problem
             if found.tail != ZEROS or self.job.trimmed:  # otherwise space that was never used
-                checks.hidden(found.last_offset, is_whole=found.tail != TORN)
+                checks.note_hidden(found.last_offset, is_whole=found.tail != TORN)
             return UNKNOWN
         assert found.problem is not None
         result.problems_of(filenames.LOG_SUFFIX).append(found.problem)
-        checks.hidden(found.last_offset)
+        checks.note_hidden(found.last_offset)
         return found.resume
 
     def _large(self, position: int, size: int) -> int:
@@ -235,7 +235,9 @@ class _SegmentScan:
             return 0
         if not self.table.fill_large(head, size, position):
             return 0
-        self.checks.take_large(head, self._pieces(position + CRC_FROM, position + size), self.table)
+        self.checks.check_large_batch(
+            head, self._pieces(position + CRC_FROM, position + size), self.table
+        )
         return size
 
     def _pieces(self, start: int, end: int) -> Iterator[memoryview]:
