@@ -9,7 +9,7 @@ import posixpath
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -178,12 +178,9 @@ class MemoryFile:
             self.check()
             return self.storage.on_read(self, position, size)
 
-    def view(self, position: int, size: int) -> AbstractContextManager[memoryview]:
-        """A copy: a window onto growing memory would stop it from growing."""
-        return self._copied(position, size)
-
     @contextmanager
-    def _copied(self, position: int, size: int) -> Iterator[memoryview]:
+    def view(self, position: int, size: int) -> Iterator[memoryview]:
+        """A copy: a window onto growing memory would stop it from growing."""
         view = memoryview(self.read_at(position, size))
         try:
             yield view

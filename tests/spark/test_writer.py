@@ -40,8 +40,7 @@ from logstore.log import ReplicaLog
 from logstore.spark.layout.layout import list_partitions
 from logstore.spark.writer.options import WriteOptions
 from logstore.spark.writer.writer import LogstoreWriter, TaskOutput
-from logstore.storage.local import LocalStorage
-from logstore.storage.naming import NamingStorage
+from logstore.storage.local import LocalStorage, NamingStorage
 from logstore.verify import Severity, verify
 
 pytestmark = pytest.mark.essential  # without a JVM
