@@ -24,15 +24,7 @@ from logstore.format import attributes as bits
 from logstore.format.attributes import TimestampType
 from logstore.format.codecs.compression import Compression, compress
 from logstore.format.control import ControlType, encode_control_key, encode_marker_value
-from logstore.format.header import (
-    HEADER_SIZE,
-    BatchHeader,
-    add_sequence,
-    batch_crc,
-    check_batch_crc,
-    parse_header,
-    set_log_append_time,
-)
+from logstore.format.header import HEADER_SIZE, BatchHeader
 from logstore.kernels import (
     Encoded,
     encode_columns,
@@ -42,27 +34,6 @@ from logstore.kernels import (
     encode_varlong,
     seal_batch,
 )
-
-__all__ = [
-    "HEADER_SIZE",
-    "BatchFields",
-    "BatchHeader",
-    "Compression",
-    "TimestampType",
-    "add_sequence",
-    "batch_crc",
-    "check_batch_crc",
-    "empty_batch",
-    "encode_batch",
-    "encode_batch_columns",
-    "encode_batch_lists",
-    "encode_section",
-    "end_transaction_marker",
-    "parse_header",
-    "rebuild_batch",
-    "seal_as",
-    "set_log_append_time",
-]
 
 ArrowStrings: TypeAlias = tuple[Buffer | None, Buffer | None, Buffer | None]
 
