@@ -25,14 +25,14 @@ from logstore.common.types import (
 )
 from logstore.format import attributes as bits
 from logstore.format.attributes import TimestampType
-from logstore.format.batch import empty_batch, rebuild_batch
-from logstore.format.codecs.compression import Compression, compress, decompress
+from logstore.format.batch import empty_batch, rebuild_batch, seal_as
+from logstore.format.codecs.compression import Compression, compress
 from logstore.format.control import parse_end_transaction_marker
 from logstore.format.header import HEADER_SIZE, BatchHeader, check_batch_crc
 from logstore.format.index_entry import AbortedTxn
 from logstore.format.legacy import LegacyBatch, legacy_records
-from logstore.format.reader import Batch, batch_records, parse_batch
-from logstore.kernels import RUN_END, RUN_FULL, OffsetMap, RecordSieve, crc32c, seal_batch
+from logstore.format.reader import Batch, batch_records, parse_batch, payload_of
+from logstore.kernels import RUN_END, RUN_FULL, OffsetMap, RecordSieve, crc32c
 from logstore.log import ReplicaLog
 from logstore.log.reading.fetching import collect_aborted
 from logstore.log.replacing import discard_cleaned
@@ -219,7 +219,7 @@ class _Pass:
             return False
         if batch.last_offset < start:
             return False
-        section = section_of(window, batch)
+        section = payload_of(window, batch)
         return _in_batch(
             batch,
             lambda: self._map.add_section(
@@ -457,12 +457,12 @@ class _Rewrite:
         return self._sieve.now_ms
 
     def _with_horizon(self, window: memoryview, batch: BatchHeader) -> Buffer:
-        records = _records_of(window, batch)
+        records = batch_records(window, batch, check_crc=False)
         horizon = min(self._now + self._sieve.delete_retention_ms, 2**63 - 1)
         return rebuild_batch(batch, records, delete_horizon=horizon)
 
     def _sift_data(self, raw: memoryview, window: memoryview, batch: BatchHeader) -> None:
-        section = section_of(window, batch)
+        section = payload_of(window, batch)
         kept, tombstones, rebuilt, base, largest = _in_batch(
             batch,
             lambda: self._sieve.sift_section(
@@ -538,14 +538,6 @@ def whole_batch(window: memoryview, position: int) -> Batch:
     return batch
 
 
-def section_of(window: memoryview, batch: BatchHeader) -> Buffer:
-    stored = window[batch.payload_position : batch.end_position]
-    try:
-        return decompress(batch.compression, stored)
-    except CorruptBatchError as error:
-        raise CorruptBatchError("", batch.position, error.reason) from None
-
-
 def _in_batch(batch: BatchHeader, call: Callable[[], T]) -> T:
     """Run ``call``, and report errors in the records section at the place of the batch."""
     try:
@@ -554,15 +546,9 @@ def _in_batch(batch: BatchHeader, call: Callable[[], T]) -> T:
         raise CorruptBatchError("", batch.position, error.reason) from None
 
 
-def _records_of(window: memoryview, batch: BatchHeader) -> list[Record]:
-    return batch_records(window, batch, check_crc=False)
-
-
 def _is_commit(window: memoryview, batch: BatchHeader) -> bool | None:
-    try:
-        marker = parse_end_transaction_marker(window[batch.position : batch.end_position])
-    except CorruptBatchError as error:
-        raise CorruptBatchError("", batch.position, error.reason) from None
+    raw = window[batch.position : batch.end_position]
+    marker = _in_batch(batch, lambda: parse_end_transaction_marker(raw))
     return None if marker is None else marker[0]
 
 
@@ -579,21 +565,14 @@ def _rebuilt(
     content: Buffer = section
     if batch.compression is not Compression.NONE:
         content = compress(batch.compression, section)
-    buffer = bytearray(HEADER_SIZE) + content
-    seal_batch(
-        buffer,
-        base_offset=batch.base_offset,
-        leader_epoch=batch.leader_epoch,
-        attributes=batch.attributes | (bits.DELETE_HORIZON if has_horizon else 0),
-        last_offset_delta=batch.last_offset_delta,
-        base_timestamp=base_timestamp,
-        max_timestamp=batch.max_timestamp if batch.is_log_append_time else max_timestamp,
-        producer_id=batch.producer_id,
-        producer_epoch=batch.producer_epoch,
-        base_sequence=batch.base_sequence,
-        record_count=record_count,
+    return seal_as(
+        bytearray(HEADER_SIZE) + content,
+        batch,
+        batch.attributes | (bits.DELETE_HORIZON if has_horizon else 0),
+        base_timestamp,
+        None if batch.is_log_append_time else max_timestamp,
+        record_count,
     )
-    return buffer
 
 
 def _modern(batch: LegacyBatch, records: Sequence[Record]) -> bytearray:

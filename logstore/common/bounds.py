@@ -18,7 +18,7 @@ UNPACKED_MAX: Final = 256 << 20
 
 That allows a batch of 1 MiB with a ratio of 255, the best of LZ4; text and JSON have 5 to 30. Kafka
 has no bound. Content above 16 MiB is measured in constant memory before a buffer is made, so a
-refused batch costs little (W-233); see ``scratch.EAGER_BYTES``.
+refused batch costs little (W-233); see ``limits.EAGER_BYTES``.
 """
 
 WHOLE_BATCH_MAX: Final = 16 << 20

@@ -24,15 +24,7 @@ from logstore.format import attributes as bits
 from logstore.format.attributes import TimestampType
 from logstore.format.codecs.compression import Compression, compress
 from logstore.format.control import ControlType, encode_control_key, encode_marker_value
-from logstore.format.header import (
-    HEADER_SIZE,
-    BatchHeader,
-    add_sequence,
-    batch_crc,
-    check_batch_crc,
-    parse_header,
-    set_log_append_time,
-)
+from logstore.format.header import HEADER_SIZE, BatchHeader
 from logstore.kernels import (
     Encoded,
     encode_columns,
@@ -42,26 +34,6 @@ from logstore.kernels import (
     encode_varlong,
     seal_batch,
 )
-
-__all__ = [
-    "HEADER_SIZE",
-    "BatchFields",
-    "BatchHeader",
-    "Compression",
-    "TimestampType",
-    "add_sequence",
-    "batch_crc",
-    "check_batch_crc",
-    "empty_batch",
-    "encode_batch",
-    "encode_batch_columns",
-    "encode_batch_lists",
-    "encode_section",
-    "end_transaction_marker",
-    "parse_header",
-    "rebuild_batch",
-    "set_log_append_time",
-]
 
 ArrowStrings: TypeAlias = tuple[Buffer | None, Buffer | None, Buffer | None]
 
@@ -103,7 +75,7 @@ def encode_batch(
             the record and what is wrong with it.
     """
     encoded = encode_records(records, default_timestamp, keys_required=keys_required)
-    return _sealed(encoded, fields)
+    return _sealed(encoded, **fields)
 
 
 def encode_batch_lists(
@@ -120,7 +92,7 @@ def encode_batch_lists(
     encoded = encode_lists(
         keys, values, timestamps, headers, default_timestamp, keys_required=keys_required
     )
-    return _sealed(encoded, fields)
+    return _sealed(encoded, **fields)
 
 
 def encode_batch_columns(
@@ -146,15 +118,7 @@ def encode_batch_columns(
         )
     except ValueError as error:
         raise InvalidRecordError(str(error)) from None
-    return _sealed(encoded, fields)
-
-
-def _sealed(encoded: Encoded, fields: BatchFields) -> bytearray:
-    """Call ``_finish``, and refuse a field that does not fit into the header."""
-    try:
-        return _finish(encoded, **fields)
-    except (OverflowError, ValueError) as error:
-        raise InvalidRecordError(str(error)) from None
+    return _sealed(encoded, **fields)
 
 
 def end_transaction_marker(
@@ -182,7 +146,7 @@ def end_transaction_marker(
     )
 
 
-def _finish(
+def _sealed(
     encoded: Encoded,
     *,
     base_offset: int = 0,
@@ -196,7 +160,11 @@ def _finish(
     transactional: bool = False,
     control: bool = False,
 ) -> bytearray:
-    """Compress the records where asked, and put the header before them."""
+    """Compress the records where asked, and put the header before them.
+
+    Raises:
+        InvalidRecordError: a field does not fit into the header, or contradicts another.
+    """
     if not encoded.count:
         return bytearray()  # without records there is no batch (F-75)
     _check_producer(producer_id, producer_epoch, base_sequence, transactional, control)
@@ -208,21 +176,24 @@ def _finish(
         attributes |= bits.LOG_APPEND_TIME
         max_timestamp = log_append_time
     buffer: bytearray = encoded.buffer
-    if compression is not Compression.NONE:
-        buffer = _compressed(buffer, compression, level)
-    seal_batch(
-        buffer,
-        base_offset=base_offset,
-        leader_epoch=leader_epoch,
-        attributes=attributes,
-        last_offset_delta=encoded.count - 1,
-        base_timestamp=encoded.base_timestamp,
-        max_timestamp=max_timestamp,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        record_count=encoded.count,
-    )
+    try:
+        if compression is not Compression.NONE:
+            buffer = _compressed(buffer, compression, level)
+        seal_batch(
+            buffer,
+            base_offset=base_offset,
+            leader_epoch=leader_epoch,
+            attributes=attributes,
+            last_offset_delta=encoded.count - 1,
+            base_timestamp=encoded.base_timestamp,
+            max_timestamp=max_timestamp,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            record_count=encoded.count,
+        )
+    except (OverflowError, ValueError) as error:
+        raise InvalidRecordError(str(error)) from None
     return buffer
 
 
@@ -258,7 +229,7 @@ def _check_producer(
 def empty_batch(header: BatchHeader) -> bytearray:
     """The 61 bytes that compaction keeps of a batch without remaining records (F-92)."""
     kept = bits.LOG_APPEND_TIME | bits.TRANSACTIONAL | bits.CONTROL
-    return _seal_as(bytearray(HEADER_SIZE), header, header.attributes & kept, NO_TIMESTAMP)
+    return seal_as(bytearray(HEADER_SIZE), header, header.attributes & kept, NO_TIMESTAMP)
 
 
 def rebuild_batch(
@@ -296,10 +267,10 @@ def rebuild_batch(
     max_timestamp = max(record.timestamp for record in records)
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         max_timestamp = header.max_timestamp
-    return _seal_as(buffer, header, attributes, base_timestamp, max_timestamp, len(records))
+    return seal_as(buffer, header, attributes, base_timestamp, max_timestamp, len(records))
 
 
-def _seal_as(
+def seal_as(
     buffer: bytearray,
     header: BatchHeader,
     attributes: int,
@@ -307,6 +278,7 @@ def _seal_as(
     max_timestamp: int | None = None,
     record_count: int = 0,
 ) -> bytearray:
+    """Write the other fields of ``header``, for a batch that compaction rebuilds."""
     seal_batch(
         buffer,
         base_offset=header.base_offset,

@@ -89,7 +89,7 @@ def batch_records(
         return [record for record in records if record.offset >= from_offset]
     if check_crc:
         check_batch_crc(data, batch)
-    payload = _payload_of(data, batch, decompressed_limit)
+    payload = payload_of(data, batch, decompressed_limit)
     try:
         decoded: list[Record] = decode_records(
             payload,
@@ -104,7 +104,7 @@ def batch_records(
     return decoded
 
 
-def _payload_of(data: Buffer, batch: BatchHeader, limit: int) -> Buffer:
+def payload_of(data: Buffer, batch: BatchHeader, limit: int = UNPACKED_MAX) -> Buffer:
     """The records part of a batch, unpacked."""
     stored = memoryview(data)[batch.payload_position : batch.end_position]
     try:
@@ -299,7 +299,7 @@ def _add_special(data: Buffer, batch: Batch, builder: ColumnBuilder, options: Re
             check_batch_crc(data, batch)
         if options.skips(batch):
             return True
-        payload = _payload_of(data, batch, options.decompressed_limit)
+        payload = payload_of(data, batch, options.decompressed_limit)
         base_offset, base_timestamp = batch.base_offset, batch.base_timestamp
         count, log_append_time = batch.record_count, batch.log_append_time
     try:

@@ -9,7 +9,7 @@ to the kernel, write the sparse index entries. ``tests/reference`` is its plain 
 cimport cython
 from libc.errno cimport EINTR, errno
 from logstore.kernels._common cimport *
-from logstore.kernels._scan cimport BatchAnalysis, analyse
+from logstore.kernels._scan cimport BatchAnalysis, View, analyse, view_of
 
 cdef extern from "sys/types.h" nogil:
     ctypedef long ssize_t
@@ -182,8 +182,8 @@ cdef class SegmentState:
     cdef object _file
     cdef object _offset_map
     cdef object _time_map
-    cdef Py_buffer _offset_buffer
-    cdef Py_buffer _time_buffer
+    cdef View _offset_view
+    cdef View _time_view
     cdef bint _attached
     cdef int _fd
     cdef int64_t _offset_reserved
@@ -206,32 +206,23 @@ cdef class SegmentState:
     def attach(self, file, offset_map, time_map):
         """Open for appends to ``file``; the maps are ``storage.Mapping`` of the two indexes."""
         self.detach()
-        PyObject_GetBuffer(offset_map.buffer, &self._offset_buffer, PyBUF_WRITABLE)
-        try:
-            PyObject_GetBuffer(time_map.buffer, &self._time_buffer, PyBUF_WRITABLE)
-        except BaseException:
-            PyBuffer_Release(&self._offset_buffer)
-            raise
+        cdef View offset_view = view_of(offset_map.buffer, PyBUF_WRITABLE)
+        self._time_view = view_of(time_map.buffer, PyBUF_WRITABLE)
+        self._offset_view = offset_view
         self._attached = True
         self._file, self._offset_map, self._time_map = file, offset_map, time_map
         self._fd = file.fileno()
         self._offset_reserved = self._time_reserved = 0
-        self.offset_entries_max = self._offset_buffer.len // 8
-        self.time_entries_max = self._time_buffer.len // 12
+        self.offset_entries_max = self._offset_view.size // 8
+        self.time_entries_max = self._time_view.size // 12
 
     def detach(self):
         """Let go of the file and the maps. Idempotent."""
         if self._attached:
             self._attached = False
-            PyBuffer_Release(&self._offset_buffer)
-            PyBuffer_Release(&self._time_buffer)
+            self._offset_view = self._time_view = None
             self._file = self._offset_map = self._time_map = None
             self._fd = -1
-
-    def __dealloc__(self):
-        if self._attached:
-            PyBuffer_Release(&self._offset_buffer)
-            PyBuffer_Release(&self._time_buffer)
 
     def snapshot(self, tuple sealed not None, active, int64_t log_start_offset,
                  int64_t high_watermark, int64_t first_unstable_offset, int64_t version):
@@ -284,7 +275,7 @@ cdef class SegmentState:
         the truth about the largest timestamp, and the segment need not roll. Otherwise the
         ``BatchAnalysis``, and nothing was done.
         """
-        cdef Py_buffer view
+        cdef Py_buffer view  # no object: this is the path of every ordinary append
         cdef BatchAnalysis found
         cdef AppendInfo info
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
@@ -325,16 +316,13 @@ cdef class SegmentState:
             ValueError: not whole batches, an offset does not fit the segment, the segment is not
                 open for appends, or the bytes changed meanwhile: as with ``OSError``.
         """
-        cdef Py_buffer view
+        cdef View view
         if not self._attached or self.cut_pending:
             raise ValueError("the segment is not open for appends")
-        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-        try:
-            if size <= 0 or size > view.len:
-                raise ValueError("size is outside the buffer")
-            return self._append(<uint8_t*>view.buf, size, first_offset, leader_epoch)
-        finally:
-            PyBuffer_Release(&view)
+        view = view_of(data)
+        if size <= 0 or size > view.size:
+            raise ValueError("size is outside the buffer")
+        return self._append(<uint8_t*>view.start, size, first_offset, leader_epoch)
 
     cdef int64_t _append(self, uint8_t* data, int64_t size, int64_t first_offset,
                          int32_t leader_epoch) except -2:
@@ -424,8 +412,8 @@ cdef class SegmentState:
         to name the batch at its position (F-133 rather than F-132).
         """
         cdef uint8_t* entry
-        if 0 <= self.offset_entries < min(self.offset_entries_max, self._offset_buffer.len // 8):
-            entry = <uint8_t*>self._offset_buffer.buf + 8 * self.offset_entries
+        if 0 <= self.offset_entries < min(self.offset_entries_max, self._offset_view.size // 8):
+            entry = <uint8_t*>self._offset_view.start + 8 * self.offset_entries
             ls_store32(entry, <int32_t>(last_offset - self.base_offset))
             ls_store32(entry + 4, <int32_t>self.size)
             self.offset_entries += 1
@@ -435,14 +423,19 @@ cdef class SegmentState:
         return 0
 
     cdef int _reserve(self, int64_t count) except -1:
-        cdef int64_t end = min(8 * (self.offset_entries + count), <int64_t>self._offset_buffer.len)
+        # Held here: the disk may take its time, and another thread may detach meanwhile.
+        cdef View offsets = self._offset_view, times = self._time_view
+        cdef int64_t end
+        if not self._attached:
+            return 0
+        end = min(8 * (self.offset_entries + count), offsets.size)
         if end > self._offset_reserved:
-            end = min((end // RESERVE_STEP + 1) * RESERVE_STEP, <int64_t>self._offset_buffer.len)
+            end = min((end // RESERVE_STEP + 1) * RESERVE_STEP, offsets.size)
             self._offset_map.reserve(end)
             self._offset_reserved = end
-        end = min(12 * (self.time_entries + count), <int64_t>self._time_buffer.len)
+        end = min(12 * (self.time_entries + count), times.size)
         if end > self._time_reserved:
-            end = min((end // RESERVE_STEP + 1) * RESERVE_STEP, <int64_t>self._time_buffer.len)
+            end = min((end // RESERVE_STEP + 1) * RESERVE_STEP, times.size)
             self._time_map.reserve(end)
             self._time_reserved = end
         return 0
@@ -458,9 +451,9 @@ cdef class SegmentState:
             return False
         if self.time_entries >= self.time_entries_max or self.max_timestamp < 0:
             return False
-        if not 0 <= self.time_entries < self._time_buffer.len // 12:
+        if not 0 <= self.time_entries < self._time_view.size // 12:
             return False
-        entry = <uint8_t*>self._time_buffer.buf + 12 * self.time_entries
+        entry = <uint8_t*>self._time_view.start + 12 * self.time_entries
         ls_store64(entry, self.max_timestamp)
         ls_store32(entry + 8, <int32_t>(self.offset_of_max_timestamp - self.base_offset))
         self.time_entries += 1

@@ -524,10 +524,7 @@ cdef class RecordSieve:
     def sift_section(self, payload, int64_t base_offset, int32_t last_offset_delta,
                      int32_t record_count, int attributes, int64_t base_timestamp,
                      int64_t max_timestamp):
-        """Judge the records of one unpacked batch: ``(kept, tombstones, section, base, largest)``.
-
-        See the stub.
-        """
+        """Judge one unpacked batch: ``(kept, tombstones, section, base, largest)``."""
         cdef View view = view_of(payload)
         cdef const uint8_t *at = NULL
         cdef int status

@@ -2,8 +2,8 @@
 # cython: initializedcheck=False, embedsignature=False
 """Native checksums, varints and walks over batch headers: the fast twin of ``tests/reference``.
 
-All byte access goes through batch_layout.h, which checks every bound; the loops hold no Python object and
-run without the GIL.
+All byte access goes through batch_layout.h, which checks every bound; the loops make no Python
+object and run without the GIL. What each function promises is written in the stub.
 """
 
 cimport cython
@@ -140,10 +140,7 @@ cdef int64_t scan(const uint8_t *data, int64_t n, int64_t *at, int64_t *columns,
 
 
 def scan_batches(data, int64_t start, columns, bint check_crc=True, bint stop_on_bad=True):
-    """Fill ``columns`` with one row per batch from ``start`` on: ``(rows, next, status)``.
-
-    See the stub.
-    """
+    """Fill ``columns`` with one row per batch from ``start`` on: ``(rows, next, status)``."""
     cdef View view = view_of(data), table
     cdef int64_t rows, capacity
     cdef int status = LS_END
@@ -173,10 +170,7 @@ ctypedef struct EpochRow:
 
 @cython.final
 cdef class RecoveryScan:
-    """Recovery of one segment over consecutive windows (F-232, F-233).
-
-    See the stub.
-    """
+    """Recovery of one segment over consecutive windows (F-232, F-233)."""
 
     cdef readonly int64_t base_offset, index_interval_bytes, valid_bytes, next_offset
     cdef readonly int64_t max_timestamp, offset_of_max_timestamp, first_batch_max_timestamp
@@ -616,10 +610,7 @@ cdef class BatchAnalysis:
 
 def analyse_batches(data, *, int64_t max_batch_size=2147483647, bint check_crc=True,
                     bint deep=False):
-    """Check and summarise the whole batches in ``data`` (F-163).
-
-    See the stub.
-    """
+    """Check and summarise the whole batches in ``data`` (F-163)."""
     cdef View view = view_of(data)
     return analyse(data, view.start, view.size, max_batch_size, check_crc, deep)
 

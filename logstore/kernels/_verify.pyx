@@ -3,7 +3,8 @@
 """Native judgement of whole tables of batches: the fast twin of ``tests/reference``.
 
 These functions only say where something is unusual: the rules, and the words for what breaks
-them, are those of ``logstore.verify``. The loops hold no Python object and run without the GIL.
+them, are those of ``logstore.verify``. The loops make no Python object and run without the GIL. The
+stub says what each function promises.
 """
 
 cimport cython
@@ -331,10 +332,7 @@ cdef View take_entries(data, int64_t first, int64_t end, int width):
 
 def match_offset_entries(data, int64_t first, int64_t end, columns, int64_t rows, int64_t start,
                          int64_t segment_base, int64_t largest, int64_t covered):
-    """``(first entry that does not fit, byte covered, entries of several batches)``.
-
-    See the stub.
-    """
+    """``(first entry that does not fit, byte covered, entries of several batches)``."""
     cdef View view = take_entries(data, first, end, OFFSET_ENTRY)
     cdef Table t = Table(columns, rows)
     cdef Numbers several = Numbers()
@@ -373,10 +371,7 @@ cdef int64_t match_times(const uint8_t *p, int64_t first, int64_t end, Table t,
 
 def match_time_entries(data, int64_t first, int64_t end, columns, int64_t rows,
                        int64_t segment_base, bint trusted, int64_t done, int64_t largest):
-    """``(first entry that does not fit, rows done, largest timestamp in them)``.
-
-    See the stub.
-    """
+    """``(first entry that does not fit, rows done, largest timestamp in them)``."""
     cdef View view
     cdef Table t
     if done < 0:

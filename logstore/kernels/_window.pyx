@@ -36,6 +36,47 @@ cdef extern from "unistd.h" nogil:
 cdef int64_t PAGE = sysconf(_SC_PAGESIZE)
 
 
+cdef struct Pages:
+    uint8_t *start  # of the page with the first byte; NULL when unmapped
+    size_t size
+    int64_t before  # bytes of the first page that were not asked for
+
+
+cdef int map_pages(Pages *pages, int descriptor, int64_t position, int64_t size,
+                   int protection) except -1:
+    cdef void *start
+    if position < 0 or size < 1 or size > <int64_t> 0x7fffffffffffffff - PAGE:
+        raise ValueError(f"{size} bytes at {position} are no pages")
+    pages.before = position % PAGE
+    pages.size = <size_t> (pages.before + size)
+    with nogil:
+        start = mmap(NULL, pages.size, protection, MAP_SHARED, descriptor,
+                     position - pages.before)
+    if start == MAP_FAILED:
+        PyErr_SetFromErrno(OSError)
+    pages.start = <uint8_t *> start
+    return 0
+
+
+cdef int advise(const Pages *pages, int advice) except -1:
+    cdef int failed
+    while True:
+        with nogil:
+            failed = madvise(pages.start, pages.size, advice)
+        if not failed:
+            return 0
+        if errno != EINTR:
+            PyErr_SetFromErrno(OSError)
+
+
+cdef void unmap_pages(Pages *pages) noexcept:
+    cdef uint8_t *start = pages.start
+    pages.start = NULL
+    if start != NULL:
+        with nogil:
+            munmap(start, pages.size)  # cannot fail: the range is one that mmap gave
+
+
 cdef class ReadWindow:
     """Up to ``size`` bytes of the open file ``descriptor`` from ``position`` on, as they are now.
 
@@ -86,33 +127,15 @@ cdef class MappedWindow:
         OSError: the kernel refused, with its errno.
     """
 
-    cdef uint8_t *start  # of the page with the first byte; NULL when closed
-    cdef size_t mapped
-    cdef int64_t before, size, exports
+    cdef Pages pages
+    cdef int64_t size, exports
 
     def __cinit__(self, int descriptor, int64_t position, int64_t size):
-        cdef void *start
-        if position < 0 or size < 1 or size > <int64_t> 0x7fffffffffffffff - PAGE:
-            raise ValueError(f"{size} bytes at {position} are no window")
-        self.before = position % PAGE
+        map_pages(&self.pages, descriptor, position, size, PROT_READ)
         self.size = size
-        self.mapped = <size_t> (self.before + size)
-        with nogil:
-            start = mmap(NULL, self.mapped, PROT_READ, MAP_SHARED, descriptor,
-                         position - self.before)
-        if start == MAP_FAILED:
-            PyErr_SetFromErrno(OSError)
-        self.start = <uint8_t *> start
 
     def __dealloc__(self):
-        self.unmap()
-
-    cdef void unmap(self) noexcept:
-        cdef uint8_t *start = self.start
-        self.start = NULL
-        if start != NULL:
-            with nogil:
-                munmap(start, self.mapped)  # cannot fail: the range is one that mmap gave
+        unmap_pages(&self.pages)
 
     def populate(self):
         """Read every page in, so that no later look at one can be a ``SIGBUS``.
@@ -121,19 +144,12 @@ cdef class MappedWindow:
             OSError: EINVAL when the kernel is older than Linux 5.14; EFAULT or EHWPOISON when a
                 page cannot be read or lies past the end of the file.
         """
-        cdef uint8_t *start = self.start
-        cdef int failed
-        if start == NULL:
+        cdef Pages pages = self.pages
+        if pages.start == NULL:
             raise ValueError("the window is closed")
         self.exports += 1  # no other thread unmaps it meanwhile
         try:
-            while True:
-                with nogil:
-                    failed = madvise(start, self.mapped, MADV_POPULATE_READ)
-                if not failed:
-                    return
-                if errno != EINTR:
-                    PyErr_SetFromErrno(OSError)
+            advise(&pages, MADV_POPULATE_READ)
         finally:
             self.exports -= 1
 
@@ -145,15 +161,16 @@ cdef class MappedWindow:
         """
         if self.exports:
             raise BufferError("the window is in use")
-        self.unmap()
+        unmap_pages(&self.pages)
 
     def __len__(self):
         return self.size
 
     def __getbuffer__(self, Py_buffer *view, int flags):
-        if self.start == NULL:
+        if self.pages.start == NULL:
             raise BufferError("the window is closed")
-        PyBuffer_FillInfo(view, self, self.start + self.before, self.size, 1, flags)
+        PyBuffer_FillInfo(
+            view, self, self.pages.start + self.pages.before, self.size, 1, flags)
         self.exports += 1
 
     def __releasebuffer__(self, Py_buffer *view):
@@ -167,27 +184,9 @@ def dirty_pages(int descriptor, int64_t position, int64_t size):
         OSError: EINVAL when the kernel is older than Linux 5.14; EFAULT when a page cannot be
             read, or the file system has no room for it.
     """
-    cdef int64_t before
-    cdef size_t mapped
-    cdef void *start
-    cdef int failed
-    if position < 0 or size < 1 or size > <int64_t> 0x7fffffffffffffff - PAGE:
-        raise ValueError(f"{size} bytes at {position} are no pages")
-    before = position % PAGE
-    mapped = <size_t> (before + size)
-    with nogil:
-        start = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor,
-                     position - before)
-    if start == MAP_FAILED:
-        PyErr_SetFromErrno(OSError)
+    cdef Pages pages
+    map_pages(&pages, descriptor, position, size, PROT_READ | PROT_WRITE)
     try:
-        while True:
-            with nogil:
-                failed = madvise(start, mapped, MADV_POPULATE_WRITE)
-            if not failed:
-                return
-            if errno != EINTR:
-                PyErr_SetFromErrno(OSError)
+        advise(&pages, MADV_POPULATE_WRITE)
     finally:
-        with nogil:
-            munmap(start, mapped)
+        unmap_pages(&pages)

@@ -6,6 +6,7 @@ import os
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 
 from logstore.common.config import MAX_INT, MAX_LONG
 from logstore.common.errors import CorruptBatchError, CorruptIndexError
@@ -22,6 +23,7 @@ from logstore.segments.rebuild import replay_from, scan_segment
 from logstore.segments.segment import Segment
 
 _LAST = SCAN_COLUMNS.index("last_offset")
+_base_of, _epoch_of = attrgetter("base_offset"), attrgetter("epoch")
 
 
 class CrashRecovery:
@@ -340,14 +342,6 @@ class CrashRecovery:
             position = size if span is None else span.position
         if position < size:
             segment.log.rewrite(position, size - position)
-
-
-def _base_of(segment: Segment) -> int:
-    return segment.base_offset
-
-
-def _epoch_of(entry: EpochEntry) -> int:
-    return entry.epoch
 
 
 def _first_batch_from(segments: list[Segment], offset: int) -> int:

@@ -57,7 +57,6 @@ __all__ = [
     "identity",
     "local",
     "memory",
-    "naming",
     "open_storage",
     "overlay",
     "paths",

@@ -40,6 +40,11 @@ _COPY_STEP = 1 << 20
 _IOV_MAX = 1024  # of Linux; more buffers in one call are EINVAL
 _NANOSECONDS_PER_MS = 1_000_000
 _LOCK_ATTEMPTS_MAX = 10
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_UNSUPPORTED = frozenset(
+    {errno.ENOSYS, errno.EINVAL, errno.EPERM, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK}
+)
 _KINDS = (FileKind.FILE, FileKind.DIRECTORY, FileKind.OTHER)
 _POSIX_LOCK = struct.Struct("@hhqqi")  # struct flock: type, whence, start, length, pid
 
@@ -308,6 +313,45 @@ class LocalStorage(OsFiles):
 
     def real_path(self, path: str) -> str:
         return os.path.realpath(path)
+
+
+class NamingStorage(LocalStorage):
+    """``LocalStorage`` with hard links and an atomic exchange of two names."""
+
+    def link(self, source: str, target: str) -> bool:
+        """Give a file a second name. False if the file system has no hard links.
+
+        Raises:
+            OSError: the medium refused.
+        """
+        try:
+            os.link(source, target)
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+            return False
+        return True
+
+    def exchange(self, first: str, second: str) -> bool:
+        """Exchange two names in one step (Linux ``renameat2``).
+
+        Returns False, and changes nothing, if the system cannot do that.
+
+        Raises:
+            OSError: the medium refused.
+        """
+        import ctypes  # needed by few
+
+        rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+        if rename is None:
+            return False
+        paths = (os.fsencode(first), os.fsencode(second))
+        if rename(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE) == 0:
+            return True
+        number = ctypes.get_errno()
+        if number in _UNSUPPORTED:
+            return False
+        raise OSError(number, os.strerror(number), first, None, second)
 
 
 # --- locks -------------------------------------------------------------------------------------

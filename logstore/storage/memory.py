@@ -9,7 +9,7 @@ import posixpath
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -20,7 +20,7 @@ from logstore.common.types import Buffer
 from logstore.storage.base import DirLock, File, FileInfo, FileKind, Mapping
 
 
-class Operation(enum.StrEnum):
+class DiskOperation(enum.StrEnum):
     """The operations that hooks get; a storage that injects faults uses the same names."""
 
     READ = enum.auto()
@@ -178,12 +178,9 @@ class MemoryFile:
             self.check()
             return self.storage.on_read(self, position, size)
 
-    def view(self, position: int, size: int) -> AbstractContextManager[memoryview]:
-        """A copy: a window onto growing memory would stop it from growing."""
-        return self._copied(position, size)
-
     @contextmanager
-    def _copied(self, position: int, size: int) -> Iterator[memoryview]:
+    def view(self, position: int, size: int) -> Iterator[memoryview]:
+        """A copy: a window onto growing memory would stop it from growing."""
         view = memoryview(self.read_at(position, size))
         try:
             yield view
@@ -269,13 +266,13 @@ class MemoryStorage:
             return self._open(path, create, writable)
 
     def _open(self, path: str, create: bool, writable: bool) -> MemoryFile:
-        self.before(Operation.OPEN, path)
+        self.before(DiskOperation.OPEN, path)
         parent, name = self._parent(path)
         node = parent.entries.get(name) if name else parent
         if node is None:
             if not create:
                 raise _error(errno.ENOENT, path)
-            self.change(Operation.OPEN, path)
+            self.change(DiskOperation.OPEN, path)
             node = self.new_file()
             self.link(parent, name, node)
         if isinstance(node, DirNode):
@@ -301,7 +298,7 @@ class MemoryStorage:
 
     def rename(self, source: str, target: str) -> None:
         with self.guard:
-            self.before(Operation.RENAME, source)
+            self.before(DiskOperation.RENAME, source)
             source_dir, source_name = self._parent(source)
             target_dir, target_name = self._parent(target)
             node = source_dir.entries.get(source_name)
@@ -319,19 +316,19 @@ class MemoryStorage:
                     raise _error(errno.ENOTEMPTY, target)
             elif replaced is not None and isinstance(node, DirNode):
                 raise _error(errno.ENOTDIR, target)
-            self.change(Operation.RENAME, source)
+            self.change(DiskOperation.RENAME, source)
             self.move(source_dir, source_name, target_dir, target_name, node)
 
     def remove(self, path: str) -> None:
         with self.guard:
-            self.before(Operation.REMOVE, path)
+            self.before(DiskOperation.REMOVE, path)
             parent, name = self._parent(path)
             node = parent.entries.get(name) if name else parent
             if node is None:
                 raise _error(errno.ENOENT, path)
             if isinstance(node, DirNode):
                 raise _error(errno.EISDIR, path)
-            self.change(Operation.REMOVE, path)
+            self.change(DiskOperation.REMOVE, path)
             self.unlink(parent, name)
 
     def set_mtime(self, path: str, mtime_ms: int) -> None:
@@ -342,12 +339,12 @@ class MemoryStorage:
 
     def sync_dir(self, path: str) -> None:
         with self.guard:
-            self.before(Operation.SYNC_DIR, path)
+            self.before(DiskOperation.SYNC_DIR, path)
             self.on_sync_dir(path, self._dir(path))
 
     def scan_dir(self, path: str) -> list[FileInfo]:
         with self.guard:
-            self.before(Operation.LIST, path)
+            self.before(DiskOperation.LIST, path)
             entries = self._dir(path).entries
             return [_info(name, entries[name]) for name in sorted(entries)]
 
@@ -365,8 +362,8 @@ class MemoryStorage:
             for name in _parts(path):
                 child = node.entries.get(name)
                 if child is None:
-                    self.before(Operation.MAKE_DIR, path)
-                    self.change(Operation.MAKE_DIR, path)
+                    self.before(DiskOperation.MAKE_DIR, path)
+                    self.change(DiskOperation.MAKE_DIR, path)
                     child = self.new_dir()
                     self.link(node, name, child)
                 elif isinstance(child, FileNode):
@@ -386,11 +383,11 @@ class MemoryStorage:
                 self._remove_tree(child_path, child)
             else:
                 self.remove(child_path)
-        self.before(Operation.REMOVE, path)
+        self.before(DiskOperation.REMOVE, path)
         parent, name = self._parent(path)
         if not name:
             raise _error(errno.EBUSY, path)
-        self.change(Operation.REMOVE, path)
+        self.change(DiskOperation.REMOVE, path)
         self.unlink(parent, name)
 
     def lock(self, path: str) -> DirLock:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import posixpath
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from logstore.common.errors import LogDirLockedError
@@ -88,11 +88,8 @@ class _LowerFile(FileNode):
             self.data[:0] = _padded(self._read_lower(lower, 0, self._kept), self._kept)
 
     def _read_lower(self, lower: Storage, position: int, size: int) -> bytes:
-        file = lower.open(self._path, writable=False)
-        try:
+        with closing(lower.open(self._path, writable=False)) as file:
             return file.read_at(position, size)
-        finally:
-            file.close()
 
 
 def _padded(data: bytes, size: int) -> bytes:

@@ -38,7 +38,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-from logstore.storage.memory import DirNode, FileOrDir, MemoryFile, MemoryStorage, Operation
+from logstore.storage.memory import DirNode, DiskOperation, FileOrDir, MemoryFile, MemoryStorage
 from logstore.testing.faulty_nodes import (
     SECTOR_SIZE,
     FaultyDirNode,
@@ -116,7 +116,7 @@ class FaultyStorage(MemoryStorage):
             ``lost_size`` (shorter), ``lost_sector``, ``zero_fill`` (a lost sector past the old
             end), ``torn_sector``; also ``misdirected``, ``wipe``, and ``slow`` for an operation
             that took time.
-        latency: how many ms an ``Operation`` on a path takes; 0 by default.
+        latency: how many ms an ``DiskOperation`` on a path takes; 0 by default.
         busy_ms: the sum of all latencies. The owner of the clock lets that time pass.
         stopped: a planned crash has happened; nothing works until ``crash``.
     """
@@ -153,13 +153,13 @@ class FaultyStorage(MemoryStorage):
         """Let an operation fail.
 
         Args:
-            operation: the value of an ``Operation``.
+            operation: the value of an ``DiskOperation``.
             path_glob: of the path as the caller gave it; ``*`` matches ``/`` too.
             after: how many matching operations succeed first.
             times: how many fail then; ``FOREVER`` for all.
             partial: how many bytes of a failed write reach the file, or a generator that chooses.
         """
-        fault = Fault(Operation(operation), path_glob, after, error, times, partial)
+        fault = Fault(DiskOperation(operation), path_glob, after, error, times, partial)
         self._faults.append(fault)
         return fault
 
@@ -185,7 +185,7 @@ class FaultyStorage(MemoryStorage):
 
     def flip_reads(self, path_glob: str, rng: random.Random, *, times: int = 1) -> Fault:
         """Return reads with one bit wrong; the file is not changed."""
-        fault = Fault(Operation.READ, path_glob, 0, 0, times, 0)
+        fault = Fault(DiskOperation.READ, path_glob, 0, 0, times, 0)
         self._read_flips.append((fault, rng))
         return fault
 
@@ -198,7 +198,7 @@ class FaultyStorage(MemoryStorage):
             path_glob: matches the file that is synced. Only a sync with something to write counts.
             rng: chooses the part, and the wrong place, in this file or another one on the disk.
         """
-        fault = Fault(Operation.SYNC, path_glob, after, 0, times, 0)
+        fault = Fault(DiskOperation.SYNC, path_glob, after, 0, times, 0)
         self._misdirections.append((fault, rng))
         return fault
 
@@ -308,10 +308,10 @@ class FaultyStorage(MemoryStorage):
             _faulty_dir(parent).pending.append(change)  # a sync of either makes it durable
 
     def on_read(self, file: MemoryFile, position: int, size: int) -> bytes:
-        self.before(Operation.READ, file.path)
+        self.before(DiskOperation.READ, file.path)
         data = super().on_read(file, position, size)
         for fault, rng in self._read_flips:
-            if data and fault.strikes(Operation.READ, file.path):
+            if data and fault.strikes(DiskOperation.READ, file.path):
                 self.struck["read_flip"] += 1
                 damaged = bytearray(data)
                 damaged[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
@@ -319,8 +319,8 @@ class FaultyStorage(MemoryStorage):
         return data
 
     def on_write(self, file: MemoryFile, position: int, data: memoryview) -> None:
-        fault = self._begin(Operation.WRITE, file.path)
-        self.change(Operation.WRITE, file.path)
+        fault = self._begin(DiskOperation.WRITE, file.path)
+        self.change(DiskOperation.WRITE, file.path)
         if fault is not None:
             self._write(file, position, data[: fault.kept(len(data))])
             raise _error(fault.error, file.path)
@@ -341,9 +341,9 @@ class FaultyStorage(MemoryStorage):
             self._allocate(node, position + len(data))
 
     def on_truncate(self, file: MemoryFile, size: int) -> None:
-        self.before(Operation.TRUNCATE, file.path)
+        self.before(DiskOperation.TRUNCATE, file.path)
         node = _faulty_file(file)
-        self.change(Operation.TRUNCATE, file.path)
+        self.change(DiskOperation.TRUNCATE, file.path)
         if size - node.allocated > self._free():
             raise self._disk_full(file.path)
         self._resize(file, size)
@@ -362,22 +362,22 @@ class FaultyStorage(MemoryStorage):
         node.touched(min(size, size_before), size)
 
     def on_rewrite(self, file: MemoryFile, position: int, size: int) -> None:
-        self.before(Operation.WRITE, file.path)
+        self.before(DiskOperation.WRITE, file.path)
         if size > 0:
-            self.change(Operation.WRITE, file.path)
+            self.change(DiskOperation.WRITE, file.path)
             _faulty_file(file).touched(position, position + size)
 
     def on_map(self, file: MemoryFile, size: int) -> None:
-        self.before(Operation.MAP, file.path)
+        self.before(DiskOperation.MAP, file.path)
         node = _faulty_file(file)
         node.begin_mapping()
         if size > node.size:
-            self.change(Operation.MAP, file.path)
+            self.change(DiskOperation.MAP, file.path)
             self._resize(file, size)  # sparse: takes no space until it is reserved
 
     def on_reserve(self, file: MemoryFile, end: int) -> None:
         with self.guard:
-            self.before(Operation.RESERVE, file.path)
+            self.before(DiskOperation.RESERVE, file.path)
             node = _faulty_file(file)
             if end - node.allocated > self._free():
                 raise self._disk_full(file.path)
@@ -388,8 +388,8 @@ class FaultyStorage(MemoryStorage):
         _faulty_file(file).absorb()
 
     def on_sync(self, file: MemoryFile) -> None:
-        fault = self._begin(Operation.SYNC, file.path)
-        self.change(Operation.SYNC, file.path)
+        fault = self._begin(DiskOperation.SYNC, file.path)
+        self.change(DiskOperation.SYNC, file.path)
         node = _faulty_file(file)
         if fault is not None:
             node.sync_failed()
@@ -400,7 +400,7 @@ class FaultyStorage(MemoryStorage):
             node.synced()
 
     def on_sync_dir(self, path: str, node: DirNode) -> None:
-        self.change(Operation.SYNC_DIR, path)
+        self.change(DiskOperation.SYNC_DIR, path)
         directory = _faulty_dir(node)
         for change in directory.pending:
             change.apply()
@@ -415,7 +415,8 @@ class FaultyStorage(MemoryStorage):
         rng = None
         if ranges:
             rng = next(
-                (r for fault, r in self._misdirections if fault.strikes(Operation.SYNC, path)), None
+                (r for fault, r in self._misdirections if fault.strikes(DiskOperation.SYNC, path)),
+                None,
             )
         if rng is None:
             node.synced()

@@ -13,9 +13,9 @@ from logstore.common.errors import (
     RecordRejectedError,
     RecordTooLargeError,
 )
-from logstore.format.batch import check_batch_crc, encode_batch, parse_header
+from logstore.format.batch import encode_batch
 from logstore.format.codecs.compression import Compression
-from logstore.format.header import CRC_POSITION, batch_crc
+from logstore.format.header import CRC_POSITION, batch_crc, check_batch_crc, parse_header
 from tests.support.builders import NOW, VALUE, Disk, batch, marker, produced
 
 COUNT_AT, DELTA_AT = 57, 23

@@ -14,8 +14,9 @@ import pytest
 
 from checkpoints.types import TopicPartition
 from logstore.common.clock import SystemClock
-from logstore.format.batch import encode_batch, parse_header
+from logstore.format.batch import encode_batch
 from logstore.format.codecs.compression import Compression
+from logstore.format.header import parse_header
 from replication.apis.common.broker_requests import LAST_OF_CLIENTS
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import FINAL_SESSION_EPOCH

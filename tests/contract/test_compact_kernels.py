@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logstore.common.errors import CorruptBatchError
-from logstore.format.batch import encode_batch, parse_header
+from logstore.format.batch import encode_batch
 from logstore.format.codecs.compression import Compression
+from logstore.format.header import parse_header
 from logstore.format.reader import read_records
 from logstore.kernels import RUN_END, RUN_FULL, RUN_SPECIAL
 from tests.reference import compact as _compact_reference

@@ -16,7 +16,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from logstore.format.batch import Compression, encode_batch
+from logstore.format.batch import encode_batch
+from logstore.format.codecs.compression import Compression
 from logstore.format.header import parse_header
 from logstore.kernels import crc32c
 from replication.protocol import ApiKey, schema

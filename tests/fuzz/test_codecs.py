@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from logstore.format.codecs.compression import Compression, decompress
-from logstore.format.codecs.errors import BLOCKS_FREE, MEMBERS_FREE
+from logstore.format.codecs.limits import BLOCKS_FREE, MEMBERS_FREE
 from tests.fuzz.codec_bombs import Cost
 from tests.fuzz.codec_streams import (
     BOMBS,

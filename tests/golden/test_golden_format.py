@@ -16,16 +16,10 @@ import pytest
 
 from logstore.common.types import Record
 from logstore.format import attributes as bits
-from logstore.format.batch import (
-    BatchHeader,
-    Compression,
-    batch_crc,
-    encode_batch,
-    end_transaction_marker,
-    parse_header,
-    rebuild_batch,
-)
+from logstore.format.batch import encode_batch, end_transaction_marker, rebuild_batch
+from logstore.format.codecs.compression import Compression
 from logstore.format.control import ControlType, parse_control_key, parse_marker
+from logstore.format.header import BatchHeader, batch_crc, parse_header
 from logstore.format.index_entry import AbortedTxn, decode_aborted
 from logstore.format.legacy import LegacyBatch, legacy_crc
 from logstore.format.producer_snapshot import (

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from logstore.format.index_entry import TXN_ENTRY
-from logstore.storage.memory import DirNode, FileNode, FileOrDir, MemoryFile, Operation
+from logstore.storage.memory import DirNode, DiskOperation, FileNode, FileOrDir, MemoryFile
 from logstore.testing import FaultyStorage, ManualClock
 from logstore.testing.faulty import SimulatedCrash
 from logstore.testing.faulty_nodes import FaultyDirNode, FaultyFileNode
@@ -76,9 +76,9 @@ class Disk(FaultyStorage):
 
     def before(self, operation: str, path: str) -> None:
         if self.checking:
-            if operation == Operation.SYNC_DIR:
+            if operation == DiskOperation.SYNC_DIR:
                 self._check_sync(operation, path)
-            elif operation == Operation.RENAME:
+            elif operation == DiskOperation.RENAME:
                 self._check_removal(path)
         super().before(operation, path)
 
@@ -91,7 +91,7 @@ class Disk(FaultyStorage):
 
     def on_sync(self, file: MemoryFile) -> None:
         if self.checking:
-            self._check_sync(Operation.SYNC, file.path)
+            self._check_sync(DiskOperation.SYNC, file.path)
         super().on_sync(file)
 
     def on_write(self, file: MemoryFile, position: int, data: memoryview) -> None:

@@ -17,15 +17,10 @@ from kafka_cleaner import SLOT_BYTES, CleanerSettings
 from logstore import LogConfig, LogManager
 from logstore.common.config import BrokerConfig
 from logstore.common.types import Record
-from logstore.format.batch import (
-    BatchFields,
-    encode_batch,
-    end_transaction_marker,
-    parse_header,
-    rebuild_batch,
-)
+from logstore.format.batch import BatchFields, encode_batch, end_transaction_marker, rebuild_batch
 from logstore.format.codecs.compression import Compression
 from logstore.format.control import ControlType
+from logstore.format.header import parse_header
 from logstore.manager import ManagerOwner
 from logstore.testing import ManualClock
 

@@ -38,7 +38,8 @@ from logstore import LogConfig, LogManager
 from logstore.common.errors import ConfigError, LogstoreError
 from logstore.common.types import TopicPartition
 from logstore.directory.errors import DataLossError
-from logstore.format.batch import parse_header, rebuild_batch
+from logstore.format.batch import rebuild_batch
+from logstore.format.header import parse_header
 from logstore.format.reader import read_records
 from logstore.log import ReplicaLog
 from logstore.segments.producer_state import AppendOrigin

@@ -507,7 +507,8 @@ def test_a_deleted_topic(manager, data, caplog):
 
 def test_compaction_of_what_was_read_is_no_loss(manager, data):
     """The batch before the offset is rebuilt without a record, or gone: F-95, F-304."""
-    from logstore.format.batch import parse_header, rebuild_batch
+    from logstore.format.batch import rebuild_batch
+    from logstore.format.header import parse_header
     from logstore.format.reader import read_records
 
     log = manager.get_or_create("t", 0)

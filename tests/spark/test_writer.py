@@ -42,8 +42,7 @@ from logstore.manager import ManagerOwner
 from logstore.spark.writer.directory import StagedFile
 from logstore.spark.writer.options import WriteOptions
 from logstore.spark.writer.writer import LogstoreWriter
-from logstore.storage.local import LocalStorage
-from logstore.storage.naming import NamingStorage
+from logstore.storage.local import LocalStorage, NamingStorage
 from logstore.verify import Severity, verify
 
 pytestmark = pytest.mark.essential  # without a JVM

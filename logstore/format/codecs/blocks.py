@@ -13,11 +13,14 @@ from typing import TypeAlias
 import cramjam
 
 from logstore.common.types import Buffer
-from logstore.format.codecs.errors import BLOCKS_FREE, CodecError, TooLargeError, check_blocks
-from logstore.format.codecs.scratch import (
+from logstore.format.codecs.limits import (
+    BLOCKS_FREE,
     EAGER_BYTES,
     SCRATCH_BYTES,
+    CodecError,
+    TooLargeError,
     borrow,
+    check_blocks,
     give_back,
     room_for_claim,
     without_slack,

@@ -11,7 +11,7 @@ from logstore.format.codecs import gzip as codec_gzip
 from logstore.format.codecs import lz4 as codec_lz4
 from logstore.format.codecs import snappy as codec_snappy
 from logstore.format.codecs import zstd as codec_zstd
-from logstore.format.codecs.errors import ABOVE_LIMIT, CodecError
+from logstore.format.codecs.limits import ABOVE_LIMIT, CodecError
 
 
 class Compression(IntEnum):

@@ -15,7 +15,7 @@ from xxhash import xxh32_intdigest
 
 from logstore.common.types import Buffer
 from logstore.format.codecs.blocks import Block, unpack
-from logstore.format.codecs.errors import CodecError
+from logstore.format.codecs.limits import CodecError
 
 _MAGIC = bytes.fromhex("04224d18")
 _HEADER = _MAGIC + bytes.fromhex("604082")

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from logstore.common.types import Buffer
-from logstore.format.codecs.errors import CodecError, TooLargeError, check_members
-from logstore.format.codecs.scratch import EAGER_BYTES
+from logstore.format.codecs.limits import EAGER_BYTES, CodecError, TooLargeError, check_members
 
 _STEP = 1 << 20  # bytes, of input and of content
 _SMALL = 16 << 10  # input that is mostly one member, unpacked by one step

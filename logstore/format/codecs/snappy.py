@@ -14,7 +14,7 @@ import cramjam
 
 from logstore.common.types import Buffer
 from logstore.format.codecs.blocks import Block, unpack
-from logstore.format.codecs.errors import CodecError, TooLargeError
+from logstore.format.codecs.limits import CodecError, TooLargeError
 
 _MAGIC = b"\x82SNAPPY\x00"
 _VERSIONS = struct.Struct(">ii")

@@ -37,7 +37,7 @@ from logstore.segments.producer_state import AppendOrigin
 from logstore.spark.writer.options import WriteOptions
 from logstore.spark.writer.target import Target, continue_in, look_at, store_writes
 from logstore.storage.base import File, Storage
-from logstore.storage.naming import NamingStorage
+from logstore.storage.local import NamingStorage
 
 logger = get_logger(__name__)
 

@@ -25,7 +25,7 @@ from logstore.directory.layout import WRITES
 from logstore.format import filenames
 from logstore.manager.log_dir import LOCK
 from logstore.storage.base import FileInfo, Storage
-from logstore.storage.naming import NamingStorage
+from logstore.storage.local import NamingStorage
 
 _WRITES_MAX = 10_000  # a commit is repeated soon or never
 _COPY_STEP = 16 << 20

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logstore.common.types import Record
-from logstore.format.batch import Compression, encode_batch
+from logstore.format.batch import encode_batch
+from logstore.format.codecs.compression import Compression
 from logstore.format.reader import read_records
 
 pytest.importorskip("aiokafka")

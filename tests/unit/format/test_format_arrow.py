@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from logstore.common.errors import CorruptBatchError
 from logstore.common.types import Record
-from logstore.format.batch import Compression, encode_batch, encode_batch_columns
+from logstore.format.batch import encode_batch, encode_batch_columns
+from logstore.format.codecs.compression import Compression
 from logstore.format.reader import read_records
 
 pa = pytest.importorskip("pyarrow")

@@ -10,20 +10,16 @@ from hypothesis import strategies as st
 
 from logstore.common.errors import CorruptBatchError, InvalidRecordError
 from logstore.common.types import Record
+from logstore.format.attributes import TimestampType
 from logstore.format.batch import (
     BatchFields,
-    BatchHeader,
-    Compression,
-    TimestampType,
-    add_sequence,
     empty_batch,
     encode_batch,
     encode_batch_lists,
     end_transaction_marker,
-    parse_header,
     rebuild_batch,
-    set_log_append_time,
 )
+from logstore.format.codecs.compression import Compression
 from logstore.format.control import (
     ControlType,
     encode_control_key,
@@ -31,6 +27,7 @@ from logstore.format.control import (
     parse_end_transaction_marker,
     parse_marker,
 )
+from logstore.format.header import BatchHeader, add_sequence, parse_header, set_log_append_time
 from logstore.format.reader import batch_records, parse_batch, read_records
 
 T0 = 1_700_000_000_000

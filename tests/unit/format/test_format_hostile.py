@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logstore.common.errors import CorruptBatchError
-from logstore.format.batch import Compression, encode_batch, parse_header
+from logstore.format.batch import encode_batch
 from logstore.format.codecs import compression as codecs
+from logstore.format.codecs.compression import Compression
+from logstore.format.header import parse_header
 from logstore.format.reader import batch_records, iter_batches, parse_batch, read_records
 from logstore.kernels import encode_varint, encode_varlong, seal_batch
 from tests.support.cases import for_each

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from logstore.common.errors import CorruptBatchError
 from logstore.common.types import Record
-from logstore.format.batch import Compression, encode_batch, end_transaction_marker
+from logstore.format.batch import encode_batch, end_transaction_marker
+from logstore.format.codecs.compression import Compression
 from logstore.format.control import ControlType
 from logstore.format.reader import ReadOptions, fill_records, read_records
 from logstore.kernels import DECODE_END, DECODE_FULL, DECODE_LIMIT
