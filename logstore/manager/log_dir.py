@@ -288,6 +288,19 @@ class LogDir:
             raise StorageFailedError(self.path, "load", str(error)) from error
         return found
 
+    def set_aside(self, tp: TopicPartition, unique_id: str, why: str) -> str:
+        """Rename the directory of a log to ``…-stray``. Returns the name, to be made durable."""
+        directory, name = self.directory_of(tp), filenames.stray_dir_name(tp, unique_id)
+        logger.warning("%s %s and becomes %s", directory, why, name)
+        self._storage.rename(directory, posixpath.join(self.path, name))
+        return name
+
+    def rename_deleted(self, tp: TopicPartition, unique_id: str) -> str:
+        """Rename the directory of a log to ``…-delete``. Returns the path, to be made durable."""
+        path = posixpath.join(self.path, filenames.delete_dir_name(tp, unique_id))
+        self._storage.rename(self.directory_of(tp), path)
+        return path
+
     def add_stray(self, name: str) -> None:
         """Note a log that was set aside."""
         self.strays.setdefault(name.rpartition(".")[0], []).append(name)

@@ -8,6 +8,7 @@ from typing import Any
 from checkpoints.topic_properties import TopicPropertiesFile
 from logstore.common.types import TopicPartition
 from logstore.log.maintenance import LogMaintenance
+from logstore.manager.creating import LogCreator
 from logstore.manager.log_dir import Creation, CreationFiles
 from logstore.manager.offsets import (
     CHECKPOINTS,
@@ -65,7 +66,7 @@ def entries_without_a_directory_believed(patch: MonkeyPatch) -> None:
             return True
 
     patch.setattr(OffsetCheckpoints, "load", lambda self, present: load(self, Everything()))
-    patch.setattr(Topics, "_drop_entries", lambda self, births: None)
+    patch.setattr(LogCreator, "_drop_entries", lambda self, births: None)
 
 
 @mutant(lives=69)
@@ -216,4 +217,4 @@ def foreign_directory_taken_over(patch: MonkeyPatch) -> None:
         return {}
 
     patch.setattr(Topics, "_retire", retire)
-    patch.setattr(Topics, "_clear_the_way", lambda self, log_dir, tp: None)
+    patch.setattr(LogCreator, "clear_the_way", lambda self, log_dir, tp: None)
