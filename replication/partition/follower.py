@@ -112,7 +112,7 @@ class FollowerReplica(Replica):
         """Truncate the log (R-138).
 
         The caller must update the checkpoints before the next fetch
-        (``LogManager.checkpoint_cuts``).
+        (``Housekeeper.checkpoint_cuts``).
         """
         with self._lock:
             log = self._following(leader_epoch)
