@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import posixpath
 import uuid
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 from checkpoints import clean_shutdown
@@ -38,7 +37,7 @@ from logstore.common.errors import (
 )
 from logstore.common.types import TopicPartition
 from logstore.format import filenames
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.manager.offsets import (
     CHECKPOINTS,
     HIGH_WATERMARK,
@@ -47,7 +46,7 @@ from logstore.manager.offsets import (
     high_watermark,
     moved_start,
 )
-from logstore.manager.parallel import TaskOutcome, run_all
+from logstore.manager.parallel import run_all
 from logstore.storage.aside import move_aside
 from logstore.storage.base import DirLock, FileKind, Storage
 
@@ -61,8 +60,6 @@ _REPLACEABLE = [
     *(f"{name}{end}" for name in (*CHECKPOINTS, *_STOP_FILES) for end in ("", ".tmp")),
     META_PROPERTIES + ".tmp",
 ]
-
-LoadLog = Callable[[TopicPartition], ReplicaLog]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +159,7 @@ class LogDir:
         self.broker_epochs: tuple[int, ...] = ()
         self.closed: ClosedReplicas | None = None
         self.is_new = False
-        self.logs: dict[TopicPartition, ReplicaLog] = {}
+        self.logs: dict[TopicPartition, PartitionLog] = {}
         self.unavailable: dict[TopicPartition, LogUnavailableError] = {}
         self.creating = 0
         self.loaded = False
@@ -236,7 +233,7 @@ class LogDir:
     def directory_of(self, tp: TopicPartition) -> str:
         return posixpath.join(self.path, filenames.partition_dir_name(tp))
 
-    def items(self) -> list[tuple[TopicPartition, ReplicaLog]]:
+    def items(self) -> list[tuple[TopicPartition, PartitionLog]]:
         return list(self.logs.items())
 
     def keep_log_starts(self) -> None:
@@ -329,14 +326,6 @@ class LogDir:
                 found.present.add(tp)
                 found.unreachable.append(tp)
 
-    def load(
-        self, partitions: list[TopicPartition], loader: LoadLog, threads: int
-    ) -> list[TaskOutcome[ReplicaLog]]:
-        """Load logs, in order or in parallel. The outcomes have the order of ``partitions``."""
-        # A clean start reads no record, so there is nothing to do without the interpreter's lock.
-        threads = 1 if self.clean else threads
-        return run_all((partial(loader, tp) for tp in partitions), threads, "logstore-recovery")
-
     # -- closing -------------------------------------------------------------------------------
 
     def close(
@@ -395,7 +384,7 @@ class LogDir:
         self._lock.release()
 
 
-def closed_replica(log: ReplicaLog) -> ClosedReplica:
+def closed_replica(log: PartitionLog) -> ClosedReplica:
     """What proves that a log is as it was closed.
 
     An epoch that begins at the log end, without a record, is not kept by a load.

@@ -28,13 +28,12 @@ from logstore.common.random_id import new_uuid
 from logstore.common.shield import run_shielded, shielded
 from logstore.common.types import TopicPartition
 from logstore.format import filenames
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.manager.claims import Claims
-from logstore.manager.creating import Birth, LogCreator, Made, made_of
 from logstore.manager.directories import Directories, TakenOut
 from logstore.manager.loading import Unfinished
 from logstore.manager.log_dir import Creation, LogDir
-from logstore.manager.opener import LogOpener
+from logstore.manager.opener import Birth, LogCreator, LogOpener, Made, made_of
 from logstore.manager.parallel import TaskOutcome
 from logstore.manager.topic_configs import TopicConfig, TopicConfigs
 
@@ -43,7 +42,7 @@ logger = get_logger(__name__)
 MAX_PARTITIONS = 2**31 - 1
 P = ParamSpec("P")
 T = TypeVar("T")
-FillLogs = Callable[[list[ReplicaLog]], None]
+FillLogs = Callable[[list[PartitionLog]], None]
 
 
 class WantedLog(NamedTuple):
@@ -81,7 +80,7 @@ class Topics:
 
     # -- one partition -------------------------------------------------------------------------
 
-    def get_or_create(self, wanted: WantedLog) -> ReplicaLog:
+    def get_or_create(self, wanted: WantedLog) -> PartitionLog:
         log = self._directories.find(wanted.tp)
         if log is None:
             log, error = self.get_or_create_all([wanted])[wanted.tp]
@@ -95,8 +94,8 @@ class Topics:
     @shielded
     def get_or_create_all(
         self, wanted: Iterable[WantedLog]
-    ) -> dict[TopicPartition, TaskOutcome[ReplicaLog]]:
-        found: dict[TopicPartition, TaskOutcome[ReplicaLog]] = {}
+    ) -> dict[TopicPartition, TaskOutcome[PartitionLog]]:
+        found: dict[TopicPartition, TaskOutcome[PartitionLog]] = {}
         sound = []
         for each in {each.tp: each for each in wanted}.values():
             try:
@@ -122,9 +121,9 @@ class Topics:
 
     def _create_missing(
         self, wanted: Iterable[WantedLog]
-    ) -> dict[TopicPartition, TaskOutcome[ReplicaLog]]:
+    ) -> dict[TopicPartition, TaskOutcome[PartitionLog]]:
         """The caller has a claim on them."""
-        found: dict[TopicPartition, TaskOutcome[ReplicaLog]] = {}
+        found: dict[TopicPartition, TaskOutcome[PartitionLog]] = {}
         births: list[Birth] = []
         with ExitStack() as rooms:
             for each in wanted:
@@ -166,7 +165,7 @@ class Topics:
                 self._configs.set(topic, resolved, self._configs.next(topic, config))
         return self._topic_id(topic) if others and topic_id is None else topic_id
 
-    def _revive(self, tp: TopicPartition, topic_id: uuid.UUID) -> ReplicaLog | None:
+    def _revive(self, tp: TopicPartition, topic_id: uuid.UUID) -> PartitionLog | None:
         """Bring a log back that was set aside, since its topic has a place here again.
 
         It is scanned as after a crash. None if there is none, or the caller owns the topics.
@@ -181,7 +180,7 @@ class Topics:
             return log
         return None
 
-    def _bring_back(self, log_dir: LogDir, name: str, tp: TopicPartition) -> ReplicaLog:
+    def _bring_back(self, log_dir: LogDir, name: str, tp: TopicPartition) -> PartitionLog:
         aside, directory = posixpath.join(log_dir.path, name), log_dir.directory_of(tp)
         log_dir.offsets.drop({tp})
         self._creator.clear_the_way(log_dir, tp)
@@ -200,7 +199,7 @@ class Topics:
 
     def create(
         self, topic: str, partitions: int, config: TopicConfig | None, fill: FillLogs | None = None
-    ) -> list[ReplicaLog]:
+    ) -> list[PartitionLog]:
         _check_count(topic, partitions)
         wanted = None if config is None else self._configs.resolve(config)
         with self.claims.of(topic):
@@ -224,7 +223,7 @@ class Topics:
                     self._configs.forget(topic)
                 raise
 
-    def add_partitions(self, topic: str, total: int) -> list[ReplicaLog]:
+    def add_partitions(self, topic: str, total: int) -> list[PartitionLog]:
         _check_count(topic, total)
         with self.claims.of(topic):
             known = self._known_partitions(topic)
@@ -245,7 +244,7 @@ class Topics:
         partitions: Sequence[int],
         topic_id: uuid.UUID,
         fill: FillLogs | None = None,
-    ) -> list[ReplicaLog]:
+    ) -> list[PartitionLog]:
         """Create all partitions or none. None can be found before all exist and are filled."""
         if not partitions:
             return []
@@ -358,7 +357,7 @@ class Topics:
             return self.delete(tps)
 
     def delete_partition(self, tp: TopicPartition) -> None:
-        with self.claims.of(tp.topic, tp.partition):
+        with self.claims.of_all([tp]):
             if tp not in self._directories.unavailable() and self._directories.find(tp) is None:
                 raise UnknownTopicOrPartitionError(f"{tp} is not in a live directory")
             _raise_first(self.delete([tp]))
@@ -465,7 +464,7 @@ class Topics:
             self._on_config(wanted)
 
     @shielded
-    def configure(self, log: ReplicaLog, config: TopicConfig) -> None:
+    def configure(self, log: PartitionLog, config: TopicConfig) -> None:
         """Give a replica the present configuration of its topic, and leave a copy beside it.
 
         Nothing is written if nothing has changed.
@@ -491,7 +490,7 @@ class Topics:
             logger.warning("%s takes over the configuration of its topic", log.name)
         self._apply(behind)
 
-    def _apply(self, logs: Iterable[ReplicaLog]) -> None:
+    def _apply(self, logs: Iterable[PartitionLog]) -> None:
         for log in logs:
             topic = log.topic_partition.topic
             stored = self._configs.stored(topic)
@@ -502,12 +501,12 @@ class Topics:
 
     # -- help ----------------------------------------------------------------------------------
 
-    def partitions(self, topic: str) -> dict[int, ReplicaLog]:
+    def partitions(self, topic: str) -> dict[int, PartitionLog]:
         return {
             tp.partition: log for tp, log in self._directories.logs().items() if tp.topic == topic
         }
 
-    def _known_partitions(self, topic: str) -> dict[int, ReplicaLog]:
+    def _known_partitions(self, topic: str) -> dict[int, PartitionLog]:
         """
         Raises:
             UnknownTopicOrPartitionError: no partition is in a live directory.

@@ -8,7 +8,6 @@ from typing import Any
 from checkpoints.topic_properties import TopicPropertiesFile
 from logstore.common.types import TopicPartition
 from logstore.log.maintenance import LogMaintenance
-from logstore.manager.creating import LogCreator
 from logstore.manager.log_dir import Creation, CreationFiles
 from logstore.manager.offsets import (
     CHECKPOINTS,
@@ -18,6 +17,7 @@ from logstore.manager.offsets import (
     moved_start,
     recovery_point,
 )
+from logstore.manager.opener import LogCreator
 from logstore.manager.topic_configs import TopicConfigs
 from logstore.manager.topics import Topics
 from logstore.testing import FaultyStorage

@@ -24,10 +24,10 @@ from logstore.manager.duties import (
     CHECKPOINT_PAUSE_MS,
     RECOVERY_POINT_CHECKPOINT,
     SHORTEST_WAIT_MS,
+    Housekeeper,
     Schedule,
     log_duties,
 )
-from logstore.manager.housekeeping import Housekeeper
 from logstore.manager.parallel import LaterThread
 from logstore.storage.local import LocalStorage
 from tests.support.builders import batch
