@@ -36,18 +36,6 @@ from logstore.segments.segment import Segment, SegmentCut
 from logstore.segments.segment_view import SegmentView
 
 
-class _CutPoint(NamedTuple):
-    """Where a cut begins: at ``position`` in the last of the first ``keep`` segments.
-
-    The log then ends at ``end_offset``.
-    """
-
-    keep: int
-    before: SegmentView
-    position: int
-    end_offset: int
-
-
 class _PlannedCut(NamedTuple):
     keep: int  # the segments that stay; the last one is cut and becomes active
     before: SegmentView  # this last segment before the cut
@@ -119,31 +107,28 @@ class LogMaintenance:
             on_restart(start if start > base else None)  # else what was deleted comes back
         self.restarting = False
 
-    def _batch_at(self, offset: int) -> _CutPoint:
-        """Where a cut at ``offset`` begins: at the base of the batch that contains it, because
-        nothing may be appended inside a batch.
+    def _plan_cut_structure_flush_locked(self, offset: int) -> _PlannedCut:
+        """Plan what the segment with ``offset`` becomes without its end."""
+        try:
+            return self._planned_cut(offset)
+        except CorruptIndexError:
+            log = LogView(self._core.snapshot)
+            self._repair_structure_flush_locked(log[log.floor(offset)])
+            return self._planned_cut(offset)
+
+    def _planned_cut(self, offset: int) -> _PlannedCut:
+        """A cut at the base of the batch that contains ``offset``, because nothing may be appended
+        inside a batch.
         """
         log = LogView(self._core.snapshot)
         at = log.floor(offset)
         before = log[at]
         span = before.find(offset)
-        end = min(offset, log.snapshot.log_end_offset)
-        if span is None:
-            return _CutPoint(at + 1, before, before.size, end)
-        return _CutPoint(at + 1, before, span.position, min(end, span.base_offset))
-
-    def _plan_cut_structure_flush_locked(self, offset: int) -> _PlannedCut:
-        """Plan what the segment with ``offset`` becomes without its end."""
-        try:
-            return self._planned_cut(self._batch_at(offset))
-        except CorruptIndexError:
-            self._repair_structure_flush_locked(self._batch_at(offset).before)
-            return self._planned_cut(self._batch_at(offset))
-
-    @staticmethod
-    def _planned_cut(place: _CutPoint) -> _PlannedCut:
-        keep, before, position, end = place
-        return _PlannedCut(keep, before, before.segment.plan_cut(before, position, end), end)
+        end, position = min(offset, log.snapshot.log_end_offset), before.size
+        if span is not None:
+            end, position = min(end, span.base_offset), span.position
+        cut = before.segment.plan_cut(before, position, end)
+        return _PlannedCut(at + 1, before, cut, end)
 
     def _producers_at(self, end_offset: int) -> ProducerStateManager:
         """A separate copy of the producer state at ``end_offset``."""

@@ -1,8 +1,9 @@
 """The log manager: the logs of a set of directories, and the periodic work on them.
 
-Begin with ``manager``, the facade. ``loading`` is its start, ``log_dir`` one directory with its
-lock and checkpoints, ``topics`` creates and deletes logs, ``housekeeping`` is the work in the
-background, and ``duties`` says when it is done.
+Begin with ``manager``, the calls of a user. ``loading`` is its start, ``log_dir`` one directory
+with its lock and checkpoints, ``topics`` creates and deletes topics, ``opener`` opens and creates
+their logs, and ``duties`` is the periodic work. Only ``directories`` says which logs are here: what
+is found, registered or taken out goes through it.
 """
 
 from logstore.manager.compaction import DirectoryOutcome, PartitionOutcome, compact_directory

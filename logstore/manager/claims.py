@@ -39,9 +39,9 @@ class Claims:
         self._closed = False
 
     @contextmanager
-    def of(self, topic: str, partition: int | None = None) -> Iterator[None]:
-        """Claim a partition, or the whole topic if ``partition`` is None, as ``of_all``."""
-        with self._of({_key(topic): None if partition is None else frozenset((partition,))}):
+    def of(self, topic: str) -> Iterator[None]:
+        """Claim a whole topic, as ``of_all``."""
+        with self._of({_key(topic): None}):
             yield
 
     @contextmanager

@@ -20,7 +20,7 @@ from logstore.common.errors import (
 from logstore.common.forks import Ownership
 from logstore.common.locks import Rank, make_lock
 from logstore.common.types import TopicPartition
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.manager.log_dir import LogDir
 from logstore.storage.base import Storage
 
@@ -28,8 +28,8 @@ logger = get_logger(__name__)
 
 RETRY_MS = 60_000
 
-LogsByPartition = dict[TopicPartition, ReplicaLog]
-TakenOut = tuple[LogDir, TopicPartition, ReplicaLog | None]
+LogsByPartition = dict[TopicPartition, PartitionLog]
+TakenOut = tuple[LogDir, TopicPartition, PartitionLog | None]
 """Where a log was; None if it could not be opened."""
 OnFailure = Callable[[str, LogstoreError], None]
 
@@ -61,7 +61,7 @@ class Directories:
         self._offline: dict[str, LogstoreError] = {}
         self._deleted: list[tuple[int, str]] = []  # (due ms, path)
         self._closed = False
-        self.list_configured: Callable[[], Mapping[TopicPartition, ReplicaLog]] | None = None
+        self.list_configured: Callable[[], Mapping[TopicPartition, PartitionLog]] | None = None
 
     # -- directories ---------------------------------------------------------------------------
 
@@ -190,7 +190,7 @@ class Directories:
         with self._lock:
             return {tp: log for d in self._live.values() for tp, log in d.logs.items()}
 
-    def configured(self) -> Mapping[TopicPartition, ReplicaLog]:
+    def configured(self) -> Mapping[TopicPartition, PartitionLog]:
         """The logs whose configuration is known, so that it may say what is deleted: all, unless
         somebody else keeps the configurations and set ``list_configured``."""
         return self.logs() if self.list_configured is None else self.list_configured()
@@ -200,7 +200,7 @@ class Directories:
         with self._lock:
             return {tp: why for d in self._live.values() for tp, why in d.unavailable.items()}
 
-    def find(self, tp: TopicPartition) -> ReplicaLog | None:
+    def find(self, tp: TopicPartition) -> PartitionLog | None:
         """
         Raises:
             LogUnavailableError: the log is here but could not be opened.
@@ -218,7 +218,7 @@ class Directories:
         with self._lock:
             return next((d for d in self._live.values() if tp in d.logs), None)
 
-    def register(self, made: Iterable[tuple[LogDir, ReplicaLog]]) -> None:
+    def register(self, made: Iterable[tuple[LogDir, PartitionLog]]) -> None:
         """Make new logs findable, all at once.
 
         Raises:

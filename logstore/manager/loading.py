@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from checkpoints.closed_replicas import ClosedReplica
 from checkpoints.errors import CheckpointError, MalformedCheckpointError
@@ -23,10 +24,10 @@ from logstore.common.errors import (
     ResourceBusyError,
     StorageFailedError,
 )
-from logstore.common.parallel import TaskOutcome
+from logstore.common.parallel import TaskOutcome, run_all
 from logstore.common.random_id import new_uuid
 from logstore.common.types import TopicPartition
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.manager.log_dir import Creation, FoundPartition, LogDir, closed_replica
 from logstore.manager.opener import LoadProgress, LogOpener
 from logstore.manager.topic_configs import TopicConfigs
@@ -40,7 +41,7 @@ class Unfinished:
     """Creations whose end was not noted, and their logs, empty or filled by the creation."""
 
     creations: list[tuple[LogDir, Creation]]
-    logs: list[tuple[LogDir, ReplicaLog]]
+    logs: list[tuple[LogDir, PartitionLog]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,18 +194,22 @@ class Loader:
                 continue
             for path in found.deleted:
                 self._directories.remove_later(0, path)
-            outcomes = log_dir.load(found.logs, self._loader_of(log_dir, found.logs), self._threads)
+            load = self._loader_of(log_dir, found.logs)
+            # A clean start reads no record: nothing to do without the interpreter's lock.
+            threads = 1 if log_dir.clean else self._threads
+            tasks = [partial(load, tp) for tp in found.logs]
+            outcomes = run_all(tasks, threads, "logstore-recovery")
             unfinished.creations.extend((log_dir, creation) for creation in found.creations)
             self._collect(log_dir, found, outcomes, unfinished)
         return unfinished
 
     def _loader_of(
         self, log_dir: LogDir, partitions: list[TopicPartition]
-    ) -> Callable[[TopicPartition], ReplicaLog]:
+    ) -> Callable[[TopicPartition], PartitionLog]:
         done = 0
         count_lock = threading.Lock()
 
-        def load(tp: TopicPartition) -> ReplicaLog:
+        def load(tp: TopicPartition) -> PartitionLog:
             nonlocal done
             if self._stopped:
                 raise KeyboardInterrupt
@@ -223,7 +228,7 @@ class Loader:
         self,
         log_dir: LogDir,
         found: FoundPartition,
-        outcomes: list[TaskOutcome[ReplicaLog]],
+        outcomes: list[TaskOutcome[PartitionLog]],
         unfinished: Unfinished,
     ) -> None:
         begun = {(c.topic_id, tp): c.filled for c in found.creations for tp in c.partitions}
@@ -266,7 +271,7 @@ class Loader:
             self._fail(log_dir, "load", error)
         log_dir.loaded = log_dir.failure is None
 
-    def _is_new(self, log_dir: LogDir, log: ReplicaLog) -> bool:
+    def _is_new(self, log_dir: LogDir, log: PartitionLog) -> bool:
         """Whether the log never held a byte. Only then may its creation be undone."""
         if log.log_end_offset or log.recovery_report.bytes_cut:
             return False
@@ -319,7 +324,7 @@ def _unproven(
     """Replicas whose logs are missing, or surely not as the last stop left them."""
     found: set[TopicPartition] = set()
     closed: dict[TopicPartition, ClosedReplica] = {}
-    logs: dict[TopicPartition, ReplicaLog] = {}
+    logs: dict[TopicPartition, PartitionLog] = {}
     for log_dir in live:
         found |= log_dir.offsets.gone
         if log_dir.broker_epochs not in ((), epochs):

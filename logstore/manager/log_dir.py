@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import posixpath
 import uuid
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 from checkpoints import clean_shutdown
@@ -36,10 +35,10 @@ from logstore.common.errors import (
     LogUnavailableError,
     StorageFailedError,
 )
-from logstore.common.parallel import TaskOutcome, run_all
+from logstore.common.parallel import run_all
 from logstore.common.types import TopicPartition
 from logstore.format import filenames
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.manager.offsets import (
     CHECKPOINTS,
     HIGH_WATERMARK,
@@ -61,8 +60,6 @@ _REPLACEABLE = [
     *(f"{name}{end}" for name in (*CHECKPOINTS, *_STOP_FILES) for end in ("", ".tmp")),
     META_PROPERTIES + ".tmp",
 ]
-
-LoadLog = Callable[[TopicPartition], ReplicaLog]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +159,7 @@ class LogDir:
         self.broker_epochs: tuple[int, ...] = ()
         self.closed: ClosedReplicas | None = None
         self.is_new = False
-        self.logs: dict[TopicPartition, ReplicaLog] = {}
+        self.logs: dict[TopicPartition, PartitionLog] = {}
         self.unavailable: dict[TopicPartition, LogUnavailableError] = {}
         self.creating = 0
         self.loaded = False
@@ -236,7 +233,7 @@ class LogDir:
     def directory_of(self, tp: TopicPartition) -> str:
         return posixpath.join(self.path, filenames.partition_dir_name(tp))
 
-    def items(self) -> list[tuple[TopicPartition, ReplicaLog]]:
+    def items(self) -> list[tuple[TopicPartition, PartitionLog]]:
         return list(self.logs.items())
 
     def keep_log_starts(self) -> None:
@@ -288,6 +285,19 @@ class LogDir:
             raise StorageFailedError(self.path, "load", str(error)) from error
         return found
 
+    def set_aside(self, tp: TopicPartition, unique_id: str, why: str) -> str:
+        """Rename the directory of a log to ``…-stray``. Returns the name, to be made durable."""
+        directory, name = self.directory_of(tp), filenames.stray_dir_name(tp, unique_id)
+        logger.warning("%s %s and becomes %s", directory, why, name)
+        self._storage.rename(directory, posixpath.join(self.path, name))
+        return name
+
+    def rename_deleted(self, tp: TopicPartition, unique_id: str) -> str:
+        """Rename the directory of a log to ``…-delete``. Returns the path, to be made durable."""
+        path = posixpath.join(self.path, filenames.delete_dir_name(tp, unique_id))
+        self._storage.rename(self.directory_of(tp), path)
+        return path
+
     def add_stray(self, name: str) -> None:
         """Note a log that was set aside."""
         self.strays.setdefault(name.rpartition(".")[0], []).append(name)
@@ -315,14 +325,6 @@ class LogDir:
             if not suffix and name not in _NOT_LOGS and self._storage.real_path(path) != real:
                 found.present.add(tp)
                 found.unreachable.append(tp)
-
-    def load(
-        self, partitions: list[TopicPartition], loader: LoadLog, threads: int
-    ) -> list[TaskOutcome[ReplicaLog]]:
-        """Load logs, in order or in parallel. The outcomes have the order of ``partitions``."""
-        # A clean start reads no record, so there is nothing to do without the interpreter's lock.
-        threads = 1 if self.clean else threads
-        return run_all((partial(loader, tp) for tp in partitions), threads, "logstore-recovery")
 
     # -- closing -------------------------------------------------------------------------------
 
@@ -382,7 +384,7 @@ class LogDir:
         self._lock.release()
 
 
-def closed_replica(log: ReplicaLog) -> ClosedReplica:
+def closed_replica(log: PartitionLog) -> ClosedReplica:
     """What proves that a log is as it was closed.
 
     An epoch that begins at the log end, without a record, is not kept by a load.

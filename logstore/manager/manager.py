@@ -22,7 +22,7 @@ from logstore.common.locks import Rank, make_lock
 from logstore.common.parallel import LaterThread, TaskOutcome, run_all
 from logstore.common.shield import run_shielded, shielded
 from logstore.common.types import TopicPartition
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.manager.directories import Directories
 from logstore.manager.duties import (
     CHECKPOINT_PAUSE_MS,
@@ -31,10 +31,10 @@ from logstore.manager.duties import (
     Duties,
     Duty,
     DutyThread,
+    Housekeeper,
     StartRunner,
     log_duties,
 )
-from logstore.manager.housekeeping import Housekeeper
 from logstore.manager.loading import Loader
 from logstore.manager.opener import SERVICE, LogOpener, ManagerOwner
 from logstore.manager.topic_configs import TopicConfig, TopicConfigs
@@ -188,7 +188,7 @@ class LogManager:
         return epochs[-1] if epochs else clean_shutdown.UNKNOWN_BROKER_EPOCH
 
     @property
-    def logs(self) -> dict[TopicPartition, ReplicaLog]:
+    def logs(self) -> dict[TopicPartition, PartitionLog]:
         """All logs of the live directories."""
         return self._directories.logs()
 
@@ -204,7 +204,7 @@ class LogManager:
             found.setdefault(topic, []).append(partition)
         return found
 
-    def get(self, topic: str, partition: int) -> ReplicaLog:
+    def get(self, topic: str, partition: int) -> PartitionLog:
         """The log of a partition.
 
         Raises:
@@ -225,7 +225,7 @@ class LogManager:
         topic_id: uuid.UUID | None = None,
         config: TopicConfig | None = None,
         is_new: bool = True,
-    ) -> ReplicaLog:
+    ) -> PartitionLog:
         """The log of a partition, created in the live directory with the fewest logs (F-8).
 
         Args:
@@ -247,7 +247,7 @@ class LogManager:
 
     def get_or_create_all(
         self, wanted: Iterable[WantedLog]
-    ) -> dict[TopicPartition, TaskOutcome[ReplicaLog]]:
+    ) -> dict[TopicPartition, TaskOutcome[PartitionLog]]:
         """As ``get_or_create`` for many logs at once, which share what a creation syncs. An error
         of one, of those that this raises, does not stop the others.
 
@@ -261,8 +261,8 @@ class LogManager:
         partitions: int,
         config: TopicConfig | None = None,
         *,
-        fill: Callable[[list[ReplicaLog]], None] | None = None,
-    ) -> list[ReplicaLog]:
+        fill: Callable[[list[PartitionLog]], None] | None = None,
+    ) -> list[PartitionLog]:
         """Create all partitions of a topic under one new topic id, or none of them.
 
         No partition can be found before all exist. After a crash in between, the next start removes
@@ -285,7 +285,7 @@ class LogManager:
         return run_shielded(create) if fill is None else create()
 
     @shielded
-    def create_partitions(self, topic: str, total: int) -> list[ReplicaLog]:
+    def create_partitions(self, topic: str, total: int) -> list[PartitionLog]:
         """Raise the number of partitions of a topic to ``total``, all or none.
 
         Returns the new ones.
@@ -312,7 +312,7 @@ class LogManager:
         """
         self._topics.alter(topic, config)
 
-    def configure(self, log: ReplicaLog, config: TopicConfig) -> None:
+    def configure(self, log: PartitionLog, config: TopicConfig) -> None:
         """Give a replica of a replicated manager the present configuration of its topic.
 
         It is stored beside the log, for tools that open the directory without the controller.
@@ -406,7 +406,7 @@ class LogManager:
         self,
         more: Iterable[Duty] = (),
         runner: StartRunner = DutyThread,
-        configured: Callable[[], Mapping[TopicPartition, ReplicaLog]] | None = None,
+        configured: Callable[[], Mapping[TopicPartition, PartitionLog]] | None = None,
     ) -> None:
         """Start the periodic work, if the manager was opened without. Idempotent.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Collection, Iterable
+from operator import attrgetter
 
 from checkpoints.checkpoint_file import FileState
 from checkpoints.errors import MalformedCheckpointError
@@ -23,7 +24,7 @@ from checkpoints.offset_checkpoint import (
 )
 from logstore.common.locks import Rank, make_lock
 from logstore.common.types import TopicPartition
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.storage.base import Storage
 
 logger = get_logger(__name__)
@@ -33,8 +34,11 @@ logger = get_logger(__name__)
 CHECKPOINTS = (RECOVERY_POINT, HIGH_WATERMARK, LOG_START, CLEANER)
 
 Offsets = dict[TopicPartition, int]
-ListLogs = Callable[[], Iterable[tuple[TopicPartition, ReplicaLog]]]
-OffsetOf = Callable[[ReplicaLog], int | None]
+ListLogs = Callable[[], Iterable[tuple[TopicPartition, PartitionLog]]]
+OffsetOf = Callable[[PartitionLog], int | None]
+
+recovery_point: Callable[[PartitionLog], int] = attrgetter("recovery_point")
+high_watermark: Callable[[PartitionLog], int] = attrgetter("high_watermark")
 
 
 class OffsetCheckpoints:
@@ -104,7 +108,10 @@ class OffsetCheckpoints:
                 for tp in gone:
                     kept.pop(tp, None)
             # A new log has none as a rule, and then no file is looked through.
-            if any(offsets is None or has_any(offsets, gone) for offsets in self._stored.values()):
+            if any(
+                offsets is None or any(tp in offsets for tp in gone)
+                for offsets in self._stored.values()
+            ):
                 self._keep_locked(lambda tp: tp not in gone)
 
     def settle(self, logs: ListLogs, concerned: ListLogs | None = None) -> None:
@@ -220,7 +227,11 @@ class OffsetCheckpoints:
         self._write_locked(RECOVERY_POINT, points)
 
     def _lower_locked(
-        self, name: str, logs: ListLogs, concerned: ListLogs, offset_of: Callable[[ReplicaLog], int]
+        self,
+        name: str,
+        logs: ListLogs,
+        concerned: ListLogs,
+        offset_of: Callable[[PartitionLog], int],
     ) -> None:
         if name in self._unsure:  # any entry may be too high
             self._write_locked(name, self._collect_locked(name, logs, offset_of))
@@ -258,22 +269,10 @@ class OffsetCheckpoints:
         self._stored[name] = offsets
 
 
-def has_any(offsets: Offsets, tps: Iterable[TopicPartition]) -> bool:
-    return any(tp in offsets for tp in tps)
-
-
-def recovery_point(log: ReplicaLog) -> int:
-    return log.recovery_point
-
-
-def moved_start(log: ReplicaLog) -> int | None:
+def moved_start(log: PartitionLog) -> int | None:
     """The log start, or None if it is the base of the first segment (F-12)."""
     start = log.log_start_offset
     return start if start > log.segments[0].base_offset else None
-
-
-def high_watermark(log: ReplicaLog) -> int:
-    return log.high_watermark
 
 
 __all__ = ["CHECKPOINTS", "HIGH_WATERMARK", "LOG_START", "RECOVERY_POINT", "OffsetCheckpoints"]

@@ -1,25 +1,42 @@
-"""Opens the logs of a manager, with what they share."""
+"""Opens the logs of a manager, and creates them, many at once.
+
+A creation never takes over an existing directory, and leaves nothing if it fails.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import posixpath
+import uuid
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from checkpoints.errors import CheckpointError
 from checkpoints.loggers import get_logger
+from checkpoints.partition_metadata import PARTITION_METADATA, PartitionMetadata
+from checkpoints.topic_properties import TOPIC_PROPERTIES
 from logstore.common.clock import Clock
 from logstore.common.config import LogConfig
-from logstore.common.errors import LogstoreError, StorageFailedError
+from logstore.common.disk_errors import Concern, concern_of, is_busy
+from logstore.common.errors import (
+    LogClosedError,
+    LogstoreError,
+    ResourceBusyError,
+    StorageFailedError,
+)
+from logstore.common.parallel import run_all
 from logstore.common.random_id import RandomId, random_id
 from logstore.common.types import TopicPartition
-from logstore.log import Background, LogOwner, PartitionLog, ReplicaLog
+from logstore.format import filenames
+from logstore.log import Background, LogOwner, PartitionLog
+from logstore.manager.claims import Claims
 from logstore.manager.directories import Directories, OnFailure
 from logstore.manager.log_dir import LogDir
 from logstore.manager.offsets import HIGH_WATERMARK, LOG_START, RECOVERY_POINT
+from logstore.manager.topic_configs import TopicConfigs
 from logstore.recovery import RecoveryOptions, RecoveryReport
-from logstore.storage.base import Storage
+from logstore.storage.base import File, Storage
 
 logger = get_logger(__name__)
 
@@ -91,7 +108,7 @@ class LogOpener:
     directories: Directories
     on_flushed: Callable[[], None]
 
-    def create(self, log_dir: LogDir, tp: TopicPartition, config: LogConfig) -> ReplicaLog:
+    def create(self, log_dir: LogDir, tp: TopicPartition, config: LogConfig) -> PartitionLog:
         """Create an empty log. Other files in its directory are trusted. The caller makes the name
         of the directory durable.
 
@@ -102,7 +119,7 @@ class LogOpener:
 
     def load(
         self, log_dir: LogDir, tp: TopicPartition, config: LogConfig, *, clean: bool | None = None
-    ) -> ReplicaLog:
+    ) -> PartitionLog:
         """Open a log that was found, with its checkpoint entries.
 
         Args:
@@ -134,8 +151,8 @@ class LogOpener:
 
     def _open(
         self, log_dir: LogDir, tp: TopicPartition, config: LogConfig, **found: Any
-    ) -> ReplicaLog:
-        opened: list[ReplicaLog] = []
+    ) -> PartitionLog:
+        opened: list[PartitionLog] = []
 
         owner = LogOwner(
             managed=True,
@@ -175,7 +192,7 @@ class LogOpener:
             raise failure from error
 
     def _in_background(
-        self, log_dir: LogDir, tp: TopicPartition, opened: list[ReplicaLog], task: Task
+        self, log_dir: LogDir, tp: TopicPartition, opened: list[PartitionLog], task: Task
     ) -> None:
         def run() -> None:
             try:
@@ -189,3 +206,196 @@ class LogOpener:
                     self.on_flushed()
 
         self.later(run)
+
+
+BIRTHS_AT_ONCE = 50  # each has open files
+Made = tuple[LogDir, PartitionLog]
+
+
+@dataclass(slots=True)
+class Birth:
+    """A log that is being created, in its log directory."""
+
+    log_dir: LogDir
+    tp: TopicPartition
+    topic_id: uuid.UUID | None
+    unborn: str = ""  # the path of its directory until that has its name
+    files: list[File] = field(default_factory=list)  # not synced yet
+    log: PartitionLog | None = None
+    error: Exception | None = None
+
+    def fail(self, error: Exception) -> None:
+        if self.log is not None:
+            self.log.crash()
+        self.log, self.error = None, self.error or error
+
+    def close_files(self) -> None:
+        while self.files:
+            self.files.pop().close()
+
+
+class LogCreator:
+    """Creates logs. The caller has a claim on them, and makes them findable.
+
+    Args:
+        threads: how many creations may wait for the disk at once.
+    """
+
+    def __init__(
+        self, opener: LogOpener, configs: TopicConfigs, claims: Claims, threads: int
+    ) -> None:
+        self._opener = opener
+        self._configs = configs
+        self._claims = claims
+        self._threads = threads
+        self._directories = opener.directories
+        self._storage = opener.storage
+
+    def create_all(self, births: Sequence[Birth]) -> None:
+        """Create empty logs that cannot be found yet, each in its directory.
+
+        Many are written, then they are synced, so that the disk has to stop only a few times. A
+        directory gets its final name once it durably has the topic id and the configuration; the
+        names are durable on return. What failed has an error, and leaves nothing.
+        """
+        self._drop_entries(births)
+        for begin in range(0, len(births), BIRTHS_AT_ONCE):
+            self._make(births[begin : begin + BIRTHS_AT_ONCE])
+        self._at_homes(births, lambda log_dir, tps: self._storage.sync_dir(log_dir.path))
+        for each in births:
+            if each.error is None and each.log_dir.failure is not None:  # over another log
+                self._give_up(each, each.log_dir.failure)
+
+    def _make(self, births: Sequence[Birth]) -> None:
+        try:
+            for stage in (self._write, self._sync, self._open):
+                sound = [each for each in births if each.error is None]
+                tasks = [partial(self._attempt, stage, each) for each in sound]
+                threads = self._threads if len(tasks) > 1 else 1
+                for _, error in run_all(tasks, threads, "logstore-create"):
+                    if error is not None:
+                        raise error
+        finally:
+            for each in births:
+                each.close_files()
+
+    def _drop_entries(self, births: Iterable[Birth]) -> None:
+        """Drop what the checkpoints have under the names of new logs, once for each directory."""
+        self._at_homes(births, lambda log_dir, tps: log_dir.offsets.drop(tps))
+
+    def _at_homes(
+        self,
+        births: Iterable[Birth],
+        call: Callable[[LogDir, Collection[TopicPartition]], None],
+    ) -> None:
+        """Call once for each directory that has births left."""
+        homes: dict[LogDir, list[Birth]] = {}
+        for each in births:
+            if each.error is None:
+                homes.setdefault(each.log_dir, []).append(each)
+        for log_dir, own in homes.items():
+            try:
+                with self._directories.guard(log_dir, "change its logs"):
+                    call(log_dir, [each.tp for each in own])
+            except LogstoreError as error:
+                for each in own:
+                    self._give_up(each, error)
+
+    def _attempt(self, stage: Callable[[Birth], None], birth: Birth) -> None:
+        try:
+            self._directories.check_open()
+        except LogClosedError as error:  # the directory may have another owner by now
+            birth.fail(error)
+            return
+        try:
+            self._claims.check()
+            stage(birth)
+        except Exception as error:
+            self._give_up(birth, error)
+
+    def _write(self, birth: Birth) -> None:
+        log_dir, tp, topic_id = birth.log_dir, birth.tp, birth.topic_id
+        self.clear_the_way(log_dir, tp)
+        stored = self._configs.stored(tp.topic)
+        if topic_id is None and stored is None:
+            return
+        birth.unborn = self._unborn(log_dir, tp, topic_id)
+        self._storage.make_dir(birth.unborn)
+        contents = {}
+        if topic_id is not None:
+            contents[PARTITION_METADATA] = PartitionMetadata(topic_id).encode()
+        if stored is not None:
+            contents[TOPIC_PROPERTIES] = stored.encode()
+        for name, data in contents.items():
+            file = self._storage.open(posixpath.join(birth.unborn, name), create=True)
+            birth.files.append(file)
+            file.write_at(0, data)
+        if stored is not None and self._opener.owner.replicated:
+            birth.files.pop().close()  # a copy: the next role mends what a power cut left of it
+
+    def _sync(self, birth: Birth) -> None:
+        if birth.files:
+            for file in birth.files:
+                file.sync()
+            birth.close_files()
+            self._storage.sync_dir(birth.unborn)
+
+    def _open(self, birth: Birth) -> None:
+        log_dir, tp = birth.log_dir, birth.tp
+        if birth.unborn:
+            self._storage.rename(birth.unborn, log_dir.directory_of(tp))
+            birth.unborn = ""  # another try may take that path
+        birth.log = self._opener.create(log_dir, tp, self._configs.of(tp.topic))
+
+    def _give_up(self, birth: Birth, error: Exception) -> None:
+        log_dir, directory = birth.log_dir, birth.log_dir.directory_of(birth.tp)
+        failure = error
+        if is_busy(error):
+            failure = ResourceBusyError(directory, "create", str(error))
+        elif isinstance(error, OSError | CheckpointError):
+            failure = StorageFailedError(directory, "create", str(error))
+        if failure is not error:
+            failure.__cause__ = error
+        birth.fail(failure)
+        if birth.unborn:
+            self._directories.remove_later(0, birth.unborn)
+        self._leave_nothing(log_dir, birth.tp)
+        if isinstance(failure, StorageFailedError) and concern_of(error) is Concern.DIRECTORY:
+            self._directories.fail(log_dir.path, failure)  # as Kafka: there would be no retry
+
+    def _unborn(self, log_dir: LogDir, tp: TopicPartition, topic_id: uuid.UUID | None) -> str:
+        """The path of a directory that waits for its name. It is removed if it never gets it."""
+        if topic_id is not None:
+            name = filenames.delete_dir_name(tp, topic_id.hex)
+            path = posixpath.join(log_dir.path, name)
+            if self._storage.info(path) is None:
+                return path
+        name = filenames.delete_dir_name(tp, self._opener.owner.random_id())
+        return posixpath.join(log_dir.path, name)
+
+    def _leave_nothing(self, log_dir: LogDir, tp: TopicPartition) -> None:
+        """Remove the rest of a creation, as far as the disk allows.
+
+        It would be a log at the next start, when the partition may be elsewhere.
+        """
+        try:
+            path = log_dir.rename_deleted(tp, self._opener.owner.random_id())
+            self._directories.remove_later(0, path)
+            self._storage.sync_dir(log_dir.path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            logger.warning("%s is left in %s: %s", tp, log_dir.path, error)
+
+    def clear_the_way(self, log_dir: LogDir, tp: TopicPartition) -> None:
+        """Remove what has the name of a new log, so that it is not taken for the log's own. Its
+        checkpoint entries are gone already.
+        """
+        if self._storage.info(log_dir.directory_of(tp)) is None:
+            return
+        log_dir.set_aside(tp, self._opener.owner.random_id(), "is in the way of a new log")
+        self._storage.sync_dir(log_dir.path)
+
+
+def made_of(births: Iterable[Birth]) -> list[Made]:
+    return [(each.log_dir, each.log) for each in births if each.log is not None]

@@ -14,7 +14,7 @@ from checkpoints.topic_properties import TOPIC_PROPERTIES, TopicProperties, Topi
 from logstore.common.config import LogConfig
 from logstore.common.errors import ConfigError
 from logstore.common.locks import Rank, make_lock
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.storage.base import Storage
 
 logger = get_logger(__name__)
@@ -43,7 +43,7 @@ class TopicConfigs:
         self._stored: dict[str, TopicProperties] = {}
         self._storage = storage
         self._replicated = replicated
-        self._copied: weakref.WeakSet[ReplicaLog] = weakref.WeakSet()
+        self._copied: weakref.WeakSet[PartitionLog] = weakref.WeakSet()
         self._lock = make_lock(Rank.MANAGER)
 
     def of(self, topic: str) -> LogConfig:
@@ -88,11 +88,11 @@ class TopicConfigs:
 
     # -- copies of what a controller keeps -----------------------------------------------------
 
-    def is_copied(self, log: ReplicaLog) -> bool:
+    def is_copied(self, log: PartitionLog) -> bool:
         """Whether the file of a replica has its configuration."""
         return log in self._copied
 
-    def copy(self, log: ReplicaLog, config: TopicConfig) -> None:
+    def copy(self, log: PartitionLog, config: TopicConfig) -> None:
         """Write the file of a replica, if it does not say ``config`` already.
 
         Raises:

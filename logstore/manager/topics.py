@@ -11,52 +11,38 @@ import posixpath
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, ParamSpec, TypeVar
 
-from checkpoints.errors import CheckpointError
 from checkpoints.loggers import get_logger
-from checkpoints.partition_metadata import (
-    PARTITION_METADATA,
-    PartitionMetadata,
-)
-from checkpoints.topic_properties import TOPIC_PROPERTIES
 from logstore.common.config import LogConfig
-from logstore.common.disk_errors import Concern, concern_of, is_busy
 from logstore.common.errors import (
     ConfigError,
     InvalidTopicError,
-    LogClosedError,
     LogstoreError,
     LogUnavailableError,
-    ResourceBusyError,
-    StorageFailedError,
     TopicExistsError,
     UnknownTopicOrPartitionError,
 )
-from logstore.common.parallel import TaskOutcome, run_all
+from logstore.common.parallel import TaskOutcome
 from logstore.common.random_id import new_uuid
 from logstore.common.shield import run_shielded, shielded
 from logstore.common.types import TopicPartition
 from logstore.format import filenames
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.manager.claims import Claims
 from logstore.manager.directories import Directories, TakenOut
 from logstore.manager.loading import Unfinished
 from logstore.manager.log_dir import Creation, LogDir
-from logstore.manager.opener import LogOpener
+from logstore.manager.opener import Birth, LogCreator, LogOpener, Made, made_of
 from logstore.manager.topic_configs import TopicConfig, TopicConfigs
-from logstore.storage.base import File
 
 logger = get_logger(__name__)
 
 MAX_PARTITIONS = 2**31 - 1
-BIRTHS_AT_ONCE = 50  # each has open files
 P = ParamSpec("P")
 T = TypeVar("T")
-Made = tuple[LogDir, ReplicaLog]
-FillLogs = Callable[[list[ReplicaLog]], None]
+FillLogs = Callable[[list[PartitionLog]], None]
 
 
 class WantedLog(NamedTuple):
@@ -66,28 +52,6 @@ class WantedLog(NamedTuple):
     topic_id: uuid.UUID | None = None
     config: TopicConfig | None = None
     is_new: bool = True
-
-
-@dataclass(slots=True)
-class _Birth:
-    """A log that is being created."""
-
-    log_dir: LogDir
-    tp: TopicPartition
-    topic_id: uuid.UUID | None
-    unborn: str = ""  # the path of its directory until that has its name
-    files: list[File] = field(default_factory=list)  # not synced yet
-    log: ReplicaLog | None = None
-    error: Exception | None = None
-
-    def fail(self, error: Exception) -> None:
-        if self.log is not None:
-            self.log.crash()
-        self.log, self.error = None, self.error or error
-
-    def close_files(self) -> None:
-        while self.files:
-            self.files.pop().close()
 
 
 class Topics:
@@ -110,13 +74,13 @@ class Topics:
         self._directories = directories
         self._opener = opener
         self._configs = configs
-        self._threads = threads
+        self._creator = LogCreator(opener, configs, self.claims, threads)
         self._on_config = on_config
         self._storage = opener.storage
 
     # -- one partition -------------------------------------------------------------------------
 
-    def get_or_create(self, wanted: WantedLog) -> ReplicaLog:
+    def get_or_create(self, wanted: WantedLog) -> PartitionLog:
         log = self._directories.find(wanted.tp)
         if log is None:
             log, error = self.get_or_create_all([wanted])[wanted.tp]
@@ -130,8 +94,8 @@ class Topics:
     @shielded
     def get_or_create_all(
         self, wanted: Iterable[WantedLog]
-    ) -> dict[TopicPartition, TaskOutcome[ReplicaLog]]:
-        found: dict[TopicPartition, TaskOutcome[ReplicaLog]] = {}
+    ) -> dict[TopicPartition, TaskOutcome[PartitionLog]]:
+        found: dict[TopicPartition, TaskOutcome[PartitionLog]] = {}
         sound = []
         for each in {each.tp: each for each in wanted}.values():
             try:
@@ -157,10 +121,10 @@ class Topics:
 
     def _create_missing(
         self, wanted: Iterable[WantedLog]
-    ) -> dict[TopicPartition, TaskOutcome[ReplicaLog]]:
+    ) -> dict[TopicPartition, TaskOutcome[PartitionLog]]:
         """The caller has a claim on them."""
-        found: dict[TopicPartition, TaskOutcome[ReplicaLog]] = {}
-        births: list[_Birth] = []
+        found: dict[TopicPartition, TaskOutcome[PartitionLog]] = {}
+        births: list[Birth] = []
         with ExitStack() as rooms:
             for each in wanted:
                 try:
@@ -168,14 +132,14 @@ class Topics:
                     log = None if topic_id is None else self._revive(each.tp, topic_id)
                     if log is None:
                         room = self._directories.room_for_one(is_new=each.is_new)
-                        births.append(_Birth(rooms.enter_context(room), each.tp, topic_id))
+                        births.append(Birth(rooms.enter_context(room), each.tp, topic_id))
                     else:
                         found[each.tp] = TaskOutcome(log, None)
                 except LogstoreError as error:
                     found[each.tp] = TaskOutcome(None, error)
-            self._make_all(births)
+            self._creator.create_all(births)
             try:
-                self._directories.register(_made(births))
+                self._directories.register(made_of(births))
             except LogstoreError as error:
                 for birth in births:
                     birth.fail(error)
@@ -201,118 +165,7 @@ class Topics:
                 self._configs.set(topic, resolved, self._configs.next(topic, config))
         return self._topic_id(topic) if others and topic_id is None else topic_id
 
-    def _make_all(self, births: Sequence[_Birth]) -> None:
-        """Create empty logs that cannot be found yet, each in its directory.
-
-        Many are written, then they are synced, so that the disk has to stop only a few times. A
-        directory gets its final name once it durably has the topic id and the configuration; the
-        names are durable on return. What failed has an error, and leaves nothing.
-        """
-        self._drop_entries(births)
-        for begin in range(0, len(births), BIRTHS_AT_ONCE):
-            self._make(births[begin : begin + BIRTHS_AT_ONCE])
-        self._at_homes(births, lambda log_dir, tps: self._storage.sync_dir(log_dir.path))
-        for each in births:
-            if each.error is None and each.log_dir.failure is not None:  # over another log
-                self._give_up(each, each.log_dir.failure)
-
-    def _make(self, births: Sequence[_Birth]) -> None:
-        try:
-            for stage in (self._write, self._sync, self._open):
-                sound = [each for each in births if each.error is None]
-                tasks = [partial(self._attempt, stage, each) for each in sound]
-                threads = self._threads if len(tasks) > 1 else 1
-                for _, error in run_all(tasks, threads, "logstore-create"):
-                    if error is not None:
-                        raise error
-        finally:
-            for each in births:
-                each.close_files()
-
-    def _drop_entries(self, births: Iterable[_Birth]) -> None:
-        """Drop what the checkpoints have under the names of new logs, once for each directory."""
-        self._at_homes(births, lambda log_dir, tps: log_dir.offsets.drop(tps))
-
-    def _at_homes(
-        self,
-        births: Iterable[_Birth],
-        call: Callable[[LogDir, Collection[TopicPartition]], None],
-    ) -> None:
-        """Call once for each directory that has births left."""
-        homes: dict[LogDir, list[_Birth]] = {}
-        for each in births:
-            if each.error is None:
-                homes.setdefault(each.log_dir, []).append(each)
-        for log_dir, own in homes.items():
-            try:
-                self._guarded(log_dir, call, log_dir, [each.tp for each in own])
-            except LogstoreError as error:
-                for each in own:
-                    self._give_up(each, error)
-
-    def _attempt(self, stage: Callable[[_Birth], None], birth: _Birth) -> None:
-        try:
-            self._directories.check_open()
-        except LogClosedError as error:  # the directory may have another owner by now
-            birth.fail(error)
-            return
-        try:
-            self.claims.check()
-            stage(birth)
-        except Exception as error:
-            self._give_up(birth, error)
-
-    def _write(self, birth: _Birth) -> None:
-        log_dir, tp, topic_id = birth.log_dir, birth.tp, birth.topic_id
-        self._clear_the_way(log_dir, tp)
-        stored = self._configs.stored(tp.topic)
-        if topic_id is None and stored is None:
-            return
-        birth.unborn = self._unborn(log_dir, tp, topic_id)
-        self._storage.make_dir(birth.unborn)
-        contents = {}
-        if topic_id is not None:
-            contents[PARTITION_METADATA] = PartitionMetadata(topic_id).encode()
-        if stored is not None:
-            contents[TOPIC_PROPERTIES] = stored.encode()
-        for name, data in contents.items():
-            file = self._storage.open(posixpath.join(birth.unborn, name), create=True)
-            birth.files.append(file)
-            file.write_at(0, data)
-        if stored is not None and self._opener.owner.replicated:
-            birth.files.pop().close()  # a copy: the next role mends what a power cut left of it
-
-    def _sync(self, birth: _Birth) -> None:
-        if birth.files:
-            for file in birth.files:
-                file.sync()
-            birth.close_files()
-            self._storage.sync_dir(birth.unborn)
-
-    def _open(self, birth: _Birth) -> None:
-        log_dir, tp = birth.log_dir, birth.tp
-        if birth.unborn:
-            self._storage.rename(birth.unborn, log_dir.directory_of(tp))
-            birth.unborn = ""  # another try may take that path
-        birth.log = self._opener.create(log_dir, tp, self._configs.of(tp.topic))
-
-    def _give_up(self, birth: _Birth, error: Exception) -> None:
-        log_dir, directory = birth.log_dir, birth.log_dir.directory_of(birth.tp)
-        failure = error
-        if is_busy(error):
-            failure = ResourceBusyError(directory, "create", str(error))
-        elif isinstance(error, OSError | CheckpointError):
-            failure = StorageFailedError(directory, "create", str(error))
-        if failure is not error:
-            failure.__cause__ = error
-        birth.fail(failure)
-        if birth.unborn:
-            self._directories.remove_later(0, birth.unborn)
-        self._leave_nothing(log_dir, birth.tp)
-        if isinstance(failure, StorageFailedError) and concern_of(error) is Concern.DIRECTORY:
-            self._directories.fail(log_dir.path, failure)  # as Kafka: there would be no retry
-
-    def _revive(self, tp: TopicPartition, topic_id: uuid.UUID) -> ReplicaLog | None:
+    def _revive(self, tp: TopicPartition, topic_id: uuid.UUID) -> PartitionLog | None:
         """Bring a log back that was set aside, since its topic has a place here again.
 
         It is scanned as after a crash. None if there is none, or the caller owns the topics.
@@ -327,10 +180,10 @@ class Topics:
             return log
         return None
 
-    def _bring_back(self, log_dir: LogDir, name: str, tp: TopicPartition) -> ReplicaLog:
+    def _bring_back(self, log_dir: LogDir, name: str, tp: TopicPartition) -> PartitionLog:
         aside, directory = posixpath.join(log_dir.path, name), log_dir.directory_of(tp)
         log_dir.offsets.drop({tp})
-        self._clear_the_way(log_dir, tp)
+        self._creator.clear_the_way(log_dir, tp)
         logger.warning("%s has a place here again and becomes %s", aside, directory)
         self._storage.rename(aside, directory)
         try:
@@ -342,44 +195,11 @@ class Topics:
         log_dir.strays[name.rpartition(".")[0]].remove(name)
         return log
 
-    def _unborn(self, log_dir: LogDir, tp: TopicPartition, topic_id: uuid.UUID | None) -> str:
-        """The path of a directory that waits for its name. It is removed if it never gets it."""
-        if topic_id is not None:
-            name = filenames.delete_dir_name(tp, topic_id.hex)
-            path = posixpath.join(log_dir.path, name)
-            if self._storage.info(path) is None:
-                return path
-        name = filenames.delete_dir_name(tp, self._opener.owner.random_id())
-        return posixpath.join(log_dir.path, name)
-
-    def _leave_nothing(self, log_dir: LogDir, tp: TopicPartition) -> None:
-        """Remove the rest of a creation, as far as the disk allows.
-
-        It would be a log at the next start, when the partition may be elsewhere.
-        """
-        try:
-            self._rename_deleted(log_dir, tp, 0)
-            self._storage.sync_dir(log_dir.path)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            logger.warning("%s is left in %s: %s", tp, log_dir.path, error)
-
-    def _clear_the_way(self, log_dir: LogDir, tp: TopicPartition) -> None:
-        """Remove what has the name of a new log, so that it is not taken for the log's own. Its
-        checkpoint entries are gone already.
-        """
-        directory = log_dir.directory_of(tp)
-        if self._storage.info(directory) is None:
-            return
-        self._rename_stray(log_dir, tp, "is in the way of a new log")
-        self._storage.sync_dir(log_dir.path)
-
     # -- topics --------------------------------------------------------------------------------
 
     def create(
         self, topic: str, partitions: int, config: TopicConfig | None, fill: FillLogs | None = None
-    ) -> list[ReplicaLog]:
+    ) -> list[PartitionLog]:
         _check_count(topic, partitions)
         wanted = None if config is None else self._configs.resolve(config)
         with self.claims.of(topic):
@@ -403,7 +223,7 @@ class Topics:
                     self._configs.forget(topic)
                 raise
 
-    def add_partitions(self, topic: str, total: int) -> list[ReplicaLog]:
+    def add_partitions(self, topic: str, total: int) -> list[PartitionLog]:
         _check_count(topic, total)
         with self.claims.of(topic):
             known = self._known_partitions(topic)
@@ -424,7 +244,7 @@ class Topics:
         partitions: Sequence[int],
         topic_id: uuid.UUID,
         fill: FillLogs | None = None,
-    ) -> list[ReplicaLog]:
+    ) -> list[PartitionLog]:
         """Create all partitions or none. None can be found before all exist and are filled."""
         if not partitions:
             return []
@@ -432,16 +252,16 @@ class Topics:
         creation = Creation(topic_id, frozenset(tps), filled=fill is not None)
         with ExitStack() as rooms:
             room = self._directories.room_for_one
-            births = [_Birth(rooms.enter_context(room()), tp, topic_id) for tp in tps]
+            births = [Birth(rooms.enter_context(room()), tp, topic_id) for tp in tps]
             concerned = list(dict.fromkeys(each.log_dir for each in births))
             made: list[Made] = []
             try:
                 for log_dir in concerned:
                     self._guarded(log_dir, log_dir.creations.begin, creation)
                 try:
-                    run_shielded(partial(self._make_all, births))
+                    run_shielded(partial(self._creator.create_all, births))
                 finally:
-                    made += _made(births)
+                    made += made_of(births)
                 for each in births:
                     if each.error is not None:
                         raise each.error
@@ -537,7 +357,7 @@ class Topics:
             return self.delete(tps)
 
     def delete_partition(self, tp: TopicPartition) -> None:
-        with self.claims.of(tp.topic, tp.partition):
+        with self.claims.of_all([tp]):
             if tp not in self._directories.unavailable() and self._directories.find(tp) is None:
                 raise UnknownTopicOrPartitionError(f"{tp} is not in a live directory")
             _raise_first(self.delete([tp]))
@@ -579,27 +399,12 @@ class Topics:
         But the directories stay.
         """
         for tp in tps:
-            name = self._rename_stray(log_dir, tp, "has no place here any more")
+            name = log_dir.set_aside(
+                tp, self._opener.owner.random_id(), "has no place here any more"
+            )
             log_dir.add_stray(name)
         self._storage.sync_dir(log_dir.path)
         log_dir.offsets.drop(tps)
-
-    def _rename_stray(self, log_dir: LogDir, tp: TopicPartition, why: str) -> str:
-        """Returns the new name. The caller makes it durable."""
-        directory, name = (
-            log_dir.directory_of(tp),
-            filenames.stray_dir_name(tp, self._opener.owner.random_id()),
-        )
-        logger.warning("%s %s and becomes %s", directory, why, name)
-        self._storage.rename(directory, posixpath.join(log_dir.path, name))
-        return name
-
-    def _rename_deleted(self, log_dir: LogDir, tp: TopicPartition, due_ms: int) -> None:
-        """The files are removed when they are due. The caller makes the name durable."""
-        name = filenames.delete_dir_name(tp, self._opener.owner.random_id())
-        target = posixpath.join(log_dir.path, name)
-        self._storage.rename(log_dir.directory_of(tp), target)
-        self._directories.remove_later(due_ms, target)
 
     def _retire(self, logs: Iterable[TakenOut]) -> dict[TopicPartition, LogstoreError]:
         """Delete logs that can no longer be found. Returns those that are not deleted, and are
@@ -639,7 +444,8 @@ class Topics:
         now = self._opener.clock.wall_ms()
         for tp, delay_ms in delays.items():
             if self._storage.info(log_dir.directory_of(tp)) is not None:  # nobody was faster
-                self._rename_deleted(log_dir, tp, now + delay_ms)
+                path = log_dir.rename_deleted(tp, self._opener.owner.random_id())
+                self._directories.remove_later(now + delay_ms, path)
         self._storage.sync_dir(log_dir.path)
         log_dir.offsets.drop(delays.keys())
 
@@ -658,7 +464,7 @@ class Topics:
             self._on_config(wanted)
 
     @shielded
-    def configure(self, log: ReplicaLog, config: TopicConfig) -> None:
+    def configure(self, log: PartitionLog, config: TopicConfig) -> None:
         """Give a replica the present configuration of its topic, and leave a copy beside it.
 
         Nothing is written if nothing has changed.
@@ -684,7 +490,7 @@ class Topics:
             logger.warning("%s takes over the configuration of its topic", log.name)
         self._apply(behind)
 
-    def _apply(self, logs: Iterable[ReplicaLog]) -> None:
+    def _apply(self, logs: Iterable[PartitionLog]) -> None:
         for log in logs:
             topic = log.topic_partition.topic
             stored = self._configs.stored(topic)
@@ -695,12 +501,12 @@ class Topics:
 
     # -- help ----------------------------------------------------------------------------------
 
-    def partitions(self, topic: str) -> dict[int, ReplicaLog]:
+    def partitions(self, topic: str) -> dict[int, PartitionLog]:
         return {
             tp.partition: log for tp, log in self._directories.logs().items() if tp.topic == topic
         }
 
-    def _known_partitions(self, topic: str) -> dict[int, ReplicaLog]:
+    def _known_partitions(self, topic: str) -> dict[int, PartitionLog]:
         """
         Raises:
             UnknownTopicOrPartitionError: no partition is in a live directory.
@@ -729,10 +535,6 @@ class Topics:
     ) -> T:
         with self._directories.guard(log_dir, "change its logs"):
             return call(*args, **kwargs)
-
-
-def _made(births: Iterable[_Birth]) -> list[Made]:
-    return [(each.log_dir, each.log) for each in births if each.log is not None]
 
 
 def _raise_first(failed: Mapping[TopicPartition, LogstoreError]) -> None:

@@ -52,8 +52,8 @@ def build(directory: Path, *, batches: int = 50, seed: int = 1) -> list[str]:
             ]
             _write(replicas, clock, rng, batches, topic == TRANSACTIONAL)
     for broker in brokers:
-        broker.checkpoint_recovery_points()
-        broker.checkpoint_high_watermarks()
+        broker.housekeeper.checkpoint_recovery_points()
+        broker.housekeeper.checkpoint_high_watermarks()
     crashed, *others = brokers
     crashed.crash()
     for broker in others:

@@ -17,6 +17,7 @@ from logstore.manager.offsets import (
     moved_start,
     recovery_point,
 )
+from logstore.manager.opener import LogCreator
 from logstore.manager.topic_configs import TopicConfigs
 from logstore.manager.topics import Topics
 from logstore.testing import FaultyStorage
@@ -65,7 +66,7 @@ def entries_without_a_directory_believed(patch: MonkeyPatch) -> None:
             return True
 
     patch.setattr(OffsetCheckpoints, "load", lambda self, present: load(self, Everything()))
-    patch.setattr(Topics, "_drop_entries", lambda self, births: None)
+    patch.setattr(LogCreator, "_drop_entries", lambda self, births: None)
 
 
 @mutant(lives=69)
@@ -216,4 +217,4 @@ def foreign_directory_taken_over(patch: MonkeyPatch) -> None:
         return {}
 
     patch.setattr(Topics, "_retire", retire)
-    patch.setattr(Topics, "_clear_the_way", lambda self, log_dir, tp: None)
+    patch.setattr(LogCreator, "clear_the_way", lambda self, log_dir, tp: None)

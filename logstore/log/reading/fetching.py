@@ -110,7 +110,7 @@ def fetch(
     ``by_slice``: leave many bytes in the file, where the storage can.
     """
     snapshot = log.snapshot
-    empty = FetchData(
+    seen = (
         start_offset,
         limit,
         snapshot.log_start_offset,
@@ -119,7 +119,7 @@ def fetch(
         snapshot.log_end_offset,
     )
     if start_offset >= limit:
-        return empty
+        return FetchData(*seen)
     for at in range(log.floor(start_offset), len(log)):
         if log.base_of(at) >= limit:
             break
@@ -137,19 +137,8 @@ def fetch(
             bound = segment.offset_behind(found.position + found.size)
             upper = log.end_of(at) if bound is None else bound
             aborted = collect_aborted(log, start_offset, upper)
-        return FetchData(
-            start_offset,
-            limit,
-            snapshot.log_start_offset,
-            snapshot.high_watermark,
-            snapshot.last_stable_offset,
-            snapshot.log_end_offset,
-            found,
-            data,
-            aborted,
-            file_slice,
-        )
-    return empty
+        return FetchData(*seen, found, data, aborted, file_slice)
+    return FetchData(*seen)
 
 
 def _end_position(segment: SegmentView, limit: int, segment_end: int) -> int:

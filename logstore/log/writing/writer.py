@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 from logstore.common.config import MAX_INT, MAX_LONG
 from logstore.common.disk_errors import is_busy
@@ -42,19 +41,6 @@ from logstore.log.writing.validation import (
 from logstore.segments.open_files import close_idle, closed_for_appends, opened_for_appends
 from logstore.segments.producer_state import AppendOrigin, TransactionCheck
 from logstore.segments.segment import Segment
-
-
-class _Checked(NamedTuple):
-    """An append that only has to be written.
-
-    ``leader_epoch`` None keeps the offsets and epochs of the batches.
-    """
-
-    prepared: Prepared
-    first_offset: int
-    last_offset: int
-    leader_epoch: int | None
-    updates: ProducerUpdates | None
 
 
 class LogWriter:
@@ -246,25 +232,42 @@ class LogWriter:
             if isinstance(checked, AppendInfo):
                 return checked
             updates = checked
-        append = _Checked(prepared, first, last, leader_epoch, updates)
-        if shield_needed() and not self._repeats_locked(append):
-            return run_shielded(partial(self._place_locked, append))
-        return self._place_locked(append)
+        if shield_needed() and not self._repeats_locked(analysis, last, leader_epoch, updates):
+            return run_shielded(
+                partial(self._place_locked, prepared, first, last, leader_epoch, updates)
+            )
+        return self._place_locked(prepared, first, last, leader_epoch, updates)
 
-    def _repeats_locked(self, append: _Checked) -> bool:
+    def _repeats_locked(
+        self,
+        analysis: BatchAnalysis,
+        last: int,
+        leader_epoch: int | None,
+        updates: ProducerUpdates | None,
+    ) -> bool:
         """Whether an append is one write, and what follows it may be done twice."""
-        active, analysis = self._state.segments.active.state, append.prepared.analysis
+        active = self._state.segments.active.state
         return (
-            append.leader_epoch == self._state.epochs.latest_epoch
+            leader_epoch == self._state.epochs.latest_epoch
             and active.attached
             and active.rolling_timestamp >= 0
-            and not active.must_roll(analysis.size, append.last_offset, analysis.max_timestamp, 0)
-            and (append.updates is None or append.updates.idempotent)
+            and not active.must_roll(analysis.size, last, analysis.max_timestamp, 0)
+            and (updates is None or updates.idempotent)
         )
 
-    def _place_locked(self, append: _Checked) -> AppendInfo:
-        """Write a checked append, and take over what it changes."""
-        (data, analysis, append_time), first, last, leader_epoch, updates = append
+    def _place_locked(
+        self,
+        prepared: Prepared,
+        first: int,
+        last: int,
+        leader_epoch: int | None,
+        updates: ProducerUpdates | None,
+    ) -> AppendInfo:
+        """Write a checked append, and take over what it changes.
+
+        ``leader_epoch`` None keeps the offsets and epochs of the batches.
+        """
+        data, analysis, append_time = prepared
         state, core = self._state, self._core
         size, leo = analysis.size, state.log_end_offset
         with core.doing("append"):

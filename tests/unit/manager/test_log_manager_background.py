@@ -25,10 +25,10 @@ from logstore.manager.duties import (
     CHECKPOINT_PAUSE_MS,
     RECOVERY_POINT_CHECKPOINT,
     SHORTEST_WAIT_MS,
+    Housekeeper,
     Schedule,
     log_duties,
 )
-from logstore.manager.housekeeping import Housekeeper
 from logstore.storage.local import LocalStorage
 from tests.support.builders import batch
 from tests.support.leftovers import nothing_left

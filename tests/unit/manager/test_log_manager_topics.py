@@ -20,6 +20,7 @@ from logstore.common.errors import (
     UnknownTopicOrPartitionError,
 )
 from logstore.common.forks import Ownership
+from logstore.common.types import TopicPartition
 from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 from logstore.manager.claims import Claims
@@ -557,12 +558,12 @@ class TestClaims:
         held, done = threading.Event(), threading.Event()
 
         def other() -> None:
-            with claims.of("t", 1):
+            with claims.of_all([TopicPartition("t", 1)]):
                 held.set()
                 assert done.wait(patience())
 
         first, last = threading.Thread(target=other), threading.Thread(target=whole)
-        with claims.of("t", 0):
+        with claims.of_all([TopicPartition("t", 0)]):
             first.start()
             assert held.wait(patience())  # it does not wait for partition 0
             last.start()
