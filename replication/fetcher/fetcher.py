@@ -35,14 +35,13 @@ from replication.fetcher.fetch_session_handler import (
     SessionOutcome,
     SessionRequest,
 )
-from replication.fetcher.fetcher_reactions import REACTIONS, FetchReaction
 from replication.fetcher.fetcher_state import (
     FetchState,
     FetchStates,
     InitialFetchState,
     Round,
 )
-from replication.fetcher.fetcher_troubles import FetcherContext, Troubles
+from replication.fetcher.fetcher_troubles import REACTIONS, FetcherContext, FetchReaction, Troubles
 
 logger = get_logger(__name__)
 
