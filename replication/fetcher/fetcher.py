@@ -100,20 +100,14 @@ class Fetcher:
                 self._states.put_last(state)
             self._wake()
 
-    def remove(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, InitialFetchState]:
-        """Stop following. Returns where each partition stood.
+    def remove(self, tps: Iterable[TopicPartition]) -> None:
+        """Stop following.
 
         On return no answer is being applied to them, unless the caller itself is applying one.
         """
-        removed = {}
         with self._lock:
             for tp in tps:
-                state = self._states.pop(tp)
-                if state is not None:
-                    removed[tp] = InitialFetchState(
-                        state.topic_id, state.leader_epoch, state.offset
-                    )
-        return removed
+                self._states.pop(tp)
 
     def close(self) -> None:
         """Stop. On return nothing is applied any more."""
