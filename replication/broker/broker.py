@@ -192,21 +192,7 @@ class Broker:
         self._actor = runtime.actor(f"broker-{broker_id}")
         # Log directories that failed while they were opened; None from ``start`` on.
         self._early_failures: list[tuple[str, LogstoreError]] | None = []
-        self.log_manager = LogManager(
-            list(settings.directories),
-            settings.log_config,
-            broker_config=settings.broker_config,
-            storage=surroundings.storage,
-            clock=runtime.clock,
-            cluster_id=settings.cluster_id,
-            node_id=broker_id,
-            replicated=True,
-            background=False,  # the replica manager does the periodic work
-            run_later=surroundings.run_later,
-            on_directory_failure=self._on_directory_failure,
-            on_log_failure=self._on_directory_failure,  # its leadership must go, too
-            random_id=surroundings.random_id,
-        )
+        self.log_manager = _open_logs(settings, surroundings, self._on_directory_failure)
         self.metadata = MetadataCache(broker_id)
         self.membership = Membership(
             broker_id,
@@ -505,6 +491,28 @@ class Broker:
             waiting, self._on_stopped = self._on_stopped, []
         for on_stopped in waiting:
             on_stopped()
+
+
+def _open_logs(
+    settings: BrokerSettings,
+    surroundings: Surroundings,
+    on_failure: Callable[[str, LogstoreError], None],
+) -> LogManager:
+    return LogManager(
+        list(settings.directories),
+        settings.log_config,
+        broker_config=settings.broker_config,
+        storage=surroundings.storage,
+        clock=surroundings.runtime.clock,
+        cluster_id=settings.cluster_id,
+        node_id=settings.broker_id,
+        replicated=True,
+        background=False,  # the replica manager does the periodic work
+        run_later=surroundings.run_later,
+        on_directory_failure=on_failure,
+        on_log_failure=on_failure,  # its leadership must go, too
+        random_id=surroundings.random_id,
+    )
 
 
 def _handlers(broker: Broker) -> dict[type, Callable[[Any, OnReply], None]]:

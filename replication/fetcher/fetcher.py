@@ -166,7 +166,7 @@ class Fetcher:
             with self._lock:
                 if self._closed:
                     return
-                self._cut_alone()
+                self._truncate_alone()
                 cut = self._round().unsettled
                 if not cut:
                     following = self._next()
@@ -248,7 +248,7 @@ class Fetcher:
         quota = self._env.quota
         return quota is not None and not state.in_sync and quota.is_throttled(state.tp)
 
-    def _cut_alone(self) -> None:
+    def _truncate_alone(self) -> None:
         """Truncate partitions that need not ask the leader (R-130)."""
         rule = self._env.rule
         alone = [s for s in self._round().truncating if not rule.must_ask(s.last_epoch)]
