@@ -98,27 +98,22 @@ class BrokerEvent(Enum):
     DIED = "died"
 
 
+_NEXT_STATES = {
+    (BrokerState.STARTING, BrokerEvent.JOINED): BrokerState.RUNNING,
+    (BrokerState.RUNNING, BrokerEvent.LOST): BrokerState.STARTING,
+    (BrokerState.STARTING, BrokerEvent.STOP): BrokerState.STOPPING,
+    (BrokerState.RUNNING, BrokerEvent.STOP): BrokerState.STOPPING,
+    (BrokerState.STOPPING, BrokerEvent.JOINED): BrokerState.STOPPING,  # it was under way
+    (BrokerState.STOPPING, BrokerEvent.CLOSE): BrokerState.CLOSING,
+    (BrokerState.CLOSING, BrokerEvent.CLOSED): BrokerState.STOPPED,
+}
+
+
 def next_state(state: BrokerState, event: BrokerEvent) -> BrokerState | None:
     """The next state; None if the event is not expected and has no effect."""
-    match state, event:
-        case BrokerState.STARTING, BrokerEvent.JOINED:
-            return BrokerState.RUNNING
-        case BrokerState.RUNNING, BrokerEvent.LOST:
-            return BrokerState.STARTING
-        case ((BrokerState.STARTING | BrokerState.RUNNING), BrokerEvent.STOP):
-            return BrokerState.STOPPING
-        case BrokerState.STOPPING, BrokerEvent.JOINED:  # it was under way
-            return BrokerState.STOPPING
-        case BrokerState.STOPPING, BrokerEvent.CLOSE:
-            return BrokerState.CLOSING
-        case BrokerState.CLOSING, BrokerEvent.CLOSED:
-            return BrokerState.STOPPED
-        case BrokerState.STOPPED, _:
-            return None
-        case _, BrokerEvent.DIED:
-            return BrokerState.STOPPED
-        case _:
-            return None
+    if event is BrokerEvent.DIED and state is not BrokerState.STOPPED:
+        return BrokerState.STOPPED
+    return _NEXT_STATES.get((state, event))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
