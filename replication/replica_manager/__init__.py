@@ -14,8 +14,10 @@ from replication.replica_manager.replica_manager import ReplicaManager
 __all__ = [
     "MetadataCache",
     "ReplicaManager",
+    "fetch_service",
     "metadata_cache",
     "purgatory",
     "replica_manager",
     "transaction_verification",
+    "writes",
 ]
