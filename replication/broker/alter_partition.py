@@ -110,10 +110,10 @@ class AlterPartitionManager:
                 for tp, item in self._sent.items()
             )
         for pending, result in judged:
-            self._tell(pending, result)
+            self._deliver(pending, result)
         return Reaction.AGAIN if unjudged and again is Reaction.DONE else again
 
-    def _tell(self, pending: _Pending, result: AlterPartitionResult) -> None:
+    def _deliver(self, pending: _Pending, result: AlterPartitionResult) -> None:
         """Deliver a verdict. An exception of one callback does not stop the others."""
         try:
             pending.on_result(result)

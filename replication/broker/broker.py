@@ -98,27 +98,22 @@ class BrokerEvent(Enum):
     DIED = "died"
 
 
+_NEXT_STATES = {
+    (BrokerState.STARTING, BrokerEvent.JOINED): BrokerState.RUNNING,
+    (BrokerState.RUNNING, BrokerEvent.LOST): BrokerState.STARTING,
+    (BrokerState.STARTING, BrokerEvent.STOP): BrokerState.STOPPING,
+    (BrokerState.RUNNING, BrokerEvent.STOP): BrokerState.STOPPING,
+    (BrokerState.STOPPING, BrokerEvent.JOINED): BrokerState.STOPPING,  # it was under way
+    (BrokerState.STOPPING, BrokerEvent.CLOSE): BrokerState.CLOSING,
+    (BrokerState.CLOSING, BrokerEvent.CLOSED): BrokerState.STOPPED,
+}
+
+
 def next_state(state: BrokerState, event: BrokerEvent) -> BrokerState | None:
     """The next state; None if the event is not expected and has no effect."""
-    match state, event:
-        case BrokerState.STARTING, BrokerEvent.JOINED:
-            return BrokerState.RUNNING
-        case BrokerState.RUNNING, BrokerEvent.LOST:
-            return BrokerState.STARTING
-        case ((BrokerState.STARTING | BrokerState.RUNNING), BrokerEvent.STOP):
-            return BrokerState.STOPPING
-        case BrokerState.STOPPING, BrokerEvent.JOINED:  # it was under way
-            return BrokerState.STOPPING
-        case BrokerState.STOPPING, BrokerEvent.CLOSE:
-            return BrokerState.CLOSING
-        case BrokerState.CLOSING, BrokerEvent.CLOSED:
-            return BrokerState.STOPPED
-        case BrokerState.STOPPED, _:
-            return None
-        case _, BrokerEvent.DIED:
-            return BrokerState.STOPPED
-        case _:
-            return None
+    if event is BrokerEvent.DIED and state is not BrokerState.STOPPED:
+        return BrokerState.STOPPED
+    return _NEXT_STATES.get((state, event))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,23 +187,7 @@ class Broker:
         self._actor = runtime.actor(f"broker-{broker_id}")
         # Log directories that failed while they were opened; None from ``start`` on.
         self._early_failures: list[tuple[str, LogstoreError]] | None = []
-        self.log_manager = LogManager(
-            list(settings.directories),
-            settings.log_config,
-            broker_config=settings.broker_config,
-            storage=surroundings.storage,
-            clock=runtime.clock,
-            background=False,  # the replica manager does the periodic work
-            owner=ManagerOwner(
-                cluster_id=settings.cluster_id,
-                node_id=broker_id,
-                replicated=True,
-                run_later=surroundings.run_later,
-                on_directory_failure=self._on_directory_failure,
-                on_log_failure=self._on_directory_failure,  # its leadership must go, too
-                random_id=surroundings.random_id,
-            ),
-        )
+        self.log_manager = _open_logs(settings, surroundings, self._on_directory_failure)
         self.metadata = MetadataCache(broker_id)
         self.membership = Membership(
             broker_id,
@@ -507,6 +486,30 @@ class Broker:
             waiting, self._on_stopped = self._on_stopped, []
         for on_stopped in waiting:
             on_stopped()
+
+
+def _open_logs(
+    settings: BrokerSettings,
+    surroundings: Surroundings,
+    on_failure: Callable[[str, LogstoreError], None],
+) -> LogManager:
+    return LogManager(
+        list(settings.directories),
+        settings.log_config,
+        broker_config=settings.broker_config,
+        storage=surroundings.storage,
+        clock=surroundings.runtime.clock,
+        background=False,  # the replica manager does the periodic work
+        owner=ManagerOwner(
+            cluster_id=settings.cluster_id,
+            node_id=settings.broker_id,
+            replicated=True,
+            run_later=surroundings.run_later,
+            on_directory_failure=on_failure,
+            on_log_failure=on_failure,  # its leadership must go, too
+            random_id=surroundings.random_id,
+        ),
+    )
 
 
 def _handlers(broker: Broker) -> dict[type, Callable[[Any, OnReply], None]]:

@@ -34,7 +34,7 @@ from replication.coordination import (
 logger = get_logger(__name__)
 
 BACKOFF = Backoff(50, 1000)
-FAREWELL_MS = 2000  # how long the end of a session may delay the end of the broker
+LEAVE_MS = 2000  # how long the end of a session may delay the end of the broker
 
 
 class JoinStage(Enum):
@@ -334,15 +334,15 @@ class Membership:
         """End the session and join no more.
 
         ``on_left`` is called once, on any thread, when the session is closed, or after
-        ``FAREWELL_MS`` if the coordinator does not answer. A session that is just being made is not
+        ``LEAVE_MS`` if the coordinator does not answer. A session that is just being made is not
         waited for; it is closed as soon as it exists.
         """
-        farewell = _Once(on_left)
+        on_end = _Once(on_left)
         if self._is_connecting_while_leaving():
-            farewell()
+            on_end()
             return
-        self._runtime.call_later(FAREWELL_MS, farewell)
-        self._actor.post(lambda: self._leave(farewell))
+        self._runtime.call_later(LEAVE_MS, on_end)
+        self._actor.post(lambda: self._leave(on_end))
 
     def abandon(self) -> None:
         """Go silent as the end of the process does. The session ends by its timeout."""

@@ -61,7 +61,7 @@ from replication.coordinators.effects import (
     TimerFired,
     WriteMarkers,
 )
-from replication.partition.role import Leadership
+from replication.partition import Leadership
 from replication.replica_manager.replica_manager import ReplicaManager
 
 logger = get_logger(__name__)

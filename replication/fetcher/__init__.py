@@ -1,7 +1,7 @@
 """The follower's side: truncate, fetch, append.
 
 ``fetcher_manager`` has one ``fetcher`` for each leader. ``fetcher_state`` decides what each
-partition needs next. ``fetcher_reactions`` is the table of reactions to error codes.
+partition needs next. ``fetcher_troubles`` has the table of reactions to error codes.
 """
 
 from __future__ import annotations

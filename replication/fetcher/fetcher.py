@@ -35,14 +35,13 @@ from replication.fetcher.fetch_session_handler import (
     SessionOutcome,
     SessionRequest,
 )
-from replication.fetcher.fetcher_reactions import REACTIONS, FetchReaction
 from replication.fetcher.fetcher_state import (
     FetchState,
     FetchStates,
     InitialFetchState,
     Round,
 )
-from replication.fetcher.fetcher_troubles import FetcherContext, Troubles
+from replication.fetcher.fetcher_troubles import REACTIONS, FetcherContext, FetchReaction, Troubles
 
 logger = get_logger(__name__)
 
@@ -101,20 +100,14 @@ class Fetcher:
                 self._states.put_last(state)
             self._wake()
 
-    def remove(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, InitialFetchState]:
-        """Stop following. Returns where each partition stood.
+    def remove(self, tps: Iterable[TopicPartition]) -> None:
+        """Stop following.
 
         On return no answer is being applied to them, unless the caller itself is applying one.
         """
-        removed = {}
         with self._lock:
             for tp in tps:
-                state = self._states.pop(tp)
-                if state is not None:
-                    removed[tp] = InitialFetchState(
-                        state.topic_id, state.leader_epoch, state.offset
-                    )
-        return removed
+                self._states.pop(tp)
 
     def close(self) -> None:
         """Stop. On return nothing is applied any more."""
@@ -173,7 +166,7 @@ class Fetcher:
             with self._lock:
                 if self._closed:
                     return
-                self._cut_alone()
+                self._truncate_alone()
                 cut = self._round().unsettled
                 if not cut:
                     following = self._next()
@@ -255,7 +248,7 @@ class Fetcher:
         quota = self._env.quota
         return quota is not None and not state.in_sync and quota.is_throttled(state.tp)
 
-    def _cut_alone(self) -> None:
+    def _truncate_alone(self) -> None:
         """Truncate partitions that need not ask the leader (R-130)."""
         rule = self._env.rule
         alone = [s for s in self._round().truncating if not rule.must_ask(s.last_epoch)]

@@ -72,10 +72,8 @@ class FetcherManager:
         """Whether it was added and not removed since. It may have failed."""
         return tp in self._fetcher_of
 
-    def remove_fetchers(
-        self, tps: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, InitialFetchState]:
-        """Stop following, and forget failures. Returns where each followed partition stood.
+    def remove_fetchers(self, tps: Iterable[TopicPartition]) -> None:
+        """Stop following, and forget failures.
 
         On return no answer is being applied to them.
         """
@@ -86,24 +84,10 @@ class FetcherManager:
                 if fetcher is not None:
                     work.setdefault(fetcher, []).append(tp)
                 self._env.failed.pop(tp, None)
-            removed: dict[TopicPartition, InitialFetchState] = {}
             for fetcher, gone in work.items():
-                removed.update(fetcher.remove(gone))
+                fetcher.remove(gone)
                 for tp in gone:  # it may have failed before its removal
                     self._env.failed.pop(tp, None)
-            return removed
-
-    def resize(self, count: int) -> None:
-        """Change the number of fetchers for each leader, and distribute all partitions again."""
-        with self._lock:
-            self._count = count
-            moving = {
-                tp: (fetcher.leader_id, initial)
-                for fetcher in self._fetchers.values()
-                for tp, initial in fetcher.remove(fetcher.partitions()).items()
-            }
-            self.add_fetchers(moving)
-            self.close_idle()
 
     def close_idle(self) -> None:
         """End fetchers without partitions."""

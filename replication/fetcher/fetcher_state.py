@@ -334,9 +334,9 @@ class FetchStates:
         """Whether this state is current: False if the partition was removed or added again."""
         return self._states.get(state.tp) is state
 
-    def pop(self, tp: TopicPartition) -> FetchState | None:
+    def pop(self, tp: TopicPartition) -> None:
         self._round = None
-        return self._states.pop(tp, None)
+        self._states.pop(tp, None)
 
     def clear(self) -> None:
         self._states.clear()

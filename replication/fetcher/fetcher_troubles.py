@@ -1,4 +1,5 @@
-"""Pauses and the end of partitions that a fetcher cannot continue.
+"""The reactions of a fetcher to error codes: one table, pauses, and the end of partitions that it
+cannot continue.
 
 Not thread-safe: a fetcher holds its lock.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
 
 from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
@@ -22,15 +24,67 @@ from replication.common.error_codes import ErrorCode
 from replication.common.errors import NotLeaderOrFollowerError, error_for
 from replication.common.limited_log import LimitedLogger
 from replication.common.quota import ReplicationQuota
+from replication.common.retrying import Backoff, reactions
 from replication.common.runtime import Runtime
 from replication.common.transport import Transport
 from replication.decisions.truncation import TruncationRule
 from replication.fetcher.fetch_session_handler import FetchSessionHandler, SessionOutcome
-from replication.fetcher.fetcher_reactions import FREE_TURNS, REACTIONS, FetchReaction, pauses
 from replication.fetcher.fetcher_state import FetchState, FetchStates, Streak
 from replication.partition import Partition
 
 logger = get_logger(__name__)
+
+FIRST_PAUSE_MS = 5
+FREE_TURNS = 3  # consecutive truncations and resets that a normal change of leader may need
+
+
+class FetchReaction(Enum):
+    """More detailed than ``retrying.Reaction``, because each of the many partitions of a fetcher
+    can continue, begin elsewhere or be left out by itself.
+    """
+
+    APPLY = "apply"
+    RESET = "reset"  # our offset is outside the leader's log (R-129)
+    SOON = "soon"  # after a short pause, which grows
+    LATER = "later"  # after ``replica.fetch.backoff.ms`` (R-126)
+    FAIL = "fail"  # not fetched until new metadata adds it again (R-124, R-139)
+    NEW_SESSION = "new session"  # the leader lost our session, or has another view (R-143)
+
+
+REACTIONS = reactions(
+    {
+        FetchReaction.APPLY: [ErrorCode.NONE],
+        FetchReaction.RESET: [ErrorCode.OFFSET_OUT_OF_RANGE],
+        # A follower often learns about a new leader before the leader does. Kafka waits for the
+        # whole pause here, too.
+        FetchReaction.SOON: [
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            ErrorCode.UNKNOWN_LEADER_EPOCH,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.UNKNOWN_TOPIC_ID,
+        ],
+        FetchReaction.FAIL: [ErrorCode.FENCED_LEADER_EPOCH],
+        FetchReaction.NEW_SESSION: [
+            ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+            ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+            ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+        ],
+    },
+    otherwise=FetchReaction.LATER,
+)
+
+
+def pauses(longest_ms: int) -> Backoff:
+    """Pauses after refusals that may be over soon.
+
+    There is no jitter, so that partitions that were refused together are fetched together again. No
+    other fetcher fetches them.
+
+    Args:
+        longest_ms: ``replica.fetch.backoff.ms``.
+    """
+    longest = max(1, longest_ms)
+    return Backoff(min(FIRST_PAUSE_MS, longest), longest, jitter=0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """One partition on one broker: leader or follower (Kafka's ``Partition``).
 
-The decisions are pure functions in ``replication.decisions``. Here they are applied to the log. In
-reading order: ``role`` (the role of a replica as one immutable value), ``replica`` (the state that
-all parts share), the parts ``isr_changes`` (high watermark and ISR), ``leader``, ``follower``, and
-``partition``, which has these and changes the role.
+The decisions are pure functions in ``replication.decisions``. Here they are applied to the log.
+In reading order: ``replica`` (the state of all parts; its role is one immutable value), the parts
+``isr_changes`` (high watermark and ISR), ``leader`` and ``follower``, and ``partition``, which has
+these and changes the role.
 
 One lock guards the role and the progress of followers. It is never held while a callback runs, nor
 while records are appended or read. Appends use the log's own lock, and the log refuses those of
@@ -19,8 +19,7 @@ from replication.partition.env import (
     TruncationEvent,
 )
 from replication.partition.partition import Partition
-from replication.partition.replica import storage_error
-from replication.partition.role import Leadership, Role
+from replication.partition.replica import Leadership, Role, storage_error
 
 __all__ = [
     "FetchRead",
@@ -31,6 +30,5 @@ __all__ = [
     "PartitionContext",
     "Role",
     "TruncationEvent",
-    "role",
     "storage_error",
 ]

@@ -17,8 +17,7 @@ from replication.decisions.isr import (
     next_high_watermark,
     settled,
 )
-from replication.partition.replica import Replica
-from replication.partition.role import Leadership
+from replication.partition.replica import Leadership, Replica
 
 # Verdicts after which new metadata of the partition is on its way. After any other
 # refusal the proposal is withdrawn. Retries never come here, because the channel retries.

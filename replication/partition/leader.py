@@ -21,8 +21,7 @@ from replication.common.state import UNKNOWN_EPOCH
 from replication.decisions.truncation import cannot_be_compared, diverging_epoch
 from replication.partition.env import FetchRead, LeaderAppend
 from replication.partition.isr_changes import IsrChanges
-from replication.partition.replica import Replica
-from replication.partition.role import Leadership, Role
+from replication.partition.replica import Leadership, Replica, Role
 
 READ_COMMITTED = IsolationLevel.READ_COMMITTED
 

@@ -23,8 +23,7 @@ from replication.partition.env import PartitionContext
 from replication.partition.follower import FollowerSide
 from replication.partition.isr_changes import IsrChanges
 from replication.partition.leader import LeaderSide
-from replication.partition.replica import Replica
-from replication.partition.role import Leadership, Role
+from replication.partition.replica import Leadership, Replica, Role
 
 
 class Partition(Replica):

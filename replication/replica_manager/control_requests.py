@@ -63,7 +63,7 @@ class ControlRequests:
         """The latest of this broker's epochs with which a controller addressed it."""
         return self._latest[1]
 
-    def take(self, request: ControlRequest, reply: OnReply) -> None:
+    def accept(self, request: ControlRequest, reply: OnReply) -> None:
         """Carry a request out soon, and reply; at once if it is late (R-52).
 
         The reply is None if a newer request took its place, or this broker ends.

@@ -51,7 +51,7 @@ class FetchContext:
         """How many partitions it is about, also those of its session that need no read."""
         return len(self._request.partitions)
 
-    def take(self) -> list[Look]:
+    def first_looks(self) -> list[Look]:
         """The partitions to read first."""
         return [Look(part, None) for part in self._request.partitions]
 
@@ -113,7 +113,7 @@ class IncrementalFetch(FetchContext):
         session = self._session
         return session.closed or session.epoch != self._epoch
 
-    def take(self) -> list[Look]:
+    def first_looks(self) -> list[Look]:
         session = self._session
         with session.lock:
             active = session.due()
@@ -129,7 +129,7 @@ class IncrementalFetch(FetchContext):
             for (_, _, cached), read in zip(looks, reads, strict=True):
                 assert cached is not None
                 found[cached] = read
-                if cached.is_told(read.response) and self._is_at_the_end(cached, read):
+                if cached.would_repeat(read.response) and self._is_at_the_end(cached, read):
                     session.rest(cached, read)
             # All resting partitions were fetched, too, at the time before these reads.
             session.fetched_ms = max(session.fetched_ms, self._now_ms)
@@ -168,8 +168,8 @@ class IncrementalFetch(FetchContext):
             session.waits = False
             for (_, _, cached), read in zip(looks, reads, strict=True):
                 assert cached is not None
-                if not cached.is_told(read.response):
-                    cached.tell(read.response)
+                if not cached.would_repeat(read.response):
+                    cached.note_answer(read.response)
                     parts.append(read.response)
                     if read.size and cached in session.active:
                         del session.active[cached]  # it comes last next time

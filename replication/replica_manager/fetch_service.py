@@ -42,7 +42,7 @@ class FetchService:
         if isinstance(context, ErrorCode):
             respond(FetchResponse((), context))
             return
-        first = context.take()
+        first = context.first_looks()
         found = reader.read(request, [look.part for look in first])
         context.note(first, found.reads)
         if request.replica_id >= 0:

@@ -94,7 +94,7 @@ class CachedPartition:
 
     # -- under the lock of the session -------------------------------------------------------------
 
-    def ask(self, part: FetchPartition) -> None:
+    def answer_anyway(self, part: FetchPartition) -> None:
         """Answer a partition that a request names, changed or not, because its owner may have
         dropped an answer.
         """
@@ -142,7 +142,7 @@ class CachedPartition:
             log.core.news.discard(self._on_log)
         self._partition, self._log, self._hears_role = None, None, False
 
-    def is_told(self, response: FetchPartitionResponse) -> bool:
+    def would_repeat(self, response: FetchPartitionResponse) -> bool:
         """Whether an answer would equal the last one."""
         return (
             not len(response.records)
@@ -152,7 +152,7 @@ class CachedPartition:
             and self._told == _watermarks(response)
         )
 
-    def tell(self, response: FetchPartitionResponse) -> None:
+    def note_answer(self, response: FetchPartitionResponse) -> None:
         ends = response.error_code is ErrorCode.NONE and response.diverging_epoch is None
         self._told = _watermarks(response) if ends else None
 
@@ -221,7 +221,7 @@ class FetchSession:
             if cached is None:
                 cached = partitions[key] = CachedPartition(self, part)
             else:
-                cached.ask(part)
+                cached.answer_anyway(part)
             active[cached] = None
         for key in request.forgotten:
             gone = partitions.pop(key, None)
@@ -327,7 +327,7 @@ class FetchSessionCache:
             session = FetchSession(session_id, request, privileged, now_ms, self.stirred)
             for part, response in zip(request.partitions, told, strict=True):
                 cached = CachedPartition(session, part)
-                cached.tell(response)
+                cached.note_answer(response)
                 session.partitions[part.tp, part.topic_id] = cached
                 session.active[cached] = None
             self._sessions[session_id] = session

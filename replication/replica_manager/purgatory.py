@@ -153,8 +153,6 @@ class DelayedOperation:
         self.on_complete()
         if self._expired:
             self.on_expiration()
-            if purgatory is not None:
-                purgatory.count_expiration()
 
 
 Op = TypeVar("Op", bound=DelayedOperation)
@@ -250,8 +248,6 @@ class Purgatory(Generic[Op]):
         self.name, self.purge_interval = name, purge_interval
         self.deadlines: Deadlines[Op] = Deadlines(0 if now_ms is None else now_ms())
         self.now_ms = now_ms or (lambda: self.deadlines.now_ms)
-        self.expirations = 0
-        """How many operations were completed by their deadline."""
         self._watchers: dict[Hashable, list[Op]] = {}
         self.keys = self._watchers.keys()
         """A live view of the keys that are watched: others need no check."""
@@ -281,7 +277,8 @@ class Purgatory(Generic[Op]):
             raise ValueError(f"an operation for purgatory {self.name} has no keys to watch")
         if operation.register(self, keys):
             self._estimated += 1
-            return operation.completed
+            if not self._closed:  # else the shutdown may have come before its deadline was set
+                return operation.completed
         operation.expire()  # does nothing to a completed one
         return True
 
@@ -356,20 +353,6 @@ class Purgatory(Generic[Op]):
             else:
                 self._watchers.pop(key, None)
 
-    def cancel_for_key(self, key: Hashable) -> list[Op]:
-        """Forget a key, and the deadlines of operations that watch it. Nothing is completed.
-
-        Returns:
-            The open operations in the order of registration. One that also watches other keys is
-            still found there.
-        """
-        with self._lock:
-            watching = self._watchers.pop(key, [])
-        operations = [operation for operation in watching if not operation.completed]
-        for operation in operations:
-            self.deadlines.cancel(operation)
-        return operations
-
     def advance(self, now_ms: int) -> int:
         """Expire what is due, then sweep the watch lists if they have grown enough (R-90).
 
@@ -421,13 +404,12 @@ class Purgatory(Generic[Op]):
         """
         with self._lock:
             self._closed = True
-            keys = list(self._watchers)
-        return list(dict.fromkeys(op for key in keys for op in self.cancel_for_key(key)))
-
-    def count_expiration(self) -> None:
-        """Count an operation that its deadline has completed."""
-        with self._lock:
-            self.expirations += 1
+            watching = list(self._watchers.values())
+            self._watchers.clear()
+        operations = dict.fromkeys(op for each in watching for op in each if not op.completed)
+        for operation in operations:
+            self.deadlines.cancel(operation)
+        return list(operations)
 
 
 def _raise_all(errors: list[Exception]) -> None:

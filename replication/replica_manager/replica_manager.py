@@ -58,7 +58,7 @@ from replication.partition import (
     PartitionContext,
     TruncationEvent,
 )
-from replication.replica_manager.control_requests import ControlRequests
+from replication.replica_manager.control_requests import CarryOut, ControlRequests
 from replication.replica_manager.fetch_reader import FetchReader, answer_code
 from replication.replica_manager.fetch_service import FetchService
 from replication.replica_manager.fetch_sessions import FetchSessionCache
@@ -139,20 +139,19 @@ class ReplicaManager:
         reader = FetchReader(self._hosted, metadata, self.leader_quota, config, runtime.now_ms)
         self.fetches = FetchService(reader, sessions, self.waiting, self.stats, runtime.now_ms)
         rule = RULES[config.truncation_rule]
-        self.fetchers = FetcherManager(
-            FetcherContext(
-                broker_id,
-                runtime,
-                transport,
-                config,
-                rule,
-                self._hosted.find,
-                broker_epoch,
-                self._on_high_watermarks,
-                self._settle,
-                self.follower_quota,
-            )
+        following = FetcherContext(
+            broker_id,
+            runtime,
+            transport,
+            config,
+            rule,
+            self._hosted.find,
+            broker_epoch,
+            self._on_high_watermarks,
+            self._settle,
+            self.follower_quota,
         )
+        self.fetchers = FetcherManager(following)
         self.transactions = AddPartitionsToTxnManager(
             runtime, transport, metadata, self._hosted, config.request_timeout_ms
         )
@@ -169,15 +168,13 @@ class ReplicaManager:
             self._on_roles_changed,
             on_foreign_tree,
         )
-        self._control = ControlRequests(
-            runtime.actor(f"control-{broker_id}"),
-            broker_epoch,
-            {
-                LeaderAndIsrRequest: self._lead_and_follow,
-                StopReplicaRequest: self._roles.stop_replicas,
-                UpdateMetadataRequest: self._update_metadata,
-            },
-        )
+        carry_out: dict[type[ControlRequest], CarryOut] = {
+            LeaderAndIsrRequest: self._lead_and_follow,
+            StopReplicaRequest: self._roles.stop_replicas,
+            UpdateMetadataRequest: self._update_metadata,
+        }
+        actor = runtime.actor(f"control-{broker_id}")
+        self._control = ControlRequests(actor, broker_epoch, carry_out)
 
     def partition(self, tp: TopicPartition) -> Partition:
         """
@@ -316,7 +313,7 @@ class ReplicaManager:
 
     def control(self, request: ControlRequest, reply: OnReply) -> None:
         """Carry out an order of the controller, on an actor (`ControlRequests`)."""
-        self._control.take(request, reply)
+        self._control.accept(request, reply)
 
     def _lead_and_follow(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         """Become leader or follower of the partitions of the request (R-16, R-18)."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from checkpoints.types import TopicPartition
 from logstore.common.errors import LogstoreError, RecordRejectedError, ResourceBusyError
@@ -296,14 +297,37 @@ class Writes:
         )
 
 
-class DelayedProduce(DelayedOperation):
-    """Waits until the appends of acks=all are committed in every partition (R-81, R-84 … R-86).
+class _DelayedWrite(DelayedOperation):
+    """Waits until all partitions of a request have what it wants.
 
     Args:
         responses: one for each partition of the request. Those that wait have no error so far.
-        required: position in ``responses`` → the high watermark that commits it, and the leader
-            epoch of the batches, because another leader's records at these offsets are not ours.
-        hw_moved: whether an append moved it, so that a check before watching may succeed.
+        required: position in ``responses`` → what it waits for.
+    """
+
+    def __init__(
+        self,
+        timeout_ms: int,
+        responses: Sequence[Any],
+        required: dict[int, Any],
+        partitions: HostedPartitions,
+        respond: Callable[[Any], None],
+        stats: BrokerStats,
+    ) -> None:
+        super().__init__(min(timeout_ms, MAX_WAIT_MS))
+        self._responses = list(responses)
+        self._required = required
+        self._partitions = partitions
+        self._respond = respond
+        self._stats = stats
+
+
+class DelayedProduce(_DelayedWrite):
+    """Waits until the appends of acks=all are committed in every partition (R-81, R-84 … R-86).
+
+    ``required`` is the high watermark that commits an append, and the leader epoch of its batches,
+    because another leader's records at these offsets are not ours. ``hw_moved``: whether an append
+    moved it, so that a check before watching may succeed.
     """
 
     def __init__(
@@ -317,14 +341,9 @@ class DelayedProduce(DelayedOperation):
         *,
         hw_moved: bool = True,
     ) -> None:
-        super().__init__(min(timeout_ms, MAX_WAIT_MS))
+        super().__init__(timeout_ms, responses, required, partitions, respond, stats)
         self.checks_first = hw_moved or timeout_ms <= 0
-        self._responses = list(responses)
-        self._required = required
         self._only: tuple[Partition, int, int] | None = None  # the last of ``required``
-        self._partitions = partitions
-        self._respond = respond
-        self._stats = stats
 
     def try_complete(self) -> bool:
         # Most are checked several times, for one partition.
@@ -364,43 +383,23 @@ class DelayedProduce(DelayedOperation):
             self._stats.produce_expirations += len(self._required)
 
 
-class DelayedDeleteRecords(DelayedOperation):
-    """Waits until no live replica has the deleted records any more (R-96).
-
-    Args:
-        wanted: position in ``responses`` → the low watermark to wait for.
-    """
-
-    def __init__(
-        self,
-        timeout_ms: int,
-        responses: Sequence[DeleteRecordsPartitionResponse],
-        wanted: dict[int, int],
-        partitions: HostedPartitions,
-        respond: Callable[[DeleteRecordsResponse], None],
-        stats: BrokerStats,
-    ) -> None:
-        super().__init__(min(timeout_ms, MAX_WAIT_MS))
-        self._responses = list(responses)
-        self._wanted = wanted
-        self._partitions = partitions
-        self._respond = respond
-        self._stats = stats
+class DelayedDeleteRecords(_DelayedWrite):
+    """Waits until no live replica has the deleted records any more (R-96): for low watermarks."""
 
     def try_complete(self) -> bool:
-        for at, wanted in list(self._wanted.items()):
+        for at, wanted in list(self._required.items()):
             tp = self._responses[at].tp
             try:
                 low, code = self._partitions.find(tp).leader.low_watermark, ErrorCode.NONE
             except Exception as error:
                 low, code = -1, answer_code(tp, error)
             if code is not ErrorCode.NONE or low >= wanted:
-                del self._wanted[at]
+                del self._required[at]
             self._responses[at] = DeleteRecordsPartitionResponse(tp, code, low)
-        return not self._wanted and self.force_complete()
+        return not self._required and self.force_complete()
 
     def on_complete(self) -> None:
-        for at in self._wanted:
+        for at in self._required:
             self._responses[at] = self._responses[at]._replace(
                 error_code=ErrorCode.REQUEST_TIMED_OUT
             )
@@ -408,4 +407,4 @@ class DelayedDeleteRecords(DelayedOperation):
 
     def on_expiration(self) -> None:
         with self._stats.lock:
-            self._stats.delete_records_expirations += len(self._wanted)
+            self._stats.delete_records_expirations += len(self._required)

@@ -8,7 +8,7 @@ from typing import Any
 from logstore.manager import loading as loading_module
 from logstore.manager.loading import Loader
 from logstore.manager.topics import Topics
-from replication.broker import broker as broker_module
+from replication.broker import proofs as proofs_module
 from replication.broker.identity import TreeIdentity
 from replication.broker.proofs import LogProofs
 from replication.common.state import BrokerRegistration
@@ -24,8 +24,8 @@ from tests.mutants import MonkeyPatch, mutant
 def any_tree_is_joined(patch: MonkeyPatch) -> None:
     """A broker takes the tree of another cluster for its own."""
     anybody = TreeIdentity("", has_kafkas_placement=True)
-    patch.setattr(broker_module, "settle_identity", lambda *args: anybody)
-    patch.setattr(broker_module, "check_cluster_id", lambda *args: anybody)
+    patch.setattr(proofs_module, "settle_identity", lambda *args: anybody)
+    patch.setattr(proofs_module, "check_cluster_id", lambda *args: anybody)
     patch.setattr(RoleChanges, "_is_foreign", lambda self, places: False)
 
 

@@ -87,7 +87,7 @@ class Wakeups:
 
     def _delete_records(self, operation: DelayedDeleteRecords) -> tuple[TopicPartition, str] | None:
         why = None
-        for at, wanted in operation._wanted.items():
+        for at, wanted in operation._required.items():
             tp = operation._responses[at].tp
             leader = self._leader(tp)
             if leader is None:

@@ -245,7 +245,7 @@ class TestItsOwnBroker:
             change = ("retention.ms", AlterConfigOp.SET, "7")
             asking = threading.Thread(target=lambda: codes.append(alter(client, name, change)))
             asking.start()
-            until(lambda: kafka._present(name).config == {"retention.ms": "7"})
+            until(lambda: kafka._topics._present(name).config == {"retention.ms": "7"})
             assert (codes, values(second, name)) == ([], {})
             hold.set()
             asking.join()

@@ -54,7 +54,7 @@ class Queue:
             assert key not in self.replies, "answered twice"
             self.replies[key] = None if response is None else response.error_code  # type: ignore[union-attr]
 
-        self.requests.take(request, reply)
+        self.requests.accept(request, reply)
 
     def run(self) -> None:
         self.runtime.run_until_idle()
@@ -132,11 +132,11 @@ def test_an_error_is_answered_too() -> None:
 
     requests = ControlRequests(runtime.actor("x"), lambda: 7, {UpdateMetadataRequest: fail})
     answers: list[Any] = []
-    requests.take(news(1), answers.append)
+    requests.accept(news(1), answers.append)
     with pytest.raises(LookupError):
         runtime.run_until_idle()
     assert answers == [None]
-    requests.take(news(2), answers.append)  # it goes on
+    requests.accept(news(2), answers.append)  # it goes on
     with pytest.raises(LookupError):
         runtime.run_until_idle()
 
@@ -153,10 +153,10 @@ def test_two_threads() -> None:
 
     requests = ControlRequests(runtime.actor("control"), lambda: 7, {UpdateMetadataRequest: wait})
     answers: list[Any] = []
-    requests.take(news(1), answers.append)
+    requests.accept(news(1), answers.append)
     until(lambda: begun == [1])
-    requests.take(news(2), answers.append)
-    requests.take(news(3), answers.append)  # returns at once, as the one before
+    requests.accept(news(2), answers.append)
+    requests.accept(news(3), answers.append)  # returns at once, as the one before
     assert (answers, begun) == ([None], [1])
     disk.set()
     until(lambda: len(answers) == 3)

@@ -364,10 +364,10 @@ class TestNews:
         Member(host, 2).fetch(wanted(A))
         (cached,) = only_session(host).partitions.values()
         plain = FetchPartitionResponse(A, high_watermark=5, log_start_offset=0)
-        cached.tell(plain._replace(diverging_epoch=EpochEndOffset(1, 3)))
-        assert not cached.is_told(plain)
-        cached.tell(plain)
-        assert cached.is_told(plain)
+        cached.note_answer(plain._replace(diverging_epoch=EpochEndOffset(1, 3)))
+        assert not cached.would_repeat(plain)
+        cached.note_answer(plain)
+        assert cached.would_repeat(plain)
 
 
 class TestProgress:

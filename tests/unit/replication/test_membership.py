@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from logstore.storage.memory import MemoryStorage
-from replication.broker.membership import FAREWELL_MS, Membership
+from replication.broker.membership import LEAVE_MS, Membership
 from replication.common.errors import DuplicateBrokerRegistrationError
 from replication.common.runtime import ThreadRuntime
 from replication.common.state import BrokerRegistration
@@ -154,7 +154,7 @@ def test_who_is_to_join_no_more_does_not() -> None:
     assert stage.admin.get(nodes.broker_path(1)) is None
     left: list[bool] = []
     stage.membership.leave(lambda: left.append(True))
-    stage.runtime.advance(FAREWELL_MS)
+    stage.runtime.advance(LEAVE_MS)
     assert left == [True]
 
 
@@ -359,7 +359,7 @@ class TestLeaving:
         stage.membership.leave(lambda: left.append(True))
         stage.runtime.run_until_idle()
         assert stage.admin.get(nodes.broker_path(1)) is None
-        stage.runtime.advance(FAREWELL_MS + 10_000)
+        stage.runtime.advance(LEAVE_MS + 10_000)
         assert left == [True]
         assert stage.told == ["joined"]
 
@@ -429,7 +429,7 @@ class TestLeaving:
         assert (joined if stuck == "close" else entered).wait(patience())
         membership.leave(left.set)
         at_once = stuck == "connect"  # there is no session to take leave of
-        assert left.wait(FAREWELL_MS / 2000 if at_once else FAREWELL_MS / 1000 + 5)
+        assert left.wait(LEAVE_MS / 2000 if at_once else LEAVE_MS / 1000 + 5)
         runtime.close()  # does not wait either
         assert not goes_on.is_set()
         goes_on.set()
