@@ -301,7 +301,7 @@ class TestLoading:
         host.follow(epoch=0, replicas=(1, 2))
         log = host.partition().local_log()
         log.append_as_follower(batch(key=b"first"))
-        producer = {"producer_id": 7, "producer_epoch": 0}
+        producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
         cleaned = empty_batch(parse_header(batch(base_offset=1, **producer)))
         log.append_as_follower(bytes(cleaned))
         log.roll()
