@@ -16,7 +16,6 @@ from replication.common.messages import TxnMarker
 
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
-NO_SEQUENCE = -1
 LAST_VERSION = 2**15 - 1  # of a client that knows all that there is
 
 
@@ -129,7 +128,6 @@ class Append(NamedTuple):
     token: Hashable
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_PRODUCER_EPOCH
-    base_sequence: int = NO_SEQUENCE
 
 
 class StartTimer(NamedTuple):

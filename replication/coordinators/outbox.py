@@ -35,13 +35,13 @@ class ShardOutbox:
         self._effects.append(effect)
 
     def reply(self, to: Hashable, response: object) -> None:
-        self._effects.append(Reply(to, response))
+        self.add(Reply(to, response))
 
     def start_timer(self, key: Hashable, delay_ms: int) -> None:
-        self._effects.append(StartTimer(key, delay_ms))
+        self.add(StartTimer(key, delay_ms))
 
     def stop_timer(self, key: Hashable) -> None:
-        self._effects.append(StopTimer(key))
+        self.add(StopTimer(key))
 
     def append(
         self,
@@ -60,10 +60,7 @@ class ShardOutbox:
         """
         self._number += 1
         self._appends[self._number] = on_done, on_late
-        sequence = -1 if producer_id == NO_PRODUCER_ID else 0
-        self._effects.append(
-            Append(tuple(records), self._number, producer_id, producer_epoch, sequence)
-        )
+        self.add(Append(tuple(records), self._number, producer_id, producer_epoch))
 
     def append_done(self, token: Hashable, code: ErrorCode) -> None:
         assert isinstance(token, int)

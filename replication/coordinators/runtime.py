@@ -26,7 +26,7 @@ from logstore.common.errors import (
     LogstoreError,
     OffsetOutOfRangeError,
 )
-from logstore.common.types import Buffer
+from logstore.common.types import NO_SEQUENCE, Buffer
 from logstore.format.batch import encode_batch, end_transaction_marker
 from logstore.format.control import ControlType, parse_marker
 from logstore.format.header import BatchHeader
@@ -643,14 +643,15 @@ class CoordinatorRuntime:
         def done(code: ErrorCode) -> None:
             self._event(hosted, AppendDone(effect.token, code))
 
+        in_transaction = effect.producer_id != NO_PRODUCER_ID
         try:
             batch = encode_batch(
                 [(record.key, record.value) for record in effect.records],
                 default_timestamp=self._runtime.clock.wall_ms(),
                 producer_id=effect.producer_id,
                 producer_epoch=effect.producer_epoch,
-                base_sequence=effect.base_sequence,
-                transactional=effect.producer_id != NO_PRODUCER_ID,
+                base_sequence=0 if in_transaction else NO_SEQUENCE,
+                transactional=in_transaction,
             )
         except LogstoreError as error:  # such as a producer without an epoch
             refused = PendingAppend(effect.token, self._runtime.now_ms(), done)

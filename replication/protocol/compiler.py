@@ -164,12 +164,7 @@ class _DecoderSource(_Source):
             self.line(f"budget = {MAX_ELEMENTS}")
             with self.block("try:"):
                 self._struct(message.body, "message")
-                # Kafka takes a request with bytes after its end, and librdkafka 2.12 sends one: all
-                # topics of Metadata 12, with a count of four bytes where one is right. What members
-                # of a group say to each other has more fields there in later versions.
-                if not (
-                    message.name.endswith("Request") or message.name.startswith("ConsumerProtocol")
-                ):
+                if not message.may_be_longer:
                     with self.block("if p != end:"):
                         self.line('raise bad(f"{end - p} bytes after its end")')
                 self.line("return message")

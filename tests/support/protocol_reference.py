@@ -47,7 +47,7 @@ class ReferenceDecoder:
             Refused: a rule is broken somewhere.
         """
         message = self._struct(self._message.body)
-        if self._at != len(self._data) and not self._message.name.endswith("Request"):
+        if self._at != len(self._data) and not self._message.may_be_longer:
             raise Refused("bytes are left")
         return message
 

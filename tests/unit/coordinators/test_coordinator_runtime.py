@@ -267,7 +267,7 @@ class TestLoading:
     def test_replays_in_order(self, coordinated: Coordinated) -> None:
         host = coordinated.host
         host.lead(replicas=(1,))
-        producer = partial(append, producer_id=7, producer_epoch=0, base_sequence=0)
+        producer = partial(append, producer_id=7, producer_epoch=0)
         coordinated.run()
         coordinated.ask(append)
         coordinated.ask(producer)
@@ -447,7 +447,7 @@ MARKER = TxnMarker(7, 0, True, 3, ())
 class TestMarkers:
     def test_come_after_what_they_end(self, coordinated: Coordinated) -> None:
         coordinated.lead(0, (1, 2))
-        offsets = coordinated.ask(partial(append, producer_id=7, producer_epoch=0, base_sequence=0))
+        offsets = coordinated.ask(partial(append, producer_id=7, producer_epoch=0))
         codes = coordinated.mark(MARKER)
         assert (offsets, codes) == ([], [])
         coordinated.host.replicate(2)
@@ -461,7 +461,7 @@ class TestMarkers:
     def test_of_an_older_epoch(self, coordinated: Coordinated) -> None:
         """WriteTxnMarkersRequestTest.testDelayedWriteTxnMarkersShouldNotCommitTxnOffset"""
         coordinated.lead()
-        coordinated.ask(partial(append, producer_id=7, producer_epoch=1, base_sequence=0))
+        coordinated.ask(partial(append, producer_id=7, producer_epoch=1))
         assert coordinated.mark(MARKER) == [ErrorCode.INVALID_PRODUCER_EPOCH]
         fenced = MARKER._replace(producer_epoch=1)
         assert coordinated.mark(fenced) == [ErrorCode.NONE]
@@ -473,9 +473,9 @@ class TestMarkers:
     def test_batch_of_a_fenced_epoch(self, coordinated: Coordinated) -> None:
         """TxnOffsetCommitRequestTest.testDelayedTxnOffsetCommitWithBumpedEpochIsRejected"""
         coordinated.lead()
-        coordinated.ask(partial(append, producer_id=7, producer_epoch=0, base_sequence=0))
+        coordinated.ask(partial(append, producer_id=7, producer_epoch=0))
         coordinated.mark(MARKER._replace(producer_epoch=1))
-        late = coordinated.ask(partial(append, producer_id=7, producer_epoch=0, base_sequence=0))
+        late = coordinated.ask(partial(append, producer_id=7, producer_epoch=0))
         assert late == [ErrorCode.INVALID_PRODUCER_EPOCH]
 
     def test_without_a_shard(self, coordinated: Coordinated) -> None:
