@@ -27,7 +27,7 @@ class _Site:
     left_out: int = 0
 
 
-class LimitedLogger:
+class LimitedLogger(logging.LoggerAdapter[logging.Logger]):
     """A logger that says a thing at once, and then at most once a minute.
 
     A message about many things, such as one for each of a thousand nodes, is said about ten of them
@@ -35,43 +35,28 @@ class LimitedLogger:
     """
 
     def __init__(self, logger: logging.Logger, clock: Clock | None = None) -> None:
-        self._logger = logger
+        super().__init__(logger)
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._sites: dict[str, _Site] = {}  # by message, of which a program has only so many
 
-    def warning(self, message: str, *args: object, about: object = None, **options: Any) -> None:
+    def log(
+        self, level: int, msg: object, *args: object, about: object = None, **options: Any
+    ) -> None:
         """
         Args:
-            message: a constant, with a place for each of ``args``.
-            about: the thing; it tells lines of one message apart.
+            msg: a constant, with a place for each of ``args``.
+            about: the thing; it keeps lines of one message apart.
             options: those of ``logging``, such as ``exc_info``.
         """
-        self._log(logging.WARNING, message, args, about, options)
-
-    def error(self, message: str, *args: object, about: object = None, **options: Any) -> None:
-        """As ``warning``."""
-        self._log(logging.ERROR, message, args, about, options)
-
-    def exception(self, message: str, *args: object, about: object = None) -> None:
-        """As ``error``, with the exception that is being handled."""
-        self._log(logging.ERROR, message, args, about, {"exc_info": True})
-
-    def _log(
-        self,
-        level: int,
-        message: str,
-        args: tuple[object, ...],
-        about: object,
-        options: dict[str, Any],
-    ) -> None:
+        message = str(msg)
         left_out = self._left_out_before(message, about)
         if left_out is None:
-            LEFT_OUT.debug(message, *args, stacklevel=3, **options)
+            LEFT_OUT.debug(message, *args, stacklevel=2, **options)
             return
         if left_out:
             message, args = message + COUNT, (*args, left_out)
-        self._logger.log(level, message, *args, stacklevel=3, **options)
+        self.logger.log(level, message, *args, stacklevel=2, **options)
 
     def _left_out_before(self, message: str, about: object) -> int | None:
         """How many lines were left out before this one; None if it is left out too."""
