@@ -23,13 +23,14 @@ from replication.adopt.home import (
     read_home,
     write_tree,
 )
-from replication.adopt.plan import AdoptedCluster
+from replication.adopt.plan import AdoptedCluster, AdoptionRules
 from replication.adopt.report import Adoption, Remark
 
 __all__ = [
     "COORDINATOR",
     "AdoptedCluster",
     "Adoption",
+    "AdoptionRules",
     "ClusterImage",
     "Remark",
     "TopicImage",

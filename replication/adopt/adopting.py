@@ -12,7 +12,7 @@ from logstore.storage.base import Storage
 from logstore.storage.overlay import OverlayStorage
 from replication.adopt.cluster_metadata import ClusterImage, read_cluster_metadata
 from replication.adopt.found import LogDirs, find_broker, log_dirs_of
-from replication.adopt.plan import AdoptedCluster, plan
+from replication.adopt.plan import AdoptedCluster, AdoptionRules, plan
 from replication.adopt.report import Kind, Remark
 from replication.protocol import ProtocolError
 
@@ -20,18 +20,14 @@ from replication.protocol import ProtocolError
 def look(
     paths: Sequence[str],
     overlay: OverlayStorage,
-    *,
-    now_ms: int,
+    rules: AdoptionRules,
     first_id: int | None = None,
-    read_only: bool = False,
-    pins_retention: bool = True,
 ) -> AdoptedCluster:
     """The cluster that log directories are.
 
     Args:
         overlay: where recoveries write; nothing else is written.
         first_id: the broker of directories without ``meta.properties``.
-        now_ms, read_only, pins_retention: as of ``plan``.
     Raises:
         ConfigError: they do not belong together, or cannot be read.
         LogDirLockedError: a broker has one open.
@@ -44,15 +40,7 @@ def look(
         broker: find_broker(broker, own, cluster_id, overlay)
         for broker, own in dirs.brokers.items()
     }
-    return plan(
-        cluster_id,
-        brokers,
-        image,
-        now_ms=now_ms,
-        read_only=read_only,
-        pins_retention=pins_retention,
-        notes=_notes(dirs, image),
-    )
+    return plan(cluster_id, brokers, image, rules, _notes(dirs, image))
 
 
 def _image(dirs: LogDirs, storage: Storage) -> ClusterImage | None:

@@ -70,6 +70,19 @@ class AdoptedCluster(NamedTuple):
     report: Adoption
 
 
+class AdoptionRules(NamedTuple):
+    """
+    Attributes:
+        now_ms: of the wall clock.
+        read_only: nothing is deleted, and nothing copied from one broker to another.
+        pins_retention: a topic whose retention is not known keeps everything.
+    """
+
+    now_ms: int
+    read_only: bool = False
+    pins_retention: bool = True
+
+
 class _Identity(NamedTuple):
     """A topic as far as it is known before its logs are looked at."""
 
@@ -82,26 +95,20 @@ def plan(
     cluster_id: str,
     brokers: Mapping[int, FoundBroker],
     image: ClusterImage | None,
-    *,
-    now_ms: int,
-    read_only: bool = False,
-    pins_retention: bool = True,
+    rules: AdoptionRules,
     notes: Sequence[Remark] = (),
 ) -> AdoptedCluster:
     """The cluster that these log directories are.
 
     Args:
         image: what the controllers of the cluster decided, if that is among the directories.
-        now_ms: of the wall clock, in ms.
-        read_only: nothing is deleted, and nothing copied from one broker to another.
-        pins_retention: a topic whose retention is not known keeps everything.
         notes: of the search, before those of the plan.
     Raises:
         ConfigError: the metadata gives a broker none of the logs that it has.
     """
     if image is not None:
         _check_owners(brokers, image)
-    planner = _Planner(cluster_id, brokers, image, now_ms, read_only, pins_retention)
+    planner = _Planner(cluster_id, brokers, image, rules)
     topics: dict[str, TopicAssignment] = {}
     states: dict[TopicPartition, PartitionRegistration] = {}
     for name, identity in planner.identities().items():
@@ -148,18 +155,14 @@ class _Planner:
         cluster_id: str,
         brokers: Mapping[int, FoundBroker],
         image: ClusterImage | None,
-        now_ms: int,
-        read_only: bool,
-        pins_retention: bool,
+        rules: AdoptionRules,
     ) -> None:
-        self._now_ms = now_ms
-        self._read_only = read_only
+        self._rules = rules
         self._cluster_id = cluster_id
         self._brokers = brokers
         self._image = image
-        self._pins_retention = pins_retention and not read_only
         self._notes: dict[Kind, list[str]] = {}
-        self._defaults = {} if image is None or read_only else self._broker_defaults(image)
+        self._defaults = {} if image is None or rules.read_only else self._broker_defaults(image)
         self._leading: dict[TopicPartition, FoundLog] = {}  # the logs that lead
         self._logs: dict[TopicPartition, dict[int, FoundLog]] = {}
         self._numbers: dict[str, set[int]] = {}  # of partitions with a log, of each topic
@@ -279,7 +282,7 @@ class _Planner:
         """A retention that is not known must not delete anything: that of a broker was in its
         ``server.properties``."""
         keeps = RETENTION in config or config.get("cleanup.policy") == "compact"
-        if keeps or not self._pins_retention:
+        if keeps or self._rules.read_only or not self._rules.pins_retention:
             return config
         self._note(Kind.KEEP_ALL, name)
         return FOR_EVER | config
@@ -341,7 +344,7 @@ class _Planner:
         if self._leading[tp].is_short:
             self._note(Kind.CUT_SHORT, tp_text(tp))
         behind = logs.keys() - isr
-        if behind and self._read_only:  # they would copy all that they lack into memory
+        if behind and self._rules.read_only:  # they would copy all that they lack into memory
             self._note(Kind.BEHIND, tp_text(tp))
             replicas = tuple(broker for broker in replicas if broker not in behind)
         return PartitionRegistration(replicas, isr, isr[0], epoch, 0)
@@ -383,8 +386,10 @@ class _Planner:
             here = sum(tp in self._brokers[b].logs for b in state.replicas if b in self._brokers)
             config = configs[tp.topic]
             log = self._leading.get(tp)
-            is_old = log is not None and 0 <= log.oldest_ms < self._now_ms - config.retention_ms
-            if is_old and config.delete and config.retention_ms >= 0 and not self._read_only:
+            is_old = (
+                log is not None and 0 <= log.oldest_ms < self._rules.now_ms - config.retention_ms
+            )
+            if is_old and config.delete and config.retention_ms >= 0 and not self._rules.read_only:
                 self._note(Kind.EXPIRED, tp_text(tp))
             least = config.min_insync_replicas
             if state.leader != NO_LEADER and here < min(least, len(state.replicas)):

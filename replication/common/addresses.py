@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
-
 MAX_PORT = 65_535
 
 
@@ -23,6 +21,8 @@ def split_address(text: str) -> tuple[str, int] | None:
 
 def is_loopback(host: str) -> bool:
     """Only processes of this machine reach it."""
+    import ipaddress  # 3 ms, needed by servers alone
+
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -58,7 +58,7 @@ class Outbox:
             channel = channels[broker] = self._open_channel(context.live[broker])
             channel.send_all_roles()
             channel.send_all_metadata(everything)
-        for name in context.deleting if new else ():
+        for name in context.deleting:
             self._stop_deleted(name, new)
 
     def all_roles_to(self, broker: int) -> None:
@@ -69,7 +69,7 @@ class Outbox:
     def delete_topic(self, name: str) -> None:
         """Announce the deletion of a topic, and stop its remaining replicas."""
         gone = self._gone_of(name)
-        for channel in self._channels.values() if gone else ():
+        for channel in self._channels.values():
             channel.update_metadata(gone)
         self._stop_deleted(name, self._channels)
 

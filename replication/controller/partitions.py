@@ -97,8 +97,7 @@ class PartitionDecisions:
 
         replicas = now.replicas if move is None else move.replicas
         stays = now.leader in context.shutting_down and context.is_online(now.leader, tp)
-        if stays and mode is Mode.UNCLEAN:
-            mode = Mode.ONLINE
+        mode = self._mode_beside(stays, mode)
         after = decided(isr, replicas, mode)
         if after.leader == NO_LEADER and stays:
             kept = (now.leader,)
@@ -109,6 +108,14 @@ class PartitionDecisions:
             if completed.leader != NO_LEADER or after.leader == NO_LEADER:
                 after = completed
         return after
+
+    @staticmethod
+    def _mode_beside(stays: bool, mode: Mode) -> Mode:
+        """The mode of an election.
+
+        ``stays``: the leader is stopping, and leads on if no other broker can.
+        """
+        return Mode.ONLINE if stays and mode is Mode.UNCLEAN else mode
 
     def _target(self, tp: TopicPartition) -> tuple[int, ...] | None:
         """The replicas after the present reassignment, if there is one."""

@@ -23,6 +23,7 @@ from replication.adopt import (
     COORDINATOR,
     AdoptedCluster,
     Adoption,
+    AdoptionRules,
     adopted_before,
     expanded,
     has_tree,
@@ -166,15 +167,12 @@ def _look(
     paths: Sequence[str], overlay: OverlayStorage, config: ServerConfig, *, read_only: bool
 ) -> AdoptedCluster:
     usual, own, node = LogConfig(), config.log, config.node
-    return look(
-        paths,
-        overlay,
-        now_ms=SystemClock().wall_ms(),
-        first_id=node.first_id if node.is_given else None,
-        read_only=read_only,
-        pins_retention=(own.retention_ms, own.retention_bytes)
-        == (usual.retention_ms, usual.retention_bytes),
+    is_usual = (own.retention_ms, own.retention_bytes) == (
+        usual.retention_ms,
+        usual.retention_bytes,
     )
+    rules = AdoptionRules(SystemClock().wall_ms(), read_only, pins_retention=is_usual)
+    return look(paths, overlay, rules, node.first_id if node.is_given else None)
 
 
 def _cluster_of(paths: Sequence[str], storage: Storage) -> str | None:

@@ -809,7 +809,7 @@ def no_look_for_the_controller_after_a_reconnect(patch: MonkeyPatch) -> None:
 @mutant()
 def a_lasting_conflict_is_tried_for_ever(patch: MonkeyPatch) -> None:
     """A controller does not go on without what is refused again and again."""
-    patch.setattr(ControllerTerm, "leave_out", lambda self, conflict: False)
+    patch.setattr(ControllerStore, "leave_out", lambda self, context, conflict: False)
 
 
 @mutant()

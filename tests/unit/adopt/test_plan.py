@@ -17,7 +17,7 @@ from replication.adopt import (
     TopicImage,
 )
 from replication.adopt.found import CoordinatorState, FoundBroker, FoundLog
-from replication.adopt.plan import FOR_EVER, plan
+from replication.adopt.plan import FOR_EVER, AdoptionRules, plan
 from replication.common.internal_topics import (
     GROUP_METADATA,
     TRANSACTION_STATE,
@@ -65,7 +65,7 @@ def image(
 def planned(
     brokers: Mapping[int, FoundBroker], known: ClusterImage | None = None, **options: Any
 ) -> AdoptedCluster:
-    return plan("cluster", brokers, known, now_ms=NOW_MS, **options)
+    return plan("cluster", brokers, known, AdoptionRules(NOW_MS, **options))
 
 
 def kinds(cluster: AdoptedCluster) -> set[str]:
