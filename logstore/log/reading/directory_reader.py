@@ -52,6 +52,7 @@ from logstore.storage.paths import absolute_path
 
 POLL_SECONDS = 0.05
 _ATTEMPTS = 5  # how often one read follows a directory that keeps changing
+_ROWS = 1024
 _HEAD = 17  # bytes of a batch up to its magic
 _CUT_SHORT = (SCAN_END, SCAN_TAIL, SCAN_INCOMPLETE)
 
@@ -460,7 +461,7 @@ def _scan(file: File, position: int, last_offset: int = -1) -> _Scan:
     want = FETCH_BYTES
     while True:
         data = file.read_at(position, want)
-        table = BatchTable(data, check_crc=True)
+        table = BatchTable(data, check_crc=True, rows=_ROWS)
         end, status, first_size = table.end, table.status, _batch_size(data)
         if table.rows or status != SCAN_INCOMPLETE or len(data) < want or first_size <= want:
             break
