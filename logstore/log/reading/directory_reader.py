@@ -46,7 +46,7 @@ from logstore.log.core.core import medium_error
 from logstore.log.core.news import TruncationWatch
 from logstore.log.reading.following import FETCH_BYTES, FetchedRecords, Follower
 from logstore.segments.large_batch import worth_reading
-from logstore.storage.base import File, Storage
+from logstore.storage.base import File, FileInfo, Storage
 from logstore.storage.local import LocalStorage
 from logstore.storage.paths import absolute_path
 
@@ -178,7 +178,7 @@ class DirectoryReader:
             LogClosedError: the directory is gone.
         """
         try:
-            entries = self.storage.scan_dir(self.directory)
+            entries = [e for e in self.storage.scan_dir(self.directory) if _may_be_of_a_log(e)]
         except FileNotFoundError:
             raise LogClosedError(f"{self.directory} is gone") from None
         except OSError as error:
@@ -215,6 +215,11 @@ def follow_directory(
     """
     name = filenames.partition_dir_name(TopicPartition(topic, partition))
     return DirectoryReader(os.path.join(path, name)).follow(start, timeout=timeout, poll=poll)
+
+
+def _may_be_of_a_log(entry: FileInfo) -> bool:
+    """Whether to list an entry: an index that is no file is missing, a ``.log`` cannot be read."""
+    return entry.is_file or (not entry.is_dir and filenames.LOG_SUFFIX in entry.name)
 
 
 class _DirectorySource:
@@ -306,7 +311,7 @@ class _DirectorySource:
         finally:
             file.close()
         if not scan.rows:
-            self._judge(place, scan)
+            self._check_damage(place, scan)
             return None
         self._suspect = None
         records = read_records(
@@ -349,7 +354,7 @@ class _DirectorySource:
         end = min(self.end(), offset - 1)
         return LogTruncatedError(reader.name, offset, reader.log_start_offset, end)
 
-    def _judge(self, place: _BatchPlace, scan: _Scan) -> None:
+    def _check_damage(self, place: _BatchPlace, scan: _Scan) -> None:
         """Raise if the bytes at the place are certainly damaged: unchanged since the last read, and
         followed by others.
         """
