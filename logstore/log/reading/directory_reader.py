@@ -171,7 +171,7 @@ class DirectoryReader:
             raise medium_error(self.directory, "read", error) from error
         return info is not None and info.is_dir
 
-    def layout(self) -> PartitionLayout:
+    def _layout(self) -> PartitionLayout:
         """The files as they are now, with the segments that wait for their final names.
 
         Raises:
@@ -187,15 +187,19 @@ class DirectoryReader:
         return replace(found, segments=found.segments + found.rolled, rolled=())
 
     def bases(self) -> list[int]:
-        """Base offsets of the segments, ascending. Raises as ``layout``."""
-        return [segment.base_offset for segment in self.layout().segments]
+        """Base offsets of the segments, ascending.
+
+        Raises:
+            LogClosedError: the directory is gone.
+        """
+        return [segment.base_offset for segment in self._layout().segments]
 
     def open(self, base_offset: int) -> File:
         """Open the ``.log`` of a segment. It has another name until its predecessor is durable."""
         return self._nothing_listed.open(base_offset)
 
-    def log_path(self, base_offset: int) -> str:
-        return self._nothing_listed.path_of(base_offset)
+    def log_path(self, base_offset: int, suffix: str = filenames.LOG_SUFFIX) -> str:
+        return self._nothing_listed.path_of(base_offset, suffix)
 
 
 def follow_directory(
@@ -243,7 +247,7 @@ class _DirectorySource:
 
     def end(self) -> int:
         for _ in range(_ATTEMPTS):
-            layout = self._reader.layout()
+            layout = self._reader._layout()
             if not layout.segments:
                 return 0
             last = layout.segments[-1].base_offset
@@ -395,7 +399,7 @@ class _DirectorySource:
         """Find the place after the last batch that was read, or the first batch that reaches
         ``offset``.
         """
-        layout = self._reader.layout()
+        layout = self._reader._layout()
         segments = layout.segments
         if not segments:
             return None
