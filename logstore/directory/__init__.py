@@ -4,7 +4,8 @@ No lock is taken, nothing is written, and no code of the log itself is used. Beg
 which goes from paths to partitions, and ``windows``, which reads a segment piece by piece;
 ``splits`` are the parts that a task reads. Indexes and snapshots are hints here: what they say
 counts only where the ``.log`` confirms it. ``columns``, ``rows`` and ``split_reader`` need pyarrow,
-the other modules do not.
+the other modules do not. Nothing here may import ``log``,
+``recovery`` or ``segments``, beyond the few modules that all readers share.
 """
 
 __all__ = [

@@ -81,7 +81,7 @@ def list_partitions(
     if broker and not brokers & {broker}:
         there = ", ".join(shown(name) for name in sorted(brokers)) or "none"
         raise ConfigError(f"broker {shown(broker)} is none of those there: {there}")
-    layouts = _told_apart(list(found.values()))
+    layouts = _named_apart(list(found.values()))
     if not replicas:
         _refuse_copies(layouts)
     return sorted(layouts, key=lambda layout: (layout.topic, layout.partition, layout.broker))
@@ -99,7 +99,7 @@ def list_partition(directory: str, note: Note = logger.warning) -> PartitionLayo
     return _Lister(directory, None, "", set(), note).one_partition()[0]
 
 
-def _told_apart(layouts: list[PartitionLayout]) -> list[PartitionLayout]:
+def _named_apart(layouts: list[PartitionLayout]) -> list[PartitionLayout]:
     """Name copies of a partition under one broker id, as in backups of two clusters, by their
     paths.
     """
@@ -185,7 +185,7 @@ class _Lister:
         return [self._settled(self.path, parsed.topic_partition, beside)]
 
     def _log_dir(self, entries: list[FileInfo]) -> list[PartitionLayout]:
-        here = self._named(entries, tell=True)
+        here = self._named(entries, warn=True)
         if not here and not any(_belongs_to_log_dir(entry) for entry in entries):
             names = ", ".join(entry.name for entry in entries[:3]) or "nothing"
             raise NotALogDirectoryError(self.path, f"it holds {names}")
@@ -197,7 +197,7 @@ class _Lister:
         found = at_once(lambda item: self._listed(files, *item), here.items())
         return [layout for layout in found if layout is not None]
 
-    def _named(self, entries: list[FileInfo], *, tell: bool = False) -> dict[str, TopicPartition]:
+    def _named(self, entries: list[FileInfo], *, warn: bool = False) -> dict[str, TopicPartition]:
         """The wanted partitions, by the names of their directories."""
         here: dict[str, TopicPartition] = {}
         for entry in entries:
@@ -206,7 +206,7 @@ class _Lister:
             try:
                 parsed = filenames.parse_partition_dir(entry.name)
             except InvalidTopicError as error:
-                if tell:
+                if warn:
                     logger.warning("%s: left out: %s", shown(self.path), error)
                 continue
             if not parsed.suffix and self._wants(parsed.topic_partition, False):

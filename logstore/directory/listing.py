@@ -54,7 +54,7 @@ class PartitionLayout:
 
     ``log_start_offset`` is the higher of the checkpointed one and the first segment's.
     ``high_watermark`` is the checkpointed one, or ``UNKNOWN``. ``snapshots`` are the offsets of its
-    producer snapshots, ascending. ``topic_id`` comes from `identity.topic_id`.
+    producer snapshots, ascending. ``topic_id`` comes from ``topic_id``.
     """
 
     uri: str
@@ -115,7 +115,7 @@ def listed(
     rolls: dict[int, FileInfo] = {}
     marks = set(roll_marks((entry.name for entry in entries), 0))
     for entry in entries:
-        parsed = None if entry.is_dir else filenames.parse_segment_file(entry.name)
+        parsed = filenames.parse_segment_file(entry.name)
         if parsed and parsed.offset in marks and parsed.transition == filenames.SWAP_SUFFIX:
             rolls[parsed.offset] = entry
         # Another spelling of the number would be a second file with the same offset.

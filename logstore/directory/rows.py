@@ -30,7 +30,7 @@ logger = get_logger(__name__)
 
 @dataclass(slots=True)
 class RecordRows:
-    """Makes rows of ``schema`` from ``split``, with some of ``columns.RECORD_COLUMNS``."""
+    """Makes rows of ``schema`` from ``split``, with some of the columns of records."""
 
     split: Split
     settings: ReadSettings
@@ -131,8 +131,7 @@ def _headers(lists: pa.ListArray, kind: pa.DataType) -> pa.Array:
 
 @dataclass(slots=True)
 class BatchRows:
-    """Makes a row of ``schema`` for each batch of ``split``, with some of
-    ``columns.BATCH_COLUMNS``.
+    """Makes a row of ``schema`` for each batch of ``split``, with some of the columns of batches.
 
     A batch with a wrong checksum is a row that says so, not an error.
     """
@@ -207,7 +206,7 @@ class RowCounts:
             return
         counts = table.column("record_count").slice(first, end - first)
         start = first
-        for low, high in table.runs(self._told(table, first, end)):
+        for low, high in table.runs(self._counted_by_header(table, first, end)):
             if not self._is_sound(window[table.span(first + low, first + high)], high - low):
                 continue  # decoding says what is wrong
             # In the order of the file, so that the first damaged batch is the one that is named.
@@ -216,7 +215,7 @@ class RowCounts:
             start = first + high
         yield from self._decoded(window, position, table, start, end)
 
-    def _told(self, table: ArrowTable, first: int, end: int) -> pa.Array:
+    def _counted_by_header(self, table: ArrowTable, first: int, end: int) -> pa.Array:
         """Which batches have headers that give the number of wanted records."""
 
         def column(name: str) -> pa.Array:

@@ -183,7 +183,7 @@ def _made(
     )
     for window, position, table in windows.tables(ArrowTable, **maker.scan_options):
         if settings.read_committed and table.has_any(bits.TRANSACTIONAL):
-            markers.take(split, window, table)
+            markers.check(split, window, table)
         for first, end in wanted.runs(table, window):
             yield from maker.read(window, position, table, first, end)
         if table.cells("base_offset")[-1] >= split.end_offset:

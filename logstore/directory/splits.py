@@ -148,16 +148,16 @@ class OpenedSegment:
     settings: ReadSettings
     file: File
     storage: Storage
-    _told: bool = False
+    _reported: bool = False
 
     def check(self) -> None:
         """
         Raises:
             DataLossError: the file is not the one that the split was planned from.
         """
-        reason = "" if self._told else self.split.proof.broken(self.file, self.storage)
+        reason = "" if self._reported else self.split.proof.broken(self.file, self.storage)
         if reason:
-            self._told = True
+            self._reported = True
             lost(self.split, self.settings, reason)
 
 

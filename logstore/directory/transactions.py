@@ -113,8 +113,8 @@ class FollowedTransactions:
                 return None
             raise
 
-    def take(self, window: memoryview, table: BatchTable, start: int, end: int) -> None:
-        """Take the batches of ``table`` with offsets in ``[start, end)``."""
+    def add_batches(self, window: memoryview, table: BatchTable, start: int, end: int) -> None:
+        """Add the batches of ``table`` with offsets in ``[start, end)``."""
         if not any(value & bits.TRANSACTIONAL for value in set(table.cells("attributes"))):
             return
         columns = (table.cells(n) for n in ("base_offset", "attributes", "producer_id"))
@@ -148,7 +148,7 @@ def follow_transactions(
             index = SegmentIndex(layout, segment)
             with index.windows(start, open_end=next_base == MAX_OFFSET) as windows:
                 for window, _, table in windows.tables(BatchTable):
-                    transactions.take(window, table, start, end)
+                    transactions.add_batches(window, table, start, end)
                     if table.cells("base_offset")[-1] >= end:
                         break
     return transactions
@@ -188,13 +188,13 @@ class MarkerCheck:
     def __init__(self) -> None:
         self._open_since: dict[int, int] = {}
 
-    def take(self, split: Split, window: memoryview, table: BatchTable) -> None:
+    def check(self, split: Split, window: memoryview, table: BatchTable) -> None:
         """
         Raises:
             CorruptIndexError: records of an aborted transaction were returned as committed.
         """
         transactions = FollowedTransactions(self._open_since, lenient=True)
-        transactions.take(window, table, split.from_offset, split.end_offset)
+        transactions.add_batches(window, table, split.from_offset, split.end_offset)
         unknown = set(transactions.aborted) - set(split.aborted)
         markers = {(producer, last) for producer, _, last in split.aborted}
         for producer, first, last in sorted(unknown):

@@ -26,7 +26,7 @@ _FIELD = {name: number for number, name in enumerate(SCAN_COLUMNS)}
 
 
 class BatchTable:
-    """The whole batches at the beginning of ``data``, at most 16,384.
+    """The whole batches at the beginning of ``data``, at most ``rows``.
 
     ``end`` is the position in ``data`` of the first batch not taken, and ``status`` says why, a
     ``SCAN_`` number. Positions count from ``data[0]``.
@@ -34,8 +34,15 @@ class BatchTable:
 
     __slots__ = ("_cells", "_room", "end", "rows", "status")
 
-    def __init__(self, data: Buffer, *, check_crc: bool = False, stop_on_bad: bool = True) -> None:
-        self._room = min(_ROWS, len(data) // _SIZE_MIN + 1)
+    def __init__(
+        self,
+        data: Buffer,
+        *,
+        check_crc: bool = False,
+        stop_on_bad: bool = True,
+        rows: int = _ROWS,
+    ) -> None:
+        self._room = min(rows, len(data) // _SIZE_MIN + 1)
         self._cells = array("q", [0]) * (self._room * len(SCAN_COLUMNS))
         self.rows, self.end, self.status = scan_batches(
             data, 0, self._cells, check_crc, stop_on_bad
@@ -81,6 +88,7 @@ class Windows:
     drop_malformed: bool = False
     zeros_max: int = _NO_LIMIT
     """How many zeros are read until they count as the end."""
+    window: int = WINDOW
 
     def tables(
         self, kind: type[TableT], *, check_crc: bool = False, stop_on_bad: bool = True
@@ -96,14 +104,14 @@ class Windows:
             ResourceBusyError: there is not enough memory for a batch.
             OSError: the medium refused.
         """
-        position, size = self.start, WINDOW
+        position, size = self.start, self.window
         while position < self.end and size:
             try:
                 with self.file.view(position, min(size, self.end - position)) as window:
                     table = kind(window, check_crc=check_crc, stop_on_bad=stop_on_bad)
                     if table.rows:
                         yield window, position, table
-                        position, size = position + table.end, WINDOW
+                        position, size = position + table.end, self.window
                     else:
                         size = self._size_of_next(window, position, table.status)
             except MemoryError:

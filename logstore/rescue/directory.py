@@ -27,7 +27,7 @@ from logstore.log import run_inline
 from logstore.manager import LogManager, ManagerOwner
 from logstore.rescue.partition import PartitionMerge, RescueWriter
 from logstore.rescue.report import RescueReport
-from logstore.rescue.sources import LOCK, SourceReader, SourceReplica, Sources, settle_topic_ids
+from logstore.rescue.sources import LOCK, SourceReader, SourceReplica, Sources, choose_topic_ids
 from logstore.rescue.survey import FilePool
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
@@ -94,7 +94,7 @@ class _Rescue:
             if dry_run:  # which keeps no broker from starting
                 stack.close()
             found = self._read_sources()
-            ids = settle_topic_ids(found, topic_ids)
+            ids = choose_topic_ids(found, topic_ids)
             if partitions is not None:
                 found.replicas = {tp: r for tp, r in found.replicas.items() if tp in partitions}
             meta = self._meta_source(found)

@@ -233,8 +233,8 @@ class _Reader:
         """How many batches from here on end below ``offset``."""
         return bisect_left(self.column(LAST, self.rows_left), offset)
 
-    def take(self, rows: int, fate: BatchFate) -> MergedRange:
-        """Pass ``rows`` batches."""
+    def pass_batches(self, rows: int, fate: BatchFate) -> MergedRange:
+        """Go on behind ``rows`` batches; they are what is returned."""
         start = self._table.start + self._cell(POSITION)
         first = self.first
         records = sum(self.column(COUNT, rows))
@@ -270,7 +270,7 @@ def read_batches(piece: RescuedRange, file: PatchyFile) -> Iterator[tuple[int, i
     while not reader.done:
         rows = reader.rows_left
         yield from zip(*(reader.column(c, rows) for c in _COMPARED), strict=True)
-        reader.take(rows, BatchFate.TAKEN)
+        reader.pass_batches(rows, BatchFate.TAKEN)
 
 
 @dataclass(slots=True)
@@ -298,7 +298,7 @@ class Merge:
         """
         self._queue = sorted(self.sources, key=lambda s: (s.piece.first, s.leader, s.piece.file))
         while True:
-            yield from self._drop_what_is_behind()
+            yield from self._drop_stale()
             head = min([reader.first for reader in self._readers], default=_END)
             if self._open_until(head):
                 continue
@@ -327,18 +327,20 @@ class Merge:
     def _next_to_open(self) -> int:
         return self._queue[self._opened].piece.first if self._opened < len(self._queue) else _END
 
-    def _drop_what_is_behind(self) -> Iterator[MergedRange]:
+    def _drop_stale(self) -> Iterator[MergedRange]:
         """Skip batches below the end of the merged log or outside the committed history."""
         for reader in list(self._readers):
             while not reader.done:
                 if reader.last >= reader.source.limit:
-                    yield reader.take(reader.rows_left, BatchFate.DIVERGENT)
+                    yield reader.pass_batches(reader.rows_left, BatchFate.DIVERGENT)
                 elif self._repeats(reader):
-                    reader.take(1, BatchFate.TAKEN)
+                    reader.pass_batches(1, BatchFate.TAKEN)
                     self.copies += 1
                 elif reader.first < self._next:
                     outvoted = self.agreed or not reader.source.fits
-                    yield reader.take(1, BatchFate.OUTVOTED if outvoted else BatchFate.CONTRADICTS)
+                    yield reader.pass_batches(
+                        1, BatchFate.OUTVOTED if outvoted else BatchFate.CONTRADICTS
+                    )
                 else:
                     break
             if reader.done:
@@ -362,9 +364,9 @@ class Merge:
         rows = self._unanimous(here) if len(around) == len(here) else 0
         self.agreed = rows > 0 and len({reader.source.replica for reader in here}) > 1
         if rows:
-            yield from self._take(here[0], rows)
+            yield from self._take_batches(here[0], rows)
             for reader in here[1:]:
-                reader.take(rows, BatchFate.TAKEN)
+                reader.pass_batches(rows, BatchFate.TAKEN)
                 self.copies += rows
             return
         yield from self._contested(around)
@@ -388,23 +390,23 @@ class Merge:
             overlaps = other.first <= taken.last and taken.first <= other.last
             if reader.number == taken.reader or not overlaps:
                 continue
-            lost = reader.take(1, fate_of(other, taken, list(candidates.values())))
+            lost = reader.pass_batches(1, fate_of(other, taken, list(candidates.values())))
             if lost.fate is BatchFate.COPY:
                 self.copies += 1
             else:
                 yield lost
         winner = next(reader for reader in around if reader.number == taken.reader)
         if taken.first == min(other.first for other in candidates.values()):
-            yield from self._take(winner, 1)
+            yield from self._take_batches(winner, 1)
 
-    def _take(self, reader: _Reader, rows: int) -> Iterator[MergedRange | Missing]:
+    def _take_batches(self, reader: _Reader, rows: int) -> Iterator[MergedRange | Missing]:
         first = reader.first
         if first > self._next:
             yield Missing(self._next, first, self._was_missing(first))
         yield from reader.gaps(rows)
         self._last = reader.column(SIZE, rows)[-1], reader.column(_CRC, rows)[-1]
         self._next = reader.column(LAST, rows)[-1] + 1
-        yield reader.take(rows, BatchFate.TAKEN)
+        yield reader.pass_batches(rows, BatchFate.TAKEN)
 
     def _was_missing(self, until: int) -> bool:
         """Whether a replica skips from the end of the merged log to ``until`` without damage

@@ -19,7 +19,7 @@ from logstore.rescue.replica import Surveyed, survey_replica
 from logstore.rescue.report import Gap, PartitionRescue, SetAside
 from logstore.rescue.sources import SourceReplica
 from logstore.rescue.survey import FilePool, PatchyFile
-from logstore.rescue.witnesses import judge_by_copies
+from logstore.rescue.witnesses import place_by_copies
 from logstore.storage.base import File, Storage
 
 _PIECE = 1 << 20
@@ -120,10 +120,10 @@ class PartitionMerge:
         tp: TopicPartition,
         replicas: Sequence[SourceReplica],
         pool: FilePool,
-        tell: Callable[[int], None],
+        on_bytes: Callable[[int], None],
     ) -> None:
-        self.surveyed = [survey_replica(replica, pool, tell, replicas) for replica in replicas]
-        judge_by_copies(self.surveyed)
+        self.surveyed = [survey_replica(replica, pool, on_bytes, replicas) for replica in replicas]
+        place_by_copies(self.surveyed)
         self.report = PartitionRescue(tp.topic, tp.partition, [r.path for r in replicas])
         ranked = sorted(self.surveyed, key=lambda s: s.history.rank, reverse=True)
         self._leaders = {id(s): number for number, s in enumerate(ranked)}
@@ -166,7 +166,7 @@ class PartitionMerge:
             else:
                 self._lost(event, writer)
         self._homeless(writer)
-        self._tell_set_aside()
+        self._report_set_aside()
         self.report.copies = merge.copies
         self._ends(writer)
         if writer is not None:
@@ -291,7 +291,7 @@ class PartitionMerge:
                 end=stretch.end, next=stretch.next, batches=before[0].batches + stretch.batches
             )
         else:
-            self._tell_one(key)
+            self._report_one(key)
             name = f"{filenames.offset_name(stretch.first)}.{stretch.fate.value}-{key[0]}.cut"
             whole = stretch
         self._open[key] = whole, name
@@ -299,11 +299,11 @@ class PartitionMerge:
             piece, file = stretch.source.piece, self._file_of(stretch)
             writer.keep_aside(name, piece, stretch.start, stretch.end, file)
 
-    def _tell_set_aside(self) -> None:
+    def _report_set_aside(self) -> None:
         for key in list(self._open):
-            self._tell_one(key)
+            self._report_one(key)
 
-    def _tell_one(self, key: tuple[int, BatchFate]) -> None:
+    def _report_one(self, key: tuple[int, BatchFate]) -> None:
         if key not in self._open:
             return
         stretch, name = self._open.pop(key)

@@ -183,11 +183,11 @@ def _placed(pieces: Iterable[RescuedRange], frame: FileFrame) -> Iterator[Rescue
         if len(loose) < LOOSE_MAX and _is_loose(before, piece, following, frame):
             loose.append(piece)
         else:
-            yield from settle(loose, left, piece, frame)
+            yield from place_loose(loose, left, piece, frame)
             yield piece._replace(joined=piece.joined and (frame.sparse or not loose))
             left, loose = piece.next, []
         before = piece
-    yield from settle(loose, left, None, frame)
+    yield from place_loose(loose, left, None, frame)
 
 
 def _is_loose(
@@ -204,7 +204,7 @@ def _is_loose(
     return not ((piece.joined and piece.first == follows) or (joined and piece.next == leads))
 
 
-def settle(
+def place_loose(
     loose: Sequence[RescuedRange], left: int, right: RescuedRange | None, frame: FileFrame
 ) -> Iterator[RescuedRange]:
     """Place loose batches between the offset ``left`` and the piece ``right``."""

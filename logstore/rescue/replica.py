@@ -55,7 +55,7 @@ class Surveyed:
 def survey_replica(
     replica: SourceReplica,
     pool: FilePool,
-    tell: Callable[[int], None],
+    on_bytes: Callable[[int], None],
     others: Iterable[SourceReplica] = (),
 ) -> Surveyed:
     """Read all files of a replica, and place the good batches.
@@ -64,7 +64,7 @@ def survey_replica(
     are read once more.
     """
     epochs = [_epochs_on_file(each) for each in (replica, *others)]
-    walk = _Walk(replica, pool, replica.compacted, tell, epochs)
+    walk = _Walk(replica, pool, replica.compacted, on_bytes, epochs)
     walk.run()
     if walk.has_holes and not walk.sparse:
         walk = _Walk(replica, pool, True, lambda _: None, epochs)
@@ -83,10 +83,10 @@ class _Walk:
         replica: SourceReplica,
         pool: FilePool,
         sparse: bool,
-        tell: Callable[[int], None],
+        on_bytes: Callable[[int], None],
         epochs: list[EpochAt],
     ) -> None:
-        self.replica, self.sparse, self._tell = replica, sparse, tell
+        self.replica, self.sparse, self._on_bytes = replica, sparse, on_bytes
         self.data = sorted(replica.files, key=lambda f: (f.base, not f.is_segment, f.name))
         self.files = [PatchyFile(pool, os.path.join(replica.path, f.name)) for f in self.data]
         self.bases = frozenset(f.base for f in self.data if f.is_segment)
@@ -99,7 +99,7 @@ class _Walk:
 
     def run(self) -> None:
         for number, (data, file) in enumerate(zip(self.data, self.files, strict=True)):
-            survey = Survey(file, number, self._tell)
+            survey = Survey(file, number, self._on_bytes)
             frame = self._frame(data)
             good = mend_epochs(self._pieces_of(survey.run()), self._epochs[0], self._epochs[1:])
             before = len(self.pieces)
@@ -175,7 +175,7 @@ class _Walk:
         low = (-1, 0) if one is None else (one.file, one.start)
         high = (len(self.data), 0) if other is None else (other.file, other.start)
         between = [d for d in self.damages if low < (d.file, d.start) < high]
-        told = [self._tells(damage) for damage in between[:_REASONS]]
+        told = [self._shown_damage(damage) for damage in between[:_REASONS]]
         if len(between) > _REASONS:
             told.append(f"{len(between) - _REASONS} more places")
         first = 0 if one is None else one.next
@@ -187,7 +187,7 @@ class _Walk:
         ][:_REASONS]
         return "; ".join(told) or self._plain_reason(one, other)
 
-    def _tells(self, damage: Damage) -> str:
+    def _shown_damage(self, damage: Damage) -> str:
         name = printable(self.data[damage.file].name)
         return f"{name} at byte {damage.start}: {damage.reason}, {damage.end - damage.start} bytes"
 

@@ -205,7 +205,7 @@ class SourceReader:
         replica.orphans = {base: name for base, name in indexes.items() if base not in bases}
 
 
-def settle_topic_ids(sources: Sources, chosen: Mapping[str, uuid.UUID]) -> dict[str, uuid.UUID]:
+def choose_topic_ids(sources: Sources, chosen: Mapping[str, uuid.UUID]) -> dict[str, uuid.UUID]:
     """The id of each topic; replicas of another topic under the same name are left out.
 
     Args:
@@ -220,7 +220,7 @@ def settle_topic_ids(sources: Sources, chosen: Mapping[str, uuid.UUID]) -> dict[
             if replica.topic_id is not None:
                 places = ids.setdefault(tp.topic, {}).setdefault(replica.topic_id, [])
                 places.append(replica.path)
-    settled = {topic: _settled(topic, found, chosen) for topic, found in ids.items()}
+    settled = {topic: _chosen_id(topic, found, chosen) for topic, found in ids.items()}
     unknown = chosen.keys() - settled.keys()
     if unknown:
         raise ConfigError(f"no source has a topic id of {printable(', '.join(sorted(unknown)))}")
@@ -236,7 +236,7 @@ def settle_topic_ids(sources: Sources, chosen: Mapping[str, uuid.UUID]) -> dict[
     return settled
 
 
-def _settled(
+def _chosen_id(
     topic: str, found: Mapping[uuid.UUID, list[str]], chosen: Mapping[str, uuid.UUID]
 ) -> uuid.UUID:
     wanted = chosen.get(topic)

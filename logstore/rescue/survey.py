@@ -121,8 +121,8 @@ Found = RescuedRange | Damage
 class Survey:
     """Walks one file. ``has_holes``: compaction removed records from its batches."""
 
-    def __init__(self, file: PatchyFile, number: int, tell: Callable[[int], None]) -> None:
-        self._file, self._number, self._tell = file, number, tell
+    def __init__(self, file: PatchyFile, number: int, on_bytes: Callable[[int], None]) -> None:
+        self._file, self._number, self._on_bytes = file, number, on_bytes
         self._size = file.size()
         self._search = BatchSearch(cast(File, file), 0, self._size)
         self._table = HeaderTable()
@@ -142,7 +142,7 @@ class Survey:
                 yield from self._batches(view)
             at_end = position + len(view) >= self._size
             position += done
-            self._tell(done)
+            self._on_bytes(done)
             window = WINDOW
             if status in (SCAN_END, SCAN_FULL):
                 continue
@@ -154,7 +154,7 @@ class Survey:
                     window = framed
                     continue
             after = yield from self._beside(position, status)
-            self._tell(after - position)
+            self._on_bytes(after - position)
             position = after
 
     def _framed_size(self, position: int) -> int:

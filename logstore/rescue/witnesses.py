@@ -1,4 +1,4 @@
-"""Batches with doubtful offsets, judged by copies of them that have a proven place.
+"""Batches with doubtful offsets, placed by copies of them that have a proven place.
 
 No checksum covers a base offset, and the neighbours in a damaged file may be wrong too. But a batch
 is known by its size and checksum wherever it lies. The cost is one more pass over the headers, and
@@ -28,7 +28,7 @@ FirstOffsets: TypeAlias = dict[BatchContent, set[int]]
 """Where each content is, once or more."""
 
 
-def judge_by_copies(surveyed: Sequence[Surveyed]) -> None:
+def place_by_copies(surveyed: Sequence[Surveyed]) -> None:
     """Place the doubtful batches of each replica where a copy of them has its proven place."""
     doubtful = {
         _content(piece)
@@ -44,12 +44,13 @@ def judge_by_copies(surveyed: Sequence[Surveyed]) -> None:
         for content, firsts in places.items():
             everywhere[content] |= firsts
     for each, own in zip(surveyed, proven, strict=True):
-        judged = [judge(piece, everywhere, own) for piece in (*each.pieces, *each.homeless)]
-        each.pieces = sorted((p for p in judged if not p.homeless), key=lambda p: p.first)
-        each.homeless = [p for p in judged if p.homeless]
+        doubted = (*each.pieces, *each.homeless)
+        placed = [placed_by_copies(piece, everywhere, own) for piece in doubted]
+        each.pieces = sorted((p for p in placed if not p.homeless), key=lambda p: p.first)
+        each.homeless = [p for p in placed if p.homeless]
 
 
-def judge(
+def placed_by_copies(
     piece: RescuedRange,
     proven: Mapping[BatchContent, set[int]],
     own: Mapping[BatchContent, set[int]],

@@ -46,12 +46,13 @@ from logstore.kernels import (
 from logstore.log.core import medium_error
 from logstore.log.news import TruncationWatch
 from logstore.log.reading.following import FETCH_BYTES, FetchedRecords, Follower
-from logstore.storage.base import File, Storage
+from logstore.storage.base import File, FileInfo, Storage
 from logstore.storage.local import LocalStorage
 from logstore.storage.paths import absolute_path
 
 POLL_SECONDS = 0.05
 _ATTEMPTS = 5  # how often one read follows a directory that keeps changing
+_ROWS = 1024
 _HEAD = 17  # bytes of a batch up to its magic
 _CUT_SHORT = (SCAN_END, SCAN_TAIL, SCAN_INCOMPLETE)
 
@@ -170,14 +171,14 @@ class DirectoryReader:
             raise medium_error(self.directory, "read", error) from error
         return info is not None and info.is_dir
 
-    def layout(self) -> PartitionLayout:
+    def _layout(self) -> PartitionLayout:
         """The files as they are now, with the segments that wait for their final names.
 
         Raises:
             LogClosedError: the directory is gone.
         """
         try:
-            entries = self.storage.scan_dir(self.directory)
+            entries = [e for e in self.storage.scan_dir(self.directory) if _may_be_of_a_log(e)]
         except FileNotFoundError:
             raise LogClosedError(f"{self.directory} is gone") from None
         except OSError as error:
@@ -186,15 +187,19 @@ class DirectoryReader:
         return replace(found, segments=found.segments + found.rolled, rolled=())
 
     def bases(self) -> list[int]:
-        """Base offsets of the segments, ascending. Raises as ``layout``."""
-        return [segment.base_offset for segment in self.layout().segments]
+        """Base offsets of the segments, ascending.
+
+        Raises:
+            LogClosedError: the directory is gone.
+        """
+        return [segment.base_offset for segment in self._layout().segments]
 
     def open(self, base_offset: int) -> File:
         """Open the ``.log`` of a segment. It has another name until its predecessor is durable."""
         return self._nothing_listed.open(base_offset)
 
-    def log_path(self, base_offset: int) -> str:
-        return self._nothing_listed.path_of(base_offset)
+    def log_path(self, base_offset: int, suffix: str = filenames.LOG_SUFFIX) -> str:
+        return self._nothing_listed.path_of(base_offset, suffix)
 
 
 def follow_directory(
@@ -214,6 +219,11 @@ def follow_directory(
     """
     name = filenames.partition_dir_name(TopicPartition(topic, partition))
     return DirectoryReader(os.path.join(path, name)).follow(start, timeout=timeout, poll=poll)
+
+
+def _may_be_of_a_log(entry: FileInfo) -> bool:
+    """Whether to list an entry: an index that is no file is missing, a ``.log`` cannot be read."""
+    return entry.is_file or (not entry.is_dir and filenames.LOG_SUFFIX in entry.name)
 
 
 class _DirectorySource:
@@ -237,7 +247,7 @@ class _DirectorySource:
 
     def end(self) -> int:
         for _ in range(_ATTEMPTS):
-            layout = self._reader.layout()
+            layout = self._reader._layout()
             if not layout.segments:
                 return 0
             last = layout.segments[-1].base_offset
@@ -305,7 +315,7 @@ class _DirectorySource:
         finally:
             file.close()
         if not scan.rows:
-            self._judge(place, scan)
+            self._check_damage(place, scan)
             return None
         self._suspect = None
         records = read_records(
@@ -348,7 +358,7 @@ class _DirectorySource:
         end = min(self.end(), offset - 1)
         return LogTruncatedError(reader.name, offset, reader.log_start_offset, end)
 
-    def _judge(self, place: _BatchPlace, scan: _Scan) -> None:
+    def _check_damage(self, place: _BatchPlace, scan: _Scan) -> None:
         """Raise if the bytes at the place are certainly damaged: unchanged since the last read, and
         followed by others.
         """
@@ -389,7 +399,7 @@ class _DirectorySource:
         """Find the place after the last batch that was read, or the first batch that reaches
         ``offset``.
         """
-        layout = self._reader.layout()
+        layout = self._reader._layout()
         segments = layout.segments
         if not segments:
             return None
@@ -460,7 +470,7 @@ def _scan(file: File, position: int, last_offset: int = -1) -> _Scan:
     want = FETCH_BYTES
     while True:
         data = file.read_at(position, want)
-        table = BatchTable(data, check_crc=True)
+        table = BatchTable(data, check_crc=True, rows=_ROWS)
         end, status, first_size = table.end, table.status, _batch_size(data)
         if table.rows or status != SCAN_INCOMPLETE or len(data) < want or first_size <= want:
             break

@@ -5,7 +5,7 @@ from __future__ import annotations
 from logstore.rescue.lineage import History, LineageRun, agreeing_entries, lineage_of, runs_of
 from logstore.rescue.merging import BatchFate, Candidate, choose, fate_of
 from logstore.rescue.placing import FileFrame, RescuedRange, coalesce, copies, mend_epochs, place
-from logstore.rescue.witnesses import BatchContent, judge
+from logstore.rescue.witnesses import BatchContent, placed_by_copies
 
 FRAME = FileFrame(base=0, next_base=-1, bases=frozenset({0}), behind=-1, sparse=False)
 
@@ -86,29 +86,31 @@ def test_a_doubtful_batch_goes_where_a_copy_has_its_proven_place() -> None:
     (one,) = pieces((1 << 42, (1 << 42) + 5, 1))
     lost = one._replace(first_crc=7, alone=True)
     content = BatchContent(100, 7, 5)
-    found = judge(lost, {content: {435}}, {})
+    found = placed_by_copies(lost, {content: {435}}, {})
     assert (found.first, found.next, found.mended, found.alone) == (435, 440, True, False)
-    assert judge(lost, {content: {1 << 42}}, {}) == lost._replace(alone=False)
-    assert judge(lost, {content: {435, 900}}, {}).homeless
-    assert judge(lost, {BatchContent(100, 8, 5): {435}}, {}) == lost
-    back = judge(lost._replace(alone=False, homeless=True), {content: {435}}, {})
+    assert placed_by_copies(lost, {content: {1 << 42}}, {}) == lost._replace(alone=False)
+    assert placed_by_copies(lost, {content: {435, 900}}, {}).homeless
+    assert placed_by_copies(lost, {BatchContent(100, 8, 5): {435}}, {}) == lost
+    back = placed_by_copies(lost._replace(alone=False, homeless=True), {content: {435}}, {})
     assert (back.first, back.homeless) == (435, False)
 
 
 def test_a_batch_that_its_neighbours_prove_stays_where_it_is() -> None:
     (one,) = pieces((10, 15, 1))
     plain = one._replace(first_crc=7)
-    assert judge(plain, {BatchContent(100, 7, 5): {435}}, {}) == plain
+    assert placed_by_copies(plain, {BatchContent(100, 7, 5): {435}}, {}) == plain
 
 
 def test_a_batch_that_its_own_replica_proves_elsewhere_is_another_one_with_equal_bytes() -> None:
     (one,) = pieces((30, 31, 1))
     loose = one._replace(first_crc=7, alone=True)
     content = BatchContent(100, 7, 1)
-    assert judge(loose, {content: {5}}, {content: {5}}) == loose
-    assert judge(loose, {content: {5, 12}}, {content: {5, 12}}) == loose
-    assert judge(loose, {content: {5, 40}}, {content: {5}}).first == 40
-    assert judge(loose, {content: {5, 30}}, {content: {5}}) == loose._replace(alone=False)
+    assert placed_by_copies(loose, {content: {5}}, {content: {5}}) == loose
+    assert placed_by_copies(loose, {content: {5, 12}}, {content: {5, 12}}) == loose
+    assert placed_by_copies(loose, {content: {5, 40}}, {content: {5}}).first == 40
+    assert placed_by_copies(loose, {content: {5, 30}}, {content: {5}}) == loose._replace(
+        alone=False
+    )
 
 
 # -- file names ------------------------------------------------------------------------------------
