@@ -12,7 +12,7 @@ import pytest
 from workloads import CONFIG, RECORDS_PER_BATCH, in_turns, rates, ready_batch, scaled, seconds
 
 from logstore import AppendOrigin
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 
 GOAL_MANY = {1: 6.0, 10: 4.0, 100: 2.0, 1000: 1.4}
 
@@ -29,19 +29,19 @@ def bare_write(path: Path, data: bytes, count: int) -> float:
     return took
 
 
-def opened(directory: Path, data: bytes) -> ReplicaLog:
-    log = ReplicaLog.open(directory / "bench-0", CONFIG)
+def opened(directory: Path, data: bytes) -> PartitionLog:
+    log = PartitionLog.open(directory / "bench-0", CONFIG)
     log.append_as_leader(data, 0, AppendOrigin.COORDINATOR)
     return log
 
 
-def appends(log: ReplicaLog, data: bytes, count: int, origin: AppendOrigin) -> None:
+def appends(log: PartitionLog, data: bytes, count: int, origin: AppendOrigin) -> None:
     append = log.append_as_leader
     for _ in range(count):
         append(data, 0, origin)
 
 
-def remove(log: ReplicaLog) -> None:
+def remove(log: PartitionLog) -> None:
     log.crash()
     for file in Path(log.directory).iterdir():
         file.unlink()

@@ -16,7 +16,7 @@ import pytest
 from workloads import CONFIG, KEY, START_MS, VALUE, in_turns, rates, scaled
 
 from logstore.kernels import crc32c
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 
 BATCH = 1000
 BATCHES = scaled(1000)
@@ -117,8 +117,8 @@ def bare_sync(path: Path, batches: int) -> float:
     return seconds / (batches * BATCH)
 
 
-def fresh(disk: Path) -> ReplicaLog:
-    return ReplicaLog.open(disk / f"bench-{time.monotonic_ns()}-0", CONFIG)
+def fresh(disk: Path) -> PartitionLog:
+    return PartitionLog.open(disk / f"bench-{time.monotonic_ns()}-0", CONFIG)
 
 
 def turns(benchmark: Any, records: int, ours: Any, **peers: Any) -> dict[str, list[float]]:
@@ -132,20 +132,20 @@ def turns(benchmark: Any, records: int, ours: Any, **peers: Any) -> dict[str, li
 def turns_of_writes(
     benchmark: Any,
     disk: Path,
-    append: Callable[[ReplicaLog], object],
+    append: Callable[[PartitionLog], object],
     batches: int,
     **peers: Callable[[], float],
 ) -> dict[str, list[float]]:
-    def opened() -> tuple[tuple[ReplicaLog], dict[str, object]]:
+    def opened() -> tuple[tuple[PartitionLog], dict[str, object]]:
         log = fresh(disk)
         append(log)
         return (log,), {}
 
-    def write(log: ReplicaLog) -> None:
+    def write(log: PartitionLog) -> None:
         for _ in range(batches):
             append(log)
 
-    def remove(log: ReplicaLog) -> None:
+    def remove(log: PartitionLog) -> None:
         log.crash()
         shutil.rmtree(log.directory)
 
@@ -185,7 +185,7 @@ def test_append_python_records(benchmark: Any, claim: Any, disk: Path, how: str)
 def test_append_python_records_with_a_sync_each(benchmark: Any, claim: Any, disk: Path) -> None:
     batches = scaled(200)
 
-    def append(log: ReplicaLog) -> None:
+    def append(log: PartitionLog) -> None:
         log.append_columns(VALUES, KEYS, START_MS)
         log.flush()
 
@@ -209,7 +209,7 @@ def test_append_python_records_with_a_sync_each(benchmark: Any, claim: Any, disk
 
 
 @pytest.fixture
-def filled(disk: Path) -> Iterator[ReplicaLog]:
+def filled(disk: Path) -> Iterator[PartitionLog]:
     log = fresh(disk)
     for _ in range(BATCHES):
         log.append_columns(VALUES, KEYS, START_MS)
@@ -217,15 +217,15 @@ def filled(disk: Path) -> Iterator[ReplicaLog]:
     log.crash()
 
 
-def to_tuples(log: ReplicaLog) -> None:
+def to_tuples(log: PartitionLog) -> None:
     assert sum(len(chunk) for chunk in log.record_chunks()) == BATCH * BATCHES
 
 
-def to_arrow(log: ReplicaLog) -> None:
+def to_arrow(log: PartitionLog) -> None:
     assert sum(batch.num_rows for batch in log.to_arrow()) == BATCH * BATCHES
 
 
-def read_and_crc(log: ReplicaLog) -> float:
+def read_and_crc(log: PartitionLog) -> float:
     """The log's bytes, read into one buffer again and again, and their checksum."""
     room = memoryview(bytearray(WINDOW))
     started = time.perf_counter()
@@ -235,7 +235,7 @@ def read_and_crc(log: ReplicaLog) -> float:
     return (time.perf_counter() - started) / (BATCH * BATCHES)
 
 
-def test_scan_to_tuples(benchmark: Any, claim: Any, disk: Path, filled: ReplicaLog) -> None:
+def test_scan_to_tuples(benchmark: Any, claim: Any, disk: Path, filled: PartitionLog) -> None:
     lmdb_write(disk / "lmdb", BATCHES, sync=False)
     found = turns(
         benchmark,
@@ -257,7 +257,7 @@ def test_scan_to_tuples(benchmark: Any, claim: Any, disk: Path, filled: ReplicaL
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_scan_to_arrow(benchmark: Any, claim: Any, filled: ReplicaLog, threads: int) -> None:
+def test_scan_to_arrow(benchmark: Any, claim: Any, filled: PartitionLog, threads: int) -> None:
     def scan() -> None:
         others = [threading.Thread(target=to_arrow, args=(filled,)) for _ in range(threads - 1)]
         for thread in others:

@@ -20,7 +20,7 @@ from workloads import (
     seconds,
 )
 
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 
 SIZE = scaled(1 << 30)
 GOAL = {1: 40, 10: 10, 100: 3, 1000: 1.5}
@@ -28,7 +28,7 @@ GOAL = {1: 40, 10: 10, 100: 3, 1000: 1.5}
 
 def recover(directory: Path) -> None:
     """Open after a crash: scan, CRC, indexes written, epochs, producer state."""
-    log = ReplicaLog.open(directory, CONFIG)
+    log = PartitionLog.open(directory, CONFIG)
     assert log.recovery_report.bytes_cut == 0
     log.crash()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from logstore import AppendOrigin, LogConfig
 from logstore.format.batch import encode_batch
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 
 QUICK = "BENCH_QUICK" in os.environ
 """Whether each size is small: for a look at whether the benchmarks work."""
@@ -39,7 +39,9 @@ def ready_batch(records: int, timestamp: int = START_MS) -> bytes:
     return bytes(encode_batch([(KEY, VALUE, timestamp + i) for i in range(records)]))
 
 
-def fill(log: ReplicaLog, records: int, size_bytes: int, *, equal_timestamps: bool = False) -> None:
+def fill(
+    log: PartitionLog, records: int, size_bytes: int, *, equal_timestamps: bool = False
+) -> None:
     """Append batches of ``records`` records until the log holds ``size_bytes``."""
     for block in blocks(records, equal_timestamps):
         if log.size >= size_bytes:
@@ -63,8 +65,8 @@ def blocks(records: int, equal_timestamps: bool = False) -> Iterator[bytes]:
 
 def make_log(
     directory: Path, records: int, size_bytes: int, *, equal_timestamps: bool = False
-) -> ReplicaLog:
-    log = ReplicaLog.open(directory, CONFIG)
+) -> PartitionLog:
+    log = PartitionLog.open(directory, CONFIG)
     fill(log, records, size_bytes, equal_timestamps=equal_timestamps)
     return log
 

@@ -33,7 +33,7 @@ from logstore.format.index_entry import AbortedTxn
 from logstore.format.legacy import LegacyBatch, legacy_records
 from logstore.format.reader import Batch, batch_records, parse_batch, payload_of
 from logstore.kernels import RUN_END, RUN_FULL, OffsetMap, RecordSieve, crc32c
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.log.reading.fetching import collect_aborted
 from logstore.log.replacing import discard_cleaned
 from logstore.log.snapshot import LogView
@@ -96,7 +96,7 @@ class Cleaner:
     check: Callable[[], None] = field(default=lambda: None)
 
     def clean(
-        self, log: ReplicaLog, to_clean: LogToClean, now_ms: int, view: LogView
+        self, log: PartitionLog, to_clean: LogToClean, now_ms: int, view: LogView
     ) -> tuple[PassStats, list[SegmentView]]:
         """Clean the range of ``to_clean``, which was decided from ``view``.
 
@@ -117,7 +117,7 @@ class Cleaner:
 
 class _Pass:
     def __init__(
-        self, cleaner: Cleaner, log: ReplicaLog, to_clean: LogToClean, now_ms: int, view: LogView
+        self, cleaner: Cleaner, log: PartitionLog, to_clean: LogToClean, now_ms: int, view: LogView
     ) -> None:
         self._cleaner = cleaner
         self._map = cleaner.offset_map
@@ -337,7 +337,7 @@ class _Rewrite:
                 self._sift_segment(view, cleaned)
             self._flush_output(cleaned)
         finally:
-            cleaned.file.let_go()
+            cleaned.file.release()
         return self._transactions.kept
 
     def _end_of(self, at: int, view: SegmentView) -> int:

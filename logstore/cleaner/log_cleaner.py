@@ -34,7 +34,7 @@ from logstore.common.locks import Rank, make_lock
 from logstore.common.shield import shielded
 from logstore.common.types import TopicPartition
 from logstore.kernels import OffsetMap
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.log.snapshot import LogView
 
 logger = get_logger(__name__)
@@ -63,8 +63,8 @@ class Home(Protocol):
 class Logs(Protocol):
     """Where the logs are: the part of ``manager.Directories`` that is used here."""
 
-    def logs(self) -> Mapping[TopicPartition, ReplicaLog]: ...
-    def configured(self) -> Mapping[TopicPartition, ReplicaLog]: ...
+    def logs(self) -> Mapping[TopicPartition, PartitionLog]: ...
+    def configured(self) -> Mapping[TopicPartition, PartitionLog]: ...
     def home_of(self, tp: TopicPartition) -> Home | None: ...
     def fail(self, path: str, failure: LogstoreError) -> None: ...
 
@@ -114,7 +114,7 @@ class LogCleaner:
         self._ownership = Ownership("the cleaner of a log manager")
         self._lock = make_lock(Rank.MANAGER)
         self._in_progress: set[TopicPartition] = set()
-        self._uncleanable: dict[TopicPartition, tuple[weakref.ref[ReplicaLog], Uncleanable]] = {}
+        self._uncleanable: dict[TopicPartition, tuple[weakref.ref[PartitionLog], Uncleanable]] = {}
         self._metrics = CleanerMetrics()
         self._stopping = threading.Event()
         self._throttle = Throttle(config.log_cleaner_io_max_bytes_per_second, clock, self._stopping)
@@ -151,7 +151,7 @@ class LogCleaner:
         copy.uncleanable_partitions, copy.uncleanable_bytes = len(aside), sizes
         return copy
 
-    def _is_aside(self, tp: TopicPartition, log: ReplicaLog, now_ms: int) -> bool:
+    def _is_aside(self, tp: TopicPartition, log: PartitionLog, now_ms: int) -> bool:
         with self._lock:
             found = self._uncleanable.get(tp)
             if found is None:
@@ -162,7 +162,7 @@ class LogCleaner:
             del self._uncleanable[tp]  # another log of this name, or due for a retry
             return False
 
-    def _set_aside(self, tp: TopicPartition, log: ReplicaLog, why: Uncleanable) -> None:
+    def _set_aside(self, tp: TopicPartition, log: PartitionLog, why: Uncleanable) -> None:
         logger.error("%s cannot be cleaned: %s", tp, why.reason)
         with self._lock:
             self._uncleanable[tp] = (weakref.ref(log), why)
@@ -214,7 +214,7 @@ class LogCleaner:
             if not log.failed:
                 self._set_aside(tp, log, Uncleanable(str(error) or repr(error), None))
         finally:
-            self._let_go(tp)
+            self._release(tp)
         return None
 
     @shielded
@@ -240,10 +240,12 @@ class LogCleaner:
         try:
             return self._clean(tp, log, to_clean, view, now_ms)
         finally:
-            self._let_go(tp)
+            self._release(tp)
 
-    def _choose(self, now_ms: int) -> tuple[TopicPartition, ReplicaLog, LogToClean, LogView] | None:
-        best: tuple[TopicPartition, ReplicaLog, LogToClean, LogView] | None = None
+    def _choose(
+        self, now_ms: int
+    ) -> tuple[TopicPartition, PartitionLog, LogToClean, LogView] | None:
+        best: tuple[TopicPartition, PartitionLog, LogToClean, LogView] | None = None
         largest, delay = 0.0, 0
         busy = self.in_progress
         for tp, log in self._logs.configured().items():
@@ -270,13 +272,13 @@ class LogCleaner:
         return best if best is not None and self._take(best[0]) else None
 
     def _to_clean(
-        self, tp: TopicPartition, log: ReplicaLog, view: LogView, now_ms: int
+        self, tp: TopicPartition, log: PartitionLog, view: LogView, now_ms: int
     ) -> LogToClean:
         home = self._logs.home_of(tp)
         checkpoint = None if home is None else home.offsets.cleaned(tp)
         return log_to_clean(view, log.config, checkpoint, now_ms)
 
-    def _note_start(self, tp: TopicPartition, log: ReplicaLog, to_clean: LogToClean) -> None:
+    def _note_start(self, tp: TopicPartition, log: PartitionLog, to_clean: LogToClean) -> None:
         """Correct a checkpoint that names an offset outside the log.
 
         Not if the log is gone: the name may be that of another one by now.
@@ -295,14 +297,19 @@ class LogCleaner:
             self._in_progress.add(tp)
             return free
 
-    def _let_go(self, tp: TopicPartition) -> None:
+    def _release(self, tp: TopicPartition) -> None:
         with self._lock:
             self._in_progress.discard(tp)
 
     # -- one pass ------------------------------------------------------------------------------
 
     def _clean(
-        self, tp: TopicPartition, log: ReplicaLog, to_clean: LogToClean, view: LogView, now_ms: int
+        self,
+        tp: TopicPartition,
+        log: PartitionLog,
+        to_clean: LogToClean,
+        view: LogView,
+        now_ms: int,
     ) -> Cleaned:
         began = self._clock.monotonic_ns()
         config = self._config

@@ -40,7 +40,7 @@ from logstore.cli.records.input import BadInputError, LineForm, Parsed, records_
 from logstore.common.errors import LogstoreError
 from logstore.common.types import Header
 from logstore.format import filenames
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.manager import LogManager, ManagerOwner
 
 
@@ -171,7 +171,7 @@ def _open_topic(
     partition: int | None,
     count: int | None,
     settings: dict[str, str],
-) -> list[ReplicaLog]:
+) -> list[PartitionLog]:
     if partition is not None:
         known = manager.get(topic, found[0]).topic_id if found else random_topic_id()
         config = settings or None
@@ -215,7 +215,7 @@ class _Appender:
 
     def __init__(
         self,
-        logs: list[ReplicaLog],
+        logs: list[PartitionLog],
         compression: str,
         flush: bool,
         batch_records: int,

@@ -26,7 +26,7 @@ from logstore.common.extras import Extra, load
 if TYPE_CHECKING:
     from logstore.cli.records.files import Format
     from logstore.cli.records.loading import Content
-    from logstore.log import ReplicaLog
+    from logstore.log import PartitionLog
     from logstore.manager import LogManager
 
 
@@ -133,7 +133,7 @@ class _CheckedFile:
         PARTITIONS.convert(partitions or count, None, None)
         rows: list[Appended] = []
 
-        def fill(logs: list[ReplicaLog]) -> None:
+        def fill(logs: list[PartitionLog]) -> None:
             rows.extend(self._load(dict(enumerate(logs))))
 
         try:
@@ -159,7 +159,7 @@ class _CheckedFile:
             raise
         return rows
 
-    def _load(self, logs: dict[int, ReplicaLog]) -> list[Appended]:
+    def _load(self, logs: dict[int, PartitionLog]) -> list[Appended]:
         from logstore.cli.records.loading import ImportFailedError, load_rows
 
         for log in logs.values():

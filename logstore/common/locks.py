@@ -32,7 +32,7 @@ class Rank(IntEnum):
     WRITE = 30  # changes of offsets, segments, producers or epochs; never held during a disk sync
     INDEX = 40  # mapping, cutting or searching one index file
     MANAGER = 60  # changes of the set of logs and directories
-    NEWS = 70  # beginning or ending a wait for a change of one log
+    CHANGE_LISTENERS = 70  # beginning or ending a wait for a change of one log
     RECENT = 80  # keeping or dropping bytes that were just appended
 
 

@@ -13,8 +13,6 @@ from logstore.log.core import Background, LogOwner, run_inline
 from logstore.log.partition_log import PartitionLog
 from logstore.log.reading.fetching import EARLIEST, LATEST, MAX_TIMESTAMP, FetchData
 
-ReplicaLog = PartitionLog
-
 __all__ = [
     "EARLIEST",
     "LATEST",
@@ -24,8 +22,7 @@ __all__ = [
     "FetchData",
     "LogOwner",
     "PartitionLog",
-    "ReplicaLog",
-    "news",
+    "listeners",
     "reading",
     "replacing",
     "run_inline",

@@ -25,7 +25,7 @@ from logstore.common.locks import Lock
 from logstore.common.random_id import RandomId, random_id
 from logstore.common.types import TopicPartition
 from logstore.kernels import LogSnapshot
-from logstore.log.news import News
+from logstore.log.listeners import ChangeListeners
 from logstore.storage.base import Storage
 
 logger = get_logger("logstore.log")
@@ -119,7 +119,7 @@ class LogCore:
         self.snapshot: LogSnapshot  # from the writer's start on
         self.failure: LogstoreError | None = None
         self.inherited: ForkedError | None = None  # then it may be read, and is never changed
-        self.news = News()
+        self.listeners = ChangeListeners()
         self.cursor_locks: dict[str, Lock] = {}  # by name; any number of cursors may share one
         self.owner = owner
 
@@ -143,7 +143,7 @@ class LogCore:
 
     def disown(self, pid: int) -> None:
         """In a forked child, refuse all that changes a file. See `forks.Inherited`."""
-        self.news.forget()
+        self.listeners.forget()
         if self.inherited is None:
             self.inherited = ForkedError(self.directory, pid)
         if self.failure is None:
@@ -157,7 +157,7 @@ class LogCore:
         """Refuse further work because of ``failure``, unless there is an earlier reason."""
         if self.failure is None:
             self.failure = failure
-        self.news.wake_all()
+        self.listeners.wake_all()
 
     def mark_closed(self) -> None:
         if self.failure is self.inherited:  # a child closes what it may not change

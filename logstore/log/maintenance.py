@@ -97,7 +97,7 @@ class LogMaintenance:
                     self._cut_structure_flush_locked(planned, producers)
         return True
 
-    def _begin_anew_flush_locked(self) -> None:
+    def _restart_flush_locked(self) -> None:
         """After all records are durably gone, and before the first new one, have owners drop what
         they store about the log, which describes the old records.
         """
@@ -169,7 +169,7 @@ class LogMaintenance:
         keep[-1].cut_files(planned.before, end)
         if empties:
             self._flusher.sync_cut()
-            self._begin_anew_flush_locked()
+            self._restart_flush_locked()
         with state.lock:
             state.cut = Cut.NOT_DURABLE
             if empties:
@@ -211,14 +211,14 @@ class LogMaintenance:
                 )
                 producers.set_snapshots(state.producers.snapshots)
                 state.replace_producers_locked(producers)
-                core.news.note_cut(0)
+                core.listeners.note_cut(0)
                 state.publish_removal_locked()
             self._remove_newest_first(old)
             producers.truncate_fully_and_start_at(offset)
             segment.create()
             self._flusher.save_epochs_flush_locked()
             self._flusher.sync_cut()
-            self._begin_anew_flush_locked()
+            self._restart_flush_locked()
             with state.lock:
                 self._flusher.cut_is_durable_locked()
                 state.publish_removal_locked()

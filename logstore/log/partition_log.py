@@ -88,7 +88,7 @@ class PartitionLog:
         self.producers = LogProducers(core, self.state, self.writer, self.flusher)
         self.replica = LogReplica(core, self.state, self.writer, self.flusher)
         for segment in self.state.segments:
-            segment.let_go()  # what loading opened
+            segment.release()  # what loading opened
 
     @classmethod
     @shielded

@@ -179,7 +179,7 @@ class OffsetCheckpoints:
         if lowered:
             self._write_locked(CLEANER, {**stored, **lowered})
 
-    def begin_anew(self, tp: TopicPartition, start: int | None) -> None:
+    def restart_log(self, tp: TopicPartition, start: int | None) -> None:
         """Drop the entries of ``tp``, whose log has durably lost all its records.
 
         Args:

@@ -164,7 +164,7 @@ class LogOpener:
             on_cut=lambda: log_dir.offsets.settle(
                 log_dir.items, lambda: [(tp, log) for log in opened]
             ),
-            on_restart=partial(self._begin_anew, log_dir, tp),
+            on_restart=partial(self._restart_log, log_dir, tp),
             random_id=self.owner.random_id,
             **found,
         )
@@ -179,13 +179,13 @@ class LogOpener:
         opened.append(log)
         return log
 
-    def _begin_anew(self, log_dir: LogDir, tp: TopicPartition, start: int | None) -> None:
+    def _restart_log(self, log_dir: LogDir, tp: TopicPartition, start: int | None) -> None:
         """
         Raises:
             StorageFailedError: the entries of the log are still on file, so it must stay as it is.
         """
         try:
-            log_dir.offsets.begin_anew(tp, start)
+            log_dir.offsets.restart_log(tp, start)
         except CheckpointError as error:
             failure = StorageFailedError(log_dir.path, f"forget {tp}", str(error))
             self.directories.fail(log_dir.path, failure)

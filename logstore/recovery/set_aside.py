@@ -41,7 +41,7 @@ class Remover:
         """
         report, name = self._report, os.path.basename(segment.log_path)
         size = segment.size - position
-        stock = take_stock(segment, position)
+        stock = survey_cut(segment, position)
         report.bytes_cut += size
         report.bytes_valid_behind_cut += stock.valid_bytes
         report.cut_reason = report.cut_reason or f"{name} at byte {position}: {reason}"
@@ -78,7 +78,7 @@ class Remover:
     def _take_out(self, segment: Segment, what: str, why: str, *, flushed: bool = False) -> bool:
         """Warn about valid batches in a ``.log``, and rename it if it is to be kept."""
         valid = may_hold_batch(segment)
-        kept = valid or (flushed and segment.size > 0 and not take_stock(segment, 0).blank)
+        kept = valid or (flushed and segment.size > 0 and not survey_cut(segment, 0).blank)
         if valid:
             self._report.warnings.append(
                 f"{what}, {segment.size} bytes with whole batches, was removed: {why}"
@@ -136,7 +136,7 @@ class Remover:
             )
 
 
-class Stock(NamedTuple):
+class CutSurvey(NamedTuple):
     """What valid batches some bytes hold.
 
     Attributes:
@@ -159,7 +159,7 @@ class Stock(NamedTuple):
         return f"{least}{self.valid_bytes} bytes"
 
 
-def take_stock(segment: Segment, position: int) -> Stock:
+def survey_cut(segment: Segment, position: int) -> CutSurvey:
     """Look for whole batches from ``position`` on, wherever they begin."""
     size = segment.size
     search = BatchSearch(segment.log, position, size)
@@ -176,14 +176,14 @@ def take_stock(segment: Segment, position: int) -> Stock:
             break
         total += found.size
         position = found.end
-    return Stock(total, not search.gave_up, total == 0 and search.blank)
+    return CutSurvey(total, not search.gave_up, total == 0 and search.blank)
 
 
 def may_hold_batch(segment: Segment) -> bool:
     """Whether any batch in the ``.log`` may have a matching checksum."""
     if any(_run(segment, 0, BatchSearch(segment.log, 0, segment.size))):
         return True
-    return take_stock(segment, 0).may_be_valid
+    return survey_cut(segment, 0).may_be_valid
 
 
 def _run(segment: Segment, position: int, search: BatchSearch) -> Iterator[int]:

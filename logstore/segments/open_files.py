@@ -34,13 +34,13 @@ _OF_ACTIVE = 5  # descriptors of an active segment: its .log, and two for each m
 # No file is opened or closed under this lock, so it is held only for a moment.
 _lock = free_in_child(threading.Lock())
 _idle: OrderedDict[LogFile, None] = OrderedDict()  # open and not held, longest first
-_active: WeakKeyDictionary[Rests, None] = WeakKeyDictionary()  # open for appends, longest first
+_active: WeakKeyDictionary[IdleLog, None] = WeakKeyDictionary()  # open for appends, longest first
 
 
-class Rests(Protocol):
+class IdleLog(Protocol):
     """A log that is open for appends."""
 
-    def try_rest(self) -> bool:
+    def try_idle(self) -> bool:
         """Release the descriptors. Returns whether it did. Never waits for a lock."""
 
 
@@ -70,7 +70,7 @@ def raise_limit() -> None:
     _IDLE_MAX, _ACTIVE_MAX, _SLICES_MAX = _shares()
 
 
-def opened_for_appends(log: Rests) -> None:
+def opened_for_appends(log: IdleLog) -> None:
     """Count a log as open for appends. If there are too many, others rest.
 
     May be called with the lock of ``log``. It takes the locks of other logs only if they are free.
@@ -80,11 +80,11 @@ def opened_for_appends(log: Rests) -> None:
         _active[log] = None
         oldest = list(islice(_active, max(len(_active) - _ACTIVE_MAX, 0)))
     for other in oldest:
-        if other is not log and other.try_rest():
+        if other is not log and other.try_idle():
             closed_for_appends(other)
 
 
-def closed_for_appends(log: Rests) -> None:
+def closed_for_appends(log: IdleLog) -> None:
     """Note that a log is closed or rests. Idempotent."""
     with _lock:
         _active.pop(log, None)
@@ -105,7 +105,7 @@ class LogFile:
         self._retired = False
 
     def hold(self) -> File:
-        """Open the file, and keep it open until ``let_go``.
+        """Open the file, and keep it open until ``release``.
 
         Raises:
             OSError: it cannot be opened; ESTALE after ``retire``.
@@ -164,7 +164,7 @@ class LogFile:
             if self._file is not None:
                 self._file.path = self._path()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         done: list[File] = []
         with _lock:
             self._holders -= 1
@@ -194,7 +194,7 @@ class LogFile:
         try:
             yield file
         finally:
-            self.let_go()
+            self.release()
 
     @contextmanager
     def window(self, position: int, size: int) -> Iterator[memoryview]:

@@ -127,17 +127,17 @@ class Segment:
 
     @property
     def log(self) -> File:
-        """The open ``.log``, held from the first use until ``let_go`` or ``close``."""
+        """The open ``.log``, held from the first use until ``release`` or ``close``."""
         held = self._held
         if held is None:
             held = self._held = self.file.hold()
         return held
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release the file. It may then be closed."""
         if self._held is not None:
             self._held = None
-            self.file.let_go()
+            self.file.release()
 
     def create(self) -> None:
         """Create the empty ``.log``, ``.index`` and ``.timeindex``, or none of them.
@@ -199,7 +199,7 @@ class Segment:
             self.state.detach()
             self.offset_index.close()
             self.time_index.close()
-            self.let_go()
+            self.release()
 
     def disown(self) -> None:
         """In a forked child, map nothing that its parent may cut."""
@@ -360,7 +360,7 @@ class Segment:
         old, self.file = self.file, LogFile(self._storage, lambda: self.log_path)
         if self._held is not None:
             self._held = None
-            old.let_go()
+            old.release()
         old.retire()
         if attached:
             self._attach()
@@ -397,7 +397,7 @@ class Segment:
         self.rests = False
         self.offset_index.close()
         self.time_index.close()
-        self.let_go()
+        self.release()
         self.file.retire()
 
     def mark_replaced(self) -> list[str]:

@@ -110,14 +110,14 @@ class SegmentView:
             with log_file.window(position, size) as view:
                 yield view
         finally:
-            log_file.let_go()
+            log_file.release()
 
     def read_at(self, position: int, size: int) -> bytes:
         log_file, file = self._hold()
         try:
             return file.read_at(position, size)
         finally:
-            log_file.let_go()
+            log_file.release()
 
     def slice_at(self, position: int, size: int) -> FileSlice | None:
         """See ``LogFile.slice``."""
@@ -125,7 +125,7 @@ class SegmentView:
         try:
             return log_file.slice(position, size)
         finally:
-            log_file.let_go()
+            log_file.release()
 
     # -- timestamps ----------------------------------------------------------------------------
 

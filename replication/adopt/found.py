@@ -19,7 +19,7 @@ from checkpoints.types import TopicPartition
 from logstore.common.config import MAX_LONG, BrokerConfig
 from logstore.common.errors import ConfigError, LogstoreError
 from logstore.format import filenames
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.manager import LogManager, ManagerOwner, peek
 from logstore.storage.base import Storage
 from logstore.storage.broker_directories import broker_directories
@@ -279,7 +279,7 @@ def find_broker(
         manager.close()
 
 
-def _found(log: ReplicaLog, state: CoordinatorState | None) -> FoundLog:
+def _found(log: PartitionLog, state: CoordinatorState | None) -> FoundLog:
     entries, report = log.producers.entries(), log.recovery_report
     return FoundLog(
         log.topic_id,
@@ -293,7 +293,7 @@ def _found(log: ReplicaLog, state: CoordinatorState | None) -> FoundLog:
 
 
 def _configs(
-    logs: Mapping[TopicPartition, ReplicaLog], storage: Storage
+    logs: Mapping[TopicPartition, PartitionLog], storage: Storage
 ) -> dict[str, TopicProperties]:
     """The latest change of each topic's configuration."""
     found: dict[str, TopicProperties] = {}
@@ -308,7 +308,7 @@ def _configs(
     return found
 
 
-def _state_of(log: ReplicaLog) -> CoordinatorState:
+def _state_of(log: PartitionLog) -> CoordinatorState:
     """The latest record of each key counts."""
     topic = log.topic_partition.topic
     types = CONSUMER_OFFSETS if topic == GROUP_METADATA else TRANSACTION_STATE

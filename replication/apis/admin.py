@@ -7,7 +7,7 @@ import shutil
 
 from checkpoints.types import TopicPartition
 from logstore.common.errors import LogstoreError
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from replication.apis.common.handlers import ApiArea, ReceivedRequest, Reply
 from replication.apis.common.refusals import answered
 from replication.apis.common.topic_names import missing_code
@@ -156,7 +156,7 @@ class AdminApi(ApiArea):
         ]
         reply(kind(results=tuple(results)))
 
-    def _described(self, tp: TopicPartition, log: ReplicaLog) -> DescribedPartition:
+    def _described(self, tp: TopicPartition, log: PartitionLog) -> DescribedPartition:
         """The lag is that behind the high watermark, as for Kafka's replicas."""
         lag = max(0, log.high_watermark - log.log_end_offset)
         return DescribedPartition(tp.partition, log.size, lag, False)

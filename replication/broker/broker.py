@@ -232,7 +232,7 @@ class Broker:
             broker_id,
             settings.directories[0],
             self.log_manager,
-            lambda: self.replica_manager.told_broker_epoch,
+            lambda: self.replica_manager.reported_broker_epoch,
         )
         self.controller = Controller(
             broker_id,

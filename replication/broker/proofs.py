@@ -46,7 +46,7 @@ class LogProofs:
         self._broker_id = broker_id
         self._directory = directory
         self._log_manager = log_manager
-        self._told_epoch = told_epoch
+        self._reported_epoch = told_epoch
         stop = log_manager.last_stop
         self._epochs = stop.broker_epochs  # nothing was lost since these, ascending
         self._unproven: frozenset[TopicPartition] | None = stop.unproven  # None: all
@@ -147,7 +147,7 @@ class LogProofs:
 
         Then it knows ``_unproven``. No other one talks to a broker.
         """
-        return UNKNOWN_EPOCH != self._first_epoch <= self._told_epoch()
+        return UNKNOWN_EPOCH != self._first_epoch <= self._reported_epoch()
 
     # -- afterwards ----------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class LogProofs:
         joined, and earlier ones that a controller may know instead.
         """
         *earlier, last = self._epochs or (UNKNOWN_EPOCH,)
-        told = self._told_epoch()
+        told = self._reported_epoch()
         doubts = None if has_unknown_epoch else self.doubts()
         self._log_manager.close(last, [epoch for epoch in earlier if epoch >= told], doubts)
 
@@ -181,7 +181,7 @@ class LogProofs:
         look like another time. And none if the last stop left something to be looked for, of which
         no controller has heard yet.
         """
-        if self._told_epoch() < self._doubtful_below:
+        if self._reported_epoch() < self._doubtful_below:
             return None
         if self._is_known:
             return frozenset()

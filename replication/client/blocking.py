@@ -535,7 +535,7 @@ class Consumer:
         Raises:
             LogTruncationError: records that were read are no longer in the log, and ``reset`` is
             None.
-            TopicMadeAnewError: the topic was created again, and ``reset`` is None.
+            TopicRecreatedError: the topic was created again, and ``reset`` is None.
             OffsetOutOfRangeError: the position is outside the log, and ``reset`` is None.
             ReplicationError: a leader still refuses at the end of ``timeout_s``.
             CorruptBatchError: a checksum is wrong.

@@ -18,7 +18,7 @@ from logstore.common.errors import CorruptBatchError, LogstoreError
 from logstore.common.types import Buffer, Record
 from logstore.format.reader import read_records
 from logstore.kernels import SCAN_COLUMNS, SCAN_FULL, scan_batches
-from replication.common.errors import LogTruncationError, TopicMadeAnewError
+from replication.common.errors import LogTruncationError, TopicRecreatedError
 from replication.common.messages import (
     EpochEndOffset,
     FetchPartition,
@@ -134,7 +134,7 @@ class FetchPosition:
             self.topic_id = topic_id
         elif topic_id is not None and topic_id != self.topic_id:
             if self.offset is not None and not self.resets:
-                self._stop(TopicMadeAnewError(self.tp, self.offset, self.topic_id, topic_id))
+                self._stop(TopicRecreatedError(self.tp, self.offset, self.topic_id, topic_id))
                 return
             logger.warning(
                 "%s was deleted and created again: position %s is given up", self.tp, self.offset

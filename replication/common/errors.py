@@ -174,7 +174,7 @@ class LogTruncationError(ReplicationError):
         )
 
 
-class TopicMadeAnewError(ReplicationError):
+class TopicRecreatedError(ReplicationError):
     """The topic of a consumer without a reset policy was deleted, and another has the name now.
 
     ``position`` was in the log of ``topic_id``. ``seek`` continues in that of ``new_topic_id``.

@@ -313,7 +313,7 @@ class Controller:
                 self._wait()
         if self._term is not None and self.active:
             self._term.flush()
-            self._look_after_what_is_left_out(self._term)
+            self._retry_left_out(self._term)
         self._count()
 
     def _outcome(self, task: Task) -> Exception | None:
@@ -349,7 +349,7 @@ class Controller:
             else:
                 return None
 
-    def _look_after_what_is_left_out(self, term: ControllerTerm) -> None:
+    def _retry_left_out(self, term: ControllerTerm) -> None:
         for name in term.context.left_out_topics():
             if name not in self._looked_after:
                 self._add(_Event(partial(self._look_after, term, name), f"look after {name}"))

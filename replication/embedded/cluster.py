@@ -39,7 +39,7 @@ class Cluster(LocalBrokers):
         cluster_id: for ``meta.properties`` of all brokers and for the coordinator's tree. By
             default the one that the tree has, then that of a directory, or a random one.
         racks: racks by broker id. A consumer may read a replica in its own rack.
-        front_door: opens sockets for clients; without it only this process reaches the brokers.
+        request_listener: opens sockets for clients; without it only this process reaches them.
     Raises:
         ConfigError: no broker, or one twice; and as ``LogManager``.
         InconsistentClusterIdError: the coordinator's tree belongs to another cluster than the log

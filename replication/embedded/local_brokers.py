@@ -46,7 +46,7 @@ CLOSE_GRACE_MS = 5000  # time for answers under way to clients
 CLIENT = -1  # the node of clients in the network
 
 
-class FrontDoor(Protocol):
+class RequestListener(Protocol):
     """The bound sockets of one life of a broker.
 
     Attributes:
@@ -64,7 +64,7 @@ class FrontDoor(Protocol):
         ...
 
 
-OpenFrontDoor = Callable[[int], FrontDoor]
+OpenRequestListener = Callable[[int], RequestListener]
 """Binds the sockets of the broker of that id: the same ones in each of its lives.
 
 Raises:
@@ -97,7 +97,7 @@ class LocalBrokers:
         log_dirs: Mapping[int, Sequence[str]] | None = None,
         session_timeout_ms: int = 6000,
         cluster_id: str | None = None,
-        front_door: OpenFrontDoor | None = None,
+        request_listener: OpenRequestListener | None = None,
         racks: Mapping[int, str] | None = None,
     ) -> None:
         self.broker_ids = list(range(brokers)) if isinstance(brokers, int) else list(brokers)
@@ -127,9 +127,9 @@ class LocalBrokers:
         self._sessions: dict[int, Coordinator] = {}
         self._cut_off: set[int] = set()
         self._brokers: dict[int, Broker] = {}
-        self._open_front_door = front_door
+        self._open_request_listener = request_listener
         self._racks = dict(racks or {})
-        self._front_doors: dict[int, FrontDoor] = {}
+        self._request_listeners: dict[int, RequestListener] = {}
         self._closed = False
         self._starting = threading.Lock()  # one start at a time, and none after the end
         self.client = Client(
@@ -299,14 +299,16 @@ class LocalBrokers:
 
         def on_fatal(error: LogstoreError) -> None:
             self.network.unbind(broker_id, broker.handle)
-            if front_door is not None:
-                front_door.close(0)
+            if request_listener is not None:
+                request_listener.close(0)
             self._forget_session(broker_id, broker)
 
         earlier = self._brokers.get(broker_id)
         if earlier is not None:
             earlier.runtime.close()  # for one that stopped by itself
-        front_door = self._open_front_door(broker_id) if self._open_front_door else None
+        request_listener = (
+            self._open_request_listener(broker_id) if self._open_request_listener else None
+        )
         runtime = ThreadRuntime(f"broker-{broker_id}")
         try:
             broker = Broker(
@@ -318,7 +320,7 @@ class LocalBrokers:
                     config=self._config,
                     cluster_id=self._cluster_id,
                     rack=self._racks.get(broker_id),
-                    endpoints=front_door.endpoints if front_door is not None else (),
+                    endpoints=request_listener.endpoints if request_listener is not None else (),
                 ),
                 Surroundings(
                     connect=connect,
@@ -328,12 +330,12 @@ class LocalBrokers:
                     on_fatal=on_fatal,
                 ),
             )
-            if front_door is not None:
-                front_door.serve(broker)
-                self._front_doors[broker_id] = front_door
+            if request_listener is not None:
+                request_listener.serve(broker)
+                self._request_listeners[broker_id] = request_listener
         except BaseException:
-            if front_door is not None:
-                front_door.close(0)
+            if request_listener is not None:
+                request_listener.close(0)
             runtime.close()
             raise
         self._brokers[broker_id] = broker
@@ -382,11 +384,11 @@ class LocalBrokers:
         """
         broker = self.broker(broker_id)
         stopped = threading.Event()
-        front_door = self._front_doors.get(broker_id)
+        request_listener = self._request_listeners.get(broker_id)
         broker.shutdown(stopped.set, controlled=controlled)
         stopped.wait()
-        if front_door is not None:
-            front_door.close(CLOSE_GRACE_MS)
+        if request_listener is not None:
+            request_listener.close(CLOSE_GRACE_MS)
         self.network.unbind(broker_id, broker.handle)
         broker.runtime.close()
         self._take_session(broker_id, broker)
@@ -400,9 +402,9 @@ class LocalBrokers:
         """
         broker = self.broker(broker_id)
         self.network.unbind(broker_id, broker.handle)
-        front_door = self._front_doors.get(broker_id)
-        if front_door is not None:
-            front_door.close(0)
+        request_listener = self._request_listeners.get(broker_id)
+        if request_listener is not None:
+            request_listener.close(0)
         session = self._take_session(broker_id, broker)  # before a concurrent stop can
         broker.crash()
         broker.runtime.close()

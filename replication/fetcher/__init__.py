@@ -1,7 +1,7 @@
 """The follower's side: truncate, fetch, append.
 
 ``fetcher_manager`` has one ``fetcher`` for each leader. ``fetcher_state`` decides what each
-partition needs next. ``fetcher_troubles`` has the table of reactions to error codes.
+partition needs next. ``fetch_failures`` has the table of reactions to error codes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from replication.fetcher.fetcher_state import InitialFetchState
 __all__ = [
     "FetcherManager",
     "InitialFetchState",
+    "fetch_failures",
     "fetcher_manager",
     "fetcher_state",
-    "fetcher_troubles",
 ]

@@ -30,6 +30,12 @@ from replication.common.messages import (
 from replication.common.quota import SampledRate
 from replication.common.runtime import Cancellable, Task
 from replication.decisions.truncation import Truncation
+from replication.fetcher.fetch_failures import (
+    REACTIONS,
+    FetcherContext,
+    FetchFailures,
+    FetchReaction,
+)
 from replication.fetcher.fetch_session_handler import (
     FetchSessionHandler,
     SessionOutcome,
@@ -41,7 +47,6 @@ from replication.fetcher.fetcher_state import (
     InitialFetchState,
     Round,
 )
-from replication.fetcher.fetcher_troubles import REACTIONS, FetcherContext, FetchReaction, Troubles
 
 logger = get_logger(__name__)
 
@@ -74,7 +79,7 @@ class Fetcher:
         self._actor = env.runtime.actor(name)
         self._states = FetchStates(env.rule, env.config.replica_fetch_max_bytes)
         self._session = FetchSessionHandler()
-        self._troubles = Troubles(name, env, self._states, self._session)
+        self._failures = FetchFailures(name, env, self._states, self._session)
         self._lock = threading.RLock()  # reentrant: a failing disk may cause removals from within
         self._busy = False  # whether a step is posted or a request in flight
         self._closed = False
@@ -94,7 +99,7 @@ class Fetcher:
                     try:
                         state = FetchState(self._env.partition_of(tp), initial, self._env.rule)
                     except Exception as error:
-                        self._troubles.fail(tp, error)
+                        self._failures.fail(tp, error)
                         continue
                     self._session.doubt(tp)
                 self._states.put_last(state)
@@ -216,7 +221,7 @@ class Fetcher:
             if response is None:
                 if isinstance(request, FetchRequest):
                     self._session.reset()  # the leader may have received it
-                self._troubles.delay(self._states)  # all of them (R-127)
+                self._failures.delay(self._states)  # all of them (R-127)
             else:
                 moved = apply(response)
         if moved:
@@ -253,7 +258,7 @@ class Fetcher:
         rule = self._env.rule
         alone = [s for s in self._round().truncating if not rule.must_ask(s.last_epoch)]
         for state in alone:
-            with self._troubles.applying(state):
+            with self._failures.applying(state):
                 state.truncate(Truncation(state.offset, finished=True), rule)
         if alone:
             self._states.group_by_topic()
@@ -276,10 +281,10 @@ class Fetcher:
             if failure is None:
                 self._states.settle(cut)
             elif isinstance(failure, ResourceBusyError):
-                self._troubles.delay(cut)
+                self._failures.delay(cut)
             else:
                 for state in cut:
-                    self._troubles.fail(state.tp, failure)
+                    self._failures.fail(state.tp, failure)
 
     def _next(self) -> tuple[Request, Apply] | None:
         """The next request, and the function that applies its answer."""
@@ -317,17 +322,17 @@ class Fetcher:
     ) -> list[TopicPartition]:
         if not isinstance(response, FetchResponse):
             self._session.reset()
-            self._troubles.delay(self._states)
+            self._failures.delay(self._states)
             return []
         outcome = self._session.on_answer(asked, response)
         if response.error_code:
             if REACTIONS[response.error_code] is not FetchReaction.NEW_SESSION:
-                self._troubles.delay(self._states)
+                self._failures.delay(self._states)
             else:
-                self._troubles.pause_between_sessions(outcome)
+                self._failures.pause_between_sessions(outcome)
             return []
         if outcome is not SessionOutcome.GOOD:
-            self._troubles.pause_between_sessions(outcome)
+            self._failures.pause_between_sessions(outcome)
         moved: list[TopicPartition] = []
         diverging: list[tuple[FetchState, EpochEndOffset, int]] = []
         fetching, on_fetch = turn.fetching, self._env.rule.on_fetch
@@ -340,11 +345,11 @@ class Fetcher:
             if not self._is_current(state, part):
                 continue
             if part.error_code:
-                self._troubles.refused(state, part.error_code)
+                self._failures.refused(state, part.error_code)
             elif on_fetch and part.diverging_epoch is not None:
                 diverging.append((state, part.diverging_epoch, part.log_start_offset))
             else:
-                with self._troubles.applying(state):
+                with self._failures.applying(state):
                     if self._append(state, part):
                         moved.append(state.tp)
         for state, answer, log_start in diverging:  # after everything else (R-120)
@@ -365,7 +370,7 @@ class Fetcher:
             and part.error_code is ErrorCode.FENCED_LEADER_EPOCH
             and newer.leader_epoch != state.leader_epoch
         ):
-            self._troubles.delay([newer])  # its epoch has changed (R-125)
+            self._failures.delay([newer])  # its epoch has changed (R-125)
         return False
 
     def _append(self, state: FetchState, part: FetchPartitionResponse) -> bool:
@@ -393,23 +398,23 @@ class Fetcher:
             if state is None or not self._states.holds(state):
                 continue  # gone, or in another epoch (R-131)
             if part.error_code:
-                self._troubles.refused(state, part.error_code)
+                self._failures.refused(state, part.error_code)
             else:
                 self._truncate_to_answer(state, EpochEndOffset(part.leader_epoch, part.end_offset))
                 moved.append(part.tp)
-        self._troubles.delay(asked.values())
+        self._failures.delay(asked.values())
         self._states.group_by_topic()
         return moved
 
     def _truncate_to_answer(
         self, state: FetchState, answer: EpochEndOffset, leader_log_start: int = -1
     ) -> None:
-        with self._troubles.applying(state):
+        with self._failures.applying(state):
             if not state.truncate_to_answer(answer, self._env.rule, leader_log_start):
                 # A correct leader never gives an answer that changes nothing (R-140); avoid a loop.
-                self._troubles.delay([state])
+                self._failures.delay([state])
                 return
-        self._troubles.pause_in_a_circle(state)
+        self._failures.pause_in_a_circle(state)
 
     # -- reset ---------------------------------------------------------------------------------
 
@@ -429,16 +434,16 @@ class Fetcher:
             if part.error_code or part.offset < 0:
                 state.give_up_reset()
                 if part.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
-                    self._troubles.delay([state])
+                    self._failures.delay([state])
                 else:
-                    self._troubles.refused(state, part.error_code)
+                    self._failures.refused(state, part.error_code)
             else:
-                with self._troubles.applying(state):
+                with self._failures.applying(state):
                     state.reset(part.offset)
                     self._states.put_last(state)
                 moved.append(part.tp)
             del asked[part.tp]
         for state in asked.values():
             state.give_up_reset()
-        self._troubles.delay(asked.values())
+        self._failures.delay(asked.values())
         return moved

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from checkpoints.types import TopicPartition
+from replication.fetcher.fetch_failures import FetcherContext
 from replication.fetcher.fetcher import Fetcher
 from replication.fetcher.fetcher_state import InitialFetchState
-from replication.fetcher.fetcher_troubles import FetcherContext
 
 
 def fetcher_id(tp: TopicPartition, fetchers: int) -> int:

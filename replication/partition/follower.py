@@ -6,7 +6,7 @@ from logstore.common.config import MAX_LONG
 from logstore.common.errors import LeadershipEndedError, UnexpectedAppendOffsetError
 from logstore.common.types import Buffer
 from logstore.kernels import AppendInfo
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from replication.common.errors import NotLeaderOrFollowerError
 from replication.common.messages import EpochEndOffset
 from replication.partition.env import TruncationEvent
@@ -58,13 +58,13 @@ class FollowerSide:
                 )
                 return self._append_fetched(log, records, leader_epoch)
 
-    def _append_fetched(self, log: ReplicaLog, records: Buffer, leader_epoch: int) -> AppendInfo:
+    def _append_fetched(self, log: PartitionLog, records: Buffer, leader_epoch: int) -> AppendInfo:
         try:
             return self._replica.call_storage(log.replica.append_as_follower, records, leader_epoch)
         except LeadershipEndedError as error:
             raise NotLeaderOrFollowerError(str(error)) from error
 
-    def _following(self, leader_epoch: int) -> ReplicaLog:
+    def _following(self, leader_epoch: int) -> PartitionLog:
         log = self._replica.local_log()
         if self._replica.is_leader or self._replica.leader_epoch != leader_epoch:
             raise NotLeaderOrFollowerError(
@@ -113,7 +113,7 @@ class FollowerSide:
             self._replica.call_storage(log.maintenance.truncate_fully_and_start_at, offset)
             self._note_truncation(before, log)
 
-    def _note_truncation(self, before: int, log: ReplicaLog) -> None:
+    def _note_truncation(self, before: int, log: PartitionLog) -> None:
         after = log.log_end_offset
         if after < before:
             now = self._replica.env.now_ms()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from logstore.common.errors import LeadershipEndedError, OffsetOutOfRangeError
 from logstore.common.types import Buffer
 from logstore.format.index_entry import AbortedTxn
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.log.reading.fetching import EARLIEST, LATEST, SLICE_MIN
 from logstore.segments.producer_state import AppendOrigin, TransactionCheck, VerificationStateEntry
 from logstore.storage import FileSlice
@@ -215,7 +215,7 @@ class LeaderSide:
 
     def _readable(
         self, part: FetchPartition, replica_id: int, replica_epoch: int
-    ) -> tuple[Role, ReplicaLog]:
+    ) -> tuple[Role, PartitionLog]:
         """Check that this fetch may read here (R-8, R-97 … R-101).
 
         A follower serves consumers too (KIP-392, R-149).
@@ -235,7 +235,7 @@ class LeaderSide:
         return role, log
 
     def _diverging(
-        self, role: Role, log: ReplicaLog, part: FetchPartition, replica_id: int
+        self, role: Role, log: PartitionLog, part: FetchPartition, replica_id: int
     ) -> EpochEndOffset | None:
         """Where the requester's log diverges from ours; None if not before the fetch offset."""
         found = EpochEndOffset(*log.epochs.end_offset_for(part.last_fetched_epoch))

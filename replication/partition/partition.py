@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from checkpoints.types import TopicPartition
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.manager import WantedLog
 from logstore.segments.open_files import with_idle_closed
 from replication.common.errors import KafkaStorageError, LogAheadError
@@ -142,7 +142,7 @@ class Partition(Replica):
             self.become(Role(new.leader, new.leader_epoch, new.partition_epoch, new.replicas))
             return rose
 
-    def _check_log_epoch(self, log: ReplicaLog, leader_epoch: int, *, leads: bool) -> None:
+    def _check_log_epoch(self, log: PartitionLog, leader_epoch: int, *, leads: bool) -> None:
         """Refuse an election that would let epochs fall, or mean two leaderships (R-181).
 
         A leader must not add to records of its epoch that are there already. An epoch without a
@@ -171,13 +171,13 @@ class Partition(Replica):
         is_new = may_start_empty(change.registration, self.env.broker_id)
         return WantedLog(self.tp, change.topic_id, change.config, is_new)
 
-    def _open_log(self, change: PartitionChange) -> ReplicaLog:
+    def _open_log(self, change: PartitionChange) -> PartitionLog:
         """Open or create the log. Its high watermark comes from the checkpoint (R-15)."""
         if self.offline:
             raise KafkaStorageError(f"{self.tp}: its log directory is offline")
         manager, wanted = self.env.log_manager, self.wanted_log(change)
 
-        def find() -> ReplicaLog:
+        def find() -> PartitionLog:
             return manager.get_or_create(
                 *self.tp, topic_id=change.topic_id, config=change.config, is_new=wanted.is_new
             )

@@ -10,8 +10,8 @@ from typing import ParamSpec, TypeVar
 
 from checkpoints.types import TopicPartition
 from logstore.common.errors import LogUnavailableError, StorageFailedError
-from logstore.log import ReplicaLog
-from logstore.log.news import News
+from logstore.log import PartitionLog
+from logstore.log.listeners import ChangeListeners
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import KafkaStorageError, NotLeaderOrFollowerError, error_for
 from replication.common.state import NO_LEADER, UNKNOWN_EPOCH, RecoveryState
@@ -55,7 +55,7 @@ class Leadership(Role):
             share this dict. Its keys never change, its values only under the partition's lock.
     """
 
-    log: ReplicaLog
+    log: PartitionLog
     start_offset: int
     isr: IsrState
     min_isr: int
@@ -67,15 +67,15 @@ class Replica:
     """``role``, ``log`` and ``offline`` are written under ``lock``, and read without it.
 
     Attributes:
-        news: notified of each change of these, under the lock.
+        listeners: notified of each change of these, under the lock.
     """
 
     def __init__(self, tp: TopicPartition, env: PartitionContext) -> None:
         self.tp = tp
         self.role: Role = UNASSIGNED
-        self.log: ReplicaLog | None = None
+        self.log: PartitionLog | None = None
         self.offline = False
-        self.news = News()
+        self.listeners = ChangeListeners()
         self.env = env
         self.lock = threading.RLock()
 
@@ -87,8 +87,8 @@ class Replica:
     def become(self, role: Role) -> None:
         """Take a role. The lock is held, and what belongs to the role was changed before."""
         self.role = role
-        if self.news.waiting:
-            self.news.wake_all()
+        if self.listeners.waiting:
+            self.listeners.wake_all()
 
     # -- attributes ---------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class Replica:
 
     # -- the log, after checks -----------------------------------------------------------
 
-    def local_log(self) -> ReplicaLog:
+    def local_log(self) -> PartitionLog:
         if self.offline:
             raise KafkaStorageError(f"{self.tp}: its log directory is offline")
         log = self.log
@@ -200,7 +200,7 @@ class Replica:
         if code is not ErrorCode.NONE:
             raise error_for(code, f"{self.tp}: epoch {requested}, here {role.leader_epoch}")
 
-    def confirm_epoch(self, role: Role, log: ReplicaLog) -> None:
+    def confirm_epoch(self, role: Role, log: PartitionLog) -> None:
         """Check that everything read from the log since ``role`` was loaded belongs to its leader
         epoch.
 

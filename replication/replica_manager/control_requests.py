@@ -59,7 +59,7 @@ class ControlRequests:
         return self._controller_epoch
 
     @property
-    def told_broker_epoch(self) -> int:
+    def reported_broker_epoch(self) -> int:
         """The latest of this broker's epochs with which a controller addressed it."""
         return self._latest[1]
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode, error_code_of
 from replication.common.limited_log import LimitedLogger
@@ -53,7 +53,7 @@ class PartitionRead:
         self,
         response: FetchPartitionResponse,
         partition: Partition | None = None,
-        log: ReplicaLog | None = None,
+        log: PartitionLog | None = None,
         leader_epoch: int = -1,
         log_end: int = -1,
         hw_moved: bool = False,

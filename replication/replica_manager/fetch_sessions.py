@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from checkpoints.types import TopicPartition
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import (
     INITIAL_SESSION_EPOCH,
@@ -67,7 +67,7 @@ class CachedPartition:
         self._session = session
         self._told: tuple[int, int, int] | None = None  # high watermark, stable offset, log start
         self._partition: Partition | None = None  # the last read
-        self._log: ReplicaLog | None = None  # where we wait for the next change
+        self._log: PartitionLog | None = None  # where we wait for the next change
         self._hears_role = False
         self._on_log, self._on_role = self._log_changed, self._role_changed  # hashed by identity
 
@@ -103,20 +103,20 @@ class CachedPartition:
     def watch(self, read: PartitionRead | None) -> None:
         """Wait for the next change of a read, or of the previous read."""
         if read is not None and read.partition is not self._partition:
-            self.let_go()
+            self.release()
             self._partition = read.partition
         partition = self._partition
         if partition is None:
             return
         if not self._hears_role:
             self._hears_role = True
-            partition.news.add(self._on_role)
+            partition.listeners.add(self._on_role)
         log = partition.log if read is None else read.log
         if log is not None and log is not self._log:
             if self._log is not None:
-                self._log.core.news.discard(self._on_log)
+                self._log.core.listeners.discard(self._on_log)
             self._log = log
-            log.core.news.add(self._on_log)
+            log.core.listeners.add(self._on_log)
 
     def note_by(self, partition: Partition) -> bool:
         """Let the session note the fetches of the follower. False if it is not in sync."""
@@ -132,14 +132,14 @@ class CachedPartition:
         if self._partition is not None and self._session.replica_id >= 0:
             self._partition.isr_changes.wake_follower(self._session.replica_id, self)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Unregister from everything that knows this partition."""
         partition, log = self._partition, self._log
         if partition is not None:
             self.stop_noting()
-            partition.news.discard(self._on_role)
+            partition.listeners.discard(self._on_role)
         if log is not None:
-            log.core.news.discard(self._on_log)
+            log.core.listeners.discard(self._on_log)
         self._partition, self._log, self._hears_role = None, None, False
 
     def would_repeat(self, response: FetchPartitionResponse) -> bool:
@@ -226,7 +226,7 @@ class FetchSession:
         for key in request.forgotten:
             gone = partitions.pop(key, None)
             if gone is not None:
-                gone.let_go()
+                gone.release()
                 active.pop(gone, None)
         manner = _manner(request)
         if manner != self._manner:  # another part of each log may be read
@@ -260,7 +260,7 @@ class FetchSession:
             self.closed = True
             self.stir()
             for cached in self.partitions.values():
-                cached.let_go()
+                cached.release()
             self.partitions.clear()
             self.active.clear()
 

@@ -18,7 +18,7 @@ from logstore.common.errors import (
     ResourceBusyError,
     StorageFailedError,
 )
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.manager import LogManager
 from logstore.manager.duties import BACKGROUND, Duty, Runner, Schedule
 from logstore.segments.open_files import with_idle_closed
@@ -50,8 +50,8 @@ from replication.common.quota import ReplicationQuota, parse_throttled_replicas
 from replication.common.runtime import Runtime
 from replication.common.transport import OnReply, Transport
 from replication.decisions.truncation import RULES
+from replication.fetcher.fetch_failures import FetcherContext
 from replication.fetcher.fetcher_manager import FetcherManager
-from replication.fetcher.fetcher_troubles import FetcherContext
 from replication.partition import (
     IsrChannel,
     Partition,
@@ -217,7 +217,7 @@ class ReplicaManager:
         actor = self._expiration if is_own else self._runtime.actor(f"{thread}-{self.broker_id}")
         return ActorRunner(self._runtime, actor, schedule)
 
-    def _configured(self) -> dict[TopicPartition, ReplicaLog]:
+    def _configured(self) -> dict[TopicPartition, PartitionLog]:
         """The logs with a role, because the role brings the topic's configuration. That on the disk
         may be old, and delete what the topic keeps.
         """
@@ -307,9 +307,9 @@ class ReplicaManager:
         return self._control.controller_epoch
 
     @property
-    def told_broker_epoch(self) -> int:
+    def reported_broker_epoch(self) -> int:
         """The latest of this broker's epochs that a controller surely knows; 0 for none."""
-        return self._control.told_broker_epoch
+        return self._control.reported_broker_epoch
 
     def control(self, request: ControlRequest, reply: OnReply) -> None:
         """Carry out an order of the controller, on an actor (`ControlRequests`)."""
@@ -323,7 +323,7 @@ class ReplicaManager:
             return response
         for change in request.partitions:  # a replica may have left the assignment
             self.waiting.on_log_start(change.tp)
-        self._look_who_died(alive)
+        self._answer_fetches_of_dead_brokers(alive)
         for topic, config in {c.tp.topic: c.config for c in request.partitions}.items():
             self._throttle(topic, config)
         return response
@@ -340,13 +340,13 @@ class ReplicaManager:
     def _update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
         alive = self._alive()
         self._metadata.update(request)
-        self._look_who_died(alive)
+        self._answer_fetches_of_dead_brokers(alive)
         return UpdateMetadataResponse(ErrorCode.NONE)
 
     def _alive(self) -> frozenset[int]:
         return frozenset(self._metadata.live_brokers)
 
-    def _look_who_died(self, before: frozenset[int]) -> None:
+    def _answer_fetches_of_dead_brokers(self, before: frozenset[int]) -> None:
         """Check deletions after a broker died, because they do not wait for dead brokers (R-96)."""
         if before <= self._alive():
             return

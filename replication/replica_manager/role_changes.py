@@ -254,7 +254,7 @@ class RoleChanges:
                 begun.append(change)
             if rose:
                 ended.append(change.tp)
-            self._keep_what_is_due(partition, codes)
+            self._keep_overdue(partition, codes)
         # A fetcher may still be applying an answer, which must end before we decide where to begin.
         self._fetchers.remove_fetchers([*ended, *idle])
         initial = {}
@@ -266,7 +266,7 @@ class RoleChanges:
         self._fetchers.add_fetchers(initial)
         return ended
 
-    def _keep_what_is_due(self, partition: Partition, codes: Codes) -> None:
+    def _keep_overdue(self, partition: Partition, codes: Codes) -> None:
         """Sync what the new configuration demands.
 
         Until then the follower reports no more than under the old limit, and the next append would

@@ -218,7 +218,7 @@ class RequestListeners:
             )
 
     def __call__(self, broker_id: int) -> KafkaServer:
-        """See ``OpenFrontDoor``."""
+        """See ``OpenRequestListener``."""
         at = self._places[broker_id]
         server = KafkaServer(
             broker_id,

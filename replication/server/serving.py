@@ -82,7 +82,7 @@ class ServedCluster(Cluster):
         self.registry: SchemaRegistry | None = None
         self.faults = listeners.faults
         self._listeners = listeners
-        super().__init__(brokers, directory, front_door=listeners, **options)
+        super().__init__(brokers, directory, request_listener=listeners, **options)
         try:
             if http is not None:
                 from replication.server.http.http_server import HttpServer  # 20 ms, needed by few

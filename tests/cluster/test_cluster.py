@@ -26,7 +26,7 @@ from replication.common.errors import (
     NotEnoughReplicasError,
     ReplicationError,
     ResponseError,
-    TopicMadeAnewError,
+    TopicRecreatedError,
     UnknownPartitionError,
 )
 from replication.embedded.cluster import Cluster
@@ -227,7 +227,7 @@ class TestConsumersNotice:
         for value in new:
             cluster.produce("orders", value)
         assert [record.value for _, record in follows.read_to_end()] == new
-        with pytest.raises(TopicMadeAnewError) as caught:
+        with pytest.raises(TopicRecreatedError) as caught:
             asks.poll()
         assert (caught.value.tp, caught.value.position) == (tp, 5)
         asks.seek(tp, 0)

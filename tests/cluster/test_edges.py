@@ -14,7 +14,7 @@ import pytest
 
 from checkpoints.types import TopicPartition
 from logstore.common.errors import LogstoreError
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from replication.broker.broker import Broker, BrokerState
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode
@@ -596,7 +596,7 @@ def test_a_minimum_is_in_force_when_it_is_told(
     manager = cluster.broker(leader).log_manager
     configure, go_on = manager.configure, threading.Event()
 
-    def slow(log: ReplicaLog, config: Mapping[str, str]) -> None:
+    def slow(log: PartitionLog, config: Mapping[str, str]) -> None:
         configure(log, config)
         assert go_on.wait(patience())
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.manager import LogManager
 from logstore.recovery.recovery import RecoveryOptions
 from logstore.segments.producer_state import AppendOrigin
@@ -27,18 +27,18 @@ from tests.support.builders import (
 EPOCHS = "leader-epoch-checkpoint"
 
 
-def lookups(log: ReplicaLog) -> list[object]:
+def lookups(log: PartitionLog) -> list[object]:
     """What a reader can see: every offset, every timestamp."""
     found: list[object] = [log.log_start_offset, log.log_end_offset, list(log.records())]
     found += [log.read(o, 1).records()[0] for o in range(log.log_start_offset, log.log_end_offset)]
     return found + [log.offset_for_timestamp(t) for t in range(NOW - 1, NOW + 30)]
 
 
-def bases(log: ReplicaLog) -> list[int]:
+def bases(log: PartitionLog) -> list[int]:
     return [segment.base_offset for segment in log.segments]
 
 
-def filled(disk: Disk, *rolls: int, end: int = 24) -> ReplicaLog:
+def filled(disk: Disk, *rolls: int, end: int = 24) -> PartitionLog:
     """Batches of two records of epoch 0 from offset 0 to ``end``; a new segment at each roll."""
     log = disk.open(replicated=True)
     for base in range(0, end, 2):
@@ -244,7 +244,7 @@ def manager(disk: Disk) -> LogManager:
     return LogManager(["/logs"], disk.config, storage=disk.storage, clock=disk.clock)
 
 
-def with_transactions(disk: Disk) -> ReplicaLog:
+def with_transactions(disk: Disk) -> PartitionLog:
     """Five transactions over four segments, the last one open; four of them aborted."""
     log = disk.open()
 
@@ -272,7 +272,7 @@ def with_transactions(disk: Disk) -> ReplicaLog:
     return log
 
 
-def producer_facts(log: ReplicaLog) -> dict[int, tuple[int, ...]]:
+def producer_facts(log: PartitionLog) -> dict[int, tuple[int, ...]]:
     return {
         p.producer_id: (
             p.producer_epoch,

@@ -23,7 +23,7 @@ from logstore.common.errors import (
     UnexpectedAppendOffsetError,
 )
 from logstore.format.codecs.compression import Compression
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.segments.producer_state import AppendOrigin
 from tests.support.builders import (
     NOW,
@@ -41,21 +41,21 @@ from tests.support.logs import check_invariants, take_producer_snapshot
 TOPIC_ID = uuid.UUID(int=0x0102030405060708090A0B0C0D0E0F10)
 
 
-def lead(log: ReplicaLog, count: int, *, timestamp: int = NOW) -> None:
+def lead(log: PartitionLog, count: int, *, timestamp: int = NOW) -> None:
     """``count`` batches of two records, one a call."""
     for i in range(count):
         log.append_as_leader(batch(count=2, timestamp=timestamp + i), 0)
 
 
-def bases(log: ReplicaLog) -> list[int]:
+def bases(log: PartitionLog) -> list[int]:
     return [segment.base_offset for segment in log.segments]
 
 
-def epochs(log: ReplicaLog) -> list[tuple[int, ...]]:
+def epochs(log: PartitionLog) -> list[tuple[int, ...]]:
     return [tuple(entry) for entry in log.epochs.entries]
 
 
-def segmented(disk: Disk, *, replicated: bool = True) -> ReplicaLog:
+def segmented(disk: Disk, *, replicated: bool = True) -> PartitionLog:
     """Segments 0, 8, 16 of two-record batches of epochs 1, 2, 3; LEO = HW = 24."""
     log = disk.open(replicated=replicated)
     for epoch, base in enumerate((0, 8, 16), 1):
@@ -383,7 +383,7 @@ class TestUnifiedLog:
         """testProducerIdMapTruncateTo: producer state after a truncation equals a replay up to the
         cut (F-276)."""
 
-        def write(log: ReplicaLog, end: int) -> None:
+        def write(log: PartitionLog, end: int) -> None:
             for offset in range(end):
                 if offset in (3, 7):
                     log.roll()

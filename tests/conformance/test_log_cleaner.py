@@ -21,7 +21,7 @@ from logstore.common.types import TopicPartition
 from logstore.format.codecs.compression import Compression
 from logstore.format.filenames import LOG_SUFFIX
 from logstore.format.reader import iter_batches
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.log.snapshot import LogView
 from logstore.manager import LogManager, ManagerOwner, compact_directory
 from logstore.segments.producer_state import AppendOrigin
@@ -92,7 +92,7 @@ class Machine:
         return [entry.name for entry in self.storage.scan_dir("/d/t-0")]
 
 
-def pairs(log: ReplicaLog) -> list[tuple[int, str, str | None]]:
+def pairs(log: PartitionLog) -> list[tuple[int, str, str | None]]:
     return [(r.offset, text(r.key), text(r.value)) for r in log.records()]
 
 

@@ -12,7 +12,7 @@ from logstore.common.errors import (
     RecordRejectedError,
     TransactionCoordinatorFencedError,
 )
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.segments.producer_state import (
     MAX_EPOCH,
     AppendOrigin,
@@ -127,7 +127,7 @@ class TestProducerStateManager:
         assert state.first_unstable_offset == 21
 
 
-def at(log: ReplicaLog, sequence: int, epoch: int = 0, producer_id: int = 1) -> object:
+def at(log: PartitionLog, sequence: int, epoch: int = 0, producer_id: int = 1) -> object:
     """Append one record as a client; the error class it meets, or None."""
     try:
         log.append_as_leader(produced(producer_id, sequence, producer_epoch=epoch), 0)

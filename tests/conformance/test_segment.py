@@ -10,7 +10,7 @@ import pytest
 from logstore.common.errors import (
     CorruptDataError,
 )
-from logstore.log import LogOwner, ReplicaLog
+from logstore.log import LogOwner, PartitionLog
 from logstore.segments.segment import Segment
 from tests.support.builders import (
     NOW,
@@ -109,7 +109,7 @@ class TestLogSegment:
             assert [s.base_offset for s in copy.segments] == [0, 2**31 + 20]
 
 
-def filled(disk: Disk, batches: int) -> ReplicaLog:
+def filled(disk: Disk, batches: int) -> PartitionLog:
     """A log of batches of two records; timestamps rise by one from batch to batch."""
     log = disk.open()
     for i in range(batches):
@@ -136,7 +136,7 @@ class TestFileRecords:
             file.truncate(2**31)
         for clean in (True, False):
             with pytest.raises(CorruptDataError, match="2147483648 bytes"):
-                ReplicaLog.open(directory, log_config(), owner=LogOwner(clean_shutdown=clean))
+                PartitionLog.open(directory, log_config(), owner=LogOwner(clean_shutdown=clean))
         assert path.stat().st_size == 2**31
 
     def test_truncate_not_called_if_size_is_bigger_than_target_size(self) -> None:

@@ -16,7 +16,7 @@ from logstore.common.errors import OffsetOutOfRangeError
 from logstore.format.codecs.compression import Compression
 from replication import Client, Consumer, Producer, ServedCluster, connect
 from replication.common.error_codes import ErrorCode
-from replication.common.errors import TopicMadeAnewError, UnknownPartitionError
+from replication.common.errors import TopicRecreatedError, UnknownPartitionError
 from replication.protocol import ApiKey, VersionRange
 from replication.wire import lane
 from tests.support.served import connect as wire_client
@@ -211,7 +211,7 @@ def test_a_topic_that_was_made_anew(kind: str) -> None:
         kafka.delete_topic("orders")
         kafka.create_topic("orders")
         kafka.wait_for_leader(tp)
-        with pytest.raises(TopicMadeAnewError):
+        with pytest.raises(TopicRecreatedError):
             until(lambda: consumer.poll(0), "the consumer hears of it")
 
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from itertools import pairwise
 
-from logstore.log import MAX_TIMESTAMP, ReplicaLog
+from logstore.log import MAX_TIMESTAMP, PartitionLog
 from logstore.log.reading.fetching import FetchData
 from logstore.storage.base import Storage
 from tests.crash.model import Batch, Model, last_of, replay, stored_batches
@@ -15,7 +15,7 @@ from tests.support.logs import check_invariants
 
 def check_recovered(
     storage: Storage,
-    log: ReplicaLog,
+    log: PartitionLog,
     model: Model,
     candidates: Sequence[Sequence[Batch]],
     rng: random.Random,
@@ -45,7 +45,7 @@ def check_recovered(
 
 
 def check_content(
-    storage: Storage, log: ReplicaLog, model: Model, candidates: Sequence[Sequence[Batch]]
+    storage: Storage, log: PartitionLog, model: Model, candidates: Sequence[Sequence[Batch]]
 ) -> list[Batch]:
     """I-13: the files hold a prefix of one of ``candidates``; what they hold.
 
@@ -71,7 +71,7 @@ def check_content(
 
 
 def check_end(
-    log: ReplicaLog, live: Sequence[Batch], candidates: Sequence[Sequence[Batch]], leo: int
+    log: PartitionLog, live: Sequence[Batch], candidates: Sequence[Sequence[Batch]], leo: int
 ) -> None:
     """The log ends with its last batch, or where a batch that was lost left a legal gap (F-145)."""
     if not live:
@@ -86,7 +86,7 @@ def check_end(
     assert log.log_end_offset in ends, f"LEO {log.log_end_offset}, but {ends} by the batches"
 
 
-def check_state(log: ReplicaLog, batches: Sequence[Batch], *, whole: bool) -> None:
+def check_state(log: PartitionLog, batches: Sequence[Batch], *, whole: bool) -> None:
     """The epoch cache agrees with the batches; ``whole`` when none were deleted in front."""
     check_invariants(log)
     live = [batch for batch in batches if batch.last >= log.log_start_offset]
@@ -99,7 +99,7 @@ def check_state(log: ReplicaLog, batches: Sequence[Batch], *, whole: bool) -> No
         assert set(entries) <= {batch.epoch for batch in batches}, f"epochs {entries}"
 
 
-def check_producers(log: ReplicaLog, batches: Sequence[Batch], *, whole: bool) -> None:
+def check_producers(log: PartitionLog, batches: Sequence[Batch], *, whole: bool) -> None:
     expected = replay(batches).producers
     actual = log.producers.known.producers
     assert set(expected) <= set(actual), f"producers {set(expected) - set(actual)} are forgotten"
@@ -117,7 +117,7 @@ def check_producers(log: ReplicaLog, batches: Sequence[Batch], *, whole: bool) -
 
 
 def check_sequences(
-    log: ReplicaLog, model: Model, batches: Sequence[Batch], forgotten: int
+    log: PartitionLog, model: Model, batches: Sequence[Batch], forgotten: int
 ) -> None:
     """A snapshot knows what was deleted before it; without one the log knows what it has."""
     end = log.log_end_offset
@@ -157,7 +157,7 @@ def end_of(fetched: FetchData, batches: Sequence[Batch]) -> int:
 
 
 def check_lookups(
-    log: ReplicaLog, batches: Sequence[Batch], rng: random.Random, forgotten: int = 0
+    log: PartitionLog, batches: Sequence[Batch], rng: random.Random, forgotten: int = 0
 ) -> None:
     """I-15 and I-17: reads, lookups by time and aborted transactions equal a scan."""
     start, end = log.log_start_offset, log.log_end_offset
@@ -184,7 +184,7 @@ def check_lookups(
     check_aborted(log, batches, forgotten)
 
 
-def check_times(log: ReplicaLog, live: Sequence[Batch], rng: random.Random) -> None:
+def check_times(log: PartitionLog, live: Sequence[Batch], rng: random.Random) -> None:
     start = log.log_start_offset
     records = [row for batch in live for row in batch.rows if row[1] >= start]
     stamps = [stamp for stamp, _ in records]
@@ -205,7 +205,7 @@ def check_times(log: ReplicaLog, live: Sequence[Batch], rng: random.Random) -> N
         assert got.timestamp == max(stamps), f"I-15: largest timestamp {got}, {max(stamps)}"
 
 
-def check_aborted(log: ReplicaLog, batches: Sequence[Batch], forgotten: int) -> None:
+def check_aborted(log: PartitionLog, batches: Sequence[Batch], forgotten: int) -> None:
     """A transaction that began below a log start may be known from there on only (F-201).
 
     One of which a compaction left nothing but the marker may be known still: it hides no record.

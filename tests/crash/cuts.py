@@ -19,7 +19,7 @@ from uuid import UUID
 from checkpoints.offset_checkpoint import RECOVERY_POINT, OffsetCheckpoint
 from logstore.common.config import BrokerConfig, LogConfig
 from logstore.common.types import TopicPartition
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.manager import LogManager, ManagerOwner
 from logstore.manager.offsets import CHECKPOINTS
 from logstore.testing import ManualClock
@@ -99,7 +99,7 @@ class Topic(Work):
         super().__init__(partition, rng, clock, model)
         self.topic_id, self.mark = topic_id, mark
 
-    def attach(self, manager: LogManager, log: ReplicaLog) -> None:
+    def attach(self, manager: LogManager, log: PartitionLog) -> None:
         super().attach(manager, log)
         if log.config.compact:
             self.keys = (b"k", b"key-1", b"key-2")
@@ -380,7 +380,7 @@ class Cuts:
                 raise AssertionError(f"{place}: {name}: {told}")
         return adopted
 
-    def check(self, disk: Disk, log: ReplicaLog, state: State, killed: bool) -> list[Batch]:
+    def check(self, disk: Disk, log: PartitionLog, state: State, killed: bool) -> list[Batch]:
         model = state.model
         assert log.topic_id == state.topic_id, f"topic id {log.topic_id}"
         assert log.config.retention_ms == state.mark, f"configuration {log.config.retention_ms}"
@@ -569,7 +569,7 @@ def mixed(old: Model, new: Model) -> Iterator[list[Batch]]:
         yield left + [batch for batch in old.batches if batch.base >= first]
 
 
-def adopt(model: Model, log: ReplicaLog, batches: list[Batch], killed: bool) -> Model:
+def adopt(model: Model, log: PartitionLog, batches: list[Batch], killed: bool) -> Model:
     """The life goes on from what a cut left of it."""
     start, end = log.log_start_offset, log.log_end_offset
     forgotten = max(model.forgotten, model.start, start)

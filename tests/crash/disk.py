@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from logstore.common.config import LogConfig
-from logstore.log import LogOwner, ReplicaLog
+from logstore.log import LogOwner, PartitionLog
 from logstore.recovery.recovery import RecoveryOptions
 from logstore.storage.base import Storage
 from logstore.testing import FaultyStorage, ManualClock
@@ -50,8 +50,8 @@ def open_log(
     recovery_point: int | None = None,
     log_start_offset: int = 0,
     options: RecoveryOptions | None = None,
-) -> ReplicaLog:
-    return ReplicaLog.open(
+) -> PartitionLog:
+    return PartitionLog.open(
         DIRECTORY,
         config,
         storage=storage,
@@ -200,7 +200,7 @@ def crashes(
 
 
 def opening_crashes(
-    prepare: Callable[[], Disk], open_it: Callable[[Disk], ReplicaLog]
+    prepare: Callable[[], Disk], open_it: Callable[[Disk], PartitionLog]
 ) -> Iterator[tuple[FaultyStorage, str]]:
     return crashes(prepare, lambda storage: open_it(storage).crash())
 

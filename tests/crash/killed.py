@@ -21,7 +21,7 @@ import sys
 import tempfile
 
 from logstore.common.config import LogConfig
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.manager import LogManager
 
 PARTITIONS = 3
@@ -123,7 +123,7 @@ def run(seed: int, directory: str) -> tuple[int, int]:
     return sum(report[0] == b"a" for report in reports), records
 
 
-def check_prefix(log: ReplicaLog, seed: int) -> int:
+def check_prefix(log: PartitionLog, seed: int) -> int:
     """What is there is what was sent, from the beginning, with nothing else in between."""
     expected: list[tuple[int, bytes | None, bytes | None]] = []
     offset, partition = 0, log.topic_partition.partition

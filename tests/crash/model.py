@@ -12,7 +12,7 @@ from logstore.format.batch import encode_batch, end_transaction_marker
 from logstore.format.codecs.compression import Compression
 from logstore.format.control import ControlType
 from logstore.format.reader import batch_records, iter_batches
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.storage.base import Storage
 
 _PREFIX = struct.Struct(">qi")
@@ -208,13 +208,13 @@ class Model:
     def live(self) -> list[Batch]:
         return [batch for batch in self.batches if batch.last >= self.start]
 
-    def remembers(self, log: ReplicaLog) -> bool:
+    def remembers(self, log: PartitionLog) -> bool:
         """Whether a snapshot tells what was deleted below the log start, and recovery does not
         begin before it."""
         scanned_from = min(log.recovery_point, log.segments[-1].base_offset)
         return any(log.log_start_offset < at <= scanned_from for at in self.snapshots)
 
-    def begin_anew(self, offset: int) -> None:
+    def restart_log(self, offset: int) -> None:
         self.batches, self.appended, self.snapshots, self.ghost = [], [], [], None
         self.leo = self.start = self.durable_start = offset
         self.compacted, self.cut = False, True

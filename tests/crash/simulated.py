@@ -15,7 +15,7 @@ from checkpoints.offset_checkpoint import RECOVERY_POINT
 from logstore.common.config import LogConfig
 from logstore.common.errors import LogstoreError
 from logstore.common.types import TopicPartition
-from logstore.log import Background, ReplicaLog, run_inline
+from logstore.log import Background, PartitionLog, run_inline
 from logstore.manager import LogManager, ManagerOwner
 from logstore.storage.base import Storage
 from logstore.testing import Fault, FaultyStorage, ManualClock, SimulatedCrash
@@ -262,7 +262,7 @@ class _Search:
         cut = work.pending is not None and len(work.pending) < len(work.model.batches)
         return 0 if cut else self.kept[work.partition]
 
-    def settle(self, work: Work, log: ReplicaLog, batches: list[Batch]) -> None:
+    def settle(self, work: Work, log: PartitionLog, batches: list[Batch]) -> None:
         model = work.model
         model.forgotten = max(model.forgotten, model.start, log.log_start_offset)
         before = model.ghost or model.batches

@@ -9,7 +9,7 @@ import pytest
 
 from logstore.common.config import BrokerConfig, LogConfig
 from logstore.common.errors import StorageFailedError
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.manager import LogManager, ManagerOwner
 from logstore.storage.base import Storage
 from logstore.testing import FaultyStorage, ManualClock
@@ -31,12 +31,14 @@ from tests.crash.disk import (
 )
 from tests.crash.model import Batch, segment_files, stored_batches
 
-Act = Callable[[ReplicaLog], object]
+Act = Callable[[PartitionLog], object]
 
 
-def crashes_in(prepare: Callable[[], ReplicaLog], act: Act) -> Iterator[tuple[FaultyStorage, str]]:
+def crashes_in(
+    prepare: Callable[[], PartitionLog], act: Act
+) -> Iterator[tuple[FaultyStorage, str]]:
     """The disk after every crash inside ``act``, and without one."""
-    log: ReplicaLog
+    log: PartitionLog
 
     def prepared() -> Disk:
         nonlocal log
@@ -51,7 +53,7 @@ def crashes_in(prepare: Callable[[], ReplicaLog], act: Act) -> Iterator[tuple[Fa
 
 def assert_prefix(
     storage: Storage, place: str, *versions: list[Batch], flushed: int = 0, point: int = 0
-) -> ReplicaLog:
+) -> PartitionLog:
     log = open_log(storage, recovery_point=point)
     found = stored_batches(storage, DIRECTORY)
     fits = [v for v in versions if [b.data for b in v[: len(found)]] == found]
@@ -66,7 +68,7 @@ def assert_prefix(
 BATCHES = batches_of(12)
 
 
-def appended(batches: list[Batch], *, flush: bool, rolls: int = 0) -> ReplicaLog:
+def appended(batches: list[Batch], *, flush: bool, rolls: int = 0) -> PartitionLog:
     log = open_log(disk_with({}))
     for at, batch in enumerate(batches):
         if rolls and at and at % rolls == 0:
@@ -81,7 +83,7 @@ def appended(batches: list[Batch], *, flush: bool, rolls: int = 0) -> ReplicaLog
 def test_s36_crash_during_roll_and_the_next_append() -> None:
     """Either the roll happened or not; no hole where the old segment ended."""
 
-    def act(log: ReplicaLog) -> None:
+    def act(log: PartitionLog) -> None:
         log.roll()
         log.replica.append_as_follower(BATCHES[6].data)
 
@@ -91,7 +93,7 @@ def test_s36_crash_during_roll_and_the_next_append() -> None:
 
 @pytest.mark.slow
 def test_s36_what_was_flushed_before_a_roll_stays() -> None:
-    for storage, place in crashes_in(lambda: appended(BATCHES[:6], flush=True), ReplicaLog.roll):
+    for storage, place in crashes_in(lambda: appended(BATCHES[:6], flush=True), PartitionLog.roll):
         assert_prefix(storage, place, BATCHES[:6], flushed=18, point=18)
 
 
@@ -104,7 +106,7 @@ def test_s37_crash_during_truncation_and_what_is_appended_then(epoch: int) -> No
     """A prefix of the old log or of the new one, also when both are of one leadership."""
     new = batches_of(8, epoch=epoch, base=12, size=61 if epoch else 60)
 
-    def act(log: ReplicaLog) -> None:
+    def act(log: PartitionLog) -> None:
         log.truncate_to(12)
         for batch in new[:3]:
             log.replica.append_as_follower(batch.data)
@@ -116,7 +118,7 @@ def test_s37_crash_during_truncation_and_what_is_appended_then(epoch: int) -> No
         assert dict(log.epochs.entries).keys() == {b.epoch for b in log_batches(log, old, new)}
 
 
-def log_batches(log: ReplicaLog, *versions: list[Batch]) -> list[Batch]:
+def log_batches(log: PartitionLog, *versions: list[Batch]) -> list[Batch]:
     known = {batch.data: batch for version in versions for batch in version}
     return [known[data] for data in stored_batches(log.core.storage, log.directory)]
 
@@ -125,7 +127,7 @@ def log_batches(log: ReplicaLog, *versions: list[Batch]) -> list[Batch]:
 def test_s37_crash_during_a_full_truncation() -> None:
     new = batches_of(2, base=100, epoch=1)
 
-    def act(log: ReplicaLog) -> None:
+    def act(log: PartitionLog) -> None:
         log.maintenance.truncate_fully_and_start_at(100)
         log.replica.append_as_follower(joined(new))
         log.flush()

@@ -16,7 +16,7 @@ from logstore.common.errors import (
     LogstoreError,
     OutOfOrderSequenceError,
 )
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.manager import LogManager, ManagerOwner
 from logstore.recovery.recovery import RecoveryOptions
 from logstore.storage.base import Storage
@@ -91,7 +91,7 @@ def joined_rotten() -> bytes:
     return rotten()[PATH][2 * len(BATCHES[0].data) :] + b"".join(FILES[p] for p in logs if p > PATH)
 
 
-def offsets_of(log: ReplicaLog) -> list[int]:
+def offsets_of(log: PartitionLog) -> list[int]:
     return [record.offset for record in log.records()]
 
 
@@ -458,7 +458,7 @@ def producer_batch(sequence: int, *, epoch: int = 0, count: int = 1, base: int =
     return data_batch(base, 0, rows, producer=7, producer_epoch=epoch, sequence=sequence)
 
 
-def producing(upto: int, *, epoch: int = 0) -> tuple[FaultyStorage, ReplicaLog]:
+def producing(upto: int, *, epoch: int = 0) -> tuple[FaultyStorage, PartitionLog]:
     storage = disk_with({})
     log = open_log(storage)
     for sequence in range(upto):

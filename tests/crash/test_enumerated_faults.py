@@ -13,7 +13,7 @@ import pytest
 
 from logstore.common.config import BrokerConfig, LogConfig
 from logstore.common.errors import LogstoreError, StorageFailedError
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.manager import LogManager, ManagerOwner
 from logstore.storage.base import Storage
 from logstore.testing import FaultyStorage, ManualClock
@@ -26,7 +26,7 @@ BATCHES = batches_of(6)
 VICTIM = data_batch(18, 0, [(b"k", b"v" * 900, T0)], producer=1, producer_epoch=0, sequence=0)
 
 
-def log_on(storage: FaultyStorage) -> ReplicaLog:
+def log_on(storage: FaultyStorage) -> PartitionLog:
     log = open_log(storage)
     for batch in BATCHES:
         log.replica.append_as_follower(batch.data)
@@ -34,7 +34,7 @@ def log_on(storage: FaultyStorage) -> ReplicaLog:
     return log
 
 
-def assert_failed(log: ReplicaLog, storage: FaultyStorage, held: list[Batch]) -> None:
+def assert_failed(log: PartitionLog, storage: FaultyStorage, held: list[Batch]) -> None:
     """Nothing of the failed append counts, nothing more is taken, a reopening repairs it."""
     assert log.failed
     assert log.log_end_offset == held[-1].last + 1
@@ -214,16 +214,16 @@ DESCRIPTORS = """
 import resource, sys, os
 from logstore.common.config import LogConfig
 from logstore.common.errors import LogstoreError
-from logstore.log import LogOwner, ReplicaLog
+from logstore.log import LogOwner, PartitionLog
 directory = sys.argv[1]
 config = LogConfig(segment_bytes=600, segment_index_bytes=120, index_interval_bytes=50)
 count = lambda: len(os.listdir("/proc/self/fd"))
-log = ReplicaLog.open(directory, config)
+log = PartitionLog.open(directory, config)
 for at in range(140):
     log.append([(b"k", b"v" * 90)] * 2)
 assert len(log.segments) > 60
 log.close()
-log = ReplicaLog.open(directory, config, owner=LogOwner(clean_shutdown=True))
+log = PartitionLog.open(directory, config, owner=LogOwner(clean_shutdown=True))
 baseline = count()
 resource.setrlimit(resource.RLIMIT_NOFILE, (baseline + 16, 4096))
 refused = 0
@@ -241,7 +241,7 @@ except LogstoreError:
 end = log.log_end_offset
 resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
 log.crash()
-log = ReplicaLog.open(directory, config)
+log = PartitionLog.open(directory, config)
 assert log.log_end_offset >= end, (log, end)
 assert sum(1 for _ in log.records()) == log.log_end_offset
 for segment in log.segments:

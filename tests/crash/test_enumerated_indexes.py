@@ -11,7 +11,7 @@ import pytest
 
 from logstore.common.config import LogConfig
 from logstore.format import filenames
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.recovery import RecoveryOptions
 from tests.crash.checks import check_lookups, check_state, end_of
 from tests.crash.disk import (
@@ -68,7 +68,7 @@ def damaged(files: Files, path: str, damage: str) -> Files:
     return files
 
 
-def assert_same_answers(log: ReplicaLog, batches: list[Batch] = BATCHES) -> None:
+def assert_same_answers(log: PartitionLog, batches: list[Batch] = BATCHES) -> None:
     assert log_bytes(log.core.storage) == joined(batches)
     check_state(log, batches, whole=True)
     for seed in range(3):
@@ -171,7 +171,7 @@ TXN_FILES = written(TXN_BATCHES, rolls=4)
 TXN_INDEXES = sorted(path for path in TXN_FILES if path.endswith(".txnindex"))
 
 
-def committed(log: ReplicaLog) -> list[int]:
+def committed(log: PartitionLog) -> list[int]:
     offsets, position = [], log.log_start_offset
     while position < log.last_stable_offset:
         fetched = log.read(position, 1 << 20, committed=True)
@@ -235,7 +235,7 @@ def test_s34_no_crash_takes_a_transaction_index_that_was_rebuilt(gone: str, way:
         if gone == "both":
             files = damaged(files, path, "missing")
 
-        def opened(disk: Disk) -> ReplicaLog:
+        def opened(disk: Disk) -> PartitionLog:
             return open_log(disk, clean=way == "clean", recovery_point=TXN_END, options=options)
 
         for storage, place in opening_crashes(partial(disk_with, files), opened):

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from logstore.format.filenames import roll_marks
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.storage.base import Storage
 from tests.crash.checks import check_lookups, check_producers, check_state
 from tests.crash.disk import (
@@ -277,7 +277,7 @@ WIDE_FILES: Files = {segment_path(0): joined(WIDE)}
 AFTER = batches_of(3, base=FARTHER + 6, epoch=2)
 
 
-def assert_split(storage: Storage, log: ReplicaLog, batches: list[Batch], *more: int) -> None:
+def assert_split(storage: Storage, log: PartitionLog, batches: list[Batch], *more: int) -> None:
     assert bases_of(storage) == [0, FAR, FARTHER, *more]
     assert log_bytes(storage) == joined(batches)
     assert log.log_end_offset == batches[-1].last + 1
@@ -474,7 +474,7 @@ def test_no_crash_loses_anything_of_a_split(shape: str) -> None:
         log.crash()
 
 
-Opening = Callable[[Disk], ReplicaLog]
+Opening = Callable[[Disk], PartitionLog]
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from logstore.common.errors import LogstoreError, RecordRejectedError
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.recovery.recovery import RecoveryOptions
 from tests.crash.checks import check_lookups, check_state
 from tests.crash.disk import (
@@ -30,12 +30,12 @@ FILES = written(TEN)
 LOG = last_log(FILES)
 
 
-def recovered(tail: bytes, options: RecoveryOptions | None = None) -> ReplicaLog:
+def recovered(tail: bytes, options: RecoveryOptions | None = None) -> PartitionLog:
     """The log that recovery makes of these bytes; the indexes are of all ten batches."""
     return open_log(disk_with(FILES | {LOG: tail}), options=options)
 
 
-def assert_holds(log: ReplicaLog, batches: list[Batch]) -> None:
+def assert_holds(log: PartitionLog, batches: list[Batch]) -> None:
     """Exactly these batches, answers equal to a scan, and the next append follows them."""
     assert log_bytes(log.core.storage) == joined(batches)
     check_state(log, batches, whole=True)

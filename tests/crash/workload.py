@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from logstore.common.errors import LogstoreError
 from logstore.common.types import TopicPartition
 from logstore.format.codecs.compression import Compression
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.log.maintenance import deletable_segments
 from logstore.log.snapshot import LogView
 from logstore.manager import LogManager
@@ -35,7 +35,7 @@ class Work:
         self.pending_start = 0
         self.doing = ""
         self.manager: LogManager
-        self.log: ReplicaLog
+        self.log: PartitionLog
         self._rng = rng
         self._clock = clock
         steps: list[tuple[Callable[[], str], int]] = [
@@ -60,7 +60,7 @@ class Work:
         self._weights = [weight * rng.choice((0, 1, 1, 3)) for _, weight in steps]
         self._weights[0] = 30
 
-    def attach(self, manager: LogManager, log: ReplicaLog) -> None:
+    def attach(self, manager: LogManager, log: PartitionLog) -> None:
         self.manager, self.log, self.pending = manager, log, None
 
     def step(self) -> str:
@@ -236,7 +236,7 @@ class Work:
         self.log.maintenance.truncate_fully_and_start_at(offset)
         self.manager.housekeeper.checkpoint_recovery_points()
         self.manager.housekeeper.checkpoint_log_start_offsets()
-        model.begin_anew(offset)
+        model.restart_log(offset)
         model.epoch += 1
         return f"truncate fully, start at {offset}"
 

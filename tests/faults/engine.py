@@ -13,7 +13,7 @@ import uuid
 from pathlib import Path
 
 from logstore.common.config import LogConfig
-from logstore.log import ReplicaLog, run_inline
+from logstore.log import PartitionLog, run_inline
 from logstore.manager import LogManager, ManagerOwner
 from logstore.testing import ManualClock
 from tests.unit.verify.verify_logs import CODECS, fill
@@ -71,7 +71,7 @@ def _config(segment_bytes: int) -> LogConfig:
 
 
 def _write(
-    replicas: list[ReplicaLog],
+    replicas: list[PartitionLog],
     clock: ManualClock,
     rng: random.Random,
     batches: int,
@@ -95,7 +95,7 @@ def _write(
 
 
 def _fetch(
-    follower: ReplicaLog, leader: ReplicaLog, rng: random.Random, stop_at: int = 2**63 - 1
+    follower: PartitionLog, leader: PartitionLog, rng: random.Random, stop_at: int = 2**63 - 1
 ) -> None:
     """One or several batches at once, as responses hold them."""
     end = min(leader.log_end_offset, stop_at)

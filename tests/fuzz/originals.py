@@ -22,7 +22,7 @@ from logstore.format.batch import encode_batch, end_transaction_marker
 from logstore.format.codecs.compression import Compression
 from logstore.format.control import ControlType
 from logstore.format.reader import batch_records, iter_batches
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.manager import LogManager, ManagerOwner
 from logstore.segments.producer_state import AppendOrigin
 from logstore.testing import ManualClock
@@ -161,7 +161,7 @@ class _Writer:
         self.rng, self.root, self.clock = rng, root, ManualClock()
         self.rolled: list[Callable[[], None]] = []
         self.starts: dict[str, int] = {}
-        self.logs: dict[str, ReplicaLog] = {}
+        self.logs: dict[str, PartitionLog] = {}
         self.epochs: dict[str, int] = {}
         config = LogConfig(
             segment_bytes=rng.choice((1500, 3000, 6000)),
@@ -245,7 +245,7 @@ class _Writer:
             for _ in range(rng.randint(1, 6))
         ]
 
-    def _transaction(self, log: ReplicaLog, name: str) -> None:
+    def _transaction(self, log: PartitionLog, name: str) -> None:
         """One more batch of a transaction, or its end."""
         rng = self.rng
         producer = rng.choice((100, 101))

@@ -18,7 +18,7 @@ import pytest
 
 from logstore.common.config import LogConfig
 from logstore.format.filenames import LEADER_EPOCH_CHECKPOINT
-from logstore.log import LogOwner, ReplicaLog
+from logstore.log import LogOwner, PartitionLog
 from logstore.segments.index import TimestampOffset
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import ManualClock
@@ -50,21 +50,21 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def file_of(storage: MemoryStorage, log: ReplicaLog, suffix: str) -> bytes:
+def file_of(storage: MemoryStorage, log: PartitionLog, suffix: str) -> bytes:
     return storage.read_file(log.segments[-1].path(suffix))
 
 
 @contextmanager
 def opened(
     files: dict[str, bytes], *, clean: bool = False, interval: int = 1024
-) -> Iterator[tuple[MemoryStorage, ReplicaLog]]:
+) -> Iterator[tuple[MemoryStorage, PartitionLog]]:
     """A log of these files on a disk in memory."""
     storage = MemoryStorage()
     storage.make_dir(DIRECTORY)
     for name, data in files.items():
         storage.write_file(f"{DIRECTORY}/{name}", data)
     config = LogConfig(index_interval_bytes=interval, segment_index_bytes=4096)
-    log = ReplicaLog.open(
+    log = PartitionLog.open(
         DIRECTORY,
         config,
         storage=storage,
@@ -84,7 +84,7 @@ def bare_log(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes()}
 
 
-def producers_of(log: ReplicaLog) -> list[dict[str, int]]:
+def producers_of(log: PartitionLog) -> list[dict[str, int]]:
     return [
         {
             "producerId": entry.producer_id,
@@ -114,7 +114,7 @@ def first_open(facts: dict[str, Any]) -> int | None:
     return min((offset for offset in open_at if offset >= 0), default=None)
 
 
-def aborted_of(log: ReplicaLog) -> list[dict[str, int]]:
+def aborted_of(log: PartitionLog) -> list[dict[str, int]]:
     return [
         {
             "producerId": txn.producer_id,
@@ -126,7 +126,7 @@ def aborted_of(log: ReplicaLog) -> list[dict[str, int]]:
     ]
 
 
-def epochs_of(log: ReplicaLog) -> list[dict[str, int]]:
+def epochs_of(log: PartitionLog) -> list[dict[str, int]]:
     return [{"epoch": e, "startOffset": start} for e, start in log.epochs.entries]
 
 
@@ -140,7 +140,7 @@ def test_a_folder_of_kafka_opens_as_a_partition(folder: Path, tmp_path: Path) ->
     directory.mkdir()
     for name in names_of(folder):
         shutil.copyfile(folder / name, directory / name)
-    with ReplicaLog.open(
+    with PartitionLog.open(
         directory, CONFIG, clock=ManualClock(NOW), owner=LogOwner(clean_shutdown=True)
     ) as log:
         assert log.log_start_offset == segment_facts(folder)["baseOffset"]
@@ -192,7 +192,7 @@ def test_appended_again_every_index_entry_names_a_batch(folder: Path) -> None:
     data = next(content for name, content in files.items() if name.endswith(".log"))
     storage = MemoryStorage()
     config = LogConfig(index_interval_bytes=facts["indexIntervalBytes"], segment_index_bytes=4096)
-    log = ReplicaLog.open(
+    log = PartitionLog.open(
         DIRECTORY,
         config,
         storage=storage,
@@ -212,7 +212,7 @@ def test_appended_again_every_index_entry_names_a_batch(folder: Path) -> None:
         assert sha256(written[name]) == rebuilt[key], name
 
 
-def check_lookups(log: ReplicaLog, folder: Path) -> None:
+def check_lookups(log: PartitionLog, folder: Path) -> None:
     """Raises the log start on the way: searches by timestamp begin there."""
     segment = log.segments[-1]
     questions = lines(folder / "lookups.jsonl")

@@ -22,7 +22,7 @@ from logstore.format.codecs.compression import Compression
 from logstore.format.header import BatchHeader
 from logstore.format.reader import batch_records, iter_batches
 from logstore.kernels import OffsetMap
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.manager import LogManager, ManagerOwner
 from logstore.segments.producer_state import AppendOrigin
 from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
@@ -115,7 +115,7 @@ class Search:
         self.manager.get_or_create(*TP, config=self.config)
 
     @property
-    def log(self) -> ReplicaLog:
+    def log(self) -> PartitionLog:
         assert self.manager is not None
         return self.manager.get(*TP)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from logstore.common.config import LogConfig
 from logstore.common.random_id import new_uuid
 from logstore.common.types import TopicPartition
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.manager import LogManager, ManagerOwner
 from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
 from logstore.testing.faulty import CrashMode
@@ -65,7 +65,7 @@ class Search:
             self.raise_high_watermark: 4,
             self.checkpoint: 7,
             self.truncate: 2,
-            self.begin_anew: 2,
+            self.restart_log: 2,
             self.delete: 4,
             self.delete_topic: 2,
             self.alter: 2,
@@ -197,11 +197,11 @@ class Search:
 
     # -- help ----------------------------------------------------------------------------------
 
-    def logs(self) -> dict[TopicPartition, ReplicaLog]:
+    def logs(self) -> dict[TopicPartition, PartitionLog]:
         assert self.manager is not None
         return self.manager.logs
 
-    def pick(self) -> tuple[TopicPartition, ReplicaLog, Life] | None:
+    def pick(self) -> tuple[TopicPartition, PartitionLog, Life] | None:
         found = sorted(self.logs())
         if not found:
             return None
@@ -322,7 +322,7 @@ class Search:
         self.manager.housekeeper.checkpoint_high_watermarks()
         if self.rng.random() < 0.3:
             self.storage.crash_after(self.rng.randint(1, 20))
-        self.do(self.rng.choice((self.truncate, self.begin_anew)), self.append, self.append)
+        self.do(self.rng.choice((self.truncate, self.restart_log)), self.append, self.append)
         if self.rng.random() < 0.3:
             self.crash()
         return "(cut and grow)"
@@ -423,7 +423,7 @@ class Search:
             tp, life, life.truncated(offset), lambda m: m.truncate_to({tp: offset}), told
         )
 
-    def begin_anew(self) -> str:
+    def restart_log(self) -> str:
         picked = self.pick()
         if picked is None:
             return "nothing to begin anew"

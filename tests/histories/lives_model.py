@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, field, replace
 
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class Life:
             high_watermark=offset,
         )
 
-    def faults(self, log: ReplicaLog, *, killed: bool, replicated: bool) -> list[str]:
+    def faults(self, log: PartitionLog, *, killed: bool, replicated: bool) -> list[str]:
         """Why ``log``, just loaded, cannot be this life; nothing when it can.
 
         Args:
@@ -104,7 +104,7 @@ class Life:
             wrong.append(f"records {found}, not {due}")
         return wrong
 
-    def adopt(self, log: ReplicaLog, *, killed: bool) -> Life:
+    def adopt(self, log: PartitionLog, *, killed: bool) -> Life:
         """The life goes on from what a crash left of it."""
         start, end = log.log_start_offset, log.log_end_offset
         base, values = self.base, self.values[: end - self.base]

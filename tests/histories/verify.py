@@ -113,7 +113,7 @@ class _Life:
             self.cut: 3,
             self.delete_records: 3,
             self.retain: 2,
-            self.begin_anew: 1,
+            self.restart_log: 1,
             self.close: 3,
             self.kill: 2,
             self.commit_up_to: 4,
@@ -346,7 +346,7 @@ class _Life:
     def retain(self) -> str:
         return f"{self.log.maintenance.delete_old_segments()} segments deleted"
 
-    def begin_anew(self) -> str:
+    def restart_log(self) -> str:
         if not self.replicated:
             return "only a follower begins anew"
         offset = self.log.log_end_offset + self.rng.choice((0, 0, 5))

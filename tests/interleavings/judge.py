@@ -63,7 +63,7 @@ def decided(transactions: set[tuple[int, int, int]], state: State) -> set[tuple[
 def read_checks(
     fetched: FetchData, up_to: int | None, *, committed: bool, minimum_one: bool
 ) -> list[Check]:
-    """What one answer of ``ReplicaLog.read`` promises."""
+    """What one answer of ``PartitionLog.read`` promises."""
     start = fetched.start_offset
     spans = batch_spans(fetched.data)
     covered = spans[-1][1] + 1 if spans else start

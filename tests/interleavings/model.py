@@ -13,7 +13,7 @@ from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
 
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from tests.interleavings.scheduler import Found
 
 
@@ -145,7 +145,7 @@ IDLE = Doing("nothing")
 class Model:
     """The history of a log. ``states[i]`` for all ``i`` from a call on are those it overlapped."""
 
-    def __init__(self, log: ReplicaLog, batches: tuple[Batch, ...] = ()) -> None:
+    def __init__(self, log: PartitionLog, batches: tuple[Batch, ...] = ()) -> None:
         self.log = log
         start, end, high, stable = self._look()
         self.states = [State(start, end, high, stable, batches)]

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from logstore.common.errors import LogstoreError
-from logstore.log import EARLIEST, LATEST, MAX_TIMESTAMP, ReplicaLog
+from logstore.log import EARLIEST, LATEST, MAX_TIMESTAMP, PartitionLog
 from tests.interleavings.judge import (
     Check,
     batch_spans,
@@ -48,7 +48,7 @@ class Walk:
     ``start`` None leaves the first offset to the log.
     """
 
-    def __init__(self, log: ReplicaLog, how: str, start: int | None, end: int | None) -> None:
+    def __init__(self, log: PartitionLog, how: str, start: int | None, end: int | None) -> None:
         self.log, self.how, self.start, self.end = log, how, start, end
         self.position = start
         self._begun = log.log_start_offset
@@ -221,7 +221,7 @@ def aborted_transactions(world: World, hands: Hands, thousandth: int, end_thousa
         )
 
 
-def check_all(world: World, log: ReplicaLog, state: State, when: str) -> None:
+def check_all(world: World, log: PartitionLog, state: State, when: str) -> None:
     """With nobody else about, every way to read gives exactly the records of ``state``."""
     try:
         for how in ("records", "chunks", "arrow"):
@@ -240,7 +240,7 @@ def _check_rows(what: str, rows: list[Row], state: State, end: int, committed: b
     judge(what, [state], [Check("content", lambda _: rows == expected)])
 
 
-def _iterated(log: ReplicaLog, how: str, state: State) -> list[Row]:
+def _iterated(log: PartitionLog, how: str, state: State) -> list[Row]:
     walk = Walk(log, how, state.start, None)
     rows: list[Row] = []
     while portion := walk.pull():
@@ -248,7 +248,7 @@ def _iterated(log: ReplicaLog, how: str, state: State) -> list[Row]:
     return rows
 
 
-def _fetched(log: ReplicaLog, state: State, end: int, committed: bool, what: str) -> list[Row]:
+def _fetched(log: PartitionLog, state: State, end: int, committed: bool, what: str) -> list[Row]:
     """Read by read, each from the batch after the last whole one."""
     offset = state.start
     rows: list[Row] = []

@@ -11,7 +11,7 @@ from functools import partial
 from logstore.common.config import LogConfig
 from logstore.common.errors import LogClosedError, LogstoreError
 from logstore.common.shield import unshielded
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.testing.faulty import SimulatedCrash
 from tests.interleavings.fine import steps_at_calls
 from tests.interleavings.judge import batch_spans
@@ -67,7 +67,7 @@ def execute(
         found = scheduler.found or error
         found.__traceback__ = None if not traced else error.__traceback__
     finally:
-        world.let_go()
+        world.release()
         logger.removeHandler(watch)
         logger.setLevel(level)
         logger.propagate = propagate
@@ -154,7 +154,7 @@ def _end(world: World, program: Program) -> None:
 
 
 def _check_again(
-    world: World, log: ReplicaLog, state: State, *, complete: bool, in_flight: bool
+    world: World, log: PartitionLog, state: State, *, complete: bool, in_flight: bool
 ) -> None:
     """What a restart finds: all that is durable, in order, and nothing that never was."""
     if world.replicated:
@@ -189,7 +189,7 @@ def _same_range(start: int, end: int, state: State) -> bool:
     return start == state.start and (end == state.end or last <= end < state.end != last)
 
 
-def _spans(log: ReplicaLog) -> list[tuple[int, int, int]]:
+def _spans(log: PartitionLog) -> list[tuple[int, int, int]]:
     spans: list[tuple[int, int, int]] = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:

@@ -24,7 +24,7 @@ from typing import Any
 from logstore.common.config import LogConfig
 from logstore.common.errors import LogClosedError, OffsetOutOfRangeError
 from logstore.format.batch import encode_batch
-from logstore.log import LogOwner, ReplicaLog
+from logstore.log import LogOwner, PartitionLog
 from logstore.segments.producer_state import AppendOrigin
 from tests.interleavings.judge import batch_spans
 from tests.interleavings.witness import (
@@ -61,7 +61,7 @@ class Round:
             flush_messages=rng.choice((1, 5, 2**63 - 1)),
         )
         self.truncating = rng.random() < 0.7
-        self.log = ReplicaLog.open(str(directory), self.config)
+        self.log = PartitionLog.open(str(directory), self.config)
         self.witness = Witness()
         self._now = int(time.time() * 1000)
 
@@ -100,7 +100,7 @@ class Round:
             end = self.log.log_end_offset
             start = self.log.log_start_offset
             self.log.close()
-            again = ReplicaLog.open(
+            again = PartitionLog.open(
                 str(self.directory),
                 self.config,
                 owner=LogOwner(clean_shutdown=True, recovery_point=end, log_start_offset=start),
@@ -123,7 +123,7 @@ class Round:
         self.witness.failures.append(error)
         self.witness.stop.set()
 
-    def _check_content(self, log: ReplicaLog) -> None:
+    def _check_content(self, log: PartitionLog) -> None:
         content = [(r.offset, r.value or b"") for r in log.records()]
         self.witness.check_content(log.log_start_offset, content)
         check_invariants(log)

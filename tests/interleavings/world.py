@@ -15,7 +15,7 @@ from logstore.common.errors import (
     OffsetOutOfRangeError,
     StorageFailedError,
 )
-from logstore.log import LogOwner, ReplicaLog
+from logstore.log import LogOwner, PartitionLog
 from logstore.testing import ManualClock
 from logstore.testing.faulty import SimulatedCrash
 from tests.interleavings.disk import DIRECTORY, Disk
@@ -58,15 +58,15 @@ class World:
         self.doings: dict[int, Doing] = {}
         self.time_outs: dict[int, int] = {}  # actor -> the state in which its last wait ended
         self.model: Model
-        self.log: ReplicaLog
+        self.log: PartitionLog
         self.scheduler.on_time_out = self._note_time_out
         self.regrouping = False  # an actor swaps segments
         self.disk.removing = lambda: self._doing().removing
         self.disk.before_aborted = lambda: self.model.check_before_aborted(self._doing())
 
-    def open(self, **arguments: Any) -> ReplicaLog:
+    def open(self, **arguments: Any) -> PartitionLog:
         owner = LogOwner(replicated=self.replicated, **arguments)
-        return ReplicaLog.open(
+        return PartitionLog.open(
             DIRECTORY, self.config, storage=self.disk, clock=self.clock, owner=owner
         )
 
@@ -76,7 +76,7 @@ class World:
         self.model = Model(self.log)
         self.disk.checking = True
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """End the run: the disk no longer leads to the log, nor the scheduler to what it ran.
 
         Snapshots of a log are not seen by the garbage collector; a circle through one would stay.

@@ -17,7 +17,7 @@ from logstore.common.errors import (
 )
 from logstore.format.batch import encode_batch
 from logstore.kernels import crc32c
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.recovery.replacements import CleanedSegment
 from logstore.segments.producer_state import AppendOrigin
 from logstore.segments.rebuild import scan_segment
@@ -45,7 +45,7 @@ class Hands:
         return self.index + 100
 
 
-def place(log: ReplicaLog, thousandth: int) -> int:
+def place(log: PartitionLog, thousandth: int) -> int:
     """An offset in the log's range, ends included; outside it for numbers outside 0 … 1000."""
     start, end = log.log_start_offset, log.log_end_offset
     if thousandth < 0:
@@ -232,7 +232,7 @@ def regroup(world: World, hands: Hands) -> None:
         world.regrouping = False
 
 
-def _regroup(log: ReplicaLog) -> None:
+def _regroup(log: PartitionLog) -> None:
     log.flush()
     sources = log.snapshot.sealed
     if not sources:
@@ -269,7 +269,7 @@ def _made(cleaned: CleanedSegment) -> Iterator[Any]:
         file.truncate(0)
         yield file
     finally:
-        cleaned.file.let_go()
+        cleaned.file.release()
 
 
 def purge(world: World, hands: Hands) -> None:

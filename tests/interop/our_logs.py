@@ -18,7 +18,7 @@ from logstore import AppendInfo, AppendOrigin, LogConfig, RecoveryOptions
 from logstore.format.batch import encode_batch, end_transaction_marker
 from logstore.format.codecs.compression import Compression
 from logstore.format.control import ControlType
-from logstore.log import LogOwner, ReplicaLog
+from logstore.log import LogOwner, PartitionLog
 from logstore.testing import ManualClock
 
 START_MS = 1_700_000_000_000
@@ -65,7 +65,7 @@ class Writer:
     topic: str
     config: LogConfig = CONFIG
     clock: ManualClock = field(default_factory=lambda: ManualClock(START_MS))
-    log: ReplicaLog = field(init=False)
+    log: PartitionLog = field(init=False)
     _written: list[RecordFields] = field(default_factory=list)
     _open: dict[int, list[int]] = field(default_factory=dict)  # producer -> offsets
     _aborted: set[int] = field(default_factory=set)
@@ -77,7 +77,7 @@ class Writer:
         self.open()
 
     def open(self, *, clean: bool = True) -> None:
-        self.log = ReplicaLog.open(
+        self.log = PartitionLog.open(
             self.root / f"{self.topic}-0",
             self.config,
             clock=self.clock,

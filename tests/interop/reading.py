@@ -11,7 +11,7 @@ import kafka_logs
 
 from logstore import LogConfig, LogManager, Record, TopicPartition
 from logstore.format.reader import Batch, iter_batches
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.log.reading.fetching import FetchData
 
 RecordFields = dict[str, Any]
@@ -62,7 +62,7 @@ def _described(fetched: FetchData, where: TopicPartition) -> list[RecordFields]:
     return [describe(record, batches[record.offset], where) for record in fetched.records()]
 
 
-def read_log(log: ReplicaLog, *, committed: bool = False) -> list[RecordFields]:
+def read_log(log: PartitionLog, *, committed: bool = False) -> list[RecordFields]:
     """Read as a consumer does: one fetch after the other, up to what the isolation level allows."""
     end = log.last_stable_offset if committed else log.high_watermark
     records: list[RecordFields] = []

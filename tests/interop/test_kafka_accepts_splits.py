@@ -10,7 +10,7 @@ import reading
 
 from logstore import LogConfig
 from logstore.format.batch import encode_batch
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,7 @@ def test_kafka_accepts_the_pieces_of_a_wide_segment(kafka: str, tmp_path: Path) 
     )
     (directory / f"{0:020}.log").write_bytes(data)
     config = LogConfig(index_interval_bytes=512, retention_ms=-1)
-    with ReplicaLog.open(str(directory), config) as log:
+    with PartitionLog.open(str(directory), config) as log:
         assert log.recovery_report.segments_split == 1
         assert [segment.base_offset for segment in log.segments] == list(JUMPS)
     logs = sorted(directory.glob("*.log"))

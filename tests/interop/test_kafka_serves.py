@@ -23,7 +23,7 @@ from checkpoints.offset_checkpoint import (
     OffsetCheckpoint,
 )
 from logstore import LogManager, TopicPartition
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.storage.local import LocalStorage
 from tests.support.logs import check_invariants
 
@@ -115,7 +115,7 @@ def test_lookups_by_time_agree_with_the_broker(served: Served) -> None:
             assert ours == answer, (topic, timestamp)
 
 
-def _emptied(log: ReplicaLog) -> bool:
+def _emptied(log: PartitionLog) -> bool:
     return any(segment.size == 0 for segment in log.segments[:-1])
 
 

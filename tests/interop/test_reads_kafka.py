@@ -19,7 +19,7 @@ from reading import RecordFields
 
 from logstore import EARLIEST, LATEST, LogManager, Record
 from logstore.format.reader import read_records
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from tests.support.logs import check_invariants
 from tests.support.until import patience
 
@@ -106,7 +106,7 @@ def test_lookups_by_time_agree_with_a_scan(half: LogDirectory, manager: LogManag
         _look_up(topic, half, manager.get(topic, 0))
 
 
-def _look_up(topic: str, half: LogDirectory, log: ReplicaLog) -> None:
+def _look_up(topic: str, half: LogDirectory, log: PartitionLog) -> None:
     stamped = [(record.offset, record.timestamp) for record in _with_control(half, topic, log)]
     times = sorted({timestamp for _, timestamp in stamped})
     for asked in [0, *times[:: max(1, len(times) // 25)], *(times[-1:]), 2**62]:
@@ -119,7 +119,7 @@ def _look_up(topic: str, half: LogDirectory, log: ReplicaLog) -> None:
     assert (earliest.offset, latest.offset) == (log.log_start_offset, log.log_end_offset)
 
 
-def _with_control(half: LogDirectory, topic: str, log: ReplicaLog) -> list[Record]:
+def _with_control(half: LogDirectory, topic: str, log: PartitionLog) -> list[Record]:
     data = b"".join(path.read_bytes() for path in sorted(half.partition_dir(topic).glob("*.log")))
     return read_records(data, from_offset=log.log_start_offset, include_control=True)
 

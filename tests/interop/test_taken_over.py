@@ -21,7 +21,7 @@ from confluent_kafka import admin
 from checkpoints.types import TopicPartition
 from logstore.format.filenames import LEADER_EPOCH_CHECKPOINT
 from logstore.format.reader import iter_batches
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.verify import Severity, verify
 from replication.common.error_codes import ErrorCode
 from replication.common.internal_topics import (
@@ -266,7 +266,7 @@ def _states(root: Path, copy: Path) -> dict[str, TransactionMetadata]:
         if not any(each.stat().st_size for each in directory.glob("*.log")):
             continue
         shutil.copytree(directory, copy / directory.name)
-        with ReplicaLog.open(copy / directory.name) as log:
+        with PartitionLog.open(copy / directory.name) as log:
             for record in log.records():
                 if record.key is None:
                     continue
@@ -290,7 +290,7 @@ def _prepare(root: Path, known: TransactionMetadata) -> None:
     """As if the broker had been killed between this record and the markers."""
     prepared = replace(known, state=TransactionState.PREPARE_COMMIT)
     record = records.encode(prepared)
-    with ReplicaLog.open(root / _place(known.transactional_id)) as log:
+    with PartitionLog.open(root / _place(known.transactional_id)) as log:
         log.append([(record.key, record.value)], leader_epoch=log.epochs.latest)
 
 

@@ -10,7 +10,7 @@ from weakref import WeakSet
 from checkpoints import clean_shutdown
 from logstore.common.errors import CorruptDataError
 from logstore.kernels import SCAN_BAD_OFFSET
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.log.maintenance import LogMaintenance
 from logstore.log.replica import LogReplica
 from logstore.log.writing import writer
@@ -21,7 +21,7 @@ from logstore.manager.opener import LogOpener
 from logstore.recovery import crash_recovery, recovery, replacements, set_aside
 from logstore.recovery.clean_start import CleanEnd
 from logstore.recovery.replacements import Replacements, SplitPiece
-from logstore.recovery.set_aside import Remover, Stock
+from logstore.recovery.set_aside import CutSurvey, Remover
 from logstore.segments import rebuild as replay
 from logstore.segments.index import TransactionIndex
 from logstore.segments.leader_epochs import LeaderEpochCache
@@ -80,7 +80,7 @@ def whole_disk_called_damaged(patch: MonkeyPatch) -> None:
     load = LogOpener.load
     told = WeakSet[Any]()
 
-    def mutant(self: LogOpener, log_dir: Any, tp: Any, config: Any) -> ReplicaLog:
+    def mutant(self: LogOpener, log_dir: Any, tp: Any, config: Any) -> PartitionLog:
         log = load(self, log_dir, tp, config)
         if not log_dir.clean and log.log_end_offset >= 8 and self.storage not in told:
             told.add(self.storage)
@@ -308,12 +308,12 @@ def falling_epochs_end_the_scan(patch: MonkeyPatch) -> None:
 
 @mutant()
 def the_first_batch_cut_is_not_looked_at(patch: MonkeyPatch) -> None:
-    def mutant(segment: Segment, position: int) -> Stock:
+    def mutant(segment: Segment, position: int) -> CutSurvey:
         span = next(segment.walk(position), None)
-        return take_stock(segment, position + span.size) if span else Stock(0, True, False)
+        return survey_cut(segment, position + span.size) if span else CutSurvey(0, True, False)
 
-    take_stock = set_aside.take_stock
-    patch.setattr(set_aside, "take_stock", mutant)
+    survey_cut = set_aside.survey_cut
+    patch.setattr(set_aside, "survey_cut", mutant)
 
 
 @mutant()

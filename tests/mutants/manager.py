@@ -71,15 +71,15 @@ def entries_without_a_directory_believed(patch: MonkeyPatch) -> None:
 
 @mutant(lives=69)
 def entries_kept_when_a_log_begins_anew(patch: MonkeyPatch) -> None:
-    patch.setattr(OffsetCheckpoints, "begin_anew", lambda self, tp, start: None)
+    patch.setattr(OffsetCheckpoints, "restart_log", lambda self, tp, start: None)
 
 
 @mutant(cuts=6)
 def deleted_records_come_back_with_a_cut(patch: MonkeyPatch) -> None:
     """A log that is cut below its start loses the start, and has records below it."""
-    begin_anew = OffsetCheckpoints.begin_anew
+    restart_log = OffsetCheckpoints.restart_log
     patch.setattr(
-        OffsetCheckpoints, "begin_anew", lambda self, tp, start: begin_anew(self, tp, None)
+        OffsetCheckpoints, "restart_log", lambda self, tp, start: restart_log(self, tp, None)
     )
 
 

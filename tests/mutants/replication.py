@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.log.maintenance import LogMaintenance
 from logstore.log.replica import LogEpochs
 from logstore.log.writing.state import LogState
@@ -643,12 +643,12 @@ def retention_above_the_high_watermark(patch: MonkeyPatch) -> None:
 @mutant()
 def cut_of_nothing_keeps_epochs(patch: MonkeyPatch) -> None:
     """A truncation at the log end leaves later epochs in the epoch file."""
-    truncate = ReplicaLog.truncate_to
+    truncate = PartitionLog.truncate_to
 
-    def mutant(self: ReplicaLog, offset: int) -> bool:
+    def mutant(self: PartitionLog, offset: int) -> bool:
         return False if offset >= self.log_end_offset else truncate(self, offset)
 
-    patch.setattr(ReplicaLog, "truncate_to", mutant)
+    patch.setattr(PartitionLog, "truncate_to", mutant)
 
 
 @mutant()

@@ -9,8 +9,8 @@ from logstore.common.locks import Rank, make_lock
 from logstore.format.index_entry import AbortedTxn
 from logstore.log import maintenance
 from logstore.log.core import LogCore
+from logstore.log.listeners import ChangeListeners
 from logstore.log.maintenance import LogMaintenance
-from logstore.log.news import News
 from logstore.log.reading.snapshot_reader import LogReader
 from logstore.log.snapshot import LogView
 from logstore.log.writing import flushing, state
@@ -304,13 +304,13 @@ def failure_forgotten(patch: MonkeyPatch) -> None:
 @mutant(interleavings=19)
 def nobody_woken(patch: MonkeyPatch) -> None:
     """Who waits for records is not told of them."""
-    patch.setattr(News, "wake_all", lambda self: None)
+    patch.setattr(ChangeListeners, "wake_all", lambda self: None)
 
 
 @mutant(interleavings="follow, truncate and append")
 def cut_not_told(patch: MonkeyPatch) -> None:
     """Who follows is not told of a truncation."""
-    patch.setattr(News, "note_cut", lambda self, offset: None)
+    patch.setattr(ChangeListeners, "note_cut", lambda self, offset: None)
 
 
 @mutant(interleavings=7)

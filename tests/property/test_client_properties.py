@@ -20,7 +20,7 @@ from replication.client import (
     ProducerCore,
     SendResult,
 )
-from replication.common.errors import LogTruncationError, TopicMadeAnewError
+from replication.common.errors import LogTruncationError, TopicRecreatedError
 from tests.support.clients import BROKERS, TP, Brokers
 
 SEVERAL = pytest.mark.parametrize(
@@ -236,5 +236,5 @@ def test_without_a_reset_policy_the_consumer_says_so(seeds: range) -> None:
             if not reading.errors:
                 assert reading.read == reading.log
         for error in reading.errors:
-            assert isinstance(error, (LogTruncationError, TopicMadeAnewError))
+            assert isinstance(error, (LogTruncationError, TopicRecreatedError))
             assert error.position == len(offsets)

@@ -1,4 +1,4 @@
-"""``ReplicaLog`` against plain lists, and hostile bytes in every file of its directory."""
+"""``PartitionLog`` against plain lists, and hostile bytes in every file of its directory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from checkpoints.errors import CheckpointError
 from logstore.common.config import LogConfig
 from logstore.common.errors import LogstoreError, OffsetOutOfRangeError
-from logstore.log import EARLIEST, LATEST, LogOwner, ReplicaLog
+from logstore.log import EARLIEST, LATEST, LogOwner, PartitionLog
 from logstore.log.reading.fetching import FetchData
 from logstore.storage.base import Storage
 from logstore.testing import FaultyStorage, ManualClock
@@ -41,8 +41,8 @@ def open_log(
     point: int = 0,
     start: int = 0,
     config: LogConfig = CONFIG,
-) -> ReplicaLog:
-    return ReplicaLog.open(
+) -> PartitionLog:
+    return PartitionLog.open(
         DIRECTORY,
         config,
         storage=storage,

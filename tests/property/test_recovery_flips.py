@@ -12,7 +12,7 @@ import pytest
 
 from logstore.common.errors import LogstoreError
 from logstore.format.batch_search import BatchSearch
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.recovery import clean_start, crash_recovery, recovery
 from logstore.recovery.clean_start import CleanEnd
 from logstore.recovery.report import RecoveryReport
@@ -172,7 +172,7 @@ def run(place: str, mode: str, bits: Sequence[int] = SOME_BITS) -> None:
 
 def again(disk: Disk, reports: list[RecoveryReport], intact: list[Original], scanned: bool) -> None:
     """A second start, an append, and a third."""
-    log: ReplicaLog = disk.open(recovery_point=reports[0].recovery_point)
+    log: PartitionLog = disk.open(recovery_point=reports[0].recovery_point)
     reports.append(log.recovery_report)
     check(disk, intact, reports, scanned)
     end = log.log_end_offset

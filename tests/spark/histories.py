@@ -41,7 +41,7 @@ from logstore.directory.errors import DataLossError
 from logstore.format.batch import rebuild_batch
 from logstore.format.header import parse_header
 from logstore.format.reader import read_records
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.segments.producer_state import AppendOrigin
 from logstore.spark.stream.stream import LogstoreStreamReader, StreamOptions
 from logstore.spark.stream.stream_offsets import from_json
@@ -150,7 +150,7 @@ class World:
         self.manager.get_or_create(*tp, topic_id=life.topic_id)
         self.lives[tp] = life
 
-    def log(self, life: Life) -> ReplicaLog:
+    def log(self, life: Life) -> PartitionLog:
         return self.manager.get(*life.tp)
 
     # -- steps ---------------------------------------------------------------------------------

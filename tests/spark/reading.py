@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 
 from logstore.common.config import LogConfig
 from logstore.common.errors import LogstoreError
-from logstore.log import ReplicaLog, run_inline
+from logstore.log import PartitionLog, run_inline
 from logstore.manager import LogManager, ManagerOwner
 from logstore.spark.columns import known_columns
 from logstore.spark.data_source import BatchReader, LogstoreDataSource
@@ -141,7 +141,7 @@ class Broker:
         self.manager = LogManager(
             [str(path)], config, clock=self.clock, owner=ManagerOwner(run_later=run_inline)
         )
-        self.logs: dict[str, list[ReplicaLog]] = {
+        self.logs: dict[str, list[PartitionLog]] = {
             topic: self.manager.create_topic(topic, count) for topic, count in partitions.items()
         }
 

@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 
 from logstore.common.errors import ConfigError
 from logstore.format.batch import encode_batch
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from tests.spark.reading import Broker, offsets, read, reader, tasks
 from tests.unit.verify.verify_logs import CODECS, fill
 
@@ -50,7 +50,7 @@ class Written:
                     self.committed += self._rows(log, topic, partition, start, committed=True)
 
     def _rows(
-        self, log: ReplicaLog, topic: str, partition: int, start: int, *, committed: bool
+        self, log: PartitionLog, topic: str, partition: int, start: int, *, committed: bool
     ) -> list[dict[str, Any]]:
         end = log.last_stable_offset if committed else log.log_end_offset
         aborted = log.reader.aborted_transactions(start, end) if committed else ()
@@ -73,7 +73,7 @@ class Written:
             if record.offset not in gone
         ]
 
-    def _transactional(self, log: ReplicaLog) -> list[tuple[int, int, int]]:
+    def _transactional(self, log: PartitionLog) -> list[tuple[int, int, int]]:
         path = str(log.directory)
         rows = read(path, granularity="batch")
         return [

@@ -17,7 +17,7 @@ from logstore import LogConfig, LogManager
 from logstore.common.errors import ConfigError, UnknownTopicOrPartitionError
 from logstore.common.types import TopicPartition
 from logstore.directory.errors import DataLossError
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.spark.stream.stream import LogstoreStreamReader, StreamOptions
 from logstore.spark.stream.stream_offsets import (
     VERSION,
@@ -80,7 +80,7 @@ def data(tmp_path) -> Path:
     return tmp_path / "data"
 
 
-def append(log: ReplicaLog, *values: str, epoch: int | None = None) -> None:
+def append(log: PartitionLog, *values: str, epoch: int | None = None) -> None:
     for value in values:
         log.append([(None, value.encode())], leader_epoch=epoch)
 
@@ -532,7 +532,7 @@ def test_whatever_happens_what_was_read_last_of_each_offset_is_what_the_log_hold
             _live(random.Random(seed), manager.get_or_create("t", 0), tmp_path / str(seed))
 
 
-def _live(rng: random.Random, log: ReplicaLog, data: Path) -> None:
+def _live(rng: random.Random, log: PartitionLog, data: Path) -> None:
     stream = Stream(data, failOnDataLoss="false")
     read: dict[int, bytes] = {}
     starts: list[int] = []  # of batches: a broker cuts nowhere else
@@ -657,7 +657,7 @@ def test_a_cut_within_one_epoch_skips_nothing(tmp_path, step):
             _cut(manager.get_or_create("t", 0), tmp_path / str(cut), cut, step)
 
 
-def _cut(log: ReplicaLog, data: Path, cut: int, step: int) -> None:
+def _cut(log: PartitionLog, data: Path, cut: int, step: int) -> None:
     stream = Stream(data)
     append(log, *(f"old {n}" for n in range(10)))
     while stream.trigger(ReadMaxRows(step)):

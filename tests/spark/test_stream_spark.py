@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from logstore import LogConfig, LogManager
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from tests.support.until import patience
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def test_a_directory_for_each_micro_batch(spark, manager, tmp_path):
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["0", "1"]
     found = []
     for number in range(2):
-        with ReplicaLog.open(tmp_path / "out" / str(number) / "copy-0") as log:
+        with PartitionLog.open(tmp_path / "out" / str(number) / "copy-0") as log:
             found += [record.value for record in log.records()]
     assert found == [record.value for record in manager.get("t", 0).records()]
 

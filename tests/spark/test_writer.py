@@ -37,7 +37,7 @@ from logstore.common.partitioner import murmur2, murmur3
 from logstore.common.types import Record
 from logstore.directory.layout import list_partitions
 from logstore.format.codecs.compression import Compression
-from logstore.log import LogOwner, ReplicaLog
+from logstore.log import LogOwner, PartitionLog
 from logstore.manager import ManagerOwner
 from logstore.spark.writer.directory import StagedFile
 from logstore.spark.writer.options import WriteOptions
@@ -95,7 +95,7 @@ def write(target: Path, *tasks: pa.RecordBatch, overwrite: bool = False, **optio
 
 def records(target: Path, topic: str = "t", partition: int = 0) -> list[Record]:
     path = target / f"{topic}-{partition}"
-    with ReplicaLog.open(path, owner=LogOwner(clean_shutdown=True, managed=True)) as log:
+    with PartitionLog.open(path, owner=LogOwner(clean_shutdown=True, managed=True)) as log:
         return list(log.records())
 
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
 from logstore.common.partitioner import murmur2
-from logstore.log import LogOwner, ReplicaLog
+from logstore.log import LogOwner, PartitionLog
 from logstore.verify import Severity, verify
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def numbers(spark: SparkSession, count: int, tasks: int = 4) -> DataFrame:
 
 
 def values(target: Path, partition: int) -> list[bytes | None]:
-    with ReplicaLog.open(target / f"t-{partition}", owner=LogOwner(clean_shutdown=True)) as log:
+    with PartitionLog.open(target / f"t-{partition}", owner=LogOwner(clean_shutdown=True)) as log:
         return [record.value for record in log.records()]
 
 
@@ -100,7 +100,9 @@ def test_a_copy_of_a_log_directory(spark, tmp_path):
     kept = read.where("string(key) <> 'key-7'")
     kept.write.format("logstore").mode("append").save(str(copy))
     for partition in range(2):
-        with ReplicaLog.open(source / f"t-{partition}", owner=LogOwner(clean_shutdown=True)) as log:
+        with PartitionLog.open(
+            source / f"t-{partition}", owner=LogOwner(clean_shutdown=True)
+        ) as log:
             expected = [record[1:] for record in log.records() if record.key != b"key-7"]
-        with ReplicaLog.open(copy / f"t-{partition}", owner=LogOwner(clean_shutdown=True)) as log:
+        with PartitionLog.open(copy / f"t-{partition}", owner=LogOwner(clean_shutdown=True)) as log:
             assert [record[1:] for record in log.records()] == expected

@@ -10,7 +10,7 @@ from logstore.common.config import LogConfig
 from logstore.common.types import Record
 from logstore.format.batch import BatchFields, encode_batch, end_transaction_marker
 from logstore.format.control import ControlType
-from logstore.log import LogOwner, PartitionLog, ReplicaLog
+from logstore.log import LogOwner, PartitionLog
 from logstore.testing import FaultyStorage, ManualClock
 
 NOW = ManualClock().wall_ms()
@@ -100,7 +100,7 @@ class Disk:
         for parent in ("/", "/logs"):
             self.storage.sync_dir(parent)
 
-    def open(self, **arguments: Any) -> ReplicaLog:
+    def open(self, **arguments: Any) -> PartitionLog:
         """See ``PartitionLog.open`` and ``LogOwner``; recovers unless told ``clean_shutdown=True``.
 
         Producers expire as those of a manager do.
@@ -151,5 +151,5 @@ def offsets(records: list[Record]) -> list[int]:
     return [record.offset for record in records]
 
 
-def all_offsets(log: ReplicaLog) -> list[int]:
+def all_offsets(log: PartitionLog) -> list[int]:
     return [record.offset for record in log.records()]

@@ -9,7 +9,7 @@ from typing import Any
 from checkpoints.types import TopicPartition
 from logstore.common.config import LogConfig
 from logstore.common.errors import LogstoreError
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.manager import LogManager, ManagerOwner
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import ManualClock
@@ -38,9 +38,9 @@ from replication.common.messages import (
 from replication.common.quota import ReplicationQuota
 from replication.common.state import PartitionRegistration
 from replication.decisions.truncation import FETCH_RULE, TruncationRule
+from replication.fetcher.fetch_failures import FetcherContext
 from replication.fetcher.fetcher_manager import FetcherManager
 from replication.fetcher.fetcher_state import FetchState, InitialFetchState
-from replication.fetcher.fetcher_troubles import FetcherContext
 from replication.partition import Partition, PartitionContext
 from tests.support.builders import batch
 from tests.support.replication import ManualRuntime, RecordingTransport
@@ -97,7 +97,7 @@ class Replica:
             raise UnknownPartitionError(str(tp))
         return self.partitions[tp]
 
-    def log(self, tp: TopicPartition = TP) -> ReplicaLog:
+    def log(self, tp: TopicPartition = TP) -> PartitionLog:
         return self.partition(tp).local_log()
 
     def become(self, leader: int, epoch: int, tp: TopicPartition = TP) -> Partition:
@@ -315,7 +315,7 @@ class Stage:
             )  # of an epoch without records we know nothing
 
 
-def contents(log: ReplicaLog, start: int) -> bytes:
+def contents(log: PartitionLog, start: int) -> bytes:
     return bytes(log.read(start, max_bytes=1 << 20).data)
 
 

@@ -249,7 +249,7 @@ def _reads(name: str, run: Run, **more: Any) -> PublicCall:
 
 
 def _replica(name: str, run: Run, **more: Any) -> PublicCall:
-    return PublicCall(f"ReplicaLog.{name}", Owner.MANAGER, run, **more)
+    return PublicCall(f"PartitionLog.{name}", Owner.MANAGER, run, **more)
 
 
 def _manager(name: str, run: Run, **more: Any) -> PublicCall:

@@ -16,7 +16,7 @@ from logstore.cli.common.options import counted
 from logstore.cli.records.input import Parsed
 from logstore.common.partitioner import partitioner
 from logstore.common.types import Header
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -130,7 +130,7 @@ def parse_headers(texts: tuple[str, ...]) -> tuple[Header, ...]:
 class Appended:
     """What was appended to a log, derived from its offsets, so also right after an interrupt."""
 
-    def __init__(self, log: ReplicaLog) -> None:
+    def __init__(self, log: PartitionLog) -> None:
         self.log = log
         self.first_offset = log.log_end_offset
 

@@ -15,7 +15,7 @@ from logstore.cli.common.interrupts import Interrupts
 from logstore.cli.records.batching import BATCH_BYTES, RECORD_OVERHEAD, record_size
 from logstore.cli.records.files import ExportFileError, Format, read_rows
 from logstore.common.errors import LogstoreError
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 
 _BATCH_RECORDS = 5_000
 
@@ -55,7 +55,7 @@ def survey(path: str, form: Format, interrupts: Interrupts) -> Content:
 def load_rows(
     path: str,
     form: Format,
-    logs: Mapping[int, ReplicaLog],
+    logs: Mapping[int, PartitionLog],
     compression: str,
     interrupts: Interrupts,
 ) -> None:
@@ -124,7 +124,7 @@ def _header(pair: Any) -> tuple[str, bytes | None]:
     return pair["key"], pair["value"]
 
 
-def _append(log: ReplicaLog, batch: _Part, compression: str) -> None:
+def _append(log: PartitionLog, batch: _Part, compression: str) -> None:
     try:
         log.append_columns(
             batch.values,

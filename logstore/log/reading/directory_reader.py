@@ -44,7 +44,7 @@ from logstore.kernels import (
     SCAN_TAIL,
 )
 from logstore.log.core import medium_error
-from logstore.log.news import TruncationWatch
+from logstore.log.listeners import TruncationWatch
 from logstore.log.reading.following import FETCH_BYTES, FetchedRecords, Follower
 from logstore.storage.base import File, FileInfo, Storage
 from logstore.storage.local import LocalStorage

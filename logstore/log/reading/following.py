@@ -16,7 +16,7 @@ from logstore.common.errors import LogstoreError, LogTruncatedError, OffsetOutOf
 from logstore.common.types import Record
 from logstore.format.reader import iter_batches
 from logstore.log.core import LogCore
-from logstore.log.news import NO_CUT, TruncationWatch
+from logstore.log.listeners import NO_CUT, TruncationWatch
 from logstore.log.reading.fetching import EARLIEST, LATEST, FetchData
 from logstore.log.reading.snapshot_reader import LogReader
 
@@ -210,7 +210,7 @@ class LogSource:
         self._readers = readers
         self._name = name
         self._committed = committed
-        self.watch: TruncationWatch = core.news.new_watch()
+        self.watch: TruncationWatch = core.listeners.new_watch()
         self._version = readers.current().version
 
     @property
@@ -241,7 +241,7 @@ class LogSource:
                     raise LogTruncatedError(self._name, offset, error.start, error.end) from None
                 raise
             portion = _portion(found)
-            cut = self._core.news.take_cut(self.watch)
+            cut = self._core.listeners.take_cut(self.watch)
             if cut < offset:
                 snapshot = self._readers.current()
                 raise LogTruncatedError(self._name, offset, snapshot.log_start_offset, cut)
@@ -267,11 +267,11 @@ class LogSource:
         self._check_wait(timeout)
         event = threading.Event()
         wake = event.set
-        self._core.news.add(wake)
+        self._core.listeners.add(wake)
         try:
             return self._has_news(offset) or event.wait(timeout)
         finally:
-            self._core.news.discard(wake)
+            self._core.listeners.discard(wake)
 
     async def wait_async(self, offset: int, timeout: float | None) -> bool:
         import asyncio
@@ -283,7 +283,7 @@ class LogSource:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(event.set)
 
-        self._core.news.add(wake)
+        self._core.listeners.add(wake)
         try:
             if self._has_news(offset):
                 return True
@@ -291,7 +291,7 @@ class LogSource:
         except TimeoutError:
             return False
         finally:
-            self._core.news.discard(wake)
+            self._core.listeners.discard(wake)
         return True
 
 

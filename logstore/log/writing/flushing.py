@@ -191,7 +191,7 @@ class LogFlusher:
         self.save_epochs_flush_locked()
         for roll in rolls:
             roll.segment.take_final_name()
-            roll.before.let_go()
+            roll.before.release()
         with state.lock:
             del state.unsettled[: len(rolls)]
             state.note_synced_locked(min(rolls[-1].segment.base_offset, state.log_end_offset))

@@ -42,7 +42,7 @@ class LogState:
 
     def __init__(self, core: LogCore, loaded: LoadedLog) -> None:
         self.core = core
-        self._news = core.news
+        self._listeners = core.listeners
         self.lock = make_lock(Rank.WRITE)
         self.replicated = core.owner.replicated
         self.segments: Segments = loaded.segments
@@ -106,8 +106,8 @@ class LogState:
             self._first_unstable,
             self.version,
         )
-        if self._news.waiting:
-            self._news.wake_all()
+        if self._listeners.waiting:
+            self._listeners.wake_all()
 
     def publish_removal_locked(self) -> None:
         """As ``publish_locked``, before bytes or segments are removed that readers may be using."""
@@ -115,7 +115,7 @@ class LogState:
         if self.recent is not None:
             self.recent.clear()
         if self.log_end_offset < self.core.snapshot.log_end_offset:
-            self._news.note_cut(self.log_end_offset)
+            self._listeners.note_cut(self.log_end_offset)
         self.publish_locked()
 
     def replace_segments_locked(self, segments: list[Segment]) -> None:

@@ -353,8 +353,8 @@ class LogWriter:
 
     # -- rolls ---------------------------------------------------------------------------------
 
-    def try_rest(self) -> bool:
-        """Release descriptors, as `open_files.Rests`."""
+    def try_idle(self) -> bool:
+        """Release descriptors, as `open_files.IdleLog`."""
         if not self._state.lock.acquire(blocking=False):
             return False
         try:

@@ -1,4 +1,4 @@
-"""A log of the model, changed as ``ReplicaLog`` changes its own.
+"""A log of the model, changed as ``PartitionLog`` changes its own.
 
 Records are a tuple. The epochs are not so simple, so the real ``LeaderEpochCache`` keeps them, on a
 file that is never written.

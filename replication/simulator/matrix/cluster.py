@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from checkpoints.types import TopicPartition
 from logstore.format.batch import encode_batch
 from logstore.format.reader import read_records
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.testing.faulty import CrashMode
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode
@@ -285,7 +285,7 @@ class StagedCluster:
     def partition(self, name: str) -> Partition:
         return self.broker(name).replica_manager.partitions[self.tp]
 
-    def log(self, name: str, tp: TopicPartition | None = None) -> ReplicaLog:
+    def log(self, name: str, tp: TopicPartition | None = None) -> PartitionLog:
         return self.broker(name).log_manager.get(*(tp or self.tp))
 
     def leo(self, name: str) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 
 from checkpoints.types import TopicPartition
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from replication.common.messages import Request, Response
 from replication.common.state import UNKNOWN_EPOCH
 from replication.partition import Partition
@@ -150,7 +150,7 @@ class Oracle:
 
     # -- one replica ---------------------------------------------------------------------------
 
-    def _open(self, machine: Machine, tp: TopicPartition, log: ReplicaLog) -> View:
+    def _open(self, machine: Machine, tp: TopicPartition, log: PartitionLog) -> View:
         shadow = OracleLog(tp, log, machine.disk)
         view = View(shadow, machine.starts)
         self._views[machine.broker_id][tp] = view
@@ -202,7 +202,7 @@ class Oracle:
         machine: Machine,
         tp: TopicPartition,
         partition: Partition,
-        log: ReplicaLog,
+        log: PartitionLog,
         view: View,
     ) -> None:
         shadow, broker_id = view.shadow, machine.broker_id
@@ -319,7 +319,7 @@ class Oracle:
         machine: Machine,
         tp: TopicPartition,
         partition: Partition,
-        log: ReplicaLog,
+        log: PartitionLog,
         view: View,
     ) -> None:
         high_watermark = log.high_watermark
@@ -464,7 +464,7 @@ class Oracle:
         return self._views.get(broker_id, {}).get(tp)
 
 
-def _is_kept(machine: Machine, tp: TopicPartition, log: ReplicaLog) -> bool:
+def _is_kept(machine: Machine, tp: TopicPartition, log: PartitionLog) -> bool:
     """Whether the next process will have the log: it is hosted, or was when its disk failed."""
     assert machine.broker is not None
     if machine.broker.log_manager.logs.get(tp) is log:

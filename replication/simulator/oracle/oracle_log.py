@@ -11,7 +11,7 @@ from typing import NamedTuple
 from checkpoints.types import TopicPartition
 from logstore.common.errors import CorruptBatchError
 from logstore.format.reader import read_records
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from replication.decisions.isr import IsrState
 from replication.simulator.world.disk import SimDisk
 
@@ -58,7 +58,7 @@ class OracleLog:
         "tp",
     )
 
-    def __init__(self, tp: TopicPartition, log: ReplicaLog, disk: SimDisk) -> None:
+    def __init__(self, tp: TopicPartition, log: PartitionLog, disk: SimDisk) -> None:
         self.tp, self.log, self.disk = tp, log, disk
         self.entries: dict[int, OracleEntry] = {}
         self.read_all()

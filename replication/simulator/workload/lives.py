@@ -12,7 +12,7 @@ from functools import partial
 
 from checkpoints.types import TopicPartition
 from logstore.format.reader import read_records
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from replication.client import Outcome as Sent
 from replication.client import SendResult
 from replication.common.error_codes import ErrorCode
@@ -252,7 +252,7 @@ class Lives:
                         return [f"I-28 {tp}: {value!r} was written to life {life}, at {offset} now"]
         return []
 
-    def _log(self, broker_id: int, tp: TopicPartition) -> ReplicaLog:
+    def _log(self, broker_id: int, tp: TopicPartition) -> PartitionLog:
         machine = self._world.cluster.machines[broker_id]
         assert machine.broker is not None
         return machine.broker.log_manager.get(*tp)

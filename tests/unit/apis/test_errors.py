@@ -308,7 +308,7 @@ def _other_listener(asking: Asking) -> int:
     from logstore.storage.memory import MemoryStorage
     from replication.embedded.cluster import Cluster
 
-    with Cluster(2, "/two", storage=MemoryStorage(), front_door=doors) as kafka:
+    with Cluster(2, "/two", storage=MemoryStorage(), request_listener=doors) as kafka:
         kafka.create_topic("t", assignment=[[1]])
         at = kafka.broker(0).endpoints[1]
         with WireClient(at.host, at.port) as client:

@@ -23,7 +23,7 @@ from logstore.common.clock import SystemClock
 from logstore.common.partitioner import murmur2
 from logstore.format.batch import encode_batch, end_transaction_marker
 from logstore.format.control import ControlType
-from logstore.log import LogOwner, ReplicaLog
+from logstore.log import LogOwner, PartitionLog
 from logstore.segments.producer_state import AppendOrigin
 from tests.support.cases import for_each
 from tests.support.until import patience
@@ -324,7 +324,7 @@ def test_a_directory_in_use_is_read_and_left_alone(tmp_path: Path) -> None:
 def _rolled(directory: Path) -> list[Path]:
     """Leave a log as ``kill -9`` does before any roll is settled; the files of the rolls."""
     config = LogConfig(segment_bytes=1000)
-    log = ReplicaLog.open(
+    log = PartitionLog.open(
         directory / "t-0", config, owner=LogOwner(managed=True, background=lambda task: None)
     )
     for _ in range(12):
@@ -406,9 +406,9 @@ def test_logs_that_kafka_wrote(tmp_path: Path, folder: Path) -> None:
 
 
 def committed_by_the_log(directory: Path) -> list[int]:
-    """What ``ReplicaLog`` itself gives a reader of committed data."""
+    """What ``PartitionLog`` itself gives a reader of committed data."""
     found: list[int] = []
-    with ReplicaLog.open(directory, LogConfig(retention_ms=-1)) as log:
+    with PartitionLog.open(directory, LogConfig(retention_ms=-1)) as log:
         position = log.log_start_offset
         while position < log.last_stable_offset:
             fetched = log.read(position, 1 << 30, committed=True)

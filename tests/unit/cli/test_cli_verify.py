@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from logstore.cli import main
 from logstore.common.config import LogConfig
-from logstore.log import LogOwner, ReplicaLog
+from logstore.log import LogOwner, PartitionLog
 from logstore.manager import LogManager
 from logstore.storage.local import LocalStorage
 
@@ -220,7 +220,7 @@ def test_an_html_report(data: Path, tmp_path: Path) -> None:
 
 def test_a_roll_that_waits_for_its_name_is_told_and_not_called_an_orphan(tmp_path: Path) -> None:
     config = LogConfig(segment_bytes=1000)
-    log = ReplicaLog.open(
+    log = PartitionLog.open(
         tmp_path / "t-0", config, owner=LogOwner(managed=True, background=lambda task: None)
     )
     for _ in range(5):

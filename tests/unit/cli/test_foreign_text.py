@@ -29,7 +29,7 @@ from logstore.cli import main
 from logstore.common.errors import ConfigError, LogstoreError
 from logstore.format.batch import encode_batch, end_transaction_marker
 from logstore.format.control import ControlType
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.manager import LogManager
 from logstore.segments.producer_state import AppendOrigin
 from logstore.verify import verify
@@ -177,7 +177,7 @@ def hostile(template: Path, tmp_path: Path) -> Callable[[str], Path]:
     return make
 
 
-def fill(log: ReplicaLog, raw: bytes) -> None:
+def fill(log: PartitionLog, raw: bytes) -> None:
     """Records, and a transaction that was aborted."""
     name = raw.decode("utf-8", "replace")
     log.append([(b"k" + raw, raw), (raw, None)])

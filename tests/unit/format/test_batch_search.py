@@ -14,7 +14,7 @@ from logstore.common.config import LogConfig
 from logstore.format import batch_search as resync
 from logstore.format.batch_search import BatchSearch, find_batch
 from logstore.kernels import crc32
-from logstore.recovery.set_aside import take_stock
+from logstore.recovery.set_aside import survey_cut
 from logstore.segments.segment import Segment
 from logstore.storage.base import File
 from logstore.testing import FaultyStorage, ManualClock
@@ -191,7 +191,7 @@ def test_what_is_read_to_take_stock_is_in_proportion_to_the_bytes(
 
     monkeypatch.setattr(kind, "read_at", counted_read)
     monkeypatch.setattr(kind, "view", counted_view)
-    stock = take_stock(segment, 0)
+    stock = survey_cut(segment, 0)
     assert stock.valid_bytes == (99 * 80 + 400) * len(whole)
     assert stock.complete
     assert len(data) < total < 12 * len(data)
@@ -206,5 +206,5 @@ def test_take_stock_of_batches_of_any_size() -> None:
     storage.write_file(f"/t-0/{0:020}.log", data + b"\xee" * 9)
     segment = Segment(storage, "/t-0", 0, LogConfig(), ManualClock(0), {".log": len(data) + 9})
     for start in (0, 7):
-        assert take_stock(segment, start) == (len(data) - 7, True, False)
+        assert survey_cut(segment, start) == (len(data) - 7, True, False)
     segment.close()

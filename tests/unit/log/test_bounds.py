@@ -15,7 +15,6 @@ from logstore.format import batch as batch_module
 from logstore.format.batch import encode_batch
 from logstore.format.codecs.compression import Compression, decompress
 from logstore.format.header import parse_header
-from logstore.log import ReplicaLog
 from logstore.verify import VerifyOptions, verify
 from tests.support.builders import Disk
 
@@ -106,7 +105,7 @@ def test_what_is_not_compressed_has_no_such_bound(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("small")
 def test_a_follower_takes_what_its_leader_has(encoded: Callable[[int, str], bytes]) -> None:
     """A copy that stops there would hold up all that follows."""
-    log: ReplicaLog = Disk().open()
+    log: PartitionLog = Disk().open()
     log.replica.append_as_follower(with_epoch(encoded(BOUND + 1, "zstd")))
     assert log.log_end_offset == 1
 

@@ -10,7 +10,7 @@ import pytest
 
 from logstore.common.config import LogConfig
 from logstore.common.errors import ResourceBusyError, StorageFailedError
-from logstore.log import LogOwner, ReplicaLog, run_inline
+from logstore.log import LogOwner, PartitionLog, run_inline
 from logstore.manager import ManagerOwner
 from logstore.manager.manager import LogManager
 from logstore.testing import FaultyStorage
@@ -23,9 +23,11 @@ CONFIG = LogConfig(segment_bytes=1500, segment_index_bytes=2000, retention_bytes
 RECORD = [(None, bytes(300))]
 
 
-def _open(storage: FaultyStorage, *, inline: bool = False) -> ReplicaLog:
+def _open(storage: FaultyStorage, *, inline: bool = False) -> PartitionLog:
     background = run_inline if inline else lambda task: None
-    return ReplicaLog.open("/d/t-0", CONFIG, storage=storage, owner=LogOwner(background=background))
+    return PartitionLog.open(
+        "/d/t-0", CONFIG, storage=storage, owner=LogOwner(background=background)
+    )
 
 
 def _short_from(storage: FaultyStorage, after: int) -> None:
@@ -55,7 +57,7 @@ def test_an_append_that_raises_has_appended_nothing(after: int) -> None:
 
 def test_an_abort_that_cannot_be_noted_leaves_no_leader_epoch_behind() -> None:
     storage = FaultyStorage()
-    log = ReplicaLog.open("/d/t-0", CONFIG, storage=storage, owner=LogOwner(replicated=True))
+    log = PartitionLog.open("/d/t-0", CONFIG, storage=storage, owner=LogOwner(replicated=True))
     log.replica.append_as_follower(produced(transactional=True), 0)
     before = log.epochs.entries
     storage.fail("open", "*.txnindex", error=errno.EMFILE)
@@ -91,7 +93,7 @@ def test_what_an_append_left_undone_is_done_later() -> None:
     "operation", [lambda log: log.truncate_to(7), lambda log: log.maintenance.delete_old_segments()]
 )
 def test_rolls_that_cannot_be_settled_stop_a_removal_before_it_begins(
-    operation: Callable[[ReplicaLog], object],
+    operation: Callable[[PartitionLog], object],
 ) -> None:
     storage = FaultyStorage()
     log = _open(storage)

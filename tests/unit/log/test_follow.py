@@ -23,7 +23,7 @@ from logstore.common.errors import (
     UnknownTopicOrPartitionError,
 )
 from logstore.common.types import TopicPartition
-from logstore.log import EARLIEST, LATEST, LogOwner, ReplicaLog
+from logstore.log import EARLIEST, LATEST, LogOwner, PartitionLog
 from logstore.log.reading.directory_reader import DirectoryReader
 from logstore.log.reading.following import Follower
 from logstore.storage.local import LocalStorage
@@ -35,13 +35,13 @@ SMALL = LogConfig(segment_bytes=300)
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[ReplicaLog]:
-    opened = ReplicaLog.open(tmp_path / "orders-0", SMALL)
+def log(tmp_path: Path) -> Iterator[PartitionLog]:
+    opened = PartitionLog.open(tmp_path / "orders-0", SMALL)
     yield opened
     opened.close()
 
 
-def fill(log: ReplicaLog, count: int) -> None:
+def fill(log: PartitionLog, count: int) -> None:
     for _ in range(count):
         log.append([(None, b"%d" % log.log_end_offset)])
 
@@ -50,16 +50,16 @@ def values(follower: Follower) -> list[int]:
     return [int(record.value or b"-1") for record in follower]
 
 
-def both(log: ReplicaLog, **options: float) -> list[Follower]:
+def both(log: PartitionLog, **options: float) -> list[Follower]:
     """A follower inside and one of the files."""
-    reader = ReplicaLog.open_reader(log.directory)
+    reader = PartitionLog.open_reader(log.directory)
     return [log.follow(timeout=0, **options), reader.follow(timeout=0, **options)]  # type: ignore[arg-type]
 
 
 # -- both ways of following ------------------------------------------------------------------------
 
 
-def test_what_is_there_and_what_comes(log: ReplicaLog) -> None:
+def test_what_is_there_and_what_comes(log: PartitionLog) -> None:
     fill(log, 20)
     followers = both(log)
     assert [values(f) for f in followers] == [list(range(20))] * 2
@@ -71,7 +71,7 @@ def test_what_is_there_and_what_comes(log: ReplicaLog) -> None:
     assert [values(f) for f in followers] == [[], []]
 
 
-def test_where_to_begin(log: ReplicaLog) -> None:
+def test_where_to_begin(log: PartitionLog) -> None:
     fill(log, 20)
     for start, first in ((None, 0), (EARLIEST, 0), (LATEST, 20), (0, 0), (13, 13), (20, 20)):
         for follower in both(log, start=start):  # type: ignore[arg-type]
@@ -80,10 +80,10 @@ def test_where_to_begin(log: ReplicaLog) -> None:
         with pytest.raises(OffsetOutOfRangeError):
             log.follow(start)
         with pytest.raises(OffsetOutOfRangeError):
-            next(ReplicaLog.open_reader(log.directory).follow(start, timeout=0))
+            next(PartitionLog.open_reader(log.directory).follow(start, timeout=0))
 
 
-def test_polling_by_number(log: ReplicaLog) -> None:
+def test_polling_by_number(log: PartitionLog) -> None:
     fill(log, 10)
     for follower in both(log):
         assert [r.offset for r in follower.poll(3)] == [0, 1, 2]
@@ -94,7 +94,7 @@ def test_polling_by_number(log: ReplicaLog) -> None:
         assert follower.poll(timeout=0.01) == []
 
 
-def test_deleted_before_it_was_read(log: ReplicaLog) -> None:
+def test_deleted_before_it_was_read(log: PartitionLog) -> None:
     fill(log, 30)
     followers = both(log)
     assert [len(f.poll(1)) for f in followers] == [1, 1]
@@ -111,7 +111,7 @@ def test_deleted_before_it_was_read(log: ReplicaLog) -> None:
         assert values(follower)[-1] == 29
 
 
-def test_deleted_behind_the_reader(log: ReplicaLog) -> None:
+def test_deleted_behind_the_reader(log: PartitionLog) -> None:
     fill(log, 30)
     followers = both(log)
     for follower in followers:
@@ -124,7 +124,7 @@ def test_deleted_behind_the_reader(log: ReplicaLog) -> None:
 
 
 @pytest.mark.parametrize(("to", "again"), [(28, 0), (28, 40), (11, 5), (0, 40)])
-def test_cut_below_the_reader(log: ReplicaLog, to: int, again: int) -> None:
+def test_cut_below_the_reader(log: PartitionLog, to: int, again: int) -> None:
     """Also where the log has grown beyond it since, with other records."""
     fill(log, 30)
     followers = both(log)
@@ -138,7 +138,7 @@ def test_cut_below_the_reader(log: ReplicaLog, to: int, again: int) -> None:
             list(follower)
 
 
-def test_cut_above_the_reader(log: ReplicaLog) -> None:
+def test_cut_above_the_reader(log: PartitionLog) -> None:
     fill(log, 30)
     followers = both(log, start=28)
     for follower in followers:
@@ -151,7 +151,7 @@ def test_cut_above_the_reader(log: ReplicaLog) -> None:
         assert values(follower) == [29, 30, 31]
 
 
-def test_markers_and_aborted_transactions(log: ReplicaLog) -> None:
+def test_markers_and_aborted_transactions(log: PartitionLog) -> None:
     log.append_as_leader(produced(1, 0, 2, transactional=True), 0)
     log.append_as_leader(produced(2, 0, 1, transactional=True), 0)
     committed = log.follow(timeout=0, committed=True)
@@ -172,7 +172,7 @@ def test_markers_and_aborted_transactions(log: ReplicaLog) -> None:
 # -- waiting in the same process -------------------------------------------------------------------
 
 
-def test_an_append_wakes(log: ReplicaLog) -> None:
+def test_an_append_wakes(log: PartitionLog) -> None:
     """Nothing else does: the follower would wait for longer than this test may take."""
     seen: list[int] = []
 
@@ -184,7 +184,7 @@ def test_an_append_wakes(log: ReplicaLog) -> None:
 
     def append() -> None:
         for number in range(20):
-            until(lambda before=number: len(seen) == before and log.core.news.waiting)
+            until(lambda before=number: len(seen) == before and log.core.listeners.waiting)
             log.append([(None, b"v")])
 
     race(follow, append)
@@ -192,7 +192,7 @@ def test_an_append_wakes(log: ReplicaLog) -> None:
 
 
 def test_only_up_to_the_high_watermark(tmp_path: Path) -> None:
-    with ReplicaLog.open(tmp_path / "orders-0", owner=LogOwner(replicated=True)) as log:
+    with PartitionLog.open(tmp_path / "orders-0", owner=LogOwner(replicated=True)) as log:
         log.append_as_leader(batch(count=5), 0)
         follower = log.follow(timeout=0.01)
         assert list(follower) == []
@@ -204,7 +204,7 @@ def test_only_up_to_the_high_watermark(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", ["close", "crash"])
 def test_closed_while_it_waits(tmp_path: Path, end: str) -> None:
-    log = ReplicaLog.open(tmp_path / "orders-0")
+    log = PartitionLog.open(tmp_path / "orders-0")
     follower = log.follow()
     threading.Timer(0.05, getattr(log, end)).start()
     with pytest.raises(LogClosedError):
@@ -213,15 +213,15 @@ def test_closed_while_it_waits(tmp_path: Path, end: str) -> None:
         log.follow()
 
 
-def test_nobody_is_kept_waiting_or_remembered(log: ReplicaLog) -> None:
+def test_nobody_is_kept_waiting_or_remembered(log: PartitionLog) -> None:
     follower = log.follow(timeout=0.001)
     for _ in range(10):
         assert list(follower) == []
-    assert log.core.news.waiting == ()
+    assert log.core.listeners.waiting == ()
 
 
 @pytest.mark.slow
-def test_writers_truncation_and_followers_at_once(log: ReplicaLog) -> None:
+def test_writers_truncation_and_followers_at_once(log: PartitionLog) -> None:
     """What a follower gives is always a part of one history."""
     done = threading.Event()
 
@@ -244,7 +244,7 @@ def test_writers_truncation_and_followers_at_once(log: ReplicaLog) -> None:
     assert log.log_end_offset == 300
 
 
-def test_in_an_event_loop(log: ReplicaLog) -> None:
+def test_in_an_event_loop(log: PartitionLog) -> None:
     fill(log, 3)
 
     async def follow() -> list[int]:
@@ -258,7 +258,7 @@ def test_in_an_event_loop(log: ReplicaLog) -> None:
         return found
 
     async def both_ways() -> tuple[list[int], list[int]]:
-        reader = ReplicaLog.open_reader(log.directory)
+        reader = PartitionLog.open_reader(log.directory)
         found = await follow()
         return found, [r.offset async for r in reader.follow_async(timeout=0.1)]
 
@@ -266,7 +266,7 @@ def test_in_an_event_loop(log: ReplicaLog) -> None:
 
 
 def test_an_event_loop_hears_of_the_end(tmp_path: Path) -> None:
-    log = ReplicaLog.open(tmp_path / "orders-0")
+    log = PartitionLog.open(tmp_path / "orders-0")
 
     async def follow(timeout: float | None) -> list[int]:
         return [r.offset async for r in log.follow_async(timeout=timeout)]
@@ -359,7 +359,7 @@ def test_follow_another_process(writer: Writer, tmp_path: Path) -> None:
 
 def test_another_process_cuts_its_log(writer: Writer, tmp_path: Path) -> None:
     writer.do("append", 100)
-    reader = ReplicaLog.open_reader(tmp_path / "orders-0")
+    reader = PartitionLog.open_reader(tmp_path / "orders-0")
     followers = [reader.follow(timeout=0, poll=0.001) for _ in range(3)]
     for follower in followers:
         assert len(list(follower)) == 100
@@ -377,7 +377,7 @@ def test_another_process_cuts_its_log(writer: Writer, tmp_path: Path) -> None:
 def test_only_whole_batches_count(tmp_path: Path) -> None:
     directory = tmp_path / "orders-0"
     directory.mkdir()
-    follower = ReplicaLog.open_reader(directory).follow(timeout=0.003, poll=0.001)
+    follower = PartitionLog.open_reader(directory).follow(timeout=0.003, poll=0.001)
     assert list(follower) == []  # there is no segment yet
     file = directory / "00000000000000000000.log"
     first, second = batch(0, 2), batch(2, 1)
@@ -394,7 +394,7 @@ def test_only_whole_batches_count(tmp_path: Path) -> None:
     assert [r.offset for r in follower] == [2]
     file.write_bytes(first + second + bytes(500))  # room that a broker has made before
     assert list(follower) == []
-    assert ReplicaLog.open_reader(directory).log_end_offset == 3
+    assert PartitionLog.open_reader(directory).log_end_offset == 3
 
 
 @pytest.mark.parametrize("sealed", [False, True])
@@ -407,7 +407,7 @@ def test_damage_that_stays_is_an_error(tmp_path: Path, sealed: bool) -> None:
     file.write_bytes(batch(0, 1) + bad + (b"" if sealed else batch(2, 1)))
     if sealed:
         (directory / "00000000000000000002.log").write_bytes(batch(2, 1))
-    follower = ReplicaLog.open_reader(directory).follow(0, timeout=1, poll=0.001)
+    follower = PartitionLog.open_reader(directory).follow(0, timeout=1, poll=0.001)
     assert next(follower).offset == 0
     with pytest.raises(CorruptBatchError, match=file.name):
         next(follower)
@@ -424,13 +424,13 @@ def test_a_large_batch_and_a_misleading_index(tmp_path: Path) -> None:
     assert [r.offset for r in reader.follow(1998, timeout=0)] == [1998, 1999]
 
 
-def test_what_is_on_file_of_the_log_start(log: ReplicaLog) -> None:
+def test_what_is_on_file_of_the_log_start(log: PartitionLog) -> None:
     fill(log, 5)
     parent = Path(log.directory).parent
     OffsetCheckpoint(str(parent / LOG_START), LocalStorage()).write(
         {TopicPartition("orders", 0): 2}
     )
-    assert values(ReplicaLog.open_reader(log.directory).follow(timeout=0)) == [2, 3, 4]
+    assert values(PartitionLog.open_reader(log.directory).follow(timeout=0)) == [2, 3, 4]
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from logstore.common.errors import (
     LogDirLockedError,
     StorageFailedError,
 )
-from logstore.log import PartitionLog, ReplicaLog
+from logstore.log import PartitionLog
 from logstore.manager import LogManager
 from logstore.manager.duties import DutyThread
 from logstore.segments import open_files
@@ -161,8 +161,8 @@ def test_an_inherited_log_takes_no_room_from_the_childs_own(tmp_path: Path) -> N
 
 def test_the_close_of_a_child_wakes_nobody(tmp_path: Path) -> None:
     woken: list[int] = []
-    with ReplicaLog.open(tmp_path / "orders-0") as log:
-        log.core.news.add(lambda: woken.append(os.getpid()))  # of a thread that waits
+    with PartitionLog.open(tmp_path / "orders-0") as log:
+        log.core.listeners.add(lambda: woken.append(os.getpid()))  # of a thread that waits
 
         def close() -> list[int]:
             log.close()
@@ -238,7 +238,7 @@ def test_locks_that_other_threads_held_are_free(tmp_path: Path) -> None:
                 log.state.lock,
                 active.offset_index._lock,
                 active.time_index._lock,
-                log.core.news._lock,
+                log.core.listeners._lock,
                 open_files._lock,
             ):
                 held.enter_context(lock)
@@ -475,7 +475,7 @@ def test_what_a_parent_cuts_is_an_error_of_the_child_and_never_its_end(
         return [record.value for record in log.records(1500)]
 
     gate = Gate()
-    with ReplicaLog.open(tmp_path / "orders-0", LogConfig(index_interval_bytes=1)) as log:
+    with PartitionLog.open(tmp_path / "orders-0", LogConfig(index_interval_bytes=1)) as log:
         for number in range(2000):
             log.append([(None, b"%d" % number)])
         child = Child(work)

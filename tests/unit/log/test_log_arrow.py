@@ -1,4 +1,4 @@
-"""``ReplicaLog.to_arrow``: the same records as objects, from any offset to any other."""
+"""``PartitionLog.to_arrow``: the same records as objects, from any offset to any other."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import pytest
 
 from logstore import Compression, LogConfig
 from logstore.common.errors import ResultTooLargeError
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 
 pytest.importorskip("pyarrow")
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> ReplicaLog:
+def log(tmp_path: Path) -> PartitionLog:
     """Several segments; every codec; nulls and headers; one truncated and one deleted end."""
     chance = random.Random(7)
     config = LogConfig(segment_bytes=6000, index_interval_bytes=300)
-    log = ReplicaLog.open(tmp_path / "t-0", config)
+    log = PartitionLog.open(tmp_path / "t-0", config)
     for _ in range(60):
         records = [
             (
@@ -37,7 +37,7 @@ def log(tmp_path: Path) -> ReplicaLog:
     return log
 
 
-def rows(log: ReplicaLog, start: int | None, end: int | None) -> list[tuple[object, ...]]:
+def rows(log: PartitionLog, start: int | None, end: int | None) -> list[tuple[object, ...]]:
     found = []
     for batch in log.to_arrow(start, end, headers=True):
         for row in batch.to_pylist():
@@ -49,7 +49,9 @@ def rows(log: ReplicaLog, start: int | None, end: int | None) -> list[tuple[obje
 @pytest.mark.parametrize(
     ("start", "end"), [(None, None), (11, 12), (13, 100), (50, None), (None, 60), (90, 90)]
 )
-def test_arrow_holds_the_same_records(log: ReplicaLog, start: int | None, end: int | None) -> None:
+def test_arrow_holds_the_same_records(
+    log: PartitionLog, start: int | None, end: int | None
+) -> None:
     with log:
         expected = [
             (r.offset, r.timestamp, r.key, r.value, tuple(r.headers))
@@ -59,7 +61,7 @@ def test_arrow_holds_the_same_records(log: ReplicaLog, start: int | None, end: i
         assert expected or start == end
 
 
-def test_columns_that_nobody_wants_are_left_out(log: ReplicaLog) -> None:
+def test_columns_that_nobody_wants_are_left_out(log: PartitionLog) -> None:
     with log:
         (batch, *_) = log.to_arrow()
         assert batch.schema.names == ["offset", "timestamp", "key", "value"]
@@ -71,7 +73,7 @@ def test_one_record_batch_has_all_records_or_there_is_none(
 ) -> None:
     """A column of ``binary`` ends at 2 GiB, here at 4 KiB; a part of the records is no answer."""
     monkeypatch.setattr("logstore.format.arrow._COLUMN_BYTES_MAX", 4096)
-    with ReplicaLog.open(tmp_path / "t-0") as log:
+    with PartitionLog.open(tmp_path / "t-0") as log:
         for number in range(6):
             log.append([(b"%d" % number, bytes(1000))], compression=compression)
         three = log.read(0, up_to=3).to_arrow()

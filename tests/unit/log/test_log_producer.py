@@ -17,7 +17,7 @@ from logstore.common.errors import (
     OutOfOrderSequenceError,
     ResourceBusyError,
 )
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.log.writing.producing import LogProducer, id_of_name
 from tests.support.builders import Disk, produced
 from tests.support.until import patience
@@ -27,17 +27,17 @@ A, B, C = [(None, b"a")], [(None, b"b"), (None, b"bb")], [(None, b"c")]
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[ReplicaLog]:
-    opened = ReplicaLog.open(tmp_path / "orders-0")
+def log(tmp_path: Path) -> Iterator[PartitionLog]:
+    opened = PartitionLog.open(tmp_path / "orders-0")
     yield opened
     opened.close()
 
 
-def values(log: ReplicaLog) -> list[bytes | None]:
+def values(log: PartitionLog) -> list[bytes | None]:
     return [record.value for record in log.records()]
 
 
-def test_a_retry_gets_the_old_offsets(log: ReplicaLog) -> None:
+def test_a_retry_gets_the_old_offsets(log: PartitionLog) -> None:
     producer = log.producer("import")
     assert producer.next_sequence == 0
     first = producer.append(A)
@@ -54,7 +54,7 @@ def test_a_retry_gets_the_old_offsets(log: ReplicaLog) -> None:
     assert values(log) == [b"a", b"b", b"bb", b"c", b"c"]
 
 
-def test_sequences_that_are_not_next(log: ReplicaLog) -> None:
+def test_sequences_that_are_not_next(log: PartitionLog) -> None:
     producer = log.producer(7)
     for number in range(8):
         producer.append([(None, b"%d" % number)])
@@ -70,14 +70,14 @@ def test_sequences_that_are_not_next(log: ReplicaLog) -> None:
 
 @pytest.mark.parametrize("end", ["close", "crash"])
 def test_it_goes_on_after_a_restart(tmp_path: Path, end: str) -> None:
-    log = ReplicaLog.open(tmp_path / "orders-0")
+    log = PartitionLog.open(tmp_path / "orders-0")
     log.producer("import").append(A)
     sequence = log.producer("import").next_sequence  # a second one: epoch 1
     producer = log.producer("import")
     epoch, sequence = producer.epoch, producer.next_sequence
     producer.append(B)
     getattr(log, end)()
-    with ReplicaLog.open(tmp_path / "orders-0") as log:
+    with PartitionLog.open(tmp_path / "orders-0") as log:
         producer = log.producer("import")
         assert (producer.epoch, producer.next_sequence) == (epoch, sequence + 2)
         assert producer.append(B, sequence=sequence).duplicate  # its outcome was not known
@@ -85,7 +85,7 @@ def test_it_goes_on_after_a_restart(tmp_path: Path, end: str) -> None:
         assert values(log) == [b"a", b"b", b"bb", b"c"]
 
 
-def test_a_newer_one_fences(log: ReplicaLog) -> None:
+def test_a_newer_one_fences(log: PartitionLog) -> None:
     log.producer("import")
     older = log.producer("import")
     assert older.epoch == 0  # one that appended nothing is not fenced
@@ -100,7 +100,7 @@ def test_a_newer_one_fences(log: ReplicaLog) -> None:
     newer.append(A)
 
 
-def test_names_and_ids(log: ReplicaLog) -> None:
+def test_names_and_ids(log: PartitionLog) -> None:
     assert log.producer("import").producer_id == id_of_name("import") >= 1 << 62
     assert id_of_name("import") != id_of_name("imports")
     assert log.producer(5).producer_id == 5
@@ -110,7 +110,7 @@ def test_names_and_ids(log: ReplicaLog) -> None:
             log.producer(name)
 
 
-def test_bad_records_use_no_sequence(log: ReplicaLog) -> None:
+def test_bad_records_use_no_sequence(log: PartitionLog) -> None:
     producer = log.producer("import")
     bad: list[Any] = [[], [(None, "text")], [7]]
     for records in bad:
@@ -125,7 +125,7 @@ def test_bad_records_use_no_sequence(log: ReplicaLog) -> None:
 
 def test_appended_but_not_synced(tmp_path: Path) -> None:
     """The outcome that a caller cannot know: tried again, it is there once."""
-    log = ReplicaLog.open(tmp_path / "orders-0")
+    log = PartitionLog.open(tmp_path / "orders-0")
     producer = log.producer("import")
     sequence = producer.next_sequence
     flush, log.flusher.flush = log.flusher.flush, _busy  # type: ignore[method-assign]
@@ -153,7 +153,7 @@ def test_records_that_are_lost_are_not_taken_for_duplicates() -> None:
         assert not producer.append(B, sequence=1).duplicate
 
 
-def test_a_cut_takes_the_sequence_back(log: ReplicaLog) -> None:
+def test_a_cut_takes_the_sequence_back(log: PartitionLog) -> None:
     producer = log.producer("import")
     producer.append(A)
     producer.append(B)
@@ -174,7 +174,7 @@ def test_a_producer_that_the_log_has_forgotten() -> None:
         assert producer.next_sequence == 3
 
 
-def test_beside_batches_of_other_producers(log: ReplicaLog) -> None:
+def test_beside_batches_of_other_producers(log: PartitionLog) -> None:
     log.append_as_leader(produced(1, 0, 2), 0)
     producer = log.producer("import")
     producer.append(A)
@@ -182,7 +182,7 @@ def test_beside_batches_of_other_producers(log: ReplicaLog) -> None:
     assert (producer.next_sequence, log.producer(1).next_sequence) == (1, 4)
 
 
-def test_threads_share_a_producer(log: ReplicaLog) -> None:
+def test_threads_share_a_producer(log: PartitionLog) -> None:
     producer = log.producer("import")
 
     def work() -> None:
@@ -193,7 +193,7 @@ def test_threads_share_a_producer(log: ReplicaLog) -> None:
     assert (producer.next_sequence, log.log_end_offset) == (90, 90)
 
 
-def test_threads_that_make_producers_at_once(log: ReplicaLog) -> None:
+def test_threads_that_make_producers_at_once(log: PartitionLog) -> None:
     made: list[LogProducer] = []
 
     def work() -> None:
@@ -209,7 +209,7 @@ def test_threads_that_make_producers_at_once(log: ReplicaLog) -> None:
     assert len({producer.epoch for producer in made}) == 20
 
 
-def test_a_closed_log(log: ReplicaLog) -> None:
+def test_a_closed_log(log: PartitionLog) -> None:
     producer = log.producer("import")
     log.close()
     with pytest.raises(LogClosedError):
@@ -239,7 +239,7 @@ def test_kill_9_leaves_each_record_once(tmp_path: Path) -> None:
         )
         assert process.stdout is not None
         begun.append(int(process.stdout.readline()))
-        follower = ReplicaLog.open_reader(directory).follow(
+        follower = PartitionLog.open_reader(directory).follow(
             begun[-1], timeout=patience(), poll=0.005
         )
         for _ in range(20):
@@ -247,6 +247,6 @@ def test_kill_9_leaves_each_record_once(tmp_path: Path) -> None:
         process.kill()
         process.communicate()
     assert begun[0] < begun[1] < begun[2]
-    with ReplicaLog.open(directory) as log:
+    with PartitionLog.open(directory) as log:
         assert values(log) == [b"%d" % number for number in range(log.log_end_offset)]
         assert log.producer("import").next_sequence == log.log_end_offset

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from logstore.common.config import LogConfig
-from logstore.log import LogOwner, ReplicaLog
+from logstore.log import LogOwner, PartitionLog
 from logstore.log.writing import recent as recent_module
 from logstore.log.writing.recent import RecentBudget
 from logstore.storage.memory import MemoryStorage
@@ -18,18 +18,18 @@ from tests.support.cases import for_each
 ALL = 1 << 30
 
 
-def opened(name: str = "t-0", *, storage: Any = None, **config: Any) -> ReplicaLog:
-    log = ReplicaLog.open(
+def opened(name: str = "t-0", *, storage: Any = None, **config: Any) -> PartitionLog:
+    log = PartitionLog.open(
         f"/logs/{name}",
         LogConfig(**config),
         storage=storage or MemoryStorage(),
         owner=LogOwner(replicated=True),
     )
-    assert isinstance(log, ReplicaLog)
+    assert isinstance(log, PartitionLog)
     return log
 
 
-def append(log: ReplicaLog, count: int = 1, size: int = 50, epoch: int = 3) -> int:
+def append(log: PartitionLog, count: int = 1, size: int = 50, epoch: int = 3) -> int:
     data = batch(count=count, value=bytes(size))
     return log.append_as_leader(data, epoch).last_offset + 1
 

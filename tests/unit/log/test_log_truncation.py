@@ -6,15 +6,15 @@ import pytest
 
 from logstore.common.config import LogConfig
 from logstore.common.errors import InvalidRecordError, StorageFailedError
-from logstore.log import LogOwner, ReplicaLog
+from logstore.log import LogOwner, PartitionLog
 from logstore.segments.producer_state import AppendOrigin
 from logstore.testing import FaultyStorage
 from tests.support.builders import marker, produced
 from tests.support.logs import check_invariants
 
 
-def _open(storage: FaultyStorage, *, replicated: bool = False) -> ReplicaLog:
-    return ReplicaLog.open(
+def _open(storage: FaultyStorage, *, replicated: bool = False) -> PartitionLog:
+    return PartitionLog.open(
         "/d/t-0", LogConfig(), storage=storage, owner=LogOwner(replicated=replicated)
     )
 

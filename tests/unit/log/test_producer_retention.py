@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from logstore import LogConfig, LogManager, PartitionLog
-from logstore.log import ReplicaLog
 from logstore.testing import FaultyStorage, ManualClock
 from logstore.verify import verify
 
@@ -36,7 +35,7 @@ def remove_all(log: PartitionLog, clock: ManualClock, how: str) -> None:
 @pytest.mark.parametrize("killed", [False, True])
 def test_an_import_after_all_records_were_deleted(how: str, killed: bool) -> None:
     clock, storage = ManualClock(), FaultyStorage()
-    log = ReplicaLog.open("/d/t-0", CONFIG, storage=storage, clock=clock)
+    log = PartitionLog.open("/d/t-0", CONFIG, storage=storage, clock=clock)
     assert take_in(log) == 20
     remove_all(log, clock, how)
     for _ in range(3):
@@ -45,7 +44,7 @@ def test_an_import_after_all_records_were_deleted(how: str, killed: bool) -> Non
             storage.crash(mode="all_kept")
         else:
             log.close()
-        log = ReplicaLog.open("/d/t-0", CONFIG, storage=storage, clock=clock)
+        log = PartitionLog.open("/d/t-0", CONFIG, storage=storage, clock=clock)
         assert log.log_end_offset == 20
         assert take_in(log) == 0
 

@@ -26,7 +26,7 @@ from logstore.common.errors import (
     StorageFailedError,
 )
 from logstore.format import filenames
-from logstore.log import LogOwner, ReplicaLog
+from logstore.log import LogOwner, PartitionLog
 from logstore.manager import LogManager
 from logstore.storage.local import LocalStorage
 from logstore.storage.memory import MemoryStorage
@@ -65,19 +65,19 @@ def end(process: subprocess.Popen[str]) -> None:
 
 def test_a_partition_is_open_once(tmp_path: Path) -> None:
     directory = tmp_path / "orders-0"
-    with ReplicaLog.open(directory):
+    with PartitionLog.open(directory):
         with pytest.raises(LogDirLockedError, match="this process"):
-            ReplicaLog.open(directory)
+            PartitionLog.open(directory)
         (tmp_path / "link").mkdir()
         (tmp_path / "link" / "orders-0").symlink_to(directory)
         with pytest.raises(LogDirLockedError):
-            ReplicaLog.open(tmp_path / "link" / "orders-0", storage=LocalStorage())
-    ReplicaLog.open(directory).close()
+            PartitionLog.open(tmp_path / "link" / "orders-0", storage=LocalStorage())
+    PartitionLog.open(directory).close()
 
 
 def test_partitions_of_one_directory_share_its_lock(tmp_path: Path) -> None:
-    with ReplicaLog.open(tmp_path / "orders-0"):
-        with ReplicaLog.open(tmp_path / "orders-1", storage=LocalStorage()) as other:
+    with PartitionLog.open(tmp_path / "orders-0"):
+        with PartitionLog.open(tmp_path / "orders-1", storage=LocalStorage()) as other:
             other.append(VALUES)
         with pytest.raises(LogDirLockedError, match="or use another directory"):  # one is open
             LogManager([tmp_path])
@@ -85,11 +85,11 @@ def test_partitions_of_one_directory_share_its_lock(tmp_path: Path) -> None:
         LogManager([tmp_path]) as manager,
         pytest.raises(LogDirLockedError),
     ):
-        ReplicaLog.open(manager.get("orders", 1).directory)
+        PartitionLog.open(manager.get("orders", 1).directory)
 
 
 def test_a_log_says_that_it_is_closed(tmp_path: Path) -> None:
-    with ReplicaLog.open(tmp_path / "orders-0") as log:
+    with PartitionLog.open(tmp_path / "orders-0") as log:
         log.append(VALUES)
         assert repr(log) == f"PartitionLog({tmp_path}/orders-0, [0, 10))"
     assert repr(log) == f"PartitionLog({tmp_path}/orders-0, [0, 10), closed)"
@@ -98,7 +98,7 @@ def test_a_log_says_that_it_is_closed(tmp_path: Path) -> None:
 def test_an_offset_is_a_whole_number(tmp_path: Path) -> None:
     """Half an offset would be compared like a whole one, and cut or read beside what was meant."""
     half: Any = 0.5
-    with ReplicaLog.open(tmp_path / "orders-0") as log:
+    with PartitionLog.open(tmp_path / "orders-0") as log:
         log.append(VALUES)
         calls: list[Callable[[], object]] = [
             lambda: log.read(half),
@@ -122,12 +122,12 @@ def test_another_process_is_refused(tmp_path: Path) -> None:
     process = in_another_process(HOLDER, directory)
     try:
         with pytest.raises(LogDirLockedError, match=str(process.pid)):
-            ReplicaLog.open(directory)
+            PartitionLog.open(directory)
         with pytest.raises(LogDirLockedError, match=str(process.pid)):
             LogManager([tmp_path])
     finally:
         end(process)
-    with ReplicaLog.open(directory) as log:
+    with PartitionLog.open(directory) as log:
         assert not log.recovery_report.clean
         assert [record.value for record in log.records()] == [b"theirs"]
 
@@ -137,7 +137,7 @@ def test_the_lock_goes_with_the_log(end: str, tmp_path: Path) -> None:
     for storage in (LocalStorage(), MemoryStorage()):
         directory = str(tmp_path / "orders-0")
         for _ in range(2):
-            log = ReplicaLog.open(directory, storage=storage)
+            log = PartitionLog.open(directory, storage=storage)
             getattr(log, end)()
             log.close()  # again
 
@@ -145,33 +145,33 @@ def test_the_lock_goes_with_the_log(end: str, tmp_path: Path) -> None:
 def test_what_cannot_be_opened_is_not_locked(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(InvalidTopicError):
-            ReplicaLog.open(tmp_path / "no partition")
+            PartitionLog.open(tmp_path / "no partition")
     directory = tmp_path / "orders-0"
     (directory / "leader-epoch-checkpoint").mkdir(parents=True)
     (tmp_path / "other").write_text("")
     with pytest.raises(StorageFailedError):
-        ReplicaLog.open(tmp_path / "other" / "orders-0")
-    ReplicaLog.open(tmp_path / "orders-1").close()
+        PartitionLog.open(tmp_path / "other" / "orders-0")
+    PartitionLog.open(tmp_path / "orders-1").close()
     LogManager([tmp_path / "unlocked"]).close()
 
 
 def test_a_log_that_was_dropped_is_not_locked_for_ever(tmp_path: Path) -> None:
-    log = ReplicaLog.open(tmp_path / "orders-0")
+    log = PartitionLog.open(tmp_path / "orders-0")
     log.maintenance.release()  # its files alone
     del log
     gc.collect()
-    ReplicaLog.open(tmp_path / "orders-0").close()
+    PartitionLog.open(tmp_path / "orders-0").close()
 
 
 def test_after_close_the_start_is_clean(tmp_path: Path) -> None:
     directory = tmp_path / "orders-0"
     config = LogConfig(segment_bytes=200)
-    with ReplicaLog.open(directory, config) as log:
+    with PartitionLog.open(directory, config) as log:
         for _ in range(5):
             log.append(VALUES)
         log.delete_records(23)
         log.maintenance.delete_old_segments()
-    with ReplicaLog.open(directory, config) as log:
+    with PartitionLog.open(directory, config) as log:
         report = log.recovery_report
         assert (report.clean, report.segments_scanned) == (True, 0)
         assert (log.log_start_offset, log.log_end_offset) == (23, 50)
@@ -181,13 +181,13 @@ def test_after_close_the_start_is_clean(tmp_path: Path) -> None:
 
 def test_a_crash_after_a_clean_start_is_recovered(tmp_path: Path) -> None:
     directory = tmp_path / "orders-0"
-    with ReplicaLog.open(directory) as log:
+    with PartitionLog.open(directory) as log:
         log.append(VALUES)
-    ReplicaLog.open(directory).crash()  # nothing was written, but the mark is gone
-    log = ReplicaLog.open(directory)
+    PartitionLog.open(directory).crash()  # nothing was written, but the mark is gone
+    log = PartitionLog.open(directory)
     assert not log.recovery_report.clean
     log.close()
-    with ReplicaLog.open(
+    with PartitionLog.open(
         directory, owner=LogOwner(clean_shutdown=False)
     ) as log:  # what is given counts
         assert not log.recovery_report.clean
@@ -196,7 +196,7 @@ def test_a_crash_after_a_clean_start_is_recovered(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", ["appended", "shorter", "touched", "unfinished", "damaged"])
 def test_the_mark_is_believed_only_if_nobody_wrote_since(change: str, tmp_path: Path) -> None:
     directory = tmp_path / "orders-0"
-    with ReplicaLog.open(directory) as log:
+    with PartitionLog.open(directory) as log:
         log.append(VALUES)
         log.append(VALUES)
     file = directory / "00000000000000000000.log"
@@ -211,14 +211,14 @@ def test_the_mark_is_believed_only_if_nobody_wrote_since(change: str, tmp_path: 
         (directory / "00000000000000000020.log.swap").write_bytes(b"")
     else:
         mark.write_bytes(b"0\n1\n1 2\n")
-    with ReplicaLog.open(directory) as log:
+    with PartitionLog.open(directory) as log:
         assert not log.recovery_report.clean
         assert log.log_end_offset == (10 if change == "shorter" else 20)
 
 
 def test_a_manager_takes_the_mark_away(tmp_path: Path) -> None:
     directory = tmp_path / "orders-0"
-    with ReplicaLog.open(directory) as log:
+    with PartitionLog.open(directory) as log:
         log.append(VALUES)
     LogManager([tmp_path]).crash()
     assert not (directory / filenames.CLEAN_STOP).exists()
@@ -234,7 +234,7 @@ def test_a_log_of_a_managed_directory(tmp_path: Path) -> None:
         log.delete_records(5)
     marker = tmp_path / CLEAN_SHUTDOWN
     assert marker.exists()
-    log = ReplicaLog.open(tmp_path / "orders-0", config)
+    log = PartitionLog.open(tmp_path / "orders-0", config)
     assert log.recovery_report.clean
     assert log.log_start_offset == 5
     assert not marker.exists()
@@ -254,22 +254,22 @@ def test_a_log_of_a_managed_directory(tmp_path: Path) -> None:
 def test_entries_of_a_deleted_log_are_not_taken(tmp_path: Path) -> None:
     starts = OffsetCheckpoint(str(tmp_path / LOG_START), LocalStorage())
     starts.write({TP: 1000})
-    log = ReplicaLog.open(tmp_path / "orders-0")
+    log = PartitionLog.open(tmp_path / "orders-0")
     assert (log.log_start_offset, starts.read()) == (0, {})
     log.append(VALUES)
     log.crash()
     starts.write({TP: 1000})
-    with ReplicaLog.open(tmp_path / "orders-0") as log:
+    with PartitionLog.open(tmp_path / "orders-0") as log:
         assert (log.log_start_offset, log.log_end_offset) == (0, 10)
 
 
 def test_a_forked_child_does_not_own_the_log(tmp_path: Path) -> None:
-    log = ReplicaLog.open(tmp_path / "orders-0")
+    log = PartitionLog.open(tmp_path / "orders-0")
     pid = os.fork()
     if pid == 0:
         status = 1
         try:
-            ReplicaLog.open(tmp_path / "orders-1")
+            PartitionLog.open(tmp_path / "orders-1")
         except LogDirLockedError:
             status = 0
         finally:
@@ -311,18 +311,18 @@ def test_power_cuts_at_every_step() -> None:
 
 def test_a_log_start_outlives_a_crash_but_not_its_records(tmp_path: Path) -> None:
     directory = tmp_path / "orders-0"
-    log = ReplicaLog.open(directory)
+    log = PartitionLog.open(directory)
     for _ in range(3):
         log.append(VALUES)
     log.delete_records(15)
     log.crash()
-    log = ReplicaLog.open(directory)
+    log = PartitionLog.open(directory)
     assert (log.log_start_offset, log.log_end_offset) == (15, 30)
     log.truncate_to(0)
     for _ in range(3):
         log.append(VALUES)
     log.crash()
-    with ReplicaLog.open(directory) as log:
+    with PartitionLog.open(directory) as log:
         assert (log.log_start_offset, log.log_end_offset) == (0, 30)
 
 

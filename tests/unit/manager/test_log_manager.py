@@ -23,7 +23,7 @@ from checkpoints.offset_checkpoint import (
 from checkpoints.types import TopicPartition
 from logstore.common.config import LogConfig
 from logstore.common.errors import ConfigError, LogstoreError, ResourceBusyError, StorageFailedError
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.manager import LogManager, ManagerOwner
 from logstore.rescue import rescue
 from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
@@ -371,7 +371,7 @@ class TestRepeatable:
 class TestCheckpointOfCuts:
     """After truncations of many logs: one write of a file, and only where one is needed."""
 
-    def _prepared(self, machine: Machine, count: int) -> tuple[LogManager, list[ReplicaLog]]:
+    def _prepared(self, machine: Machine, count: int) -> tuple[LogManager, list[PartitionLog]]:
         manager = machine.start(replicated=True)
         logs = [manager.get_or_create("t", number) for number in range(count)]
         for log in logs:
@@ -384,7 +384,7 @@ class TestCheckpointOfCuts:
         return manager, logs
 
     @staticmethod
-    def _writes(machine: Machine, manager: LogManager, logs: list[ReplicaLog]) -> list[str]:
+    def _writes(machine: Machine, manager: LogManager, logs: list[PartitionLog]) -> list[str]:
         written: list[str] = []
         before = machine.storage.rename
 

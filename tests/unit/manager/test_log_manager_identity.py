@@ -15,7 +15,7 @@ from checkpoints.offset_checkpoint import (
 )
 from logstore.common.errors import LogClosedError, StorageFailedError
 from logstore.common.types import TopicPartition
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.manager import LogManager
 from logstore.testing import SimulatedCrash
 from tests.support.builders import all_offsets, batch
@@ -36,7 +36,7 @@ def store(machine: Machine, offsets: dict[TopicPartition, int], *names: str) -> 
         OffsetCheckpoint(f"/logs/{name}", machine.storage).write(offsets)
 
 
-def fill(log: ReplicaLog, count: int, value: bytes = b"x") -> None:
+def fill(log: PartitionLog, count: int, value: bytes = b"x") -> None:
     for _ in range(count):
         log.append_as_leader(batch(value=value), 0)
 

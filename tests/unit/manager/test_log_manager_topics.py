@@ -21,7 +21,7 @@ from logstore.common.errors import (
 )
 from logstore.common.forks import Ownership
 from logstore.common.types import TopicPartition
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.manager import LogManager
 from logstore.manager.claims import Claims
 from logstore.testing import FaultyStorage, SimulatedCrash
@@ -115,14 +115,14 @@ class TestCreation:
         """An error of another kind is undone as well, and the directory stays."""
         machine = Machine()
         manager = machine.start()
-        opened = ReplicaLog.open
+        opened = PartitionLog.open
 
-        def busy(directory: str, *args: Any, **options: Any) -> ReplicaLog:
+        def busy(directory: str, *args: Any, **options: Any) -> PartitionLog:
             if directory.endswith("t-1"):
                 raise LogstoreError("too many open files")
             return opened(directory, *args, **options)
 
-        monkeypatch.setattr(ReplicaLog, "open", busy)
+        monkeypatch.setattr(PartitionLog, "open", busy)
         with pytest.raises(LogstoreError, match="open files"):
             manager.create_topic("t", 3)
         assert manager.topics() == {}
@@ -187,7 +187,7 @@ class TestCreation:
         """Not even who asks for one of them: it waits."""
         machine = Machine()
         manager = machine.start()
-        found: list[ReplicaLog] = []
+        found: list[PartitionLog] = []
         seen: list[bool] = []
         make_dir = machine.storage.make_dir
 

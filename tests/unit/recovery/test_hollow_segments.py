@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from logstore import LogConfig, LogManager, PartitionLog
-from logstore.log import ReplicaLog
 from logstore.log.reading.directory_reader import DirectoryReader
 from logstore.testing import FaultyStorage
 from logstore.verify import Severity, verify
@@ -33,7 +32,7 @@ INSIDE = (3, 4, 15, 57, 58)  # begins with a batch, inside one; in the first, an
 SUFFIXES = (".log", ".log.swap", ".log.cleaned", ".index", ".timeindex.swap", ".index.cleaned")
 
 
-def offsets(log: ReplicaLog, start: int = 0) -> list[int]:
+def offsets(log: PartitionLog, start: int = 0) -> list[int]:
     return [record.offset for record in log.records(start)]
 
 

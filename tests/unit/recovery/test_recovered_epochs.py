@@ -6,7 +6,7 @@ import random
 
 from checkpoints.leader_epoch_checkpoint import LeaderEpochCheckpoint
 from logstore.format.filenames import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, segment_file_name
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.testing import FaultyStorage
 from tests.crash.disk import DIRECTORY, T0, open_log
 from tests.crash.model import data_batch
@@ -33,7 +33,7 @@ def written(batches: Batches, entries: Entries, rolls: tuple[int, ...] = ()) -> 
     return disk
 
 
-def recovered(disk: FaultyStorage, recovery_point: int) -> ReplicaLog:
+def recovered(disk: FaultyStorage, recovery_point: int) -> PartitionLog:
     log = open_log(disk, recovery_point=recovery_point)
     found = log.epochs.entries
     log.crash()

@@ -16,7 +16,7 @@ from logstore.common.clock import SystemClock
 from logstore.common.config import LogConfig
 from logstore.common.errors import StorageFailedError
 from logstore.format.producer_snapshot import decode_snapshot
-from logstore.log import LogOwner, ReplicaLog
+from logstore.log import LogOwner, PartitionLog
 from logstore.log.maintenance import LogMaintenance
 from logstore.recovery.crash_recovery import CrashRecovery
 from logstore.storage.memory import MemoryFile
@@ -50,7 +50,7 @@ def rewrites(monkeypatch: pytest.MonkeyPatch) -> Rewrites:
     return found
 
 
-def filled(storage: FaultyStorage, flushed: int, count: int = 10) -> ReplicaLog:
+def filled(storage: FaultyStorage, flushed: int, count: int = 10) -> PartitionLog:
     """``count`` batches of 3 records, those of the first ``flushed`` on the disk."""
     log = open_log(storage)
     for at, batch in enumerate(batches_of(count)):
@@ -60,7 +60,7 @@ def filled(storage: FaultyStorage, flushed: int, count: int = 10) -> ReplicaLog:
     return log
 
 
-def killed(storage: FaultyStorage, log: ReplicaLog) -> None:
+def killed(storage: FaultyStorage, log: PartitionLog) -> None:
     storage.crash(mode="all_kept")
     log.crash()
 
@@ -262,7 +262,7 @@ def test_a_truncation_that_is_cut_short_leaves_no_snapshot_of_less(disk: FaultyS
 
 def test_a_snapshot_takes_no_more_memory_than_its_header_asks_for(tmp_path: Path) -> None:
     directory = tmp_path / "t-0"
-    log = ReplicaLog.open(str(directory))
+    log = PartitionLog.open(str(directory))
     now_ms = SystemClock().wall_ms()  # producers of long ago are forgotten
     batch = data_batch(0, 0, [(b"k", b"v", now_ms)], producer=7, producer_epoch=0, sequence=0)
     log.replica.append_as_follower(batch.data)
@@ -271,7 +271,7 @@ def test_a_snapshot_takes_no_more_memory_than_its_header_asks_for(tmp_path: Path
     os.truncate(directory / f"{1:020}.snapshot", 1 << 40)
     tracemalloc.start()
     try:
-        log = ReplicaLog.open(str(directory), owner=LogOwner(recovery_point=1))
+        log = PartitionLog.open(str(directory), owner=LogOwner(recovery_point=1))
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()

@@ -10,7 +10,7 @@ import pytest
 
 from logstore.common.config import LogConfig
 from logstore.common.errors import CorruptBatchError
-from logstore.log import PartitionLog, ReplicaLog
+from logstore.log import PartitionLog
 from logstore.log.reading.directory_reader import DirectoryReader
 from logstore.recovery import crash_recovery
 from logstore.segments.rebuild import replay_from
@@ -63,7 +63,7 @@ def flip(disk: Disk, name: str, position: int, mask: int = 0xFF) -> None:
     disk.write(name, bytes(data))
 
 
-def reopen(disk: Disk, clean: bool) -> ReplicaLog:
+def reopen(disk: Disk, clean: bool) -> PartitionLog:
     return disk.open(clean_shutdown=clean, recovery_point=8, managed=True)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from logstore.log import LogOwner, ReplicaLog
+from logstore.log import LogOwner, PartitionLog
 from logstore.testing import FaultyStorage
 from tests.support.builders import batch, log_config
 
@@ -14,8 +14,8 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "data"
 EPOCHS = "/d/t-0/leader-epoch-checkpoint"
 
 
-def open_log(storage: FaultyStorage, *, clean: bool, flushed: int | None = None) -> ReplicaLog:
-    return ReplicaLog.open(
+def open_log(storage: FaultyStorage, *, clean: bool, flushed: int | None = None) -> PartitionLog:
+    return PartitionLog.open(
         "/d/t-0",
         log_config(),
         storage=storage,

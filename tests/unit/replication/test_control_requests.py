@@ -111,7 +111,7 @@ def test_a_broker_that_registers_while_a_request_waits() -> None:
     assert (queue.done, queue.replies) == ([], {(1, 1): ErrorCode.STALE_BROKER_EPOCH})
     queue.send(news(2))
     assert queue.replies[1, 2] is ErrorCode.STALE_BROKER_EPOCH
-    assert queue.requests.told_broker_epoch == 7
+    assert queue.requests.reported_broker_epoch == 7
 
 
 @pytest.mark.parametrize("wait", [True, False])

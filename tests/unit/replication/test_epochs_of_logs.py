@@ -10,7 +10,7 @@ from checkpoints.types import TopicPartition
 from logstore.common.clock import SystemClock
 from logstore.format.batch import end_transaction_marker
 from logstore.format.control import ControlType
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.segments.leader_epochs import EpochEntry
 from logstore.segments.producer_state import AppendOrigin
 from replication.common.error_codes import ErrorCode
@@ -161,7 +161,7 @@ def _ends(kafka: ServedCluster, tp: TopicPartition) -> bool:
 
 def _marked(directory: Path, producer_id: int, coordinator_epoch: int) -> tuple[EpochEntry, ...]:
     """Another cluster's coordinator aborts in this log. Its epochs."""
-    with ReplicaLog.open(directory) as log:
+    with PartitionLog.open(directory) as log:
         marker = end_transaction_marker(
             ControlType.ABORT,
             producer_id=producer_id,

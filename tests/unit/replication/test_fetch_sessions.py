@@ -344,8 +344,8 @@ class TestNews:
                 host.manager.fetches.sessions.remove(only_session(host))
         for tp in TPS:
             partition = host.partition(tp)
-            assert partition.news.waiting == ()
-            assert partition.local_log().core.news.waiting == ()
+            assert partition.listeners.waiting == ()
+            assert partition.local_log().core.listeners.waiting == ()
             known = partition.progress_of(2)
             assert known is not None
             assert known.idle is None
@@ -356,7 +356,7 @@ class TestNews:
         resting(host, member, A, B)
         member.fetch(wanted(B))
         assert host.partition(A).news.waiting == ()
-        assert host.partition(A).local_log().core.news.waiting == ()
+        assert host.partition(A).local_log().core.listeners.waiting == ()
 
     def test_watermarks_that_its_owner_ignored_are_told_again(self) -> None:
         """Those beside a diverging epoch (R-120), though they be the same later."""
@@ -663,7 +663,7 @@ class TestInterleavings:
         assert member.take(answers) == [A]
 
     def test_another_thread_finds_it_stirred(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """News come before the wait is known; the event that goes with them comes after."""
+        """News comes before the wait is known; the event that goes with them comes after."""
         host = led(A)
         member = Member(host, 2)
         resting(host, member, A)
@@ -804,7 +804,7 @@ def test_news_of_a_partition_that_was_just_forgotten() -> None:
     host = led(A, B)
     member = Member(host, 2)
     resting(host, member, A, B)
-    late = host.partition(A).local_log().core.news.waiting
+    late = host.partition(A).local_log().core.listeners.waiting
     assert late
     member.fetch(wanted(B))
     host.append(1, A)

@@ -35,10 +35,10 @@ from replication.common.messages import (
 from replication.common.runtime import ThreadRuntime
 from replication.common.transport import LocalNetwork, LocalTransport, OnReply
 from replication.decisions.truncation import EPOCH_RULE, FETCH_RULE, HIGH_WATERMARK_RULE
+from replication.fetcher.fetch_failures import FetcherContext
 from replication.fetcher.fetcher import Fetcher
 from replication.fetcher.fetcher_manager import FetcherManager
 from replication.fetcher.fetcher_state import InitialFetchState, OffsetMismatchError, Phase
-from replication.fetcher.fetcher_troubles import FetcherContext
 from tests.support.builders import batch, produced
 from tests.support.fetchers import FOLLOWER, KIP_320_RULE, LEADER, TP, Replica, Stage, fetched
 from tests.support.until import patience

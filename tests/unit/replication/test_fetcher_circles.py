@@ -22,7 +22,7 @@ from replication.common.messages import (
     Request,
     Response,
 )
-from replication.fetcher.fetcher_troubles import REACTIONS, FetchReaction
+from replication.fetcher.fetch_failures import REACTIONS, FetchReaction
 from tests.support.cases import for_each
 from tests.support.fetchers import TP, Stage, fetched
 from tests.support.until import patience

@@ -11,7 +11,7 @@ import pytest
 from checkpoints.types import TopicPartition
 from logstore.common.config import MAX_LONG
 from logstore.common.errors import ResourceBusyError
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.log.maintenance import LogMaintenance
 from logstore.log.writing.flushing import LogFlusher
 from replication.common.error_codes import ErrorCode
@@ -74,7 +74,7 @@ def test_nobody_waits_for_that_sync(leader: int, monkeypatch: pytest.MonkeyPatch
     partition = host.lead(epoch=6, leader=leader)
     taken: list[bool] = []
 
-    def flush(log: ReplicaLog) -> None:
+    def flush(log: PartitionLog) -> None:
         taker = threading.Thread(
             target=lambda: taken.append(partition.lock.acquire(timeout=patience()))
         )

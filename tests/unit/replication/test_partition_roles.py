@@ -16,7 +16,7 @@ import pytest
 
 from logstore.common.errors import LeadershipEndedError
 from logstore.format.reader import iter_batches
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.log.reading.fetching import EARLIEST, LATEST
 from logstore.log.reading.snapshot_reader import LogReader
 from logstore.log.replica import LogEpochs, LogReplica
@@ -127,7 +127,7 @@ def test_an_append_of_a_leadership_that_ended_is_refused(
         getattr(story, change)()
         seen.append(story.values())
 
-    before(monkeypatch, ReplicaLog, "append_as_leader", act)
+    before(monkeypatch, PartitionLog, "append_as_leader", act)
     (response,) = story.host.produce(batch(value=OURS), acks=acks)
     assert response.partitions[0].error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert [story.values()] == seen
@@ -414,7 +414,7 @@ def test_an_offset_is_of_the_epoch_that_was_checked(
     monkeypatch: Patcher, change: str, timestamp: int
 ) -> None:
     story = Story()
-    after(monkeypatch, ReplicaLog, "offset_for_timestamp", getattr(story, change))
+    after(monkeypatch, PartitionLog, "offset_for_timestamp", getattr(story, change))
     assert list_offsets(story, timestamp, 5) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
@@ -438,15 +438,15 @@ def test_offsets_are_listed_for_the_current_leader_epoch_only(epoch: int, code: 
 def test_an_append_sees_an_isr_that_shrank_while_it_was_under_way(monkeypatch: Patcher) -> None:
     """Else the high watermark would wait for a follower that nobody waits for any more."""
     story = Story()
-    true = ReplicaLog.append_as_leader
+    true = PartitionLog.append_as_leader
 
-    def append(self: ReplicaLog, *args: Any) -> Any:
-        monkeypatch.setattr(ReplicaLog, "append_as_leader", true)
+    def append(self: PartitionLog, *args: Any) -> Any:
+        monkeypatch.setattr(PartitionLog, "append_as_leader", true)
         story.host.lead(epoch=5, partition_epoch=6, isr=(1,))
         story.host.runtime.advance(60_000)
         return true(self, *args)
 
-    monkeypatch.setattr(ReplicaLog, "append_as_leader", append)
+    monkeypatch.setattr(PartitionLog, "append_as_leader", append)
     story.append(OURS)
     assert (story.log.high_watermark, story.log.log_end_offset) == (3, 3)
 

@@ -19,7 +19,7 @@ from logstore.cleaner.cleanable import LogToClean
 from logstore.common.errors import CorruptBatchError, OffsetOutOfRangeError
 from logstore.format.reader import iter_batches, read_records
 from logstore.kernels import OffsetMap
-from logstore.log import LogOwner, ReplicaLog
+from logstore.log import LogOwner, PartitionLog
 from logstore.log.reading.fetching import SLICE_MIN, FetchData
 from logstore.log.snapshot import LogView
 from logstore.segments import open_files
@@ -45,45 +45,45 @@ def _all_descriptors_come_back() -> Any:
     assert live_slices() == before
 
 
-def open_log(tmp_path: Path, **config: Any) -> ReplicaLog:
-    return ReplicaLog.open(tmp_path / "t-0", LogConfig(**config), owner=LogOwner(replicated=True))
+def open_log(tmp_path: Path, **config: Any) -> PartitionLog:
+    return PartitionLog.open(tmp_path / "t-0", LogConfig(**config), owner=LogOwner(replicated=True))
 
 
-def append(log: ReplicaLog, life: int, batches: int = BATCHES) -> None:
+def append(log: PartitionLog, life: int, batches: int = BATCHES) -> None:
     """Records that tell when they were written."""
     for _ in range(batches):
         log.append_as_leader(batch(count=RECORDS, key=b"k", value=b"%04d" % life * 50), 0)
 
 
-def filled(tmp_path: Path, **config: Any) -> ReplicaLog:
+def filled(tmp_path: Path, **config: Any) -> PartitionLog:
     log = open_log(tmp_path, **config)
     append(log, 0)
     log.replica.update_high_watermark(log.log_end_offset)
     return log
 
 
-def read(log: ReplicaLog, start: int = 0, max_bytes: int = ALL) -> FetchData:
+def read(log: PartitionLog, start: int = 0, max_bytes: int = ALL) -> FetchData:
     return log.reader.read(start, max_bytes, up_to=log.high_watermark, by_slice=True)
 
 
-def slice_of(log: ReplicaLog, start: int = 0, max_bytes: int = ALL) -> FileSlice:
+def slice_of(log: PartitionLog, start: int = 0, max_bytes: int = ALL) -> FileSlice:
     found = read(log, start, max_bytes)
     assert found.file_slice is not None
     assert found.data == b""
     return found.file_slice
 
 
-def truncate(log: ReplicaLog) -> None:
+def truncate(log: PartitionLog) -> None:
     log.truncate_to(55)
     append(log, 1)
 
 
-def truncate_all(log: ReplicaLog) -> None:
+def truncate_all(log: PartitionLog) -> None:
     log.maintenance.truncate_fully_and_start_at(1000)
     append(log, 1)
 
 
-def delete_records(log: ReplicaLog) -> None:
+def delete_records(log: PartitionLog) -> None:
     log.roll()
     append(log, 1)
     log.replica.update_high_watermark(log.log_end_offset)
@@ -92,7 +92,7 @@ def delete_records(log: ReplicaLog) -> None:
     log.maintenance.purge_deleted(2**62)
 
 
-def compact(log: ReplicaLog) -> None:
+def compact(log: PartitionLog) -> None:
     log.roll()
     append(log, 1, batches=1)
     log.replica.update_high_watermark(log.log_end_offset)
@@ -104,17 +104,17 @@ def compact(log: ReplicaLog) -> None:
     log.maintenance.purge_deleted(2**62)
 
 
-def rest(log: ReplicaLog) -> None:
+def rest(log: PartitionLog) -> None:
     log.roll()
-    assert log.writer.try_rest()
+    assert log.writer.try_idle()
     open_files.close_idle()
 
 
-def close(log: ReplicaLog) -> None:
+def close(log: PartitionLog) -> None:
     log.close()
 
 
-def crash(log: ReplicaLog) -> None:
+def crash(log: PartitionLog) -> None:
     log.crash()
 
 
@@ -124,7 +124,7 @@ ACTIONS = [truncate, truncate_all, delete_records, compact, rest, close, crash]
 @for_each("action", ACTIONS)
 @pytest.mark.parametrize("preallocate", [False, True])
 def test_whatever_the_log_does_the_slice_stays(
-    tmp_path: Path, action: Callable[[ReplicaLog], None], preallocate: bool
+    tmp_path: Path, action: Callable[[PartitionLog], None], preallocate: bool
 ) -> None:
     log = filled(tmp_path, preallocate=preallocate, segment_bytes=1 << 20)
     before = log.read(0, up_to=log.high_watermark).data
@@ -144,7 +144,7 @@ def test_whatever_the_log_does_the_slice_stays(
 
 @pytest.mark.parametrize("action", [truncate, truncate_all, delete_records, compact])
 def test_a_read_that_is_overtaken_begins_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: Callable[[ReplicaLog], None]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: Callable[[PartitionLog], None]
 ) -> None:
     """The version of the log is compared after the slice was taken."""
     true, pending = SegmentView.slice_at, [action]
@@ -224,7 +224,7 @@ def test_few_bytes_are_read(tmp_path: Path) -> None:
 
 
 def test_a_storage_without_descriptors_gives_bytes() -> None:
-    with ReplicaLog.open(
+    with PartitionLog.open(
         "/d/t-0", LogConfig(), storage=MemoryStorage(), owner=LogOwner(replicated=True)
     ) as log:
         append(log, 0)

@@ -9,7 +9,7 @@ import pytest
 
 from logstore.common.config import LogConfig
 from logstore.format import filenames
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.segments.producer_state import AppendOrigin
 from logstore.testing import FaultyStorage
 from tests.support.builders import marker, produced
@@ -43,7 +43,7 @@ def test_aborted_records_are_not_served_because_an_index_misleads(
     change: Callable[[bytes], bytes],
 ) -> None:
     storage = FaultyStorage()
-    log = ReplicaLog.open("/d/t-0", CONFIG, storage=storage)
+    log = PartitionLog.open("/d/t-0", CONFIG, storage=storage)
     for sequence in range(10):
         log.append_as_leader(produced(sequence=sequence, transactional=True), 0)
         log.append_as_leader(marker(commit=False), 0, AppendOrigin.COORDINATOR)
@@ -59,7 +59,7 @@ def test_aborted_records_are_not_served_because_an_index_misleads(
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def test_a_truncation_rebuilds_an_index_that_is_cut_short(suffix: str) -> None:
     storage = FaultyStorage()
-    log = ReplicaLog.open("/d/t-0", CONFIG, storage=storage)
+    log = PartitionLog.open("/d/t-0", CONFIG, storage=storage)
     for offset in range(50):
         log.append([(None, bytes(200), 1000 + offset)])
     log.roll()

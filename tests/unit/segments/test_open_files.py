@@ -16,7 +16,6 @@ import pytest
 
 from logstore import LogConfig, LogManager, PartitionLog
 from logstore.common.errors import OffsetOutOfRangeError
-from logstore.log import ReplicaLog
 from logstore.segments import open_files
 from logstore.segments.open_files import LogFile, close_idle
 from logstore.storage.local import LocalStorage
@@ -29,8 +28,8 @@ ROOT = Path(__file__).resolve().parents[3]
 BATCH = [(b"k", bytes(1000))] * 300
 
 
-def filled(tmp_path: Path) -> ReplicaLog:
-    log = ReplicaLog.open(tmp_path / "t-0", LogConfig(segment_bytes=100 << 20))
+def filled(tmp_path: Path) -> PartitionLog:
+    log = PartitionLog.open(tmp_path / "t-0", LogConfig(segment_bytes=100 << 20))
     for _ in range(20):
         log.append(BATCH)
     return log
@@ -175,7 +174,7 @@ def test_an_append_gets_the_descriptors_of_files_that_nobody_reads(tmp_path: Pat
         PartitionLog.open(tmp_path / "rests-0", config) as rests,
     ):
         rests.append([(None, b"first")])
-        assert rests.writer.try_rest()
+        assert rests.writer.try_idle()
         for number in range(20):
             read.append([(None, b"%d" % number * 500)])
         assert len(list(read.records(0))) == 20
@@ -210,7 +209,7 @@ def test_a_log_that_rests_becomes_what_it_would_have_become(
 
             def rest(log: PartitionLog = log, rests: bool = rests) -> None:
                 if rests:
-                    assert log.writer.try_rest()
+                    assert log.writer.try_idle()
                     assert not log.state.segments.active.state.attached
 
             for number in range(40):
@@ -239,14 +238,14 @@ def test_who_works_on_a_log_keeps_its_descriptors(tmp_path: Path) -> None:
     with PartitionLog.open(tmp_path / "t-0") as log:
         log.append([(None, b"v")])
         with log.state.lock:
-            assert not log.writer.try_rest()
+            assert not log.writer.try_idle()
         state = log.state.segments.active.state
         state.cut_pending = True
-        assert not log.writer.try_rest()
+        assert not log.writer.try_idle()
         state.cut_pending = False
         assert state.attached
-        assert log.writer.try_rest()
-    assert not log.writer.try_rest()
+        assert log.writer.try_idle()
+    assert not log.writer.try_idle()
 
 
 def test_the_oldest_rest_where_too_many_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +253,7 @@ def test_the_oldest_rest_where_too_many_are_open(monkeypatch: pytest.MonkeyPatch
         def __init__(self, busy: bool = False) -> None:
             self.busy, self.rested = busy, 0
 
-        def try_rest(self) -> bool:
+        def try_idle(self) -> bool:
             self.rested += not self.busy
             return not self.busy
 

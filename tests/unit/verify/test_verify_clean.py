@@ -29,7 +29,7 @@ from logstore.common.config import LogConfig
 from logstore.format import filenames
 from logstore.format.codecs.compression import Compression
 from logstore.format.index_entry import OFFSET_ENTRY, TXN_ENTRY, decode_aborted
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.manager import LogManager, ManagerOwner
 from logstore.segments.producer_state import AppendOrigin
 from logstore.storage.memory import MemoryStorage
@@ -138,7 +138,7 @@ def test_transactions(seed: int, clean: bool) -> None:
 def test_after_truncation_and_retention(transactions: bool) -> None:
     storage, clock = MemoryStorage(), ManualClock()
     storage.make_dir(LOG_DIR)
-    log = ReplicaLog.open(PARTITION, SMALL, storage=storage, clock=clock)
+    log = PartitionLog.open(PARTITION, SMALL, storage=storage, clock=clock)
     rng = random.Random(5)
     fill(log, clock, 120, rng, transactions)
     bases = [segment.base_offset for segment in log.segments]
@@ -255,7 +255,7 @@ def test_a_live_log_is_clean_at_every_moment() -> None:
     """S-47 aside: what a writer left half done is no damage."""
     storage, clock = MemoryStorage(), ManualClock()
     storage.make_dir(LOG_DIR)
-    log = ReplicaLog.open(PARTITION, SMALL, storage=storage, clock=clock)
+    log = PartitionLog.open(PARTITION, SMALL, storage=storage, clock=clock)
     rng = random.Random(2)
     for _ in range(25):
         fill(log, clock, 7, rng, transactions=True)
@@ -304,7 +304,7 @@ def test_a_batch_that_unpacks_to_much_is_read() -> None:
     """A compressed batch of 1 MiB may hold very much more."""
     storage, clock = MemoryStorage(), ManualClock()
     storage.make_dir(LOG_DIR)
-    log = ReplicaLog.open(PARTITION, LogConfig(), storage=storage, clock=clock)
+    log = PartitionLog.open(PARTITION, LogConfig(), storage=storage, clock=clock)
     log.append([(b"", bytes(20 << 20))] * 2, compression=Compression.ZSTD)
     log.crash()
     assert check(storage, PARTITION).findings == []

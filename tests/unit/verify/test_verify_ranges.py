@@ -14,7 +14,7 @@ from verify_logs import LOG_DIR, names, patch
 from logstore.common.config import LogConfig
 from logstore.format.header import parse_header
 from logstore.kernels import crc32c
-from logstore.log import ReplicaLog
+from logstore.log import PartitionLog
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import ManualClock
 from logstore.verify.common.digests import _K, _R, RangeDigest
@@ -37,7 +37,7 @@ def written(
     """A partition with batches of so many records each, and the epochs spread over them."""
     storage, clock = MemoryStorage(), ManualClock()
     config = LogConfig(segment_bytes=segment_bytes, segment_index_bytes=4096)
-    log = ReplicaLog.open(f"{LOG_DIR}/orders-0", config, storage=storage, clock=clock)
+    log = PartitionLog.open(f"{LOG_DIR}/orders-0", config, storage=storage, clock=clock)
     rng = random.Random(9)
     for number, count in enumerate(sizes):
         epoch = epochs[number * len(epochs) // len(sizes)]

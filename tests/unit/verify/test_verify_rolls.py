@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from logstore.common.config import LogConfig
-from logstore.log import LogOwner, ReplicaLog
+from logstore.log import LogOwner, PartitionLog
 from logstore.storage.base import File
 from logstore.storage.local import LocalStorage
 from logstore.verify import Finding, Severity, VerifyReport, verify
@@ -22,7 +22,9 @@ def directory(tmp_path: Path) -> Path:
     """Segments 0, 2 and 4, of which the last two wait; each has two batches or one."""
     config = LogConfig(segment_bytes=1000)
     path = tmp_path / "t-0"
-    log = ReplicaLog.open(path, config, owner=LogOwner(managed=True, background=lambda task: None))
+    log = PartitionLog.open(
+        path, config, owner=LogOwner(managed=True, background=lambda task: None)
+    )
     for _ in range(5):
         log.append(RECORDS)
     log.crash()

@@ -11,7 +11,7 @@ from logstore.format.batch import encode_batch, end_transaction_marker
 from logstore.format.codecs.compression import Compression
 from logstore.format.control import ControlType
 from logstore.format.reader import iter_batches
-from logstore.log import ReplicaLog, run_inline
+from logstore.log import PartitionLog, run_inline
 from logstore.manager import LogManager, ManagerOwner
 from logstore.segments.producer_state import AppendOrigin
 from logstore.storage import Storage
@@ -60,7 +60,7 @@ def copy(source: Storage, path: str, target: Storage, to: str) -> None:
 
 
 def fill(
-    log: ReplicaLog,
+    log: PartitionLog,
     clock: ManualClock,
     batches: int,
     rng: random.Random,
@@ -87,7 +87,7 @@ def fill(
 class Producers:
     """Three producers whose transactions overlap, end either way, or stay open."""
 
-    def __init__(self, log: ReplicaLog, clock: ManualClock) -> None:
+    def __init__(self, log: PartitionLog, clock: ManualClock) -> None:
         self.log, self.clock = log, clock
         known = log.producers.known.producers
         self.sequences = {

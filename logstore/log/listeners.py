@@ -19,13 +19,13 @@ class TruncationWatch:
         self.cut_to = NO_CUT
 
 
-class News:
+class ChangeListeners:
     """An append only checks ``waiting``, which is empty while no reader waits."""
 
     def __init__(self) -> None:
         self.waiting: tuple[Callable[[], object], ...] = ()
         self._watches: WeakSet[TruncationWatch] = WeakSet()
-        self._lock = make_lock(Rank.NEWS)
+        self._lock = make_lock(Rank.CHANGE_LISTENERS)
 
     def add(self, wake: Callable[[], object]) -> None:
         """Call ``wake`` once, at the next change. Register first, then check the log, then wait.

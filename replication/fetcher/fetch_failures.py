@@ -110,7 +110,7 @@ class FetcherContext:
     failed: dict[TopicPartition, Exception] = field(default_factory=dict)
 
 
-class Troubles:
+class FetchFailures:
     """The troubles of one fetcher."""
 
     def __init__(
