@@ -12,6 +12,7 @@ from logstore.common.clock import Clock
 from logstore.common.config import BrokerConfig, LogConfig
 from logstore.common.errors import LogstoreError, UnknownTopicOrPartitionError
 from logstore.common.types import TopicPartition
+from logstore.log import PartitionLog
 from logstore.manager.manager import LogManager
 from logstore.manager.opener import ManagerOwner
 from logstore.storage.base import Storage
@@ -118,44 +119,58 @@ def compact_directory(
         outcome.unavailable = {
             tp: error.reason for tp, error in sorted(manager.unavailable_logs.items())
         }
-        wanted = None if topics is None else set(topics)
-        present = manager.topics()
-        for topic in sorted(wanted or ()):
+        wanted = _wanted(manager, path, topics, outcome)
+        for tp, log in sorted(manager.logs.items()):
+            if tp.topic in wanted:
+                if progress is not None:
+                    progress(f"{tp}: {log.size:,} bytes")
+                log.reconfigure(_for_pass(log.config, topic_keys))
+                outcome.partitions.append(_compact(manager, tp, log))
+    return outcome
+
+
+def _wanted(
+    manager: LogManager,
+    path: str | os.PathLike[str],
+    topics: Iterable[str] | None,
+    outcome: DirectoryOutcome,
+) -> set[str]:
+    """The topics to compact; the others are noted.
+
+    Raises:
+        UnknownTopicOrPartitionError: a named topic does not exist.
+    """
+    present = manager.topics()
+    if topics is not None:
+        for topic in sorted(named := set(topics)):
             if topic not in present:
                 raise UnknownTopicOrPartitionError(f"topic {topic!r} is not in {path}")
-        if wanted is None:
-            wanted = {topic for topic in present if manager.topic_config(topic).compact}
-            for topic in present.keys() - wanted:
-                known = manager.has_stored_config(topic)
-                (outcome.not_compacted if known else outcome.unknown).append(topic)
-            outcome.not_compacted.sort()
-            outcome.unknown.sort()
-        for tp, log in sorted(manager.logs.items()):
-            if tp.topic not in wanted:
-                continue
-            if progress is not None:
-                progress(f"{tp}: {log.size:,} bytes")
-            log.reconfigure(_for_pass(log.config, topic_keys))
-            before = log.size
-            stats, stopped_by, error = PassStats(), "", None
-            try:
-                done = manager.cleaner.clean_by_hand(tp)
-                stats, stopped_by = done.stats, done.to_clean.stopped_by
-            except (LogstoreError, OSError, MemoryError) as failure:
-                error = str(failure)
-            outcome.partitions.append(
-                PartitionOutcome(
-                    tp,
-                    stats,
-                    log.log_start_offset,
-                    log.log_end_offset,
-                    before,
-                    log.size,
-                    "the offset map was full" if stats.map_full else stopped_by,
-                    error,
-                )
-            )
-    return outcome
+        return named
+    wanted = {topic for topic in present if manager.topic_config(topic).compact}
+    for topic in sorted(present.keys() - wanted):
+        known = manager.has_stored_config(topic)
+        (outcome.not_compacted if known else outcome.unknown).append(topic)
+    return wanted
+
+
+def _compact(manager: LogManager, tp: TopicPartition, log: PartitionLog) -> PartitionOutcome:
+    before = log.size
+    stats, stopped_by, error = PassStats(), "", None
+    try:
+        done = manager.cleaner.clean_by_hand(tp)
+        stats, stopped_by = done.stats, done.to_clean.stopped_by
+    except (LogstoreError, OSError, MemoryError) as failure:
+        error = str(failure)
+    return PartitionOutcome(
+        tp,
+        stats,
+        log.log_start_offset,
+        log.log_end_offset,
+        before,
+        log.size,
+        "the offset map was full" if stats.map_full else stopped_by,
+        error,
+    )
 
 
 def _for_pass(config: LogConfig, keys: Mapping[str, object]) -> LogConfig:

@@ -103,19 +103,13 @@ def change(
         replicas: a new assignment (R-62). Replicas that leave it leave ISR and ELR.
     """
     target_replicas = now.replicas if replicas is None else replicas
-    unclean_replicas = {*unclean_replicas, *lost_replicas}
-    wanted = now.isr if isr is None else tuple(isr)
-    target_isr = tuple(r for r in wanted if r not in unclean_replicas and r in target_replicas)
+    clean = {*target_replicas}.difference(unclean_replicas, lost_replicas)
+    target_isr = tuple(r for r in (now.isr if isr is None else isr) if r in clean)
     target_elr: tuple[int, ...] = ()
-    if elr_enabled:
-        if len(target_isr) < min_isr:  # an ELR exists only then (R-67)
-            former = dict.fromkeys((*now.elr, *now.isr))
-            target_elr = tuple(
-                r
-                for r in former
-                if r not in target_isr and r not in unclean_replicas and r in target_replicas
-            )
-    elif not target_isr:
+    if elr_enabled and len(target_isr) < min_isr:  # an ELR exists only then (R-67)
+        former = dict.fromkeys((*now.elr, *now.isr))
+        target_elr = tuple(r for r in former if r in clean and r not in target_isr)
+    if not elr_enabled and not target_isr:
         # The last members stay, so that only they can be elected (R-57).
         target_isr = tuple(r for r in now.isr if r in target_replicas and r not in lost_replicas)
     # Remembered while there is no leader, for the time when no replica surely has everything any
@@ -125,15 +119,9 @@ def change(
         last_known = now.leader
     if last_known in lost_replicas:
         last_known = NO_LEADER
+    isr_and_elr = target_isr, target_elr
     elected = elect(
-        target_replicas,
-        target_isr,
-        target_elr,
-        now.leader,
-        last_known,
-        acceptable,
-        mode,
-        last_choice,
+        target_replicas, *isr_and_elr, now.leader, last_known, acceptable, mode, last_choice
     )
     recovery = now.recovery_state if recovery_state is None else recovery_state
     leader = elected.leader

@@ -387,81 +387,84 @@ def _selection(query: str) -> Selection | None:
     return Selection((text or "").strip(), **numbers) if numbers or text is not None else None
 
 
+class _Handler(BaseHTTPRequestHandler):
+    """One request, from its bytes to those of its answer."""
+
+    protocol_version = "HTTP/1.1"
+    server_version = "logstore"
+    sys_version = ""
+
+    def __init__(
+        self, service: HttpService, only_local: bool, request: bytes, written: BytesIO
+    ) -> None:
+        self._service, self._only_local = service, only_local
+        self.rfile, self.wfile = BytesIO(request), written
+        self.client_address = ("", 0)
+        for method in service.methods:
+            setattr(self, f"do_{method}", self._send)
+        self.handle_one_request()
+
+    def _send(self) -> None:
+        if not self._is_meant():
+            answer = _json(HTTPStatus.MISDIRECTED_REQUEST, {"error": "wrong host"})
+        elif (problem := self._problem()) is not None:
+            answer = _json(problem, {"error": problem.phrase})
+        else:
+            path, _, query = self.path.partition("?")
+            kind = self.headers.get("Content-Type", "")
+            request = HttpRequest(self.command, path, query, kind, self.rfile.read())
+            try:
+                answer = self._service.answer(request)
+            except Exception:
+                limited.exception("%s %s failed", self.command, path)
+                answer = _json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "see the log"})
+        status, kind, body = answer
+        is_packed = len(body) > PACKED_FROM and "gzip" in self.headers.get("Accept-Encoding", "")
+        if is_packed:
+            body = gzip.compress(body, compresslevel=1)
+        self.send_response(status)
+        if is_packed:
+            self.send_header("Content-Encoding", "gzip")
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _problem(self) -> HTTPStatus | None:
+        """Why the body is not read; that of GET and HEAD is of no interest."""
+        if self.command in ("GET", "HEAD"):
+            return None
+        sizes = self.headers.get_all("Content-Length", ["0"])
+        if "Transfer-Encoding" in self.headers or len(set(sizes)) > 1:
+            return HTTPStatus.LENGTH_REQUIRED
+        if not (sizes[0].isascii() and sizes[0].isdigit()):
+            return HTTPStatus.BAD_REQUEST
+        is_large = int(sizes[0][:10]) > self._service.body_max
+        return HTTPStatus.REQUEST_ENTITY_TOO_LARGE if is_large else None
+
+    def _is_meant(self) -> bool:
+        """Another site's page may make a browser ask us under that site's name (DNS
+        rebinding); on loopback only our own names count."""
+        host = self.headers.get("Host", "")
+        if not self._only_local:
+            return True
+        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
+        return is_loopback(name.strip("[]"))
+
+    def log_message(self, format: str, *args: Any) -> None:
+        logger.debug("%s", printable(format % args))
+
+
 def _handler(service: HttpService, only_local: bool) -> Callable[[bytes], bytes]:
     """From a request to the bytes of its answer."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        server_version = "logstore"
-        sys_version = ""
-
-        def __init__(self, request: bytes, written: BytesIO) -> None:
-            self.rfile, self.wfile = BytesIO(request), written
-            self.client_address = ("", 0)
-            self.handle_one_request()
-
-        def _send(self) -> None:
-            if not self._is_meant():
-                answer = _json(HTTPStatus.MISDIRECTED_REQUEST, {"error": "wrong host"})
-            elif (problem := self._problem()) is not None:
-                answer = _json(problem, {"error": problem.phrase})
-            else:
-                path, _, query = self.path.partition("?")
-                kind = self.headers.get("Content-Type", "")
-                request = HttpRequest(self.command, path, query, kind, self.rfile.read())
-                try:
-                    answer = service.answer(request)
-                except Exception:
-                    limited.exception("%s %s failed", self.command, path)
-                    answer = _json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "see the log"})
-            status, kind, body = answer
-            is_packed = len(body) > PACKED_FROM and "gzip" in self.headers.get(
-                "Accept-Encoding", ""
-            )
-            if is_packed:
-                body = gzip.compress(body, compresslevel=1)
-            self.send_response(status)
-            if is_packed:
-                self.send_header("Content-Encoding", "gzip")
-            for name, value in _HEADERS.items():
-                self.send_header(name, value)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.send_header("Connection", "close")
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
-
-        def _problem(self) -> HTTPStatus | None:
-            """Why the body is not read; that of GET and HEAD is of no interest."""
-            if self.command in ("GET", "HEAD"):
-                return None
-            sizes = self.headers.get_all("Content-Length", ["0"])
-            if "Transfer-Encoding" in self.headers or len(set(sizes)) > 1:
-                return HTTPStatus.LENGTH_REQUIRED
-            if not (sizes[0].isascii() and sizes[0].isdigit()):
-                return HTTPStatus.BAD_REQUEST
-            is_large = int(sizes[0][:10]) > service.body_max
-            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE if is_large else None
-
-        def _is_meant(self) -> bool:
-            """Another site's page may make a browser ask us under that site's name (DNS
-            rebinding); on loopback only our own names count."""
-            host = self.headers.get("Host", "")
-            if not only_local:
-                return True
-            name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-            return is_loopback(name.strip("[]"))
-
-        def log_message(self, format: str, *args: Any) -> None:
-            logger.debug("%s", printable(format % args))
-
-    for method in service.methods:
-        setattr(Handler, f"do_{method}", Handler._send)
-
     def handle(request: bytes) -> bytes:
         written = BytesIO()
-        Handler(request, written)
+        _Handler(service, only_local, request, written)
         return written.getvalue()
 
     return handle
