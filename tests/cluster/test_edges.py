@@ -24,7 +24,12 @@ from replication.common.errors import (
     ReplicationError,
     UnknownPartitionError,
 )
-from replication.common.messages import DeleteTopicRequest, MetadataRequest, Response
+from replication.common.messages import (
+    AlterPartitionReassignmentsRequest,
+    DeleteTopicRequest,
+    MetadataRequest,
+    Response,
+)
 from replication.common.state import BrokerRegistration
 from replication.common.transport import LocalTransport
 from replication.coordination import SessionState, nodes, open_coordinator
@@ -402,16 +407,9 @@ class TestStrays:
     def move(self, cluster: Cluster, tp: TopicPartition, to: tuple[int, ...]) -> None:
         controller = cluster.controller_id
         assert controller is not None
-        answers: list[dict[TopicPartition, ErrorCode]] = []
-        begun = threading.Event()
-
-        def reply(answer: dict[TopicPartition, ErrorCode]) -> None:
-            answers.append(answer)
-            begun.set()
-
-        cluster.broker(controller).controller.reassign({tp: to}, reply)
-        assert begun.wait(patience())
-        assert answers == [{tp: ErrorCode.NONE}]
+        request = AlterPartitionReassignmentsRequest(((tp, to),))
+        answer: Any = cluster.client.call(controller, request, patience())
+        assert dict(answer.partitions) == {tp: ErrorCode.NONE}
         cluster.wait_until(
             lambda: cluster.isr(tp) == tuple(sorted(to)), f"{tp} is on {to}", patience()
         )

@@ -35,7 +35,7 @@ class Find(Protocol):
     def __call__(self, name: str, problem: Problem, base: int = UNKNOWN) -> None: ...
 
 
-class SmallFile:
+class CheckedFile:
     """Gives a reader of one small file its bytes, and keeps them, inside a ``with``.
 
     Bytes and parsed values are compared later, and must be of the same version of the file. A file

@@ -32,7 +32,7 @@ from logstore.format import filenames
 from logstore.storage.base import FileInfo, Storage
 from logstore.verify.common.report import UNKNOWN, Finding, Problem, error, info, warning
 from logstore.verify.common.text_files import (
-    SmallFile,
+    CheckedFile,
     check_clean_marker,
     check_meta,
     check_offsets,
@@ -79,8 +79,8 @@ class LogDirCheck:
         for name in CHECKPOINTS:
             self._read_offsets(name)
 
-    def _small_file(self, name: str, rule: str) -> SmallFile:
-        return SmallFile(self.storage, self.path, name, rule, self._find)
+    def _small_file(self, name: str, rule: str) -> CheckedFile:
+        return CheckedFile(self.storage, self.path, name, rule, self._find)
 
     def _find(
         self, name: str, problem: Problem, base: int = UNKNOWN, tp: TopicPartition | None = None

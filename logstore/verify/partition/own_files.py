@@ -16,7 +16,7 @@ from logstore.common.errors import ConfigError
 from logstore.format import filenames
 from logstore.storage.base import FileInfo, Storage
 from logstore.verify.common.report import Problem, error, info, warning
-from logstore.verify.common.text_files import Find, SmallFile, check_form
+from logstore.verify.common.text_files import CheckedFile, Find, check_form
 from logstore.verify.segment.segment_check import SegmentResult
 
 _CURSOR_SUFFIX = ".cursor"
@@ -97,8 +97,8 @@ class OwnFiles:
             file.report([error(rule, f"{len(entries)} entries, not one")])
         return None
 
-    def _small_file(self, name: str, rule: str) -> SmallFile:
-        return SmallFile(self.storage, self.directory, name, rule, self.find, quoted=False)
+    def _small_file(self, name: str, rule: str) -> CheckedFile:
+        return CheckedFile(self.storage, self.directory, name, rule, self.find, quoted=False)
 
     def _read_cursor(self, name: str) -> None:
         fields = self._entry(name, "cursor", len(CursorFile._fields))

@@ -47,7 +47,7 @@ from logstore.verify.common.report import (
     info,
     warning,
 )
-from logstore.verify.common.text_files import SmallFile, check_epoch_form, check_metadata
+from logstore.verify.common.text_files import CheckedFile, check_epoch_form, check_metadata
 from logstore.verify.partition.ends import (
     LogDirFacts,
     check_checkpoints,
@@ -360,8 +360,8 @@ class PartitionCheck:
                     message = "missing beside a .log with data"
                     self._find_in(base, suffix, warning("log-without-index", message, offset=base))
 
-    def _small_file(self, name: str, rule: str) -> SmallFile:
-        return SmallFile(self.storage, self.directory, name, rule, self._find)
+    def _small_file(self, name: str, rule: str) -> CheckedFile:
+        return CheckedFile(self.storage, self.directory, name, rule, self._find)
 
     def _read_metadata(self) -> None:
         with self._small_file(PARTITION_METADATA, "partition-metadata") as file:
