@@ -186,7 +186,7 @@ def main(arguments: Sequence[str]) -> None:
             for room, count in room_lines().most_common():
                 print(f"{count:7,} {room}")
         case ["lower"]:
-            now, before = room_lines(), recorded()
+            now, before = room_lines(), recorded() if RATCHET.exists() else {}
             record({room: min(n, before.get(room, n)) for room, n in now.items()})
         case ["raise", *rooms] if rooms:
             now = room_lines()
