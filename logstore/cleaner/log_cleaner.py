@@ -61,7 +61,7 @@ class Home(Protocol):
 
 
 class Logs(Protocol):
-    """Where the logs are: the part of ``manager.Directories`` that is used here."""
+    """The place of the logs: the part of ``manager.Directories`` that is used here."""
 
     def logs(self) -> Mapping[TopicPartition, PartitionLog]: ...
     def configured(self) -> Mapping[TopicPartition, PartitionLog]: ...
@@ -70,7 +70,7 @@ class Logs(Protocol):
 
 
 class Uncleanable(NamedTuple):
-    """Why a partition is not cleaned, until ``retry_ms`` on the wall clock or for good (None)."""
+    """The reason not to clean a partition, until ``retry_ms`` (wall clock) or for good (None)."""
 
     reason: str
     retry_ms: int | None

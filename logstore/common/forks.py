@@ -1,4 +1,4 @@
-"""What a forked child may do with what its parent opened: read it, close it, and nothing else.
+"""The rule for a forked child: it reads or closes what its parent opened, and nothing else.
 
 A fork copies objects and descriptors, and neither locks of the file system nor threads. So two
 processes would believe that they own one log. Here, before any other code of a child runs, each

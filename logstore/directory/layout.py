@@ -343,7 +343,7 @@ def _is_pattern(component: str, path: str) -> bool:
 
 
 def _split_path(path: str) -> tuple[str, list[str]]:
-    """Where a path starts, and the components that follow, not quoted."""
+    """Split a path into its start and the components that follow, not quoted."""
     if "://" not in path:
         return ("/" if path.startswith("/") else ""), [c for c in path.split("/") if c]
     parts = urlsplit(path)

@@ -1,4 +1,4 @@
-"""What the parts of one log share: its directory, its snapshot, and why it stopped."""
+"""The state that the parts of one log share: its directory, its snapshot, and why it stopped."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run_inline(task: Callable[[], None]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LogOwner:
-    """What the owner of many logs, such as ``LogManager``, decides for each of them.
+    """The decisions that the owner of many logs, such as ``LogManager``, takes for each of them.
 
     The defaults are those of a log that is opened alone.
 
@@ -138,7 +138,7 @@ class LogCore:
 
     @property
     def unreadable(self) -> LogstoreError | None:
-        """Why the log can no longer be read, if it cannot."""
+        """The reason why the log can no longer be read, or None."""
         return None if self.failure is self.inherited else self.failure
 
     def disown(self, pid: int) -> None:

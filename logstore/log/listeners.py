@@ -11,7 +11,7 @@ NO_CUT = 2**63
 
 
 class TruncationWatch:
-    """What a reader learns of truncations: the lowest one since it last asked."""
+    """The lowest truncation since a reader last asked."""
 
     __slots__ = ("__weakref__", "cut_to")
 

@@ -434,7 +434,7 @@ class LogMaintenance:
 
 
 def deletable_segments(log: LogView, config: LogConfig, now_ms: int) -> int:
-    """How many of the oldest segments are released by log start, size or time, in this order.
+    """Count the oldest segments that log start, size or time release, in this order.
 
     It is Kafka's ``deleteOldSegments`` (F-282 … F-284).
 

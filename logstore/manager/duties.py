@@ -121,8 +121,8 @@ class Housekeeper:
         return flushed
 
     def ms_until_flush(self) -> int:
-        """How many ms ``flush_dirty_logs`` may wait, so that no record is unflushed for much longer
-        than its ``flush.ms``, not even one that is appended now.
+        """Return how many ms ``flush_dirty_logs`` may wait, so that no record is unflushed for much
+        longer than its ``flush.ms``, not even one that is appended now.
         """
         now, wait = self._clock.wall_ms(), MAX_LONG
         for log in self._directories.logs().values():
@@ -227,7 +227,7 @@ def log_duties(keeper: Housekeeper, cleaner: LogCleaner, config: BrokerConfig) -
 
 
 class Schedule:
-    """When each of the duties of one thread is due.
+    """The times at which the duties of one thread are due.
 
     Most first rounds wait for ``log.initial.task.delay.ms``, because a start has enough to do.
     ``run_due`` is for one thread, ``hurry`` for all.

@@ -46,7 +46,7 @@ class Unfinished:
 
 @dataclass(frozen=True, slots=True)
 class LastStop:
-    """What the directories prove of the last stop of a broker (KIP-966).
+    """The proof that the directories give of the last stop of a broker (KIP-966).
 
     Attributes:
         broker_epochs: those since which nothing but ``unproven`` was lost, ascending. None if a

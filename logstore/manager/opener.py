@@ -56,7 +56,7 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True)
 class ManagerOwner:
-    """What a broker or a tool decides for its manager. The defaults are those of a service.
+    """The decisions of a broker or a tool for its manager. The defaults are those of a service.
 
     Attributes:
         cluster_id, node_id: checked against ``meta.properties``, or written there on the first

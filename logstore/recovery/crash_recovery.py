@@ -362,7 +362,7 @@ _INDEXES = (
 
 
 def _why_unfit(segment: Segment, found: Mapping[str, int]) -> str | None:
-    """Why an index of the segment cannot serve, by the sizes ``found``; None if all may.
+    """Say why an index of the segment cannot serve, by the sizes ``found``; None if all may.
 
     One that is larger than its ``.log`` can need, as a crash leaves it preallocated, is not read.
     """

@@ -83,7 +83,7 @@ def load_log(
 
 
 class _Stop(NamedTuple):
-    """How the log was left, by what is on file; ``recovery_point`` is None if none is.
+    """The last stop of the log, by what is on file; ``recovery_point`` is None if none is.
 
     Segments from the one of ``scanned_from`` on are scanned whatever else is said of them.
     """
@@ -107,7 +107,7 @@ class _Stop(NamedTuple):
 
 
 class _Recovered(NamedTuple):
-    """What segments the log has, where it ends, and whether a clean stop was believed."""
+    """The segments that the log has, its end, and whether a clean stop was believed."""
 
     segments: list[Segment]
     end: int

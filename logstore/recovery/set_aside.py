@@ -1,4 +1,4 @@
-"""What recovery removes from a log, and which of it stays beside the log as ``.cut`` files."""
+"""The bytes that recovery removes from a log, and those that stay beside it as ``.cut`` files."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class Remover:
 
 
 class CutSurvey(NamedTuple):
-    """What valid batches some bytes hold.
+    """The valid batches that some bytes hold.
 
     Attributes:
         valid_bytes: bytes of whole batches with a matching checksum, and of a batch in which only a

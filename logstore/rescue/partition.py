@@ -134,7 +134,7 @@ class PartitionMerge:
 
     @property
     def bases(self) -> list[int]:
-        """Where segments of the replica that is closest to the committed history begin."""
+        """The bases of the segments of the replica closest to the committed history."""
         first = min(self.surveyed, key=lambda s: self._leaders[id(s)])
         return sorted({f.base for f in first.replica.files if f.is_segment})
 

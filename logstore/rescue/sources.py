@@ -1,4 +1,4 @@
-"""What the sources are: log directories and partition directories, and what their small files say.
+"""The sources: log directories and partition directories, and what their small files say.
 
 Everything here may be damaged. A checkpoint that cannot be read counts as absent, and is noted.
 Only the identity of a topic is not guessed: if sources name different topic ids, the caller has to

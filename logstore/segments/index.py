@@ -227,7 +227,7 @@ class OffsetIndex(_SparseIndex):
         return None if entry is None else OffsetPosition(self.base_offset + entry[0], entry[1])
 
     def count_below(self, offset: int, count: int) -> int:
-        """How many entries remain when the log is cut at ``offset`` (F-115)."""
+        """Count the entries that remain when the log is truncated to ``offset`` (F-115)."""
         relative = offset - self.base_offset
         return self.entries_at(count, lambda e: e[0] >= relative)[0]
 

@@ -28,7 +28,7 @@ from logstore.storage.base import File, Storage
 
 
 class SegmentCut(NamedTuple):
-    """What a segment becomes when the batches that reach an offset are removed."""
+    """The rest of a segment when the batches that reach an offset are removed."""
 
     position: int  # how many bytes stay
     offset_entries: int
@@ -297,8 +297,8 @@ class Segment:
             self._attach()
 
     def plan_cut(self, view: SegmentView, position: int, offset: int) -> SegmentCut:
-        """What the segment becomes when it ends at ``position``, the first byte of a batch at or
-        after ``offset`` (F-235). Changes nothing.
+        """Return what the segment becomes when it ends at ``position``, the first byte of a batch
+        at or after ``offset`` (F-235). Changes nothing.
         """
         offset_entries = self.offset_index.count_below(offset, view.offset_entries)
         time_entries = self.time_index.count_below(offset, view.time_entries)

@@ -84,7 +84,7 @@ def shipped(archive: str | os.PathLike[str]) -> dict[str, str]:
 
 
 class Worker(NamedTuple):
-    """What the Python worker of an executor imports. ``missing`` names a package that it lacks."""
+    """The imports of an executor's Python worker. ``missing`` names a package that it lacks."""
 
     host: str
     python: str

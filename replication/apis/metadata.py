@@ -302,7 +302,7 @@ def is_led(broker: Broker, topic: str) -> bool:
 
 
 def _asked(topic: wire.MetadataRequest.MetadataRequestTopic, version: int) -> TopicNameOrId:
-    """Where both are given, the id counts."""
+    """Return the name and id that a topic is asked by. Where both are given, the id counts."""
     by_id = version >= FIRST_WITH_IDS_ALONE and topic.topic_id != ZERO_UUID
     return TopicNameOrId(None if by_id else topic.name, topic.topic_id)
 

@@ -118,7 +118,7 @@ def next_state(state: BrokerState, event: BrokerEvent) -> BrokerState | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """What a broker is to be.
+    """The settings of a broker.
 
     Attributes:
         endpoints: where its listeners are; their sockets are bound by then. The first one stands
@@ -137,7 +137,7 @@ class BrokerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Where a broker lives: on real files, threads and sockets, or in a simulated world.
+    """The surroundings of a broker: real files, threads and sockets, or a simulated world.
 
     Attributes:
         connect: begins a session with the coordinator; called again after one expires.
@@ -513,7 +513,7 @@ def _open_logs(
 
 
 def _handlers(broker: Broker) -> dict[type, Callable[[Any, OnReply], None]]:
-    """Who serves which request. The layers above a broker add theirs (``serve``)."""
+    """Map each request to its handler. The layers above a broker add theirs (``serve``)."""
     manager, controller = broker.replica_manager, broker.controller
 
     def describe(request: MetadataRequest) -> Response:

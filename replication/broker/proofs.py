@@ -101,8 +101,8 @@ class LogProofs:
             )
 
     def _largest_coordinator_epoch(self) -> int:
-        """Of logs that may come from another cluster, whose coordinators were elected more often
-        than ours: their markers would be refused (R-182)."""
+        """Return the largest of the logs. They may come from another cluster, whose coordinators
+        were elected more often than ours: their markers would be refused (R-182)."""
         largest = UNKNOWN_EPOCH
         for log in [each for each in self._log_manager.logs.values() if not each.failed]:
             epoch = log.producers.largest_coordinator_epoch()

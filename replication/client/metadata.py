@@ -179,7 +179,7 @@ class Metadata:
             self._wanted[topic] = None
 
     def refusal(self, topic: str) -> ReplicationError | None:
-        """Why there is no such topic for this client, if that will not change."""
+        """Say why there is no such topic for this client, if that will not change."""
         code = self.view.topic_errors.get(topic, ErrorCode.NONE)
         return error_for(code, topic) if METADATA[code] is AskReaction.FAIL else None
 

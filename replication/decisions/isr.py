@@ -23,7 +23,7 @@ class IdleFetch(Protocol):
 
     @property
     def fetched_ms(self) -> int:
-        """When it last fetched."""
+        """The time of its last fetch."""
         ...
 
     def wake(self) -> None:
@@ -35,7 +35,7 @@ class IdleFetch(Protocol):
 
 
 class FollowerProgress(NamedTuple):
-    """What a leader knows about a follower (R-1 … R-6); its times are those of ``settled``."""
+    """The leader's knowledge of a follower (R-1 … R-6); its times are those of ``settled``."""
 
     log_end: int = -1
     log_start: int = -1

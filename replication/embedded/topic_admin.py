@@ -216,7 +216,7 @@ class TopicAdmin:
         self._client.refresh()
 
     def _replicas_of(self, topic_id: uuid.UUID) -> int:
-        """How many replicas of a topic the running brokers have."""
+        """Count the replicas of a topic that the running brokers have."""
         held = (
             p.log for b in self._brokers.running() for p in [*b.replica_manager.partitions.values()]
         )

@@ -89,7 +89,7 @@ def pauses(longest_ms: int) -> Backoff:
 
 @dataclass(frozen=True, slots=True)
 class FetcherContext:
-    """What all fetchers of a broker share.
+    """The context that all fetchers of a broker share.
 
     ``on_high_watermarks`` is called, without a lock, with partitions whose high watermark changed
     or whose log was truncated or reset. ``settle`` finishes changes of logs before the leader is

@@ -33,7 +33,7 @@ class OffsetMismatchError(ReplicationError):
 
 
 class InitialFetchState(NamedTuple):
-    """Where a partition begins to follow. ``offset`` is ``TruncationRule.initial_offset``."""
+    """The state to begin to follow in. ``offset`` is ``TruncationRule.initial_offset``."""
 
     topic_id: uuid.UUID | None
     leader_epoch: int
@@ -41,7 +41,7 @@ class InitialFetchState(NamedTuple):
 
 
 class Phase(Enum):
-    """What a partition needs next from its leader."""
+    """The next thing that a partition needs from its leader."""
 
     TRUNCATING = "truncating"  # find where our log may differ from the leader's (R-130)
     RESETTING = "resetting"  # get the ends of the leader's log, since our offset is outside (R-129)

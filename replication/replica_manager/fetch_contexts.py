@@ -48,7 +48,7 @@ class FetchContext:
 
     @property
     def size(self) -> int:
-        """How many partitions it is about, also those of its session that need no read."""
+        """The number of partitions it is about, also those of its session that need no read."""
         return len(self._request.partitions)
 
     def first_looks(self) -> list[Look]:

@@ -210,7 +210,7 @@ class MetadataCache:
             return [TopicPartition(topic, number) for number in sorted(self._topics.get(topic, ()))]
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions a topic has; 0 if it is not known.
+        """Count the partitions of a topic; 0 if it is not known.
 
         Those without a state so far count, too: keys are spread over all partitions.
         """

@@ -61,7 +61,7 @@ ERROR_OF_VERIFICATION = reactions(
 
 
 def error_for_producer(code: ErrorCode, support: TransactionSupport) -> ErrorCode:
-    """What a producer of that version understands of a coordinator's refusal."""
+    """Translate a coordinator's refusal for a producer of that version."""
     code = ERROR_OF_VERIFICATION[code]
     if code is ErrorCode.TRANSACTION_ABORTABLE and support is TransactionSupport.DEFAULT_ERROR:
         return ErrorCode.INVALID_TXN_STATE
@@ -71,7 +71,7 @@ def error_for_producer(code: ErrorCode, support: TransactionSupport) -> ErrorCod
 
 
 class AddPartitionsToTxnManager:
-    """Of one broker. Safe from any thread; nothing here waits."""
+    """The manager of one broker. Safe from any thread; nothing here waits."""
 
     def __init__(
         self,

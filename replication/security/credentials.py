@@ -1,4 +1,4 @@
-"""Who may log in: the seam, and a set of users in memory.
+"""The check of who may log in: the seam, and a set of users in memory.
 
 A password is kept only as the keys that SCRAM derives from it (RFC 5802). They can check a
 password, and nobody can compute it from them.

@@ -37,7 +37,7 @@ WITHOUT_METADATA = frozenset({ApiKey.API_VERSIONS})
 
 
 class Exposure(NamedTuple):
-    """Who may use the listeners, and how they find them.
+    """The machines that may use the listeners, and how they find them.
 
     Attributes:
         advertised_host: by which clients reach the broker; by default the host that a listener is

@@ -177,7 +177,7 @@ class TcpTransport:
         self._post(partial(self._learn, brokers))
 
     def failures(self) -> list[LogstoreError]:
-        """Why brokers cannot be reached now."""
+        """Return why brokers cannot be reached now."""
         return [node.reason for node in [*self._nodes.values()] if node.reason is not None]
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What ``logstore rescue`` of the directories that were verified would bring back.
+"""The outcome that ``logstore rescue`` of the verified directories would have.
 
 A rescue judges by itself: nothing of it is repeated here, it is asked in a dry run.
 """

@@ -128,7 +128,7 @@ def parse_headers(texts: tuple[str, ...]) -> tuple[Header, ...]:
 
 
 class Appended:
-    """What was appended to a log, derived from its offsets, so also right after an interrupt."""
+    """The appended records, derived from the log's offsets, so also right after an interrupt."""
 
     def __init__(self, log: PartitionLog) -> None:
         self.log = log

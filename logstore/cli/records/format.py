@@ -20,7 +20,7 @@ _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "e": b"\x1b", "\\": 
 
 
 class Encoding(StrEnum):
-    """How bytes of keys, values and headers are written."""
+    """The way in which bytes of keys, values and headers are written."""
 
     RAW = "raw"
     UTF8 = "utf-8"

@@ -29,7 +29,7 @@ class Parsed(NamedTuple):
 
 
 class LineForm(NamedTuple):
-    """How lines are records.
+    """The form of lines that are records.
 
     Attributes:
         separator: ends the key of a line; None: lines have no keys.

@@ -50,7 +50,7 @@ _SIZE_MAX = 4096  # bytes
 
 
 class OnOutOfRange(Enum):
-    """What a cursor does if the records at its position were deleted."""
+    """The action of a cursor if the records at its position were deleted."""
 
     ERROR = "error"
     EARLIEST = "earliest"

@@ -31,14 +31,14 @@ class FetchedRecords(NamedTuple):
 
 
 class Source(Protocol):
-    """Where a follower's records come from."""
+    """The source of a follower's records."""
 
     @property
     def clock(self) -> Clock: ...
 
     @property
     def watch(self) -> TruncationWatch:
-        """What is notified of truncations, if the source knows them."""
+        """The watch that is notified of truncations, if the source knows them."""
         ...
 
     def range(self) -> tuple[int, int]:

@@ -18,7 +18,7 @@ AppendBatch = Callable[[list[Any]], AppendInfo]
 
 
 class ExtendInfo(NamedTuple):
-    """What ``extend`` appended. Offsets are inclusive, −1 if there were no records.
+    """The range that ``extend`` appended. Offsets are inclusive, −1 if there were no records.
 
     Other threads may have appended between the batches, so the range may hold their records too.
     """

@@ -1,4 +1,4 @@
-"""What the WRITE lock guards: the segments and offsets of a log, and what readers see of them."""
+"""The state under the WRITE lock: a log's segments and offsets, and what readers see of them."""
 
 from __future__ import annotations
 

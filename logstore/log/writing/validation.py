@@ -326,7 +326,7 @@ def check_follower(
 
 
 class ProducerUpdates(NamedTuple):
-    """What an append changes in the state of its producers, in the order of its batches."""
+    """The changes of an append to the state of its producers, in the order of its batches."""
 
     appends: list[ProducerAppend]
     completed: list[CompletedTxn]

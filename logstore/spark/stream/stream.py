@@ -134,7 +134,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- what can be read -------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where ``startingOffsets`` says; by default the end.
+        """Return where ``startingOffsets`` says; by default the end.
 
         Spark does not store it, and asks again after a restart until a micro-batch was committed.
         So the first micro-batch is planned at once, even an empty one, and its end records where it
@@ -154,7 +154,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(limit) if limit else ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next micro-batch ends; ``start`` itself if there is nothing to read yet."""
+        """Return the end of the next micro-batch; ``start`` itself if there is nothing yet."""
         marks = from_json(start)
         ends = self._looking(lambda views: self._next(views, marks, limit))
         if is_first(start):
@@ -192,7 +192,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._options.read.selection.takes(*tp, True)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Where the logs ended at the last listing, for the query's progress."""
+        """Return where the logs ended at the last listing, for the query's progress."""
         return to_json({tp: StreamMark(offset) for tp, offset in self._latest.items()})
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -253,7 +253,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- what was lost -------------------------------------------------------------------------
 
     def _resume(self, views: Views, marks: Marks) -> dict[TopicPartition, Resumption]:
-        """Where to continue in each partition; a new one begins at offset 0."""
+        """Find where to continue in each partition; a new one begins at offset 0."""
         resumed = at_once(lambda item: item[1].resume(marks.get(item[0], _NOTHING)), views.items())
         for found in resumed:
             if found.loss is not None:

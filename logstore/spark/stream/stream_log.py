@@ -92,7 +92,7 @@ def _batch(window: memoryview, table: BatchTable, row: int, offset: int) -> Stre
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """Where to continue after a mark, and what is lost if that is not where the mark ended.
+    """The place to continue after a mark, and what is lost if that is not where the mark ended.
 
     ``remade``: the log belongs to another topic of the same name.
     """
@@ -184,7 +184,7 @@ class StreamLogView:
     # -- whether it is still the same ----------------------------------------------------------
 
     def resume(self, mark: StreamMark) -> Resumption:
-        """Where to continue after ``mark``."""
+        """Find where to continue after ``mark``."""
         start = self.layout.log_start_offset
         if not self.is_of(mark):
             return self._remade(mark, start)

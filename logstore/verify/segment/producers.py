@@ -28,7 +28,7 @@ _NEVER = 2**63
 
 @dataclass(frozen=True, slots=True)
 class ProducerFact:
-    """What a part of the log says about one producer.
+    """The facts in a part of the log about one producer.
 
     ``last`` is (last sequence, last offset, offset delta) of its last data batch. It is None if
     there is none, or if a marker began a new epoch. ``transaction_late`` is the first batch of its
