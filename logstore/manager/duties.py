@@ -65,7 +65,7 @@ class Housekeeper:
         """
         self._write(lambda each: each.offsets.write_recovery_points(each.items), only)
 
-    def checkpoint_cuts(self, tps: Iterable[TopicPartition]) -> None:
+    def checkpoint_truncations(self, tps: Iterable[TopicPartition]) -> None:
         """Lower the entries of truncated logs that are above the end of the log.
 
         One write of a file serves all logs. An entry that is not above its log is not written, so a

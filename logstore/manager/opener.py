@@ -161,7 +161,7 @@ class LogOpener:
             replicated=self.owner.replicated or self.owner.keep_high_watermarks,
             on_failure=partial(self.directories.on_log_failure, log_dir.path),
             # For this log alone: a fail-over truncates thousands, and each comes here.
-            on_cut=lambda: log_dir.offsets.settle(
+            on_truncation=lambda: log_dir.offsets.settle(
                 log_dir.items, lambda: [(tp, log) for log in opened]
             ),
             on_restart=partial(self._restart_log, log_dir, tp),

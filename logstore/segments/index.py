@@ -341,7 +341,7 @@ class TransactionIndex:
             keep = [txn for txn in entries if txn.last_offset < offset]
             if len(keep) < len(entries):
                 self._entries = keep
-                self._cut(len(keep))
+                self._truncate(len(keep))
 
     def reset(self) -> None:
         """Forget all entries, whatever the file holds. Recovery writes them again."""
@@ -349,9 +349,9 @@ class TransactionIndex:
             had_file = self._entries is None or bool(self._entries)
             self._entries = []
             if had_file:
-                self._cut(0)
+                self._truncate(0)
 
-    def _cut(self, count: int) -> None:
+    def _truncate(self, count: int) -> None:
         try:
             file = self._storage.open(self.path)
         except FileNotFoundError:

@@ -288,7 +288,7 @@ class ReplicaManager:
 
     def _settle(self, tps: list[TopicPartition]) -> None:
         """Finish changes of logs before their leaders learn the log ends."""
-        with_idle_closed(partial(self.log_manager.housekeeper.checkpoint_cuts, tps))
+        with_idle_closed(partial(self.log_manager.housekeeper.checkpoint_truncations, tps))
         logs = self.log_manager.logs
         for tp in tps:
             log = logs.get(tp)

@@ -190,7 +190,7 @@ class StreamLogView:
             return self._remade(mark, start)
         if mark.offset < start:
             reason = f"deleted before they were read: the log starts at {start}"
-            if self._may_have_been_cut_below(mark):
+            if self._may_be_truncated_below(mark):
                 reason += "; a leader since may have replaced, and lost, records before them, too"
             return Resumption(start, DataLossError(self.layout.uri, mark.offset, start, reason))
         parted = self._parted(mark)
@@ -202,7 +202,7 @@ class StreamLogView:
         loss = DataLossError(self.layout.uri, parted, mark.offset, reason)
         return Resumption(max(parted, start), loss)
 
-    def _may_have_been_cut_below(self, mark: StreamMark) -> bool:
+    def _may_be_truncated_below(self, mark: StreamMark) -> bool:
         """Whether the log, which starts past ``mark``, has had another leader since.
 
         Retention takes the entries of epochs that began before the log start: where such a leader
