@@ -235,7 +235,7 @@ class LogCleaner:
             self._note_start(tp, log, to_clean)
             first = to_clean.first_dirty
             return Cleaned(tp, to_clean, PassStats(first_dirty=first, end_offset=first))
-        if not self._take(tp):
+        if not self._claim(tp):
             raise LogCleaningAbortedError(f"{tp} is being cleaned")
         try:
             return self._clean(tp, log, to_clean, view, now_ms)
@@ -269,7 +269,7 @@ class LogCleaner:
         with self._lock:
             self._metrics.max_dirty_percent = int(100 * largest)
             self._metrics.max_compaction_delay_ms = delay
-        return best if best is not None and self._take(best[0]) else None
+        return best if best is not None and self._claim(best[0]) else None
 
     def _to_clean(
         self, tp: TopicPartition, log: PartitionLog, view: LogView, now_ms: int
@@ -291,7 +291,7 @@ class LogCleaner:
             )
             self._write_checkpoint(tp, to_clean.first_dirty, lambda: not log.failed)
 
-    def _take(self, tp: TopicPartition) -> bool:
+    def _claim(self, tp: TopicPartition) -> bool:
         with self._lock:
             free = tp not in self._in_progress
             self._in_progress.add(tp)

@@ -224,7 +224,7 @@ class _Lister:
     def _settled(self, uri: str, tp: TopicPartition, files: _LogDirFiles) -> PartitionLayout:
         local = open_storage(uri)[1]
 
-        def look() -> PartitionLayout:
+        def list_files() -> PartitionLayout:
             found = listed(uri, tp, self.storage.scan_dir(local))
             return replace(
                 found,
@@ -234,7 +234,7 @@ class _Lister:
                 topic_id=topic_id(uri),
             )
 
-        return settled_layout(look)
+        return settled_layout(list_files)
 
     def _wants(self, tp: TopicPartition, own_path: bool) -> bool:
         return self.wanted is None or self.wanted(tp.topic, tp.partition, own_path)

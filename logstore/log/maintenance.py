@@ -441,7 +441,7 @@ def deletable_segments(log: LogView, config: LogConfig, now_ms: int) -> int:
     doomed = 0
     snapshot = log.snapshot
 
-    def take(qualifies: Callable[[SegmentView, int | None], bool]) -> None:
+    def extend(qualifies: Callable[[SegmentView, int | None], bool]) -> None:
         nonlocal doomed
         while doomed < len(log):
             segment = log[doomed]
@@ -452,7 +452,7 @@ def deletable_segments(log: LogView, config: LogConfig, now_ms: int) -> int:
                 return
             doomed += 1
 
-    take(lambda _, next_base: next_base is not None and next_base <= snapshot.log_start_offset)
+    extend(lambda _, next_base: next_base is not None and next_base <= snapshot.log_start_offset)
     if config.delete and config.retention_bytes >= 0:
         excess = sum(log[at].size for at in range(doomed, len(log))) - config.retention_bytes
 
@@ -463,7 +463,7 @@ def deletable_segments(log: LogView, config: LogConfig, now_ms: int) -> int:
             excess -= segment.size
             return True
 
-        take(above_limit)
+        extend(above_limit)
     if config.delete and config.retention_ms >= 0:
-        take(lambda segment, _: now_ms - segment.largest_timestamp > config.retention_ms)
+        extend(lambda segment, _: now_ms - segment.largest_timestamp > config.retention_ms)
     return doomed

@@ -75,7 +75,7 @@ class Housekeeper:
 
         def lower(each: LogDir) -> None:
             cut = [(tp, log) for tp in concerned if (log := each.logs.get(tp)) is not None]
-            each.offsets.settle(each.items, lambda: cut)
+            each.offsets.lower_entries(each.items, lambda: cut)
 
         self._write(lower)
 

@@ -266,7 +266,7 @@ class Loader:
         try:
             if failure is not None:
                 raise failure
-            log_dir.offsets.settle(log_dir.items)
+            log_dir.offsets.lower_entries(log_dir.items)
         except (StorageFailedError, CheckpointError) as error:
             self._fail(log_dir, "load", error)
         log_dir.loaded = log_dir.failure is None

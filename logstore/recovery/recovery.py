@@ -188,7 +188,7 @@ class _Loader:
         files = self.files
         self.remover = Remover(files, self.options.keep_cut)
         self.replacements = Replacements(files, self.remover)
-        self.replacements.settle(2**63 if self.deleting else stop.flushed)
+        self.replacements.finish_interrupted(2**63 if self.deleting else stop.flushed)
         if filenames.CLEAN_STOP in files.others:  # no longer true once the log is opened
             self.storage.remove(files.path(filenames.CLEAN_STOP))
             self.files.sync()

@@ -200,7 +200,7 @@ class Replacements:
         self._ends: dict[tuple[int, str], int] = {}
         self._sound: dict[int, int] = {}
 
-    def settle(self, recovery_point: int) -> None:
+    def finish_interrupted(self, recovery_point: int) -> None:
         """List the directory, and finish what a crash interrupted, except rolls (F-238 … F-241).
 
         Raises:

@@ -78,7 +78,7 @@ class Segment:
         self.name_durable = False  # whether the directory was synced since the files were created
         self._indexes_durable = not sizes
         self._was_truncated = False
-        self.rests = False  # open for appends, except its descriptors
+        self.is_released = False  # open for appends, except its descriptors
 
     # -- identity ------------------------------------------------------------------------------
 
@@ -187,15 +187,15 @@ class Segment:
         self.state.attach(
             self.log, self.offset_index.activate(limit), self.time_index.activate(limit)
         )
-        self.rests = False
+        self.is_released = False
 
-    def rest(self) -> None:
+    def release_descriptors(self) -> None:
         """Release the descriptors of an active segment, until ``activate``, a cut or ``seal``.
 
         The files keep their full size, and are not synced.
         """
         if self.state.attached:
-            self.rests = True
+            self.is_released = True
             self.state.detach()
             self.offset_index.close()
             self.time_index.close()
@@ -203,7 +203,7 @@ class Segment:
 
     def disown(self) -> None:
         """In a forked child, map nothing that its parent may cut."""
-        self.rest()
+        self.release_descriptors()
         self.file.bar()
 
     def seal(self) -> SegmentView:
@@ -212,8 +212,8 @@ class Segment:
         Nothing is synced. Returns the view that readers use from now on.
         """
         state = self.state
-        # A cut may have removed the last time entry, and a resting segment has none yet.
-        if (self._was_truncated or self.rests) and not state.attached:
+        # A cut may have removed the last time entry, and a released segment has none yet.
+        if (self._was_truncated or self.is_released) and not state.attached:
             self._attach()
             self._indexes_durable = False
         self._was_truncated = False
@@ -394,7 +394,7 @@ class Segment:
     def close(self) -> None:
         """Release files and maps without trimming or syncing. Idempotent."""
         self.state.detach()
-        self.rests = False
+        self.is_released = False
         self.offset_index.close()
         self.time_index.close()
         self.release()

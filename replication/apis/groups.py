@@ -142,7 +142,7 @@ class GroupApis(ApiArea):
         if received.api_version >= SYNC_PROTOCOL and not named:
             answer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         else:
-            self._ask(received, request, answer)
+            self._send(received, request, answer)
 
     def heartbeat(
         self, received: ReceivedRequest, request: wire.HeartbeatRequest, reply: Reply
@@ -150,7 +150,7 @@ class GroupApis(ApiArea):
         def answer(code: Any) -> None:
             reply(wire.HeartbeatResponse(error_code=HEARTBEAT_WHILE_LOADING.get(code, code)))
 
-        self._ask(received, request, answer)
+        self._send(received, request, answer)
 
     def leave_group(
         self, received: ReceivedRequest, request: wire.LeaveGroupRequest, reply: Reply
@@ -167,9 +167,9 @@ class GroupApis(ApiArea):
                 result = wire.LeaveGroupResponse(error_code=result.members[0].error_code)
             reply(result)
 
-        self._ask(received, request, answer)
+        self._send(received, request, answer)
 
-    def _ask(self, received: ReceivedRequest, request: Any, answer: Callable[[Any], None]) -> None:
+    def _send(self, received: ReceivedRequest, request: Any, answer: Callable[[Any], None]) -> None:
         """Ask a group that must have a name. Only offsets may belong to a group without one."""
         if request.group_id:
             self._groups.request(request.group_id, _of_client(received, request), answer)
@@ -347,7 +347,7 @@ class GroupApis(ApiArea):
             reply(answered(ApiKey.OFFSET_DELETE, received.api_version, whole, codes))
 
         known = _without(request.topics, refused)
-        self._ask(received, request._replace(topics=known), answer)
+        self._send(received, request._replace(topics=known), answer)
 
     # -- what operators ask --------------------------------------------------------------------
 

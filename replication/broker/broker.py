@@ -212,7 +212,7 @@ class Broker:
         self._departure = channel.call(
             self._actor,
             lambda: ControlledShutdownRequest(self.broker_id, self.broker_epoch),
-            _judge_departure,
+            _reaction_to_shutdown,
             lambda reaction: self._close(),
             backoff=Backoff(pause_ms, pause_ms, 1.0, 0.0),
             tries=config.controlled_shutdown_max_retries,
@@ -545,7 +545,7 @@ def _handlers(broker: Broker) -> dict[type, Callable[[Any, OnReply], None]]:
     }
 
 
-def _judge_departure(response: Response) -> Reaction:
+def _reaction_to_shutdown(response: Response) -> Reaction:
     if not isinstance(response, ControlledShutdownResponse):
         return Reaction.AGAIN
     reaction = REACTIONS[response.error_code]

@@ -92,8 +92,8 @@ class FetcherContext:
     """The context that all fetchers of a broker share.
 
     ``on_high_watermarks`` is called, without a lock, with partitions whose high watermark changed
-    or whose log was truncated or reset. ``settle`` finishes changes of logs before the leader is
-    told their ends: it lowers checkpoints of truncated logs, and syncs what must not stay unsynced.
+    or whose log was truncated or reset. ``finish_changes`` is called before the leader learns the
+    ends of changed logs: it lowers checkpoints of truncated ones, and syncs what must not wait.
     ``failed`` has the partitions that are not fetched until they are added again, and why.
     """
 
@@ -105,7 +105,7 @@ class FetcherContext:
     partition_of: Callable[[TopicPartition], Partition]
     broker_epoch: Callable[[], int]
     on_high_watermarks: Callable[[list[TopicPartition]], None]
-    settle: Callable[[list[TopicPartition]], None]
+    finish_changes: Callable[[list[TopicPartition]], None]
     quota: ReplicationQuota | None = None
     failed: dict[TopicPartition, Exception] = field(default_factory=dict)
 

@@ -362,7 +362,7 @@ class FetchStates:
             state.wanted = state.fetch_part(self._rule, self._max_bytes)
         return state.wanted
 
-    def settle(self, states: Iterable[FetchState]) -> None:
+    def mark_settled(self, states: Iterable[FetchState]) -> None:
         for state in states:
             state.is_settled = True
         self._round = None

@@ -180,9 +180,9 @@ class AddPartitionsToTxnManager:
                     verification.confirmed = True
             then({tp: code for tp, code in codes.items() if code is not ErrorCode.NONE})
 
-        self._ask(request, on_codes)
+        self._ask_coordinator(request, on_codes)
 
-    def _ask(self, request: AddPartitionsToTxnRequest, answered: Then) -> None:
+    def _ask_coordinator(self, request: AddPartitionsToTxnRequest, answered: Then) -> None:
         """Have the coordinator answer; an error for each partition of the request."""
 
         def on_reply(response: Response | None) -> None:

@@ -27,8 +27,8 @@ from replication.adopt import (
     adopted_before,
     expanded,
     has_tree,
-    look,
     make_home,
+    plan_adoption,
     read_home,
     write_tree,
 )
@@ -87,7 +87,7 @@ def locate_files(
         brokers: how many there are to be.
     Raises:
         ConfigError: the directories do not fit; nothing was changed.
-        LogDirLockedError, StorageFailedError: as ``look``.
+        LogDirLockedError, StorageFailedError: as ``plan_adoption``.
         OSError: the disk refused.
     """
     if not adopt:
@@ -172,7 +172,7 @@ def _look(
         usual.retention_bytes,
     )
     rules = AdoptionRules(SystemClock().wall_ms(), read_only, pins_retention=is_usual)
-    return look(paths, overlay, rules, node.first_id if node.is_given else None)
+    return plan_adoption(paths, overlay, rules, node.first_id if node.is_given else None)
 
 
 def _cluster_of(paths: Sequence[str], storage: Storage) -> str | None:

@@ -64,7 +64,7 @@ def asks_on_without_settling(patch: MonkeyPatch) -> None:
     def settle(self: ReplicaManager, tps: Any) -> None:
         self.log_manager.housekeeper.checkpoint_truncations(tps)
 
-    patch.setattr(ReplicaManager, "_settle", settle)
+    patch.setattr(ReplicaManager, "_finish_log_changes", settle)
 
 
 @mutant()

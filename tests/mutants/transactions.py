@@ -83,8 +83,8 @@ def batches_are_not_verified(patch: MonkeyPatch) -> None:
         unchanged(self, request, lambda codes: answered(dict.fromkeys(codes, ErrorCode.NONE)))
 
     manager = transaction_verification.AddPartitionsToTxnManager
-    unchanged = manager._ask
-    patch.setattr(manager, "_ask", ask)
+    unchanged = manager._ask_coordinator
+    patch.setattr(manager, "_ask_coordinator", ask)
 
 
 @mutant(transactions=0)

@@ -157,7 +157,7 @@ class Follower(Iterator[Record]):
             if portion is None:
                 if not self._source.wait(self._fetched, self._left(deadline)):
                     return False
-            elif self._take(portion):
+            elif self._keep_records(portion):
                 return True
 
     async def _fill_async(self, timeout: float | None) -> bool:
@@ -170,7 +170,7 @@ class Follower(Iterator[Record]):
             if portion is None:
                 if not await self._source.wait_async(self._fetched, self._left(deadline)):
                     return False
-            elif self._take(portion):
+            elif self._keep_records(portion):
                 return True
 
     def _check(self) -> None:
@@ -178,7 +178,7 @@ class Follower(Iterator[Record]):
         if failure is not None:
             raise failure
 
-    def _take(self, portion: FetchedRecords) -> bool:
+    def _keep_records(self, portion: FetchedRecords) -> bool:
         self._ready, self._given = portion.records, 0
         self._fetched = portion.next_offset
         return bool(portion.records)

@@ -365,13 +365,13 @@ class LogWriter:
                 or active.state.cut_pending
             ):
                 return False  # a close or a truncation works on the files without the lock
-            active.rest()
+            active.release_descriptors()
             return True
         finally:
             self._state.lock.release()
 
     def _activate_locked(self, segment: Segment) -> None:
-        rested = segment.rests
+        released = segment.is_released
         try:
             segment.activate()
         except OSError as error:
@@ -380,7 +380,7 @@ class LogWriter:
             close_idle()
             segment.activate()
         opened_for_appends(self)
-        if rested:
+        if released:
             return
         jitter = min(self._core.config.segment_jitter_ms, self._core.config.segment_ms)
         if jitter:

@@ -267,7 +267,7 @@ class Checkpoints:
 def watched(count: int) -> tuple[Stage, list[TopicPartition], Checkpoints]:
     stage, tps = parted(count)
     checkpoints = Checkpoints(stage)
-    object.__setattr__(stage.env, "settle", checkpoints)
+    object.__setattr__(stage.env, "finish_changes", checkpoints)
     return stage, tps, checkpoints
 
 
