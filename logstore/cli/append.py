@@ -128,7 +128,7 @@ def append(
             [directory], background=False, owner=ManagerOwner(keep_high_watermarks=True)
         ) as manager:
             logs = _open_topic(manager, topic, here(), partition, partitions, settings)
-            # Whoever keeps other topics here may have told them to keep what the defaults delete.
+            # Whoever keeps other topics here may have set them to keep what the defaults delete.
             known = logs if manager.has_stored_config(topic) else []
             manager.start(configured=lambda: {log.topic_partition: log for log in known})
             appender = _Appender(logs, compression, flush, batch_records, common)

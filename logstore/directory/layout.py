@@ -90,7 +90,7 @@ def list_partitions(
 def list_partition(directory: str, note: Note = logger.warning) -> PartitionLayout:
     """The log in the directory of one partition, a path or a URI. No segment is opened.
 
-    ``note`` is told of a checkpoint beside it that is malformed, and so counts as missing.
+    ``note`` is called for a checkpoint beside it that is malformed, and so counts as missing.
 
     Raises:
         NotALogDirectoryError: it is none, by its name.

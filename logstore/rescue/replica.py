@@ -175,17 +175,17 @@ class _Walk:
         low = (-1, 0) if one is None else (one.file, one.start)
         high = (len(self.data), 0) if other is None else (other.file, other.start)
         between = [d for d in self.damages if low < (d.file, d.start) < high]
-        told = [self._shown_damage(damage) for damage in between[:_REASONS]]
+        parts = [self._shown_damage(damage) for damage in between[:_REASONS]]
         if len(between) > _REASONS:
-            told.append(f"{len(between) - _REASONS} more places")
+            parts.append(f"{len(between) - _REASONS} more places")
         first = 0 if one is None else one.next
         end = _END if other is None else other.first
-        told += [
+        parts += [
             f"{name} without its .log"
             for base, name in self.replica.orphans.items()
             if first <= base < end
         ][:_REASONS]
-        return "; ".join(told) or self._plain_reason(one, other)
+        return "; ".join(parts) or self._plain_reason(one, other)
 
     def _shown_damage(self, damage: Damage) -> str:
         name = printable(self.data[damage.file].name)

@@ -85,7 +85,7 @@ class ArrowFile:
     """One object, open for reading, as long as it was when it was opened.
 
     What happens when the object is replaced while it is read is up to the store: the reads that
-    follow may fail or show the new bytes, and Arrow does not tell that a read came back short. A
+    follow may fail or show the new bytes, and Arrow does not report a short read. A
     checksum then fails, as it does for a local segment that is overwritten.
     """
 

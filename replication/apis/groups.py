@@ -43,7 +43,7 @@ TRANSACTION_SUPPORT: Final[Mapping[int, TransactionSupport]] = {
 
 
 # Some clients stop when a heartbeat or a sync answers that the coordinator is loading. After the
-# load a member has a whole session to be heard of, so its heartbeat is fine. The assignment that a
+# load a member has a whole session to send one, so its heartbeat is fine. The assignment that a
 # sync asks for may be lost, so that member has to join again.
 HEARTBEAT_WHILE_LOADING: Final[Mapping[ErrorCode, ErrorCode]] = {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.NONE

@@ -296,7 +296,7 @@ class MetadataApi(ApiArea):
 
 
 def is_led(broker: Broker, topic: str) -> bool:
-    """Whether clients can be told a leader of each partition of a topic that exists."""
+    """Whether this broker knows a leader of each partition of a topic that exists."""
     tps = broker.metadata.partitions_of(topic)
     return bool(tps) and all(map(broker.knows_leader, tps))
 

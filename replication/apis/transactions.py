@@ -303,7 +303,7 @@ class TransactionApis(ApiArea):
 
 
 def _allocated(answer: Callable[[ErrorCode, int, int], None], response: Response | None) -> None:
-    """No error tells a client that this broker cannot get new ids, so it has to ask again here."""
+    """No error says that this broker cannot get new ids, so it has to ask again here."""
     if (
         not isinstance(response, InitProducerIdResponse)
         or response.error_code is ErrorCode.BROKER_NOT_AVAILABLE

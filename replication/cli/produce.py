@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 ANY = -1
 PARTITION = Number(ANY, 2**31 - 1)
-TOPIC_WAIT_S = 5.0  # until a topic is made for us, or told to be there
+TOPIC_WAIT_S = 5.0  # until a topic is made for us, or known to be there
 MAX_BATCHES, MAX_BYTES = 100, 32 << 20  # on their way: Kafka's buffer.memory
 PROGRESS_S = 0.5
 _ACKS = {"all": -1, "-1": -1, "0": 0, "1": 1}

@@ -157,7 +157,7 @@ class FetchPartitionResponse(NamedTuple):
 
 
 class FetchResponse(NamedTuple):
-    """In a session, ``partitions`` are those with news; ``NO_SESSION``: there is none any more."""
+    """In a session, ``partitions`` are those with changes; ``NO_SESSION``: it has ended."""
 
     partitions: tuple[FetchPartitionResponse, ...]
     error_code: ErrorCode = ErrorCode.NONE

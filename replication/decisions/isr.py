@@ -15,7 +15,7 @@ NEVER_MS = -(2**62)  # Kafka has 0, the epoch of the wall clock; ours starts any
 
 
 class IdleFetch(Protocol):
-    """A follower keeps fetching a partition at the end of its log without news.
+    """A follower keeps fetching a partition at the end of its log without changes.
 
     Such fetches are not processed one by one: one time is noted for all such partitions of a fetch
     session.

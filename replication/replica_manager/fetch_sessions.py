@@ -305,7 +305,7 @@ class FetchSessionCache:
         return sum(len(session.partitions) for session in list(self._sessions.values()))
 
     def create(
-        self, request: FetchRequest, told: Iterable[FetchPartitionResponse], now_ms: int
+        self, request: FetchRequest, answers: Iterable[FetchPartitionResponse], now_ms: int
     ) -> int:
         """Create a session from a full request and its answers.
 
@@ -325,7 +325,7 @@ class FetchSessionCache:
                 self.evictions += 1
             session_id = self._new_id()
             session = FetchSession(session_id, request, privileged, now_ms, self.stirred)
-            for part, response in zip(request.partitions, told, strict=True):
+            for part, response in zip(request.partitions, answers, strict=True):
                 cached = CachedPartition(session, part)
                 cached.note_answer(response)
                 session.partitions[part.tp, part.topic_id] = cached

@@ -35,7 +35,7 @@ RETRY_FOR_MS = 100  # the end of the transaction before, whose markers are on th
 
 Then = Callable[[Mapping[TopicPartition, ErrorCode]], None]
 
-# What a producer hears when its coordinator says this. Errors of the way to the coordinator become
+# The answer to a producer whose coordinator says this. Errors of the way to the coordinator become
 # one at which every producer sends again, and does not ask for metadata first.
 _E = ErrorCode
 ERROR_OF_VERIFICATION = reactions(

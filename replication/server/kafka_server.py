@@ -150,7 +150,7 @@ class KafkaServer:
         self._network.start()
 
     def _handle(self, received: ReceivedRequest, respond: Respond) -> None:
-        """A broker that has just started knows no topic until it hears from a controller, and would
+        """A broker that has just started knows no topic before a controller's request, and would
         call each one unknown. It closes the connection instead, and every client asks again."""
         apis, metadata = self._apis, self._metadata
         if (

@@ -206,7 +206,7 @@ class StreamLogView:
         """Whether the log, which starts past ``mark``, has had another leader since.
 
         Retention takes the entries of epochs that began before the log start: where such a leader
-        began to write cannot be told any more.
+        began to write cannot be known any more.
         """
         read = mark.epoch_before(mark.offset)
         return read is not None and bool(self.epochs) and self.epochs[0][0] > read

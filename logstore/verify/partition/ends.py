@@ -71,7 +71,7 @@ _NEVER_LEFT = frozenset(("too-large", "not-a-file"))
 def weigh(problem: Problem, suffix: str, standing: Standing) -> Problem:
     """A problem of a file of a segment, given what is promised of the last offset it is about.
 
-    The next start makes what belongs to an open place anew, from the batches: indexes, snapshots
+    The next start rebuilds what belongs to an open place from the batches: indexes, snapshots
     and leader epochs. Until then they may be in any state: a broker writes an entry in two steps, a
     disk its pages in any order, and a cut leaves the epochs on file for later.
     """

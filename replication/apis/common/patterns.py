@@ -157,7 +157,7 @@ class Pattern:
                 raise InvalidPatternError(f"{self._text!r}: a count that falls")
         else:
             return low, high
-        self._take("?")  # which match is found first is all the same: only whole ones count
+        self._take("?")  # which match is found first does not matter: only whole ones count
         return low, high
 
     def _number(self, text: str) -> int:

@@ -77,7 +77,7 @@ _LOST = (
     ErrorCode.KAFKA_STORAGE_ERROR,
     ErrorCode.NOT_COORDINATOR,
 )
-# What a client hears when the record of its request was not written: each makes it ask again, and
+# The answer when the record of a request was not written: each makes it ask again, and
 # NOT_COORDINATOR makes it look for another coordinator first.
 ERROR_OF_APPEND = reactions(
     {

@@ -130,7 +130,7 @@ def _begin(
         target = known.moved(
             _S.EMPTY, now_ms, producer_epoch=current + 1, last_producer_epoch=current, **empty
         )
-    elif expected == known.last_producer_epoch:  # it did not hear the answer to its last request
+    elif expected == known.last_producer_epoch:  # it did not get the answer to its last request
         target = known.moved(_S.EMPTY, now_ms, **empty)
     else:
         return Answer(ErrorCode.PRODUCER_FENCED)
@@ -251,7 +251,7 @@ def end_transaction(
 
 
 def _is_repeated(known: TransactionMetadata, request: wire.EndTxnRequest) -> bool:
-    """The client ended this transaction before and did not hear the answer."""
+    """The client ended this transaction before and did not get the answer."""
     if request.producer_id == known.producer_id:
         return request.producer_epoch + 1 == known.producer_epoch
     return (
