@@ -169,7 +169,7 @@ def survey_cut(segment: Segment, position: int) -> CutSurvey:
         position += run
         found = search.next(position)
         end = size if found is None else found.position
-        if search.whole_but_for_its_header(position, end):
+        if search.is_whole_except_header(position, end):
             run += end - position
         total += run
         if found is None:

@@ -59,7 +59,7 @@ class AlterPartitionManager:
         """Queue a proposal. False if the same one waits already.
 
         A proposal from another state of the partition, or for another topic of that name, replaces
-        a waiting one, because its leader has forgotten that one.
+        the waiting one, which its leader has given up.
         """
         with self._lock:
             earlier = self._waiting.get(item.tp)

@@ -25,7 +25,7 @@ from logstore.cli.records.batching import (
     parse_headers,
 )
 from logstore.cli.records.format import BadTemplateError, unescaped
-from logstore.cli.records.input import BadInputError, LineForm, records_as_they_come
+from logstore.cli.records.input import BadInputError, LineForm, input_records
 from logstore.common.errors import InvalidRecordError, LogstoreError
 from logstore.common.suggestions import or_meant
 from replication.cli.connection import client_options
@@ -146,7 +146,7 @@ def produce(
         batcher = Batcher(len(partitions), batch_records, common, sender.send)
         try:
             stream = InterruptibleInput(source, interrupts)
-            records = records_as_they_come(stream, lines if form == "lines" else None)
+            records = input_records(stream, lines if form == "lines" else None)
             bad = _feed(batcher, records, sender, interrupts, count)
             sender.finish()
         finally:

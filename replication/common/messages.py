@@ -395,8 +395,8 @@ class CreateTopicRequest(NamedTuple):
 
 
 class DeleteTopicRequest(NamedTuple):
-    """Either by name or by id (KIP-516). A copy that comes late deletes the next topic of the name,
-    but never that of another id."""
+    """Either by name or by id (KIP-516). A late copy of a request by name may delete the next topic
+    of that name; one by id deletes no other topic."""
 
     topic: str | None = None
     topic_id: uuid.UUID | None = None

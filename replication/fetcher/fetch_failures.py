@@ -29,7 +29,7 @@ from replication.common.runtime import Runtime
 from replication.common.transport import Transport
 from replication.decisions.truncation import TruncationRule
 from replication.fetcher.fetch_session_handler import FetchSessionHandler, SessionOutcome
-from replication.fetcher.fetcher_state import FetchState, FetchStates, Streak
+from replication.fetcher.fetcher_state import EventStreak, FetchState, FetchStates
 from replication.partition import Partition
 
 logger = get_logger(__name__)
@@ -121,7 +121,7 @@ class FetchFailures:
         self._env = env
         self._states = states
         self._session = session
-        self._lost_sessions = Streak()
+        self._lost_sessions = EventStreak()
         self._pauses = pauses(env.config.replica_fetch_backoff_ms)
 
     @contextmanager
@@ -171,7 +171,7 @@ class FetchFailures:
         if turns > 0:
             self.delay([state], self._pause_ms(turns))
 
-    def _extend(self, streak: Streak) -> int:
+    def _extend(self, streak: EventStreak) -> int:
         longest_ms = self._env.config.replica_fetch_backoff_ms
         return streak.extend(self._env.runtime.now_ms(), 2 * longest_ms)
 

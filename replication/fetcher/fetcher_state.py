@@ -48,7 +48,7 @@ class Phase(Enum):
     FETCHING = "fetching"
 
 
-class Streak:
+class EventStreak:
     """Counts consecutive events.
 
     Only time ends a streak and not a success in between, because a loop has successes too.
@@ -103,12 +103,11 @@ class FetchState:
         else:
             self.phase = Phase.FETCHING
         self.lag: int | None = None  # records behind the leader's high watermark; None: unknown
-        # Whether checkpoints may exceed our log after a truncation, also one by the previous
-        # fetcher.
+        # False while checkpoints may exceed our log after a truncation, also an earlier fetcher's.
         self.is_settled = False
         self.delayed_until_ms = 0
-        self.refused = Streak()  # refusals by a leader that may not know yet that it leads
-        self.turned = Streak()  # truncations and resets that the leader caused
+        self.refused = EventStreak()  # refusals by a leader that may not know yet that it leads
+        self.turned = EventStreak()  # truncations and resets that the leader caused
         self.leader_end: int | None = None  # while resetting, once it is known
         self.wanted: FetchPartition | None = None  # our part of a request, while it does not change
 

@@ -59,7 +59,7 @@ def acknowledged_before_sync(patch: MonkeyPatch) -> None:
 
 @mutant()
 def asks_on_without_settling(patch: MonkeyPatch) -> None:
-    """A follower whose append could not be synced asks on behind it all the same."""
+    """A follower goes on fetching behind an append that could not be synced."""
 
     def settle(self: ReplicaManager, tps: Any) -> None:
         self.log_manager.housekeeper.checkpoint_truncations(tps)

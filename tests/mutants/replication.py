@@ -282,7 +282,7 @@ def consumers_read_uncommitted(patch: MonkeyPatch) -> None:
 
 @mutant()
 def progress_of_an_earlier_leadership(patch: MonkeyPatch) -> None:
-    """A leader that did not hear of the one in between counts what followers had before."""
+    """A leader that missed the one in between counts the earlier progress of followers."""
     from replication.decisions.isr import after_election
 
     def mutant(known: Any, *args: Any, in_isr: bool, led_before: bool) -> Any:
@@ -520,7 +520,7 @@ def unclean_election_before_isr(patch: MonkeyPatch) -> None:
 
 @mutant()
 def unclean_election_of_whoever_is_back_first(patch: MonkeyPatch) -> None:
-    """Nobody waits with it until those that are coming back count as candidates."""
+    """It does not wait until the replicas that are coming back count as candidates."""
 
     def mutant(self: Any, gone: Any, unclean: Any, lost: Any) -> Any:
         def after(tp: Any) -> Any:
