@@ -123,7 +123,7 @@ class WireConnection:
         answer: Future[Any] = Future()
         call = OpenCall(request, as_it_is, answer.set_result, reports_failure=True)
         timeout_ms = self._timeout_ms + wait_ms
-        self._transport.ask(self.broker_id, call, timeout_ms)
+        self._transport.call(self.broker_id, call, timeout_ms)
         found = answer.result(timeout_ms / 1000 + _PATIENCE_S)
         if found is not None:
             return found

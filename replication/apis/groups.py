@@ -287,13 +287,13 @@ class GroupApis(ApiArea):
                     for each in named
                 ]
             topics = None if named is None else _each_once(named)
-            take = partial(
+            then = partial(
                 self._take_group, partial(gathering.take_answer, at), topics is None, by_id
             )
-            self._fetch(group_id, topics, request.require_stable, take)
+            self._fetch(group_id, topics, request.require_stable, then)
 
     def _take_group(
-        self, take: Callable[[FetchedGroup], None], is_all: bool, by_id: bool, group: FetchedGroup
+        self, then: Callable[[FetchedGroup], None], is_all: bool, by_id: bool, group: FetchedGroup
     ) -> None:
         """Pass on the answer for a group. Of a failure the code is enough; a topic that is asked
         for by id is answered by id."""
@@ -303,7 +303,7 @@ class GroupApis(ApiArea):
             topics = tuple(topic._replace(topic_id=found) for topic, found in ids if found)
         elif by_id:
             topics = tuple(topic if topic.name else _of_unknown_id(topic) for topic in topics)
-        take(group._replace(topics=topics))
+        then(group._replace(topics=topics))
 
     def _fetch(
         self,

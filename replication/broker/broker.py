@@ -280,12 +280,12 @@ class Broker:
         self, request: Request, reply: OnReply, timeout_ms: int | None = None
     ) -> None:
         """Have a request for the controller served wherever the controller is, as
-        ``Forwarding.ask``, for at most ``request.timeout.ms``. Not answered at all when this broker
-        ends."""
+        ``Forwarding.forward``, for at most ``request.timeout.ms``. No answer when this broker ends.
+        """
         if self.state is BrokerState.STOPPED or self.state is BrokerState.CLOSING:
             reply(None)
         else:
-            self._forwarding.ask(request, reply, timeout_ms)
+            self._forwarding.forward(request, reply, timeout_ms)
 
     @property
     def controller_id(self) -> int | None:

@@ -152,16 +152,16 @@ class Forwarding:
         self._channel = channel
         self._timeout_ms = timeout_ms
 
-    def ask(self, request: Request, reply: OnReply, timeout_ms: int | None = None) -> None:
+    def forward(self, request: Request, reply: OnReply, timeout_ms: int | None = None) -> None:
         """Forward a request.
 
         It is answered once: by the controller, or after ``timeout_ms``, which is at most that of
         this object, with the last refusal of a broker that is not the controller, or with None.
         """
         wait_ms = self._timeout_ms if timeout_ms is None else min(timeout_ms, self._timeout_ms)
-        self._actor.post(lambda: self._ask(request, reply, self._runtime.now_ms() + wait_ms))
+        self._actor.post(lambda: self._forward(request, reply, self._runtime.now_ms() + wait_ms))
 
-    def _ask(self, request: Request, reply: OnReply, deadline_ms: int) -> None:
+    def _forward(self, request: Request, reply: OnReply, deadline_ms: int) -> None:
         found: list[Response] = []
         refused: list[Response] = []  # by the latest try
 

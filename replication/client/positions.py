@@ -128,7 +128,7 @@ class FetchPosition:
 
     # -- answers ---------------------------------------------------------------------
 
-    def see(self, topic_id: uuid.UUID | None, leader_epoch: int) -> None:
+    def compare_metadata(self, topic_id: uuid.UUID | None, leader_epoch: int) -> None:
         """Compare the present metadata: is it another topic of the name, or another leadership?"""
         if self.topic_id is None:
             self.topic_id = topic_id

@@ -47,7 +47,7 @@ class _AskedPosition(NamedTuple):
     position: FetchPosition
     step: PositionStep
     offset: int | None
-    take: Callable[[FetchPosition, Any], LogstoreError | None]
+    apply: Callable[[FetchPosition, Any], LogstoreError | None]
 
 
 OnFailed = Callable[[FetchPosition, LogstoreError], None]
@@ -89,8 +89,8 @@ class Questions:
                 epochs.setdefault(node, []).append((asked, part))
                 continue
             for which in BOUNDS if position.step is PositionStep.BOUNDS else (self._reset,):
-                take = partial(_listed, which=which)
-                asked = _AskedPosition(position, position.step, position.offset, take)
+                apply = partial(_listed, which=which)
+                asked = _AskedPosition(position, position.step, position.offset, apply)
                 listed = ListOffsetsPartition(tp, which, epoch, position.topic_id)
                 lists.setdefault((node, which), []).append((asked, listed))
         for (node, _), offsets in lists.items():
@@ -125,12 +125,12 @@ class Questions:
         answers: dict[TopicPartition, Any] = {}
         if isinstance(response, ListOffsetsResponse | OffsetForLeaderEpochResponse):
             answers = {part.tp: part for part in response.partitions}
-        for position, step, offset, take in asked:
+        for position, step, offset, apply in asked:
             if position.step is not step or position.offset != offset:
                 continue  # moved since
             part = answers.get(position.tp)
             if part is not None and part.error_code is ErrorCode.NONE:
-                error = take(position, part) or error
+                error = apply(position, part) or error
             else:
                 error = self._refused(position, node, part and part.error_code) or error
         on_answered(error)

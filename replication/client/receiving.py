@@ -171,7 +171,7 @@ class ConsumerCore:
                 lost.append(position)
                 self._failed(position, leader)
                 continue
-            position.see(topic_ids.get(tp.topic), leader.leader_epoch)
+            position.compare_metadata(topic_ids.get(tp.topic), leader.leader_epoch)
             if position.step is PositionStep.STOPPED:
                 self._finish(poll, position.error)
                 return

@@ -150,9 +150,9 @@ class TcpTransport:
         translation = TRANSLATIONS.get(type(request))
         if translation is None:
             raise TypeError(f"a client does not send {type(request).__name__}")
-        self.ask(broker_id, OpenCall(request, translation, on_reply), timeout_ms)
+        self.call(broker_id, OpenCall(request, translation, on_reply), timeout_ms)
 
-    def ask(self, broker_id: int, call: OpenCall, timeout_ms: int) -> None:
+    def call(self, broker_id: int, call: OpenCall, timeout_ms: int) -> None:
         """As ``send``. Without an answer the call says why."""
         call.deadline_ms = self._now_ms() + timeout_ms
         self._post(partial(self._send, broker_id, call))

@@ -178,7 +178,7 @@ def no_crc_in_recovery(patch: MonkeyPatch) -> None:
 
     def lenient(segment: Segment, **options: Any) -> Any:
         scan = original(segment, **options)
-        for span in segment.walk(scan.valid_bytes):
+        for span in segment.live().walk(scan.valid_bytes):
             if span.magic != 2:
                 break
             return _Shifted(scan, span.position + span.size, span.last_offset + 1)
@@ -295,7 +295,7 @@ def falling_epochs_end_the_scan(patch: MonkeyPatch) -> None:
     def mutant(segment: Segment, **options: Any) -> Any:
         scan = scan_segment(segment, **options)
         epoch = -1
-        for span in segment.walk(0):
+        for span in segment.live().walk(0):
             if span.leader_epoch < epoch:
                 shifted = _Shifted(scan, span.position, span.base_offset)
                 shifted.status = SCAN_BAD_OFFSET  # type: ignore[attr-defined]
@@ -309,7 +309,7 @@ def falling_epochs_end_the_scan(patch: MonkeyPatch) -> None:
 @mutant()
 def the_first_batch_cut_is_not_looked_at(patch: MonkeyPatch) -> None:
     def mutant(segment: Segment, position: int) -> CutSurvey:
-        span = next(segment.walk(position), None)
+        span = next(segment.live().walk(position), None)
         return survey_cut(segment, position + span.size) if span else CutSurvey(0, True, False)
 
     survey_cut = set_aside.survey_cut
@@ -385,7 +385,7 @@ def a_split_forgets_the_last_batch(patch: MonkeyPatch) -> None:
         pieces: Sequence[SplitPiece],
         producers: ProducerStateManager,
     ) -> None:
-        *_, last = segment.walk(0)
+        *_, last = segment.live().walk(0)
         segment.state.size = last.position
         split(self, segment, pieces, producers)
 
@@ -409,7 +409,7 @@ def pieces_are_named_before_all_are_written(patch: MonkeyPatch) -> None:
 def every_jump_is_believed(patch: MonkeyPatch) -> None:
     def mutant(segment: Segment, scan: Any, limit: int, flushed: int) -> Any:
         plan = plan_split(segment, scan, 2**63, 2**63)
-        span = next(segment.walk(plan.end), None)
+        span = next(segment.live().walk(plan.end), None)
         if len(plan.pieces) == 1 and span is not None:
             pieces = [*plan.pieces, SplitPiece(span.base_offset, plan.end)]
             return plan._replace(pieces=pieces, end=span.position + span.size)

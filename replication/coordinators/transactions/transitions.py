@@ -318,5 +318,5 @@ def is_overdue(known: TransactionMetadata, now_ms: int) -> bool:
 
 def is_forgotten(known: TransactionMetadata, expiration_ms: int, now_ms: int) -> bool:
     """Whether the id has not been used for long, and nothing is open."""
-    rests = known.state is _S.EMPTY or known.state.is_complete
-    return rests and known.last_update_ms + expiration_ms <= now_ms
+    is_idle = known.state is _S.EMPTY or known.state.is_complete
+    return is_idle and known.last_update_ms + expiration_ms <= now_ms
