@@ -398,7 +398,7 @@ def test_mass_truncation(benchmark: Any, claim: Any, disk: Path) -> None:
     def cut() -> None:
         for log in logs:
             log.truncate_to(log.log_end_offset - 1)
-        manager.housekeeper.checkpoint_cuts([log.topic_partition for log in logs])
+        manager.housekeeper.checkpoint_truncations([log.topic_partition for log in logs])
 
     # The first round is not counted: its snapshots of producers are not like the others.
     times = in_turns(benchmark, cut, setup=grow)["ours"]

@@ -41,7 +41,7 @@ VERSION = b"0"
 
 
 class FileState(enum.Enum):
-    """What was found in place of a checkpoint, for recovery reports."""
+    """The state of a file in place of a checkpoint, for recovery reports."""
 
     MISSING = "missing"
     EMPTY = "empty"  # 0 bytes: created but never written, or lost in a power cut

@@ -16,7 +16,7 @@ _OFFSET_ENTRY, _TIME_ENTRY = 8, 12  # bytes
 
 
 class LogToClean(NamedTuple):
-    """What a pass over one log would work on.
+    """The offsets and segments that a pass over one log would work on.
 
     ``[first_dirty, end)`` is mapped; ``end`` is the base of a segment. All segments below ``end``
     are rewritten, the clean ones before ``first_dirty`` too.
@@ -49,7 +49,7 @@ class LogToClean(NamedTuple):
 def log_to_clean(
     log: LogView, config: LogConfig, checkpoint: int | None, now_ms: int
 ) -> LogToClean:
-    """What may be cleaned.
+    """Return what may be cleaned.
 
     Never the active segment, nothing at or above the high watermark or the first undecided
     transaction, and no segment with a record younger than ``min.compaction.lag.ms``.

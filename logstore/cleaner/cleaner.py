@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class PassStats:
-    """What a pass did. ``bytes_*`` count bytes of ``.log`` files. Record counts include markers."""
+    """The counts of a pass. ``bytes_*`` are of ``.log`` files. Record counts include markers."""
 
     first_dirty: int = 0
     end_offset: int = 0
@@ -319,7 +319,7 @@ class _Rewrite:
 
     @property
     def _changed_batches(self) -> int:
-        """How many batches of the pass were not copied as they are."""
+        """The number of batches of the pass that were not copied as they are."""
         sieve, stats = self._sieve, self._stats
         read = sieve.batches_read + stats.batches_read
         return read - sieve.batches_copied - stats.batches_copied

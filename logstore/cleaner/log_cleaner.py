@@ -61,7 +61,7 @@ class Home(Protocol):
 
 
 class Logs(Protocol):
-    """Where the logs are: the part of ``manager.Directories`` that is used here."""
+    """The place of the logs: the part of ``manager.Directories`` that is used here."""
 
     def logs(self) -> Mapping[TopicPartition, PartitionLog]: ...
     def configured(self) -> Mapping[TopicPartition, PartitionLog]: ...
@@ -70,7 +70,7 @@ class Logs(Protocol):
 
 
 class Uncleanable(NamedTuple):
-    """Why a partition is not cleaned, until ``retry_ms`` on the wall clock or for good (None)."""
+    """The reason not to clean a partition, until ``retry_ms`` (wall clock) or for good (None)."""
 
     reason: str
     retry_ms: int | None
@@ -235,7 +235,7 @@ class LogCleaner:
             self._note_start(tp, log, to_clean)
             first = to_clean.first_dirty
             return Cleaned(tp, to_clean, PassStats(first_dirty=first, end_offset=first))
-        if not self._take(tp):
+        if not self._claim(tp):
             raise LogCleaningAbortedError(f"{tp} is being cleaned")
         try:
             return self._clean(tp, log, to_clean, view, now_ms)
@@ -269,7 +269,7 @@ class LogCleaner:
         with self._lock:
             self._metrics.max_dirty_percent = int(100 * largest)
             self._metrics.max_compaction_delay_ms = delay
-        return best if best is not None and self._take(best[0]) else None
+        return best if best is not None and self._claim(best[0]) else None
 
     def _to_clean(
         self, tp: TopicPartition, log: PartitionLog, view: LogView, now_ms: int
@@ -291,7 +291,7 @@ class LogCleaner:
             )
             self._write_checkpoint(tp, to_clean.first_dirty, lambda: not log.failed)
 
-    def _take(self, tp: TopicPartition) -> bool:
+    def _claim(self, tp: TopicPartition) -> bool:
         with self._lock:
             free = tp not in self._in_progress
             self._in_progress.add(tp)

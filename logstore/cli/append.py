@@ -36,7 +36,7 @@ from logstore.cli.records.batching import (
     parse_headers,
     report_appended,
 )
-from logstore.cli.records.input import BadInputError, LineForm, Parsed, records_as_they_come
+from logstore.cli.records.input import BadInputError, LineForm, Parsed, input_records
 from logstore.common.errors import LogstoreError
 from logstore.common.types import Header
 from logstore.format import filenames
@@ -119,7 +119,7 @@ def append(
     here()
     with Interrupts() as interrupts:
         stream = InterruptibleInput(sys.stdin.buffer, interrupts)
-        records = records_as_they_come(stream, lines if form == "lines" else None)
+        records = input_records(stream, lines if form == "lines" else None)
         first = _first(records)
         if first is None:  # to open the directory would recover it, for nothing
             terminal.line("note: stdin holds no records", err=True)
@@ -128,7 +128,7 @@ def append(
             [directory], background=False, owner=ManagerOwner(keep_high_watermarks=True)
         ) as manager:
             logs = _open_topic(manager, topic, here(), partition, partitions, settings)
-            # Whoever keeps other topics here may have told them to keep what the defaults delete.
+            # Whoever keeps other topics here may have set them to keep what the defaults delete.
             known = logs if manager.has_stored_config(topic) else []
             manager.start(configured=lambda: {log.topic_partition: log for log in known})
             appender = _Appender(logs, compression, flush, batch_records, common)

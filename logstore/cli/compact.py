@@ -130,7 +130,7 @@ def _print_partitions(outcome: Any, dry_run: bool) -> None:
 
 
 def _why(partition: Any) -> str:
-    """Why a pass left more in the log than the newest record of each key."""
+    """Say why a pass left more in the log than the newest record of each key."""
     stats = partition.stats
     if partition.error is not None:
         return "not cleaned"

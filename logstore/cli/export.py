@@ -126,11 +126,11 @@ def _file_of(target: str, topic: str, form: str | None) -> tuple[str, str]:
 
 def _note() -> Note:
     """Print each note once, because an export reads the files several times."""
-    told: set[str] = set()
+    seen: set[str] = set()
 
     def note(text: str) -> None:
-        if text not in told:
-            told.add(text)
+        if text not in seen:
+            seen.add(text)
             terminal.line(f"note: {text}", err=True)
 
     return note

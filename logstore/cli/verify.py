@@ -113,7 +113,7 @@ def verify(
 
 
 def _how(shallow: bool, master: str | None) -> dict[str, str]:
-    """What the report says about how it was made.
+    """Return what the report says about how it was made.
 
     It leaves out paths, which may be URIs with credentials.
     """

@@ -1,5 +1,4 @@
-"""What every other room may use: types, errors, configuration, and the seams for time and
-randomness.
+"""Types, errors, configuration, and the seams for time and randomness, which every room may use.
 
 Begin with ``errors``: the class of an error says what a caller does next. ``locks`` has the one
 order in which the locks of a log are taken.

@@ -1,4 +1,4 @@
-"""What a refusal of the operating system means, and whom it concerns.
+"""The meaning of a refusal of the operating system, and whom it concerns.
 
 Only what says that the medium fails takes a log directory offline, with all its logs. What concerns
 one file takes one log offline, which the next start recovers; and what concerns a name or a

@@ -32,7 +32,7 @@ class Extra(StrEnum):
 
 
 def requirements(extra: str) -> list[str]:
-    """What ``extra`` asks pip for, as the installation declares it.
+    """Return what ``extra`` asks pip for, as the installation declares it.
 
     A hint names these rather than ``pylogstore[extra]``, which pip would look for on an index,
     whether this was installed from a checkout, from a wheel or editable. Empty where there is no

@@ -1,4 +1,4 @@
-"""What a forked child may do with what its parent opened: read it, close it, and nothing else.
+"""The rule for a forked child: it reads or closes what its parent opened, and nothing else.
 
 A fork copies objects and descriptors, and neither locks of the file system nor threads. So two
 processes would believe that they own one log. Here, before any other code of a child runs, each
@@ -30,7 +30,7 @@ class Inherited(Protocol):
 L = TypeVar("L")
 
 _pid = os.getpid()
-_locks: WeakSet[Any] = WeakSet()  # each can be made anew, as those of ``threading``
+_locks: WeakSet[Any] = WeakSet()  # each can be recreated, as those of ``threading``
 _actions: list[Callable[[], None]] = []
 _open: WeakSet[Inherited] = WeakSet()
 
@@ -80,12 +80,12 @@ class Ownership:
 def _after_fork() -> None:
     global _pid
     parent, _pid = _pid, os.getpid()
-    for lock in _locks:  # made anew as the standard library makes its own
+    for lock in _locks:  # recreated as the standard library does with its own
         lock._at_fork_reinit()
     for action in _actions:
         action()
     for opened in _open:
-        with suppress(OSError):  # of a close: the others must learn of it all the same
+        with suppress(OSError):  # of a close: the others must still learn of it
             opened.disown(parent)
 
 

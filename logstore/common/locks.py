@@ -20,7 +20,7 @@ from logstore.common.forks import free_in_child
 
 
 class Rank(IntEnum):
-    """What a lock protects, the outermost first."""
+    """The rank of a lock by what it protects, the outermost first."""
 
     CREATION = 1  # creation and deletion of the log of one partition
     PRODUCERS = 5  # making an idempotent producer of a log

@@ -18,7 +18,7 @@ _STORAGE_CALLS = 16  # an object store answers in tens of milliseconds
 
 
 class TaskOutcome(NamedTuple, Generic[T]):
-    """What a call returned, or what it raised."""
+    """The result that a call returned, or the error that it raised."""
 
     value: T | None
     error: BaseException | None

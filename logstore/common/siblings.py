@@ -54,8 +54,8 @@ def load(module: str) -> ModuleType:
 
 @cache
 def _homes(package: str) -> dict[str, str]:
-    """Where each name of ``package`` lives: its ``__init__.pyi`` is the one list of them, for type
-    checkers and at run time.
+    """Map each name of ``package`` to its module: its ``__init__.pyi`` is the one list of them, for
+    type checkers and at run time.
     """
     stub = pkgutil.get_data(package, "__init__.pyi")
     assert stub is not None

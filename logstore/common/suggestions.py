@@ -1,4 +1,4 @@
-"""Names that nobody knows, and what they may have been meant for."""
+"""Unknown names, and what they may have been meant for."""
 
 from __future__ import annotations
 

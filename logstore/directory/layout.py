@@ -90,7 +90,7 @@ def list_partitions(
 def list_partition(directory: str, note: Note = logger.warning) -> PartitionLayout:
     """The log in the directory of one partition, a path or a URI. No segment is opened.
 
-    ``note`` is told of a checkpoint beside it that is malformed, and so counts as missing.
+    ``note`` is called for a checkpoint beside it that is malformed, and so counts as missing.
 
     Raises:
         NotALogDirectoryError: it is none, by its name.
@@ -224,7 +224,7 @@ class _Lister:
     def _settled(self, uri: str, tp: TopicPartition, files: _LogDirFiles) -> PartitionLayout:
         local = open_storage(uri)[1]
 
-        def look() -> PartitionLayout:
+        def list_files() -> PartitionLayout:
             found = listed(uri, tp, self.storage.scan_dir(local))
             return replace(
                 found,
@@ -234,7 +234,7 @@ class _Lister:
                 topic_id=topic_id(uri),
             )
 
-        return settled_layout(look)
+        return settled_layout(list_files)
 
     def _wants(self, tp: TopicPartition, own_path: bool) -> bool:
         return self.wanted is None or self.wanted(tp.topic, tp.partition, own_path)
@@ -343,7 +343,7 @@ def _is_pattern(component: str, path: str) -> bool:
 
 
 def _split_path(path: str) -> tuple[str, list[str]]:
-    """Where a path starts, and the components that follow, not quoted."""
+    """Split a path into its start and the components that follow, not quoted."""
     if "://" not in path:
         return ("/" if path.startswith("/") else ""), [c for c in path.split("/") if c]
     parts = urlsplit(path)

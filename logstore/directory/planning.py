@@ -21,7 +21,7 @@ logger = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """What to read of a partition: offsets ``[start, end)`` without ``aborted`` transactions."""
+    """The part of a partition to read: ``[start, end)`` without ``aborted`` transactions."""
 
     layout: PartitionLayout
     start: int

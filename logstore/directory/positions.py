@@ -25,7 +25,7 @@ def with_rolls(
 ) -> PartitionLayout:
     """The layout with the rolled segments that a start would keep, each following the one before.
 
-    ``note`` is told which does not.
+    ``note`` is called with each that does not.
 
     Raises as ``log_end_offset``.
     """

@@ -108,7 +108,7 @@ _T = TypeVar("_T")
 
 
 class _Maker(Protocol[_T_co]):
-    """What to make of the wanted batches of a split."""
+    """The maker of rows from the wanted batches of a split."""
 
     @property
     def scan_options(self) -> dict[str, bool]: ...
@@ -127,7 +127,7 @@ def read_splits(
 
 
 def count_splits(splits: Iterable[Split], settings: ReadSettings) -> Iterator[tuple[Split, int]]:
-    """How many rows ``read_splits`` would give, in parts, from batch headers.
+    """Count the rows that ``read_splits`` would give, in parts, from batch headers.
 
     Raises:
         Exception: as ``read_split``. Records that headers count are not decoded; only the checksum

@@ -44,7 +44,7 @@ class FileProof:
         return identity_of(file, storage).same_file(self.file)
 
     def broken(self, file: File, storage: Storage) -> str:
-        """Why ``file`` is no longer what it was; "" if it still is.
+        """Say why ``file`` is no longer what it was; "" if it still is.
 
         Raises:
             OSError: the medium refused.
@@ -112,7 +112,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
-    """How the splits of a query are read.
+    """The settings by which the splits of a query are read.
 
     Batches without a record in ``[start_timestamp, end_timestamp)``, in ms, may be left out, but
     the caller still has to filter records. ``check_crcs`` and ``max_batch_bytes``, the size of a

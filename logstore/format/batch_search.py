@@ -95,7 +95,7 @@ class BatchSearch:
         valid = is_valid_batch(self._file, position, size)
         return FoundBatch(position, size, base) if valid else None
 
-    def whole_but_for_its_header(self, position: int, end: int) -> bool:
+    def is_whole_except_header(self, position: int, end: int) -> bool:
         """Whether only a field that no checksum covers is wrong in the batch at ``position``.
 
         The batch ends at ``end``, or where its length says.

@@ -171,7 +171,7 @@ def _unwrap(wrapper: LegacyBatch, inner: memoryview) -> list[Record]:
 
 
 def _offset_shift(wrapper: LegacyBatch, last_inner: int) -> int:
-    """What turns inner offsets into absolute ones (F-101)."""
+    """Return the number that turns inner offsets into absolute ones (F-101)."""
     if wrapper.magic == 0 or wrapper.offset == 0:
         return 0
     if wrapper.offset < last_inner:

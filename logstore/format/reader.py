@@ -122,7 +122,7 @@ def _in_batch(batch: BatchHeader, error: CorruptBatchError) -> CorruptBatchError
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What to read: offsets in ``[from_offset, end_offset)``.
+    """The choice of what to read: offsets in ``[from_offset, end_offset)``.
 
     Control records are left out unless asked for. ``aborted`` lists transactions whose data is
     left out, ``(producer id, first offset, offset of the marker)``; it costs the fast path.

@@ -7,7 +7,7 @@ from logstore.kernels._scan import BatchAnalysis
 
 @final
 class AppendInfo:
-    """What an append did.
+    """The result of an append.
 
     ``last_offset`` is inclusive; timestamps are in ms, −1 when there is none; ``size`` in bytes.
     A ``duplicate`` was appended before: the offsets are those of then, nothing was written.

@@ -116,7 +116,7 @@ class RecoveryScan:
 
 @final
 class BatchAnalysis:
-    """What an append has to know of its bytes (F-161 to F-173). −1 where there is nothing.
+    """The facts that an append needs of its bytes (F-161 to F-173). −1 where there is nothing.
 
     ``codec_mask`` has bit *n* for codec *n*. ``dense``: every magic-2 batch has records for all
     its offsets (F-167). ``ascending``: every batch starts above the last offset before it.

@@ -8,17 +8,17 @@ from logstore.kernels._constants import BatchSurvey
 def survey_batches(
     columns: Buffer, rows: int, expected: int, segment_base: int, next_base: int
 ) -> BatchSurvey:
-    """What a table of at least one row shows at a glance.
+    """Survey a table of at least one row at a glance.
 
     ``expected`` is the offset due at its first row, −1 if unknown; the segment's offsets lie in
     ``[segment_base, next_base)``, where −1 is no end.
     """
 
 def ascending_offset_entries(data: Buffer, log_size: int) -> int:
-    """How many entries at the start ascend in both numbers, with positions in ``[0, log_size)``."""
+    """Count the first entries that ascend in both numbers, with positions in ``[0, log_size)``."""
 
 def ascending_time_entries(data: Buffer) -> int:
-    """How many entries at the start have rising timestamps, and offsets that never fall."""
+    """Count the entries at the start with rising timestamps, and offsets that never fall."""
 
 def match_offset_entries(
     data: Buffer,

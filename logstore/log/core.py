@@ -1,4 +1,4 @@
-"""What the parts of one log share: its directory, its snapshot, and why it stopped."""
+"""The state that the parts of one log share: its directory, its snapshot, and why it stopped."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run_inline(task: Callable[[], None]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LogOwner:
-    """What the owner of many logs, such as ``LogManager``, decides for each of them.
+    """The decisions that the owner of many logs, such as ``LogManager``, takes for each of them.
 
     The defaults are those of a log that is opened alone.
 
@@ -60,7 +60,7 @@ class LogOwner:
         on_failure: called once when the log goes offline. The cause of the error says whether the
             disk may have failed, or only a file (`disk_errors`). The lock of appends may be held,
             so it must return at once.
-        on_cut: called when a truncation is durable, before the first new record. On return the
+        on_truncation: called when one is durable, before the first new record. On return the
             offsets that the owner stores for the log must durably not exceed its end.
         on_restart: called when a truncation has dropped all records, before the first new one. On
             return everything that the owner stores for the log must be durably gone, except the log
@@ -77,7 +77,7 @@ class LogOwner:
     replicated: bool = False
     background: Background = run_inline
     on_failure: Callable[[StorageFailedError], None] | None = None
-    on_cut: Callable[[], None] | None = None
+    on_truncation: Callable[[], None] | None = None
     on_restart: Callable[[int | None], None] | None = None
     random_id: RandomId = random_id
 
@@ -138,7 +138,7 @@ class LogCore:
 
     @property
     def unreadable(self) -> LogstoreError | None:
-        """Why the log can no longer be read, if it cannot."""
+        """The reason why the log can no longer be read, or None."""
         return None if self.failure is self.inherited else self.failure
 
     def disown(self, pid: int) -> None:

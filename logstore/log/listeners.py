@@ -7,16 +7,16 @@ from weakref import WeakSet
 
 from logstore.common.locks import Rank, make_lock
 
-NO_CUT = 2**63
+NO_TRUNCATION = 2**63
 
 
 class TruncationWatch:
-    """What a reader learns of truncations: the lowest one since it last asked."""
+    """The lowest truncation since a reader last asked."""
 
-    __slots__ = ("__weakref__", "cut_to")
+    __slots__ = ("__weakref__", "lowest")
 
     def __init__(self) -> None:
-        self.cut_to = NO_CUT
+        self.lowest = NO_TRUNCATION
 
 
 class ChangeListeners:
@@ -55,14 +55,14 @@ class ChangeListeners:
             self._watches.add(watch)
         return watch
 
-    def note_cut(self, offset: int) -> None:
+    def note_truncation(self, offset: int) -> None:
         """Note that the log will end at ``offset``, before readers can see that."""
         with self._lock:
             for watch in self._watches:
-                watch.cut_to = min(watch.cut_to, offset)
+                watch.lowest = min(watch.lowest, offset)
 
-    def take_cut(self, watch: TruncationWatch) -> int:
-        """The lowest truncation since the last call; ``NO_CUT`` if there was none."""
+    def take_truncation(self, watch: TruncationWatch) -> int:
+        """The lowest truncation since the last call; ``NO_TRUNCATION`` if there was none."""
         with self._lock:
-            cut, watch.cut_to = watch.cut_to, NO_CUT
-        return cut
+            lowest, watch.lowest = watch.lowest, NO_TRUNCATION
+        return lowest

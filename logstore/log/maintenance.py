@@ -27,19 +27,19 @@ from logstore.format import filenames
 from logstore.log.core import LogCore, logger
 from logstore.log.snapshot import LogView
 from logstore.log.writing.flushing import LogFlusher
-from logstore.log.writing.state import Cut, LogState
+from logstore.log.writing.state import LogState, TruncationPhase
 from logstore.log.writing.writer import LogWriter
 from logstore.segments.open_files import closed_for_appends
 from logstore.segments.producer_state import ProducerStateManager
 from logstore.segments.rebuild import rebuild_indexes, rebuild_producers
-from logstore.segments.segment import Segment, SegmentCut
+from logstore.segments.segment import Segment, SegmentTruncation
 from logstore.segments.segment_view import SegmentView
 
 
-class _PlannedCut(NamedTuple):
-    keep: int  # the segments that stay; the last one is cut and becomes active
-    before: SegmentView  # this last segment before the cut
-    cut: SegmentCut
+class _PlannedTruncation(NamedTuple):
+    keep: int  # the segments that stay; the last one is truncated and becomes active
+    before: SegmentView  # this last segment before that
+    change: SegmentTruncation
     end_offset: int
 
 
@@ -83,18 +83,18 @@ class LogMaintenance:
                         if offset >= state.log_end_offset:
                             state.epochs.truncate_from_end(state.log_end_offset)
                             return False
-                        previous = state.cut
-                        state.cut = Cut.UNDER_WAY  # appends wait from here on
+                        previous = state.truncation
+                        state.truncation = TruncationPhase.UNDER_WAY  # appends wait from here on
                     try:
                         with core.doing("plan a truncation"):
                             # A roll may have happened before appends began to wait.
                             self._flusher.settle_flush_locked()
-                            planned = self._plan_cut_structure_flush_locked(offset)
+                            planned = self._plan_truncation_structure_flush_locked(offset)
                             producers = self._producers_at(planned.end_offset)
                     except BaseException:
-                        state.cut = previous  # nothing was changed
+                        state.truncation = previous  # nothing was changed
                         raise
-                    self._cut_structure_flush_locked(planned, producers)
+                    self._truncate_structure_flush_locked(planned, producers)
         return True
 
     def _restart_flush_locked(self) -> None:
@@ -107,19 +107,17 @@ class LogMaintenance:
             on_restart(start if start > base else None)  # else what was deleted comes back
         self.restarting = False
 
-    def _plan_cut_structure_flush_locked(self, offset: int) -> _PlannedCut:
+    def _plan_truncation_structure_flush_locked(self, offset: int) -> _PlannedTruncation:
         """Plan what the segment with ``offset`` becomes without its end."""
         try:
-            return self._planned_cut(offset)
+            return self._planned_truncation(offset)
         except CorruptIndexError:
             log = LogView(self._core.snapshot)
             self._repair_structure_flush_locked(log[log.floor(offset)])
-            return self._planned_cut(offset)
+            return self._planned_truncation(offset)
 
-    def _planned_cut(self, offset: int) -> _PlannedCut:
-        """A cut at the base of the batch that contains ``offset``, because nothing may be appended
-        inside a batch.
-        """
+    def _planned_truncation(self, offset: int) -> _PlannedTruncation:
+        """Plan the end at the base of the batch with ``offset``: nothing is appended inside one."""
         log = LogView(self._core.snapshot)
         at = log.floor(offset)
         before = log[at]
@@ -127,8 +125,8 @@ class LogMaintenance:
         end, position = min(offset, log.snapshot.log_end_offset), before.size
         if span is not None:
             end, position = min(end, span.base_offset), span.position
-        cut = before.segment.plan_cut(before, position, end)
-        return _PlannedCut(at + 1, before, cut, end)
+        change = before.segment.plan_truncation(before, position, end)
+        return _PlannedTruncation(at + 1, before, change, end)
 
     def _producers_at(self, end_offset: int) -> ProducerStateManager:
         """A separate copy of the producer state at ``end_offset``."""
@@ -148,32 +146,32 @@ class LogMaintenance:
         )
         return producers
 
-    def _cut_structure_flush_locked(
-        self, planned: _PlannedCut, producers: ProducerStateManager
+    def _truncate_structure_flush_locked(
+        self, planned: _PlannedTruncation, producers: ProducerStateManager
     ) -> None:
         state, end = self._state, planned.end_offset
         segments = list(state.segments)
         keep, gone = segments[: planned.keep], segments[planned.keep :]
         with state.lock:
             empties = self.restarting = end <= state.log_start_offset
-            keep[-1].apply_cut(planned.cut, end)
+            keep[-1].apply_truncation(planned.change, end)
             keep[-1].state.cut_pending = True
             state.replace_segments_locked(keep)
-            state.note_cut_locked(end)
+            state.note_truncation_locked(end)
             state.log_start_offset = min(state.log_start_offset, end)
             state.epochs.truncate_from_end(end)
             state.high_watermark = min(state.high_watermark, end)
             state.replace_producers_locked(producers)
             state.publish_removal_locked()
         self._remove_newest_first(gone)
-        keep[-1].cut_files(planned.before, end)
+        keep[-1].truncate_files(planned.before, end)
         if empties:
-            self._flusher.sync_cut()
+            self._flusher.sync_truncation()
             self._restart_flush_locked()
         with state.lock:
-            state.cut = Cut.NOT_DURABLE
+            state.truncation = TruncationPhase.NOT_DURABLE
             if empties:
-                self._flusher.cut_is_durable_locked()
+                self._flusher.mark_truncation_durable_locked()
             state.publish_removal_locked()  # the file may have been replaced
 
     @shielded
@@ -196,13 +194,13 @@ class LogMaintenance:
             with state.lock:
                 core.check()
                 self.restarting = True
-                state.cut = Cut.UNDER_WAY
+                state.truncation = TruncationPhase.UNDER_WAY
                 old = list(state.segments)
                 segment = state.new_segment(offset)
                 segment.state.cut_pending = True
                 state.unsettled.clear()
                 state.replace_segments_locked([segment])
-                state.note_cut_locked(offset)
+                state.note_truncation_locked(offset)
                 state.log_start_offset = log_start_offset
                 state.high_watermark = max(offset, log_start_offset)
                 state.epochs.clear(durable=False)
@@ -211,16 +209,16 @@ class LogMaintenance:
                 )
                 producers.set_snapshots(state.producers.snapshots)
                 state.replace_producers_locked(producers)
-                core.listeners.note_cut(0)
+                core.listeners.note_truncation(0)
                 state.publish_removal_locked()
             self._remove_newest_first(old)
             producers.truncate_fully_and_start_at(offset)
             segment.create()
             self._flusher.save_epochs_flush_locked()
-            self._flusher.sync_cut()
+            self._flusher.sync_truncation()
             self._restart_flush_locked()
             with state.lock:
-                self._flusher.cut_is_durable_locked()
+                self._flusher.mark_truncation_durable_locked()
                 state.publish_removal_locked()
 
     # -- retention -----------------------------------------------------------------------------
@@ -406,7 +404,7 @@ class LogMaintenance:
         core, state = self._core, self._state
         try:
             self._flusher.settle_flush_locked()
-            self._flusher.settle_cut_flush_locked()
+            self._flusher.complete_truncation_flush_locked()
             state.producers.map_end_offset = state.log_end_offset
             state.producers.take_snapshot(sync=True)
             for segment in state.segments:
@@ -434,7 +432,7 @@ class LogMaintenance:
 
 
 def deletable_segments(log: LogView, config: LogConfig, now_ms: int) -> int:
-    """How many of the oldest segments are released by log start, size or time, in this order.
+    """Count the oldest segments that log start, size or time release, in this order.
 
     It is Kafka's ``deleteOldSegments`` (F-282 … F-284).
 
@@ -443,7 +441,7 @@ def deletable_segments(log: LogView, config: LogConfig, now_ms: int) -> int:
     doomed = 0
     snapshot = log.snapshot
 
-    def take(qualifies: Callable[[SegmentView, int | None], bool]) -> None:
+    def extend(qualifies: Callable[[SegmentView, int | None], bool]) -> None:
         nonlocal doomed
         while doomed < len(log):
             segment = log[doomed]
@@ -454,7 +452,7 @@ def deletable_segments(log: LogView, config: LogConfig, now_ms: int) -> int:
                 return
             doomed += 1
 
-    take(lambda _, next_base: next_base is not None and next_base <= snapshot.log_start_offset)
+    extend(lambda _, next_base: next_base is not None and next_base <= snapshot.log_start_offset)
     if config.delete and config.retention_bytes >= 0:
         excess = sum(log[at].size for at in range(doomed, len(log))) - config.retention_bytes
 
@@ -465,7 +463,7 @@ def deletable_segments(log: LogView, config: LogConfig, now_ms: int) -> int:
             excess -= segment.size
             return True
 
-        take(above_limit)
+        extend(above_limit)
     if config.delete and config.retention_ms >= 0:
-        take(lambda segment, _: now_ms - segment.largest_timestamp > config.retention_ms)
+        extend(lambda segment, _: now_ms - segment.largest_timestamp > config.retention_ms)
     return doomed

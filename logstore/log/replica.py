@@ -1,4 +1,4 @@
-"""What replicas need of a log: leader epochs, roles, watermarks, and the appends of a follower."""
+"""The log as replicas need it: leader epochs, roles, watermarks, and the appends of a follower."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class LogReplica:
     def read_recent(
         self, start_offset: int, up_to: int, max_bytes: int, *, whole: bool = False
     ) -> bytes | None:
-        """What ``read`` would return, in whole appends, if they are in memory; otherwise None.
+        """Return what ``read`` would, in whole appends, if they are in memory; otherwise None.
 
         With ``whole`` also None if there are more records.
         """

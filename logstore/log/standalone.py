@@ -68,7 +68,7 @@ def _forget_locks() -> None:
 
 
 class StartPoint(NamedTuple):
-    """What a start may rely on. ``recovery_point`` is None if none is on file."""
+    """The facts that a start may rely on. ``recovery_point`` is None if none is on file."""
 
     clean: bool
     recovery_point: int | None
@@ -259,7 +259,7 @@ def _domain(storage: Storage) -> object:
 
 
 class CleanStop(NamedTuple):
-    """How ``close`` left a log: offsets, and base, size and time in ms of the last segment."""
+    """The offsets at ``close``, and base, size and time in ms of the last segment."""
 
     log_start_offset: int
     log_end_offset: int

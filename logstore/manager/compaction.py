@@ -22,7 +22,7 @@ from logstore.storage.overlay import OverlayStorage
 
 @dataclass(frozen=True, slots=True)
 class PartitionOutcome:
-    """What a pass did to one partition, and the ``error`` if it did not finish.
+    """The outcome of a pass over one partition, and the ``error`` if it did not finish.
 
     ``stopped_by`` says why it did not go beyond ``stats.end_offset``.
     """

@@ -243,7 +243,7 @@ class Directories:
             ConfigError: the partition is in another directory too (F-7).
         """
         error = LogUnavailableError(log_dir.directory_of(tp), why)
-        log_dir.offsets.keep(tp)
+        log_dir.offsets.keep_entries(tp)
         with self._lock:
             self._check_alone_locked(tp, log_dir)
             log_dir.unavailable[tp] = error

@@ -65,7 +65,7 @@ class Housekeeper:
         """
         self._write(lambda each: each.offsets.write_recovery_points(each.items), only)
 
-    def checkpoint_cuts(self, tps: Iterable[TopicPartition]) -> None:
+    def checkpoint_truncations(self, tps: Iterable[TopicPartition]) -> None:
         """Lower the entries of truncated logs that are above the end of the log.
 
         One write of a file serves all logs. An entry that is not above its log is not written, so a
@@ -75,7 +75,7 @@ class Housekeeper:
 
         def lower(each: LogDir) -> None:
             cut = [(tp, log) for tp in concerned if (log := each.logs.get(tp)) is not None]
-            each.offsets.settle(each.items, lambda: cut)
+            each.offsets.lower_entries(each.items, lambda: cut)
 
         self._write(lower)
 
@@ -121,8 +121,8 @@ class Housekeeper:
         return flushed
 
     def ms_until_flush(self) -> int:
-        """How many ms ``flush_dirty_logs`` may wait, so that no record is unflushed for much longer
-        than its ``flush.ms``, not even one that is appended now.
+        """Return how many ms ``flush_dirty_logs`` may wait, so that no record is unflushed for much
+        longer than its ``flush.ms``, not even one that is appended now.
         """
         now, wait = self._clock.wall_ms(), MAX_LONG
         for log in self._directories.logs().values():
@@ -227,7 +227,7 @@ def log_duties(keeper: Housekeeper, cleaner: LogCleaner, config: BrokerConfig) -
 
 
 class Schedule:
-    """When each of the duties of one thread is due.
+    """The times at which the duties of one thread are due.
 
     Most first rounds wait for ``log.initial.task.delay.ms``, because a start has enough to do.
     ``run_due`` is for one thread, ``hurry`` for all.

@@ -46,7 +46,7 @@ class Unfinished:
 
 @dataclass(frozen=True, slots=True)
 class LastStop:
-    """What the directories prove of the last stop of a broker (KIP-966).
+    """The proof that the directories give of the last stop of a broker (KIP-966).
 
     Attributes:
         broker_epochs: those since which nothing but ``unproven`` was lost, ascending. None if a
@@ -266,7 +266,7 @@ class Loader:
         try:
             if failure is not None:
                 raise failure
-            log_dir.offsets.settle(log_dir.items)
+            log_dir.offsets.lower_entries(log_dir.items)
         except (StorageFailedError, CheckpointError) as error:
             self._fail(log_dir, "load", error)
         log_dir.loaded = log_dir.failure is None

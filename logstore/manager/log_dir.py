@@ -64,7 +64,7 @@ _REPLACEABLE = [
 
 @dataclass(frozen=True, slots=True)
 class Creation:
-    """What one file says: partitions of one topic id, in any directory."""
+    """The content of one file: partitions of one topic id, in any directory."""
 
     topic_id: uuid.UUID
     partitions: frozenset[TopicPartition]
@@ -121,7 +121,7 @@ class CreationFiles:
 
 @dataclass(slots=True)
 class FoundPartition:
-    """What is in a log directory."""
+    """The content of a partition directory in a log directory."""
 
     logs: list[TopicPartition] = field(default_factory=list)
     unreachable: list[TopicPartition] = field(default_factory=list)
@@ -385,7 +385,7 @@ class LogDir:
 
 
 def closed_replica(log: PartitionLog) -> ClosedReplica:
-    """What proves that a log is as it was closed.
+    """Return what proves that a log is as it was closed.
 
     An epoch that begins at the log end, without a record, is not kept by a load.
     """
@@ -398,15 +398,15 @@ def closed_replica(log: PartitionLog) -> ClosedReplica:
 
 
 class DirectoryContent(NamedTuple):
-    """What a start would find: the owner, and the logs with the ids of their topics."""
+    """The content that a start would find: the owner, and the logs with the ids of their topics."""
 
     meta: MetaProperties | None
     logs: dict[TopicPartition, uuid.UUID | None]
 
 
 def peek(path: str, storage: Storage) -> DirectoryContent:
-    """What is in a log directory, which is neither locked nor changed. What cannot be read is left
-    out: opening it reports that.
+    """List a log directory, which is neither locked nor changed. What cannot be read is left out:
+    opening it reports that.
     """
     try:
         meta = MetaPropertiesFile(posixpath.join(path, META_PROPERTIES), storage).read()

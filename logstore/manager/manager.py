@@ -194,7 +194,7 @@ class LogManager:
 
     @property
     def recovery_reports(self) -> list[RecoveryReport]:
-        """What opening each log did, one report for each."""
+        """The reports of opening the logs, one for each."""
         return [log.recovery_report for log in self.logs.values()]
 
     def topics(self) -> dict[str, list[int]]:

@@ -93,7 +93,7 @@ class OffsetCheckpoints:
         """Whether a checkpoint is on file, be it damaged."""
         return name in self._stored
 
-    def keep(self, tp: TopicPartition) -> None:
+    def keep_entries(self, tp: TopicPartition) -> None:
         """Keep the entries of ``tp``, whose log cannot be opened."""
         with self._lock:
             for name, kept in self._kept.items():
@@ -101,7 +101,7 @@ class OffsetCheckpoints:
                 if offset is not None:
                     kept[tp] = offset
 
-    def drop(self, gone: Collection[TopicPartition]) -> None:
+    def forget_logs(self, gone: Collection[TopicPartition]) -> None:
         """Forget names, durably. One write of a file serves all of them."""
         with self._lock:
             for kept in self._kept.values():
@@ -114,7 +114,7 @@ class OffsetCheckpoints:
             ):
                 self._keep_locked(lambda tp: tp not in gone)
 
-    def settle(self, logs: ListLogs, concerned: ListLogs | None = None) -> None:
+    def lower_entries(self, logs: ListLogs, concerned: ListLogs | None = None) -> None:
         """Lower entries that are above their logs, after a load or a truncation.
 
         Once a log has grown again, the next start would trust them, and take records for flushed or

@@ -56,7 +56,7 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True)
 class ManagerOwner:
-    """What a broker or a tool decides for its manager. The defaults are those of a service.
+    """The decisions of a broker or a tool for its manager. The defaults are those of a service.
 
     Attributes:
         cluster_id, node_id: checked against ``meta.properties``, or written there on the first
@@ -161,7 +161,7 @@ class LogOpener:
             replicated=self.owner.replicated or self.owner.keep_high_watermarks,
             on_failure=partial(self.directories.on_log_failure, log_dir.path),
             # For this log alone: a fail-over truncates thousands, and each comes here.
-            on_cut=lambda: log_dir.offsets.settle(
+            on_truncation=lambda: log_dir.offsets.lower_entries(
                 log_dir.items, lambda: [(tp, log) for log in opened]
             ),
             on_restart=partial(self._restart_log, log_dir, tp),
@@ -281,7 +281,7 @@ class LogCreator:
 
     def _drop_entries(self, births: Iterable[Birth]) -> None:
         """Drop what the checkpoints have under the names of new logs, once for each directory."""
-        self._at_homes(births, lambda log_dir, tps: log_dir.offsets.drop(tps))
+        self._at_homes(births, lambda log_dir, tps: log_dir.offsets.forget_logs(tps))
 
     def _at_homes(
         self,

@@ -156,7 +156,7 @@ def _resolved(default: LogConfig, own: tuple[tuple[str, object], ...]) -> LogCon
 
 @lru_cache(256)
 def _differences(config: LogConfig) -> dict[str, str]:
-    """What differs from the defaults that everybody knows; not to be changed."""
+    """Return what differs from the defaults that everybody knows; not to be changed."""
     usual = LogConfig().to_properties()
     return {key: value for key, value in config.to_properties().items() if value != usual[key]}
 

@@ -182,7 +182,7 @@ class Topics:
 
     def _bring_back(self, log_dir: LogDir, name: str, tp: TopicPartition) -> PartitionLog:
         aside, directory = posixpath.join(log_dir.path, name), log_dir.directory_of(tp)
-        log_dir.offsets.drop({tp})
+        log_dir.offsets.forget_logs({tp})
         self._creator.clear_the_way(log_dir, tp)
         logger.warning("%s has a place here again and becomes %s", aside, directory)
         self._storage.rename(aside, directory)
@@ -404,7 +404,7 @@ class Topics:
             )
             log_dir.add_stray(name)
         self._storage.sync_dir(log_dir.path)
-        log_dir.offsets.drop(tps)
+        log_dir.offsets.forget_logs(tps)
 
     def _retire(self, logs: Iterable[TakenOut]) -> dict[TopicPartition, LogstoreError]:
         """Delete logs that can no longer be found. Returns those that are not deleted, and are
@@ -447,7 +447,7 @@ class Topics:
                 path = log_dir.rename_deleted(tp, self._opener.owner.random_id())
                 self._directories.remove_later(now + delay_ms, path)
         self._storage.sync_dir(log_dir.path)
-        log_dir.offsets.drop(delays.keys())
+        log_dir.offsets.forget_logs(delays.keys())
 
     # -- configuration -------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What names and headers prove: where a log ends after a clean stop, and which segments are hollow.
+"""The proof that names and headers give: the log end after a clean stop, and hollow segments.
 
 No checksum covers base offset, length, leader epoch and magic of a batch. So the end that headers
 give counts only if every file that mentions it agrees (docs/recovery.md). If there is none, the

@@ -211,7 +211,7 @@ class CrashRecovery:
         """Keep the entries of the file that no batch contradicts (F-232).
 
         Compaction may have removed the first batches of an epoch, or all of them. A follower that
-        asks where the epoch before ends must not hear of a later offset: it would keep records that
+        asks where the epoch before ends must not learn a later offset: it would keep records that
         the leader does not have.
         """
         derived = self._epochs.entries
@@ -362,7 +362,7 @@ _INDEXES = (
 
 
 def _why_unfit(segment: Segment, found: Mapping[str, int]) -> str | None:
-    """Why an index of the segment cannot serve, by the sizes ``found``; None if all may.
+    """Say why an index of the segment cannot serve, by the sizes ``found``; None if all may.
 
     One that is larger than its ``.log`` can need, as a crash leaves it preallocated, is not read.
     """

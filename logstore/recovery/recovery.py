@@ -83,7 +83,7 @@ def load_log(
 
 
 class _Stop(NamedTuple):
-    """How the log was left, by what is on file; ``recovery_point`` is None if none is.
+    """The last stop of the log, by what is on file; ``recovery_point`` is None if none is.
 
     Segments from the one of ``scanned_from`` on are scanned whatever else is said of them.
     """
@@ -107,7 +107,7 @@ class _Stop(NamedTuple):
 
 
 class _Recovered(NamedTuple):
-    """What segments the log has, where it ends, and whether a clean stop was believed."""
+    """The segments that the log has, its end, and whether a clean stop was believed."""
 
     segments: list[Segment]
     end: int
@@ -188,7 +188,7 @@ class _Loader:
         files = self.files
         self.remover = Remover(files, self.options.keep_cut)
         self.replacements = Replacements(files, self.remover)
-        self.replacements.settle(2**63 if self.deleting else stop.flushed)
+        self.replacements.finish_interrupted(2**63 if self.deleting else stop.flushed)
         if filenames.CLEAN_STOP in files.others:  # no longer true once the log is opened
             self.storage.remove(files.path(filenames.CLEAN_STOP))
             self.files.sync()

@@ -55,7 +55,7 @@ class SplitPiece(NamedTuple):
 
 
 class SegmentSplit(NamedTuple):
-    """How to split a segment. ``end`` is where the last piece ends, ``status`` why none follows."""
+    """The pieces of a segment. ``end`` is the end of the last one, ``status`` why none follows."""
 
     pieces: list[SplitPiece]
     end: int
@@ -63,7 +63,7 @@ class SegmentSplit(NamedTuple):
 
 
 def plan_split(segment: Segment, scan: RecoveryScan, limit: int, flushed: int = 0) -> SegmentSplit:
-    """How to split a segment whose batches ``scan`` has read; one piece if it stays whole.
+    """Plan the split of a segment whose batches ``scan`` has read; one piece if it stays whole.
 
     A batch whose offset jumps out of the segment's range starts a new piece. No checksum covers
     base offsets (F-62), so a jump does not count if a later batch, or the next segment with the
@@ -137,7 +137,7 @@ class CleanedSegment(Segment):
 
 
 class _ComparedHeader(NamedTuple):
-    """What identifies a batch. A compaction does not change the first six fields."""
+    """The fields that identify a batch. A compaction does not change the first six."""
 
     base_offset: int
     last_offset: int
@@ -200,7 +200,7 @@ class Replacements:
         self._ends: dict[tuple[int, str], int] = {}
         self._sound: dict[int, int] = {}
 
-    def settle(self, recovery_point: int) -> None:
+    def finish_interrupted(self, recovery_point: int) -> None:
         """List the directory, and finish what a crash interrupted, except rolls (F-238 … F-241).
 
         Raises:

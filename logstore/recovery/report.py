@@ -10,7 +10,7 @@ from logstore.common.json_fields import json_fields
 
 @dataclass(frozen=True, slots=True)
 class RecoveryOptions:
-    """What to do with damage.
+    """The treatment of damage.
 
     ``keep_cut`` says when to keep bytes that recovery removes from a log, as
     ``<segment>.log.<position>.cut``: ``"never"``, ``"always"``, or ``"valid"`` (default), which

@@ -1,4 +1,4 @@
-"""What recovery removes from a log, and which of it stays beside the log as ``.cut`` files."""
+"""The bytes that recovery removes from a log, and those that stay beside it as ``.cut`` files."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ class Remover:
         """
         report, name = self._report, os.path.basename(segment.log_path)
         size = segment.size - position
-        stock = survey_cut(segment, position)
+        survey = survey_cut(segment, position)
         report.bytes_cut += size
-        report.bytes_valid_behind_cut += stock.valid_bytes
+        report.bytes_valid_behind_cut += survey.valid_bytes
         report.cut_reason = report.cut_reason or f"{name} at byte {position}: {reason}"
         self._files.act(f"cut {size} bytes off {name} at byte {position}: {reason}")
-        if stock.may_be_valid:
+        if survey.may_be_valid:
             report.warnings.append(
-                f"{name}: {stock} of whole batches were cut off at byte {position}: {reason}"
+                f"{name}: {survey} of whole batches were cut off at byte {position}: {reason}"
             )
-        if self._keeps(stock.may_be_valid or (flushed and not stock.blank)):
+        if self._keeps(survey.may_be_valid or (flushed and not survey.blank)):
             self._copy(segment, position)
         segment.log.truncate(position)
         segment.log.sync()  # otherwise the next append may reach the disk without the cut
@@ -137,7 +137,7 @@ class Remover:
 
 
 class CutSurvey(NamedTuple):
-    """What valid batches some bytes hold.
+    """The valid batches that some bytes hold.
 
     Attributes:
         valid_bytes: bytes of whole batches with a matching checksum, and of a batch in which only a
@@ -169,7 +169,7 @@ def survey_cut(segment: Segment, position: int) -> CutSurvey:
         position += run
         found = search.next(position)
         end = size if found is None else found.position
-        if search.whole_but_for_its_header(position, end):
+        if search.is_whole_except_header(position, end):
             run += end - position
         total += run
         if found is None:

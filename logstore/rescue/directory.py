@@ -130,8 +130,8 @@ class _Rescue:
         found = reader.found
         clusters = {meta.cluster_id for meta in found.metas.values() if meta.cluster_id}
         if len(clusters) > 1:
-            told = ", ".join(printable(name, 200) for name in sorted(clusters))
-            raise ConfigError(f"the sources belong to different clusters: {told}")
+            names = ", ".join(printable(name, 200) for name in sorted(clusters))
+            raise ConfigError(f"the sources belong to different clusters: {names}")
         return found
 
     def _meta_source(self, found: Sources) -> str | None:

@@ -25,8 +25,8 @@ class LineageRun(NamedTuple):
 
 
 class History(NamedTuple):
-    """What one replica knows: ``runs`` from its batches, ``entries`` from its epoch file as
-    ``(epoch, start offset)``; both ascend by offset."""
+    """The history that one replica knows: ``runs`` from its batches, ``entries`` from its epoch
+    file as ``(epoch, start offset)``; both ascend by offset."""
 
     runs: tuple[LineageRun, ...]
     entries: tuple[tuple[int, int], ...]
@@ -60,7 +60,7 @@ class Lineage:
         return self.steps[at][1] if at >= 0 else None
 
     def end_of_step(self, offset: int) -> int:
-        """Where the epoch at ``offset`` ends; 2**63 if it is the last one."""
+        """Return where the epoch at ``offset`` ends; 2**63 if it is the last one."""
         at = bisect_right(self._starts, offset)
         return self._starts[at] if at < len(self._starts) else 2**63
 

@@ -230,7 +230,7 @@ class _Reader:
         return self._table.columns[at : at + rows]
 
     def rows_below(self, offset: int) -> int:
-        """How many batches from here on end below ``offset``."""
+        """Count the batches from here on that end below ``offset``."""
         return bisect_left(self.column(LAST, self.rows_left), offset)
 
     def pass_batches(self, rows: int, fate: BatchFate) -> MergedRange:
@@ -255,7 +255,7 @@ class _Reader:
         return stretch
 
     def gaps(self, rows: int) -> Iterator[Missing]:
-        """What is missing between the next batches, without damage between them."""
+        """Yield what is missing between the next batches, without damage between them."""
         bases, lasts = self.column(BASE, rows), self.column(LAST, rows)
         if sum(lasts) - sum(bases) + rows == lasts[-1] + 1 - bases[0]:
             return
@@ -372,7 +372,7 @@ class Merge:
         yield from self._contested(around)
 
     def _unanimous(self, here: Sequence[_Reader]) -> int:
-        """How many batches all readers at this offset share, before another reader begins."""
+        """Count the batches that all readers at this offset share, before another reader begins."""
         rest = [reader.first for reader in self._readers if reader not in here]
         limit = min([self._next_to_open(), *rest, *(reader.source.limit for reader in here)])
         leader = here[0]
@@ -417,7 +417,7 @@ class Merge:
 
 
 def common_rows(one: _Reader, other: _Reader, rows: int) -> int:
-    """How many of the next ``rows`` batches are the same in both."""
+    """Count the batches, of the next ``rows``, that are the same in both."""
     low, high = 0, rows + 1  # equal up to low, not up to high
     while low + 1 < high:
         middle = rows if low == 0 and high == rows + 1 else (low + high) // 2

@@ -134,7 +134,7 @@ class PartitionMerge:
 
     @property
     def bases(self) -> list[int]:
-        """Where segments of the replica that is closest to the committed history begin."""
+        """The bases of the segments of the replica closest to the committed history."""
         first = min(self.surveyed, key=lambda s: self._leaders[id(s)])
         return sorted({f.base for f in first.replica.files if f.is_segment})
 
@@ -227,11 +227,11 @@ class PartitionMerge:
             self._gap(first, missing.next)
 
     def _gap(self, first: int, end: int, why: str = "") -> None:
-        told = [why] if why else []
+        parts = [why] if why else []
         for surveyed in self.surveyed:
             reasons = surveyed.reasons(first, end) or ["what it has there is not taken"]
-            told.append(f"{printable(surveyed.replica.path)}: {', '.join(reasons)}")
-        self.report.add(self.report.gaps, Gap(first, end, "; ".join(told)))
+            parts.append(f"{printable(surveyed.replica.path)}: {', '.join(reasons)}")
+        self.report.add(self.report.gaps, Gap(first, end, "; ".join(parts)))
 
     def _begins(self, stretch: MergedRange) -> None:
         """Note what a replica should have before the first batch."""
@@ -314,16 +314,16 @@ class PartitionMerge:
             mark = self.surveyed[key[0]].replica.high_watermark
             if mark > stretch.first:
                 why += f"; yet below the high watermark {mark} of this replica"
-        told = SetAside(path, stretch.first, stretch.next, stretch.batches, why, kept)
-        self.report.add(self.report.set_aside, told)
+        aside = SetAside(path, stretch.first, stretch.next, stretch.batches, why, kept)
+        self.report.add(self.report.set_aside, aside)
         if stretch.fate is BatchFate.CONTRADICTS:
-            self.report.add(self.report.doubts, str(told))
+            self.report.add(self.report.doubts, str(aside))
 
     def _homeless(self, writer: RescueWriter | None) -> None:
         for number, surveyed in enumerate(self.surveyed):
             for piece in surveyed.homeless:
                 path = surveyed.files[piece.file].path
-                told = SetAside(
+                aside = SetAside(
                     path,
                     piece.first,
                     piece.next,
@@ -331,10 +331,10 @@ class PartitionMerge:
                     f"at byte {piece.start}: its base offset contradicts what is around it",
                     f"{filenames.offset_name(max(piece.first, 0))}.homeless-{number}.cut",
                 )
-                self.report.add(self.report.set_aside, told)
+                self.report.add(self.report.set_aside, aside)
                 if writer is not None:
                     file = surveyed.files[piece.file]
-                    writer.keep_aside(told.file, piece, piece.start, piece.end, file)
+                    writer.keep_aside(aside.file, piece, piece.start, piece.end, file)
 
 
 def _continues(one: MergedRange, other: MergedRange) -> bool:

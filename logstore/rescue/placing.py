@@ -86,7 +86,7 @@ EpochAt = Callable[[int], int | None]
 
 @dataclass(frozen=True, slots=True)
 class FileFrame:
-    """What is known about a file besides its bytes.
+    """The facts about a file besides its bytes.
 
     Args:
         base: the offset in its name.
@@ -218,7 +218,7 @@ def place_loose(
 
 @dataclass(frozen=True, slots=True)
 class _Hole:
-    """Where loose batches are: between the offsets ``left`` and ``end`` (−1: unknown)."""
+    """The hole with loose batches: between the offsets ``left`` and ``end`` (−1: unknown)."""
 
     left: int
     end: int

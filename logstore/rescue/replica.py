@@ -46,7 +46,7 @@ class Surveyed:
     damages: list[Damage] = field(default_factory=list)
 
     def reasons(self, first: int, end: int) -> list[str]:
-        """Why this replica lacks offsets ``[first, end)``."""
+        """Say why this replica lacks offsets ``[first, end)``."""
         at = max(bisect_right([hole.first for hole in self.holes], first) - 1, 0)
         found = [hole for hole in self.holes[at:] if hole.first < end and first < hole.next]
         return [hole.reason for hole in found[:_REASONS]]
@@ -171,21 +171,21 @@ class _Walk:
                 yield Gap(reached, end, self._why(one, other))
 
     def _why(self, one: RescuedRange | None, other: RescuedRange | None) -> str:
-        """What lies between two pieces that are neighbours by offset."""
+        """Say what lies between two pieces that are neighbours by offset."""
         low = (-1, 0) if one is None else (one.file, one.start)
         high = (len(self.data), 0) if other is None else (other.file, other.start)
         between = [d for d in self.damages if low < (d.file, d.start) < high]
-        told = [self._shown_damage(damage) for damage in between[:_REASONS]]
+        parts = [self._shown_damage(damage) for damage in between[:_REASONS]]
         if len(between) > _REASONS:
-            told.append(f"{len(between) - _REASONS} more places")
+            parts.append(f"{len(between) - _REASONS} more places")
         first = 0 if one is None else one.next
         end = _END if other is None else other.first
-        told += [
+        parts += [
             f"{name} without its .log"
             for base, name in self.replica.orphans.items()
             if first <= base < end
         ][:_REASONS]
-        return "; ".join(told) or self._plain_reason(one, other)
+        return "; ".join(parts) or self._plain_reason(one, other)
 
     def _shown_damage(self, damage: Damage) -> str:
         name = printable(self.data[damage.file].name)

@@ -1,4 +1,4 @@
-"""What a rescue did, and what it could not do."""
+"""The report of what a rescue did, and what it could not do."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class PartitionRescue:
 
 @dataclass(slots=True)
 class RescueReport:
-    """What a rescue wrote to ``target``. Each of ``notes`` is one line."""
+    """The report of what a rescue wrote to ``target``. Each of ``notes`` is one line."""
 
     target: str
     dry_run: bool

@@ -1,4 +1,4 @@
-"""What the sources are: log directories and partition directories, and what their small files say.
+"""The sources: log directories and partition directories, and what their small files say.
 
 Everything here may be damaged. A checkpoint that cannot be read counts as absent, and is noted.
 Only the identity of a topic is not guessed: if sources name different topic ids, the caller has to
@@ -243,12 +243,12 @@ def _chosen_id(
     if wanted is not None and wanted not in found:
         raise ConfigError(f"no source has {topic} with topic id {topic_id_to_text(wanted)}")
     if wanted is None and len(found) > 1:
-        told = "; ".join(
+        choices = "; ".join(
             f"{topic_id_to_text(topic_id)} in {', '.join(map(printable, paths[:3]))}"
             for topic_id, paths in found.items()
         )
         raise ConfigError(
             f"topic {topic} has different ids, so these are different topics or a file is "
-            f"damaged; choose one with --topic-id {topic}=ID: {told}"
+            f"damaged; choose one with --topic-id {topic}=ID: {choices}"
         )
     return wanted or next(iter(found))

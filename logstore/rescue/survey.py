@@ -234,7 +234,7 @@ class Survey:
     # -- the rest ------------------------------------------------------------------------------
 
     def _beside(self, position: int, status: int) -> Generator[Found, None, int]:
-        """What is at ``position``, where a scan finds no batch. Returns where to go on."""
+        """Yield what is at ``position``, where a scan finds no batch. Returns where to go on."""
         found = self._search.at(position)
         if found is not None:  # good, and too large for one buffer
             return (yield from self._large(position, found.size))
@@ -266,7 +266,7 @@ class Survey:
         return position + size
 
     def _believed_end(self, position: int, found: int, status: int) -> int:
-        """Where the damage ends: after the batch, if its length leads to another batch.
+        """Return where the damage ends: after the batch, if its length leads to another batch.
 
         What looks like a batch inside may be the value of a record.
         """

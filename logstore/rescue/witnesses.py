@@ -17,7 +17,7 @@ from logstore.rescue.replica import Surveyed
 
 
 class BatchContent(NamedTuple):
-    """What a batch is known by: its size in bytes, its stored checksum, its count of offsets."""
+    """The identity of a batch: its size in bytes, its stored checksum, its count of offsets."""
 
     size: int
     crc: int
@@ -81,7 +81,7 @@ def _content(piece: RescuedRange) -> BatchContent:
 
 
 def _proven_in(each: Surveyed, wanted: Container[BatchContent]) -> FirstOffsets:
-    """Where the replica has batches of the ``wanted`` contents beyond doubt."""
+    """Find where the replica has batches of the ``wanted`` contents beyond doubt."""
     places: FirstOffsets = defaultdict(set)
     for piece in each.pieces:
         if not _is_doubtful(piece):

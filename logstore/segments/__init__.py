@@ -1,4 +1,4 @@
-"""What a log is made of: segments, their indexes, and the state that follows from their batches.
+"""The parts of a log: segments, their indexes, and the state that follows from their batches.
 
 Begin with ``segment``, for the writer of a log, and ``segment_view``, for its readers.
 ``producer_state`` and ``leader_epochs`` follow from the batches, and ``rebuild`` makes them

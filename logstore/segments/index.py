@@ -227,7 +227,7 @@ class OffsetIndex(_SparseIndex):
         return None if entry is None else OffsetPosition(self.base_offset + entry[0], entry[1])
 
     def count_below(self, offset: int, count: int) -> int:
-        """How many entries remain when the log is cut at ``offset`` (F-115)."""
+        """Count the entries that remain when the log is truncated to ``offset`` (F-115)."""
         relative = offset - self.base_offset
         return self.entries_at(count, lambda e: e[0] >= relative)[0]
 
@@ -341,7 +341,7 @@ class TransactionIndex:
             keep = [txn for txn in entries if txn.last_offset < offset]
             if len(keep) < len(entries):
                 self._entries = keep
-                self._cut(len(keep))
+                self._truncate(len(keep))
 
     def reset(self) -> None:
         """Forget all entries, whatever the file holds. Recovery writes them again."""
@@ -349,9 +349,9 @@ class TransactionIndex:
             had_file = self._entries is None or bool(self._entries)
             self._entries = []
             if had_file:
-                self._cut(0)
+                self._truncate(0)
 
-    def _cut(self, count: int) -> None:
+    def _truncate(self, count: int) -> None:
         try:
             file = self._storage.open(self.path)
         except FileNotFoundError:

@@ -238,7 +238,7 @@ class LogFile:
         self._barred = True
 
     @contextmanager
-    def cutting(self, size: int) -> Iterator[bool]:
+    def truncating(self, size: int) -> Iterator[bool]:
         """Whether somebody has a mapped window of the file, or was given a slice that ends behind
         its first ``size`` bytes; nobody gets one inside the block.
 

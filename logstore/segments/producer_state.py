@@ -1,4 +1,4 @@
-"""What a log remembers about its producers: sequences, open transactions, snapshots.
+"""The state of a log's producers: sequences, open transactions, snapshots.
 
 Matches Kafka's ``ProducerStateManager``, ``ProducerAppendInfo`` and ``ProducerStateEntry``
 (rules F-182 … F-202). The owner holds its lock around every call.
@@ -42,7 +42,7 @@ _SMALL_SNAPSHOT = 64 << 10  # bytes: with more than 1,400 producers it takes two
 
 
 class AppendOrigin(Enum):
-    """Where an append comes from, which decides the checks (F-192)."""
+    """The origin of an append, which decides the checks (F-192)."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -51,7 +51,7 @@ class AppendOrigin(Enum):
 
 
 class TransactionCheck(Enum):
-    """What a leader demands of transactional batches beyond the rules of the log."""
+    """The demand of a leader on transactional batches beyond the rules of the log."""
 
     NONE = "none"
     # A batch that begins a transaction: the coordinator confirmed that the partition is in it.
@@ -528,7 +528,7 @@ class ProducerStateManager:
         bumps_epoch: bool,
         now_ms: int,
     ) -> VerificationStateEntry | None:
-        """What the coordinator's answer is to confirm; None: a transaction of the epoch is open.
+        """Return what the coordinator is to confirm; None: a transaction of the epoch is open.
 
         An answer that comes after the transaction was ended confirms nothing that counts.
 
@@ -553,7 +553,7 @@ class ProducerStateManager:
         return known
 
     def end_verifications(self) -> None:
-        """What coordinators confirmed counts no more: another leader may append markers now."""
+        """Drop what coordinators confirmed: another leader may append markers now."""
         self._verifications.clear()
 
     def prepare(
@@ -622,7 +622,7 @@ class ProducerStateManager:
         return min(t[0] for t in (*self._ongoing[:1], *self._unreplicated[:1]))
 
     def _forget_verifications(self, append: ProducerAppend) -> None:
-        """Of epochs whose transaction was begun or ended by this append, and of those before."""
+        """Drop those of epochs whose transaction this append began or ended, and earlier ones."""
         producer_id = append.entry.producer_id
         verifications = self._verifications.get(producer_id)
         if verifications is None:

@@ -27,8 +27,8 @@ from logstore.segments.segment_view import BatchSpan, SegmentView, Slice, copy_r
 from logstore.storage.base import File, Storage
 
 
-class SegmentCut(NamedTuple):
-    """What a segment becomes when the batches that reach an offset are removed."""
+class SegmentTruncation(NamedTuple):
+    """The rest of a segment when the batches that reach an offset are removed."""
 
     position: int  # how many bytes stay
     offset_entries: int
@@ -77,8 +77,8 @@ class Segment:
         self.timestamp_loaded = self.file_size == 0
         self.name_durable = False  # whether the directory was synced since the files were created
         self._indexes_durable = not sizes
-        self._was_cut = False
-        self.rests = False  # open for appends, except its descriptors
+        self._was_truncated = False
+        self.is_released = False  # open for appends, except its descriptors
 
     # -- identity ------------------------------------------------------------------------------
 
@@ -187,15 +187,15 @@ class Segment:
         self.state.attach(
             self.log, self.offset_index.activate(limit), self.time_index.activate(limit)
         )
-        self.rests = False
+        self.is_released = False
 
-    def rest(self) -> None:
+    def release_descriptors(self) -> None:
         """Release the descriptors of an active segment, until ``activate``, a cut or ``seal``.
 
         The files keep their full size, and are not synced.
         """
         if self.state.attached:
-            self.rests = True
+            self.is_released = True
             self.state.detach()
             self.offset_index.close()
             self.time_index.close()
@@ -203,7 +203,7 @@ class Segment:
 
     def disown(self) -> None:
         """In a forked child, map nothing that its parent may cut."""
-        self.rest()
+        self.release_descriptors()
         self.file.bar()
 
     def seal(self) -> SegmentView:
@@ -212,11 +212,11 @@ class Segment:
         Nothing is synced. Returns the view that readers use from now on.
         """
         state = self.state
-        # A cut may have removed the last time entry, and a resting segment has none yet.
-        if (self._was_cut or self.rests) and not state.attached:
+        # A cut may have removed the last time entry, and a released segment has none yet.
+        if (self._was_truncated or self.is_released) and not state.attached:
             self._attach()
             self._indexes_durable = False
-        self._was_cut = False
+        self._was_truncated = False
         if state.attached:
             if state.max_timestamp > state.last_time_entry:
                 state.reserve()
@@ -296,9 +296,9 @@ class Segment:
         if active:
             self._attach()
 
-    def plan_cut(self, view: SegmentView, position: int, offset: int) -> SegmentCut:
-        """What the segment becomes when it ends at ``position``, the first byte of a batch at or
-        after ``offset`` (F-235). Changes nothing.
+    def plan_truncation(self, view: SegmentView, position: int, offset: int) -> SegmentTruncation:
+        """Return what the segment becomes when it ends at ``position``, the first byte of a batch
+        at or after ``offset`` (F-235). Changes nothing.
         """
         offset_entries = self.offset_index.count_below(offset, view.offset_entries)
         time_entries = self.time_index.count_below(offset, view.time_entries)
@@ -306,26 +306,26 @@ class Segment:
         largest = view.largest
         if largest.offset >= offset or position == 0:
             largest = SegmentView(self, position, offset_entries, time_entries).largest_from(last)
-        return SegmentCut(position, offset_entries, time_entries, last.timestamp, largest)
+        return SegmentTruncation(position, offset_entries, time_entries, last.timestamp, largest)
 
-    def apply_cut(self, cut: SegmentCut, next_offset: int) -> None:
-        """Change the numbers first, so that new views exclude what ``cut_files`` removes."""
+    def apply_truncation(self, change: SegmentTruncation, next_offset: int) -> None:
+        """Change the numbers first, so that new views exclude what ``truncate_files`` removes."""
         state = self.state
-        state.size = cut.position
+        state.size = change.position
         state.next_offset = next_offset
-        state.offset_entries, state.time_entries = cut.offset_entries, cut.time_entries
-        state.last_time_entry = cut.last_time_entry
-        state.max_timestamp, state.offset_of_max_timestamp = cut.largest
+        state.offset_entries, state.time_entries = change.offset_entries, change.time_entries
+        state.last_time_entry = change.last_time_entry
+        state.max_timestamp, state.offset_of_max_timestamp = change.largest
         state.bytes_since_index_entry = 0
         self.timestamp_loaded = True
         self._indexes_durable = False
-        self._was_cut = True
-        if cut.position == 0:
+        self._was_truncated = True
+        if change.position == 0:
             state.rolling_timestamp = -1
             state.created_ms = self._clock.wall_ms()
 
-    def cut_files(self, before: SegmentView, offset: int) -> None:
-        """Shorten the files to what ``apply_cut`` set. ``before`` is the view until then."""
+    def truncate_files(self, before: SegmentView, offset: int) -> None:
+        """Shorten the files to what ``apply_truncation`` set. ``before`` is the view until then."""
         state = self.state
         if state.offset_entries < before.offset_entries:
             self.offset_index.clear_from(state.offset_entries, before.offset_entries)
@@ -333,13 +333,13 @@ class Segment:
             self.time_index.clear_from(state.time_entries, before.time_entries)
         self.txn_index.truncate_to(offset)
         if state.size < before.size or self.file_size > state.size:
-            self._cut_log(state.size)
+            self._truncate_log(state.size)
 
-    def _cut_log(self, size: int) -> None:
+    def _truncate_log(self, size: int) -> None:
         target = size
         if self.config.preallocate and self.state.attached:
             target = max(self.config.segment_bytes, size)
-        with self.file.cutting(size) as shown:
+        with self.file.truncating(size) as shown:
             if shown:
                 self._replace_log(size)
             else:
@@ -394,7 +394,7 @@ class Segment:
     def close(self) -> None:
         """Release files and maps without trimming or syncing. Idempotent."""
         self.state.detach()
-        self.rests = False
+        self.is_released = False
         self.offset_index.close()
         self.time_index.close()
         self.release()
@@ -437,4 +437,4 @@ class Segment:
         return renamed
 
 
-__all__ = ["BatchSpan", "Segment", "SegmentCut", "SegmentView", "Slice"]
+__all__ = ["BatchSpan", "Segment", "SegmentTruncation", "SegmentView", "Slice"]

@@ -46,7 +46,7 @@ def map_batches(
 
 
 def count(spark: SparkSession, *paths: str, **options: Any) -> int:
-    """How many rows reading would give, from batch headers, after a check of the checksums.
+    """Count the rows that reading would give, from batch headers, after a check of the checksums.
 
     Raises:
         LogstoreError: as reading does.

@@ -66,7 +66,7 @@ class AnswerKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TaskReader:
-    """How each task of a query is read.
+    """The reader of each task of a query.
 
     The last ``counts`` columns of ``schema`` are numbers of rows, for each value of the columns
     before them. A task gives at most ``limit`` rows; −1 means no limit.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Origin(Enum):
-    """How often a column's value changes, which decides its cost."""
+    """The rate at which a column's value changes, which decides its cost."""
 
     RECORD = "decoded from every record"
     BATCH = "one value in the header of a batch"

@@ -131,7 +131,7 @@ class BatchReader(DataSourceReader):
         return read_splits(partition.splits, self.settings(), self.schema)
 
     def settings(self) -> ReadSettings:
-        """How to read tasks that were planned with the filters of this query."""
+        """Return the settings to read tasks that were planned with the filters of this query."""
         times = self.filters.start_timestamp, self.filters.end_timestamp
         return replace(self.options, start_timestamp=times[0], end_timestamp=times[1])
 

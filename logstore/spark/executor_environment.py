@@ -84,7 +84,7 @@ def shipped(archive: str | os.PathLike[str]) -> dict[str, str]:
 
 
 class Worker(NamedTuple):
-    """What the Python worker of an executor imports. ``missing`` names a package that it lacks."""
+    """The imports of an executor's Python worker. ``missing`` names a package that it lacks."""
 
     host: str
     python: str
@@ -98,7 +98,7 @@ def workers(spark: SparkSession) -> list[Worker]:
 
     # Functions of a module are pickled by name, and workers may lack this module. Nested functions
     # are pickled as code.
-    def look(_: Iterable[int]) -> Iterator[tuple[str, ...]]:
+    def probe(_: Iterable[int]) -> Iterator[tuple[str, ...]]:
         import importlib
         import platform
         import sys
@@ -114,7 +114,7 @@ def workers(spark: SparkSession) -> list[Worker]:
 
     context = spark.sparkContext
     count = context.defaultParallelism
-    answers = context.parallelize(range(count), count).mapPartitions(look).distinct().collect()
+    answers = context.parallelize(range(count), count).mapPartitions(probe).distinct().collect()
     return sorted(Worker(*answer) for answer in answers)
 
 

@@ -74,10 +74,10 @@ class PushedFilters:
     def push(self, filters: Iterable[Filter]) -> Iterator[Filter]:
         """Take over filters. Yields those that Spark still has to evaluate."""
         for condition in filters:
-            if not self._take(condition):
+            if not self._narrow(condition):
                 yield condition
 
-    def _take(self, condition: Filter) -> bool:
+    def _narrow(self, condition: Filter) -> bool:
         """Narrow what is read. Returns whether ``condition`` then holds for every row."""
         column = _column(condition)
         if column in _NAMES:

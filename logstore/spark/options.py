@@ -83,7 +83,7 @@ class TopicSelection:
 
 @dataclass(frozen=True, slots=True)
 class OffsetRangeLimit:
-    """Where reading starts or ends: an offset of each partition, or a time.
+    """The offsets where reading starts or ends: one of each partition, or by a time.
 
     ``offsets`` and ``timestamps`` (ms) are given by partition; ``timestamp`` is for all of them.
     At most one of them is set. Without any, ``offset``, which is ``EARLIEST`` or ``LATEST``, is for
@@ -207,7 +207,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions(ReadSettings):
-    """What to read and how, for batch and streaming alike. Sizes in bytes."""
+    """The options of what to read and how, for batch and streaming alike. Sizes in bytes."""
 
     paths: tuple[str, ...]
     selection: TopicSelection

@@ -51,7 +51,7 @@ def jar() -> Path | None:
 
 
 def why_not() -> str:
-    """Why this installation cannot use the columnar source; "" if it can."""
+    """Say why this installation cannot use the columnar source; "" if it can."""
     if not pyspark.__version__.startswith(_SPARK):
         return f"it is for Spark {_SPARK}x, and this is {pyspark.__version__}"
     if not _JAR.is_file():

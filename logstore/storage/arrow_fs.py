@@ -85,7 +85,7 @@ class ArrowFile:
     """One object, open for reading, as long as it was when it was opened.
 
     What happens when the object is replaced while it is read is up to the store: the reads that
-    follow may fail or show the new bytes, and Arrow does not tell that a read came back short. A
+    follow may fail or show the new bytes, and Arrow does not report a short read. A
     checksum then fails, as it does for a local segment that is overwritten.
     """
 
@@ -126,7 +126,7 @@ class ArrowFile:
             yield memoryview(self.read_at(position, size))
             return
         first, last = position // _BLOCK_SIZE, (position + size - 1) // _BLOCK_SIZE
-        parts = [memoryview(block.result()) for block in self._take(first, last)]
+        parts = [memoryview(block.result()) for block in self._request_blocks(first, last)]
         start = position - first * _BLOCK_SIZE
         if len(parts) > 1:
             parts[-1] = parts[-1][: position + size - last * _BLOCK_SIZE]
@@ -135,7 +135,7 @@ class ArrowFile:
         else:
             yield parts[0][start : start + size]
 
-    def _take(self, first: int, last: int) -> list[Future[bytes]]:
+    def _request_blocks(self, first: int, last: int) -> list[Future[bytes]]:
         """The blocks from ``first`` to ``last``, and more behind them where the reader moves on.
 
         A reader goes forward when its window begins in a block, or next to one, that is held from

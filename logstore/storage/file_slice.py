@@ -75,5 +75,5 @@ class FileSlice:
 
 
 def live_slices() -> int:
-    """How many slices of this process are not released yet."""
+    """Count the slices of this process that are not released yet."""
     return len(_live)

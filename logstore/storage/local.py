@@ -471,7 +471,7 @@ def _lock_descriptor(path: str, descriptor: int) -> None:
 
 
 def _holder(descriptor: int) -> str:
-    """Who has the record lock. The kernel knows; the file stays empty, as Kafka's is (F-9)."""
+    """Say who has the record lock. The kernel knows; the file stays empty, as Kafka's is (F-9)."""
     import fcntl
 
     request = _POSIX_LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)

@@ -93,7 +93,7 @@ class Fault:
         return True
 
     def kept(self, size: int) -> int:
-        """How many bytes of a failed write reach the file."""
+        """Return how many bytes of a failed write reach the file."""
         if isinstance(self.partial, random.Random):
             return self.partial.randint(0, size)
         return min(self.partial, size)

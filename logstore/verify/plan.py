@@ -187,7 +187,7 @@ class _Path:
             return []
 
     def _facts_beside(self, path: str) -> LogDirFacts:
-        """What the log directory around a partition says about it, if there is one."""
+        """Return what the log directory around a partition says about it, if there is one."""
         parent, name = os.path.split(absolute(path))
         alone = LogDirFacts(parent)
         try:

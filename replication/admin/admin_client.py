@@ -123,7 +123,7 @@ class WireConnection:
         answer: Future[Any] = Future()
         call = OpenCall(request, as_it_is, answer.set_result, reports_failure=True)
         timeout_ms = self._timeout_ms + wait_ms
-        self._transport.ask(self.broker_id, call, timeout_ms)
+        self._transport.call(self.broker_id, call, timeout_ms)
         found = answer.result(timeout_ms / 1000 + _PATIENCE_S)
         if found is not None:
             return found
@@ -193,7 +193,7 @@ class AdminClient:
             lambda connection: connection.call(ApiKey.METADATA, request)
         )
         self.brokers = {each.node_id: (each.host, each.port) for each in found.brokers}
-        self._opened().learn(self.brokers)
+        self._opened().set_addresses(self.brokers)
         return found
 
     def ask_anyone(self, ask: Callable[[WireConnection], Any]) -> Any:
@@ -221,7 +221,7 @@ class AdminClient:
     def _opened(self) -> TcpTransport:
         if self._transport is None:
             self._transport = self._connect(self._access)
-            self._transport.learn(self.brokers)
+            self._transport.set_addresses(self.brokers)
         return self._transport
 
     def _connection(self, broker_id: int) -> WireConnection:
@@ -253,7 +253,7 @@ class AdminClient:
 
     def ask_controller(self, keys: Iterable[K], ask: Ask[K]) -> dict[K, Answered]:
         """Ask the controller, and the next one if it changes."""
-        return self.settle(
+        return self.ask_until_settled(
             keys, lambda pending: self.ask_brokers({self.metadata(()).controller_id: pending}, ask)
         )
 
@@ -275,7 +275,7 @@ class AdminClient:
                     asked.setdefault(answer.value, []).append(group)
             return found | self.ask_brokers(asked, ask)
 
-        return self.settle(groups, once, AGAIN if patient else ())
+        return self.ask_until_settled(groups, once, AGAIN if patient else ())
 
     def list_offsets(
         self, tps: Iterable[TopicPartition], timestamp: int, *, patient: bool = False
@@ -299,9 +299,9 @@ class AdminClient:
                         asked.setdefault(part.leader_id, []).append(tp)
             return found | self.ask_brokers(asked, lambda each, own: _offsets(each, own, timestamp))
 
-        return self.settle(tps, once, AGAIN if patient else ())
+        return self.ask_until_settled(tps, once, AGAIN if patient else ())
 
-    def settle(
+    def ask_until_settled(
         self,
         keys: Iterable[K],
         ask: Callable[[list[K]], Mapping[K, Answered]],

@@ -1,4 +1,4 @@
-"""What members of a classic consumer group tell each other: Kafka's ``ConsumerProtocol``."""
+"""The messages between members of a classic consumer group: Kafka's ``ConsumerProtocol``."""
 
 from __future__ import annotations
 

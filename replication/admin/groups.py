@@ -60,7 +60,7 @@ def list_groups(
         return {broker: _groups_of(connection, offsets)}
 
     client.metadata(())
-    asked = client.settle(
+    asked = client.ask_until_settled(
         client.brokers,
         lambda ids: client.ask_brokers({each: [each] for each in ids}, ask),
         (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE),

@@ -109,7 +109,7 @@ class ClassicMembership:
         """Those whose partitions this member assigns: none unless it leads."""
         return frozenset(chain.from_iterable((self._subscriptions or {}).values()))
 
-    def look(self, topics: tuple[str, ...], counts: Mapping[str, int]) -> None:
+    def note_topics(self, topics: tuple[str, ...], counts: Mapping[str, int]) -> None:
         """Note the topics that fit the subscription now, and the partitions of
         ``topics_of_all``. A change makes the group assign again."""
         changed = topics != self.topics or counts != self._counts
@@ -237,7 +237,7 @@ class ConsumingMember:
         self._closed.set()
         with self._asking(), suppress(LogstoreError):
             if self.membership.member_id:
-                self._ask(ApiKey.LEAVE_GROUP, self.membership.leave_request)
+                self._ask_coordinator(ApiKey.LEAVE_GROUP, self.membership.leave_request)
 
     def has_to_join(self) -> bool:
         """
@@ -326,17 +326,17 @@ class ConsumingMember:
     def _step(self) -> tuple[Answered, MemberReaction]:
         own = self.membership
         if own.state is MemberState.OUTSIDE:
-            self._look()
+            self._refresh_topics()
         elif own.state is MemberState.JOINED:
             counts = {topic: self._count(topic) for topic in own.topics_of_all}
-            own.look(own.topics, counts)
+            own.note_topics(own.topics, counts)
         api_key, request = own.next_request()
         joins = api_key is ApiKey.JOIN_GROUP
         wait_s = own.rebalance_timeout_ms / 1000 + _GRACE_S if joins else 0.0
-        answer = self._ask(api_key, lambda _: request, wait_s)
+        answer = self._ask_coordinator(api_key, lambda _: request, wait_s)
         return answer, own.answered(api_key, answer)
 
-    def _ask(
+    def _ask_coordinator(
         self, api_key: ApiKey, request_in: Callable[[int], Any], wait_s: float = 0.0
     ) -> Answered:
         group = self.membership.group_id
@@ -351,11 +351,11 @@ class ConsumingMember:
         except WireError as error:
             return Answered(ErrorCode.BROKER_NOT_AVAILABLE, str(error))
 
-    def _look(self) -> None:
+    def _refresh_topics(self) -> None:
         topics = self._topics()
         counts = {topic: self._count(topic) for topic in self.membership.topics_of_all}
         self._looked_s = self._now_s()
-        self.membership.look(topics, counts)
+        self.membership.note_topics(topics, counts)
 
     def _beat(self) -> None:
         while not self._closed.wait(self._heartbeat_s):
@@ -365,7 +365,7 @@ class ConsumingMember:
                 try:
                     self._step()
                     if self._now_s() - self._looked_s >= self._look_s:
-                        self._look()
+                        self._refresh_topics()
                 except ReplicationError as error:
                     logger.debug("topics cannot be looked at now: %s", error)
                 except Exception as error:

@@ -7,7 +7,7 @@ coordinator's tree. ``adopting`` puts the first three together, and changes noth
 
 from __future__ import annotations
 
-from replication.adopt.adopting import look
+from replication.adopt.adopting import plan_adoption
 from replication.adopt.cluster_metadata import (
     ClusterImage,
     TopicImage,
@@ -38,8 +38,8 @@ __all__ = [
     "electable",
     "expanded",
     "has_tree",
-    "look",
     "make_home",
+    "plan_adoption",
     "read_cluster_metadata",
     "read_home",
     "write_tree",

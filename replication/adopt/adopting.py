@@ -17,13 +17,13 @@ from replication.adopt.report import Kind, Remark
 from replication.protocol import ProtocolError
 
 
-def look(
+def plan_adoption(
     paths: Sequence[str],
     overlay: OverlayStorage,
     rules: AdoptionRules,
     first_id: int | None = None,
 ) -> AdoptedCluster:
-    """The cluster that log directories are.
+    """Return the cluster that log directories are.
 
     Args:
         overlay: where recoveries write; nothing else is written.

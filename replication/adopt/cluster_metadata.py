@@ -142,7 +142,7 @@ class _Replay:
     def left_out(self) -> dict[str, int]:
         return {what: count for what, count in self._counts.items() if count > 0}
 
-    def take(self, value: Buffer | None) -> None:
+    def apply_record(self, value: Buffer | None) -> None:
         """
         Raises:
             ProtocolError: not a record that is known here.
@@ -375,7 +375,7 @@ class _MetadataFiles:
             while (batch := parse_batch(data, position)) is not None:
                 end = batch.end_position
                 records = batch_records(data, batch)
-                self._take(path, batch, records)
+                self._apply_batch(path, batch, records)
                 position, end = end, len(data)
             if position < len(data) and not may_be_unfinished:
                 raise CorruptBatchError("", position, "a torn batch")
@@ -385,7 +385,7 @@ class _MetadataFiles:
                 raise error.located(path) from None
         return position
 
-    def _take(self, path: str, batch: Batch, records: list[Record]) -> None:
+    def _apply_batch(self, path: str, batch: Batch, records: list[Record]) -> None:
         where = f"offset {batch.base_offset}"
         try:
             if batch.base_offset != self._next or not isinstance(batch, BatchHeader):
@@ -395,15 +395,15 @@ class _MetadataFiles:
             for record in records:
                 where = f"offset {record.offset}"
                 if batch.is_control:
-                    self._take_control(record)
+                    self._apply_control(record)
                 elif record.offset >= self._end:
-                    self._replay.take(record.value)
+                    self._replay.apply_record(record.value)
         except UnsupportedVersionError:
             raise
         except (ProtocolError, CorruptBatchError, _BadRecordError) as error:
             raise CorruptDataError(path, batch.position, f"{where}: {error}") from None
 
-    def _take_control(self, record: Record) -> None:
+    def _apply_control(self, record: Record) -> None:
         kind = parse_control_key(record.key)
         if kind is ControlType.KRAFT_VOTERS:
             voters = (record.value or b"")[2:3]  # after the version; one more than there are

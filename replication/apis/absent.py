@@ -43,7 +43,7 @@ def _no_credentials(
     return kind(error_message=None, results=tuple(results))
 
 
-def _features_as_they_are(
+def _unchanged_features(
     version: int, request: wire.UpdateFeaturesRequest
 ) -> wire.UpdateFeaturesResponse:
     """A level that a feature has already is no change. There are no others (W-15)."""
@@ -70,7 +70,7 @@ ANSWERS: Mapping[ApiKey, Answer] = {
         error_message=None
     ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _no_credentials,
-    ApiKey.UPDATE_FEATURES: _features_as_they_are,
+    ApiKey.UPDATE_FEATURES: _unchanged_features,
 }
 
 

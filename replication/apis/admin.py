@@ -11,7 +11,7 @@ from logstore.log import PartitionLog
 from replication.apis.common.handlers import ApiArea, ReceivedRequest, Reply
 from replication.apis.common.refusals import answered
 from replication.apis.common.topic_names import missing_code
-from replication.apis.common.waits import silence_of
+from replication.apis.common.waits import error_without_answer
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode, error_code_of
 from replication.common.errors import InvalidRequestError, NotLeaderOrFollowerError
@@ -59,7 +59,7 @@ class AdminApi(ApiArea):
 
         def answer(response: Response | None) -> None:
             if not isinstance(response, ElectLeadersResponse):
-                reply(kind(error_code=silence_of(self._broker)))
+                reply(kind(error_code=error_without_answer(self._broker)))
                 return
             codes = dict(response.partitions)
             asked = topics
@@ -90,7 +90,7 @@ class AdminApi(ApiArea):
 
         def answer(response: Response | None) -> None:
             if not isinstance(response, AlterPartitionReassignmentsResponse):
-                reply(kind(error_code=silence_of(self._broker), error_message=None))
+                reply(kind(error_code=error_without_answer(self._broker), error_message=None))
                 return
             code, codes = response.error_code, dict(response.partitions)
             found = [codes.get(tp, code) for tp in partitions_of(request.topics)]
@@ -114,7 +114,7 @@ class AdminApi(ApiArea):
 
         def answer(response: Response | None) -> None:
             if not isinstance(response, ListPartitionReassignmentsResponse):
-                reply(kind(error_code=silence_of(self._broker), error_message=None))
+                reply(kind(error_code=error_without_answer(self._broker), error_message=None))
                 return
             part = kind.OngoingPartitionReassignment
             moves = (

@@ -164,7 +164,7 @@ def _default(broker_name: str, key: str, value: str) -> list[Synonym]:
 
 
 def identity_configs(broker_id: int, endpoints: Iterable[Endpoint]) -> list[ConfigEntry]:
-    """Who a broker is, and where clients reach it: keys that no configuration class has."""
+    """List who a broker is, and where clients reach it: keys that no configuration class has."""
     addresses = ",".join(
         f"{each.listener}://{address_of(each.host, each.port)}" for each in endpoints
     )

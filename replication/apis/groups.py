@@ -43,7 +43,7 @@ TRANSACTION_SUPPORT: Final[Mapping[int, TransactionSupport]] = {
 
 
 # Some clients stop when a heartbeat or a sync answers that the coordinator is loading. After the
-# load a member has a whole session to be heard of, so its heartbeat is fine. The assignment that a
+# load a member has a whole session to send one, so its heartbeat is fine. The assignment that a
 # sync asks for may be lost, so that member has to join again.
 HEARTBEAT_WHILE_LOADING: Final[Mapping[ErrorCode, ErrorCode]] = {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.NONE
@@ -142,7 +142,7 @@ class GroupApis(ApiArea):
         if received.api_version >= SYNC_PROTOCOL and not named:
             answer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         else:
-            self._ask(received, request, answer)
+            self._send(received, request, answer)
 
     def heartbeat(
         self, received: ReceivedRequest, request: wire.HeartbeatRequest, reply: Reply
@@ -150,7 +150,7 @@ class GroupApis(ApiArea):
         def answer(code: Any) -> None:
             reply(wire.HeartbeatResponse(error_code=HEARTBEAT_WHILE_LOADING.get(code, code)))
 
-        self._ask(received, request, answer)
+        self._send(received, request, answer)
 
     def leave_group(
         self, received: ReceivedRequest, request: wire.LeaveGroupRequest, reply: Reply
@@ -167,9 +167,9 @@ class GroupApis(ApiArea):
                 result = wire.LeaveGroupResponse(error_code=result.members[0].error_code)
             reply(result)
 
-        self._ask(received, request, answer)
+        self._send(received, request, answer)
 
-    def _ask(self, received: ReceivedRequest, request: Any, answer: Callable[[Any], None]) -> None:
+    def _send(self, received: ReceivedRequest, request: Any, answer: Callable[[Any], None]) -> None:
         """Ask a group that must have a name. Only offsets may belong to a group without one."""
         if request.group_id:
             self._groups.request(request.group_id, _of_client(received, request), answer)
@@ -287,13 +287,13 @@ class GroupApis(ApiArea):
                     for each in named
                 ]
             topics = None if named is None else _each_once(named)
-            take = partial(
+            then = partial(
                 self._take_group, partial(gathering.take_answer, at), topics is None, by_id
             )
-            self._fetch(group_id, topics, request.require_stable, take)
+            self._fetch(group_id, topics, request.require_stable, then)
 
     def _take_group(
-        self, take: Callable[[FetchedGroup], None], is_all: bool, by_id: bool, group: FetchedGroup
+        self, then: Callable[[FetchedGroup], None], is_all: bool, by_id: bool, group: FetchedGroup
     ) -> None:
         """Pass on the answer for a group. Of a failure the code is enough; a topic that is asked
         for by id is answered by id."""
@@ -303,7 +303,7 @@ class GroupApis(ApiArea):
             topics = tuple(topic._replace(topic_id=found) for topic, found in ids if found)
         elif by_id:
             topics = tuple(topic if topic.name else _of_unknown_id(topic) for topic in topics)
-        take(group._replace(topics=topics))
+        then(group._replace(topics=topics))
 
     def _fetch(
         self,
@@ -347,7 +347,7 @@ class GroupApis(ApiArea):
             reply(answered(ApiKey.OFFSET_DELETE, received.api_version, whole, codes))
 
         known = _without(request.topics, refused)
-        self._ask(received, request._replace(topics=known), answer)
+        self._send(received, request._replace(topics=known), answer)
 
     # -- what operators ask --------------------------------------------------------------------
 

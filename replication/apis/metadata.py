@@ -296,13 +296,13 @@ class MetadataApi(ApiArea):
 
 
 def is_led(broker: Broker, topic: str) -> bool:
-    """Whether clients can be told a leader of each partition of a topic that exists."""
+    """Whether this broker knows a leader of each partition of a topic that exists."""
     tps = broker.metadata.partitions_of(topic)
     return bool(tps) and all(map(broker.knows_leader, tps))
 
 
 def _asked(topic: wire.MetadataRequest.MetadataRequestTopic, version: int) -> TopicNameOrId:
-    """Where both are given, the id counts."""
+    """Return the name and id that a topic is asked by. Where both are given, the id counts."""
     by_id = version >= FIRST_WITH_IDS_ALONE and topic.topic_id != ZERO_UUID
     return TopicNameOrId(None if by_id else topic.name, topic.topic_id)
 

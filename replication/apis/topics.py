@@ -198,8 +198,8 @@ class TopicsApi(ApiArea):
         by_name = Counter(each.name for each in asked_for if each.name is not None)
         by_id = Counter(each.topic_id for each in asked_for if each.topic_id != ZERO_UUID)
         # A topic that stands twice is answered once. What names none stands for itself each time.
-        nobody = TopicNameOrId(None, ZERO_UUID)
-        once = {(each, at if each == nobody else 0): each for at, each in enumerate(asked_for)}
+        nameless = TopicNameOrId(None, ZERO_UUID)
+        once = {(each, at if each == nameless else 0): each for at, each in enumerate(asked_for)}
         # Looked up before anything is deleted: an answer names the topic that an id stood for.
         wanted = [self._deletion(each) for each in once.values()]
         disabled = ErrorCode.TOPIC_DELETION_DISABLED

@@ -75,9 +75,9 @@ class TransactionApis(ApiArea):
             self._broker.handle(InitProducerIdRequest(), partial(_allocated, answer))
         else:
             asked = ClientRequest(request)
-            self._ask(received, transactional_id, asked, lambda found: answer(*found))
+            self._ask_coordinator(received, transactional_id, asked, lambda found: answer(*found))
 
-    def _ask(
+    def _ask_coordinator(
         self,
         received: ReceivedRequest,
         transactional_id: str,
@@ -86,15 +86,15 @@ class TransactionApis(ApiArea):
     ) -> None:
         """Ask for a change of an id. ``done`` gets the answer as the client's version knows it."""
 
-        def take(found: Any) -> None:
+        def on_answer(found: Any) -> None:
             answer = found if isinstance(found, Answer) else Answer(found)
             code = _for_client(received, answer.error_code)
             done(answer._replace(error_code=code))
 
         if transactional_id:
-            self._coordinator.request(transactional_id, request, take)
+            self._coordinator.request(transactional_id, request, on_answer)
         else:
-            take(ErrorCode.INVALID_REQUEST)
+            on_answer(ErrorCode.INVALID_REQUEST)
 
     # -- partitions ------------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class TransactionApis(ApiArea):
     ) -> None:
         tps = partitions_of(asked.topics)
 
-        def take(found: Any) -> None:
+        def on_answer(found: Any) -> None:
             if isinstance(found, dict):
                 done([found[tp] for tp in tps])
             else:
@@ -137,7 +137,7 @@ class TransactionApis(ApiArea):
 
         unknown = {tp for tp in tps if self._metadata.registration(tp) is None}
         if not asked.transactional_id:
-            take(ErrorCode.INVALID_REQUEST)
+            on_answer(ErrorCode.INVALID_REQUEST)
         elif unknown:
             missing, other = (
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -147,7 +147,7 @@ class TransactionApis(ApiArea):
         else:
             message = AddPartitionsToTxnRequest(*asked[:3], tuple(tps), asked.verify_only)
             request = ClientRequest(message, received.api_version)
-            self._coordinator.request(asked.transactional_id, request, take)
+            self._coordinator.request(asked.transactional_id, request, on_answer)
 
     def add_offsets_to_txn(
         self, received: ReceivedRequest, request: wire.AddOffsetsToTxnRequest, reply: Reply
@@ -168,13 +168,13 @@ class TransactionApis(ApiArea):
             producer = request.transactional_id, request.producer_id, request.producer_epoch
             message = AddPartitionsToTxnRequest(*producer, (tp,), verify_only=False)
             asked = ClientRequest(message, FIRST_OF_LEADERS - 1)
-            self._ask(received, request.transactional_id, asked, done)
+            self._ask_coordinator(received, request.transactional_id, asked, done)
 
     # -- EndTxn ----------------------------------------------------------------------------------
 
     def end_txn(self, received: ReceivedRequest, request: wire.EndTxnRequest, reply: Reply) -> None:
         """Commit or abort. Answered as soon as it is decided; the markers follow."""
-        self._ask(
+        self._ask_coordinator(
             received,
             request.transactional_id,
             ClientRequest(request, received.api_version),
@@ -257,15 +257,15 @@ class TransactionApis(ApiArea):
             len(ids), lambda found: reply(kind(transaction_states=tuple(found)))
         )
 
-        def take(at: int, found: Any) -> None:
+        def on_answer(at: int, found: Any) -> None:
             gathering.take_answer(at, _described(ids[at], found))
 
         for at, transactional_id in enumerate(ids):
             if transactional_id:
                 asked = ClientRequest(wire.DescribeTransactionsRequest((transactional_id,)))
-                self._coordinator.request(transactional_id, asked, partial(take, at))
+                self._coordinator.request(transactional_id, asked, partial(on_answer, at))
             else:
-                take(at, ErrorCode.INVALID_REQUEST)
+                on_answer(at, ErrorCode.INVALID_REQUEST)
 
     def list_transactions(
         self, received: ReceivedRequest, request: wire.ListTransactionsRequest, reply: Reply
@@ -303,7 +303,7 @@ class TransactionApis(ApiArea):
 
 
 def _allocated(answer: Callable[[ErrorCode, int, int], None], response: Response | None) -> None:
-    """No error tells a client that this broker cannot get new ids, so it has to ask again here."""
+    """No error says that this broker cannot get new ids, so it has to ask again here."""
     if (
         not isinstance(response, InitProducerIdResponse)
         or response.error_code is ErrorCode.BROKER_NOT_AVAILABLE

@@ -35,7 +35,7 @@ class _Pending(NamedTuple):
 class AlterPartitionManager:
     """At most one request in flight, at most one item of each partition (R-34).
 
-    An item is sent again after a pause until the controller has judged it: a request may be lost, a
+    An item is sent again after a pause until the controller decides it: a request may be lost, a
     controller replaced, or a code may mean "not now". Results are delivered on the actor.
     """
 
@@ -53,13 +53,13 @@ class AlterPartitionManager:
         self._waiting: dict[TopicPartition, _Pending] = {}
         self._sent: dict[TopicPartition, AlterPartitionItem] = {}  # the items of the latest try
         self._lock = threading.Lock()
-        self._call = channel.call(self._actor, self._request, self._judge)
+        self._call = channel.call(self._actor, self._request, self._reaction_to)
 
     def submit(self, item: AlterPartitionItem, on_result: OnResult) -> bool:
         """Queue a proposal. False if the same one waits already.
 
         A proposal from another state of the partition, or for another topic of that name, replaces
-        a waiting one, because its leader has forgotten that one.
+        the waiting one, which its leader has given up.
         """
         with self._lock:
             earlier = self._waiting.get(item.tp)
@@ -84,17 +84,17 @@ class AlterPartitionManager:
             return None
         return AlterPartitionRequest(self._broker_id, self._broker_epoch(), items)
 
-    def _judge(self, response: Response) -> Reaction:
+    def _reaction_to(self, response: Response) -> Reaction:
         if not isinstance(response, AlterPartitionResponse):
             return Reaction.AGAIN
         if response.error_code is not ErrorCode.NONE:
             code = response.error_code
             self._log.warning("broker %s: ISR changes: %s", self._broker_id, code.name, about=code)
             reaction = REACTIONS[response.error_code]
-            # None of them was judged, and the leaders wait for a verdict.
+            # None of them was decided, and the leaders wait for a verdict.
             return Reaction.AGAIN if reaction.ends else reaction
         again = Reaction.DONE
-        judged: list[tuple[_Pending, AlterPartitionResult]] = []
+        decided: list[tuple[_Pending, AlterPartitionResult]] = []
         with self._lock:
             for result in response.partitions:
                 pending = self._waiting.get(result.tp)
@@ -102,16 +102,16 @@ class AlterPartitionManager:
                     continue
                 reaction = REACTIONS[result.error_code]
                 if reaction.ends:
-                    judged.append((self._waiting.pop(result.tp), result))
+                    decided.append((self._waiting.pop(result.tp), result))
                 elif again is not Reaction.FIND_CONTROLLER:
                     again = reaction
-            unjudged = any(
+            undecided = any(
                 tp in self._waiting and self._waiting[tp].item is item
                 for tp, item in self._sent.items()
             )
-        for pending, result in judged:
+        for pending, result in decided:
             self._deliver(pending, result)
-        return Reaction.AGAIN if unjudged and again is Reaction.DONE else again
+        return Reaction.AGAIN if undecided and again is Reaction.DONE else again
 
     def _deliver(self, pending: _Pending, result: AlterPartitionResult) -> None:
         """Deliver a verdict. An exception of one callback does not stop the others."""

@@ -118,7 +118,7 @@ def next_state(state: BrokerState, event: BrokerEvent) -> BrokerState | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """What a broker is to be.
+    """The settings of a broker.
 
     Attributes:
         endpoints: where its listeners are; their sockets are bound by then. The first one stands
@@ -137,7 +137,7 @@ class BrokerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Where a broker lives: on real files, threads and sockets, or in a simulated world.
+    """The surroundings of a broker: real files, threads and sockets, or a simulated world.
 
     Attributes:
         connect: begins a session with the coordinator; called again after one expires.
@@ -212,7 +212,7 @@ class Broker:
         self._departure = channel.call(
             self._actor,
             lambda: ControlledShutdownRequest(self.broker_id, self.broker_epoch),
-            _judge_departure,
+            _reaction_to_shutdown,
             lambda reaction: self._close(),
             backoff=Backoff(pause_ms, pause_ms, 1.0, 0.0),
             tries=config.controlled_shutdown_max_retries,
@@ -280,12 +280,12 @@ class Broker:
         self, request: Request, reply: OnReply, timeout_ms: int | None = None
     ) -> None:
         """Have a request for the controller served wherever the controller is, as
-        ``Forwarding.ask``, for at most ``request.timeout.ms``. Not answered at all when this broker
-        ends."""
+        ``Forwarding.forward``, for at most ``request.timeout.ms``. No answer when this broker ends.
+        """
         if self.state is BrokerState.STOPPED or self.state is BrokerState.CLOSING:
             reply(None)
         else:
-            self._forwarding.ask(request, reply, timeout_ms)
+            self._forwarding.forward(request, reply, timeout_ms)
 
     @property
     def controller_id(self) -> int | None:
@@ -513,7 +513,7 @@ def _open_logs(
 
 
 def _handlers(broker: Broker) -> dict[type, Callable[[Any, OnReply], None]]:
-    """Who serves which request. The layers above a broker add theirs (``serve``)."""
+    """Map each request to its handler. The layers above a broker add theirs (``serve``)."""
     manager, controller = broker.replica_manager, broker.controller
 
     def describe(request: MetadataRequest) -> Response:
@@ -545,7 +545,7 @@ def _handlers(broker: Broker) -> dict[type, Callable[[Any, OnReply], None]]:
     }
 
 
-def _judge_departure(response: Response) -> Reaction:
+def _reaction_to_shutdown(response: Response) -> Reaction:
     if not isinstance(response, ControlledShutdownResponse):
         return Reaction.AGAIN
     reaction = REACTIONS[response.error_code]

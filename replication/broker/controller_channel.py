@@ -78,7 +78,7 @@ class ControllerChannel:
         self,
         actor: Actor,
         request: Callable[[], Request | None],
-        judge: Callable[[Response], Reaction],
+        react: Callable[[Response], Reaction],
         on_end: Callable[[Reaction], None] = lambda reaction: None,
         *,
         backoff: Backoff = BACKOFF,
@@ -90,7 +90,7 @@ class ControllerChannel:
         Args:
             request: returns the request for each try; None ends the call with DONE.
             deadline_ms: when the last try stops waiting for its answer, and DONE ends the call.
-            judge: returns the reaction to an answer; called on ``actor``.
+            react: returns the reaction to an answer; called on ``actor``.
             on_end, tries: as of ``RetryingCall``.
         """
 
@@ -111,7 +111,7 @@ class ControllerChannel:
                     return
                 reaction = Reaction.AGAIN
                 try:
-                    reaction = judge(response)
+                    reaction = react(response)
                 finally:
                     settle(reaction)
 
@@ -152,16 +152,16 @@ class Forwarding:
         self._channel = channel
         self._timeout_ms = timeout_ms
 
-    def ask(self, request: Request, reply: OnReply, timeout_ms: int | None = None) -> None:
+    def forward(self, request: Request, reply: OnReply, timeout_ms: int | None = None) -> None:
         """Forward a request.
 
         It is answered once: by the controller, or after ``timeout_ms``, which is at most that of
         this object, with the last refusal of a broker that is not the controller, or with None.
         """
         wait_ms = self._timeout_ms if timeout_ms is None else min(timeout_ms, self._timeout_ms)
-        self._actor.post(lambda: self._ask(request, reply, self._runtime.now_ms() + wait_ms))
+        self._actor.post(lambda: self._forward(request, reply, self._runtime.now_ms() + wait_ms))
 
-    def _ask(self, request: Request, reply: OnReply, deadline_ms: int) -> None:
+    def _forward(self, request: Request, reply: OnReply, deadline_ms: int) -> None:
         found: list[Response] = []
         refused: list[Response] = []  # by the latest try
 
@@ -169,7 +169,7 @@ class Forwarding:
             refused.clear()
             return request
 
-        def judge(response: Response) -> Reaction:
+        def react(response: Response) -> Reaction:
             reaction = REACTIONS[_code_of(response)]
             if reaction is Reaction.FIND_CONTROLLER:
                 refused.append(response)
@@ -181,7 +181,7 @@ class Forwarding:
             reply(next(iter([*found, *refused]), None))
 
         self._channel.call(
-            self._actor, next_try, judge, end, backoff=FORWARDING_BACKOFF, deadline_ms=deadline_ms
+            self._actor, next_try, react, end, backoff=FORWARDING_BACKOFF, deadline_ms=deadline_ms
         ).start()
 
 

@@ -287,7 +287,7 @@ class Membership:
             node = self._living().get(nodes.CONTROLLER)
             found = None if node is None else nodes.decode_controller(node.data)
         except SessionExpiredError:
-            self._on_silence(settle)
+            self._on_ended_session(settle)
         except CoordinationError as error:
             logger.warning("broker %s: who is controller? %s", self._broker_id, error)
             settle(Reaction.AGAIN)
@@ -312,14 +312,14 @@ class Membership:
                     parents=True,
                 )
         except SessionExpiredError:
-            self._on_silence(settle)
+            self._on_ended_session(settle)
         except CoordinationError as error:
             logger.warning("broker %s: log directory event: %s", self._broker_id, error)
             settle(Reaction.AGAIN)
         else:
             settle(Reaction.DONE)
 
-    def _on_silence(self, settle: Settle) -> None:
+    def _on_ended_session(self, settle: Settle) -> None:
         """Handle a session that was found to have ended before its notification.
 
         Joining again does the rest.

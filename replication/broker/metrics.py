@@ -40,7 +40,7 @@ class Sample(NamedTuple):
 
 
 class Histogram(NamedTuple):
-    """How one value of one MBean is spread.
+    """The distribution of one value of one MBean.
 
     Attributes:
         buckets: bounds, ascending to infinity, and how many values are not above each.
@@ -254,7 +254,7 @@ def _log_directories(log_manager: LogManager) -> Iterator[Sample]:
 
 
 def _cleaner(log_manager: LogManager) -> Iterator[Sample]:
-    """What compaction has to do, and cannot do."""
+    """Yield what compaction has to do, and cannot do."""
     metrics = log_manager.cleaner.metrics
     yield Sample("log_LogCleanerManager_max_dirty_percent", metrics.max_dirty_percent)
     delay_s = metrics.max_compaction_delay_ms / 1000

@@ -2,7 +2,7 @@
 cluster's.
 
 Only a replica whose log is proven counts as in sync after a restart. The marker of a clean stop and
-the registration tell the controller, which compares the epochs in them.
+the registration report to the controller, which compares the epochs in them.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class LogProofs:
             )
 
     def _largest_coordinator_epoch(self) -> int:
-        """Of logs that may come from another cluster, whose coordinators were elected more often
-        than ours: their markers would be refused (R-182)."""
+        """Return the largest of the logs. They may come from another cluster, whose coordinators
+        were elected more often than ours: their markers would be refused (R-182)."""
         largest = UNKNOWN_EPOCH
         for log in [each for each in self._log_manager.logs.values() if not each.failed]:
             epoch = log.producers.largest_coordinator_epoch()
@@ -170,16 +170,16 @@ class LogProofs:
         joined, and earlier ones that a controller may know instead.
         """
         *earlier, last = self._epochs or (UNKNOWN_EPOCH,)
-        told = self._reported_epoch()
+        reported = self._reported_epoch()
         doubts = None if has_unknown_epoch else self.doubts()
-        self._log_manager.close(last, [epoch for epoch in earlier if epoch >= told], doubts)
+        self._log_manager.close(last, [epoch for epoch in earlier if epoch >= reported], doubts)
 
     def doubts(self) -> frozenset[TopicPartition] | None:
         """The replicas whose logs a stop now does not prove; None if it proves none.
 
         It proves none if a controller may know an epoch that the marker does not name: that would
         look like another time. And none if the last stop left something to be looked for, of which
-        no controller has heard yet.
+        no controller knows yet.
         """
         if self._reported_epoch() < self._doubtful_below:
             return None

@@ -25,7 +25,7 @@ from logstore.cli.records.batching import (
     parse_headers,
 )
 from logstore.cli.records.format import BadTemplateError, unescaped
-from logstore.cli.records.input import BadInputError, LineForm, records_as_they_come
+from logstore.cli.records.input import BadInputError, LineForm, input_records
 from logstore.common.errors import InvalidRecordError, LogstoreError
 from logstore.common.suggestions import or_meant
 from replication.cli.connection import client_options
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 ANY = -1
 PARTITION = Number(ANY, 2**31 - 1)
-TOPIC_WAIT_S = 5.0  # until a topic is made for us, or told to be there
+TOPIC_WAIT_S = 5.0  # until a topic is made for us, or known to be there
 MAX_BATCHES, MAX_BYTES = 100, 32 << 20  # on their way: Kafka's buffer.memory
 PROGRESS_S = 0.5
 _ACKS = {"all": -1, "-1": -1, "0": 0, "1": 1}
@@ -146,7 +146,7 @@ def produce(
         batcher = Batcher(len(partitions), batch_records, common, sender.send)
         try:
             stream = InterruptibleInput(source, interrupts)
-            records = records_as_they_come(stream, lines if form == "lines" else None)
+            records = input_records(stream, lines if form == "lines" else None)
             bad = _feed(batcher, records, sender, interrupts, count)
             sender.finish()
         finally:

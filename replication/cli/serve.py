@@ -131,7 +131,7 @@ def serve(
     if directory is None and not read_only:
         raise click.UsageError("Missing option '--dir'.")
 
-    def door(option: str, text: str | None) -> HttpListener | None:
+    def http_listener(option: str, text: str | None) -> HttpListener | None:
         return None if text is None else HttpListener(*_address(option, text), allow_plaintext)
 
     stop = threading.Event()
@@ -145,8 +145,8 @@ def serve(
             brokers=brokers,
             config=ServerConfig.from_properties(parse_pairs(pairs)),
             exposure=Exposure(advertise, allow_plaintext, credentials),
-            http=door("--http", http),
-            registry=door("--registry", registry),
+            http=http_listener("--http", http),
+            registry=http_listener("--registry", registry),
             adopt=adopt,
             read_only=read_only,
         )

@@ -84,7 +84,7 @@ class RecordMetadata(NamedTuple):
     record_count: int
 
 
-class _Answer(Generic[T]):
+class _AwaitedAnswer(Generic[T]):
     """An answer that one thread waits for and another sets."""
 
     __slots__ = ("_there", "_value")
@@ -142,7 +142,7 @@ class Client:
         self.runtime = InlineRuntime(self.clock, timers)
         self.transport = transport
         self.metadata = Metadata(self.runtime, transport, brokers, max_age_ms, **metadata_options)
-        self._waiting: set[_Answer[Any]] = set()
+        self._waiting: set[_AwaitedAnswer[Any]] = set()
         self._closed = False
         self._ownership = Ownership("a client")
 
@@ -173,7 +173,7 @@ class Client:
     def begin(self, ask: Callable[[Callable[[T], None]], None]) -> Callable[[float], T]:
         """As ``wait``, in two steps: returns the function that waits, so many seconds at most."""
         self._ownership.check()
-        answer: _Answer[T] = _Answer()
+        answer: _AwaitedAnswer[T] = _AwaitedAnswer()
         self._waiting.add(answer)
         try:
             if self._closed:  # checked after it was added, so that ``close`` cannot miss it

@@ -116,9 +116,9 @@ class Metadata:
         self._asked_ms = self._runtime.now_ms()
         self._asked += 1
         first = self._asked % max(1, len(brokers))
-        self._ask(brokers[first:] + brokers[:first])
+        self._ask_next(brokers[first:] + brokers[:first])
 
-    def _ask(self, brokers: list[int]) -> None:
+    def _ask_next(self, brokers: list[int]) -> None:
         if not brokers:
             self._finish(False)
             return
@@ -133,7 +133,7 @@ class Metadata:
     def _answered(self, others: list[int], response: Response | None) -> None:
         # A broker without brokers in its answer has just started, and knows nothing yet.
         if not isinstance(response, MetadataResponse) or not response.brokers:
-            self._ask(others)
+            self._ask_next(others)
             return
         known = self.view
         partitions = {p.tp: _newer(known, p, response.topic_ids) for p in response.partitions}
@@ -158,10 +158,10 @@ class Metadata:
         known = self.view.partitions.get(tp)
         if known is None or leader_id == NO_LEADER or leader_epoch <= known.leader_epoch:
             return False
-        self._actor.post(partial(self._learn, tp, leader_id, leader_epoch, on_learned))
+        self._actor.post(partial(self._set_leader, tp, leader_id, leader_epoch, on_learned))
         return True
 
-    def _learn(
+    def _set_leader(
         self, tp: TopicPartition, leader_id: int, leader_epoch: int, on_learned: Callable[[], None]
     ) -> None:
         view = self.view
@@ -179,7 +179,7 @@ class Metadata:
             self._wanted[topic] = None
 
     def refusal(self, topic: str) -> ReplicationError | None:
-        """Why there is no such topic for this client, if that will not change."""
+        """Say why there is no such topic for this client, if that will not change."""
         code = self.view.topic_errors.get(topic, ErrorCode.NONE)
         return error_for(code, topic) if METADATA[code] is AskReaction.FAIL else None
 

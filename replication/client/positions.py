@@ -37,7 +37,7 @@ _COLUMNS = tuple(
 _EPOCHS = 64  # how many leader epochs are kept to find a common prefix exactly
 
 
-class NextStep(Enum):
+class PositionStep(Enum):
     """The step that a position needs next."""
 
     RESET = "reset"  # ask the leader for the start offset
@@ -102,7 +102,7 @@ class FetchPosition:
         self.offset = offset
         self.topic_id: uuid.UUID | None = None
         self.leader_epoch = UNKNOWN_EPOCH
-        self.step = NextStep.RESET if offset is None else NextStep.FETCH
+        self.step = PositionStep.RESET if offset is None else PositionStep.FETCH
         self.epochs = EpochsRead()
         self.error: LogstoreError | None = None
         self.out_of_range = False
@@ -128,7 +128,7 @@ class FetchPosition:
 
     # -- answers ---------------------------------------------------------------------
 
-    def see(self, topic_id: uuid.UUID | None, leader_epoch: int) -> None:
+    def compare_metadata(self, topic_id: uuid.UUID | None, leader_epoch: int) -> None:
         """Compare the present metadata: is it another topic of the name, or another leadership?"""
         if self.topic_id is None:
             self.topic_id = topic_id
@@ -144,12 +144,12 @@ class FetchPosition:
         if leader_epoch != self.leader_epoch:
             compared = self.leader_epoch != UNKNOWN_EPOCH
             self.leader_epoch, self.preferred = leader_epoch, NO_REPLICA
-            if compared and self.step is NextStep.FETCH and self.epoch != UNKNOWN_EPOCH:
-                self.step = NextStep.VALIDATE
+            if compared and self.step is PositionStep.FETCH and self.epoch != UNKNOWN_EPOCH:
+                self.step = PositionStep.VALIDATE
 
     def begin(self, offset: int) -> None:
         """Begin where the leader says."""
-        self.offset, self.step, self.bounds = offset, NextStep.FETCH, {}
+        self.offset, self.step, self.bounds = offset, PositionStep.FETCH, {}
         self.succeeded()
 
     def compare(self, answer: EpochEndOffset) -> None:
@@ -163,7 +163,7 @@ class FetchPosition:
         elif self.out_of_range:
             self._leave_range()
         else:
-            self.step = NextStep.FETCH
+            self.step = PositionStep.FETCH
 
     def fall_out_of_range(self) -> None:
         """Handle an out-of-range answer.
@@ -172,7 +172,7 @@ class FetchPosition:
         """
         self.out_of_range = True
         if self.epoch != UNKNOWN_EPOCH:
-            self.step = NextStep.VALIDATE
+            self.step = PositionStep.VALIDATE
         else:
             self._leave_range()
 
@@ -182,7 +182,7 @@ class FetchPosition:
             logger.warning("%s: position %s is out of range", self.tp, self.offset)
             self._reset()
         else:
-            self.step = NextStep.BOUNDS
+            self.step = PositionStep.BOUNDS
 
     def _truncated(self, diverging: int | None) -> None:
         offset = self.offset
@@ -200,14 +200,14 @@ class FetchPosition:
                 offset,
                 diverging,
             )
-            self.offset, self.step = diverging, NextStep.FETCH
+            self.offset, self.step = diverging, PositionStep.FETCH
             self.epochs.truncate(diverging)
 
     def _reset(self) -> None:
-        self.offset, self.step, self.epochs = None, NextStep.RESET, EpochsRead()
+        self.offset, self.step, self.epochs = None, PositionStep.RESET, EpochsRead()
 
     def _stop(self, error: LogstoreError) -> None:
-        self.step, self.error = NextStep.STOPPED, error
+        self.step, self.error = PositionStep.STOPPED, error
 
     # -- records -------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from checkpoints.types import TopicPartition
 from logstore.common.errors import LogstoreError, OffsetOutOfRangeError
 from logstore.log.reading.fetching import EARLIEST, LATEST
-from replication.client.positions import FetchPosition, NextStep
+from replication.client.positions import FetchPosition, PositionStep
 from replication.client.reactions import QUESTION, AskReaction
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import BrokerUnavailableError, error_for
@@ -45,9 +45,9 @@ class _AskedPosition(NamedTuple):
     """A position as it was when a leader was asked, and what takes the answer."""
 
     position: FetchPosition
-    step: NextStep
+    step: PositionStep
     offset: int | None
-    take: Callable[[FetchPosition, Any], LogstoreError | None]
+    apply: Callable[[FetchPosition, Any], LogstoreError | None]
 
 
 OnFailed = Callable[[FetchPosition, LogstoreError], None]
@@ -83,14 +83,14 @@ class Questions:
         epochs: dict[int, list[tuple[_AskedPosition, OffsetForLeaderPartition]]] = {}
         for position, leader in questions:
             tp, epoch, node = position.tp, leader.leader_epoch, leader.leader_id
-            if position.step is NextStep.VALIDATE:
+            if position.step is PositionStep.VALIDATE:
                 asked = _AskedPosition(position, position.step, position.offset, _validated)
                 part = OffsetForLeaderPartition(tp, position.epoch, epoch, position.topic_id)
                 epochs.setdefault(node, []).append((asked, part))
                 continue
-            for which in BOUNDS if position.step is NextStep.BOUNDS else (self._reset,):
-                take = partial(_listed, which=which)
-                asked = _AskedPosition(position, position.step, position.offset, take)
+            for which in BOUNDS if position.step is PositionStep.BOUNDS else (self._reset,):
+                apply = partial(_listed, which=which)
+                asked = _AskedPosition(position, position.step, position.offset, apply)
                 listed = ListOffsetsPartition(tp, which, epoch, position.topic_id)
                 lists.setdefault((node, which), []).append((asked, listed))
         for (node, _), offsets in lists.items():
@@ -125,12 +125,12 @@ class Questions:
         answers: dict[TopicPartition, Any] = {}
         if isinstance(response, ListOffsetsResponse | OffsetForLeaderEpochResponse):
             answers = {part.tp: part for part in response.partitions}
-        for position, step, offset, take in asked:
+        for position, step, offset, apply in asked:
             if position.step is not step or position.offset != offset:
                 continue  # moved since
             part = answers.get(position.tp)
             if part is not None and part.error_code is ErrorCode.NONE:
-                error = take(position, part) or error
+                error = apply(position, part) or error
             else:
                 error = self._refused(position, node, part and part.error_code) or error
         on_answered(error)
@@ -150,7 +150,7 @@ class Questions:
 def _listed(
     position: FetchPosition, part: ListOffsetsPartitionResponse, which: int
 ) -> LogstoreError | None:
-    if position.step is NextStep.RESET:
+    if position.step is PositionStep.RESET:
         position.begin(part.offset)
         return None
     position.bounds[which] = part.offset

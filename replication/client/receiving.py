@@ -19,7 +19,7 @@ from logstore.common.errors import ConfigError, CorruptBatchError, LogstoreError
 from logstore.common.types import Record
 from logstore.log.reading.fetching import EARLIEST
 from replication.client.metadata import Metadata
-from replication.client.positions import NO_REPLICA, FetchPosition, NextStep
+from replication.client.positions import NO_REPLICA, FetchPosition, PositionStep
 from replication.client.questions import Question, Questions
 from replication.client.reactions import FETCH, ClientFetchReaction
 from replication.client.sending import RETRY_BACKOFF
@@ -171,11 +171,11 @@ class ConsumerCore:
                 lost.append(position)
                 self._failed(position, leader)
                 continue
-            position.see(topic_ids.get(tp.topic), leader.leader_epoch)
-            if position.step is NextStep.STOPPED:
+            position.compare_metadata(topic_ids.get(tp.topic), leader.leader_epoch)
+            if position.step is PositionStep.STOPPED:
                 self._finish(poll, position.error)
                 return
-            if position.step is NextStep.FETCH:
+            if position.step is PositionStep.FETCH:
                 ready.setdefault(self._node_of(position, leader, now_ms), []).append(tp)
             else:
                 questions.append(Question(position, leader))
@@ -307,7 +307,7 @@ class ConsumerCore:
     def _end_pass(self, poll: _Poll, again: bool) -> None:
         """End a pass over the brokers. ``again``: a position was moved or failed."""
         assert poll.until_ms is not None
-        stopped = [p for p in self.positions.values() if p.step is NextStep.STOPPED]
+        stopped = [p for p in self.positions.values() if p.step is PositionStep.STOPPED]
         if poll.found or poll.error is not None or not again:
             self._finish(poll)
         elif stopped:
@@ -335,7 +335,7 @@ class ConsumerCore:
             position = self.positions.get(asked.tp)
             if (
                 position is None
-                or position.step is not NextStep.FETCH
+                or position.step is not PositionStep.FETCH
                 or position.offset != asked.fetch_offset
             ):
                 continue  # moved since

@@ -59,7 +59,7 @@ class LimitedLogger(logging.LoggerAdapter[logging.Logger]):
         self.logger.log(level, message, *args, stacklevel=2, **options)
 
     def _left_out_before(self, message: str, about: object) -> int | None:
-        """How many lines were left out before this one; None if it is left out too."""
+        """Return how many lines were left out before this one; None if it is left out too."""
         now_ns = self._clock.monotonic_ns()
         with self._lock:
             site = self._sites.get(message)

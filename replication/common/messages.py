@@ -157,7 +157,7 @@ class FetchPartitionResponse(NamedTuple):
 
 
 class FetchResponse(NamedTuple):
-    """In a session, ``partitions`` are those with news; ``NO_SESSION``: there is none any more."""
+    """In a session, ``partitions`` are those with changes; ``NO_SESSION``: it has ended."""
 
     partitions: tuple[FetchPartitionResponse, ...]
     error_code: ErrorCode = ErrorCode.NONE
@@ -395,8 +395,8 @@ class CreateTopicRequest(NamedTuple):
 
 
 class DeleteTopicRequest(NamedTuple):
-    """Either by name or by id (KIP-516). A copy that comes late deletes the next topic of the name,
-    but never that of another id."""
+    """Either by name or by id (KIP-516). A late copy of a request by name may delete the next topic
+    of that name; one by id deletes no other topic."""
 
     topic: str | None = None
     topic_id: uuid.UUID | None = None

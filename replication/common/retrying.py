@@ -137,7 +137,7 @@ class RetryingCall:
 
     @property
     def failures(self) -> int:
-        """How many consecutive tries failed."""
+        """The number of consecutive tries that failed."""
         return self._failures
 
     def start(self) -> None:

@@ -158,7 +158,7 @@ class BrokerChannel:
             runtime,
             actor,
             BACKOFF,
-            self._ask,
+            self._send_next,
             lambda reaction: self._on_answer(),
             find_controller=on_stale,
         )
@@ -222,7 +222,7 @@ class BrokerChannel:
 
     # -- one request -------------------------------------------------------------------------
 
-    def _ask(self, settle: Settle) -> None:
+    def _send_next(self, settle: Settle) -> None:
         if self._in_flight is not None:
             self._put_back(self._in_flight)
         request = self._in_flight = self._next()

@@ -215,12 +215,12 @@ class Controller:
             return
         self._signalled.add(key)
 
-        def look() -> None:
+        def read_change() -> None:
             self._signalled.discard(key)  # first, because later changes need another read
             if session is self._session:
                 self._changed(path)
 
-        self._actor.post(look)
+        self._actor.post(read_change)
 
     def _changed(self, path: str) -> None:
         """Read changes in two states only. The others still have to read everything."""
@@ -258,7 +258,7 @@ class Controller:
             case ControllerState.OUT | ControllerState.FOLLOWING:
                 return False
             case ControllerState.WATCHING:
-                self._try(_Event(self._watch))
+                self._try(_Event(self._set_watches))
             case ControllerState.STANDING:
                 self._try(_Event(self._stand))
             case ControllerState.TAKING_OVER:
@@ -382,7 +382,7 @@ class Controller:
 
     # -- states ----------------------------------------------------------------------------------
 
-    def _watch(self) -> None:
+    def _set_watches(self) -> None:
         session = self._session
         assert session is not None
         while self._unwatched:

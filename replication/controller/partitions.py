@@ -302,7 +302,7 @@ class PartitionDecisions:
                     error = ErrorCode.INVALID_REQUEST
                 accepted.add(tp)
             now = context.partitions.get(tp)
-            if error is ErrorCode.NONE and now is not None and _is_news(item, now):
+            if error is ErrorCode.NONE and now is not None and _is_new(item, now):
                 after = self.decide(
                     tp, isr=[r for r, _ in item.new_isr], recovery_state=item.recovery_state
                 )
@@ -422,7 +422,7 @@ def _elected_again(now: PartitionRegistration, leader_epoch: int) -> PartitionRe
     return now._replace(leader_epoch=leader_epoch, partition_epoch=now.partition_epoch + 1)
 
 
-def _is_news(item: AlterPartitionItem, now: PartitionRegistration) -> bool:
+def _is_new(item: AlterPartitionItem, now: PartitionRegistration) -> bool:
     """Whether a proposal is new.
 
     One that is accepted with an older partition epoch was applied before (S-25).

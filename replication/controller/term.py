@@ -151,36 +151,36 @@ class ControllerTerm:
         context, remembered = self.context, self.context.remembered
         before, seen = context.live, self.store.brokers()
         epochs = {broker: live.broker_epoch for broker, live in seen.items()}
-        news = {b: epoch for b, epoch in epochs.items() if remembered.get(b) != epoch}
+        joined = {b: epoch for b, epoch in epochs.items() if remembered.get(b) != epoch}
         unclean = [
             broker
-            for broker in news
+            for broker in joined
             if broker in remembered and not seen[broker].registration.continues(remembered[broker])
         ]
-        lost = {b: _loss(seen[b].registration, remembered.get(b)) for b in news}
-        context.set_live({b: live for b, live in seen.items() if b not in news})
+        lost = {b: _loss(seen[b].registration, remembered.get(b)) for b in joined}
+        context.set_live({b: live for b, live in seen.items() if b not in joined})
         gone = [broker for broker in context.on_broker if broker not in context.live]
         if context.live != before:
             self._outbox.announce()
-        self._distrust_where_they_were_left_out()
+        self._distrust_left_out()
         self._commit(self._decisions.fence(gone, unclean, lost))
         doubted = dict(context.distrusted)
         for each in context.unreadable:
-            found = {*unclean, *(b for b in news if _lacks(seen[b].registration, each))}
+            found = {*unclean, *(b for b in joined if _lacks(seen[b].registration, each))}
             if found:
                 doubted[each] = doubted.get(each, frozenset()) | found
         if doubted != context.distrusted:
             self.store.distrust(context, doubted)
-        if news:
-            self.store.remember(news)
-            remembered.update(news)
+        if joined:
+            self.store.remember(joined)
+            remembered.update(joined)
             context.set_live(seen)
             self._outbox.announce()
         self._commit(self._decisions.outrank_coordinators())
         self._commit(self._decisions.first_states())
         self._commit(self._decisions.elect_leaderless())
 
-    def _distrust_where_they_were_left_out(self) -> None:
+    def _distrust_left_out(self) -> None:
         """Process unclean restarts that were missed by what was left out meanwhile (R-70)."""
         context = self.context
         if not context.distrusted:
@@ -297,13 +297,13 @@ class ControllerTerm:
         """
         unread = [*names]
 
-        def look() -> None:
+        def read_again() -> None:
             while unread:
                 self.context.read_left_out(unread.pop())
             self.resolve_doubts()
             self.on_brokers()
 
-        return look
+        return read_again
 
     def rebalance(self) -> None:
         """Periodically elect preferred replicas that do not lead (R-61)."""

@@ -122,7 +122,7 @@ class CoordinatorStore:
         with self._changing():
             self._check_up()
             for session in list(self._sessions.values()):
-                if now_ms - session.last_heard_ms > self.session_timeout_ms:
+                if now_ms - session.last_call_ms > self.session_timeout_ms:
                     self._end(session)
 
     def close(self) -> None:
@@ -239,7 +239,7 @@ class EmbeddedCoordinator(Coordinator):
 
     def __init__(self, store: CoordinatorStore, session_id: int, now_ms: int) -> None:
         self._session_id = session_id
-        self.last_heard_ms = now_ms
+        self.last_call_ms = now_ms
         self.suspended = False  # cut off from the store
         self.over = False  # as the store sees it
         self.closed = False  # closed by its owner
@@ -266,7 +266,7 @@ class EmbeddedCoordinator(Coordinator):
         if state is SessionState.SUSPENDED:
             self._store._check_up()
             raise CoordinatorUnavailableError(f"session {self.session_id} is cut off")
-        self.last_heard_ms = self._store._now_ms()
+        self.last_call_ms = self._store._now_ms()
 
     def create(
         self,
@@ -341,7 +341,7 @@ class EmbeddedCoordinator(Coordinator):
             if self.over:
                 store._notify(self, SessionState.EXPIRED)
                 return
-            self.last_heard_ms = store._now_ms()
+            self.last_call_ms = store._now_ms()
             store._notify(self, SessionState.CONNECTED)
             for path, watchers in store._watches.items():
                 event = WatchEvent(EventKind.MISSED, path)

@@ -81,7 +81,7 @@ Deliver = Callable[[Event], None]
 
 CarryOut = Callable[[Outward, Deliver, Callable[[], bool]], None]
 """Begins an effect that the runtime leaves to others. Its end goes to the second argument. The
-third tells whether the shard that asked for it still counts: after an election, or once the shard
+third says whether the shard that asked for it still counts: after an election, or once the shard
 was loaded again, what it asked for must be neither begun nor repeated."""
 
 
@@ -102,7 +102,7 @@ class Fate(Enum):
 
 _COMMITTED = (
     ErrorCode.NONE,
-    # The records are below the high watermark all the same; the ISR has only become smaller.
+    # The records are below the high watermark anyway; the ISR has only become smaller.
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
 )
 _NOT_WRITTEN = (

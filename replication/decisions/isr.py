@@ -15,7 +15,7 @@ NEVER_MS = -(2**62)  # Kafka has 0, the epoch of the wall clock; ours starts any
 
 
 class IdleFetch(Protocol):
-    """A follower keeps fetching a partition at the end of its log without news.
+    """A follower keeps fetching a partition at the end of its log without changes.
 
     Such fetches are not processed one by one: one time is noted for all such partitions of a fetch
     session.
@@ -23,7 +23,7 @@ class IdleFetch(Protocol):
 
     @property
     def fetched_ms(self) -> int:
-        """When it last fetched."""
+        """The time of its last fetch."""
         ...
 
     def wake(self) -> None:
@@ -35,7 +35,7 @@ class IdleFetch(Protocol):
 
 
 class FollowerProgress(NamedTuple):
-    """What a leader knows about a follower (R-1 … R-6); its times are those of ``settled``."""
+    """The leader's knowledge of a follower (R-1 … R-6); its times are those of ``settled``."""
 
     log_end: int = -1
     log_start: int = -1

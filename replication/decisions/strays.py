@@ -14,7 +14,7 @@ from replication.common.state import TopicAssignment, TopicPartition
 
 
 class Belonging(Enum):
-    """What the tree knows of a log."""
+    """The place of a log in the tree."""
 
     HERE = "here"
     """Its replica is assigned to this broker, in a role or not."""

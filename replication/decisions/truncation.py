@@ -1,4 +1,4 @@
-"""Where a follower truncates its log, and which requests an epoch fences: pure rules.
+"""The rules of where a follower truncates its log, and of which requests an epoch fences.
 
 ``RULES`` has three generations of the protocol; the newest is the default. The older two are kept
 so that the simulator and the exhaustive check can show what they lose.
@@ -15,7 +15,7 @@ from replication.common.state import UNKNOWN_EPOCH
 
 
 class TruncationRule(NamedTuple):
-    """How a follower finds the point from which on its log may differ from the leader's.
+    """The way to find the point from which on a follower's log may differ from the leader's.
 
     Attributes:
         asks_leader: asks for the end of its latest epoch before it fetches (KIP-101, KIP-279).
@@ -35,7 +35,7 @@ class TruncationRule(NamedTuple):
         return not (self.on_fetch and latest_epoch != UNKNOWN_EPOCH)
 
     def initial_offset(self, latest_epoch: int, high_watermark: int, log_end: int) -> int:
-        """Where a partition that starts to follow fetches from (R-112)."""
+        """Return where a partition that starts to follow fetches from (R-112)."""
         return high_watermark if self.begins_truncating(latest_epoch) else log_end
 
     def must_ask(self, latest_epoch: int) -> bool:
@@ -62,7 +62,7 @@ def truncation_point(
     log_end: int,
     initial_offset: int,
 ) -> Truncation:
-    """What the leader's answer about our latest epoch means for our log (R-132 … R-136).
+    """Apply the leader's answer about our latest epoch to our log (R-132 … R-136).
 
     Args:
         answer: the epoch the leader found at or below ours, and where it ends there.
@@ -84,7 +84,7 @@ def truncation_point(
 def diverging_epoch(
     found: EpochEndOffset, fetch_offset: int, last_fetched_epoch: int
 ) -> EpochEndOffset | None:
-    """Where a follower's log diverges from ours before ``fetch_offset``, or None (R-104).
+    """Return where a follower's log diverges from ours before ``fetch_offset``, or None (R-104).
 
     ``found`` is our end offset for ``last_fetched_epoch``, which must be known (R-102).
     """

@@ -344,7 +344,7 @@ class LocalBrokers:
 
     def start(self, broker_id: int, *, wait: bool = True) -> None:
         """Start a broker that was stopped or crashed, or is being stopped; ``wait`` until it is
-        registered and a controller has told it of the topics, so that it serves clients.
+        registered and knows the topics from a controller, so that it serves clients.
 
         Raises:
             BrokerUnavailableError: the cluster was closed.
@@ -497,7 +497,7 @@ class LocalBrokers:
     ) -> None:
         """
         Args:
-            progress: the time begins anew whenever what this returns has changed.
+            progress: the time restarts whenever what this returns has changed.
         Raises:
             TimeoutError: it did not happen in time; the text names ``what``.
             BrokerUnavailableError: the cluster was closed.

@@ -57,14 +57,14 @@ class TopicAdmin:
             raise NotControllerError("there is no controller now")
         return controller
 
-    def _ask(self, controller: int, request: Request) -> Any:
+    def _send(self, controller: int, request: Request) -> Any:
         response: Any = self._client.call(controller, request, TIMEOUT_S)
         if REACTIONS[response.error_code] is Reaction.FIND_CONTROLLER:
             raise NotControllerError(f"broker {controller} is not controller any more")
         return response
 
     def _ask_controller(self, request: Request) -> Any:
-        return self._client.retry(lambda: self._ask(self._controller_id(), request), TIMEOUT_S)
+        return self._client.retry(lambda: self._send(self._controller_id(), request), TIMEOUT_S)
 
     def _ask_for_topic(
         self,
@@ -90,7 +90,7 @@ class TopicAdmin:
             before, in_doubt = in_doubt, True
             if before and not still():
                 return TopicResponse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "not any more")
-            response = self._ask(controller, request)
+            response = self._send(controller, request)
             assert isinstance(response, TopicResponse)
             if response.error_code is ErrorCode.REQUEST_TIMED_OUT:
                 raise error_for(response.error_code, response.error_message)
@@ -216,7 +216,7 @@ class TopicAdmin:
         self._client.refresh()
 
     def _replicas_of(self, topic_id: uuid.UUID) -> int:
-        """How many replicas of a topic the running brokers have."""
+        """Count the replicas of a topic that the running brokers have."""
         held = (
             p.log for b in self._brokers.running() for p in [*b.replica_manager.partitions.values()]
         )

@@ -29,7 +29,7 @@ from replication.common.runtime import Runtime
 from replication.common.transport import Transport
 from replication.decisions.truncation import TruncationRule
 from replication.fetcher.fetch_session_handler import FetchSessionHandler, SessionOutcome
-from replication.fetcher.fetcher_state import FetchState, FetchStates, Streak
+from replication.fetcher.fetcher_state import EventStreak, FetchState, FetchStates
 from replication.partition import Partition
 
 logger = get_logger(__name__)
@@ -89,11 +89,11 @@ def pauses(longest_ms: int) -> Backoff:
 
 @dataclass(frozen=True, slots=True)
 class FetcherContext:
-    """What all fetchers of a broker share.
+    """The context that all fetchers of a broker share.
 
     ``on_high_watermarks`` is called, without a lock, with partitions whose high watermark changed
-    or whose log was truncated or reset. ``settle`` finishes changes of logs before the leader is
-    told their ends: it lowers checkpoints of truncated logs, and syncs what must not stay unsynced.
+    or whose log was truncated or reset. ``finish_changes`` is called before the leader learns the
+    ends of changed logs: it lowers checkpoints of truncated ones, and syncs what must not wait.
     ``failed`` has the partitions that are not fetched until they are added again, and why.
     """
 
@@ -105,7 +105,7 @@ class FetcherContext:
     partition_of: Callable[[TopicPartition], Partition]
     broker_epoch: Callable[[], int]
     on_high_watermarks: Callable[[list[TopicPartition]], None]
-    settle: Callable[[list[TopicPartition]], None]
+    finish_changes: Callable[[list[TopicPartition]], None]
     quota: ReplicationQuota | None = None
     failed: dict[TopicPartition, Exception] = field(default_factory=dict)
 
@@ -121,7 +121,7 @@ class FetchFailures:
         self._env = env
         self._states = states
         self._session = session
-        self._lost_sessions = Streak()
+        self._lost_sessions = EventStreak()
         self._pauses = pauses(env.config.replica_fetch_backoff_ms)
 
     @contextmanager
@@ -171,7 +171,7 @@ class FetchFailures:
         if turns > 0:
             self.delay([state], self._pause_ms(turns))
 
-    def _extend(self, streak: Streak) -> int:
+    def _extend(self, streak: EventStreak) -> int:
         longest_ms = self._env.config.replica_fetch_backoff_ms
         return streak.extend(self._env.runtime.now_ms(), 2 * longest_ms)
 

@@ -50,11 +50,11 @@ class FetchSessionHandler:
     def __init__(self) -> None:
         self._id = NO_SESSION
         self._epoch = INITIAL_SESSION_EPOCH
-        self._told: dict[TopicPartition, FetchPartition] = {}
+        self._sent: dict[TopicPartition, FetchPartition] = {}
         self._doubted: set[TopicPartition] = set()
 
     def __repr__(self) -> str:
-        return f"FetchSessionHandler({self._id}, epoch {self._epoch}, {len(self._told)} told)"
+        return f"FetchSessionHandler({self._id}, epoch {self._epoch}, {len(self._sent)} sent)"
 
     def next_request(
         self, wanted: Wanted, changed: Iterable[TopicPartition] | None
@@ -66,25 +66,25 @@ class FetchSessionHandler:
                 included; None means that any may.
         """
         if self._epoch == INITIAL_SESSION_EPOCH:
-            self._told = dict(wanted)
+            self._sent = dict(wanted)
             self._doubted.clear()
             return SessionRequest(tuple(wanted.values()), self._id, self._epoch)
-        told, doubted = self._told, self._doubted
+        known, doubted = self._sent, self._doubted
         if changed is None:
-            changed = [*wanted, *(tp for tp in told if tp not in wanted)]
+            changed = [*wanted, *(tp for tp in known if tp not in wanted)]
         parts, forgotten = [], []
         for tp in changed:
-            new, old = wanted.get(tp), told.get(tp)
+            new, old = wanted.get(tp), known.get(tp)
             if (new is old or new == old) and tp not in doubted:
                 continue
             doubted.discard(tp)
             if old is not None and (new is None or new.topic_id != old.topic_id):
                 forgotten.append((tp, old.topic_id))
             if new is None:
-                told.pop(tp, None)
+                known.pop(tp, None)
             else:
                 parts.append(new)
-                told[tp] = new
+                known[tp] = new
         return SessionRequest(tuple(parts), self._id, self._epoch, tuple(forgotten))
 
     def on_answer(self, request: SessionRequest, response: FetchResponse) -> SessionOutcome:
@@ -123,4 +123,4 @@ class FetchSessionHandler:
     def reset(self) -> None:
         """Begin with a full request, which ends the session: the leader's view may differ."""
         self._epoch = INITIAL_SESSION_EPOCH
-        self._told = {}
+        self._sent = {}

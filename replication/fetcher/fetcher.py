@@ -172,16 +172,16 @@ class Fetcher:
                 if self._closed:
                     return
                 self._truncate_alone()
-                cut = self._round().unsettled
-                if not cut:
+                unsettled = self._round().unsettled
+                if not unsettled:
                     following = self._next()
                     if following is None:
-                        self._rest()
+                        self._schedule_round()
                         return
                     request, apply = following
                     self._awaited = request
                     break
-            self._settle(cut)
+            self._finish_changes(unsettled)
 
         def on_reply(response: Response | None) -> None:
             # For few bytes a change of threads costs too much; for more another core helps.
@@ -231,7 +231,7 @@ class Fetcher:
                 logger.exception("%s could not report high watermarks", self.name)
         self._step()
 
-    def _rest(self) -> None:
+    def _schedule_round(self) -> None:
         self._busy = False
         turn, now_ms = self._round(), self._env.runtime.now_ms()
         waits = [turn.due_ms - now_ms] if turn.due_ms is not None else []
@@ -263,27 +263,27 @@ class Fetcher:
         if alone:
             self._states.group_by_topic()
 
-    def _settle(self, cut: list[FetchState]) -> None:
+    def _finish_changes(self, unsettled: list[FetchState]) -> None:
         """Lower the checkpoints of truncated logs, with one write for all, before the next fetch,
         and sync what an append could not. Our lock is not held, because this waits for the disk,
         and a change of roles waits for our lock.
         """
         failure: Exception | None = None
         try:
-            self._env.settle([state.tp for state in cut])
+            self._env.finish_changes([state.tp for state in unsettled])
         except ResourceBusyError as error:
             logger.warning("%s: a change of logs is not durable yet: %s", self.name, error)
             failure = error
         except Exception as error:
             failure = error
         with self._lock:
-            cut = [state for state in cut if self._states.holds(state)]
+            unsettled = [state for state in unsettled if self._states.holds(state)]
             if failure is None:
-                self._states.settle(cut)
+                self._states.mark_settled(unsettled)
             elif isinstance(failure, ResourceBusyError):
-                self._failures.delay(cut)
+                self._failures.delay(unsettled)
             else:
-                for state in cut:
+                for state in unsettled:
                     self._failures.fail(state.tp, failure)
 
     def _next(self) -> tuple[Request, Apply] | None:

@@ -33,7 +33,7 @@ class OffsetMismatchError(ReplicationError):
 
 
 class InitialFetchState(NamedTuple):
-    """Where a partition begins to follow. ``offset`` is ``TruncationRule.initial_offset``."""
+    """The state to begin to follow in. ``offset`` is ``TruncationRule.initial_offset``."""
 
     topic_id: uuid.UUID | None
     leader_epoch: int
@@ -41,14 +41,14 @@ class InitialFetchState(NamedTuple):
 
 
 class Phase(Enum):
-    """What a partition needs next from its leader."""
+    """The next thing that a partition needs from its leader."""
 
     TRUNCATING = "truncating"  # find where our log may differ from the leader's (R-130)
     RESETTING = "resetting"  # get the ends of the leader's log, since our offset is outside (R-129)
     FETCHING = "fetching"
 
 
-class Streak:
+class EventStreak:
     """Counts consecutive events.
 
     Only time ends a streak and not a success in between, because a loop has successes too.
@@ -103,12 +103,11 @@ class FetchState:
         else:
             self.phase = Phase.FETCHING
         self.lag: int | None = None  # records behind the leader's high watermark; None: unknown
-        # Whether checkpoints may exceed our log after a truncation, also one by the previous
-        # fetcher.
+        # False while checkpoints may exceed our log after a truncation, also an earlier fetcher's.
         self.is_settled = False
         self.delayed_until_ms = 0
-        self.refused = Streak()  # refusals by a leader that may not know yet that it leads
-        self.turned = Streak()  # truncations and resets that the leader caused
+        self.refused = EventStreak()  # refusals by a leader that may not know yet that it leads
+        self.turned = EventStreak()  # truncations and resets that the leader caused
         self.leader_end: int | None = None  # while resetting, once it is known
         self.wanted: FetchPartition | None = None  # our part of a request, while it does not change
 
@@ -362,7 +361,7 @@ class FetchStates:
             state.wanted = state.fetch_part(self._rule, self._max_bytes)
         return state.wanted
 
-    def settle(self, states: Iterable[FetchState]) -> None:
+    def mark_settled(self, states: Iterable[FetchState]) -> None:
         for state in states:
             state.is_settled = True
         self._round = None

@@ -150,7 +150,7 @@ class SlowApis:
 
 
 class Refusal(Enum):
-    """Why a connection was closed as soon as it came."""
+    """The reason to close a connection as soon as it came."""
 
     TOO_MANY = "too many of the address"
     TOO_FAST = "too fast from the address"

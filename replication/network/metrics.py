@@ -45,7 +45,7 @@ _QUEUE, _LOCAL, _REMOTE, _THROTTLE, _RESPONSE_QUEUE, _RESPONSE_SEND, _TOTAL = ra
 
 
 class CloseReason(Enum):
-    """Why a connection ended."""
+    """The reason why a connection ended."""
 
     CLIENT = "client"  # it closed the connection, or cannot be reached
     REFUSED = "refused"  # what it sent is not served, or the answer is to close

@@ -256,7 +256,7 @@ class Processor:
             self._discard(channel, CloseReason.SHUTDOWN)
             return
         self._channels[channel.descriptor] = channel
-        self._guarded(self._settle, channel, 0)
+        self._guarded(self._update_channel, channel, 0)
 
     def _on_event(self, channel: Channel, event: int) -> None:
         state = channel.connection.state
@@ -272,7 +272,7 @@ class Processor:
             channel.interest = _UNKNOWN
         else:
             self._watch(channel, 0)  # muted late: most clients send nothing before the answer
-        self._settle(channel)
+        self._update_channel(channel)
 
     def _read(self, channel: Channel) -> None:
         """Receive once at most and take one request at most, so that others have their turn."""
@@ -328,11 +328,11 @@ class Processor:
             return
         if state is not DELAYED:  # nothing is to be sent
             self._record(channel, now_ns)
-        self._guarded(self._settle, channel, 0)
+        self._guarded(self._update_channel, channel, 0)
 
     def _send_and_settle(self, channel: Channel, event: int) -> None:
         self._send(channel)
-        self._settle(channel)
+        self._update_channel(channel)
 
     def _send(self, channel: Channel) -> None:
         """Send until the socket is full or the turn is over."""
@@ -356,7 +356,7 @@ class Processor:
         self.metrics.record(exchange, now_ns)
         exchange.answer = None
 
-    def _settle(self, channel: Channel, event: int = 0) -> None:
+    def _update_channel(self, channel: Channel, event: int = 0) -> None:
         """Bring epoll, the lists and the deadlines in line with the state."""
         connection = channel.connection
         if self._stopping and connection.is_quiet:
@@ -426,7 +426,7 @@ class Processor:
         if before is DELAYED and connection.state is not SENDING:  # nothing was to be sent
             self._record(channel, now_ms * 1_000_000)
         self._send(channel)
-        self._settle(channel)
+        self._update_channel(channel)
 
     def _feed(self) -> None:
         unqueued = self._unqueued
@@ -442,7 +442,7 @@ class Processor:
     def _begin_stop(self) -> None:
         self._stopping = True
         for channel in list(self._channels.values()):
-            self._guarded(self._settle, channel, 0)
+            self._guarded(self._update_channel, channel, 0)
 
     def _close_all(self) -> None:
         self._stopping = True

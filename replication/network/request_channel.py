@@ -145,13 +145,13 @@ class RequestChannel:
         return True
 
     def _run(self) -> None:
-        while (exchange := self._take()) is not None:
+        while (exchange := self._next_exchange()) is not None:
             exchange.begun_ns = self._now_ns()
             exchange.run(self._handler, self._memory)
             exchange.ended_ns = self._now_ns()
             del exchange  # what it holds should not live until the next one comes
 
-    def _take(self) -> Exchange | None:
+    def _next_exchange(self) -> Exchange | None:
         with self._changed:
             while not self._queue:
                 if self._closed:

@@ -1,4 +1,4 @@
-"""What a partition needs from its broker, and the values that it returns."""
+"""The context that a partition needs from its broker, and the values that it returns."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ EVENTS_KEPT = 256  # how many truncations are kept, for people who watch a broke
 
 @dataclass(slots=True)
 class PartitionContext:
-    """What all partitions of a broker share.
+    """The context that all partitions of a broker share.
 
     Attributes:
         truncations: the latest ones, oldest first. Appending to a deque is one step, so that

@@ -97,7 +97,7 @@ class FollowerSide:
         """Truncate the log (R-138).
 
         The caller must update the checkpoints before the next fetch
-        (``Housekeeper.checkpoint_cuts``).
+        (``Housekeeper.checkpoint_truncations``).
         """
         with self._replica.lock:
             log = self._following(leader_epoch)

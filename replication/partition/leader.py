@@ -85,8 +85,8 @@ class LeaderSide:
     def begin_verification(
         self, producer_id: int, producer_epoch: int, sequence: int, *, bumps_epoch: bool
     ) -> VerificationStateEntry | None:
-        """What must be verified before the producer may begin a transaction here; None if one is
-        open already.
+        """Return what must be verified before the producer may begin a transaction here; None if
+        one is open already.
 
         Raises:
             NotLeaderOrFollowerError, KafkaStorageError: this broker does not lead it.
@@ -237,7 +237,7 @@ class LeaderSide:
     def _diverging(
         self, role: Role, log: PartitionLog, part: FetchPartition, replica_id: int
     ) -> EpochEndOffset | None:
-        """Where the requester's log diverges from ours; None if not before the fetch offset."""
+        """Return where the requester's log diverges from ours, if before the fetch offset."""
         found = EpochEndOffset(*log.epochs.end_offset_for(part.last_fetched_epoch))
         seen = log.snapshot
         self._replica.confirm_epoch(role, log)
@@ -252,7 +252,7 @@ class LeaderSide:
     def available_to_fetch(
         self, part: FetchPartition, replica_id: int, isolation: IsolationLevel, min_bytes: int
     ) -> int | None:
-        """How many bytes a waiting fetch would get now, at most 1 if it waits for no more (R-93).
+        """Count the bytes a waiting fetch would get now, at most 1 if it waits for no more (R-93).
 
         None if it must end. It ends as well if this raises as ``fetch``.
         """

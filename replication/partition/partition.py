@@ -82,7 +82,7 @@ class Partition(Replica):
                 assign = partial(log.epochs.assign, new.leader_epoch, start)
                 self.call_storage(with_idle_closed, assign)
                 now = self.env.now_ms()
-                # Of an epoch that we did not hear of another leader made followers cut their logs:
+                # In an epoch that we missed, another leader made followers truncate their logs:
                 # what they had of ours before counts no more.
                 led = leading is not None and new.leader_epoch == before.leader_epoch + 1
                 followers = {

@@ -28,7 +28,7 @@ NO_ISR = IsrState(())
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Role:
-    """What every replica knows. This broker leads only if it is a ``Leadership``.
+    """The facts that every replica knows. This broker leads only if it is a ``Leadership``.
 
     It is replaced as a whole under the partition's lock. Its leader epoch never falls, so
     everything read between two loads of the same leader epoch belongs to that epoch.
@@ -217,7 +217,7 @@ class Replica:
 
 
 def storage_error(error: Exception) -> Exception:
-    """What an error of a log means for a replica."""
+    """Translate an error of a log into one of a replica."""
     if isinstance(error, StorageFailedError | LogUnavailableError):
         return KafkaStorageError(str(error))
     return error

@@ -124,7 +124,7 @@ class _Parser:
         while True:
             yield "end", ""
 
-    def _take(self, kind: str, value: str | None = None) -> str | None:
+    def _accept(self, kind: str, value: str | None = None) -> str | None:
         found, text = self._next
         if found != kind or (value is not None and text != value):
             return None
@@ -132,7 +132,7 @@ class _Parser:
         return text
 
     def _need(self, kind: str, value: str | None = None) -> str:
-        text = self._take(kind, value)
+        text = self._accept(kind, value)
         if text is None:
             raise ValueError(f"schema table: {value or kind} expected, not {self._next}")
         return text
@@ -140,21 +140,21 @@ class _Parser:
     def fields(self, end: tuple[str, str]) -> tuple[Field, ...]:
         """Fields up to the token ``end``, which is taken."""
         found: list[Field] = []
-        while self._take(*end) is None:
+        while self._accept(*end) is None:
             if found:
                 self._need("sign", ",")
             found.append(self._field())
         return tuple(found)
 
     def _field(self) -> Field:
-        tag = self._take("tag")
+        tag = self._accept("tag")
         name = self._need("name")
-        is_array = self._take("sign", "[") is not None
+        is_array = self._accept("sign", "[") is not None
         element = self._element()
         if is_array:
             self._need("sign", "]")
-        null = self._take("null")
-        own = self._take("versions")
+        null = self._accept("null")
+        own = self._accept("versions")
         versions = _range(own, self._versions) if own else self._versions
         nullable = NO_VERSIONS
         if null is not None:
@@ -166,15 +166,15 @@ class _Parser:
             versions,
             nullable,
             int(tag[1:]) if tag else None,
-            _default(self._take("default"), element, is_array),
-            self._take("sign", "!") is not None,
+            _default(self._accept("default"), element, is_array),
+            self._accept("sign", "!") is not None,
         )
 
     def _element(self) -> Element:
         name = self._need("name")
         if name in SCALARS:
             return name
-        if self._take("sign", "{"):
+        if self._accept("sign", "{"):
             self._structs[name] = Struct(name, self.fields(("sign", "}")))
         return self._structs[name]
 

@@ -84,7 +84,7 @@ class ControlRequests:
             reply(_refused(request, code))
 
     def _refusal_locked(self, request: ControlRequest) -> ErrorCode:
-        """Why a late request is refused."""
+        """Return the error by which a late request is refused."""
         if request.controller_epoch < self._controller_epoch:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         if self._is_to_an_earlier_life(request):

@@ -48,7 +48,7 @@ class FetchContext:
 
     @property
     def size(self) -> int:
-        """How many partitions it is about, also those of its session that need no read."""
+        """The number of partitions it is about, also those of its session that need no read."""
         return len(self._request.partitions)
 
     def first_looks(self) -> list[Look]:
@@ -97,7 +97,7 @@ class IncrementalFetch(FetchContext):
         self._epoch = next_session_epoch(request.session_epoch)  # while none came after it
         self._now_ms = now_ms
         # The preferred replica may change without a change of the partition.
-        self._may_rest = not (may_redirect and session.replica_id == CONSUMER and request.rack_id)
+        self._may_idle = not (may_redirect and session.replica_id == CONSUMER and request.rack_id)
         self._found: dict[CachedPartition, PartitionRead] = {}
 
     @property
@@ -130,12 +130,12 @@ class IncrementalFetch(FetchContext):
                 assert cached is not None
                 found[cached] = read
                 if cached.would_repeat(read.response) and self._is_at_the_end(cached, read):
-                    session.rest(cached, read)
+                    session.deactivate(cached, read)
             # All resting partitions were fetched, too, at the time before these reads.
             session.fetched_ms = max(session.fetched_ms, self._now_ms)
 
     def _is_at_the_end(self, cached: CachedPartition, read: PartitionRead) -> bool:
-        if not self._may_rest or read.partition is None:
+        if not self._may_idle or read.partition is None:
             return False
         response = read.response
         if self._request.replica_id >= 0:
@@ -175,7 +175,7 @@ class IncrementalFetch(FetchContext):
                         del session.active[cached]  # it comes last next time
                         session.active[cached] = None
                 elif self._is_at_the_end(cached, read):
-                    session.rest(cached, read)
+                    session.deactivate(cached, read)
         return FetchResponse(tuple(parts), session_id=session.id)
 
 

@@ -215,7 +215,7 @@ class FetchReader:
         return not self._partitions.is_unknown(self._resolved(part).tp)
 
     def available(self, request: FetchRequest, part: FetchPartition) -> int | None:
-        """How many bytes a waiting fetch would get now; None if it must be answered (R-93)."""
+        """Count the bytes a waiting fetch would get now; None if it must be answered (R-93)."""
         part = self._resolved(part)
         try:
             partition = self._partitions.find(part.tp)

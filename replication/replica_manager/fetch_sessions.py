@@ -51,24 +51,24 @@ class CachedPartition:
     """One partition of a session; ``isr.IdleFetch`` of its follower while it rests."""
 
     __slots__ = (
-        "_hears_role",
         "_log",
         "_log_start",
         "_on_log",
         "_on_role",
         "_partition",
+        "_sent",
         "_session",
-        "_told",
+        "_watches_role",
         "part",
     )
 
     def __init__(self, session: FetchSession, part: FetchPartition) -> None:
         self.part = part
         self._session = session
-        self._told: tuple[int, int, int] | None = None  # high watermark, stable offset, log start
+        self._sent: tuple[int, int, int] | None = None  # high watermark, stable offset, log start
         self._partition: Partition | None = None  # the last read
         self._log: PartitionLog | None = None  # where we wait for the next change
-        self._hears_role = False
+        self._watches_role = False
         self._on_log, self._on_role = self._log_changed, self._role_changed  # hashed by identity
 
     @property
@@ -89,7 +89,7 @@ class CachedPartition:
         self.wake()
 
     def _role_changed(self) -> None:
-        self._hears_role = False
+        self._watches_role = False
         self.wake()
 
     # -- under the lock of the session -------------------------------------------------------------
@@ -98,7 +98,7 @@ class CachedPartition:
         """Answer a partition that a request names, changed or not, because its owner may have
         dropped an answer.
         """
-        self.part, self._told = part, None
+        self.part, self._sent = part, None
 
     def watch(self, read: PartitionRead | None) -> None:
         """Wait for the next change of a read, or of the previous read."""
@@ -108,8 +108,8 @@ class CachedPartition:
         partition = self._partition
         if partition is None:
             return
-        if not self._hears_role:
-            self._hears_role = True
+        if not self._watches_role:
+            self._watches_role = True
             partition.listeners.add(self._on_role)
         log = partition.log if read is None else read.log
         if log is not None and log is not self._log:
@@ -140,7 +140,7 @@ class CachedPartition:
             partition.listeners.discard(self._on_role)
         if log is not None:
             log.core.listeners.discard(self._on_log)
-        self._partition, self._log, self._hears_role = None, None, False
+        self._partition, self._log, self._watches_role = None, None, False
 
     def would_repeat(self, response: FetchPartitionResponse) -> bool:
         """Whether an answer would equal the last one."""
@@ -149,12 +149,12 @@ class CachedPartition:
             and response.error_code is ErrorCode.NONE
             and response.diverging_epoch is None
             and response.preferred_read_replica < 0
-            and self._told == _watermarks(response)
+            and self._sent == _watermarks(response)
         )
 
     def note_answer(self, response: FetchPartitionResponse) -> None:
         ends = response.error_code is ErrorCode.NONE and response.diverging_epoch is None
-        self._told = _watermarks(response) if ends else None
+        self._sent = _watermarks(response) if ends else None
 
 
 def _watermarks(response: FetchPartitionResponse) -> tuple[int, int, int]:
@@ -244,8 +244,8 @@ class FetchSession:
                 del self.active[cached]
         return due
 
-    def rest(self, cached: CachedPartition, read: PartitionRead) -> None:
-        """Let a partition rest whose answer has no changes. The lock is held."""
+    def deactivate(self, cached: CachedPartition, read: PartitionRead) -> None:
+        """Deactivate a partition whose answer has no changes. The lock is held."""
         partition = read.partition
         if partition is None or self.closed:
             return
@@ -305,7 +305,7 @@ class FetchSessionCache:
         return sum(len(session.partitions) for session in list(self._sessions.values()))
 
     def create(
-        self, request: FetchRequest, told: Iterable[FetchPartitionResponse], now_ms: int
+        self, request: FetchRequest, answers: Iterable[FetchPartitionResponse], now_ms: int
     ) -> int:
         """Create a session from a full request and its answers.
 
@@ -325,7 +325,7 @@ class FetchSessionCache:
                 self.evictions += 1
             session_id = self._new_id()
             session = FetchSession(session_id, request, privileged, now_ms, self.stirred)
-            for part, response in zip(request.partitions, told, strict=True):
+            for part, response in zip(request.partitions, answers, strict=True):
                 cached = CachedPartition(session, part)
                 cached.note_answer(response)
                 session.partitions[part.tp, part.topic_id] = cached

@@ -92,9 +92,9 @@ class MetadataCache:
         with self._lock:
             self._deletion_watchers = (*self._deletion_watchers, watcher)
 
-    def _remove_all_but(self, told: Iterable[PartitionChange]) -> list[TopicPartition]:
+    def _remove_all_but(self, states: Iterable[PartitionChange]) -> list[TopicPartition]:
         """Remove partitions that were deleted without this broker's knowledge."""
-        named = {(change.tp, change.topic_id) for change in told}
+        named = {(change.tp, change.topic_id) for change in states}
         gone = [
             (tp, topic_id)
             for topic, topic_id in self._topic_ids.items()
@@ -105,9 +105,9 @@ class MetadataCache:
             self._remove(tp, topic_id)
         return [tp for tp, _ in gone]
 
-    def _newer_brokers(self, told: Iterable[LiveBroker]) -> Mapping[int, LiveBroker]:
+    def _newer_brokers(self, live: Iterable[LiveBroker]) -> Mapping[int, LiveBroker]:
         brokers = {}
-        for broker in told:
+        for broker in live:
             broker_id = broker.registration.broker_id
             known = self._brokers.get(broker_id)
             older = known is not None and broker.broker_epoch < known.broker_epoch
@@ -210,7 +210,7 @@ class MetadataCache:
             return [TopicPartition(topic, number) for number in sorted(self._topics.get(topic, ()))]
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions a topic has; 0 if it is not known.
+        """Count the partitions of a topic; 0 if it is not known.
 
         Those without a state so far count, too: keys are spread over all partitions.
         """

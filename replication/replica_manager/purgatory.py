@@ -369,8 +369,8 @@ class Purgatory(Generic[Op]):
                 operation.expire()
             except Exception as error:
                 errors.append(error)
-        # Kafka's rule, but only once as many were completed as wait. A sweep visits all waiting
-        # operations, so it costs O(1) for each operation.
+        # Kafka's rule, but not before the completed ones outnumber those that wait. A sweep visits
+        # all of these, so it costs O(1) for each operation.
         waiting = self.delayed
         if self._estimated - waiting > max(self.purge_interval, waiting):
             self._estimated = waiting

@@ -148,7 +148,7 @@ class ReplicaManager:
             self._hosted.find,
             broker_epoch,
             self._on_high_watermarks,
-            self._settle,
+            self._finish_log_changes,
             self.follower_quota,
         )
         self.fetchers = FetcherManager(following)
@@ -286,9 +286,9 @@ class ReplicaManager:
         for tp in tps:
             self.waiting.on_high_watermark(tp)
 
-    def _settle(self, tps: list[TopicPartition]) -> None:
+    def _finish_log_changes(self, tps: list[TopicPartition]) -> None:
         """Finish changes of logs before their leaders learn the log ends."""
-        with_idle_closed(partial(self.log_manager.housekeeper.checkpoint_cuts, tps))
+        with_idle_closed(partial(self.log_manager.housekeeper.checkpoint_truncations, tps))
         logs = self.log_manager.logs
         for tp in tps:
             log = logs.get(tp)

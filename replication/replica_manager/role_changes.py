@@ -128,7 +128,7 @@ class RoleChanges:
         return LeaderAndIsrResponse(ErrorCode.NONE, tuple(found.items()), log_epochs)
 
     def _belonging_of_logs(self, request: LeaderAndIsrRequest) -> dict[TopicPartition, Belonging]:
-        """What the tree knows of each log here."""
+        """Look up the place of each log here in the tree."""
         found: dict[TopicPartition, uuid.UUID | None] = dict.fromkeys(
             self._log_manager.unavailable_logs
         )
@@ -284,7 +284,7 @@ class RoleChanges:
         return not self.shutting_down or self._broker_id in new.isr
 
     def _initial_state(self, change: PartitionChange) -> InitialFetchState:
-        """Where a follower begins to fetch (R-112)."""
+        """Return where a follower begins to fetch (R-112)."""
         log = self._partitions.find(change.tp).local_log()
         offset = self._rule.initial_offset(
             log.epochs.latest, log.high_watermark, log.log_end_offset

@@ -35,7 +35,7 @@ RETRY_FOR_MS = 100  # the end of the transaction before, whose markers are on th
 
 Then = Callable[[Mapping[TopicPartition, ErrorCode]], None]
 
-# What a producer hears when its coordinator says this. Errors of the way to the coordinator become
+# The answer to a producer whose coordinator says this. Errors of the way to the coordinator become
 # one at which every producer sends again, and does not ask for metadata first.
 _E = ErrorCode
 ERROR_OF_VERIFICATION = reactions(
@@ -61,7 +61,7 @@ ERROR_OF_VERIFICATION = reactions(
 
 
 def error_for_producer(code: ErrorCode, support: TransactionSupport) -> ErrorCode:
-    """What a producer of that version understands of a coordinator's refusal."""
+    """Translate a coordinator's refusal for a producer of that version."""
     code = ERROR_OF_VERIFICATION[code]
     if code is ErrorCode.TRANSACTION_ABORTABLE and support is TransactionSupport.DEFAULT_ERROR:
         return ErrorCode.INVALID_TXN_STATE
@@ -71,7 +71,7 @@ def error_for_producer(code: ErrorCode, support: TransactionSupport) -> ErrorCod
 
 
 class AddPartitionsToTxnManager:
-    """Of one broker. Safe from any thread; nothing here waits."""
+    """The manager of one broker. Safe from any thread; nothing here waits."""
 
     def __init__(
         self,
@@ -180,9 +180,9 @@ class AddPartitionsToTxnManager:
                     verification.confirmed = True
             then({tp: code for tp, code in codes.items() if code is not ErrorCode.NONE})
 
-        self._ask(request, on_codes)
+        self._ask_coordinator(request, on_codes)
 
-    def _ask(self, request: AddPartitionsToTxnRequest, answered: Then) -> None:
+    def _ask_coordinator(self, request: AddPartitionsToTxnRequest, answered: Then) -> None:
         """Have the coordinator answer; an error for each partition of the request."""
 
         def on_reply(response: Response | None) -> None:

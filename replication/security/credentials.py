@@ -1,4 +1,4 @@
-"""Who may log in: the seam, and a set of users in memory.
+"""The check of who may log in: the seam, and a set of users in memory.
 
 A password is kept only as the keys that SCRAM derives from it (RFC 5802). They can check a
 password, and nobody can compute it from them.
@@ -98,7 +98,7 @@ class UserCredentials:
             }
             for user, password in passwords.items()
         }
-        self._nobody = derive(ScramMechanism.SHA_256, secrets.token_hex(), b"nobody", iterations)
+        self._absent = derive(ScramMechanism.SHA_256, secrets.token_hex(), b"nobody", iterations)
 
     def scram(self, hash_function: ScramMechanism, user: str) -> ScramCredential | None:
         kinds = self._users.get(user)
@@ -106,7 +106,7 @@ class UserCredentials:
 
     def check_password(self, user: str, password: str) -> bool:
         kept = self.scram(ScramMechanism.SHA_256, user)
-        against = kept or self._nobody
+        against = kept or self._absent
         given = derive(ScramMechanism.SHA_256, password, against.salt, against.iterations)
         is_right = hmac.compare_digest(given.stored_key, against.stored_key)
         return is_right and kept is not None

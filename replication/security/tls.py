@@ -57,17 +57,17 @@ def client_context(config: ClientConfig) -> ssl.SSLContext | None:
 
 @contextmanager
 def _errors(path: str = "") -> Iterator[None]:
-    of_what = f"TLS cannot be set up{path and ' with '}{path}"
+    failure = f"TLS cannot be set up{path and ' with '}{path}"
     try:
         yield
     except ssl.SSLError as error:
         raise ConfigError(
-            f"{of_what}: {error}. Stores are PEM files; of a PKCS12 store `openssl "
+            f"{failure}: {error}. Stores are PEM files; of a PKCS12 store `openssl "
             "pkcs12 -in STORE -out FILE.pem` makes one"
         ) from error
     except (OSError, ValueError) as error:
         text = error.strerror if isinstance(error, OSError) else None
-        raise ConfigError(f"{of_what}: {text or error}") from error
+        raise ConfigError(f"{failure}: {text or error}") from error
 
 
 def _context(protocol: int, config: TlsConfig) -> ssl.SSLContext:

@@ -27,8 +27,8 @@ from replication.adopt import (
     adopted_before,
     expanded,
     has_tree,
-    look,
     make_home,
+    plan_adoption,
     read_home,
     write_tree,
 )
@@ -87,7 +87,7 @@ def locate_files(
         brokers: how many there are to be.
     Raises:
         ConfigError: the directories do not fit; nothing was changed.
-        LogDirLockedError, StorageFailedError: as ``look``.
+        LogDirLockedError, StorageFailedError: as ``plan_adoption``.
         OSError: the disk refused.
     """
     if not adopt:
@@ -122,7 +122,7 @@ def locate_files(
     if adopted_before(storage, home, paths):
         log_dirs = read_home(storage, home) or {}
         return ClusterFiles(home, storage, _checked(log_dirs, brokers, config), log_dirs)
-    cluster = _look(paths, OverlayStorage(storage), config, read_only=False)
+    cluster = _adopt(paths, OverlayStorage(storage), config, read_only=False)
     ids = _checked(cluster.brokers, brokers, config)
     with ExitStack() as locks:  # as brokers take them, who may have come since, or cannot write
         for path in chain.from_iterable(cluster.brokers.values()):
@@ -157,13 +157,13 @@ def _read_only(
         names = broker_directories(overlay, own)
         ids = log_dirs or [int(name.rpartition("-")[2]) for name in names]
         return ClusterFiles(own, overlay, _checked(ids, brokers, config), log_dirs)
-    cluster = _look(expanded(paths, overlay), overlay, config, read_only=True)
+    cluster = _adopt(expanded(paths, overlay), overlay, config, read_only=True)
     ids = _checked(cluster.brokers, brokers, config)
     write_tree(overlay, os.path.join(NOWHERE, COORDINATOR), cluster)
     return ClusterFiles(NOWHERE, overlay, ids, cluster.brokers, cluster.report)
 
 
-def _look(
+def _adopt(
     paths: Sequence[str], overlay: OverlayStorage, config: ServerConfig, *, read_only: bool
 ) -> AdoptedCluster:
     usual, own, node = LogConfig(), config.log, config.node
@@ -172,7 +172,7 @@ def _look(
         usual.retention_bytes,
     )
     rules = AdoptionRules(SystemClock().wall_ms(), read_only, pins_retention=is_usual)
-    return look(paths, overlay, rules, node.first_id if node.is_given else None)
+    return plan_adoption(paths, overlay, rules, node.first_id if node.is_given else None)
 
 
 def _cluster_of(paths: Sequence[str], storage: Storage) -> str | None:

@@ -22,8 +22,8 @@ UNSET = -1
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig(Properties):
-    """Who the brokers of this process are. The keys are those of the first one: the next ones have
-    the ids and the ports that follow."""
+    """The brokers of this process. The keys are those of the first one: the next ones have the ids
+    and the ports that follow."""
 
     node_id: int = kafka_key("node.id", UNSET, UNSET, MAX_INT)
     broker_id: int = kafka_key("broker.id", UNSET, UNSET, MAX_INT)

@@ -168,7 +168,7 @@ class RequestFaults:
             self._faults.append(fault)
         return fault
 
-    def _meet(self, api_key: int, broker: int) -> RequestFault | None:
+    def _match(self, api_key: int, broker: int) -> RequestFault | None:
         if api_key == ApiKey.API_VERSIONS:
             return None
         with self._lock:
@@ -185,7 +185,7 @@ class RequestFaults:
 
         def handle(received: ReceivedRequest, respond: Respond) -> None:
             # Nearly always there is none.
-            fault = self._meet(received.api_key, broker) if self._faults else None
+            fault = self._match(received.api_key, broker) if self._faults else None
             if fault is None:
                 handler(received, respond)
             else:

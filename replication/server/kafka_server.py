@@ -37,7 +37,7 @@ WITHOUT_METADATA = frozenset({ApiKey.API_VERSIONS})
 
 
 class Exposure(NamedTuple):
-    """Who may use the listeners, and how they find them.
+    """The machines that may use the listeners, and how they find them.
 
     Attributes:
         advertised_host: by which clients reach the broker; by default the host that a listener is
@@ -150,7 +150,7 @@ class KafkaServer:
         self._network.start()
 
     def _handle(self, received: ReceivedRequest, respond: Respond) -> None:
-        """A broker that has just started knows no topic until it hears from a controller, and would
+        """A broker that has just started knows no topic before a controller's request, and would
         call each one unknown. It closes the connection instead, and every client asks again."""
         apis, metadata = self._apis, self._metadata
         if (

@@ -120,7 +120,7 @@ class BrokerLane:
     def connected(self) -> None:
         """The socket is there, and TLS is spoken if it has to be."""
         self.state = LaneState.ASKING
-        self._ask(ApiKey.API_VERSIONS, WHICH_VERSIONS, ASKING)
+        self._write_own(ApiKey.API_VERSIONS, WHICH_VERSIONS, ASKING)
 
     def call(self, call: OpenCall) -> None:
         """Send a request, now or once the lane is ready.
@@ -146,7 +146,7 @@ class BrokerLane:
         else:
             self._unanswered.append((self._queued, call))
 
-    def _ask(self, key: ApiKey, message: Any, version: int) -> None:
+    def _write_own(self, key: ApiKey, message: Any, version: int) -> None:
         number = self._write(key, version, encode_request(message, version))
         self._asked = key, version, number
 
@@ -204,7 +204,7 @@ class BrokerLane:
         if self.state is LaneState.ASKING:
             found = _versions_in(body, version)
             if found is None:
-                self._ask(ApiKey.API_VERSIONS, wire.ApiVersionsRequest(), 0)
+                self._write_own(ApiKey.API_VERSIONS, wire.ApiVersionsRequest(), 0)
                 return
             self.versions = found
             self.state = LaneState.LOGGING_IN
@@ -218,7 +218,7 @@ class BrokerLane:
             except StopIteration:
                 self._login = None
             else:
-                self._ask(key, request, common_version(self.versions, key))
+                self._write_own(key, request, common_version(self.versions, key))
                 return
         self.state = LaneState.READY
 

@@ -18,7 +18,7 @@ from replication.wire.common import code_of, nested, with_answers
 FIRST_WITH_IDS = 13
 FIRST_WITH_LEADERS = 10
 FIRST_WITH_ABORTABLE = 11
-FIRST_THAT_ADDS_PARTITIONS = 12
+FIRST_ADDING_PARTITIONS = 12
 
 Part = wire.ProduceResponse.PartitionProduceResponse
 
@@ -99,7 +99,7 @@ def part_to(found: ProducePartitionResponse, version: int) -> Part:
 
 
 def transaction_support(version: int) -> TransactionSupport:
-    if version >= FIRST_THAT_ADDS_PARTITIONS:
+    if version >= FIRST_ADDING_PARTITIONS:
         return TransactionSupport.ADD_PARTITION
     if version >= FIRST_WITH_ABORTABLE:
         return TransactionSupport.GENERIC_ERROR

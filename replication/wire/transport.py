@@ -150,9 +150,9 @@ class TcpTransport:
         translation = TRANSLATIONS.get(type(request))
         if translation is None:
             raise TypeError(f"a client does not send {type(request).__name__}")
-        self.ask(broker_id, OpenCall(request, translation, on_reply), timeout_ms)
+        self.call(broker_id, OpenCall(request, translation, on_reply), timeout_ms)
 
-    def ask(self, broker_id: int, call: OpenCall, timeout_ms: int) -> None:
+    def call(self, broker_id: int, call: OpenCall, timeout_ms: int) -> None:
         """As ``send``. Without an answer the call says why."""
         call.deadline_ms = self._now_ms() + timeout_ms
         self._post(partial(self._send, broker_id, call))
@@ -172,12 +172,12 @@ class TcpTransport:
             return reachable
         return [*reachable, *(node.id for node in self._bootstrap)]
 
-    def learn(self, brokers: Mapping[int, tuple[str, int]]) -> None:
+    def set_addresses(self, brokers: Mapping[int, tuple[str, int]]) -> None:
         """Take the addresses of brokers, as the latest metadata name them."""
-        self._post(partial(self._learn, brokers))
+        self._post(partial(self._set_addresses, brokers))
 
     def failures(self) -> list[LogstoreError]:
-        """Why brokers cannot be reached now."""
+        """Return why brokers cannot be reached now."""
         return [node.reason for node in [*self._nodes.values()] if node.reason is not None]
 
     def close(self) -> None:
@@ -414,11 +414,11 @@ class TcpTransport:
                 reader.received(0)
             else:
                 for frame in channel.lane.frames(reader, count):
-                    self._take(channel, frame)
+                    self._receive_frame(channel, frame)
             if not layer.has_buffered:
                 return
 
-    def _take(self, channel: _Channel, frame: memoryview) -> None:
+    def _receive_frame(self, channel: _Channel, frame: memoryview) -> None:
         lane, node = channel.lane, channel.node
         answered = lane.received(frame)
         channel.used_ms = self._now_ms()
@@ -431,7 +431,7 @@ class TcpTransport:
         call, response = answered
         if isinstance(response, MetadataResponse):
             live = [each.registration for each in response.brokers]
-            self._learn({each.broker_id: (each.host, each.port) for each in live})
+            self._set_addresses({each.broker_id: (each.host, each.port) for each in live})
         _answer(call, response)
 
     def _flush(self, channel: _Channel) -> None:
@@ -492,7 +492,7 @@ class TcpTransport:
         for call in calls:
             _fail(call, reason)
 
-    def _learn(self, brokers: Mapping[int, tuple[str, int]]) -> None:
+    def _set_addresses(self, brokers: Mapping[int, tuple[str, int]]) -> None:
         """Take the addresses of brokers. Connections to earlier ones end when they are idle."""
         live = {broker_id: address for broker_id, address in brokers.items() if broker_id >= 0}
         for broker_id, address in live.items():

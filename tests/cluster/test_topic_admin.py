@@ -42,8 +42,12 @@ class LosesAnswers:
         carried_out: bool,
     ) -> None:
         self.asked = 0
-        self._ask, self._meanwhile, self._carried_out = cluster._topics._ask, meanwhile, carried_out
-        monkeypatch.setattr(cluster._topics, "_ask", self.ask)
+        self._ask, self._meanwhile, self._carried_out = (
+            cluster._topics._send,
+            meanwhile,
+            carried_out,
+        )
+        monkeypatch.setattr(cluster._topics, "_send", self.ask)
 
     def ask(self, controller: int, request: Request) -> Any:
         self.asked += 1
@@ -94,7 +98,7 @@ class TestGrowth:
     def test_what_somebody_else_did_is_none(self, cluster: Cluster, loses: Loses) -> None:
         """As many partitions, and other replicas than were asked for."""
         cluster.create_topic("t", assignment=ALL)
-        ask = cluster._topics._ask
+        ask = cluster._topics._send
         other = CreatePartitionsRequest("t", 2, ((1, 2, 0),))
         loses(lambda: ask(cluster.controller_id or 0, other), carried_out=False)
         found, text = code(lambda: cluster.create_partitions("t", 2, assignment=[[2, 1, 0]]))
@@ -104,7 +108,7 @@ class TestGrowth:
 
     def test_nor_is_more_than_was_asked_for(self, cluster: Cluster, loses: Loses) -> None:
         cluster.create_topic("t", assignment=ALL)
-        ask = cluster._topics._ask
+        ask = cluster._topics._send
         loses(lambda: ask(cluster.controller_id or 0, CreatePartitionsRequest("t", 3)))
         assert "is not known" in code(lambda: cluster.create_partitions("t", 2))[1]
 

@@ -351,7 +351,7 @@ class _Life:
             return "only a follower begins anew"
         offset = self.log.log_end_offset + self.rng.choice((0, 0, 5))
         self.log.maintenance.truncate_fully_and_start_at(offset)
-        self.manager.housekeeper.checkpoint_cuts([self.log.topic_partition])
+        self.manager.housekeeper.checkpoint_truncations([self.log.topic_partition])
         for client in self.clients:
             client.opened = False
         return f"begin anew at {offset}"

@@ -15,7 +15,7 @@ from logstore.log.maintenance import LogMaintenance
 from logstore.log.replica import LogReplica
 from logstore.log.writing import writer
 from logstore.log.writing.flushing import LogFlusher
-from logstore.log.writing.state import Cut
+from logstore.log.writing.state import TruncationPhase
 from logstore.log.writing.validation import ProducerUpdates
 from logstore.manager.opener import LogOpener
 from logstore.recovery import crash_recovery, recovery, replacements, set_aside
@@ -59,12 +59,12 @@ def acknowledged_before_sync(patch: MonkeyPatch) -> None:
 
 @mutant()
 def asks_on_without_settling(patch: MonkeyPatch) -> None:
-    """A follower whose append could not be synced asks on behind it all the same."""
+    """A follower goes on fetching behind an append that could not be synced."""
 
     def settle(self: ReplicaManager, tps: Any) -> None:
-        self.log_manager.housekeeper.checkpoint_cuts(tps)
+        self.log_manager.housekeeper.checkpoint_truncations(tps)
 
-    patch.setattr(ReplicaManager, "_settle", settle)
+    patch.setattr(ReplicaManager, "_finish_log_changes", settle)
 
 
 @mutant()
@@ -113,10 +113,10 @@ def cut_not_made_durable(patch: MonkeyPatch) -> None:
     """What is appended after a truncation may reach the disk without it."""
 
     def settle(self: LogFlusher) -> None:
-        if self._state.cut is Cut.NOT_DURABLE:
-            self.cut_is_durable_locked()
+        if self._state.truncation is TruncationPhase.NOT_DURABLE:
+            self.mark_truncation_durable_locked()
 
-    patch.setattr(LogFlusher, "settle_cut_flush_locked", settle)
+    patch.setattr(LogFlusher, "complete_truncation_flush_locked", settle)
 
 
 @mutant()

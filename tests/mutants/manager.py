@@ -26,7 +26,7 @@ from tests.mutants import MonkeyPatch, mutant
 
 @mutant(lives=6)
 def entries_kept_on_delete(patch: MonkeyPatch) -> None:
-    patch.setattr(OffsetCheckpoints, "drop", lambda self, gone: None)
+    patch.setattr(OffsetCheckpoints, "forget_logs", lambda self, gone: None)
 
 
 @mutant(lives=6)
@@ -36,13 +36,13 @@ def entries_dropped_in_memory_only(patch: MonkeyPatch) -> None:
             stored = self._stored.get(name) or {}
             self._stored[name] = {tp: o for tp, o in stored.items() if tp not in gone}
 
-    patch.setattr(OffsetCheckpoints, "drop", mutant)
+    patch.setattr(OffsetCheckpoints, "forget_logs", mutant)
 
 
 @mutant(lives=6)
 def entries_dropped_after_the_name_is_free(patch: MonkeyPatch) -> None:
     """With the next checkpoint: in between the name stands for another log."""
-    drop, write = OffsetCheckpoints.drop, OffsetCheckpoints.write_recovery_points
+    drop, write = OffsetCheckpoints.forget_logs, OffsetCheckpoints.write_recovery_points
 
     def later(self: OffsetCheckpoints, gone: Collection[TopicPartition]) -> None:
         waiting.setdefault(id(self), set()).update(gone)
@@ -52,7 +52,7 @@ def entries_dropped_after_the_name_is_free(patch: MonkeyPatch) -> None:
         return write(self, logs)
 
     waiting: dict[int, set[TopicPartition]] = {}
-    patch.setattr(OffsetCheckpoints, "drop", later)
+    patch.setattr(OffsetCheckpoints, "forget_logs", later)
     patch.setattr(OffsetCheckpoints, "write_recovery_points", mutant)
 
 
@@ -85,7 +85,7 @@ def deleted_records_come_back_with_a_cut(patch: MonkeyPatch) -> None:
 
 @mutant(lives=8)
 def entries_above_the_log_kept_at_a_load(patch: MonkeyPatch) -> None:
-    patch.setattr(OffsetCheckpoints, "settle", lambda self, logs, concerned=None: None)
+    patch.setattr(OffsetCheckpoints, "lower_entries", lambda self, logs, concerned=None: None)
 
 
 @mutant(lives=8)
@@ -146,7 +146,7 @@ def entries_dropped_before_the_rename_is_durable(patch: MonkeyPatch) -> None:
     rename = Topics._delete_names
 
     def mutant(self: Topics, log_dir: Any, delays: Any) -> None:
-        log_dir.offsets.drop(delays.keys())
+        log_dir.offsets.forget_logs(delays.keys())
         rename(self, log_dir, delays)
 
     patch.setattr(Topics, "_delete_names", mutant)
@@ -213,7 +213,7 @@ def foreign_directory_taken_over(patch: MonkeyPatch) -> None:
     def retire(self: Topics, logs: Any) -> dict[Any, Any]:
         for log_dir, tp, log in logs:
             log.crash()
-            log_dir.offsets.drop({tp})
+            log_dir.offsets.forget_logs({tp})
         return {}
 
     patch.setattr(Topics, "_retire", retire)

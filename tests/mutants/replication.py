@@ -90,7 +90,7 @@ def isr_change_without_compare_and_set(patch: MonkeyPatch) -> None:
         return check(now, item, sender, self._context.is_eligible)
 
     patch.setattr(PartitionDecisions, "_error_of", alter)
-    patch.setattr(decisions_module, "_is_news", lambda item, now: True)
+    patch.setattr(decisions_module, "_is_new", lambda item, now: True)
 
 
 @mutant()
@@ -282,7 +282,7 @@ def consumers_read_uncommitted(patch: MonkeyPatch) -> None:
 
 @mutant()
 def progress_of_an_earlier_leadership(patch: MonkeyPatch) -> None:
-    """A leader that did not hear of the one in between counts what followers had before."""
+    """A leader that missed the one in between counts the earlier progress of followers."""
     from replication.decisions.isr import after_election
 
     def mutant(known: Any, *args: Any, in_isr: bool, led_before: bool) -> Any:
@@ -463,7 +463,7 @@ def broker_epoch_not_checked(patch: MonkeyPatch) -> None:
 @mutant()
 def a_broker_waits_for_the_roles_of_others(patch: MonkeyPatch) -> None:
     """The controller has one request on its way, to all brokers together."""
-    ask = BrokerChannel._ask
+    ask = BrokerChannel._send_next
     latest: WeakKeyDictionary[ControllerContext, BrokerChannel] = WeakKeyDictionary()
 
     def mutant(self: BrokerChannel, settle: Settle) -> None:
@@ -474,7 +474,7 @@ def a_broker_waits_for_the_roles_of_others(patch: MonkeyPatch) -> None:
         latest[self._context] = self
         ask(self, settle)
 
-    patch.setattr(BrokerChannel, "_ask", mutant)
+    patch.setattr(BrokerChannel, "_send_next", mutant)
 
 
 @mutant()
@@ -520,7 +520,7 @@ def unclean_election_before_isr(patch: MonkeyPatch) -> None:
 
 @mutant()
 def unclean_election_of_whoever_is_back_first(patch: MonkeyPatch) -> None:
-    """Nobody waits with it until those that are coming back count as candidates."""
+    """It does not wait until the replicas that are coming back count as candidates."""
 
     def mutant(self: Any, gone: Any, unclean: Any, lost: Any) -> Any:
         def after(tp: Any) -> Any:

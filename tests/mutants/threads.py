@@ -15,7 +15,7 @@ from logstore.log.reading.snapshot_reader import LogReader
 from logstore.log.snapshot import LogView
 from logstore.log.writing import flushing, state
 from logstore.log.writing.flushing import LogFlusher
-from logstore.log.writing.state import Cut, LogState
+from logstore.log.writing.state import LogState, TruncationPhase
 from logstore.log.writing.writer import LogWriter
 from logstore.segments.index import TransactionIndex
 from logstore.segments.segment import Segment
@@ -221,7 +221,7 @@ def roll_slips_in(patch: MonkeyPatch) -> None:
     original = LogFlusher.settle_flush_locked
 
     def mutant(self: LogFlusher) -> None:
-        if self._state.cut is not Cut.UNDER_WAY:
+        if self._state.truncation is not TruncationPhase.UNDER_WAY:
             original(self)
 
     patch.setattr(LogFlusher, "settle_flush_locked", mutant)
@@ -233,7 +233,7 @@ def append_into_a_cut(patch: MonkeyPatch) -> None:
     original = LogWriter.enter_locked
 
     def mutant(self: LogWriter) -> None:
-        if self._state.cut is Cut.UNDER_WAY:
+        if self._state.truncation is TruncationPhase.UNDER_WAY:
             self._core.check()
         else:
             original(self)
@@ -244,14 +244,14 @@ def append_into_a_cut(patch: MonkeyPatch) -> None:
 @mutant(interleavings="read, truncate and append")
 def cut_before_published(patch: MonkeyPatch) -> None:
     """The file is cut while readers are still sent there."""
-    original = LogMaintenance._cut_structure_flush_locked
+    original = LogMaintenance._truncate_structure_flush_locked
 
     def mutant(self: LogMaintenance, planned: Any, producers: Any) -> None:
         with planned.before.segment.file.held() as file:
-            file.truncate(planned.cut.position)
+            file.truncate(planned.change.position)
         original(self, planned, producers)
 
-    patch.setattr(LogMaintenance, "_cut_structure_flush_locked", mutant)
+    patch.setattr(LogMaintenance, "_truncate_structure_flush_locked", mutant)
 
 
 @mutant(interleavings=1)
@@ -310,7 +310,7 @@ def nobody_woken(patch: MonkeyPatch) -> None:
 @mutant(interleavings="follow, truncate and append")
 def cut_not_told(patch: MonkeyPatch) -> None:
     """Who follows is not told of a truncation."""
-    patch.setattr(ChangeListeners, "note_cut", lambda self, offset: None)
+    patch.setattr(ChangeListeners, "note_truncation", lambda self, offset: None)
 
 
 @mutant(interleavings=7)

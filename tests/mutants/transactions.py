@@ -14,7 +14,7 @@ from replication.coordinators.transactions import markers, transitions
 from replication.coordinators.transactions import shard as shards
 from replication.coordinators.transactions.shard import TransactionShard
 from replication.coordinators.transactions.state import TransactionMetadata
-from replication.coordinators.transactions.transitions import Move
+from replication.coordinators.transactions.transitions import Transition
 from replication.replica_manager import transaction_verification
 from tests.mutants import MonkeyPatch, mutant
 
@@ -27,7 +27,7 @@ def a_marker_without_an_answer_counts_as_written(patch: MonkeyPatch) -> None:
 
 @mutant(transactions=21)
 def ends_are_answered_before_they_are_committed(patch: MonkeyPatch) -> None:
-    def write(self: TransactionShard, entry: Any, move: Move, to: Hashable | None) -> None:
+    def write(self: TransactionShard, entry: Any, move: Transition, to: Hashable | None) -> None:
         if to is None or not move.target.state.is_prepared:
             unchanged(self, entry, move, to)
             return
@@ -42,11 +42,11 @@ def ends_are_answered_before_they_are_committed(patch: MonkeyPatch) -> None:
 def another_producer_gets_the_same_epoch(patch: MonkeyPatch) -> None:
     def begin(known: TransactionMetadata, *args: Any) -> Any:
         decision = unchanged(known, *args)
-        if not isinstance(decision, Move) or known.producer_epoch < 0:
+        if not isinstance(decision, Transition) or known.producer_epoch < 0:
             return decision
         epoch = known.producer_epoch
         target = replace(decision.target, producer_epoch=epoch)
-        return Move(target, decision.answer._replace(producer_epoch=epoch))
+        return Transition(target, decision.answer._replace(producer_epoch=epoch))
 
     unchanged = transitions._begin
     patch.setattr(transitions, "_begin", begin)
@@ -83,8 +83,8 @@ def batches_are_not_verified(patch: MonkeyPatch) -> None:
         unchanged(self, request, lambda codes: answered(dict.fromkeys(codes, ErrorCode.NONE)))
 
     manager = transaction_verification.AddPartitionsToTxnManager
-    unchanged = manager._ask
-    patch.setattr(manager, "_ask", ask)
+    unchanged = manager._ask_coordinator
+    patch.setattr(manager, "_ask_coordinator", ask)
 
 
 @mutant(transactions=0)

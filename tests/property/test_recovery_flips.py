@@ -226,11 +226,11 @@ def bytes_behind_the_end_do_not_matter(patch: pytest.MonkeyPatch) -> None:
 
 def nothing_is_found_behind_damage(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BatchSearch, "next", lambda *args: None)
-    patch.setattr(BatchSearch, "whole_but_for_its_header", lambda *args: False)
+    patch.setattr(BatchSearch, "is_whole_except_header", lambda *args: False)
 
 
 def a_damaged_length_hides_the_last_batch(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(BatchSearch, "whole_but_for_its_header", lambda *args: False)
+    patch.setattr(BatchSearch, "is_whole_except_header", lambda *args: False)
 
 
 def what_follows_disproves_nothing(patch: pytest.MonkeyPatch) -> None:

@@ -209,7 +209,7 @@ class Stage:
             partition_of=self.follower.partition,
             broker_epoch=lambda: 100 + FOLLOWER,
             on_high_watermarks=self.moved.extend,
-            settle=self.follower.logs.housekeeper.checkpoint_cuts,
+            finish_changes=self.follower.logs.housekeeper.checkpoint_truncations,
             quota=self.quota,
         )
         self.manager = FetcherManager(self.env)

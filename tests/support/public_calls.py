@@ -552,8 +552,8 @@ MANAGER_CALLS = (
         done=_has_file("recovery-point-offset-checkpoint"),
     ),
     _manager(
-        "checkpoint_cuts",
-        lambda o: o.managed.housekeeper.checkpoint_cuts([o.log.topic_partition]),
+        "checkpoint_truncations",
+        lambda o: o.managed.housekeeper.checkpoint_truncations([o.log.topic_partition]),
         removes=range(6, 10),
         prepare=lambda o: o.log.truncate_to(6),
     ),

@@ -10,7 +10,7 @@ def truncate_segment(segment: Segment, offset: int) -> int:
     before = segment.live()
     span = before.find(offset)
     position = span.position if span is not None else before.size
-    cut = segment.plan_cut(before, position, offset)
-    segment.apply_cut(cut, min(segment.state.next_offset, offset))
-    segment.cut_files(before, offset)
+    cut = segment.plan_truncation(before, position, offset)
+    segment.apply_truncation(cut, min(segment.state.next_offset, offset))
+    segment.truncate_files(before, offset)
     return before.size - position

@@ -1,4 +1,4 @@
-"""What ``logstore rescue`` of the directories that were verified would bring back.
+"""The outcome that ``logstore rescue`` of the verified directories would have.
 
 A rescue judges by itself: nothing of it is repeated here, it is asked in a dry run.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from logstore.rescue import PartitionRescue
 
 _READ_MAX = 16 << 30
-"""More bytes than that are not read once more for it. The command is told all the same."""
+"""More bytes than that are not read once more for it. The command is shown anyway."""
 
 _LISTED_MAX = 20
 _LOST = "index-without-log"  # a warning, because retention may have been stopped on its way

@@ -43,7 +43,7 @@ def print_report(report: VerifyReport, *, explain: bool = False) -> None:
 
 
 def explanation_lines(rules: Iterable[str]) -> Iterator[str]:
-    """What rules mean, at most 79 columns wide; a blank line between two rules."""
+    """Explain rules, at most 79 columns wide; a blank line between two rules."""
     for number, rule in enumerate(map(RULES.__getitem__, rules)):
         if number:
             yield ""

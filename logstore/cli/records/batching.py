@@ -77,7 +77,7 @@ class Batcher:
         at = self._spread.partition(record.key, len(self._pending))
         size = record_size(record.key, record.value, record.headers)
         if self._pending[at].records and self._pending[at].size + size > BATCH_BYTES:
-            self._take(at)
+            self._emit(at)
             at = self._spread.partition(record.key, len(self._pending))
         pending = self._pending[at]
         pending.records.append(record)
@@ -85,7 +85,7 @@ class Batcher:
         self._bytes += size
         pending.first_line, pending.last_line = pending.first_line or line, line
         if len(pending.records) >= self._batch_records:
-            self._take(at)
+            self._emit(at)
         elif self._bytes > _PENDING_BYTES:
             self.flush()
 
@@ -93,9 +93,9 @@ class Batcher:
         """Give away what is there."""
         for at, pending in enumerate(self._pending):
             if pending.records:
-                self._take(at)
+                self._emit(at)
 
-    def _take(self, at: int) -> None:
+    def _emit(self, at: int) -> None:
         batch, self._pending[at] = self._pending[at], LinesBatch()
         self._bytes -= batch.size
         self._on_batch(at, batch)
@@ -128,7 +128,7 @@ def parse_headers(texts: tuple[str, ...]) -> tuple[Header, ...]:
 
 
 class Appended:
-    """What was appended to a log, derived from its offsets, so also right after an interrupt."""
+    """The appended records, derived from the log's offsets, so also right after an interrupt."""
 
     def __init__(self, log: PartitionLog) -> None:
         self.log = log

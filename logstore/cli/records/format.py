@@ -20,7 +20,7 @@ _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "e": b"\x1b", "\\": 
 
 
 class Encoding(StrEnum):
-    """How bytes of keys, values and headers are written."""
+    """The way in which bytes of keys, values and headers are written."""
 
     RAW = "raw"
     UTF8 = "utf-8"
@@ -80,7 +80,7 @@ def _fields(encoding: Encoding, null: bytes) -> dict[str, Part]:
             for name, value in record.headers
         )
 
-    named_null = null or b"NULL"  # as kcat's: a header is told from an empty one
+    named_null = null or b"NULL"  # as kcat's: a null header differs from an empty one
 
     shown = Encoding.RAW if encoding is Encoding.RAW else Encoding.UTF8  # names are text
     return {

@@ -29,7 +29,7 @@ class Parsed(NamedTuple):
 
 
 class LineForm(NamedTuple):
-    """How lines are records.
+    """The form of lines that are records.
 
     Attributes:
         separator: ends the key of a line; None: lines have no keys.
@@ -47,7 +47,7 @@ class LineForm(NamedTuple):
     empty_is_null: bool = False
 
 
-def records_as_they_come(stream: Any, form: LineForm | None) -> Iterator[tuple[Parsed | None, int]]:
+def input_records(stream: Any, form: LineForm | None) -> Iterator[tuple[Parsed | None, int]]:
     """Records with their line numbers; None when the input pauses. Without ``form`` lines are JSON.
 
     Blank lines of JSON and control records are left out.
@@ -57,7 +57,7 @@ def records_as_they_come(stream: Any, form: LineForm | None) -> Iterator[tuple[P
     """
     number = 0
     try:
-        for lines in lines_as_they_come(stream, b"\n" if form is None else form.delimiter):
+        for lines in input_lines(stream, b"\n" if form is None else form.delimiter):
             for number, line in enumerate(lines, number + 1):  # noqa: B020 - goes on counting
                 if form is not None:
                     yield parse_line(line, form), number
@@ -69,7 +69,7 @@ def records_as_they_come(stream: Any, form: LineForm | None) -> Iterator[tuple[P
         raise BadInputError(f"line {number}: {error}") from None
 
 
-def lines_as_they_come(stream: Any, delimiter: bytes = b"\n") -> Iterator[list[bytes]]:
+def input_lines(stream: Any, delimiter: bytes = b"\n") -> Iterator[list[bytes]]:
     """Lists of whole lines without their delimiter; an empty list when the input pauses.
 
     ``stream`` is buffered and binary. Bytes after the last delimiter are a line too.

@@ -29,7 +29,7 @@ def output(
     end: bytes = b"\n",
     null: bytes = NULL,
 ) -> RecordOutput:
-    """What ``--format`` and the options beside it ask for; ends the command if they disagree.
+    """Return the output that ``--format`` and its options ask for; exit if they disagree.
 
     Args:
         form: ``lines``, ``json``, ``raw`` or a template.

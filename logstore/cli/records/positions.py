@@ -21,7 +21,7 @@ Note = Callable[[str], None]
 
 
 class PartitionPlaces(Protocol):
-    """Where the offsets of one partition are."""
+    """The places of the offsets of one partition."""
 
     @property
     def topic_partition(self) -> TopicPartition: ...

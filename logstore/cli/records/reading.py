@@ -92,8 +92,8 @@ class PartitionReader:
         return self.earliest()
 
     def _held(self, segment: ListedSegment, next_base: int) -> Iterator[tuple[int, memoryview]]:
-        """How many records of each batch would be yielded, by its header if that is enough, and the
-        batch.
+        """Yield each batch after the number of its records that would be yielded, by its header if
+        that is enough.
         """
         low, high = self.layout.log_start_offset, self.end_offset
         index = SegmentIndex(self.layout, segment)

@@ -1,4 +1,4 @@
-"""What unpacking may take, the buffers for it, and the errors that ``compression`` turns into
+"""The limits and buffers of unpacking, and the errors that ``compression`` turns into
 ``CorruptBatchError``.
 """
 

@@ -35,7 +35,7 @@ class Member(Protocol):
 
     @property
     def unused_data(self) -> bytes:
-        """What followed the member's end in the last input."""
+        """The bytes that followed the member's end in the last input."""
         ...
 
     def decompress(self, data: Buffer, max_length: int) -> bytes: ...

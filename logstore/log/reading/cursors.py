@@ -50,7 +50,7 @@ _SIZE_MAX = 4096  # bytes
 
 
 class OnOutOfRange(Enum):
-    """What a cursor does if the records at its position were deleted."""
+    """The action of a cursor if the records at its position were deleted."""
 
     ERROR = "error"
     EARLIEST = "earliest"
@@ -149,7 +149,7 @@ class Cursor:
         self._truncated: LogTruncatedError | None = None
         if stored is not None:
             self._check_topic(stored)
-            self._truncated = self._find_cut(stored)
+            self._truncated = self._find_truncation(stored)
 
     def __repr__(self) -> str:
         return f"Cursor({self.name!r} of {self._core.name}, position={self.position})"
@@ -243,7 +243,7 @@ class Cursor:
                 f"cursor {self.name!r} is of topic id {stored.topic_id}, the log of {life}"
             )
 
-    def _find_cut(self, stored: Commit) -> LogTruncatedError | None:
+    def _find_truncation(self, stored: Commit) -> LogTruncatedError | None:
         """The error if the records before the position are not those that were read."""
         snapshot = self._reader.current()
         start, end = snapshot.log_start_offset, snapshot.log_end_offset

@@ -73,7 +73,7 @@ class _Scan(NamedTuple):
 
 
 class _BatchPlace(NamedTuple):
-    """Where the next batch begins or will begin."""
+    """The place where the next batch begins or will begin."""
 
     base_offset: int  # of the segment
     position: int

@@ -142,7 +142,7 @@ def fetch(
 
 
 def _end_position(segment: SegmentView, limit: int, segment_end: int) -> int:
-    """Where the bytes for a reader up to ``limit`` end. A batch with the limit inside counts."""
+    """Return the end of the bytes up to ``limit``. A batch with the limit inside counts."""
     if limit >= segment_end:
         return segment.size
     span = segment.find(limit)

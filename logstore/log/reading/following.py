@@ -16,7 +16,7 @@ from logstore.common.errors import LogstoreError, LogTruncatedError, OffsetOutOf
 from logstore.common.types import Record
 from logstore.format.reader import iter_batches
 from logstore.log.core import LogCore
-from logstore.log.listeners import NO_CUT, TruncationWatch
+from logstore.log.listeners import NO_TRUNCATION, TruncationWatch
 from logstore.log.reading.fetching import EARLIEST, LATEST, FetchData
 from logstore.log.reading.snapshot_reader import LogReader
 
@@ -31,14 +31,14 @@ class FetchedRecords(NamedTuple):
 
 
 class Source(Protocol):
-    """Where a follower's records come from."""
+    """The source of a follower's records."""
 
     @property
     def clock(self) -> Clock: ...
 
     @property
     def watch(self) -> TruncationWatch:
-        """What is notified of truncations, if the source knows them."""
+        """The watch that is notified of truncations, if the source knows them."""
         ...
 
     def range(self) -> tuple[int, int]:
@@ -142,7 +142,7 @@ class Follower(Iterator[Record]):
 
     def _is_ready(self) -> bool:
         """Whether a fetched record is available. Truncated ones are dropped."""
-        if self._watch.cut_to < NO_CUT:
+        if self._watch.lowest < NO_TRUNCATION:
             self.seek(self.position)
         return self._given < len(self._ready)
 
@@ -157,7 +157,7 @@ class Follower(Iterator[Record]):
             if portion is None:
                 if not self._source.wait(self._fetched, self._left(deadline)):
                     return False
-            elif self._take(portion):
+            elif self._keep_records(portion):
                 return True
 
     async def _fill_async(self, timeout: float | None) -> bool:
@@ -170,7 +170,7 @@ class Follower(Iterator[Record]):
             if portion is None:
                 if not await self._source.wait_async(self._fetched, self._left(deadline)):
                     return False
-            elif self._take(portion):
+            elif self._keep_records(portion):
                 return True
 
     def _check(self) -> None:
@@ -178,7 +178,7 @@ class Follower(Iterator[Record]):
         if failure is not None:
             raise failure
 
-    def _take(self, portion: FetchedRecords) -> bool:
+    def _keep_records(self, portion: FetchedRecords) -> bool:
         self._ready, self._given = portion.records, 0
         self._fetched = portion.next_offset
         return bool(portion.records)
@@ -241,15 +241,15 @@ class LogSource:
                     raise LogTruncatedError(self._name, offset, error.start, error.end) from None
                 raise
             portion = _portion(found)
-            cut = self._core.listeners.take_cut(self.watch)
-            if cut < offset:
+            lowest = self._core.listeners.take_truncation(self.watch)
+            if lowest < offset:
                 snapshot = self._readers.current()
-                raise LogTruncatedError(self._name, offset, snapshot.log_start_offset, cut)
-            if portion is None or portion.next_offset <= cut:
+                raise LogTruncatedError(self._name, offset, snapshot.log_start_offset, lowest)
+            if portion is None or portion.next_offset <= lowest:
                 return portion
             # Truncated during the read, so other records are here now.
 
-    def _has_news(self, offset: int) -> bool:
+    def _has_changed(self, offset: int) -> bool:
         core = self._core
         if core.unreadable is not None or core.snapshot.version != self._version:
             return True
@@ -269,7 +269,7 @@ class LogSource:
         wake = event.set
         self._core.listeners.add(wake)
         try:
-            return self._has_news(offset) or event.wait(timeout)
+            return self._has_changed(offset) or event.wait(timeout)
         finally:
             self._core.listeners.discard(wake)
 
@@ -285,7 +285,7 @@ class LogSource:
 
         self._core.listeners.add(wake)
         try:
-            if self._has_news(offset):
+            if self._has_changed(offset):
                 return True
             await asyncio.wait_for(event.wait(), timeout)
         except TimeoutError:

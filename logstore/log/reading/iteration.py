@@ -48,7 +48,7 @@ class Fill(Protocol[T]):
 
 
 class _SegmentRest(NamedTuple):
-    """Where a reader continues: ``[position, segment.size)`` of a segment, up to ``limit``."""
+    """The part still to read: ``[position, segment.size)`` of a segment, up to ``limit``."""
 
     log: LogView
     segment: SegmentView
@@ -62,7 +62,7 @@ class _SegmentRest(NamedTuple):
 def portions(
     reader: LogReader, start_offset: int | None, end_offset: int | None, fill: Fill[T]
 ) -> Iterator[T]:
-    """What ``fill`` makes of the records of ``[start_offset, end_offset)``, in order.
+    """Yield what ``fill`` makes of the records of ``[start_offset, end_offset)``, in order.
 
     Begins at the log start by default. Ends at ``end_offset``, or at the log end at that time. The
     start is checked at once and not at the first portion.

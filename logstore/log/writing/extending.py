@@ -18,7 +18,7 @@ AppendBatch = Callable[[list[Any]], AppendInfo]
 
 
 class ExtendInfo(NamedTuple):
-    """What ``extend`` appended. Offsets are inclusive, −1 if there were no records.
+    """The range that ``extend`` appended. Offsets are inclusive, −1 if there were no records.
 
     Other threads may have appended between the batches, so the range may hold their records too.
     """
@@ -61,7 +61,7 @@ def extend(
         iterator = iter(records)
         wanted = min(batch_records, _FIRST)
         while True:
-            batch, failure = _take(iterator, wanted)
+            batch, failure = _next_items(iterator, wanted)
             if batch:
                 before = done
                 for info, count in _append_fitting(batch, append_batch):
@@ -78,7 +78,7 @@ def extend(
         raise PartialAppendError(name, done.record_count, done.last_offset, reason) from error
 
 
-def _take(iterator: Iterator[Any], count: int) -> tuple[list[Any], Exception | None]:
+def _next_items(iterator: Iterator[Any], count: int) -> tuple[list[Any], Exception | None]:
     """Up to ``count`` items, and the exception if the iterator failed."""
     batch: list[Any] = []
     try:

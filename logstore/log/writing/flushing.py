@@ -13,7 +13,7 @@ from logstore.common.errors import InvariantError, ResourceBusyError
 from logstore.common.locks import Rank, make_lock
 from logstore.common.shield import shielded
 from logstore.log.core import LogCore, logger
-from logstore.log.writing.state import Cut, LogState
+from logstore.log.writing.state import LogState, TruncationPhase
 from logstore.log.writing.writer import LogWriter
 from logstore.segments.open_files import with_idle_closed
 from logstore.segments.segment import Segment
@@ -28,7 +28,7 @@ class LogFlusher:
         self._writer = writer
         self.flush_lock = make_lock(Rank.FLUSH)
         self.last_flush_ms = core.clock.wall_ms()
-        writer.await_cut = self.settle_cut
+        writer.await_truncation = self.complete_truncation
         writer.await_flush = self.flush
 
     def after_append(self, last_offset: int, *, sync: bool = False) -> None:
@@ -115,7 +115,7 @@ class LogFlusher:
         indexes are synced once it is no longer active, or with ``everything``.
         """
         state = self._state
-        self.settle_cut_flush_locked()
+        self.complete_truncation_flush_locked()
         with state.lock:
             start, end = state.synced, state.log_end_offset
             # The active one also if it is empty, because it may have been cut.
@@ -198,31 +198,31 @@ class LogFlusher:
         self.last_flush_ms = self._core.clock.wall_ms()
 
     @shielded
-    def settle_cut(self) -> None:
+    def complete_truncation(self) -> None:
         """Make a truncation durable, including names, before anything is written after it."""
         with self.flush_lock:
             self._core.check()
             with self._core.doing("flush a truncation"):
-                self.settle_cut_flush_locked()
+                self.complete_truncation_flush_locked()
 
-    def settle_cut_flush_locked(self) -> None:
+    def complete_truncation_flush_locked(self) -> None:
         state = self._state
-        if state.cut is Cut.UNDER_WAY:  # a truncation holds this lock until it is done
+        if state.truncation is TruncationPhase.UNDER_WAY:  # it holds this lock until it is done
             raise self._core.fail("truncate", InvariantError("it was interrupted half way"))
-        if state.cut is Cut.NOT_DURABLE:
-            self.sync_cut()
-            if self._core.owner.on_cut is not None:
-                self._core.owner.on_cut()
+        if state.truncation is TruncationPhase.NOT_DURABLE:
+            self.sync_truncation()
+            if self._core.owner.on_truncation is not None:
+                self._core.owner.on_truncation()
             with state.lock:
-                self.cut_is_durable_locked()
+                self.mark_truncation_durable_locked()
 
-    def sync_cut(self) -> None:
+    def sync_truncation(self) -> None:
         with self._state.segments.active.file.held() as file:
             file.sync()
         self._core.storage.sync_dir(self._core.directory)
 
-    def cut_is_durable_locked(self) -> None:
-        self._state.cut = Cut.NONE
+    def mark_truncation_durable_locked(self) -> None:
+        self._state.truncation = TruncationPhase.NONE
         self._state.segments.active.state.cut_pending = False
 
     @shielded

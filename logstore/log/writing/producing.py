@@ -181,7 +181,7 @@ class LogProducers:
 
     @property
     def known(self) -> ProducerStateManager:
-        """What the log knows of them; another object after a truncation."""
+        """The state of all producers of the log; another object after a truncation."""
         return self._state.producers
 
     def entries(self) -> list[ProducerEntry]:
@@ -191,13 +191,13 @@ class LogProducers:
             return [known[producer_id].copy() for producer_id in sorted(known)]
 
     def largest_id(self) -> int:
-        """Of those that a cluster hands out; −1 without any."""
+        """Return the largest id of those that a cluster hands out; −1 without any."""
         with self._state.lock:
             known = self._state.producers.producers
             return max((each for each in known if not is_id_of_name(each)), default=-1)
 
     def largest_coordinator_epoch(self) -> int:
-        """Of the last markers of all producers; −1 without any."""
+        """Return the largest coordinator epoch of the producers' last markers; −1 without any."""
         with self._state.lock:
             known = self._state.producers.producers.values()
             return max((each.coordinator_epoch for each in known), default=-1)

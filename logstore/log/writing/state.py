@@ -1,4 +1,4 @@
-"""What the WRITE lock guards: the segments and offsets of a log, and what readers see of them."""
+"""The state under the WRITE lock: a log's segments and offsets, and what readers see of them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from logstore.segments.segment_view import SegmentView
 NO_EPOCH = -1  # of a role that the log does not have
 
 
-class Cut(Enum):
+class TruncationPhase(Enum):
     """The rest of a truncation, which must be done before the next append."""
 
     NONE = auto()
     UNDER_WAY = auto()  # whether the files are longer than what is published
-    NOT_DURABLE = auto()  # whether a crash now would bring back what was cut
+    NOT_DURABLE = auto()  # whether a crash now would bring back what was truncated
 
 
 class UnsettledRoll(NamedTuple):
@@ -57,7 +57,8 @@ class LogState:
         self.unsettled: list[UnsettledRoll] = []
         self.upkeep_due = False  # whether there was a roll since the last check
         self.epochs_due = False  # whether an epoch is not in the file yet
-        self.cut = Cut.NOT_DURABLE if loaded.segments.active.state.cut_pending else Cut.NONE
+        pending = loaded.segments.active.state.cut_pending
+        self.truncation = TruncationPhase.NOT_DURABLE if pending else TruncationPhase.NONE
         # The only leader epochs whose appends are accepted, as leader and as follower. None: any.
         self.led_epoch: int | None = None
         self.followed_epoch: int | None = None
@@ -115,7 +116,7 @@ class LogState:
         if self.recent is not None:
             self.recent.clear()
         if self.log_end_offset < self.core.snapshot.log_end_offset:
-            self._listeners.note_cut(self.log_end_offset)
+            self._listeners.note_truncation(self.log_end_offset)
         self.publish_locked()
 
     def replace_segments_locked(self, segments: list[Segment]) -> None:
@@ -154,7 +155,7 @@ class LogState:
         if end > self.recovery_point:
             self.set_recovery_point_locked(end)
 
-    def note_cut_locked(self, end: int) -> None:
+    def note_truncation_locked(self, end: int) -> None:
         """Note that the log has nothing at or after ``end`` any more."""
         self.synced = min(self.synced, end)
         self.set_recovery_point_locked(min(self.recovery_point, end))

@@ -209,7 +209,7 @@ def _records_of(batch: memoryview, header: BatchHeader) -> list[Record]:
     try:
         if header.compression is not Compression.NONE:
             payload = decompress(header.compression, payload)
-        # A claim to be the broker's time counts for each record, should they be written anew.
+        # A claim to be the broker's time counts for each record, should they be rewritten.
         time, count = header.log_append_time, header.record_count
         records = decode_records(payload, 0, header.base_timestamp, count, time, 0)
     except CorruptBatchError as error:
@@ -326,7 +326,7 @@ def check_follower(
 
 
 class ProducerUpdates(NamedTuple):
-    """What an append changes in the state of its producers, in the order of its batches."""
+    """The changes of an append to the state of its producers, in the order of its batches."""
 
     appends: list[ProducerAppend]
     completed: list[CompletedTxn]

@@ -26,7 +26,7 @@ from logstore.common.types import Buffer
 from logstore.format import filenames
 from logstore.kernels import AppendInfo, BatchAnalysis, analyse_batches
 from logstore.log.core import LogCore
-from logstore.log.writing.state import Cut, LogState, UnsettledRoll
+from logstore.log.writing.state import LogState, TruncationPhase, UnsettledRoll
 from logstore.log.writing.validation import (
     Prepared,
     ProducerUpdates,
@@ -49,7 +49,7 @@ class LogWriter:
     def __init__(self, core: LogCore, state: LogState) -> None:
         self._core = core
         self._state = state
-        self.await_cut: Callable[[], None]  # waits for the cut to be durable; without the lock
+        self.await_truncation: Callable[[], None]  # until it is durable; without the lock
         self.await_flush: Callable[[], None]  # waits for all to be durable; without the lock
         register(self)
 
@@ -173,8 +173,8 @@ class LogWriter:
     def enter_locked(self) -> None:
         """Before any append, check that the log accepts work and that no truncation is pending."""
         self._core.check()
-        while self._state.cut is not Cut.NONE:
-            self._without_lock(self.await_cut)
+        while self._state.truncation is not TruncationPhase.NONE:
+            self._without_lock(self.await_truncation)
             self._core.check()
 
     @shielded  # otherwise the lock might be free where its holder goes on
@@ -361,17 +361,17 @@ class LogWriter:
             active = self._state.segments.active
             if (
                 self._core.failure is not None
-                or self._state.cut is not Cut.NONE
+                or self._state.truncation is not TruncationPhase.NONE
                 or active.state.cut_pending
             ):
                 return False  # a close or a truncation works on the files without the lock
-            active.rest()
+            active.release_descriptors()
             return True
         finally:
             self._state.lock.release()
 
     def _activate_locked(self, segment: Segment) -> None:
-        rested = segment.rests
+        released = segment.is_released
         try:
             segment.activate()
         except OSError as error:
@@ -380,7 +380,7 @@ class LogWriter:
             close_idle()
             segment.activate()
         opened_for_appends(self)
-        if rested:
+        if released:
             return
         jitter = min(self._core.config.segment_jitter_ms, self._core.config.segment_ms)
         if jitter:

@@ -60,7 +60,7 @@ Views: TypeAlias = Mapping[TopicPartition, StreamLogView]
 _T = TypeVar("_T")
 
 _NOTHING = StreamMark(0)  # for a partition that is new
-_LOOKS = 3  # retention and truncation delete files rarely, and not for long
+_TRIES = 3  # retention and truncation delete files rarely, and not for long
 _DURATION = re.compile(r"([0-9]+)\s*(ms|s|m|h)")
 _NANOSECONDS = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 
@@ -129,12 +129,12 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: dict[TopicPartition, int] = {}
         self._target: dict[TopicPartition, int] | None = None  # for a query that is to end
         self._waiting_since_ns: int | None = None
-        self._last_look = True
+        self._last_try = True
 
     # -- what can be read -------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where ``startingOffsets`` says; by default the end.
+        """Return where ``startingOffsets`` says; by default the end.
 
         Spark does not store it, and asks again after a restart until a micro-batch was committed.
         So the first micro-batch is planned at once, even an empty one, and its end records where it
@@ -154,7 +154,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(limit) if limit else ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next micro-batch ends; ``start`` itself if there is nothing to read yet."""
+        """Return the end of the next micro-batch; ``start`` itself if there is nothing yet."""
         marks = from_json(start)
         ends = self._looking(lambda views: self._next(views, marks, limit))
         if is_first(start):
@@ -192,7 +192,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._options.read.selection.takes(*tp, True)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Where the logs ended at the last listing, for the query's progress."""
+        """Return where the logs ended at the last listing, for the query's progress."""
         return to_json({tp: StreamMark(offset) for tp, offset in self._latest.items()})
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -206,14 +206,14 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         It runs again on a new listing if a file or records have gone, because a listing may miss a
         segment that is being renamed.
         """
-        self._last_look = False
-        for _ in range(_LOOKS - 1):
+        self._last_try = False
+        for _ in range(_TRIES - 1):
             with suppress(FileNotFoundError, DataLossError, ListingOutdatedError):
-                return decide(self._look())
-        self._last_look = True
-        return decide(self._look())
+                return decide(self._list_logs())
+        self._last_try = True
+        return decide(self._list_logs())
 
-    def _look(self) -> dict[TopicPartition, StreamLogView]:
+    def _list_logs(self) -> dict[TopicPartition, StreamLogView]:
         read = self._options.read
         layouts = list_partitions(read.paths, read.selection.takes, broker=read.broker)
         # If a listing did not change, not even in sizes, its files are not read again. A log that
@@ -253,7 +253,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- what was lost -------------------------------------------------------------------------
 
     def _resume(self, views: Views, marks: Marks) -> dict[TopicPartition, Resumption]:
-        """Where to continue in each partition; a new one begins at offset 0."""
+        """Find where to continue in each partition; a new one begins at offset 0."""
         resumed = at_once(lambda item: item[1].resume(marks.get(item[0], _NOTHING)), views.items())
         for found in resumed:
             if found.loss is not None:
@@ -261,7 +261,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dict(zip(views, resumed, strict=True))
 
     def _lost(self, loss: DataLossError) -> None:
-        if self._options.read.fail_on_data_loss or not self._last_look:
+        if self._options.read.fail_on_data_loss or not self._last_try:
             raise loss
         logger.warning("%s", loss)
 

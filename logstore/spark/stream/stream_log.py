@@ -92,7 +92,7 @@ def _batch(window: memoryview, table: BatchTable, row: int, offset: int) -> Stre
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """Where to continue after a mark, and what is lost if that is not where the mark ended.
+    """The place to continue after a mark, and what is lost if that is not where the mark ended.
 
     ``remade``: the log belongs to another topic of the same name.
     """
@@ -184,13 +184,13 @@ class StreamLogView:
     # -- whether it is still the same ----------------------------------------------------------
 
     def resume(self, mark: StreamMark) -> Resumption:
-        """Where to continue after ``mark``."""
+        """Find where to continue after ``mark``."""
         start = self.layout.log_start_offset
         if not self.is_of(mark):
             return self._remade(mark, start)
         if mark.offset < start:
             reason = f"deleted before they were read: the log starts at {start}"
-            if self._may_have_been_cut_below(mark):
+            if self._may_be_truncated_below(mark):
                 reason += "; a leader since may have replaced, and lost, records before them, too"
             return Resumption(start, DataLossError(self.layout.uri, mark.offset, start, reason))
         parted = self._parted(mark)
@@ -202,11 +202,11 @@ class StreamLogView:
         loss = DataLossError(self.layout.uri, parted, mark.offset, reason)
         return Resumption(max(parted, start), loss)
 
-    def _may_have_been_cut_below(self, mark: StreamMark) -> bool:
+    def _may_be_truncated_below(self, mark: StreamMark) -> bool:
         """Whether the log, which starts past ``mark``, has had another leader since.
 
         Retention takes the entries of epochs that began before the log start: where such a leader
-        began to write cannot be told any more.
+        began to write cannot be known any more.
         """
         read = mark.epoch_before(mark.offset)
         return read is not None and bool(self.epochs) and self.epochs[0][0] > read

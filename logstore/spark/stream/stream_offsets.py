@@ -1,4 +1,4 @@
-"""How far a stream has read: offsets for its checkpoint, with proofs that they still hold.
+"""The progress of a stream: offsets for its checkpoint, with proofs that they still hold.
 
 An offset alone does not show that a log was cut and written again past it, or that the topic was
 replaced by another of the same name. So each offset comes with the topic's id, and with leader
@@ -134,7 +134,7 @@ def is_first(value: Mapping[str, Any]) -> bool:
 def began_from(
     start: Mapping[str, Any], end: Mapping[str, Any]
 ) -> dict[TopicPartition, StreamMark]:
-    """Where a micro-batch begins. For the first one Spark may have requested ``start`` again.
+    """Return where a micro-batch begins. For the first, Spark may have requested ``start`` again.
 
     Raises:
         ConfigError: as ``from_json``.

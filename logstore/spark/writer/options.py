@@ -32,7 +32,7 @@ _COLUMNS = {
 }
 """The columns that can be written, and the types that each may have."""
 _OF_THE_TARGET = frozenset(DEFAULT_COLUMNS) - _COLUMNS.keys()
-"""What reading gives and the target settles anew. Spark's own Kafka sink passes over it, too: what
+"""Columns of reading that the target decides. Spark's own Kafka sink passes over it, too: what
 was read is written as it is."""
 
 

@@ -1,4 +1,4 @@
-"""What all checks share: the rules and their explanations, findings, digests of ranges.
+"""The parts that all checks share: the rules and their explanations, findings, digests of ranges.
 
 Begin with ``rules``, the table of all that can be found, and ``batch_rules``, where they are
 checked.

@@ -76,7 +76,7 @@ class Fingerprint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CompareSpec:
-    """What to digest: batches inside offsets ``[start, end)``, in ranges of ``span`` offsets.
+    """The batches to digest: inside offsets ``[start, end)``, in ranges of ``span`` offsets.
 
     A batch belongs to the range with the number ``base_offset // span``, and to no other. A batch
     that begins below ``start`` or reaches ``end`` is left out.

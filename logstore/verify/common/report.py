@@ -1,4 +1,4 @@
-"""What a verification found: findings with their place, and counts with a fingerprint."""
+"""The report of a verification: findings with their place, and counts with a fingerprint."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Finding:
 
 @dataclass(slots=True)
 class PartitionReport:
-    """What one partition holds.
+    """The content of one partition.
 
     ``[log_start_offset, log_end_offset)`` is derived from the files alone.
 
@@ -146,7 +146,7 @@ class VerifyReport:
 
     @property
     def unreadable(self) -> int:
-        """How many records of all partitions cannot be read."""
+        """The number of records of all partitions that cannot be read."""
         return sum(partition.unreadable for partition in self.partitions)
 
     @property

@@ -1,4 +1,4 @@
-"""What the page says, apart from how it looks: a report cut to a size that a browser can show.
+"""The content of the page, apart from its look: a report cut to a size that a browser can show.
 
 A report has no bound, but a page must have one. The page shows the worst first, counts what it
 leaves out and says so, so that no reader takes a part for the whole.
@@ -166,7 +166,7 @@ class Page:
 
     @cached_property
     def root(self) -> str:
-        """What the paths of all files have in common, ending in a slash, or ""."""
+        """The folder that the paths of all files have in common, ending in a slash, or ""."""
         paths = [finding.file for finding in self.findings]
         paths += [replica.partition.directory + "/" for replica in self.replicas]
         folders = zip(*(path.split("/")[:-1] for path in paths), strict=False)
@@ -175,7 +175,7 @@ class Page:
 
     @property
     def unplaced(self) -> int:
-        """How many findings have no place in a log, because they have no partition or no offset."""
+        """The number of findings without a place in a log: they have no partition or no offset."""
         return sum(self._home_of(f) is None or place_of(f) < 0 for f in self.report.findings)
 
     @property

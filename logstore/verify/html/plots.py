@@ -122,8 +122,8 @@ class Lane:
 
     @property
     def segments(self) -> Iterator[float]:
-        """Where segments begin, as far as the eye can tell apart: a thousand need not be a thousand
-        marks.
+        """The places where segments begin, as far as the eye can tell apart: a thousand need not be
+        a thousand marks.
         """
         last = -100.0
         for base, _, _ in self.replica.partition.segment_sizes[1:]:

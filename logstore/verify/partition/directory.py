@@ -64,7 +64,7 @@ class LogDirCheck:
     findings_max: int = 1000
     suppressed: int = 0
     """How many findings were left out because their file already had ``findings_max``."""
-    _told: Counter[str] = field(default_factory=Counter)
+    _reported: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.broker = self.path
@@ -85,8 +85,8 @@ class LogDirCheck:
     def _find(
         self, name: str, problem: Problem, base: int = UNKNOWN, tp: TopicPartition | None = None
     ) -> None:
-        self._told[name] += 1
-        if self._told[name] > self.findings_max:
+        self._reported[name] += 1
+        if self._reported[name] > self.findings_max:
             self.suppressed += 1
             return
         self.findings.append(problem.in_file(os.path.join(self.path, name), tp, self.broker, base))

@@ -1,4 +1,4 @@
-"""What is promised of a place in a log, and what may be wrong where nothing is.
+"""The promise for a place in a log, and what may be wrong where nothing is promised.
 
 A clean stop promises the whole log, and a recovery point what is below it. Above, a crash, a kill
 or a writer at work may leave anything: the next start scans it. So the same bytes are damage in one
@@ -19,7 +19,7 @@ from logstore.verify.segment.segment_check import SegmentResult
 
 @dataclass(frozen=True, slots=True)
 class LogDirFacts:
-    """What the log directory says about one partition; −1 where it says nothing.
+    """The facts that the log directory gives about one partition; −1 where it says nothing.
 
     ``clean`` is None for a partition directory without a log directory around it. ``broker`` is the
     id in meta.properties, or else the directory. ``cluster_id`` is empty if it is not known.
@@ -37,7 +37,7 @@ class LogDirFacts:
 
 
 class Standing(Enum):
-    """What is promised of a place in a log."""
+    """The promise for a place in a log."""
 
     CLOSED = auto()
     """A clean stop left it, and nobody opened it since."""
@@ -71,7 +71,7 @@ _NEVER_LEFT = frozenset(("too-large", "not-a-file"))
 def weigh(problem: Problem, suffix: str, standing: Standing) -> Problem:
     """A problem of a file of a segment, given what is promised of the last offset it is about.
 
-    The next start makes what belongs to an open place anew, from the batches: indexes, snapshots
+    The next start rebuilds what belongs to an open place from the batches: indexes, snapshots
     and leader epochs. Until then they may be in any state: a broker writes an entry in two steps, a
     disk its pages in any order, and a cut leaves the epochs on file for later.
     """

@@ -36,7 +36,7 @@ class CursorFile(NamedTuple):
 
 
 class CleanStopFile(NamedTuple):
-    """How the last owner left the log. The last three fields are about the last segment."""
+    """The end of the log at the last stop. The last three fields are about the last segment."""
 
     log_start_offset: int
     log_end_offset: int

@@ -36,7 +36,7 @@ class DiffBounds(NamedTuple):
 
 
 class RangeStart(NamedTuple):
-    """Where the batches of a range begin in one segment. A range may lie in several segments."""
+    """The place in one segment where the batches of a range begin. A range may lie in several."""
 
     storage: Storage
     path: str
@@ -44,7 +44,7 @@ class RangeStart(NamedTuple):
 
 
 class DiffRange(NamedTuple):
-    """What one replica has at an offset, up to ``last_offset``, and how to show it."""
+    """The content of one replica at an offset, up to ``last_offset``, and how to show it."""
 
     path: str
     position: int
@@ -98,7 +98,7 @@ class _UnmatchedRange(NamedTuple):
 def narrow(
     mine: Sequence[RangeStart], theirs: Sequence[RangeStart], bounds: DiffBounds, unpacked_max: int
 ) -> list[Difference]:
-    """Where two replicas differ inside a range, in order.
+    """Find where two replicas differ inside a range, in order.
 
     Takes memory for the headers of one range, and for the records of two batches at a time, each of
     at most ``unpacked_max`` bytes when unpacked.

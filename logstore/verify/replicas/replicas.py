@@ -31,7 +31,7 @@ _LOOKS_MAX = 4
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a segment could not be read. ``name`` is the file, if it was not the log.
+    """The reason why a segment could not be read. ``name`` is the file, if it was not the log.
 
     The directory is left out, because an executor may know it by another name.
     """

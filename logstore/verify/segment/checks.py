@@ -94,7 +94,7 @@ class SegmentChecks:
         self.order.expected = UNKNOWN
 
     def _count_hidden(self, end: int) -> int:
-        """How many records below ``end`` damage has hidden, if it is known where that begins."""
+        """Count records below ``end`` that damage has hidden, if it is known where that begins."""
         if self._hidden_from < 0:
             return 0
         first, self._hidden_from = max(self._hidden_from, self.job.floor), UNKNOWN

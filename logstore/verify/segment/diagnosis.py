@@ -1,4 +1,4 @@
-"""What is wrong where the scan of a ``.log`` stopped, and where it can go on (S-49).
+"""The diagnosis of the place where the scan of a ``.log`` stopped, and where it can go on (S-49).
 
 Four fields lie outside the checksum (F-62). To distinguish a wrong field from wrong content, the
 right value is put in its place: if the checksum then matches, that field was wrong.

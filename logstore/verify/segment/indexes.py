@@ -67,7 +67,7 @@ class OffsetIndexCheck:
             if table.in_order and not self._begun:
                 self._match(table, largest)
             entry = self._entries.peek()
-            if entry is None or not self._judge(entry, table, skipped, largest):
+            if entry is None or not self._check(entry, table, skipped, largest):
                 break
         self._due = table.lasts[-1] + 1
 
@@ -98,8 +98,8 @@ class OffsetIndexCheck:
         if len(self.several) < _SEVERAL_MAX:
             self.several.append((entry, largest))
 
-    def _judge(self, entry: IndexEntry, table: HeaderTable, skipped: Skipped, largest: int) -> bool:
-        """Whether the entry is judged. Otherwise it waits for the next table."""
+    def _check(self, entry: IndexEntry, table: HeaderTable, skipped: Skipped, largest: int) -> bool:
+        """Whether the entry was checked. Otherwise it waits for the next table."""
         positions, lasts = table.column(POSITION), table.lasts
         low = 0
         if not self._begun:

@@ -28,7 +28,7 @@ _NEVER = 2**63
 
 @dataclass(frozen=True, slots=True)
 class ProducerFact:
-    """What a part of the log says about one producer.
+    """The facts in a part of the log about one producer.
 
     ``last`` is (last sequence, last offset, offset delta) of its last data batch. It is None if
     there is none, or if a marker began a new epoch. ``transaction_late`` is the first batch of its
@@ -47,8 +47,8 @@ class ProducerFact:
     loose: bool = False
 
 
-class Abort(NamedTuple):
-    """An ABORT marker.
+class AbortMarker(NamedTuple):
+    """An ABORT marker of a transaction.
 
     ``first_offset`` is where the transaction began, −1 if that was in an earlier segment or
     nowhere. ``other_first`` is where the oldest other transaction began that was open at the
@@ -88,7 +88,7 @@ class ProducerFacts:
     floor: int = 0
     producers: dict[int, ProducerFact] = field(default_factory=dict)
     first_markers: dict[int, int] = field(default_factory=dict)
-    aborts: list[Abort] = field(default_factory=list)
+    aborts: list[AbortMarker] = field(default_factory=list)
     following: dict[int, int] = field(default_factory=dict)
     """Offset of an ABORT marker → where the next transaction of another producer begins."""
     marks: dict[int, dict[int, ProducerFact]] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class ProducerFacts:
     complete: bool = True
     """False if a batch was unreadable, or if there were more than ``PRODUCERS_MAX``."""
     _open: dict[int, tuple[int, int]] = field(default_factory=dict)
-    _waiting: list[Abort] = field(default_factory=list)
+    _waiting: list[AbortMarker] = field(default_factory=list)
     """Aborts that wait for a transaction of another producer.
 
     ``_only`` is the producer of all of them, if it is the same.
@@ -158,7 +158,7 @@ class ProducerFacts:
         self.first_markers.setdefault(producer_id, row.last_offset)
         if not is_commit:
             others = self._open.values()
-            abort = Abort(
+            abort = AbortMarker(
                 producer_id,
                 first,
                 late,

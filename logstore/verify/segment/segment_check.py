@@ -17,7 +17,7 @@ from logstore.verify.segment.producers import ProducerFacts
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """How to verify.
+    """The options of a verification.
 
     ``deep`` decodes every record, in addition to headers and checksums. ``fingerprint`` computes
     one for each partition, at the cost of a third of the time. ``compare`` compares the replicas of

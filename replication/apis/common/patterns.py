@@ -90,14 +90,14 @@ class Pattern:
         self._at += 1
         return self._text[self._at - 1]
 
-    def _take(self, text: str) -> bool:
+    def _accept(self, text: str) -> bool:
         found = self._text.startswith(text, self._at)
         self._at += len(text) if found else 0
         return found
 
     def _either(self) -> _Part:
         found = self._sequence()
-        while self._take("|"):
+        while self._accept("|"):
             other = self._sequence()
             found = _Part(
                 found.may_be_empty or other.may_be_empty,
@@ -149,7 +149,7 @@ class Pattern:
         low, high = 1, 1
         if self._peek() in _COUNTS:
             low, high = _COUNTS[self._next()]
-        elif self._take("{"):
+        elif self._accept("{"):
             least, comma, most = self._up_to("}").partition(",")
             low = self._number(least)
             high = (self._number(most) if most else None) if comma else low
@@ -157,7 +157,7 @@ class Pattern:
                 raise InvalidPatternError(f"{self._text!r}: a count that falls")
         else:
             return low, high
-        self._take("?")  # which match is found first is all the same: only whole ones count
+        self._accept("?")  # which match is found first does not matter: only whole ones count
         return low, high
 
     def _number(self, text: str) -> int:
@@ -194,13 +194,13 @@ class Pattern:
             raise InvalidPatternError(f"a pattern of more than {MAX_ATOMS} parts")
 
     def _group(self) -> _Part:
-        if self._peek() == "?" and not self._take("?:"):
+        if self._peek() == "?" and not self._accept("?:"):
             raise InvalidPatternError(f"{self._text!r}: a group that is not served")
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise InvalidPatternError(f"groups deeper than {MAX_DEPTH}")
         found = self._either()
-        if not self._take(")"):
+        if not self._accept(")"):
             raise InvalidPatternError(f"{self._text!r}: a bracket is not closed")
         self._depth -= 1
         return found
@@ -221,7 +221,7 @@ class Pattern:
         return _CONTROLS.get(char, char).__eq__
 
     def _class(self) -> _Test:
-        is_in = not self._take("^")
+        is_in = not self._accept("^")
         tests: list[_Test] = []
         while not tests or self._peek() != "]":
             self._count_part()

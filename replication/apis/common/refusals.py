@@ -79,7 +79,7 @@ def refusal(key: ApiKey, version: int, request: Any, code: ErrorCode) -> Any:
     if key in _CLOSED or version < _FIRST_WITH_CODE.get(key, 0):
         return CLOSE
     if key is ApiKey.PRODUCE and request.acks == 0:
-        return CLOSE  # nobody reads an answer, so this is how the producer hears of it
+        return CLOSE  # nobody reads an answer, so this is how the producer notices
     return _mirror(key, version, version <= _REPEATED.get(key, -1))(request, code, repeat(code))
 
 

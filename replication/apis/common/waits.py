@@ -29,9 +29,9 @@ def ask_all(
     of one stays as it is."""
     gathering: Gathering[TopicResponse] = Gathering(len(requests), done)
 
-    def take(at: int, answer: Response | None) -> None:
+    def on_answer(at: int, answer: Response | None) -> None:
         if not isinstance(answer, TopicResponse):
-            answer = TopicResponse(silence_of(broker), "no controller answers in time")
+            answer = TopicResponse(error_without_answer(broker), "no controller answers in time")
         gathering.take_answer(at, answer)
 
     for at, request in enumerate(requests):
@@ -40,7 +40,7 @@ def ask_all(
         elif at >= MAX_CHANGES:
             gathering.take_answer(at, TOO_MANY)
         else:
-            broker.ask_controller(request, partial(take, at), timeout_ms)
+            broker.ask_controller(request, partial(on_answer, at), timeout_ms)
 
 
 class _Wait:
@@ -51,7 +51,7 @@ class _Wait:
         self.timer: Cancellable | None = None
 
 
-def silence_of(broker: Broker) -> ErrorCode:
+def error_without_answer(broker: Broker) -> ErrorCode:
     """The error for a client where the controller has not answered in time: there is none, or it is
     busy, and may still do what was asked for."""
     return ErrorCode.NOT_CONTROLLER if broker.controller_id is None else ErrorCode.REQUEST_TIMED_OUT

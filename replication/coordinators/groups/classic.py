@@ -471,7 +471,7 @@ class ClassicProtocol:
         self._out.reply(to, code)
 
     def prolong(self, group: ClassicGroup, member_id: str) -> None:
-        """Prolong the session of a member that was heard of."""
+        """Prolong the session of a member that sent a request."""
         member = group.members.get(member_id)
         if member is not None:
             self._touch(group, member)
@@ -565,7 +565,7 @@ class ClassicProtocol:
         self._drop_if_void(group)
 
     def on_loaded(self, group: ClassicGroup) -> None:
-        """The members of a group in the log have a whole session to be heard of (W-116)."""
+        """The members of a group in the log have a whole session to send a request (W-116)."""
         for member in group.members.values():
             self._touch(group, member)
         if len(group.members) > self._config.group_max_size:

@@ -132,8 +132,8 @@ class GroupCoordinator(TopicCoordinator):
 
         gathering: Gathering[Any] = Gathering(1 + len(own), done)
         for number, (at, tp) in enumerate(own, 1):
-            take = partial(gathering.take_answer, number)
-            self.runtime.write_marker(tp.partition, request.markers[at], take)
+            on_code = partial(gathering.take_answer, number)
+            self.runtime.write_marker(tp.partition, request.markers[at], on_code)
         others = (
             marker._replace(
                 partitions=tuple(tp for tp in marker.partitions if tp.topic != GROUP_METADATA)

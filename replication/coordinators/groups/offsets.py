@@ -80,11 +80,11 @@ class OffsetStore:
     def end_write(self, group_id: str, tp: TopicPartition, *, in_transaction: bool) -> None:
         """Note that the offset is in the log, or never will be."""
         in_flight = self._in_flight[group_id]
-        _take(in_flight, tp)
+        _decrement(in_flight, tp)
         if not in_flight:
             del self._in_flight[group_id]
         if in_transaction:
-            _take(self._in_transaction, (group_id, tp))
+            _decrement(self._in_transaction, (group_id, tp))
 
     # -- what the log says ---------------------------------------------------------------------
 
@@ -143,7 +143,7 @@ class OffsetStore:
         return list(dict.fromkeys(groups))
 
 
-def _take(counter: Counter[K], key: K) -> None:
+def _decrement(counter: Counter[K], key: K) -> None:
     counter[key] -= 1
     if not counter[key]:
         del counter[key]

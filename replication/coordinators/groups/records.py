@@ -71,7 +71,7 @@ def encode_group_tombstone(group_id: str) -> CoordinatorRecord:
 
 
 def group_of(group_id: str, value: wire.GroupMetadataValue) -> ClassicGroup:
-    """A group with members is Stable: it is written when they have their assignments."""
+    """Restore a group. With members it is Stable: it is written once they are assigned."""
     group = ClassicGroup(group_id)
     group.generation = value.generation
     group.protocol_type = value.protocol_type or None

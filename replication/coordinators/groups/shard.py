@@ -578,5 +578,5 @@ def _reads(group: ClassicGroup, topic: str) -> bool:
 def no_offset(
     partition: int, code: ErrorCode = ErrorCode.NONE
 ) -> wire.OffsetFetchResponse.OffsetFetchResponsePartitions:
-    """The answer for a partition of which none is committed, or none is told."""
+    """The answer for a partition of which none is committed, or none is shown."""
     return wire.OffsetFetchResponse.OffsetFetchResponsePartitions(partition, -1, -1, "", code)

@@ -34,7 +34,7 @@ logger = get_logger(__name__)
 RETRY_MS = 100
 DELETED_AFTER_MS = 5_000
 """A partition that this broker does not know for so long is deleted. Not at once: a broker that has
-just become coordinator may hear of a new topic a moment later."""
+just become coordinator may learn of a new topic a moment later."""
 AT_ONCE = 500  # transactions in one request
 
 

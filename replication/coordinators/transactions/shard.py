@@ -38,8 +38,8 @@ from replication.coordinators.outbox import ShardOutbox
 from replication.coordinators.transactions import records
 from replication.coordinators.transactions.config import TransactionConfig
 from replication.coordinators.transactions.state import (
+    FIRST_BUMPING,
     FIRST_OF_LEADERS,
-    FIRST_THAT_BUMPS,
     TransactionMetadata,
     TransactionState,
     TransactionVersion,
@@ -48,7 +48,7 @@ from replication.coordinators.transactions.transitions import (
     NEED_PRODUCER_ID,
     Answer,
     Decision,
-    Move,
+    Transition,
     add_partitions,
     complete,
     end_transaction,
@@ -77,7 +77,7 @@ _LOST = (
     ErrorCode.KAFKA_STORAGE_ERROR,
     ErrorCode.NOT_COORDINATOR,
 )
-# What a client hears when the record of its request was not written: each makes it ask again, and
+# The answer when the record of a request was not written: each makes it ask again, and
 # NOT_COORDINATOR makes it look for another coordinator first.
 ERROR_OF_APPEND = reactions(
     {
@@ -240,7 +240,7 @@ class TransactionShard:
                 # What is under way does not matter: the log looks again when it appends.
                 self._out.reply(to, verify_partitions(self._known(name), request))
             case wire.EndTxnRequest(transactional_id=name):
-                version = _version(number >= FIRST_THAT_BUMPS)
+                version = _version(number >= FIRST_BUMPING)
                 self._change(
                     received,
                     name,
@@ -282,7 +282,7 @@ class TransactionShard:
             self._entries[transactional_id] = entry
             self._write(entry, decision, received.to)
 
-    def _write(self, entry: _Entry, move: Move, to: Hashable | None) -> None:
+    def _write(self, entry: _Entry, move: Transition, to: Hashable | None) -> None:
         """Write the record of a change; then ``to`` is answered, if anybody waits."""
         entry.under_way = UnderWay.WRITING
         target, answer = move

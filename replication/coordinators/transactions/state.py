@@ -17,7 +17,7 @@ LAST_CLIENT_EPOCH = MAX_EPOCH - 1
 NO_TIME = -1
 
 FIRST_OF_LEADERS = 4  # AddPartitionsToTxn from here on is what the leaders of partitions send
-FIRST_THAT_BUMPS = 5  # EndTxn
+FIRST_BUMPING = 5  # EndTxn
 
 
 class TransactionState(IntEnum):

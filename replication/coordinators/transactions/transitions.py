@@ -1,8 +1,8 @@
 """Decisions about a transactional id, one for each request. They change nothing themselves.
 
-Each function takes the present value and returns an ``Answer`` where nothing changes, a ``Move``
-if a record has to be written first, or ``NEED_PRODUCER_ID`` if it must be called again with a new
-producer id. The caller has checked that no other transition is under way.
+Each function takes the present value and returns an ``Answer`` where nothing changes, a
+``Transition`` if a record has to be written first, or ``NEED_PRODUCER_ID`` if it must be called
+again with a new producer id. The caller has checked that no other transition is under way.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Answer(NamedTuple):
     producer_epoch: int = NO_PRODUCER_EPOCH
 
 
-class Move(NamedTuple):
+class Transition(NamedTuple):
     """Write ``target``; ``answer`` goes out when it is committed."""
 
     target: TransactionMetadata
@@ -47,7 +47,7 @@ class _Need(Enum):
 
 
 NEED_PRODUCER_ID: Final = _Need.PRODUCER_ID
-Decision: TypeAlias = Answer | Move | Literal[_Need.PRODUCER_ID]
+Decision: TypeAlias = Answer | Transition | Literal[_Need.PRODUCER_ID]
 
 
 # -- InitProducerId ------------------------------------------------------------------------------
@@ -130,14 +130,14 @@ def _begin(
         target = known.moved(
             _S.EMPTY, now_ms, producer_epoch=current + 1, last_producer_epoch=current, **empty
         )
-    elif expected == known.last_producer_epoch:  # it did not hear the answer to its last request
+    elif expected == known.last_producer_epoch:  # it did not get the answer to its last request
         target = known.moved(_S.EMPTY, now_ms, **empty)
     else:
         return Answer(ErrorCode.PRODUCER_FENCED)
-    return Move(target, Answer(ErrorCode.NONE, target.producer_id, target.producer_epoch))
+    return Transition(target, Answer(ErrorCode.NONE, target.producer_id, target.producer_epoch))
 
 
-def fence(known: TransactionMetadata, now_ms: int) -> Move:
+def fence(known: TransactionMetadata, now_ms: int) -> Transition:
     """Abort an ongoing transaction under the next epoch. A request that waits for it is told to try
     again. The producer itself then goes on with that epoch, any other one with the epoch after
     it."""
@@ -147,7 +147,7 @@ def fence(known: TransactionMetadata, now_ms: int) -> Move:
         producer_epoch=min(known.producer_epoch + 1, MAX_EPOCH),
         last_producer_epoch=known.producer_epoch,
     )
-    return Move(target, Answer(ErrorCode.CONCURRENT_TRANSACTIONS))
+    return Transition(target, Answer(ErrorCode.CONCURRENT_TRANSACTIONS))
 
 
 # -- partitions ----------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def add_partitions(
     request: AddPartitionsToTxnRequest,
     version: TransactionVersion,
     now_ms: int,
-) -> Answer | Move:
+) -> Answer | Transition:
     code = _refusal_of(known, request)
     if code is not ErrorCode.NONE or known is None:
         return Answer(code)
@@ -185,7 +185,7 @@ def add_partitions(
         start_ms=known.start_ms if is_ongoing else now_ms,
         version=version,
     )
-    return Move(target, done)
+    return Transition(target, done)
 
 
 def verify_partitions(
@@ -239,7 +239,7 @@ def end_transaction(
             # All transactions of a producer have one epoch without bumps. So this may be the end of
             # a later one, which another coordinator has begun while this one does not know yet that
             # it is deposed. Only a record that is committed proves that it is not.
-            return answer if bumps else Move(known.moved(known.state, now_ms), answer)
+            return answer if bumps else Transition(known.moved(known.state, now_ms), answer)
         case _S.EMPTY | _S.COMPLETE_COMMIT | _S.COMPLETE_ABORT:
             if repeated:  # of a producer that another one replaced
                 return Answer(ErrorCode.PRODUCER_FENCED)
@@ -251,7 +251,7 @@ def end_transaction(
 
 
 def _is_repeated(known: TransactionMetadata, request: wire.EndTxnRequest) -> bool:
-    """The client ended this transaction before and did not hear the answer."""
+    """The client ended this transaction before and did not get the answer."""
     if request.producer_id == known.producer_id:
         return request.producer_epoch + 1 == known.producer_epoch
     return (
@@ -273,7 +273,7 @@ def _prepare(
     partitions = known.partitions if known.state is _S.ONGOING else frozenset()
     if not version.bumps_epochs:
         target = known.moved(state, now_ms, version=version)
-        return Move(target, Answer(ErrorCode.NONE, known.producer_id, known.producer_epoch))
+        return Transition(target, Answer(ErrorCode.NONE, known.producer_id, known.producer_epoch))
     # The epoch that ends the transaction is above the one that wrote it: what comes late is
     # refused. The last epoch of all serves for that once; the producer goes on under a new id.
     if known.is_exhausted and new_id is None:
@@ -291,7 +291,7 @@ def _prepare(
         version=version,
     )
     answer = (known.producer_id, epoch) if next_id == NO_PRODUCER_ID else (next_id, 0)
-    return Move(target, Answer(ErrorCode.NONE, *answer))
+    return Transition(target, Answer(ErrorCode.NONE, *answer))
 
 
 def complete(known: TransactionMetadata, now_ms: int) -> TransactionMetadata:
@@ -318,5 +318,5 @@ def is_overdue(known: TransactionMetadata, now_ms: int) -> bool:
 
 def is_forgotten(known: TransactionMetadata, expiration_ms: int, now_ms: int) -> bool:
     """Whether the id has not been used for long, and nothing is open."""
-    rests = known.state is _S.EMPTY or known.state.is_complete
-    return rests and known.last_update_ms + expiration_ms <= now_ms
+    is_idle = known.state is _S.EMPTY or known.state.is_complete
+    return is_idle and known.last_update_ms + expiration_ms <= now_ms

@@ -435,7 +435,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def _problem(self) -> HTTPStatus | None:
-        """Why the body is not read; that of GET and HEAD is of no interest."""
+        """Say why the body is not read; that of GET and HEAD is of no interest."""
         if self.command in ("GET", "HEAD"):
             return None
         sizes = self.headers.get_all("Content-Length", ["0"])

@@ -304,8 +304,8 @@ def restarts(stage: StoryStage) -> None:
 
 
 def short_of_descriptors(stage: StoryStage) -> None:
-    """Twice in a row no file can be opened: once more than a broker makes up for by closing idle
-    ones. What was appended then waits for its sync."""
+    """Two opens in a row fail. A broker makes up for one, by closing an idle file, so what was
+    appended waits for its sync."""
     rng = stage.rng
     stage.segment_bytes = 300  # many rolls; each opens files
     stage.write(0, 1200, 18, (-1, -1, 1), (8, 50))

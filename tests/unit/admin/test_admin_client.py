@@ -111,10 +111,10 @@ class _Transport:
         self.bootstrap = [*self.addresses]
         self.closed = False
 
-    def learn(self, addresses: dict[int, tuple[str, int]]) -> None:
+    def set_addresses(self, addresses: dict[int, tuple[str, int]]) -> None:
         self.addresses |= addresses
 
-    def ask(self, broker_id: int, call: OpenCall, timeout_ms: int) -> None:
+    def call(self, broker_id: int, call: OpenCall, timeout_ms: int) -> None:
         assert not self.closed
         call.on_reply(self._answer(broker_id, call))
 
@@ -253,8 +253,8 @@ def test_who_is_away_costs_one_time_out() -> None:
     config = ClientConfig(bootstrap_servers=("b0:1", "b1:1"))
     tried: list[int] = []
     with pytest.MonkeyPatch.context() as patch, AdminClient(config, connect=brokers.connect) as c:
-        ask = _Transport.ask
-        patch.setattr(_Transport, "ask", lambda own, id, *_: (tried.append(id), ask(own, id, *_)))
+        ask = _Transport.call
+        patch.setattr(_Transport, "call", lambda own, id, *_: (tried.append(id), ask(own, id, *_)))
         for _ in range(3):
             c.metadata()
     assert [*dict.fromkeys(tried)] == [-1000, -1001]

@@ -78,7 +78,7 @@ def test_range() -> None:
 
 def new_member() -> ClassicMembership:
     member = ClassicMembership("g", session_timeout_ms=6000, rebalance_timeout_ms=9000)
-    member.look(("a",), {})
+    member.note_topics(("a",), {})
     return member
 
 
@@ -122,7 +122,7 @@ def test_into_the_group() -> None:
     assert (key, request.member_id) == (JOIN, "m-1")
     member.answered(JOIN, joined())
     assert member.topics_of_all == {"a", "bc"}
-    member.look(("a",), {"a": 1, "bc": 2})
+    member.note_topics(("a",), {"a": 1, "bc": 2})
     key, request = member.next_request()
     assert (key, request.generation_id, request.protocol_name) == (SYNC, 3, "range")
     assert {each.member_id: decode_assignment(each.assignment) for each in request.assignments} == {
@@ -179,9 +179,9 @@ def test_refused_for_good(code: int) -> None:
 
 def test_what_changes_is_assigned_anew() -> None:
     member = in_group()
-    member.look(("a",), {})
+    member.note_topics(("a",), {})
     assert member.state is MemberState.MEMBER
-    member.look(("a",), {"a": 4})
+    member.note_topics(("a",), {"a": 4})
     assert member.state is MemberState.OUTSIDE
 
 

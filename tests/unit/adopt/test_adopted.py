@@ -23,7 +23,14 @@ from logstore.storage.memory import MemoryStorage
 from logstore.storage.overlay import OverlayStorage
 from logstore.testing import FaultyStorage, SimulatedCrash
 from replication import ServedCluster, serve
-from replication.adopt import AdoptedCluster, AdoptionRules, Remark, has_tree, look, write_tree
+from replication.adopt import (
+    AdoptedCluster,
+    AdoptionRules,
+    Remark,
+    has_tree,
+    plan_adoption,
+    write_tree,
+)
 from replication.adopt.home import ADOPTED, make_home
 from replication.common.error_codes import ErrorCode
 from replication.common.internal_topics import GROUP_METADATA
@@ -495,7 +502,7 @@ def test_a_cluster_id_that_no_broker_has_is_refused(
 
 
 def found(storage: MemoryStorage, *paths: str) -> AdoptedCluster:
-    return look(paths, OverlayStorage(storage), AdoptionRules(SystemClock().wall_ms()))
+    return plan_adoption(paths, OverlayStorage(storage), AdoptionRules(SystemClock().wall_ms()))
 
 
 def test_a_producer_of_long_ago_is_remembered() -> None:

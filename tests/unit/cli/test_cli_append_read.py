@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 from logstore import LogConfig, LogManager
 from logstore.cli import main
-from logstore.cli.records.input import BadInputError, lines_as_they_come, parse_json
+from logstore.cli.records.input import BadInputError, input_lines, parse_json
 from logstore.common.clock import SystemClock
 from logstore.common.partitioner import murmur2
 from logstore.format.batch import encode_batch, end_transaction_marker
@@ -243,7 +243,7 @@ def test_input_that_pauses_is_appended_at_once(tmp_path: Path) -> None:
     source, sink = os.pipe()
     with open(source, "rb") as stream, open(sink, "wb", buffering=0) as pipe:
         pipe.write(b"a\nb\nc")
-        lines = lines_as_they_come(stream)
+        lines = input_lines(stream)
         assert [next(lines), next(lines)] == [[b"a", b"b"], []]
         pipe.write(b"d\n")
         assert next(lines) == [b"cd"]
@@ -257,7 +257,7 @@ def test_a_long_line_is_searched_once() -> None:
     part, count = b"x" * (1 << 14), 2000
     reads = [*[part] * count, b"y;", b";z;", b";", b""]
     stream = mock.Mock(**{"read1.side_effect": reads, "fileno.side_effect": OSError})
-    assert list(lines_as_they_come(stream, b";;")) == [[part * count + b"y"], [b"z"]]
+    assert list(input_lines(stream, b";;")) == [[part * count + b"y"], [b"z"]]
 
 
 def test_an_endless_line_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_an_endless_line_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     path = tmp_path / "lines"
     path.write_bytes(b"a\n" + bytes(2000))
     with open(path, "rb") as stream:
-        lines = lines_as_they_come(stream)
+        lines = input_lines(stream)
         assert next(lines) == [b"a"]
         with pytest.raises(BadInputError, match="longer than 1000 bytes"):
             next(lines)

@@ -150,10 +150,10 @@ def test_a_batch_with_a_damaged_header_alone(damage: tuple[int, bytes]) -> None:
     whole = batch(count=3)
     data = b"x" * 30 + whole[:at] + value + whole[at + 1 :]
     search = BatchSearch(Bytes(data), 30, len(data))  # type: ignore[arg-type]
-    assert search.whole_but_for_its_header(30, len(data))
-    assert not search.whole_but_for_its_header(29, len(data))
+    assert search.is_whole_except_header(30, len(data))
+    assert not search.is_whole_except_header(29, len(data))
     data += b"behind"
-    assert BatchSearch(Bytes(data), 30, len(data)).whole_but_for_its_header(  # type: ignore[arg-type]
+    assert BatchSearch(Bytes(data), 30, len(data)).is_whole_except_header(  # type: ignore[arg-type]
         30, len(data)
     ) == (at == 16)
 

@@ -72,7 +72,7 @@ def test_a_cut_that_was_abandoned_half_way_refuses_appends(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("logstore.segments.segment.Segment.cut_files", interrupt)
+        patch.setattr("logstore.segments.segment.Segment.truncate_files", interrupt)
         with pytest.raises(KeyboardInterrupt):
             log.truncate_to(1)
 

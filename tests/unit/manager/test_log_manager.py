@@ -394,7 +394,7 @@ class TestCheckpointOfCuts:
 
         machine.storage.rename = rename  # type: ignore[method-assign]
         try:
-            manager.housekeeper.checkpoint_cuts([log.topic_partition for log in logs])
+            manager.housekeeper.checkpoint_truncations([log.topic_partition for log in logs])
         finally:
             del machine.storage.rename
         return written
@@ -428,9 +428,9 @@ class TestCheckpointOfCuts:
             log.truncate_to(4)
             machine.storage.fail("open", f"*{name}*", error=errno.EMFILE)
             with pytest.raises(ResourceBusyError):
-                manager.housekeeper.checkpoint_cuts([log.topic_partition])
+                manager.housekeeper.checkpoint_truncations([log.topic_partition])
             if asks_again:
-                manager.housekeeper.checkpoint_cuts([log.topic_partition])
+                manager.housekeeper.checkpoint_truncations([log.topic_partition])
             else:
                 log.append_as_leader(batch(), 0)
             assert machine.checkpoint("/logs", name) == {log.topic_partition: 4}

@@ -32,7 +32,7 @@ from replication.client import (
 )
 from replication.client.inline import InlineActor
 from replication.client.metadata import MAX_AGE_MS
-from replication.client.positions import EpochsRead, FetchPosition, NextStep, diverging_offset
+from replication.client.positions import EpochsRead, FetchPosition, PositionStep, diverging_offset
 from replication.client.sending import MAX_PRODUCER_EPOCH
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import (
@@ -356,7 +356,7 @@ class TestComparison:
     def test_nothing_in_common(self) -> None:
         found = position((5, 6), offset=10)
         found.compare(EpochEndOffset())
-        assert (found.step, found.offset) == (NextStep.RESET, None)
+        assert (found.step, found.offset) == (PositionStep.RESET, None)
         found = position((5, 6), offset=10, resets=False)
         found.compare(EpochEndOffset())
         assert isinstance(found.error, LogTruncationError)

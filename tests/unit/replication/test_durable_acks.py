@@ -92,7 +92,7 @@ def test_a_follower_syncs_what_an_append_could_not_before_it_asks_on() -> None:
     log = host.follow(epoch=1, config=SYNCED).local_log()
     log.writer.append_as_follower(1, batch(0, epoch=1))
     assert (log.log_end_offset, log.recovery_point) == (1, 0)
-    host.manager._settle([TP])
+    host.manager._finish_log_changes([TP])
     assert log.recovery_point == 1
 
 

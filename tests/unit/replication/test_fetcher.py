@@ -689,7 +689,7 @@ def test_with_threads() -> None:
             follower.partition,
             lambda: 102,
             on_high_watermarks,
-            follower.logs.housekeeper.checkpoint_cuts,
+            follower.logs.housekeeper.checkpoint_truncations,
         )
     )
 

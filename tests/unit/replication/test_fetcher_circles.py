@@ -261,13 +261,13 @@ class Checkpoints:
             thread.join()
         if self.error is not None:
             raise self.error
-        self._logs.housekeeper.checkpoint_cuts(tps)
+        self._logs.housekeeper.checkpoint_truncations(tps)
 
 
 def watched(count: int) -> tuple[Stage, list[TopicPartition], Checkpoints]:
     stage, tps = parted(count)
     checkpoints = Checkpoints(stage)
-    object.__setattr__(stage.env, "settle", checkpoints)
+    object.__setattr__(stage.env, "finish_changes", checkpoints)
     return stage, tps, checkpoints
 
 
@@ -352,13 +352,13 @@ def test_foreign_answer_while_cuts_are_written() -> None:
     stage, tps, checkpoints = watched(2)
     stage.follow(3, *tps)
     stage.request()
-    write = checkpoints._logs.housekeeper.checkpoint_cuts
+    write = checkpoints._logs.housekeeper.checkpoint_truncations
 
     def change(cut: list[TopicPartition]) -> None:
         stage.manager.remove_fetchers(tps)
         write(cut)
 
-    checkpoints._logs.housekeeper.checkpoint_cuts = change  # type: ignore[method-assign]
+    checkpoints._logs.housekeeper.checkpoint_truncations = change  # type: ignore[method-assign]
     stage.exchange()
     assert stage.is_idle()
     assert not stage.manager.failed_partitions

@@ -28,7 +28,7 @@ class Asking:
             self.runtime, self.transport, lambda: self.controller, self._look, TIMEOUT_MS
         )
         actor = self.runtime.actor("broker")
-        Forwarding(self.runtime, actor, channel, TIMEOUT_MS).ask(REQUEST, self.answers.append)
+        Forwarding(self.runtime, actor, channel, TIMEOUT_MS).forward(REQUEST, self.answers.append)
         self.runtime.run_until_idle()
 
     def _look(self) -> None:

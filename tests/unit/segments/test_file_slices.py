@@ -168,7 +168,7 @@ def test_a_read_that_is_overtaken_begins_again(
 
 def test_during_a_cut_the_bytes_are_read(tmp_path: Path) -> None:
     with filled(tmp_path) as log:
-        with log.segments[0].file.cutting(0):
+        with log.segments[0].file.truncating(0):
             found = read(log)
             assert found.file_slice is None
             assert found.data == log.read(0, up_to=log.high_watermark).data
