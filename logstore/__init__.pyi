@@ -23,6 +23,7 @@ from logstore.kernels import AppendInfo as AppendInfo
 from logstore.log import EARLIEST as EARLIEST
 from logstore.log import LATEST as LATEST
 from logstore.log import MAX_TIMESTAMP as MAX_TIMESTAMP
+from logstore.log import LogOwner as LogOwner
 from logstore.log import PartitionLog as PartitionLog
 from logstore.log.reading.cursors import Cursor as Cursor
 from logstore.log.reading.directory_reader import DirectoryReader as DirectoryReader
