@@ -36,6 +36,7 @@ from logstore.manager import LoadProgress as LoadProgress
 from logstore.manager import LogManager as LogManager
 from logstore.manager import ManagerOwner as ManagerOwner
 from logstore.manager import compact_directory as compact_directory
+from logstore.manager.duties import Housekeeper as Housekeeper
 from logstore.recovery import RecoveryOptions as RecoveryOptions
 from logstore.recovery import RecoveryReport as RecoveryReport
 from logstore.segments.producer_state import AppendOrigin as AppendOrigin
