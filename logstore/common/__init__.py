@@ -2,7 +2,7 @@
 randomness.
 
 Begin with ``errors``: the class of an error says what a caller does next. ``locks`` has the one
-order in which the locks of a log are taken.
+order in which the locks of a log are taken. Nothing here may import another room of ``logstore``.
 """
 
 __all__ = [

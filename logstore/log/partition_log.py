@@ -67,10 +67,6 @@ class PartitionLog:
     Any thread may call any method. Reads never wait, appends wait only for each other, and disk
     waits hold up neither. When an append returns, the records survive the end of the process; after
     ``flush`` they survive the end of the machine too.
-
-    Attributes:
-        maintenance: without a manager nothing is deleted unasked. ``delete_old_segments()`` of it
-            does what retention allows, ``purge_deleted(now_ms)`` removes the files.
     """
 
     def __init__(self, core: LogCore, loaded: LoadedLog, hold: PartitionHold | None) -> None:
