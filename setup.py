@@ -41,6 +41,7 @@ PAGE_FILES = (
     "bench/*.md",
     "tests/README.md",
     "examples/[!_]*.py",
+    "logstore/verify/common/*.md",
 )
 
 

@@ -79,8 +79,8 @@ def store_file(files: Files, path: str, data: bytes) -> None:
         raise CheckpointFailedError(path, "write", str(error)) from error
 
 
-class SmallFile:
-    """The base of a class for one of the files: reads and replaces it as a whole."""
+class CheckpointFile:
+    """The base of a class for one of the files (Kafka's name): reads and replaces it as a whole."""
 
     __slots__ = ("_files", "path")
 

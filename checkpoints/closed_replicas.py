@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from checkpoints.checkpoint_file import MAX_I32, MAX_I64, VERSION, SmallFile, parse_number
+from checkpoints.checkpoint_file import MAX_I32, MAX_I64, VERSION, CheckpointFile, parse_number
 from checkpoints.partition_metadata import topic_id_from_text, topic_id_to_text
 from checkpoints.types import TopicPartition
 
@@ -54,7 +54,7 @@ class ClosedReplicas:
     unproven: Collection[TopicPartition] = ()
 
 
-class ClosedReplicasFile(SmallFile):
+class ClosedReplicasFile(CheckpointFile):
     """The file of one log directory."""
 
     __slots__ = ()

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from checkpoints.checkpoint_file import (
     MAX_I32,
     MAX_I64,
+    CheckpointFile,
     FileState,
-    SmallFile,
     frame,
     parse_number,
 )
@@ -19,7 +19,7 @@ from checkpoints.checkpoint_file import (
 LEADER_EPOCH = "leader-epoch-checkpoint"
 
 
-class LeaderEpochCheckpoint(SmallFile):
+class LeaderEpochCheckpoint(CheckpointFile):
     """The leader epoch file of one partition directory.
 
     Only the format is checked here. The epoch cache checks that the entries ascend: it replays them

@@ -11,7 +11,7 @@ import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from checkpoints.checkpoint_file import SmallFile
+from checkpoints.checkpoint_file import CheckpointFile
 from checkpoints.errors import MalformedCheckpointError
 from checkpoints.partition_metadata import is_reserved_id, topic_id_from_text, topic_id_to_text
 
@@ -56,7 +56,7 @@ class MetaProperties:
             raise ValueError(f"directory.id {topic_id_to_text(self.directory_id)} is reserved")
 
 
-class MetaPropertiesFile(SmallFile):
+class MetaPropertiesFile(CheckpointFile):
     """The file of one log directory."""
 
     __slots__ = ()

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from checkpoints.checkpoint_file import (
     MAX_I32,
     MAX_I64,
+    CheckpointFile,
     FileState,
-    SmallFile,
     frame,
     parse_number,
 )
@@ -25,7 +25,7 @@ HIGH_WATERMARK = "replication-offset-checkpoint"
 CLEANER = "cleaner-offset-checkpoint"
 
 
-class OffsetCheckpoint(SmallFile):
+class OffsetCheckpoint(CheckpointFile):
     """One of the four offset checkpoints. One writer at a time; readers need no lock."""
 
     __slots__ = ("_template", "_template_keys")

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from checkpoints.checkpoint_file import MAX_I32, SmallFile, parse_number
+from checkpoints.checkpoint_file import MAX_I32, CheckpointFile, parse_number
 
 PARTITION_METADATA = "partition.metadata"
 _ID_TEXT_LENGTH = 22
@@ -82,7 +82,7 @@ def random_topic_id(random_bytes: Callable[[int], bytes] = secrets.token_bytes) 
             return topic_id
 
 
-class PartitionMetadataFile(SmallFile):
+class PartitionMetadataFile(CheckpointFile):
     """The file of one partition directory; it must be on disk before the first record (F-37)."""
 
     __slots__ = ()

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from checkpoints.checkpoint_file import MAX_I64, SmallFile, parse_number
+from checkpoints.checkpoint_file import MAX_I64, CheckpointFile, parse_number
 from checkpoints.meta_properties import escape, parse_properties
 
 TOPIC_PROPERTIES = "topic.properties"
@@ -44,7 +44,7 @@ class TopicProperties:
         return (head + "".join(lines)).encode("ascii")
 
 
-class TopicPropertiesFile(SmallFile):
+class TopicPropertiesFile(CheckpointFile):
     """The file of one partition directory; it must be on disk before the first record."""
 
     __slots__ = ()

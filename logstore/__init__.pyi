@@ -23,6 +23,7 @@ from logstore.kernels import AppendInfo as AppendInfo
 from logstore.log import EARLIEST as EARLIEST
 from logstore.log import LATEST as LATEST
 from logstore.log import MAX_TIMESTAMP as MAX_TIMESTAMP
+from logstore.log import LogOwner as LogOwner
 from logstore.log import PartitionLog as PartitionLog
 from logstore.log.reading.cursors import Cursor as Cursor
 from logstore.log.reading.directory_reader import DirectoryReader as DirectoryReader
@@ -35,6 +36,7 @@ from logstore.manager import LoadProgress as LoadProgress
 from logstore.manager import LogManager as LogManager
 from logstore.manager import ManagerOwner as ManagerOwner
 from logstore.manager import compact_directory as compact_directory
+from logstore.manager.duties import Housekeeper as Housekeeper
 from logstore.recovery import RecoveryOptions as RecoveryOptions
 from logstore.recovery import RecoveryReport as RecoveryReport
 from logstore.segments.producer_state import AppendOrigin as AppendOrigin

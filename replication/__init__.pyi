@@ -2,7 +2,9 @@ from replication import errors as errors
 from replication.adopt import Adoption as Adoption
 from replication.adopt import Remark as Remark
 from replication.broker.broker import Broker as Broker
+from replication.broker.broker import BrokerSettings as BrokerSettings
 from replication.broker.broker import BrokerState as BrokerState
+from replication.broker.broker import Surroundings as Surroundings
 from replication.broker.metrics import BrokerCollector as BrokerCollector
 from replication.broker.metrics import collector as collector
 from replication.client import Client as Client

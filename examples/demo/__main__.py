@@ -140,4 +140,4 @@ def _last_words(directory: str, seconds: float, faults: list[str]) -> list[str]:
 main.add_command(demo)
 
 if __name__ == "__main__":
-    run(["demo", *sys.argv[1:]], prog_name="python -m examples")
+    run(["demo", *sys.argv[1:]], prog_name="make")  # ARGS has the options

@@ -3,7 +3,7 @@
 In reading order: ``cleanable`` (what may be cleaned, and when: decisions only), ``transactions``
 (whose data was aborted), ``cleaner`` (one pass over one log) and ``log_cleaner`` (which log is
 next, and what came of it). ``logstore.log.replacing`` replaces segments by a rewritten one.
-``logstore.compact_directory`` runs one pass by hand.
+``logstore.compact_directory`` runs one pass by hand. Nothing here changes a segment in place.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common import completion
-from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
+from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option, notes
 from logstore.cli.common.options import PARTITION, counted, directory_argument
 from logstore.cli.records import positions as _positions
-from logstore.cli.records.reading import Note, PartitionReader, readers_of
+from logstore.cli.records.reading import PartitionReader, readers_of
 from logstore.common.bounds import BATCH_MAX, UNPACKED_MAX
 from logstore.common.errors import CorruptBatchError, LogstoreError
 from logstore.common.extras import Extra, load
@@ -100,7 +100,7 @@ def export(
     target, chosen = _file_of(target, topic, form)
     if not overwrite and os.path.lexists(target):
         fail(f"{printable(target)} is there already; --overwrite replaces it")
-    readers = readers_of(directory, topic, only, _note())
+    readers = readers_of(directory, topic, only, notes())
     try:
         with exporting(target, Format(chosen)) as export:
             rows = [_export(export, reader, start, end, committed) for reader in readers]
@@ -122,18 +122,6 @@ def _file_of(target: str, topic: str, form: str | None) -> tuple[str, str]:
     if not os.path.isdir(parent):
         fail(f"--to {printable(target)}: there is no directory {printable(parent)}")
     return target, form
-
-
-def _note() -> Note:
-    """Print each note once, because an export reads the files several times."""
-    seen: set[str] = set()
-
-    def note(text: str) -> None:
-        if text not in seen:
-            seen.add(text)
-            terminal.line(f"note: {text}", err=True)
-
-    return note
 
 
 def _export(

@@ -9,7 +9,7 @@ import click
 
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli.common.exits import fail, json_option
+from logstore.cli.common.exits import fail, json_option, notes
 from logstore.cli.common.listing import ListedReplica, Lister, LogDirectory, compare
 from logstore.cli.common.options import directories_argument
 from logstore.common.json_fields import json_fields
@@ -37,7 +37,7 @@ def ls(paths: tuple[str, ...], topic: str | None, as_json: bool) -> None:
     Example:
       logstore ls /var/lib/kafka-logs
     """
-    lister = Lister(LocalStorage(), lambda text: terminal.line(f"note: {text}", err=True))
+    lister = Lister(LocalStorage(), notes())
     found = []
     given: dict[str, str] = {}  # by real path: the same directory twice is one
     for path in paths:

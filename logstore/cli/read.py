@@ -11,7 +11,7 @@ import click
 from checkpoints.types import TopicPartition
 from logstore import terminal
 from logstore.cli.common import completion
-from logstore.cli.common.exits import EXIT_FINDINGS, fail
+from logstore.cli.common.exits import EXIT_FINDINGS, fail, notes
 from logstore.cli.common.options import COUNT, PARTITION, directory_argument
 from logstore.cli.records import positions as _positions
 from logstore.cli.records.format import Encoding
@@ -97,13 +97,14 @@ def read(
     chosen = None if encoding is None else Encoding(encoding)
     separator = None if key_separator is None else os.fsencode(key_separator)
     out = output("json" if as_json else form, chosen, separator, count)
-    readers = readers_of(directory, topic, [] if partition is None else [partition], _note)
+    note = notes()
+    readers = readers_of(directory, topic, [] if partition is None else [partition], note)
     try:
         for reader in readers:
             reader.end_offset = _positions.end(reader, end, "--to")
             if committed:
                 reader.keep_to_committed()
-            reader.offset = _positions.begin(reader, start, "--from", _note)
+            reader.offset = _positions.begin(reader, start, "--from", note)
         for chunk, tp in _records(readers, follow):
             if not out.write(chunk, tp):
                 break
@@ -112,10 +113,6 @@ def read(
         terminal.line(f"corrupt: {error}", err=True)
         ctx.exit(EXIT_FINDINGS)
     terminal.flush()
-
-
-def _note(message: str) -> None:
-    terminal.line(f"note: {message}", err=True)
 
 
 def _records(

@@ -1,8 +1,9 @@
 """The hot loops, in native code that needs no GIL.
 
-The stubs (``_scan.pyi`` and the others) say what each function promises. ``tests/reference`` has
-the same functions in plain Python, as the oracle of their tests. ``LOGSTORE_CRC32C=portable``
-computes checksums without the processor's CRC instructions.
+Begin with the stubs (``_scan.pyi`` and the others), which say what each function promises.
+``tests/reference`` has the same functions in plain Python, as the oracle of their tests: change
+both. Bytes are hostile here, and a length is read once and compared with the end of the buffer.
+``LOGSTORE_CRC32C=portable`` computes checksums without the processor's CRC instructions.
 """
 
 from __future__ import annotations

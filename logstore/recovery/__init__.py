@@ -2,7 +2,8 @@
 
 In reading order: ``recovery`` (the steps), ``log_files`` (what lies in the directory),
 ``replacements`` and ``replaced_list`` (half-finished swaps), ``clean_start`` (what names and
-headers prove), ``crash_recovery``, ``set_aside`` (what is cut is kept), ``report``.
+headers prove), ``crash_recovery``, ``set_aside``, ``report``. Batches are
+cut by ``set_aside`` alone.
 """
 
 from __future__ import annotations

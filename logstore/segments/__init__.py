@@ -2,7 +2,7 @@
 
 Begin with ``segment``, for the writer of a log, and ``segment_view``, for its readers.
 ``producer_state`` and ``leader_epochs`` follow from the batches, and ``rebuild`` makes them
-again.
+again. A ``Segment`` belongs to whoever writes its log; everybody else takes a view.
 """
 
 __all__ = [

@@ -1,7 +1,8 @@
 """The seam to the disk: its contract, and the storages found by name.
 
 `LocalStorage` (``local``) is the operating system's file system, `MemoryStorage` (``memory``) lives
-in memory, and other packages add theirs as entry points of the group ``logstore.storage``.
+in memory, and other packages add theirs as entry points of the group ``logstore.storage``. Begin
+with ``base``. A change of the contract is one for storages of others, too.
 """
 
 from __future__ import annotations

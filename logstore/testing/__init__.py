@@ -1,6 +1,7 @@
 """Fakes for tests: a disk that crashes and fails on demand, and a clock that a test moves.
 
-Begin with ``faulty``: `FaultyStorage` loses what was not synced.
+Begin with ``faulty``: `FaultyStorage` loses what was not synced. They are public; nothing here
+may import pytest.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Begin with ``AdminClient``, which finds the broker to be asked. ``topics`` and ``groups`` say what
 is asked, ``status`` puts it together for ``logstore status``; ``membership`` is a member of a
-group.
+group. A real Kafka is asked too, so only Kafka's messages go out.
 """
 
 from replication.admin.admin_client import AdminClient, Answered, WireConnection, WireError

@@ -2,7 +2,7 @@
 
 Begin with ``controller``, which stands for election, and ``term``, where each event of a term is
 a method. ``partitions`` and ``topics`` decide, ``store`` and ``writer`` write, ``channels``
-informs.
+informs. Only ``store`` asks the coordinator, and nothing is announced that is not written.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``Cluster``: several brokers in one process, for services and for tests.
 
 Begin with ``cluster``. ``local_brokers`` starts and stops the brokers, ``topic_admin`` changes
-topics.
+topics, as a client would: by messages to the controller.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Brokers that are served to Kafka clients over TCP, and to people over HTTP.
 
 Begin with ``serving``, which has ``serve``. ``kafka_server`` has the sockets of one broker,
-``faults`` what a test can make go wrong, ``http`` the page and the metrics.
+``faults`` what a test can make go wrong, ``http`` the page and the metrics. Requests are answered
+in ``replication.apis``; here they only arrive.
 """
 
 __all__ = ["config", "faults", "kafka_server", "serving"]

@@ -10,6 +10,7 @@ import ast
 import importlib
 import re
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from pathlib import Path
 
 from tests.architecture.faces import TOPS
@@ -95,6 +96,22 @@ def test_every_public_name_is_on_a_page(path: str) -> None:
 @for_each("name", sorted(ALONE))
 def test_a_page_shows_a_name_under_its_public_path(name: str) -> None:
     assert is_public(name)
+
+
+def test_values_that_a_public_class_is_made_of_are_public() -> None:
+    """One that takes its options as a frozen value can only be made by who may import that."""
+    taken = set()
+    for path, _, last in (name.rpartition(".") for name in ALONE):
+        owner = getattr(importlib.import_module(path), last)
+        if isinstance(owner, type) and not is_dataclass(owner):
+            known = vars(importlib.import_module(owner.__module__))
+            hidden = f" {path}.{last}()\n" in REFERENCE
+            for how in (None if hidden else owner.__init__, getattr(owner, "open", None)):
+                types = getattr(how, "__annotations__", {}).values()
+                words = re.findall(r"\b[A-Z]\w+", " ".join(types))
+                taken |= {word for word in words if is_dataclass(known.get(word))}
+    assert len(taken) > 5
+    assert taken - {name.rpartition(".")[2] for name in ALONE} == set()
 
 
 @for_each("page", SHOWN)

@@ -12,21 +12,24 @@ import pytest
 from tests.support.cases import for_each
 
 ROOT = Path(__file__).resolve().parents[2]
-SETTINGS = {"flush.messages"}
-PAGES = ["a-record-travels.md"]
-# Packages and modules, a setting.
+PAGES = ["a-leader-dies.md", "a-record-travels.md", "architecture.md"]
+# Packages and modules, settings, files of a cluster.
 ELSEWHERE = {
     "__all__",
+    "__init__",
     "checkpoints",
     "deep",
     "election",
     "isr",
     "logstore",
+    "messages",
+    "ms",
     "replication",
     "truncation",
     "validation",
 }
-DIAGRAM_NAME = re.compile(r"\b[A-Z]\w+\.(_?[a-z]\w+)(?![\w.])")
+WHOLE = re.compile(r"`((?:\w+\.)*\w+)`")
+MEMBER = re.compile(r"\b([A-Z]\w+)\.(_?[a-z]\w+)(?![\w.])")  # in diagrams, too
 
 
 @cache
@@ -36,21 +39,43 @@ def _sources() -> tuple[Path, ...]:
 
 
 @cache
-def _defined() -> frozenset[str]:
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+def _nodes() -> tuple[ast.AST, ...]:
     stubs = ROOT.glob("*/kernels/*.pyi")
     trees = [ast.parse(path.read_text()) for path in (*_sources(), *stubs)]
-    return frozenset(n.name for tree in trees for n in ast.walk(tree) if isinstance(n, kinds))
+    kinds = (ast.FunctionDef, ast.ClassDef, ast.Assign)
+    return tuple(n for tree in trees for n in ast.walk(tree) if isinstance(n, kinds))
+
+
+@cache
+def _defined() -> frozenset[str]:
+    tables = (n.targets[0] for n in _nodes() if isinstance(n, ast.Assign))
+    return frozenset(n.name for n in _nodes() if not isinstance(n, ast.Assign)) | {
+        n.id for n in tables if isinstance(n, ast.Name) and n.id.isupper()
+    }
+
+
+@cache
+def _members(owner: str) -> frozenset[str]:
+    """The functions of a class, with those that it inherits."""
+    found = frozenset[str]()
+    for node in _nodes():
+        if isinstance(node, ast.ClassDef) and node.name == owner:
+            found |= {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+            bases = [base for base in node.bases if isinstance(base, ast.Name)]
+            found = found.union(*(_members(base.id) for base in bases if base.id != owner))
+    return found
 
 
 @pytest.mark.slow
 @for_each("page", PAGES)
 def test_the_functions_of_a_page_are_there(page: str) -> None:
     text = (ROOT / "docs" / page).read_text()
-    names = set(re.findall(r"`((?:\w+\.)*\w+)`", text)) - SETTINGS
-    functions = {name for name in names if not name.endswith(".py")}
-    assert len(functions) > 20
-    assert {n for n in functions if not set(n.split(".")[-1:]) <= _defined()} == set()
+    names = {name.split(".")[-1] for name in WHOLE.findall(text) if not name.endswith(".py")}
+    members = set(MEMBER.findall(text))
+    assert len(names) > 20
+    assert len(members) > 10
+    assert names - _defined() - ELSEWHERE == set()
+    assert {f"{a}.{b}" for a, b in members if b not in _members(a)} == set()
 
 
 @for_each("page", PAGES)
@@ -88,13 +113,3 @@ def test_what_a_contributor_is_told_to_run_is_there() -> None:
     )
     assert len(named) > 10
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
-
-
-@pytest.mark.slow
-def test_the_names_on_the_map_are_there() -> None:
-    """Its diagrams name functions as ``Class.method``, its table as code."""
-    text = (ROOT / "docs" / "architecture.md").read_text()
-    names = set(DIAGRAM_NAME.findall(text))
-    names |= {name.split(".")[-1] for name in re.findall(r"`((?:\w+\.)*\w+)`", text)}
-    assert len(names) > 40
-    assert names - _defined() - ELSEWHERE == set()

@@ -555,3 +555,24 @@ def test_what_others_keep_in_the_directory_is_left_as_it_is(
     own = {"t": 11, "u": 5} if command[0] == "t" else {"t": 5, "u": 5, "new": 1}
     lines = marks.read_text().splitlines()[2:]
     assert sorted(lines) == sorted(f"{topic} 0 {mark}" for topic, mark in own.items())
+
+
+@for_each("command", [("read", "t", "--from", "150"), ("export", "t", "--to", "t.jsonl"), ("ls",)])
+def test_what_a_reader_warns_of_is_a_note_and_is_said_once(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    logs = tmp_path / "logs"
+    make_log(logs, 200, index_interval_bytes=0)
+    (logs / "meta.properties").write_text("version=1\n")
+    (logs / "replication-offset-checkpoint").write_bytes(b"0\n9\n")
+    index = logs / "t-0" / f"{0:020}.index"
+    index.write_bytes(bytes(7) + b"\x01" + index.read_bytes()[8:])
+    (logs / "t-0" / "partition.metadata").write_text("version: 0\n")
+    name, *rest = command
+    rest = [str(tmp_path / each) if each.endswith(".jsonl") else each for each in rest]
+    found = run(name, logs, *rest)
+    assert found.exit_code == 0, found.output
+    said = found.stderr.splitlines()
+    assert len(said) >= 2
+    assert [line for line in said if not line.startswith("note: ")] == []
+    assert len(said) == len(set(said))
