@@ -466,7 +466,7 @@ class Search:
     def checkpoint(self) -> str:
         assert self.manager is not None
         which = self.rng.choice(("recovery_points", "log_start_offsets", "high_watermarks"))
-        getattr(self.manager, f"checkpoint_{which}")()
+        getattr(self.manager.housekeeper, f"checkpoint_{which}")()
         return f"checkpoint {which}"
 
     def alter(self) -> str:
