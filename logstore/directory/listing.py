@@ -7,6 +7,7 @@ no longer change, so a listing of them is right once the next one agrees.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Set
@@ -90,13 +91,17 @@ class PartitionLayout:
     def path_of(
         self, base_offset: int, suffix: str = filenames.LOG_SUFFIX, transition: str = ""
     ) -> str:
-        return join_uri(self.uri, filenames.segment_file_name(base_offset, suffix, transition))
+        return self._path(filenames.segment_file_name(base_offset, suffix, transition))
+
+    def _path(self, name: str) -> str:
+        join = join_uri if self.storage is None else os.path.join
+        return join(self.uri, name)
 
     def locate(self, name: str) -> tuple[Storage, str]:
         """The storage of a file of the directory, and the path there."""
         if self.storage is not None:
-            return self.storage, join_uri(self.uri, name)
-        return open_storage(join_uri(self.uri, name))
+            return self.storage, self._path(name)
+        return open_storage(self._path(name))
 
     def open(self, base_offset: int, suffix: str = filenames.LOG_SUFFIX) -> File:
         """Open a file of a segment, which may still wait for its final name."""
@@ -112,15 +117,21 @@ def listed(
 ) -> PartitionLayout:
     """A partition's directory by the names and sizes in it alone."""
     files: dict[int, dict[str, FileInfo]] = defaultdict(dict)
-    rolls: dict[int, FileInfo] = {}
-    marks = set(roll_marks((entry.name for entry in entries), 0))
+    swaps: dict[int, FileInfo] = {}
+    deleted: set[int] = set()
     for entry in entries:
         parsed = filenames.parse_segment_file(entry.name)
-        if parsed and parsed.offset in marks and parsed.transition == filenames.SWAP_SUFFIX:
-            rolls[parsed.offset] = entry
-        # Another spelling of the number would be a second file with the same offset.
-        if parsed and entry.name == filenames.segment_file_name(parsed.offset, parsed.suffix):
-            files[parsed.offset][parsed.suffix] = entry
+        if parsed is None:
+            continue
+        base, suffix, transition = parsed
+        if not transition:
+            files[base][suffix] = entry
+        elif suffix == filenames.LOG_SUFFIX and transition == filenames.SWAP_SUFFIX:
+            swaps[base] = entry
+        elif suffix == filenames.LOG_SUFFIX and transition == filenames.DELETED_SUFFIX:
+            deleted.add(base)
+    marks = roll_marks((entry.name for entry in entries), 0) if swaps else []
+    rolls = {base: swaps[base] for base in marks}
     logs = {
         base: found[filenames.LOG_SUFFIX]
         for base, found in files.items()
@@ -149,21 +160,16 @@ def listed(
         min(logs, default=0),
         snapshots=tuple(sorted(b for b in files if filenames.SNAPSHOT_SUFFIX in files[b])),
         rolled=tuple(segment(*each) for each in sorted(rolls.items())),
-        replaced=_replaced(entries, logs.keys(), rolls.keys()),
+        replaced=_replaced(logs.keys(), swaps.keys() - rolls.keys(), deleted),
         storage=storage,
     )
 
 
-def _replaced(entries: Collection[FileInfo], logs: Set[int], rolls: Set[int]) -> bool:
+def _replaced(logs: Set[int], swaps: Set[int], deleted: Set[int]) -> bool:
     """Whether a new segment waits for its name, and a segment it replaces has lost its own."""
-    parsed = [filenames.parse_segment_file(entry.name) for entry in entries]
-    swaps, deleted = (
-        {p.offset for p in parsed if p and p.suffix == filenames.LOG_SUFFIX and p.transition == end}
-        for end in (filenames.SWAP_SUFFIX, filenames.DELETED_SUFFIX)
-    )
     return any(
         base not in logs or any(base <= other and other not in logs for other in deleted)
-        for base in swaps - rolls
+        for base in swaps
     )
 
 

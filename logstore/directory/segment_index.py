@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from typing import NamedTuple
 
+from checkpoints.files import UnusableFileError
 from checkpoints.loggers import get_logger
 from logstore.common.errors import CorruptBatchError
 from logstore.directory.errors import ListingOutdatedError
@@ -238,7 +239,7 @@ class SegmentIndex:
         try:
             with closing(self.layout.open(self.segment.base_offset, suffix)) as file:
                 data = _up_to_zeros(file, size)
-        except FileNotFoundError:
+        except (FileNotFoundError, UnusableFileError):
             return b""
         if is_time:
             return data[: used_time_entries(data) * TIME_ENTRY.size]

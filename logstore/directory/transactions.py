@@ -61,7 +61,7 @@ def _indexed(uri: str) -> tuple[list[AbortedRange], bool]:
         entries = decode_aborted(data, uri)
     except FileNotFoundError:
         return [], True
-    except CorruptIndexError as error:
+    except (CorruptIndexError, UnusableFileError) as error:
         logger.warning("not used, the log is walked instead: %s", error)
         return [], False
     whole = len(data) % TXN_ENTRY.size == 0

@@ -46,7 +46,7 @@ from logstore.kernels import (
 from logstore.log.core import medium_error
 from logstore.log.listeners import TruncationWatch
 from logstore.log.reading.following import FETCH_BYTES, FetchedRecords, Follower
-from logstore.storage.base import File, FileInfo, Storage
+from logstore.storage.base import File, Storage
 from logstore.storage.local import LocalStorage
 from logstore.storage.paths import absolute_path
 
@@ -121,19 +121,20 @@ class DirectoryReader:
     @property
     def log_start_offset(self) -> int:
         """The first offset of the first segment, or a higher log start on file."""
-        bases = self.bases()
+        return max([*self.bases()[:1], self._start_on_file()])
+
+    @property
+    def log_end_offset(self) -> int:
+        """Offset after the last whole batch."""
+        return max(self._start_on_file(), self.end_on_file())
+
+    def _start_on_file(self) -> int:
         parent = os.path.dirname(os.path.normpath(self.directory))
         try:
             starts = OffsetCheckpoint(os.path.join(parent, LOG_START), self.storage).read()
         except CheckpointError:
             starts = {}
-        first = bases[0] if bases else 0
-        return max(first, starts.get(self.topic_partition, 0))
-
-    @property
-    def log_end_offset(self) -> int:
-        """Offset after the last whole batch."""
-        return max(self.log_start_offset, self.end_on_file())
+        return starts.get(self.topic_partition, 0)
 
     def end_on_file(self) -> int:
         """As ``log_end_offset``, without regard to the log start."""
@@ -178,7 +179,7 @@ class DirectoryReader:
             LogClosedError: the directory is gone.
         """
         try:
-            entries = [e for e in self.storage.scan_dir(self.directory) if _may_be_of_a_log(e)]
+            entries = [e for e in self.storage.scan_dir(self.directory) if not e.is_dir]
         except FileNotFoundError:
             raise LogClosedError(f"{self.directory} is gone") from None
         except OSError as error:
@@ -219,11 +220,6 @@ def follow_directory(
     """
     name = filenames.partition_dir_name(TopicPartition(topic, partition))
     return DirectoryReader(os.path.join(path, name)).follow(start, timeout=timeout, poll=poll)
-
-
-def _may_be_of_a_log(entry: FileInfo) -> bool:
-    """Whether to list an entry: an index that is no file is missing, a ``.log`` cannot be read."""
-    return entry.is_file or (not entry.is_dir and filenames.LOG_SUFFIX in entry.name)
 
 
 class _DirectorySource:

@@ -140,7 +140,7 @@ def prepare_leader(
 
 
 def check_batch_size(analysis: BatchAnalysis, config: LogConfig) -> None:
-    if analysis.too_large_position >= 0:
+    if analysis.largest_batch_size > config.max_message_bytes:
         raise RecordTooLargeError(
             f"a batch of {analysis.largest_batch_size} bytes is above max.message.bytes "
             f"{config.max_message_bytes}"

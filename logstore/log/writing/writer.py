@@ -66,18 +66,18 @@ class LogWriter:
         """Append a batch that this library encoded itself, so that only its header is looked at."""
         if not batch:
             raise InvalidRecordError("an append without records")
-        state, config = self._state, self._core.config
-        limit = config.max_message_bytes
+        state, limit = self._state, self._core.config.max_message_bytes
         analysis = analyse(batch, max_batch_size=limit, deep=False, check_crc=False)
         with state.lock:
             self.enter_locked()
+            config = self._core.config  # may have changed since the analysis
             epoch = max(state.epochs.latest_epoch, 0) if leader_epoch is None else leader_epoch
             if state.largest_decides:
                 check_batch_size(analysis, config)
                 self._check_timestamps_locked(analysis.max_timestamp)
                 prepared = Prepared(batch, analysis)
             else:
-                config, now_ms = self._core.config, self._core.clock.wall_ms()
+                now_ms = self._core.clock.wall_ms()
                 prepared = prepare_leader(batch, analysis, config, AppendOrigin.CLIENT, now_ms)
             return self._append_locked(prepared, epoch, AppendOrigin.CLIENT)
 

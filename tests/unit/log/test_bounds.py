@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,9 @@ from logstore.format import batch as batch_module
 from logstore.format.batch import encode_batch
 from logstore.format.codecs.compression import Compression, decompress
 from logstore.format.header import parse_header
+from logstore.kernels import BatchAnalysis
+from logstore.log.writing import writer
+from logstore.log.writing.validation import analyse
 from logstore.verify import VerifyOptions, verify
 from tests.support.builders import Disk
 
@@ -144,3 +149,22 @@ def test_the_cleaner_writes_nothing_larger(monkeypatch: pytest.MonkeyPatch, tmp_
         monkeypatch.setattr(cleaner_module, "UNPACKED_MAX", unpacked)
         manager.cleaner.clean_by_hand(log.topic_partition)
         assert len(list(log.records())) == 202
+
+
+@pytest.mark.parametrize("timestamps", ["CreateTime", "LogAppendTime"])
+def test_a_limit_that_falls_while_an_append_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timestamps: str
+) -> None:
+    """What ``reconfigure`` returned from holds for every later record."""
+    config = LogConfig(message_timestamp_type=timestamps)
+    with PartitionLog.open(tmp_path / "t-0", config) as log:
+
+        def analyse_then_lose(*args: Any, **options: Any) -> BatchAnalysis:
+            found = analyse(*args, **options)
+            log.reconfigure(replace(config, max_message_bytes=100))
+            return found
+
+        monkeypatch.setattr(writer, "analyse", analyse_then_lose)
+        with pytest.raises(RecordTooLargeError, match=r"above max\.message\.bytes 100"):
+            log.append([(None, bytes(200))])
+        assert log.log_end_offset == 0

@@ -27,6 +27,7 @@ from logstore.log import EARLIEST, LATEST, LogOwner, PartitionLog
 from logstore.log.reading.directory_reader import DirectoryReader
 from logstore.log.reading.following import Follower
 from logstore.storage.local import LocalStorage
+from logstore.storage.memory import MemoryStorage
 from tests.support.builders import batch, marker, produced
 from tests.support.until import patience, until
 from tests.support.waiting import race
@@ -442,6 +443,16 @@ def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
     directory.rmdir()
     with pytest.raises(LogClosedError, match="gone"):
         next(follower)
+
+
+def test_a_path_of_another_storage_is_no_uri() -> None:
+    """Nothing in it is a query, a fragment or an escape."""
+    storage = MemoryStorage()
+    directory = "/a://b?c#d%20/orders-0"
+    storage.make_dir(directory)
+    storage.write_file(f"{directory}/{0:020}.log", batch(0, 3))
+    reader = DirectoryReader(directory, storage=storage)
+    assert (reader.log_end_offset, len(list(reader.follow(timeout=0)))) == (3, 3)
 
 
 def test_names_of_rolls_and_of_replacements(tmp_path: Path) -> None:

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from logstore import DirectoryReader, LogConfig, LogManager, PartitionLog
+from logstore.cli.records.reading import PartitionReader
 from logstore.common.errors import LogstoreError, LogUnavailableError
 from logstore.common.types import TopicPartition
+from logstore.directory.transactions import aborted_transactions
 from logstore.manager import ManagerOwner
 from tests.support.cases import for_each
 from tests.support.leftovers import nothing_left
@@ -319,6 +321,19 @@ def test_under_a_reader_of_the_directory(
         except LogstoreError as error:
             problem = str(error)
         assert len(records) in (48, 60) or (name in (LOG, ROLL) and name in problem)
+
+
+@within_10_s()
+@pytest.mark.parametrize("kind", ["fifo", "dangling", "directory"])
+@pytest.mark.parametrize("suffix", ["index", "timeindex", "txnindex"])
+def test_under_what_reads_the_directory(logs: Path, suffix: str, kind: str) -> None:
+    """An index that is no file is a missing one."""
+    plant(logs / "t-0" / f"{20:020}.{suffix}", kind)
+    reader = PartitionReader(str(logs), T0, pytest.fail)
+    assert reader.first_at(1_025) == 25
+    assert sum(map(len, reader.chunks())) == 60
+    assert len(list(DirectoryReader(logs / "t-0").follow(timeout=0))) == 60
+    assert aborted_transactions(reader.layout) == []
 
 
 @within_10_s()
