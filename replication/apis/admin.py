@@ -168,9 +168,16 @@ class AdminApi(ApiArea):
     ) -> None:
         """The active producers of partitions that this broker leads, each once (W-237)."""
         kind = wire.DescribeProducersResponse
-        tps = sorted(set(partitions_of(request.topics)))
-        topics = by_topic(((tp, self._producers(tp)) for tp in tps), kind.TopicResponse)
-        reply(kind(topics=topics))
+        asked: dict[str, dict[int, None]] = {}  # also topics without partitions, as Kafka does
+        for name, indexes in request.topics:
+            asked.setdefault(name, {}).update(dict.fromkeys(indexes))
+        topics = (
+            kind.TopicResponse(
+                name, tuple(self._producers(TopicPartition(name, index)) for index in indexes)
+            )
+            for name, indexes in asked.items()
+        )
+        reply(kind(topics=tuple(topics)))
 
     def _producers(self, tp: TopicPartition) -> wire.DescribeProducersResponse.PartitionResponse:
         kind = wire.DescribeProducersResponse

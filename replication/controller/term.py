@@ -105,9 +105,7 @@ class ControllerTerm:
         )
         self._writer = TermWriter(store, self.context, self._outbox, stats)
         self._commit = self._writer.commit
-        self.resolve_doubts = (
-            self._writer.resolve_doubts
-        )  # before every event: what the last one left in doubt
+        self.resolve_doubts = self._writer.resolve_doubts  # of the last event, before every one
         self.flush = self._outbox.flush  # after it
         self.close = self._outbox.close
 
@@ -120,7 +118,8 @@ class ControllerTerm:
         """
         self.store.read(self.context)
         self.store.outrank(known.controller_epoch for known in self.context.partitions.values())
-        self.store.read_deletions(self.context)
+        self.context.unread_deletions = True
+        self.resolve_doubts()  # so that brokers to which an earlier try was announced are told
         self.on_brokers()
         self._commit(self._decisions.complete_reassignments())
         for name in [*self.context.deleting]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import heapq
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Generic, Self, TypeVar
 
@@ -167,7 +168,8 @@ class Deadlines(Generic[Op]):
 
     def __init__(self, start_ms: int = 0) -> None:
         self.now_ms = start_ms  # of the latest ``take_due``
-        self._by_ms: dict[int, dict[Op, None]] = {}
+        # The first one of an ``OrderedDict`` is found at once also where many before it are gone.
+        self._by_ms: dict[int, OrderedDict[Op, None]] = {}
         self._heap: list[int] = []  # all keys of ``_by_ms``, and some that are gone
         self._count = 0
         self._lock = threading.Lock()
@@ -181,7 +183,7 @@ class Deadlines(Generic[Op]):
             operation.expiry_ms = expiry_ms = max(now_ms + delay_ms, self.now_ms)
             same = self._by_ms.get(expiry_ms)
             if same is None:
-                same = self._by_ms[expiry_ms] = {}
+                same = self._by_ms[expiry_ms] = OrderedDict()
                 heapq.heappush(self._heap, expiry_ms)
             same[operation] = None
             self._count += 1

@@ -309,9 +309,9 @@ class TestDeterminism:
         assert len(outputs) == 1
 
 
-def run_block(first: int, *faults: str) -> Summary:
-    """20 schedules that all hold; ``logstore simulate --schedules N`` runs more."""
-    summary = search(first, 20, SearchOptions(faults=faults))
+def run_block(first: int, *faults: str, count: int = 20) -> Summary:
+    """Schedules that all hold; ``logstore simulate --schedules N`` runs more."""
+    summary = search(first, count, SearchOptions(faults=faults))
     assert [failed.violations for failed in summary.failures] == []
     return summary
 
@@ -324,9 +324,9 @@ class TestProtocol:
         counters = run_block(first, "all", "identity").counters
         assert sum(counters[kind] for kind in IDENTITY) >= 15
 
-    @pytest.mark.parametrize("first", range(50_000, 50_600, 20))
+    @pytest.mark.parametrize("first", range(50_000, 50_600, 40))
     def test_schedules_hold_and_reach_what_matters(self, first: int) -> None:
-        counters = run_block(first, "all").counters
+        counters = run_block(first, "all", count=40).counters
         reached = (
             "ELR used",
             "ISR expansions",

@@ -369,7 +369,8 @@ class SimCluster:
         broker.shutdown(stopped)
 
     def heal(self) -> None:
-        """End all faults, and start the brokers that are down."""
+        """End all faults, and start the brokers that are down, or that have a log that went offline
+        alone, which only a start recovers."""
         self.network.heal()
         self.coordinator.heal()
         for machine in self.machines.values():
@@ -386,5 +387,9 @@ class SimCluster:
                 # Scrubbing finds damage at rest, and the replica is built again.
                 self.crash(machine.broker_id, "all_kept", 10)
                 self._replace_disk(machine)
+            elif machine.broker is not None and any(
+                log.failed for log in machine.broker.log_manager.logs.values()
+            ):
+                self.crash(machine.broker_id, "all_kept", 10)
             elif not machine.up and not machine.coming_back:
                 self.start_later(machine, 10)

@@ -200,6 +200,15 @@ class TestDescribeProducers:
         assert producer.last_timestamp > 0
         assert second.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
+    def test_the_order_is_that_of_the_request(self, client: WireClient) -> None:
+        """Each topic and partition stands once, and a topic without partitions too."""
+        kind = wire.DescribeProducersRequest.TopicRequest
+        asked = (kind("b", (2, 0, 2)), kind("a", ()), kind("b", (1, 0)))
+        request = wire.DescribeProducersRequest(asked)
+        response = client.ask(ApiKey.DESCRIBE_PRODUCERS, 0, request)
+        found = [(e.name, [p.partition_index for p in e.partitions]) for e in response.topics]
+        assert found == [("b", [2, 0, 1]), ("a", [])]
+
     def test_only_the_leader_answers(self, kafka: ServedCluster) -> None:
         tp = assigned(kafka, 0, 1)
         for broker in (1, 2):

@@ -479,6 +479,25 @@ def test_a_take_over_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture)
     assert (failures, caplog.text.count("an event failed")) == ([], 1)
 
 
+def test_a_deletion_between_two_tries_of_a_take_over_is_announced() -> None:
+    b = Brokers()
+    b.create(assignment=((2, 3),))
+    b.kill(1, settle=False)
+    session, mark = b.sessions[2], nodes.delete_topic_path("t")
+    children = session.children
+
+    def failing_once(path: str) -> list[str]:
+        if path == nodes.LOG_DIR_EVENTS and b.admin.get(mark) is None:
+            b.admin.create(mark, b"")
+            raise CoordinatorUnavailableError("no answer")
+        return children(path)
+
+    session.children = failing_once  # type: ignore[method-assign]
+    b.settle(5 * PAUSE_MS)
+    assert b.controllers[2].active
+    assert b.admin.children(nodes.TOPICS) == []
+
+
 def test_who_did_not_hear_of_a_deletion_hears_it_from_the_next_controller() -> None:
     """Its replicas are elsewhere, so that nobody waited for it."""
     b = Brokers()
