@@ -366,7 +366,7 @@ class _Life:
 
     def checkpoint(self) -> str:
         which = self.rng.choice(("recovery_points", "log_start_offsets", "high_watermarks"))
-        getattr(self.manager, f"checkpoint_{which}")()
+        getattr(self.manager.housekeeper, f"checkpoint_{which}")()
         return f"checkpoint {which}"
 
     def wait(self) -> str:

@@ -96,7 +96,7 @@ def clean_marker_kept(patch: MonkeyPatch) -> None:
     """The marker of a clean stop outlives the start after it, and is believed whatever is there."""
 
     def end(last: Segment, recovery_point: int | None) -> CleanEnd:
-        return CleanEnd(last.read_next_offset()[0])
+        return CleanEnd(last.live().read_next_offset()[0])
 
     patch.setattr(clean_shutdown, "remove", lambda path, files: clean_shutdown.exists(path, files))
     patch.setattr(recovery, "clean_end", end)
@@ -269,15 +269,15 @@ def what_a_doubtful_stop_loses_is_not_kept(patch: MonkeyPatch) -> None:
 @mutant()
 def one_offset_may_be_there_twice(patch: MonkeyPatch) -> None:
     """The last record of a segment may have the offset at which the next one begins."""
-    read = Segment.read_next_offset
+    read = SegmentView.read_next_offset
 
-    def mutant(self: Segment) -> tuple[int, int]:
+    def mutant(self: SegmentView) -> tuple[int, int]:
         end, timestamp = read(self)
         return end - 1, timestamp
 
     def before_overlap(segments: list[Segment], first: int) -> int:
         with MonkeyPatch.context() as inner:
-            inner.setattr(Segment, "read_next_offset", mutant)
+            inner.setattr(SegmentView, "read_next_offset", mutant)
             return original(segments, first)
 
     original = recovery._before_overlap
