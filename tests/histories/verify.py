@@ -316,7 +316,8 @@ class _Life:
         start, end = self.log.log_start_offset, self.log.log_end_offset
         offset = self.rng.randint(max(start, end - 15), end)
         if self.cautious:
-            batches = [span.base_offset for s in self.log.segments for span in s.live().walk(0)]
+            views = [segment.live() for segment in self.log.segments]
+            batches = [span.base_offset for view in views for span in view.walk(0)]
             offset = max((base for base in batches if base <= offset), default=end)
         self.manager.truncate_to({self.log.topic_partition: offset})
         self.forget_from(self.log.log_end_offset)

@@ -332,13 +332,20 @@ def json_lines(rows: pa.RecordBatch) -> bytes:
 
 
 def _objects(rows: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    names = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value")
-    columns = [rows.column(name) for name in (*names, "headers")]
-    columns[3] = columns[3].view(pa.int64())
-    for *plain, key, value, headers in zip(*(each.to_pylist() for each in columns), strict=True):
-        pairs = [[each["key"], _text(each["value"])] for each in headers or ()]
-        texts = _text(key), _text(value)
-        yield {**dict(zip(names, (*plain, *texts), strict=True)), "headers": pairs}
+    columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+    columns["timestamp"] = columns["timestamp"].view(pa.int64())
+    values = (columns[name].to_pylist() for name in SCHEMA.names)
+    for key, value, topic, partition, offset, timestamp, kind, headers in zip(*values, strict=True):
+        yield {
+            "topic": topic,
+            "partition": partition,
+            "offset": offset,
+            "timestamp": timestamp,
+            "timestampType": kind,
+            "key": _text(key),
+            "value": _text(value),
+            "headers": [[each["key"], _text(each["value"])] for each in headers or ()],
+        }
 
 
 def _text(data: bytes | None) -> str | None:
