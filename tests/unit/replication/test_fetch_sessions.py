@@ -355,7 +355,7 @@ class TestNews:
         member = Member(host, 2)
         resting(host, member, A, B)
         member.fetch(wanted(B))
-        assert host.partition(A).news.waiting == ()
+        assert host.partition(A).listeners.waiting == ()
         assert host.partition(A).local_log().core.listeners.waiting == ()
 
     def test_watermarks_that_its_owner_ignored_are_told_again(self) -> None:
