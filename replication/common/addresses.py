@@ -11,10 +11,10 @@ def address_of(host: str, port: int) -> str:
 
 
 def split_address(text: str) -> tuple[str, int] | None:
-    """Host and port of ``host:port``; None if it has no port."""
+    """Host and port of ``host:port``; None if it has no port. Each bracket may be missing, as for
+    Kafka."""
     host, _, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
+    host = host.removeprefix("[").removesuffix("]")
     is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= MAX_PORT
     return (host, int(port)) if is_port else None
 

@@ -157,6 +157,7 @@ def test_no_repr_shows_a_secret() -> None:
         ("a:1,b:2", [("a", 1), ("b", 2)]),
         ("a", [("a", 9092)]),
         ("[::1]:9094, [::1]", [("::1", 9094), ("::1", 9092)]),
+        ("[a, a]:1", [("a", 9092), ("a", 1)]),
         ("SASL_SSL://a:1", [("a", 1)]),
     ],
 )
@@ -164,7 +165,7 @@ def test_addresses(text: str, servers: list[tuple[str, int]]) -> None:
     assert parse_servers(text) == servers
 
 
-@for_each("text", ["", "a:", "a:x", "a:0", "a:65536", ":9092", "a:1,,b:2", "a:²"])
+@for_each("text", ["", "a:", "a:x", "a:0", "a:65536", ":9092", "a:1,,b:2", "a:²", "["])
 def test_no_addresses(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_servers(text)
