@@ -28,7 +28,7 @@ def main(source: BinaryIO, sink: BinaryIO) -> None:
 
 
 if __name__ == "__main__":
-    from pyspark.daemon import manager
+    from logstore.spark.quiet_daemon import run
 
     sys.modules[WORKER] = sys.modules[__name__]
-    manager()
+    run()

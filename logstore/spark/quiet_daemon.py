@@ -20,6 +20,11 @@ def worker(sock: socket.socket, authenticated: bool) -> int:
         return 1
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """Fork workers until Spark closes stdin."""
     daemon.worker = worker
     daemon.manager()
+
+
+if __name__ == "__main__":
+    run()

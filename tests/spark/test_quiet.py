@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.support.until import patience
+from tests.support.until import patience, until
 
 pytestmark = pytest.mark.slow
 
@@ -36,3 +40,27 @@ def test_what_goes_wrong_is_still_told(logs: Path, tmp_path: Path) -> None:
     done = run(logs, tmp_path / "target", "badly")
     assert "ZeroDivisionError" in done.stderr
     assert "ERROR" in done.stderr
+
+
+@pytest.mark.essential
+@pytest.mark.parametrize(
+    "arguments", [["quiet_daemon"], ["columnar_daemon", "pyspark_logstore_worker"]]
+)
+def test_a_worker_whose_connection_breaks_says_nothing(arguments: list[str]) -> None:
+    """Spark breaks it when it has read enough, whether the worker reads or writes just then."""
+    module, *rest = arguments
+    with subprocess.Popen(
+        [sys.executable, "-m", f"logstore.spark.{module}", *rest],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "SPARK_REUSE_WORKER": "1"},
+    ) as daemon:
+        assert daemon.stdout is not None
+        (port,) = struct.unpack(">i", daemon.stdout.read(4))
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            (worker,) = struct.unpack(">i", connection.recv(4))  # it reads the secret now
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        until(lambda: not psutil.pid_exists(worker), "the worker ends")
+        _, said = daemon.communicate(timeout=patience())
+    assert said == b""
