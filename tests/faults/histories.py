@@ -6,7 +6,6 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Callable
-from dataclasses import replace as changed
 
 from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH
 from checkpoints.offset_checkpoint import HIGH_WATERMARK, RECOVERY_POINT
@@ -129,7 +128,7 @@ def snapshot_first_offset(site: Site, rng: random.Random) -> Fault:
             wrong = rng.choice((-1, first + 1, max(0, first - 1)))
         else:
             wrong = entry.last_offset
-        return changed(entry, current_txn_first_offset=wrong) if wrong != first else None
+        return entry._replace(current_txn_first_offset=wrong) if wrong != first else None
 
     return _snapshot_with(site, rng, change, "snapshot-transaction")
 
@@ -140,7 +139,7 @@ def snapshot_timestamp(site: Site, rng: random.Random) -> Fault:
     return _snapshot_with(
         site,
         rng,
-        lambda entry: changed(entry, timestamp=entry.timestamp + wrong),
+        lambda entry: entry._replace(timestamp=entry.timestamp + wrong),
         "snapshot-producer",
     )
 
@@ -152,7 +151,7 @@ def snapshot_coordinator_epoch(site: Site, rng: random.Random) -> Fault:
         site,
         rng,
         lambda entry: (
-            changed(entry, coordinator_epoch=entry.coordinator_epoch + wrong)
+            entry._replace(coordinator_epoch=entry.coordinator_epoch + wrong)
             if entry.coordinator_epoch > 0
             else None
         ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace as changed
 
 from logstore.format import filenames
 from logstore.format.index_entry import (
@@ -285,9 +284,9 @@ def snapshot_of_another_state(site: Site, rng: random.Random) -> Fault:
     replica, path, at, entry = choose(rng, candidates)
     wrong = rng.choice(
         (
-            changed(entry, last_sequence=entry.last_sequence + 1),
-            changed(entry, last_offset=max(0, entry.last_offset - 1)),
-            changed(entry, producer_epoch=entry.producer_epoch + 1),
+            entry._replace(last_sequence=entry.last_sequence + 1),
+            entry._replace(last_offset=max(0, entry.last_offset - 1)),
+            entry._replace(producer_epoch=entry.producer_epoch + 1),
         )
     )
     if wrong == entry:
