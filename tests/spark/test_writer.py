@@ -550,10 +550,17 @@ def test_a_backup_is_continued(tmp_path, monkeypatch, links):
     write(target, batches[0], **options)
     old = contents(target)
     inodes = {path.name: path.stat().st_ino for path in target.glob("t-0/*.log")}
+
+    def inodes_now() -> dict[str, int]:
+        return {p.name: p.stat().st_ino for p in target.glob("t-0/*.log") if p.name in inodes}
+
     with LogManager([target]) as manager:
         topic_id = manager.get("t", 0).topic_id
     write(target, batches[1], topic="t")
+    # A copy of a copy may be given the number of the first file, which is gone by then.
+    assert (inodes_now() == inodes) == links
     write(target, batches[2], topic="t", numPartitions=3)
+    assert inodes_now() == inodes or not links
     keys = [f"key-{n}" for n in range(251)]
     for partition in range(3):
         assert [r.offset for r in records(target, partition=partition)] == list(
@@ -568,8 +575,6 @@ def test_a_backup_is_continued(tmp_path, monkeypatch, links):
     assert_nothing_beside(target)
     new = contents(target)
     assert all(new[name] == data for name, data in old.items() if name.endswith(".log"))
-    same = {p.name: p.stat().st_ino for p in target.glob("t-0/*.log") if p.name in inodes}
-    assert (same == inodes) == links
     with LogManager([target]) as manager:
         assert {log.topic_id for log in manager.logs.values()} == {topic_id}
         assert all(report.clean for report in manager.recovery_reports)
