@@ -4,7 +4,6 @@ markers, deletions of records.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -21,6 +20,7 @@ from replication.common.errors import (
     UnknownPartitionError,
     error_for,
 )
+from replication.common.gathering import Gathering
 from replication.common.messages import (
     DeleteRecordsPartitionResponse,
     DeleteRecordsRequest,
@@ -185,20 +185,13 @@ class Writes:
 
         Answered when all markers are committed or failed (W-155).
         """
-        answers: list[tuple[tuple[TopicPartition, ErrorCode], ...]] = [()] * len(request.markers)
-        if not answers:
-            respond(WriteTxnMarkersResponse(()))
-            return
-        missing = set(range(len(answers)))
-        lock = threading.Lock()
+        gathering: Gathering[tuple[tuple[TopicPartition, ErrorCode], ...]] = Gathering(
+            len(request.markers), lambda found: respond(WriteTxnMarkersResponse(tuple(found)))
+        )
 
         def answered(at: int, response: ProduceResponse) -> None:
-            with lock:
-                answers[at] = tuple((part.tp, part.error_code) for part in response.partitions)
-                missing.discard(at)
-                if missing:
-                    return
-            respond(WriteTxnMarkersResponse(tuple(answers)))
+            codes = tuple((part.tp, part.error_code) for part in response.partitions)
+            gathering.take_answer(at, codes)
 
         timestamp = self._runtime.clock.wall_ms()
         for at, marker in enumerate(request.markers):
