@@ -13,7 +13,7 @@ import pytest
 from checkpoints.meta_properties import MetaPropertiesFile
 from checkpoints.types import TopicPartition
 from logstore.common.errors import ConfigError, InvalidRecordError
-from logstore.common.partitioner import murmur2, murmur3
+from logstore.common.partitioner import murmur2, murmur3, partitioner
 from logstore.format.batch import encode_batch
 from logstore.storage.local import LocalStorage
 from logstore.verify import Severity, verify
@@ -150,6 +150,21 @@ class TestProduceAndConsume:
         assert producer.send("orders", b"two").base_offset == 2
         assert producer.send_batch("orders", 0, [(None, b"3"), (None, b"4")]).base_offset == 3
         assert values(cluster, "orders") == [b"zero", b"one", b"two", b"3", b"4"]
+
+    def test_records_with_keys_are_one_batch_for_each_partition(self, cluster: Cluster) -> None:
+        cluster.create_topic("orders", 3, config=TWO)
+        keyed = [(b"key-%d" % n, b"%d" % n) for n in range(20)]
+        sent = cluster.producer().send_keyed("orders", keyed)
+        assert {each.base_offset for each in sent.values()} == {0}
+        found = cluster.read_all("orders")
+        assert {p: each.record_count for p, each in sent.items()} == {
+            p: len(records) for p, records in found.items() if records
+        }
+        spread = partitioner("murmur2")
+        for partition, records in found.items():
+            assert [(record.key, record.value) for record in records] == [
+                each for each in keyed if spread.partition(each[0], 3) == partition
+            ]
 
     def test_one_idempotent_producer_of_many_threads(self, cluster: Cluster) -> None:
         """Each thread's batches are there once and in order."""

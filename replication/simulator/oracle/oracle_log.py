@@ -145,14 +145,6 @@ class OracleLog:
             position += _PREFIX + length
         return base
 
-    def parts_from(self, other: OracleLog) -> int:
-        """The first offset at which both have records and differ, or else the smaller log end."""
-        end = min(self.end, other.end)
-        for offset in range(max(self.start, other.start), end):
-            if self.entries.get(offset) != other.entries.get(offset):
-                return offset
-        return end
-
 
 @dataclass(slots=True)
 class View:
