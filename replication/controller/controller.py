@@ -134,6 +134,11 @@ class Controller:
         """Whether this broker is the controller, as far as it knows."""
         return self.state is ControllerState.ACTIVE
 
+    def live_broker(self, broker_id: int) -> LiveBroker | None:
+        """A broker that this controller knows as alive. From any thread."""
+        term = self._term
+        return None if term is None else term.context.live.get(broker_id)
+
     def start(self, coordinator: Coordinator, broker_epoch: int) -> None:
         """Stand for controller, now and whenever there is none, until ``stop``.
 

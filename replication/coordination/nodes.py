@@ -48,6 +48,7 @@ BROKER_EPOCHS = "/logstore/broker_epochs"
 LEFT_OUT = "/logstore/left_out"
 RESERVED_PRODUCER_IDS = "/logstore/reserved_producer_ids"
 DELETED_TOPICS = "/logstore/deleted_topics"  # ids, of the latest ``DELETED_TOPICS_KEPT``
+STARTING = "/logstore/starting"  # brokers by id, before they have directories
 MASKED_TOPICS = "/logstore/masked_topics"
 KAFKAS_PLACEMENT = "kafka"
 
