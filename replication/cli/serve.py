@@ -237,6 +237,8 @@ def _properties(given: tuple[str, ...]) -> dict[str, str]:
     files = [each for each in given if "=" not in each]
     properties: dict[str, str] = {}
     for each in files:
+        if not Path(each).is_file():
+            fail(f"--config {printable(each)}: give KEY=VALUE, or a file that is there")
         properties |= read_properties_file(Path(each))
     pairs = tuple(each for each in given if each not in files)
     return properties | parse_pairs(pairs)
