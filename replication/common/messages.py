@@ -133,6 +133,8 @@ class FetchRequest(NamedTuple):
     forgotten: tuple[tuple[TopicPartition, uuid.UUID | None], ...] = ()  # no longer in the session
     takes_slices: bool = False  # records may be a ``FileSlice``; of consumers only
     names_by_id: bool | None = None  # a client's whole session does, or does not; None: no matter
+    # Of every topic of the session, by id, for whoever reads the answer; None: of ``partitions``.
+    topic_names: Mapping[uuid.UUID | None, str] | None = None
 
 
 class FetchPartitionResponse(NamedTuple):

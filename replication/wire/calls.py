@@ -1,8 +1,9 @@
-"""The requests that a client sends over a wire: how each is written, and its answer read."""
+"""The requests that go over a wire: by which lane, how each is written, how its answer is read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import Any, NamedTuple
 
 from checkpoints.types import TopicPartition
@@ -24,6 +25,49 @@ def _any_version(request: Any) -> int | None:
     return None
 
 
+class LanePurpose(Enum):
+    """What a lane is for (X-51). Requests of one purpose never wait for those of another."""
+
+    CLIENT = "client"  # what is answered soon
+    FETCH = "fetch"
+    CONTROL = "control"  # from the controller
+    CONTROLLER = "controller"  # to it, about the sender's own partitions
+    FORWARD = "forward"  # to it, from a client
+    TRANSACTIONS = "transactions"
+
+
+class LaneRule(NamedTuple):
+    """The lanes of one purpose to one broker.
+
+    Attributes:
+        lanes: that there may be; each further request queues behind one that is under way.
+        in_flight: requests of one lane. The order of such a lane is that of the handling only if
+            it is 1: a broker may handle two requests of a connection side by side.
+        max_response_bytes: a larger answer ends the lane; FETCH has a bound of its own.
+        hands_over: who is answered may wait for a disk, and must not do so on the thread of I/O.
+    """
+
+    lanes: int
+    in_flight: int
+    max_response_bytes: int = 16 << 20
+    hands_over: bool = False
+
+
+MAX_RESPONSE_BYTES = 100 << 20
+MAX_FETCH_LANES = 16
+
+LANE_RULES: Mapping[LanePurpose, LaneRule] = {
+    LanePurpose.CLIENT: LaneRule(1, 1 << 31, MAX_RESPONSE_BYTES),
+    # An answer may wait for records, or for other brokers: nothing may queue behind it.
+    LanePurpose.FETCH: LaneRule(MAX_FETCH_LANES, 1, MAX_RESPONSE_BYTES),
+    LanePurpose.FORWARD: LaneRule(16, 1),
+    LanePurpose.TRANSACTIONS: LaneRule(16, 1, hands_over=True),
+    # Order counts: a later request must not overtake (X-50).
+    LanePurpose.CONTROL: LaneRule(1, 1),
+    LanePurpose.CONTROLLER: LaneRule(1, 1),
+}
+
+
 class Translation(NamedTuple):
     """
     Attributes:
@@ -31,6 +75,7 @@ class Translation(NamedTuple):
         response_from: the answer to a request; MalformedMessageError if it does not fit to it.
         latest_version: the latest version that can carry a request; None for any.
         unanswered: what stands for the answer of a request that gets none.
+        purpose: of the lane that carries it.
     """
 
     api_key: ApiKey
@@ -38,6 +83,7 @@ class Translation(NamedTuple):
     response_from: Callable[[Any, Any, int], Response]
     latest_version: Callable[[Any], int | None] = _any_version
     unanswered: Callable[[Any], Response | None] = _any_version  # type: ignore[assignment]
+    purpose: LanePurpose = LanePurpose.CLIENT
 
 
 # -- Metadata (W-20 to W-24) -------------------------------------------------------------------
@@ -98,7 +144,11 @@ TRANSLATIONS: Mapping[type[Any], Translation] = {
         produce.unanswered,
     ),
     messages.FetchRequest: Translation(
-        ApiKey.FETCH, fetch.request_to, fetch.response_from, fetch.latest_version
+        ApiKey.FETCH,
+        fetch.request_to,
+        fetch.response_from,
+        fetch.latest_version,
+        purpose=LanePurpose.FETCH,
     ),
     messages.ListOffsetsRequest: Translation(
         ApiKey.LIST_OFFSETS, offsets.request_to, offsets.response_from

@@ -42,15 +42,9 @@ from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 from replication.security.credentials import UserCredentials
 from replication.server.kafka_server import Exposure
-from replication.wire.lane import MAX_RESPONSE_BYTES
-from replication.wire.transport import (
-    FIRST_BOOTSTRAP_ID,
-    IDLE_MS,
-    MAX_FETCH_LANES,
-    SETUP_TIMEOUT_MS,
-    ClusterAccess,
-    TcpTransport,
-)
+from replication.wire.access import IDLE_MS, SETUP_TIMEOUT_MS, ClusterAccess
+from replication.wire.calls import MAX_FETCH_LANES, MAX_RESPONSE_BYTES
+from replication.wire.transport import FIRST_BOOTSTRAP_ID, TcpTransport
 from tests.support.cases import for_each
 from tests.support.certificates import make_certificates, needs_openssl
 from tests.support.forked import in_child
