@@ -57,12 +57,13 @@ class MetadataCache:
     def update(self, request: UpdateMetadataRequest | LeaderAndIsrRequest) -> list[TopicPartition]:
         """Apply the controller's metadata. Returns the deleted partitions.
 
-        A LeaderAndIsr request also has live brokers, because a new leader may be one that the next
-        UpdateMetadata introduces.
+        A LeaderAndIsr request of our controllers also has live brokers, because a new leader may be
+        one that the next UpdateMetadata introduces.
         """
         deleted = []
         with self._lock:
-            self._brokers = self._newer_brokers(request.live_brokers)
+            if request.live_brokers or isinstance(request, UpdateMetadataRequest):
+                self._brokers = self._newer_brokers(request.live_brokers)
             if isinstance(request, UpdateMetadataRequest):
                 self._shutting_down = frozenset(request.shutting_down)
                 for change in request.partitions:

@@ -17,7 +17,7 @@ from replication.common.messages import (
 from replication.common.state import UNKNOWN_EPOCH, BrokerRegistration, LiveBroker
 from replication.protocol import ZERO_UUID, ApiKey
 from replication.protocol import messages as wire
-from replication.wire import fetch, offsets, produce
+from replication.wire import control, controller, fetch, offsets, produce
 from replication.wire.common import code_of
 
 
@@ -158,5 +158,33 @@ TRANSLATIONS: Mapping[type[Any], Translation] = {
     ),
     messages.InitProducerIdRequest: Translation(
         ApiKey.INIT_PRODUCER_ID, produce.id_request_to, produce.id_response_from
+    ),
+    messages.LeaderAndIsrRequest: Translation(
+        ApiKey.LEADER_AND_ISR,
+        control.leader_and_isr_request_to,
+        control.leader_and_isr_response_from,
+    ),
+    messages.UpdateMetadataRequest: Translation(
+        ApiKey.UPDATE_METADATA,
+        control.update_metadata_request_to,
+        control.update_metadata_response_from,
+    ),
+    messages.StopReplicaRequest: Translation(
+        ApiKey.STOP_REPLICA, control.stop_replica_request_to, control.stop_replica_response_from
+    ),
+    messages.AlterPartitionRequest: Translation(
+        ApiKey.ALTER_PARTITION,
+        controller.alter_partition_request_to,
+        controller.alter_partition_response_from,
+    ),
+    messages.ControlledShutdownRequest: Translation(
+        ApiKey.CONTROLLED_SHUTDOWN,
+        controller.controlled_shutdown_request_to,
+        controller.controlled_shutdown_response_from,
+    ),
+    messages.AllocateProducerIdsRequest: Translation(
+        ApiKey.ALLOCATE_PRODUCER_IDS,
+        controller.allocate_ids_request_to,
+        controller.allocate_ids_response_from,
     ),
 }

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import Protocol, TypeVar
 
 from checkpoints.types import TopicPartition
 from replication.common.error_codes import ErrorCode
-from replication.protocol import MalformedMessageError
+from replication.common.errors import InvalidRequestError
+from replication.common.state import RecoveryState
+from replication.protocol import ZERO_UUID, MalformedMessageError
 
 
 class OfPartition(Protocol):
@@ -49,3 +52,38 @@ def with_answers(
         if part.tp not in found:
             raise MalformedMessageError(name, version, -1, f"{part.tp} is missing")
         yield part, found[part.tp]
+
+
+class OfTopic(OfPartition, Protocol):
+    """A part of a request that is about one partition of the topic of that id."""
+
+    @property
+    def topic_id(self) -> uuid.UUID | None: ...
+
+
+Q = TypeVar("Q", bound=OfTopic)
+
+
+def by_topic(parts: Iterable[Q]) -> dict[tuple[str, uuid.UUID | None], list[Q]]:
+    """Partitions by the name and the id of their topic, wherever they stand: Kafka's own classes
+    take each topic once."""
+    found: dict[tuple[str, uuid.UUID | None], list[Q]] = {}
+    for part in parts:
+        found.setdefault((part.tp.topic, part.topic_id), []).append(part)
+    return found
+
+
+def known_id(topic_id: uuid.UUID) -> uuid.UUID | None:
+    """The id of a topic; None if it has none."""
+    return None if topic_id == ZERO_UUID else topic_id
+
+
+def recovery_state(value: int) -> RecoveryState:
+    """
+    Raises:
+        InvalidRequestError: there is no such state.
+    """
+    try:
+        return RecoveryState(value)
+    except ValueError:
+        raise InvalidRequestError(f"leader recovery state {value}") from None
