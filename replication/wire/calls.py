@@ -16,7 +16,7 @@ from replication.common.messages import (
 from replication.common.state import UNKNOWN_EPOCH, BrokerRegistration, LiveBroker
 from replication.protocol import ZERO_UUID, ApiKey
 from replication.protocol import messages as wire
-from replication.wire import fetch, offsets, produce
+from replication.wire import elections, fetch, offsets, produce, topics, transactions
 from replication.wire.common import code_of
 
 
@@ -108,5 +108,35 @@ TRANSLATIONS: Mapping[type[Any], Translation] = {
     ),
     messages.InitProducerIdRequest: Translation(
         ApiKey.INIT_PRODUCER_ID, produce.id_request_to, produce.id_response_from
+    ),
+    messages.CreateTopicRequest: Translation(
+        ApiKey.CREATE_TOPICS, topics.creation_to, topics.created_from
+    ),
+    messages.DeleteTopicRequest: Translation(
+        ApiKey.DELETE_TOPICS, topics.deletion_to, topics.deleted_from
+    ),
+    messages.CreatePartitionsRequest: Translation(
+        ApiKey.CREATE_PARTITIONS, topics.growth_to, topics.grown_from
+    ),
+    messages.IncrementalAlterConfigsRequest: Translation(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS, topics.alteration_to, topics.altered_from
+    ),
+    messages.ElectLeadersRequest: Translation(
+        ApiKey.ELECT_LEADERS, elections.election_to, elections.elected_from
+    ),
+    messages.AlterPartitionReassignmentsRequest: Translation(
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS, elections.reassignment_to, elections.reassigned_from
+    ),
+    messages.ListPartitionReassignmentsRequest: Translation(
+        ApiKey.LIST_PARTITION_REASSIGNMENTS, elections.listing_to, elections.listed_from
+    ),
+    messages.DeleteRecordsRequest: Translation(
+        ApiKey.DELETE_RECORDS, offsets.deletion_to, offsets.deleted_from
+    ),
+    messages.AddPartitionsToTxnRequest: Translation(
+        ApiKey.ADD_PARTITIONS_TO_TXN, transactions.addition_to, transactions.added_from
+    ),
+    messages.WriteTxnMarkersRequest: Translation(
+        ApiKey.WRITE_TXN_MARKERS, transactions.markers_to, transactions.written_from
     ),
 }
