@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Protocol, TypeVar
 
@@ -37,21 +37,32 @@ def nested(parts: Iterable[P], make: Callable[[str, list[P]], T]) -> tuple[T, ..
     return tuple([make(topic, [*group]) for topic, group in topics])
 
 
-def with_answers(
-    asked: Iterable[P], answers: Iterable[tuple[TopicPartition, T]], name: str, version: int
-) -> Iterator[tuple[P, T]]:
-    """Pair each part of a request with its answer.
+def answers_for(
+    tps: Iterable[TopicPartition],
+    answers: Iterable[tuple[TopicPartition, T]],
+    name: str,
+    version: int,
+) -> list[T]:
+    """The answer for each of these partitions.
 
     Args:
         name: of the message that has the answers.
     Raises:
         MalformedMessageError: an answer is missing.
     """
-    found = dict(answers)
-    for part in asked:
-        if part.tp not in found:
-            raise MalformedMessageError(name, version, -1, f"{part.tp} is missing")
-        yield part, found[part.tp]
+    found, wanted = dict(answers), []
+    for tp in tps:
+        if tp not in found:
+            raise MalformedMessageError(name, version, -1, f"{tp} is missing")
+        wanted.append(found[tp])
+    return wanted
+
+
+def with_answers(
+    asked: Sequence[P], answers: Iterable[tuple[TopicPartition, T]], name: str, version: int
+) -> Iterator[tuple[P, T]]:
+    """Pair each part of a request with its answer. Arguments and errors as of ``answers_for``."""
+    return zip(asked, answers_for([part.tp for part in asked], answers, name, version), strict=True)
 
 
 class OfTopic(OfPartition, Protocol):
