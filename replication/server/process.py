@@ -43,7 +43,8 @@ from replication.server.config import MOST_REPLICAS, ServerConfig
 from replication.server.groups import group_snapshots
 from replication.server.http import GroupSnapshot
 from replication.server.kafka_server import LOCAL, Exposure, KafkaServer
-from replication.wire.transport import ClusterAccess, TcpTransport
+from replication.wire.access import ClusterAccess, Peers
+from replication.wire.transport import TcpTransport
 
 logger = get_logger(__name__)
 
@@ -155,7 +156,8 @@ class BrokerProcess:
         self._opened.callback(server.close, 0)
         runtime = ThreadRuntime(f"broker-{settings.broker_id}")
         self._opened.callback(runtime.close)
-        transport = TcpTransport(ClusterAccess(()), find=self._find, loopback=self._handle)
+        peers = Peers.of(settings.broker_id, runtime, self._find, self._handle)
+        transport = TcpTransport(ClusterAccess(()), peers=peers)
         self._opened.callback(transport.close)
         self.stage_before = Stage.RECOVERING
         broker = Broker(
