@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from enum import IntEnum
 from functools import lru_cache
@@ -27,6 +27,7 @@ from replication.common.messages import (
 from replication.common.state import Endpoint
 from replication.common.topic_configs import THROTTLED
 from replication.protocol import messages as wire
+from replication.wire import topics as codec
 
 MAX_DESCRIBED = 10_000
 """How many resources one answer describes, each in some 8 KB."""
@@ -37,7 +38,7 @@ clients give up after 30 s."""
 
 
 class ResourceType(IntEnum):
-    TOPIC = 2
+    TOPIC = codec.TOPIC
     BROKER = 4
     BROKER_LOGGER = 8
     CLIENT_METRICS = 16
@@ -314,42 +315,21 @@ class ConfigsApi(ApiArea):
             dropped = [name for name in own if name not in named]
             return changes + [AlterableConfig(name, None, AlterConfigOp.DELETE) for name in dropped]
 
-        kind = wire.AlterConfigsResponse
-        self._alter(
-            [(resource, operations(resource)) for resource in request.resources],
-            request.validate_only,
-            lambda responses: reply(kind(responses=responses)),
-            kind.AlterConfigsResourceResponse,
-        )
+        self._alter(request, operations, wire.AlterConfigsResponse, reply)
 
     def incremental_alter_configs(
         self, received: ReceivedRequest, request: wire.IncrementalAlterConfigsRequest, reply: Reply
     ) -> None:
         """Set or delete single keys, or add to lists and take from them."""
 
-        def operations(resource: Any) -> list[AlterableConfig] | None:
-            changes = []
-            for each in resource.configs:
-                if each.config_operation not in AlterConfigOp.__members__.values():
-                    return None
-                operation = AlterConfigOp(each.config_operation)
-                changes.append(AlterableConfig(each.name, each.value, operation))
-            return changes
-
-        kind = wire.IncrementalAlterConfigsResponse
-        self._alter(
-            [(resource, operations(resource)) for resource in request.resources],
-            request.validate_only,
-            lambda responses: reply(kind(responses=responses)),
-            kind.AlterConfigsResourceResponse,
-        )
+        self._alter(request, codec.changes_from, wire.IncrementalAlterConfigsResponse, reply)
 
     def _alter(
         self,
-        resources: Sequence[tuple[Any, list[AlterableConfig] | None]],
-        validate_only: bool,
-        done: Any,
+        request: Any,
+        operations: Callable[[Any], Sequence[AlterableConfig] | None],
         kind: Any,
+        reply: Reply,
     ) -> None:
         """Answered when this broker shows the changes, or after ``SHOWN_WITHIN_MS``.
 
@@ -358,21 +338,11 @@ class ConfigsApi(ApiArea):
         """
 
         def finish(answers: Sequence[TopicResponse]) -> None:
-            done(
-                tuple(
-                    kind(
-                        answer.error_code,
-                        answer.error_message or None,
-                        resource.resource_type,
-                        resource.resource_name,
-                    )
-                    for (resource, _), answer in zip(resources, answers, strict=True)
-                )
-            )
+            reply(codec.altered_to(request.resources, answers, kind))
 
         def asked(answers: Sequence[TopicResponse]) -> None:
             altered = [at for at, each in enumerate(answers) if each.error_code is ErrorCode.NONE]
-            if validate_only or not altered:
+            if request.validate_only or not altered:
                 finish(answers)
                 return
             self._waits.until(
@@ -385,6 +355,7 @@ class ConfigsApi(ApiArea):
             now = self._metadata.topic_config(resource.resource_name)
             return _shows(before[at], now, changes or ())
 
+        resources = [(each, operations(each)) for each in request.resources]
         before = [self._metadata.topic_config(each.resource_name) or {} for each, _ in resources]
         counts = Counter((each.resource_type, each.resource_name) for each, _ in resources)
         questions: list[Request | TopicResponse] = []
@@ -393,12 +364,14 @@ class ConfigsApi(ApiArea):
             refusal = self._refusal(*key, changes)
             if counts[key] > 1:
                 refusal = TopicResponse(ErrorCode.INVALID_REQUEST, "a resource twice")
-            request = IncrementalAlterConfigsRequest(key[1], tuple(changes or ()), validate_only)
-            questions.append(refusal or request)
+            question = IncrementalAlterConfigsRequest(
+                key[1], tuple(changes or ()), request.validate_only
+            )
+            questions.append(refusal or question)
         ask_all(self._broker, questions, asked)
 
     def _refusal(
-        self, resource_type: int, name: str, changes: list[AlterableConfig] | None
+        self, resource_type: int, name: str, changes: Sequence[AlterableConfig] | None
     ) -> TopicResponse | None:
         match resource_type:
             case ResourceType.TOPIC:

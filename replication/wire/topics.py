@@ -6,11 +6,11 @@ A request is about one topic, where the wire has several in one message.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from replication.common.error_codes import ErrorCode
-from replication.common.errors import InvalidRequestError, ResponseError
+from replication.common.errors import ResponseError
 from replication.common.messages import (
     BROKER_DEFAULT,
     AlterableConfig,
@@ -35,7 +35,6 @@ PATIENCE_MS = DEFAULT_TIMEOUT_MS * 2 // 3
 # -- CreateTopics -----------------------------------------------------------------------------
 
 CreatableTopic = wire.CreateTopicsRequest.CreatableTopic
-CreatedTopic = wire.CreateTopicsResponse.CreatableTopicResult
 
 
 def creation_to(request: CreateTopicRequest, version: int) -> wire.CreateTopicsRequest:
@@ -93,25 +92,40 @@ def creation_from(
     )
 
 
-def created_to(name: str, answer: TopicResponse) -> CreatedTopic:
-    """The answer about a topic, of which no more is said than whether it is there."""
-    return CreatedTopic(
-        name,
-        error_code=answer.error_code,
-        error_message=answer.error_message or None,
-        configs=None,
+def creations_from(request: wire.CreateTopicsRequest) -> list[CreateTopicRequest | TopicResponse]:
+    """For each topic the request, or what is wrong with it."""
+
+    def one(topic: CreatableTopic) -> CreateTopicRequest | TopicResponse:
+        try:
+            return creation_from(topic, request.validate_only, config_from(topic))
+        except ResponseError as error:
+            return TopicResponse(error.code, str(error))
+
+    return [*map(one, request.topics)]
+
+
+def created_to(
+    request: wire.CreateTopicsRequest, answers: Sequence[TopicResponse], version: int
+) -> wire.CreateTopicsResponse:
+    """Says of each topic no more than whether it is made."""
+    kind = wire.CreateTopicsResponse
+    return kind(
+        topics=tuple(
+            kind.CreatableTopicResult(
+                topic.name, ZERO_UUID, answer.error_code, answer.error_message or None, configs=None
+            )
+            for topic, answer in zip(request.topics, answers, strict=True)
+        )
     )
 
 
 def created_from(
     request: CreateTopicRequest, response: wire.CreateTopicsResponse, version: int
 ) -> TopicResponse:
-    return _answer("CreateTopicsResponse", version, request.topic, response.topics)
+    return _answer("CreateTopicsResponse", version, request.topic, _named(response.topics))
 
 
 # -- DeleteTopics -----------------------------------------------------------------------------
-
-DeletedTopic = wire.DeleteTopicsResponse.DeletableTopicResult
 
 
 def deletion_to(request: DeleteTopicRequest, version: int) -> wire.DeleteTopicsRequest:
@@ -134,23 +148,36 @@ def deletions_from(request: wire.DeleteTopicsRequest) -> list[DeleteTopicRequest
 
 
 def deleted_to(
-    name: str | None, topic_id: uuid.UUID | None, answer: TopicResponse, version: int
-) -> DeletedTopic:
-    if version < FIRST_WITH_IDS:
-        name, topic_id = name or "", None
-    message = answer.error_message or None
-    return DeletedTopic(name, topic_id or ZERO_UUID, answer.error_code, message)
+    topics: Iterable[tuple[str | None, uuid.UUID | None]],
+    answers: Iterable[TopicResponse],
+    version: int,
+) -> wire.DeleteTopicsResponse:
+    """
+    Args:
+        topics: by name, by id, or both.
+    """
+    kind = wire.DeleteTopicsResponse
+    by_id = version >= FIRST_WITH_IDS
+    return kind(
+        responses=tuple(
+            kind.DeletableTopicResult(
+                name if by_id else name or "",
+                topic_id or ZERO_UUID,
+                answer.error_code,
+                answer.error_message or None,
+            )
+            for (name, topic_id), answer in zip(topics, answers, strict=True)
+        )
+    )
 
 
 def deleted_from(
     request: DeleteTopicRequest, response: wire.DeleteTopicsResponse, version: int
 ) -> TopicResponse:
-    return _answer("DeleteTopicsResponse", version, request.topic, response.responses)
+    return _answer("DeleteTopicsResponse", version, request.topic, _named(response.responses))
 
 
 # -- CreatePartitions -------------------------------------------------------------------------
-
-GrownTopic = wire.CreatePartitionsResponse.CreatePartitionsTopicResult
 
 
 def growth_to(request: CreatePartitionsRequest, version: int) -> wire.CreatePartitionsRequest:
@@ -170,19 +197,28 @@ def growth_from(
     return CreatePartitionsRequest(topic.name, topic.count, assignment, validate_only)
 
 
-def grown_to(name: str, answer: TopicResponse) -> GrownTopic:
-    return GrownTopic(name, answer.error_code, answer.error_message or None)
+def grown_to(
+    topics: Iterable[wire.CreatePartitionsRequest.CreatePartitionsTopic],
+    answers: Iterable[TopicResponse],
+) -> wire.CreatePartitionsResponse:
+    kind = wire.CreatePartitionsResponse
+    return kind(
+        results=tuple(
+            kind.CreatePartitionsTopicResult(
+                topic.name, answer.error_code, answer.error_message or None
+            )
+            for topic, answer in zip(topics, answers, strict=True)
+        )
+    )
 
 
 def grown_from(
     request: CreatePartitionsRequest, response: wire.CreatePartitionsResponse, version: int
 ) -> TopicResponse:
-    return _answer("CreatePartitionsResponse", version, request.topic, response.results)
+    return _answer("CreatePartitionsResponse", version, request.topic, _named(response.results))
 
 
 # -- IncrementalAlterConfigs ------------------------------------------------------------------
-
-AlteredResource = wire.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
 
 
 def alteration_to(
@@ -198,22 +234,50 @@ def alteration_to(
 
 def changes_from(
     resource: wire.IncrementalAlterConfigsRequest.AlterConfigsResource,
-) -> tuple[AlterableConfig, ...]:
-    """
-    Raises:
-        InvalidRequestError: an operation is unknown.
-    """
+) -> tuple[AlterableConfig, ...] | None:
+    """None: an operation is unknown."""
     if not all(each.config_operation in list(AlterConfigOp) for each in resource.configs):
-        raise InvalidRequestError("an unknown operation")
+        return None
     return tuple(
         AlterableConfig(each.name, each.value, AlterConfigOp(each.config_operation))
         for each in resource.configs
     )
 
 
-def altered_to(resource_type: int, name: str, answer: TopicResponse) -> AlteredResource:
-    message = answer.error_message or None
-    return AlteredResource(answer.error_code, message, resource_type, name)
+def alterations_from(
+    request: wire.IncrementalAlterConfigsRequest,
+) -> list[IncrementalAlterConfigsRequest | TopicResponse]:
+    """For each topic the request, or what is wrong with it."""
+    found: list[IncrementalAlterConfigsRequest | TopicResponse] = []
+    for resource in request.resources:
+        name, changes = resource.resource_name, changes_from(resource)
+        if resource.resource_type != TOPIC or changes is None:
+            found.append(TopicResponse(ErrorCode.INVALID_REQUEST, f"{name!r}: no topic's keys"))
+        else:
+            found.append(IncrementalAlterConfigsRequest(name, changes, request.validate_only))
+    return found
+
+
+def altered_to(
+    resources: Iterable[Any],
+    answers: Iterable[TopicResponse],
+    kind: Any = wire.IncrementalAlterConfigsResponse,
+) -> Any:
+    """
+    Args:
+        kind: of the answer; that of AlterConfigs has the same fields.
+    """
+    return kind(
+        responses=tuple(
+            kind.AlterConfigsResourceResponse(
+                answer.error_code,
+                answer.error_message or None,
+                resource.resource_type,
+                resource.resource_name,
+            )
+            for resource, answer in zip(resources, answers, strict=True)
+        )
+    )
 
 
 def altered_from(
@@ -221,21 +285,27 @@ def altered_from(
     response: wire.IncrementalAlterConfigsResponse,
     version: int,
 ) -> TopicResponse:
-    return _answer("IncrementalAlterConfigsResponse", version, request.topic, response.responses)
+    found = ((each.resource_name, each) for each in response.responses)
+    return _answer("IncrementalAlterConfigsResponse", version, request.topic, found)
 
 
-def _answer(message: str, version: int, topic: str | None, results: Sequence[Any]) -> TopicResponse:
+def _named(results: Iterable[Any]) -> Iterator[tuple[str | None, Any]]:
+    return ((each.name, each) for each in results)
+
+
+def _answer(
+    message: str, version: int, topic: str | None, results: Iterable[tuple[str | None, Any]]
+) -> TopicResponse:
     """The only answer, to the only topic of a request.
 
     Args:
         topic: None if the request does not name it.
+        results: each with the topic that it names.
     Raises:
         MalformedMessageError: it is another's, or there are others.
     """
-    if len(results) != 1:
-        raise MalformedMessageError(message, version, -1, f"{len(results)} answers to one question")
-    (found,) = results
-    name = getattr(found, "name", None) or getattr(found, "resource_name", None)
-    if topic is not None and name != topic:
-        raise MalformedMessageError(message, version, -1, f"{topic!r} is missing")
-    return TopicResponse(code_of(found.error_code), found.error_message or "")
+    found = [*results]
+    if len(found) != 1 or topic not in (None, found[0][0]):
+        raise MalformedMessageError(message, version, -1, f"not one answer about {topic!r}")
+    answer = found[0][1]
+    return TopicResponse(code_of(answer.error_code), answer.error_message or "")

@@ -22,7 +22,7 @@ from replication.wire.common import answers_for, code_of
 FIRST_OF_LEADERS = 4  # AddPartitionsToTxn from here on is what the leaders of partitions send
 FIRST_WITH_TRANSACTION_VERSION = 2  # of WriteTxnMarkers
 
-Transaction = wire.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
+AddedTransaction = wire.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
 Marker = wire.WriteTxnMarkersRequest.WritableTxnMarker
 
 # -- AddPartitionsToTxn -----------------------------------------------------------------------
@@ -33,11 +33,11 @@ def addition_to(request: AddPartitionsToTxnRequest, version: int) -> wire.AddPar
     kind = wire.AddPartitionsToTxnRequest
     transactional_id, producer_id, epoch, tps, verify_only = request
     topics = by_topic(((tp, tp.partition) for tp in tps), kind.AddPartitionsToTxnTopic)
-    one = Transaction(transactional_id, producer_id, epoch, verify_only, topics)
+    one = AddedTransaction(transactional_id, producer_id, epoch, verify_only, topics)
     return kind(transactions=(one,))
 
 
-def addition_from(asked: Transaction) -> AddPartitionsToTxnRequest:
+def addition_from(asked: AddedTransaction) -> AddPartitionsToTxnRequest:
     tps = tuple(partitions_of(asked.topics))
     return AddPartitionsToTxnRequest(*asked[:3], tps, asked.verify_only)
 
@@ -94,11 +94,14 @@ def marker_from(marker: Marker, partitions: Iterable[TopicPartition]) -> TxnMark
 
 
 def written_to(
-    markers: Sequence[Marker], codes: Sequence[Mapping[TopicPartition, ErrorCode]]
+    markers: Sequence[Marker],
+    codes: Sequence[Mapping[TopicPartition, ErrorCode]],
+    unanswered: ErrorCode,
 ) -> wire.WriteTxnMarkersResponse:
     """
     Args:
-        codes: for each marker those of all its partitions.
+        codes: of partitions, for each marker.
+        unanswered: the code of others.
     """
     kind = wire.WriteTxnMarkersResponse
     part = kind.WritableTxnMarkerPartitionResult
@@ -107,11 +110,14 @@ def written_to(
             kind.WritableTxnMarkerResult(
                 marker.producer_id,
                 by_topic(
-                    ((tp, part(tp.partition, found[tp])) for tp in partitions_of(marker.topics)),
+                    (
+                        (tp, part(tp.partition, known.get(tp, unanswered)))
+                        for tp in partitions_of(marker.topics)
+                    ),
                     kind.WritableTxnMarkerTopicResult,
                 ),
             )
-            for marker, found in zip(markers, codes, strict=True)
+            for marker, known in zip(markers, codes, strict=True)
         )
     )
 
