@@ -3,7 +3,9 @@
 A channel belongs to one incarnation of a broker. Its waiting changes are kept by partition, so that
 a newer state replaces an older one that was not sent yet. The roles of many partitions go in
 pieces, and elections go before the first roles of new partitions: while a broker makes the logs of
-a large topic, an election waits for one piece at most.
+a large topic, an election waits for one piece at most. A broker is introduced before any role that
+may name it (X-92): a real Kafka broker refuses to follow a leader that its metadata cache does not
+know, and does not say so in its answer.
 """
 
 from __future__ import annotations
@@ -147,6 +149,7 @@ class BrokerChannel:
         self._urgent_metadata: dict[TopicPartition, None] | None = None  # None: none is urgent
         self._all_metadata = False  # ``_metadata`` has all metadata
         self._metadata_due = False  # the brokers have changed too
+        self._introduced: frozenset[int] = frozenset()  # epochs of the brokers that it knows
         self._stops: dict[TopicIdPartition, StopReplicaPartition] = {}
         self._refused = False  # single partitions, which are sent again after a pause
         self._refused_stops: dict[TopicIdPartition, StopReplicaPartition] = {}
@@ -237,21 +240,29 @@ class BrokerChannel:
         self._transport.send(self._broker_id, request, on_reply, self._timeout_ms)
 
     def _next(self) -> ControlRequest | None:
-        """The next request, in Kafka's order: new roles, then metadata, then replicas to stop.
+        """The next request, in Kafka's order: brokers that came, new roles, metadata, replicas to
+        stop.
 
-        Stops come first if a later topic of that name waits for the place, and if the broker would
-        set aside replicas that are not among its roles.
+        Stops come before roles if a later topic of that name waits for the place, and if the broker
+        would set aside replicas that are not among its roles.
         """
+        if self._roles_wait() and not self._brokers() <= self._introduced:
+            return self._metadata_of({}, is_full=False)
         if self._stops and (
             self._all_roles or any(tp in self._roles for tp, topic_id in self._stops)
         ):
             return self._next_stops()
-        waiting = bool(self._roles or self._all_roles)
-        if waiting and (self._all_roles or self._all_metadata or self._next_is_a_role()):
+        if self._roles_wait() and (self._all_roles or self._all_metadata or self._next_is_a_role()):
             return self._next_roles()
         if self._metadata_due:
             return self._next_metadata()
         return self._next_stops() if self._stops else None
+
+    def _roles_wait(self) -> bool:
+        return bool(self._roles) or self._all_roles
+
+    def _brokers(self) -> frozenset[int]:
+        return frozenset(live.broker_epoch for live in self._context.live.values())
 
     def _next_is_a_role(self) -> bool:
         """Whether roles come before metadata: all of an event do, unless they are many."""
@@ -299,6 +310,9 @@ class BrokerChannel:
                 if tp in self._metadata and tp not in self._roles:
                     metadata[tp] = self._metadata.pop(tp)
         self._urgent_metadata = None
+        return self._metadata_of(metadata, is_full)
+
+    def _metadata_of(self, metadata: Changed, is_full: bool) -> UpdateMetadataRequest:
         return UpdateMetadataRequest(
             *self._header(),
             tuple(metadata.values()),
@@ -355,6 +369,8 @@ class BrokerChannel:
         if request is None or not isinstance(response, ControlResponse):
             self.send()  # changes since the last check, which found none
             return
+        if isinstance(request, UpdateMetadataRequest):
+            self._introduced = frozenset(live.broker_epoch for live in request.live_brokers)
         self._look_at_parts(request, response)
         self.send()
         self._on_response(self._broker_id, request, response)

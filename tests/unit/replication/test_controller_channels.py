@@ -123,6 +123,35 @@ def test_kafka_s_order_one_at_a_time() -> None:
     assert [type(response) for response in wire.heard] == [type(ANSWERS[k]) for k in ANSWERS]
 
 
+def test_a_broker_is_introduced_before_a_role_that_may_name_it() -> None:
+    """X-92; once, and a broker that goes waits its turn."""
+    wire, brokers = Wire(), {n: LiveBroker(BrokerRegistration(n), 70 + n) for n in (1, 2, 3)}
+    wire.context.live = {2: brokers[2]}
+    wire.channel.send_all_roles()
+    wire.channel.send_all_metadata(at(T0, 0))
+    wire.channel.send()
+    for kind, epochs, is_full in (
+        (METADATA, {}, False),
+        (ROLES, {}, True),
+        (METADATA, {T0: 0}, True),
+    ):
+        assert (*wire.waiting(), wire.is_full()) == (kind, epochs, is_full)
+        wire.answer()
+    wire.context.live = brokers
+    wire.channel.update_metadata({})
+    wire.channel.lead_and_follow(at(T0, 1))
+    wire.channel.send()
+    wire.lose()  # then nobody was introduced
+    for kind, epochs in ((METADATA, {}), (ROLES, {T0: 1}), (METADATA, {})):
+        assert wire.waiting() == (kind, epochs)
+        wire.answer()
+    del brokers[1]
+    wire.channel.update_metadata({})
+    wire.channel.lead_and_follow(at(T0, 2))
+    wire.channel.send()
+    assert wire.waiting() == (ROLES, {T0: 2})
+
+
 def test_what_waits_is_replaced_by_what_is_newer() -> None:
     wire = Wire()
     wire.channel.lead_and_follow(at(T0, 0))
