@@ -142,6 +142,8 @@ class BrokerChannel:
         self._context = context
         self._on_response = on_response
         self._timeout_ms = timeout_ms
+        self._is_foreign = broker.registration.is_foreign
+        self._given: dict[TopicIdPartition, int] = {}  # leader epochs that a foreign broker has
         self._roles: Changed = {}
         self._all_roles = False  # ``_roles`` has all roles of the broker
         self._urgent: dict[TopicPartition, None] = {}  # elections, in their order
@@ -190,13 +192,27 @@ class BrokerChannel:
         self._all_roles = True
 
     def lead_and_follow(self, changes: Changed) -> None:
+        if self._is_foreign:
+            changes = {tp: change for tp, change in changes.items() if self._is_role(change)}
         self._put_roles(changes)
         self._urgent.update((tp, None) for tp, change in changes.items() if not _is_first(change))
+
+    def _is_role(self, change: PartitionChange) -> bool:
+        """Whether a change is more than metadata for a real Kafka broker, which refuses a leader
+        epoch that it has: the leader of a new ISR learns of it by the answer to its proposal
+        (X-95)."""
+        sent = self._in_flight
+        if isinstance(sent, LeaderAndIsrRequest) and change.tp in {c.tp for c in sent.partitions}:
+            return True  # it may have to be sent again
+        known = self._given.get((change.tp, change.topic_id), -1)
+        return change.tp in self._roles or change.registration.leader_epoch > known
 
     def _put_roles(self, changes: Changed) -> None:
         for tp, change in changes.items():
             for stops in (self._stops, self._refused_stops):
                 stops.pop((tp, change.topic_id), None)
+            if self._is_foreign:
+                self._given[tp, change.topic_id] = change.registration.leader_epoch
         self._roles.update(changes)
 
     def send_all_metadata(self, everything: Changed) -> None:
@@ -217,6 +233,7 @@ class BrokerChannel:
             if _is_of(self._roles, stop):
                 del self._roles[stop.tp]
             self._stops[stop.tp, stop.topic_id] = stop
+            self._given.pop((stop.tp, stop.topic_id), None)
 
     def send(self) -> None:
         """Send the next request unless one is on its way."""

@@ -59,14 +59,14 @@ def stop(tp: TopicPartition) -> dict[TopicPartition, StopReplicaPartition]:
 
 
 class Wire:
-    def __init__(self) -> None:
+    def __init__(self, *, is_foreign: bool = False) -> None:
         self.runtime = ManualRuntime()
         self.transport = RecordingTransport()
         self.heard: list[ControlResponse] = []
         self.stale = 0
         self.context = ControllerContext()
         self.channel = BrokerChannel(
-            LiveBroker(BrokerRegistration(2), 77),
+            LiveBroker(BrokerRegistration(2, is_foreign=is_foreign), 77),
             self.runtime.actor("controller"),
             self.runtime,
             self.transport,
@@ -150,6 +150,36 @@ def test_a_broker_is_introduced_before_a_role_that_may_name_it() -> None:
     wire.channel.lead_and_follow(at(T0, 2))
     wire.channel.send()
     assert wire.waiting() == (ROLES, {T0: 2})
+
+
+def test_a_real_kafka_gets_no_role_for_an_isr() -> None:
+    """X-95: unless the role that began the leader epoch may not have arrived."""
+    wire = Wire(is_foreign=True)
+
+    def decide(leader_epoch: int, partition_epoch: int) -> None:
+        change = at(T0, leader_epoch)[T0]
+        registration = change.registration._replace(partition_epoch=partition_epoch)
+        wire.channel.lead_and_follow({T0: change._replace(registration=registration)})
+        wire.channel.update_metadata({T0: change})
+        wire.channel.send()
+
+    decide(1, 1)
+    decide(1, 2)
+    wire.lose()
+    (sent,) = wire.transport.sent
+    assert isinstance(sent.request, LeaderAndIsrRequest)
+    assert [c.registration.partition_epoch for c in sent.request.partitions] == [2]
+    wire.answer()
+    wire.answer()
+    decide(1, 3)
+    assert wire.waiting() == (METADATA, {T0: 1})
+    wire.answer()
+    assert wire.transport.sent == []
+    wire.channel.stop(stop(T0).values())
+    wire.channel.send()
+    wire.answer()
+    decide(1, 4)
+    assert wire.waiting() == (ROLES, {T0: 1})
 
 
 def test_what_waits_is_replaced_by_what_is_newer() -> None:
