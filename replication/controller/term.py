@@ -151,6 +151,7 @@ class ControllerTerm:
         """
         context, remembered = self.context, self.context.remembered
         before, seen = context.live, self.store.brokers()
+        context.beside_kafka = any(live.registration.is_foreign for live in seen.values())
         epochs = {broker: live.broker_epoch for broker, live in seen.items()}
         joined = {b: epoch for b, epoch in epochs.items() if remembered.get(b) != epoch}
         unclean = [
