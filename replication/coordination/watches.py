@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from enum import IntFlag
 from typing import Generic, TypeVar
 
 from replication.coordination.base import ancestors_of
 
-W = TypeVar("W", bound=Hashable)
+W = TypeVar("W")  # hashable
+
+WATCH_BYTES = 100  # about what a watch takes beside its path
 
 
 class WatchMode(IntFlag):
@@ -26,17 +27,21 @@ class Watches(Generic[W]):
     def __init__(self) -> None:
         self._modes: dict[str, dict[W, int]] = {}
         self._paths: dict[W, set[str]] = {}
+        self._bytes: dict[W, int] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._paths.values()))
 
-    def add(self, watcher: W, path: str, mode: WatchMode) -> bool:
-        """Let a watcher hear of ``path``. False if it has a watch of that path already."""
+    def bytes_of(self, watcher: W) -> int:
+        """About what the watches of one watcher take."""
+        return self._bytes.get(watcher, 0)
+
+    def add(self, watcher: W, path: str, mode: WatchMode) -> None:
         modes = self._modes.setdefault(path, {})
-        before = modes.get(watcher, 0)
-        modes[watcher] = before | mode.value
-        self._paths.setdefault(watcher, set()).add(path)
-        return not before
+        if watcher not in modes:
+            self._paths.setdefault(watcher, set()).add(path)
+            self._bytes[watcher] = self.bytes_of(watcher) + WATCH_BYTES + len(path)
+        modes[watcher] = modes.get(watcher, 0) | mode.value
 
     def remove(self, watcher: W, path: str) -> bool:
         """Remove all watches of a path. False if there are none."""
@@ -45,10 +50,11 @@ class Watches(Generic[W]):
         modes, paths = self._modes[path], self._paths[watcher]
         del modes[watcher]
         paths.discard(path)
+        self._bytes[watcher] -= WATCH_BYTES + len(path)
         if not modes:
             del self._modes[path]
         if not paths:
-            del self._paths[watcher]
+            del self._paths[watcher], self._bytes[watcher]
         return True
 
     def forget(self, watcher: W) -> None:
@@ -58,16 +64,21 @@ class Watches(Generic[W]):
     def fire(self, path: str) -> dict[W, None]:
         """Who hears of a change of ``path``: its watchers first, each once, in the order in which
         they came. Watches for one event end."""
-        found: dict[W, None] = {}
+        found = self.fire_own(path)
         for place in ancestors_of(path):
-            for watcher, modes in list(self._modes.get(place, {}).items()):
+            for watcher, modes in self._modes.get(place, {}).items():
                 if modes & RECURSIVE:
                     found[watcher] = None
-                if place != path:
-                    continue
+        return found
+
+    def fire_own(self, path: str) -> dict[W, None]:
+        """``fire`` without those who watch recursively."""
+        found: dict[W, None] = {}
+        for watcher, modes in list(self._modes.get(path, {}).items()):
+            if modes != RECURSIVE:
                 found[watcher] = None
-                if modes == ONCE:
-                    self.remove(watcher, path)
-                else:
-                    self._modes[path][watcher] = modes & ~ONCE
+            if modes == ONCE:
+                self.remove(watcher, path)
+            elif modes & ONCE:
+                self._modes[path][watcher] = modes & ~ONCE
         return found
