@@ -60,8 +60,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(WAITING_BYTES)
-        # An event and an answer right behind it are two writes. The loop sets it by itself only where
-        # the listener says its protocol.
+        # An event and the answer behind it are two writes. The loop itself sets it only if the
+        # listener names its protocol.
         plain = self._transport.get_extra_info("socket")
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         name = self._transport.get_extra_info("peername")
