@@ -19,7 +19,6 @@ from replication.coordination.base import (
     OpResult,
     Set,
     check_op,
-    check_path,
     parent_of,
 )
 from replication.coordination.errors import (
@@ -129,6 +128,7 @@ _WRITES: dict[int, jute.Layout] = {
 }
 _MULTI_HEADER = ("i", "z", "i")  # opcode, whether it is the end, error
 _ERROR_RESULT = -1
+_LATER_FLAGS = (4, 5, 6)  # containers, and nodes with a time to live
 _NEVER = Check("/", -2)  # takes the place of an operation that is invalid: never possible
 _MODES = {0: WatchMode.PERSISTENT, 1: WatchMode.RECURSIVE}
 _CHILDREN, _DATA, _ANY = 1, 2, 3  # the watches to remove
@@ -231,14 +231,12 @@ class Operations:
     # --- reads
 
     def _stat(self, path: str) -> Stat:
-        check_path(path)
         stat = self._database.tree.stat(path)
         if stat is None:
             raise NoNodeError(path)
         return stat
 
     def _exists(self, client: Client, path: str, watch: bool) -> bytes:
-        check_path(path)
         if watch:  # also of a node that is not there
             self._watch(client, path, WatchMode.ONCE, self._data_watches)
         return jute.write(_STAT, self._stat(path))
@@ -264,7 +262,6 @@ class Operations:
         return children + jute.write(_STAT, self._stat(path))
 
     def _sync(self, client: Client, path: str) -> bytes:
-        check_path(path)
         return jute.write("s", path)
 
     # --- watches
@@ -276,16 +273,14 @@ class Operations:
             table.add(client, path, mode)
 
     def _add_watch(self, client: Client, path: str, mode: int) -> bytes:
-        check_path(path)
         if mode not in _MODES:
-            raise RefusedError(Code.BAD_ARGUMENTS)
+            raise RefusedError(Code.MARSHALLING_ERROR)
         self._watch(client, path, _MODES[mode], self._data_watches, self._child_watches)
         return jute.write("i", Code.OK)
 
     def _remove_watches(self, client: Client, path: str, kind: int) -> bytes:
-        check_path(path)
         if kind not in (_CHILDREN, _DATA, _ANY):
-            raise RefusedError(Code.BAD_ARGUMENTS)
+            raise RefusedError(Code.MARSHALLING_ERROR)
         found = 0
         for bit, table in ((_CHILDREN, self._child_watches), (_DATA, self._data_watches)):
             found += bool(kind & bit) and table.remove(client, path)
@@ -304,8 +299,6 @@ class Operations:
         recursive: Sequence[str] = (),
     ) -> bytes:
         """Watches of an earlier connection, which may have missed what came after a transaction."""
-        for path in {*data, *exist, *children, *persistent, *recursive}:
-            check_path(path)
         for paths, table in ((data, self._data_watches), (children, self._child_watches)):
             for path in paths:
                 stat = self._database.tree.stat(path)
@@ -371,8 +364,9 @@ def _op_of(opcode: int, fields: Sequence[Any]) -> Op:
     op: Op
     if opcode in (OpCode.CREATE, OpCode.CREATE_2):
         path, data, acls, flags = fields
-        if not 0 <= flags <= 3:  # containers and nodes with a time to live
-            raise RefusedError(Code.UNIMPLEMENTED)
+        if not 0 <= flags <= 3:
+            refused = flags in _LATER_FLAGS
+            raise RefusedError(Code.UNIMPLEMENTED if refused else Code.BAD_ARGUMENTS)
         if not acls:
             raise RefusedError(Code.INVALID_ACL)
         op = Create(path, data, bool(flags & 1), bool(flags & 2))
@@ -401,7 +395,8 @@ def _read_multi(body: bytes) -> tuple[list[int], list[Op], Exception | None]:
         if opcode not in _WRITES:
             raise jute.JuteError(f"opcode {opcode} in a transaction")
         fields, position = jute.read(_WRITES[opcode], body, position)
-        opcodes.append(opcode)
+        # ZooKeeper's transactions answer the second kind of creation as the first.
+        opcodes.append(OpCode.CREATE if opcode == OpCode.CREATE_2 else opcode)
         if invalid is None:
             try:
                 ops.append(_op_of(opcode, fields))
