@@ -10,11 +10,13 @@ from functools import lru_cache
 from typing import Any
 
 from logstore.common.config import LogConfig, Properties
+from logstore.common.errors import ConfigError
 from replication.apis.common.handlers import ApiArea, ReceivedRequest, Reply
 from replication.apis.common.topic_names import is_valid, missing_code
 from replication.apis.common.waits import MetadataWaits, ask_all
 from replication.broker.broker import Broker
 from replication.common.addresses import address_of
+from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import InvalidRequestError
 from replication.common.messages import (
@@ -24,6 +26,7 @@ from replication.common.messages import (
     Request,
     TopicResponse,
 )
+from replication.common.quota import ReplicationQuota
 from replication.common.state import Endpoint
 from replication.common.topic_configs import THROTTLED
 from replication.protocol import messages as wire
@@ -47,6 +50,7 @@ class ResourceType(IntEnum):
 
 class ConfigSource(IntEnum):
     TOPIC = 1
+    DYNAMIC_BROKER = 2
     STATIC_BROKER = 4
     DEFAULT = 5
 
@@ -93,6 +97,8 @@ SEGMENT_BYTES_MIN = 1 << 20
 """The least that a client can ask for since Kafka 4. The API in Python may ask for less."""
 
 
+Rates = Mapping[str, ReplicationQuota]
+NO_RATES: Rates = {}
 ConfigEntry = wire.DescribeConfigsResponse.DescribeConfigsResourceResult
 """One key as a client sees it. ``synonyms`` lists where a value may come from, the one in force
 first."""
@@ -139,8 +145,12 @@ def _topic_configs(
     return tuple(entries)
 
 
-def broker_configs(configs: Iterable[Properties]) -> list[ConfigEntry]:
-    """Every key of a broker; topics' keys under their broker-wide names."""
+def broker_configs(configs: Iterable[Properties], rates: Rates = NO_RATES) -> list[ConfigEntry]:
+    """Every key of a broker; topics' keys under their broker-wide names.
+
+    Args:
+        rates: the keys that may change while it runs.
+    """
     entries = []
     for config in configs:
         present, builtin = config.to_properties(), type(config)().to_properties()
@@ -151,7 +161,11 @@ def broker_configs(configs: Iterable[Properties]) -> list[ConfigEntry]:
             synonyms = _default(name, key, builtin[key])
             if present[key] != builtin[key]:
                 synonyms.insert(0, Synonym(name, present[key], ConfigSource.STATIC_BROKER))
-            entries.append(_entry(name, present[key], kind, synonyms, read_only=True))
+            value, rate = present[key], rates.get(key)
+            if rate is not None and rate.is_set:
+                value = str(rate.rate)
+                synonyms.insert(0, Synonym(name, value, ConfigSource.DYNAMIC_BROKER))
+            entries.append(_entry(name, value, kind, synonyms, read_only=rate is None))
     return entries
 
 
@@ -203,7 +217,8 @@ def _types(kind: type[Properties]) -> list[tuple[str, ConfigType]]:
 
 
 class ConfigsApi(ApiArea):
-    """Configurations: a topic's may change while it is in use, a broker's is fixed at its start.
+    """Configurations: a topic's may change while it is in use. A broker's is fixed at its start,
+    but for the rates of throttles, which are back with the next start.
 
     Args:
         configs: the broker's own, topics' defaults included.
@@ -214,6 +229,7 @@ class ConfigsApi(ApiArea):
         self._waits = waits
         self._metadata = broker.metadata
         self._configs = configs
+        self._rates: Rates = broker.replica_manager.quotas
 
     # -- DescribeConfigs -----------------------------------------------------------------------
 
@@ -266,7 +282,7 @@ class ConfigsApi(ApiArea):
                     return []
                 return self._not_this_broker(name) or [
                     *identity_configs(self._broker.broker_id, self._broker.endpoints),
-                    *broker_configs(self._configs),
+                    *broker_configs(self._configs, self._rates),
                 ]
             case _:
                 return _unknown_type(resource_type)
@@ -305,12 +321,14 @@ class ConfigsApi(ApiArea):
     def alter_configs(
         self, received: ReceivedRequest, request: wire.AlterConfigsRequest, reply: Reply
     ) -> None:
-        """Replace the configuration of a topic. A key that the request leaves out has its default
-        again."""
+        """Replace the configuration of a topic, or the rates of this broker. A key that the request
+        leaves out has its default again."""
 
         def operations(resource: Any) -> list[AlterableConfig]:
             named = {each.name for each in resource.configs}
-            own = self._metadata.topic_config(resource.resource_name) or {}
+            own: Iterable[str] = self._metadata.topic_config(resource.resource_name) or ()
+            if resource.resource_type == ResourceType.BROKER:
+                own = [key for key, quota in self._rates.items() if quota.is_set]
             changes = [AlterableConfig(each.name, each.value) for each in resource.configs]
             dropped = [name for name in own if name not in named]
             return changes + [AlterableConfig(name, None, AlterConfigOp.DELETE) for name in dropped]
@@ -341,7 +359,12 @@ class ConfigsApi(ApiArea):
             reply(codec.altered_to(request.resources, answers, kind))
 
         def asked(answers: Sequence[TopicResponse]) -> None:
-            altered = [at for at, each in enumerate(answers) if each.error_code is ErrorCode.NONE]
+            altered = [
+                at
+                for at, each in enumerate(answers)
+                if each.error_code is ErrorCode.NONE
+                and resources[at][0].resource_type == ResourceType.TOPIC
+            ]
             if request.validate_only or not altered:
                 finish(answers)
                 return
@@ -364,6 +387,8 @@ class ConfigsApi(ApiArea):
             refusal = self._refusal(*key, changes)
             if counts[key] > 1:
                 refusal = TopicResponse(ErrorCode.INVALID_REQUEST, "a resource twice")
+            elif refusal is None and key[0] == ResourceType.BROKER:
+                refusal = self._alter_broker(key[1], changes or (), request.validate_only)
             question = IncrementalAlterConfigsRequest(
                 key[1], tuple(changes or ()), request.validate_only
             )
@@ -387,11 +412,37 @@ class ConfigsApi(ApiArea):
                     return too_small_segment((each.name, each.value) for each in given)
                 return None
             case ResourceType.BROKER:
-                return TopicResponse(
-                    ErrorCode.INVALID_REQUEST, "the configuration of a broker is read at its start"
-                )
+                if changes is None:
+                    return TopicResponse(ErrorCode.INVALID_REQUEST, "an unknown operation")
+                return self._not_this_broker(name)
             case _:
                 return _unknown_type(resource_type)
+
+    def _alter_broker(
+        self, name: str, changes: Iterable[AlterableConfig], validate_only: bool
+    ) -> TopicResponse:
+        """Set rates of throttles, all of them or none."""
+        rates: dict[ReplicationQuota, int | None] = {}
+        for key, value, operation in changes:
+            quota = self._rates.get(key)
+            if quota is None or operation in (AlterConfigOp.APPEND, AlterConfigOp.SUBTRACT):
+                return TopicResponse(
+                    ErrorCode.INVALID_REQUEST,
+                    f"{key[:80]}: the configuration of a broker is read at its start, but for the "
+                    "rates of throttles",
+                )
+            if operation is AlterConfigOp.DELETE:
+                rates[quota] = None
+                continue
+            try:
+                found = ReplicationConfig.from_properties({key: value or ""})
+            except ConfigError as error:
+                return TopicResponse(ErrorCode.INVALID_CONFIG, str(error))
+            rates[quota] = int(found.to_properties()[key])
+        if not validate_only:
+            for quota, rate in rates.items():
+                quota.set_rate(rate)
+        return TopicResponse(ErrorCode.NONE)
 
 
 def too_small_segment(configs: Iterable[tuple[str, str | None]]) -> TopicResponse | None:

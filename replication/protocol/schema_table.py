@@ -311,6 +311,12 @@ TABLE = """
 < throttle_time_ms i32, responses [AlterConfigsResourceResponse {error_code i16,
   error_message str?, resource_type i8, resource_name str}]
 
+34 AlterReplicaLogDirs 1-2 flexible 2+
+> dirs [AlterReplicaLogDir {path str, topics [AlterReplicaLogDirTopic {name str,
+  partitions [i32]}]}]
+< throttle_time_ms i32, results [AlterReplicaLogDirTopicResult {topic_name str,
+  partitions [AlterReplicaLogDirPartitionResult {partition_index i32, error_code i16}]}]
+
 35 DescribeLogDirs 1-5 flexible 2+
 > topics [DescribableLogDirTopic {topic str, partitions [i32]}]?
 < throttle_time_ms i32, error_code i16 3+, results [DescribeLogDirsResult {error_code i16,
