@@ -10,6 +10,8 @@ use their other halves. ``lane`` is one connection as a state machine,
 __all__ = [
     "calls",
     "connecting",
+    "control",
+    "controller",
     "fetch",
     "lane",
     "offsets",
