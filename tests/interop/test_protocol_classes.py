@@ -1,5 +1,5 @@
 """What brokers say to each other, with Kafka's own classes: they read from our bytes the values
-that we wrote, and write the same bytes (X-181). So our tagged fields are skipped at each place."""
+that we wrote, and write the same bytes. So our tagged fields are skipped at each place."""
 
 from __future__ import annotations
 

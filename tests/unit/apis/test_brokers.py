@@ -1,10 +1,12 @@
-"""What brokers ask each other over sockets, on their own listener and on no other (X-27, X-93)."""
+"""What brokers ask each other over sockets, on their own listener and on no other (X-27)."""
 
 from __future__ import annotations
 
 import ipaddress
+import ssl
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,9 +45,10 @@ from replication.protocol import (
 )
 from replication.protocol import messages as wire
 from replication.protocol.principals import decode_principal, encode_principal
-from replication.server.serving import ServedCluster
+from replication.server.serving import LOOPBACK, ServedCluster
 from replication.wire import control
 from tests.support.cases import for_each
+from tests.support.certificates import make_certificates, needs_openssl
 from tests.support.served import BROKERS, WITH_BROKERS, connect, new_name, served
 from tests.support.wire_client import WireClient
 
@@ -147,7 +150,7 @@ def test_a_client_finds_no_such_api(kafka: ServedCluster, key: ApiKey) -> None:
 
 @for_each("version", SERVED[ApiKey.API_VERSIONS].each())
 def test_only_brokers_are_offered_them(kafka: ServedCluster, version: int) -> None:
-    """X-93. Kafka asks first, on its way to a controller."""
+    """X-27. Kafka asks first, on its way to a controller."""
     for listener, table in ((None, ADVERTISED), (BROKERS, ADVERTISED_TO_BROKERS)):
         with connect(kafka, listener=listener) as client:
             response = client.ask(
@@ -406,7 +409,7 @@ def test_requests_of_an_earlier_life_are_refused(
 
 @for_each("version", [2, 3])
 def test_an_isr_is_changed(kafka: ServedCluster, controller: WireClient, version: int) -> None:
-    """By topic id. The answer says by which minimum it goes; a copy gets the same answer (X-81)."""
+    """By topic id. The answer says by which minimum it goes; a copy gets the same answer."""
     config = {"min.insync.replicas": 2}
     (tp,) = kafka.create_topic(new_name(), assignment=[(0, 1, 2)], config=config)
     kafka.wait_for_isr(tp, (0, 1, 2))
@@ -490,7 +493,7 @@ def creation(name: str) -> Any:
 def test_a_forwarded_request_is_carried_out(kafka: ServedCluster, controller: WireClient) -> None:
     """X-70. The answer inside has the header of the request inside."""
     name, key = new_name(), ApiKey.CREATE_TOPICS
-    for expected in (E.NONE, E.TOPIC_ALREADY_EXISTS):  # X-81
+    for expected in (E.NONE, E.TOPIC_ALREADY_EXISTS):  # a copy is harmless
         response = ask(controller, envelope(key, creation(name)))
         assert response.error_code == E.NONE
         frame = memoryview(response.response_data)
@@ -588,3 +591,27 @@ def test_what_cannot_be_forwarded(case: str) -> None:
 def test_principals_come_back() -> None:
     for name in ("User:alice", "User:CN=x,O=y:z", "Group:", "User:é"):
         assert decode_principal(encode_principal(name)) == name
+
+
+@needs_openssl
+def test_by_certificate_at_the_front_door(tmp_path: Path) -> None:
+    """X-63. The certificate is that of broker 1."""
+    folder = make_certificates(tmp_path)
+    config = {
+        **WITH_BROKERS["config"],
+        "broker.identity": "certificate",
+        "ssl.client.auth": "required",
+        "ssl.keystore.location": str(folder / "server.pem"),
+        "ssl.truststore.location": str(folder / "ca.pem"),
+    }
+    listeners = LOOPBACK, Listener(BROKERS, "127.0.0.1", 0, SecurityProtocol.SSL)
+    context = ssl.create_default_context(cafile=folder / "ca.pem")
+    context.load_cert_chain(folder / "client.pem")
+    with served(2, config, listeners=listeners) as kafka:
+        controller_id = controller_of(kafka)
+        with connect(kafka, controller_id, listener=BROKERS) as client:
+            client._socket = context.wrap_socket(client._socket, server_hostname="localhost")
+            for broker_id, code in ((0, E.CLUSTER_AUTHORIZATION_FAILED), (1, E.NONE)):
+                epoch = kafka.broker(broker_id).broker_epoch
+                request = wire.AllocateProducerIdsRequest(broker_id, epoch)
+                assert ask(client, request).error_code == code
