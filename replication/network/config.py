@@ -10,6 +10,9 @@ from logstore.storage.local import LocalStorage
 from logstore.storage.paths import absolute_path
 from replication.security.config import SASL_MECHANISMS, TlsConfig
 
+BY_CERTIFICATE = "certificate"
+IDENTITIES = ("none", BY_CERTIFICATE)
+
 
 @dataclass(frozen=True, slots=True)
 class NetworkConfig(TlsConfig):
@@ -67,6 +70,9 @@ class NetworkConfig(TlsConfig):
         "sasl.server.max.receive.size", 512 << 10, 1, MAX_INT
     )
     ssl_client_auth: str = kafka_key("ssl.client.auth", "none")
+    # Ours: who is a broker on the listener of brokers (X-62), and which broker (X-63).
+    broker_principals: tuple[str, ...] = kafka_key("broker.principals", ())
+    broker_identity: str = kafka_key("broker.identity", "none")
 
     def with_absolute_paths(self) -> NetworkConfig:
         """The same, for listeners that are opened again wherever the process is by then."""
@@ -87,4 +93,8 @@ class NetworkConfig(TlsConfig):
             raise ConfigError(
                 f"sasl.enabled.mechanisms: {', '.join(sorted(unknown))} is not one of "
                 f"{', '.join(SASL_MECHANISMS)}"
+            )
+        if self.broker_identity not in IDENTITIES:
+            raise ConfigError(
+                f"broker.identity: {self.broker_identity!r} is not one of {', '.join(IDENTITIES)}"
             )

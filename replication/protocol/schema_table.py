@@ -8,13 +8,13 @@ one. ``>`` begins the fields of the request, ``<`` those of the response::
 A version is ``7``, ``2-9`` or ``7+``; without one a field is in all versions of what holds it.
 Types: ``bool i8 i16 i32 i64 f64 str bytes records uuid``, ``[type]`` for an array,
 ``Name {fields}`` for a structure, and ``Name`` alone for one that stands further up. A
-default is given where it is not zero, empty or false. Tags from 100 on are our own, between our
-brokers; a real one skips them. ``!`` marks a field that may not be lost: a
+default is given where it is not zero, empty or false. ``!`` marks a field that may not be lost: a
 message in which it is set cannot be written in a version without it. All other fields are left out
-there.
+there. Tags from 100 on are our own, between our brokers: a real one skips them (X-73).
 
-``RECORDS`` has messages that lie in records instead: keys and values of the coordinators' topics,
-what members of consumer groups say to each other, and what the controllers of KRaft write.
+``RECORDS`` has messages that are no APIs: keys and values of the coordinators' topics, what members
+of consumer groups say to each other, who a forwarded request is from, and what the controllers of
+KRaft write.
 
 Names are those of Kafka's own schema files in snake_case; docs/protocol.md says how to add to it.
 """
@@ -511,6 +511,9 @@ ConsumerProtocolSubscription 0-3
 
 ConsumerProtocolAssignment 0-3
   assigned_partitions [TopicPartition {topic str, partitions [i32]}], user_data bytes? =null
+
+DefaultPrincipalData 0 flexible 0+
+  type str, name str, token_authenticated bool
 
 TopicRecord 0 flexible 0+
   name str, topic_id uuid
