@@ -27,7 +27,7 @@ class Translated(NamedTuple):
     """
     Attributes:
         questions: the requests in a message; the answer already where one cannot be read.
-        answer: the message, of the request's, the answers in their order, and the version.
+        answer: the message that answers one, of the answers to its questions, in a version.
     """
 
     questions: Callable[[Any], Sequence[Request | TopicResponse]]
