@@ -95,6 +95,22 @@ def test_two_brokers_that_take_each_other_for_the_controller(
     assert set(over_tcp) == {1}  # and 1 has asked nobody
 
 
+@pytest.mark.parametrize("forwarded", [False, True])
+def test_a_client_may_come_by_the_listener_of_brokers(
+    kafka: ServedCluster, forwarded: bool
+) -> None:
+    """It is told what a client is told; and one that comes by its own is never taken for a
+    broker."""
+    controller = kafka.controller_id
+    assert controller is not None
+    kind, listener = wire.CreateTopicsRequest, None if forwarded else BROKERS
+    request = kind((kind.CreatableTopic(new_name(), 3, 2),), 10_000, forwarded=forwarded)
+    with wire_client(kafka, 1 - controller, listener=listener) as client:
+        (topic,) = client.ask(ApiKey.CREATE_TOPICS, 7, request).topics
+    assert (topic.error_code, topic.num_partitions) == (E.NONE, 3)
+    assert topic.configs
+
+
 def test_the_next_controller_is_found(
     kafka: ServedCluster, over_tcp: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,7 +132,9 @@ def test_a_broker_that_stops_gives_no_answer(
         reply(None)
 
     kind = wire.DeleteTopicsRequest
-    request = kind((kind.DeleteTopicState("a"), kind.DeleteTopicState("b")), timeout_ms=1000)
+    request = kind(
+        (kind.DeleteTopicState("a"), kind.DeleteTopicState("b")), timeout_ms=1000, forwarded=True
+    )
     with wire_client(kafka, listener=BROKERS) as client:
         monkeypatch.setattr(Broker, "handle", handle)
         with pytest.raises(ConnectionError):
@@ -140,7 +158,7 @@ def test_several_topics_in_one_request(
     topics[1] = topics[1]._replace(configs=(config,))
     with wire_client(kafka, listener=BROKERS) as client:
         monkeypatch.setattr(Broker, "handle", handle)
-        response = client.ask(ApiKey.CREATE_TOPICS, 7, kind(tuple(topics), 1000))
+        response = client.ask(ApiKey.CREATE_TOPICS, 7, kind(tuple(topics), 1000, forwarded=True))
     found = {topic.name: ErrorCode(topic.error_code) for topic in response.topics}
     assert found == {"a": E.NONE, "b": E.INVALID_CONFIG, "c": E.NONE, "d": E.POLICY_VIOLATION}
     assert asked == [CreateTopicRequest("a", 3, 2), CreateTopicRequest("c", 3, 2)]
