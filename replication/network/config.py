@@ -8,11 +8,11 @@ from logstore.common.config import MAX_INT, MAX_LONG, kafka_key
 from logstore.common.errors import ConfigError
 from logstore.storage.local import LocalStorage
 from logstore.storage.paths import absolute_path
-from replication.security.config import SASL_MECHANISMS, TlsConfig
+from replication.security.config import SASL_MECHANISMS, ConnectConfig
 
 
 @dataclass(frozen=True, slots=True)
-class NetworkConfig(TlsConfig):
+class NetworkConfig(ConnectConfig):
     """Limits and threads. ``*_ms`` are milliseconds, ``*_bytes`` bytes, rates are per second.
 
     Where a default is not Kafka's, the comment says why.
@@ -66,6 +66,10 @@ class NetworkConfig(TlsConfig):
     sasl_server_max_receive_size: int = kafka_key(
         "sasl.server.max.receive.size", 512 << 10, 1, MAX_INT
     )
+    # Of this broker's logins to others; Kafka's default is GSSAPI.
+    sasl_mechanism_inter_broker_protocol: str = kafka_key(
+        "sasl.mechanism.inter.broker.protocol", "SCRAM-SHA-512"
+    )
     ssl_client_auth: str = kafka_key("ssl.client.auth", "none")
 
     def with_absolute_paths(self) -> NetworkConfig:
@@ -82,9 +86,14 @@ class NetworkConfig(TlsConfig):
 
     def __post_init__(self) -> None:
         self._check()
-        unknown = set(self.sasl_enabled_mechanisms) - set(SASL_MECHANISMS)
-        if unknown:
-            raise ConfigError(
-                f"sasl.enabled.mechanisms: {', '.join(sorted(unknown))} is not one of "
-                f"{', '.join(SASL_MECHANISMS)}"
-            )
+        between_brokers = self.sasl_mechanism_inter_broker_protocol
+        for key, mechanisms in (
+            ("sasl.enabled.mechanisms", self.sasl_enabled_mechanisms),
+            ("sasl.mechanism.inter.broker.protocol", (between_brokers,)),
+        ):
+            unknown = set(mechanisms) - set(SASL_MECHANISMS)
+            if unknown:
+                raise ConfigError(
+                    f"{key}: {', '.join(sorted(unknown))} is not one of "
+                    f"{', '.join(SASL_MECHANISMS)}"
+                )
