@@ -11,6 +11,7 @@ from replication.apis.admin import AdminApi
 from replication.apis.common.config import ApisConfig
 from replication.apis.common.waits import MetadataWaits
 from replication.apis.configs import ConfigsApi
+from replication.apis.controller_requests import not_forwarding
 from replication.apis.fetch import FetchApi
 from replication.apis.groups import CoordinatorType, GroupApis
 from replication.apis.kafka_apis import KafkaApis
@@ -85,5 +86,7 @@ def kafka_apis(
     groups.startup()
     transactions.startup()
     return BrokerApis(
-        KafkaApis(*(area.handlers for area in areas), quotas=quotas), groups, transactions
+        KafkaApis(*(not_forwarding(broker, area.handlers) for area in areas), quotas=quotas),
+        groups,
+        transactions,
     )

@@ -2,8 +2,8 @@
 
 ``membership`` keeps its session, ``identity`` says whose tree it found, ``controller_channel``
 carries its requests to the controller, ``alter_partition`` its changes of the ISR. ``proofs`` has
-what its logs prove after a stop. ``metrics`` shows its state. Its work is done by the parts that it
-wires; it has the order in which they start and stop.
+what its logs prove after a stop, ``metrics`` its numbers, ``stages`` how far it is. Its work is
+done by the parts that it wires; it has the order in which they start and stop.
 """
 
 from __future__ import annotations
@@ -19,4 +19,5 @@ __all__ = [
     "controller_channel",
     "identity",
     "metrics",
+    "stages",
 ]

@@ -335,6 +335,19 @@ class ControlledShutdownResponse(NamedTuple):
     remaining: tuple[TopicPartition, ...] = ()
 
 
+class AllocateProducerIdsRequest(NamedTuple):
+    """A block of producer ids for a broker (KIP-730). A copy takes another block."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+class AllocateProducerIdsResponse(NamedTuple):
+    error_code: ErrorCode
+    first_id: int = 0
+    count: int = 0
+
+
 class ElectionType(IntEnum):
     PREFERRED = 0
     UNCLEAN = 1
@@ -465,7 +478,10 @@ class LeaderAndIsrRequest(NamedTuple):
 
     ``is_full``: ``partitions`` are the first of all roles that it has. A log of anything else may
     have been moved away, or deleted, without the receiver's knowledge (Kafka's type FULL). What the
-    tree knows of it is in ``topics``, all topics by name, and ``deleted``, ids of earlier ones.
+    tree knows of it is in ``topics``, all topics by name, and ``deleted``, ids of earlier ones. Of
+    the topics only ids and replicas count.
+
+    ``live_brokers`` is complete, or empty: a real Kafka's controller names none here.
     """
 
     controller_id: int
@@ -586,6 +602,7 @@ Request: TypeAlias = (
     | DeleteRecordsRequest
     | AlterPartitionRequest
     | ControlledShutdownRequest
+    | AllocateProducerIdsRequest
     | ElectLeadersRequest
     | AlterPartitionReassignmentsRequest
     | ListPartitionReassignmentsRequest
@@ -609,6 +626,7 @@ Response: TypeAlias = (
     | DeleteRecordsResponse
     | AlterPartitionResponse
     | ControlledShutdownResponse
+    | AllocateProducerIdsResponse
     | ElectLeadersResponse
     | AlterPartitionReassignmentsResponse
     | ListPartitionReassignmentsResponse

@@ -8,7 +8,8 @@ one. ``>`` begins the fields of the request, ``<`` those of the response::
 A version is ``7``, ``2-9`` or ``7+``; without one a field is in all versions of what holds it.
 Types: ``bool i8 i16 i32 i64 f64 str bytes records uuid``, ``[type]`` for an array,
 ``Name {fields}`` for a structure, and ``Name`` alone for one that stands further up. A
-default is given where it is not zero, empty or false. ``!`` marks a field that may not be lost: a
+default is given where it is not zero, empty or false. Tags from 100 on are our own, between our
+brokers; a real one skips them. ``!`` marks a field that may not be lost: a
 message in which it is set cannot be written in a version without it. All other fields are left out
 there.
 
@@ -80,16 +81,23 @@ TABLE = """
   type i8, topic_states [LeaderAndIsrTopicState {topic_name str, topic_id uuid,
   partition_states [LeaderAndIsrPartitionState {partition_index i32, controller_epoch i32,
   leader i32, leader_epoch i32, isr [i32], partition_epoch i32, replicas [i32],
-  adding_replicas [i32], removing_replicas [i32], is_new bool, leader_recovery_state i8}]}],
-  live_leaders [LeaderAndIsrLiveLeader {broker_id i32, host_name str, port i32}]
+  adding_replicas [i32], removing_replicas [i32], is_new bool, leader_recovery_state i8,
+  #100 elr [i32], #101 last_known_leader i32 =-1}], #100 configs [Config {key str, value str}],
+  #101 partition_count i32}],
+  live_leaders [LeaderAndIsrLiveLeader {broker_id i32, host_name str, port i32,
+  #100 broker_epoch i64 =-1, #101 endpoints [Endpoint {port i32, host str, listener str,
+  security_protocol i16}], #102 rack str? =null}], #100 sequence i64, #101 full bool,
+  #102 topics [Topic {topic_name str, topic_id uuid,
+  partitions [Partition {partition_index i32, replicas [i32]}]}], #103 deleted_topic_ids [uuid]
 < error_code i16, topics [LeaderAndIsrTopicError {topic_id uuid,
-  partition_errors [LeaderAndIsrPartitionError {partition_index i32, error_code i16}]}]
+  partition_errors [LeaderAndIsrPartitionError {partition_index i32, error_code i16,
+  #100 log_epoch i32 =-1}]}]
 
 5 StopReplica 4 flexible 4+
 > controller_id i32, is_kraft_controller bool, controller_epoch i32, broker_epoch i64 =-1,
   topic_states [StopReplicaTopicState {topic_name str,
   partition_states [StopReplicaPartitionState {partition_index i32, leader_epoch i32 =-1,
-  delete_partition bool}]}]
+  delete_partition bool}], #100 topic_id uuid}], #100 sequence i64
 < error_code i16, partition_errors [StopReplicaPartitionError {topic_name str,
   partition_index i32, error_code i16}]
 
@@ -98,9 +106,12 @@ TABLE = """
   broker_epoch i64 =-1, topic_states [UpdateMetadataTopicState {topic_name str, topic_id uuid,
   partition_states [UpdateMetadataPartitionState {partition_index i32, controller_epoch i32,
   leader i32, leader_epoch i32, isr [i32], zk_version i32, replicas [i32],
-  offline_replicas [i32]}]}], live_brokers [UpdateMetadataBroker {id i32,
+  offline_replicas [i32], #100 elr [i32], #101 last_known_leader i32 =-1}],
+  #100 configs [Config {key str, value str}], #101 partition_count i32}],
+  live_brokers [UpdateMetadataBroker {id i32,
   endpoints [UpdateMetadataEndpoint {port i32, host str, listener str, security_protocol i16}],
-  rack str?}]
+  rack str?, #100 broker_epoch i64 =-1}], #100 sequence i64, #101 full bool,
+  #102 shutting_down [i32]
 < error_code i16
 
 7 ControlledShutdown 3 flexible 3+
@@ -300,6 +311,12 @@ TABLE = """
 < throttle_time_ms i32, responses [AlterConfigsResourceResponse {error_code i16,
   error_message str?, resource_type i8, resource_name str}]
 
+34 AlterReplicaLogDirs 1-2 flexible 2+
+> dirs [AlterReplicaLogDir {path str, topics [AlterReplicaLogDirTopic {name str,
+  partitions [i32]}]}]
+< throttle_time_ms i32, results [AlterReplicaLogDirTopicResult {topic_name str,
+  partitions [AlterReplicaLogDirPartitionResult {partition_index i32, error_code i16}]}]
+
 35 DescribeLogDirs 1-5 flexible 2+
 > topics [DescribableLogDirTopic {topic str, partitions [i32]}]?
 < throttle_time_ms i32, error_code i16 3+, results [DescribeLogDirsResult {error_code i16,
@@ -377,13 +394,18 @@ TABLE = """
   leader_recovery_state i8, partition_epoch i32}]}]
 < throttle_time_ms i32, error_code i16, topics [TopicData {topic_id uuid,
   partitions [PartitionData {partition_index i32, error_code i16, leader_id i32,
-  leader_epoch i32, isr [i32], leader_recovery_state i8, partition_epoch i32}]}]
+  leader_epoch i32, isr [i32], leader_recovery_state i8, partition_epoch i32,
+  #100 min_isr i32}]}]
 
 57 UpdateFeatures 0-2 flexible 0+
 > timeout_ms i32 =60000, feature_updates [FeatureUpdateKey {feature str, max_version_level i16,
   allow_downgrade bool 0 !, upgrade_type i8 1+ =1 !}], validate_only bool 1+ !
 < throttle_time_ms i32, error_code i16, error_message str?,
   results [UpdatableFeatureResult {feature str, error_code i16, error_message str?}] 0-1
+
+58 Envelope 0 flexible 0+
+> request_data bytes, request_principal bytes?, client_host_address bytes
+< response_data bytes? =null, error_code i16
 
 60 DescribeCluster 0-2 flexible 0+
 > include_cluster_authorized_operations bool, endpoint_type i8 1+ =1 !,
@@ -413,6 +435,10 @@ TABLE = """
 < throttle_time_ms i32, error_code i16, unknown_state_filters [str],
   transaction_states [TransactionState {transactional_id str, producer_id i64,
   transaction_state str}]
+
+67 AllocateProducerIds 0 flexible 0+
+> broker_id i32, broker_epoch i64 =-1
+< throttle_time_ms i32, error_code i16, producer_id_start i64, producer_id_len i32
 
 68 ConsumerGroupHeartbeat 0-1 flexible 0+
 > group_id str, member_id str, member_epoch i32, instance_id str? =null, rack_id str? =null,

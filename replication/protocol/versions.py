@@ -9,11 +9,14 @@ from replication.protocol.api_keys import ApiKey
 from replication.protocol.schema import VersionRange
 
 NOT_SERVED = (
+    ApiKey.ALTER_REPLICA_LOG_DIRS,
     ApiKey.LEADER_AND_ISR,
     ApiKey.STOP_REPLICA,
     ApiKey.UPDATE_METADATA,
     ApiKey.CONTROLLED_SHUTDOWN,
     ApiKey.ALTER_PARTITION,
+    ApiKey.ENVELOPE,
+    ApiKey.ALLOCATE_PRODUCER_IDS,
     ApiKey.CONSUMER_GROUP_HEARTBEAT,
     ApiKey.CONSUMER_GROUP_DESCRIBE,
 )

@@ -17,7 +17,16 @@ from replication.common.messages import (
 from replication.common.state import UNKNOWN_EPOCH, BrokerRegistration, LiveBroker
 from replication.protocol import ZERO_UUID, ApiKey
 from replication.protocol import messages as wire
-from replication.wire import fetch, offsets, produce
+from replication.wire import (
+    control,
+    controller,
+    elections,
+    fetch,
+    offsets,
+    produce,
+    topics,
+    transactions,
+)
 from replication.wire.common import code_of
 
 
@@ -158,5 +167,98 @@ TRANSLATIONS: Mapping[type[Any], Translation] = {
     ),
     messages.InitProducerIdRequest: Translation(
         ApiKey.INIT_PRODUCER_ID, produce.id_request_to, produce.id_response_from
+    ),
+    messages.LeaderAndIsrRequest: Translation(
+        ApiKey.LEADER_AND_ISR,
+        control.leader_and_isr_request_to,
+        control.leader_and_isr_response_from,
+        purpose=LanePurpose.CONTROL,
+    ),
+    messages.UpdateMetadataRequest: Translation(
+        ApiKey.UPDATE_METADATA,
+        control.update_metadata_request_to,
+        control.update_metadata_response_from,
+        purpose=LanePurpose.CONTROL,
+    ),
+    messages.StopReplicaRequest: Translation(
+        ApiKey.STOP_REPLICA,
+        control.stop_replica_request_to,
+        control.stop_replica_response_from,
+        purpose=LanePurpose.CONTROL,
+    ),
+    messages.AlterPartitionRequest: Translation(
+        ApiKey.ALTER_PARTITION,
+        controller.alter_partition_request_to,
+        controller.alter_partition_response_from,
+        purpose=LanePurpose.CONTROLLER,
+    ),
+    messages.ControlledShutdownRequest: Translation(
+        ApiKey.CONTROLLED_SHUTDOWN,
+        controller.controlled_shutdown_request_to,
+        controller.controlled_shutdown_response_from,
+        purpose=LanePurpose.CONTROLLER,
+    ),
+    messages.AllocateProducerIdsRequest: Translation(
+        ApiKey.ALLOCATE_PRODUCER_IDS,
+        controller.allocate_ids_request_to,
+        controller.allocate_ids_response_from,
+        purpose=LanePurpose.CONTROLLER,
+    ),
+    messages.CreateTopicRequest: Translation(
+        ApiKey.CREATE_TOPICS,
+        topics.creation_to,
+        topics.created_from,
+        purpose=LanePurpose.FORWARD,
+    ),
+    messages.DeleteTopicRequest: Translation(
+        ApiKey.DELETE_TOPICS,
+        topics.deletion_to,
+        topics.deleted_from,
+        purpose=LanePurpose.FORWARD,
+    ),
+    messages.CreatePartitionsRequest: Translation(
+        ApiKey.CREATE_PARTITIONS,
+        topics.growth_to,
+        topics.grown_from,
+        purpose=LanePurpose.FORWARD,
+    ),
+    messages.IncrementalAlterConfigsRequest: Translation(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        topics.alteration_to,
+        topics.altered_from,
+        purpose=LanePurpose.FORWARD,
+    ),
+    messages.ElectLeadersRequest: Translation(
+        ApiKey.ELECT_LEADERS,
+        elections.election_to,
+        elections.elected_from,
+        purpose=LanePurpose.FORWARD,
+    ),
+    messages.AlterPartitionReassignmentsRequest: Translation(
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        elections.reassignment_to,
+        elections.reassigned_from,
+        purpose=LanePurpose.FORWARD,
+    ),
+    messages.ListPartitionReassignmentsRequest: Translation(
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+        elections.listing_to,
+        elections.listed_from,
+        purpose=LanePurpose.FORWARD,
+    ),
+    messages.DeleteRecordsRequest: Translation(
+        ApiKey.DELETE_RECORDS, offsets.deletion_to, offsets.deleted_from
+    ),
+    messages.AddPartitionsToTxnRequest: Translation(
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        transactions.addition_to,
+        transactions.added_from,
+        purpose=LanePurpose.TRANSACTIONS,
+    ),
+    messages.WriteTxnMarkersRequest: Translation(
+        ApiKey.WRITE_TXN_MARKERS,
+        transactions.markers_to,
+        transactions.written_from,
+        purpose=LanePurpose.TRANSACTIONS,
     ),
 }

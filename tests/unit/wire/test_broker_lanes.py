@@ -193,8 +193,8 @@ def test_requests_to_itself_go_over_no_socket() -> None:
 
 
 def test_what_goes_over_no_wire() -> None:
-    with sending() as sender, pytest.raises(TypeError, match="DeleteRecordsRequest"):
-        sender.begin(DeleteRecordsRequest((), 0))
+    with sending() as sender, pytest.raises(TypeError, match="object"):
+        sender.begin(object())  # type: ignore[arg-type]
 
 
 # -- purposes ---------------------------------------------------------------------------------
