@@ -30,6 +30,8 @@ from replication.common.error_codes import ErrorCode
 from replication.common.messages import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
     AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
     ControlledShutdownRequest,
@@ -536,6 +538,16 @@ def _handlers(broker: Broker) -> dict[type, Callable[[Any, OnReply], None]]:
         known = broker.controller_id
         return broker.metadata.describe(request, -1 if known is None else known)
 
+    def allocate(request: AllocateProducerIdsRequest, reply: OnReply) -> None:
+        def judged(verdict: Response | None) -> None:
+            is_granted = verdict == AllocateProducerIdsResponse(ErrorCode.NONE)
+            if is_granted:
+                broker.producer_ids.allocate(request.broker_id, reply)
+            else:
+                reply(verdict)
+
+        controller.handle(request, judged)
+
     return {
         ProduceRequest: manager.writes.produce,
         FetchRequest: manager.fetches.fetch,
@@ -551,6 +563,7 @@ def _handlers(broker: Broker) -> dict[type, Callable[[Any, OnReply], None]]:
         AddPartitionsToTxnRequest: _now(_without_coordinator),
         AlterPartitionRequest: controller.handle,
         ControlledShutdownRequest: controller.handle,
+        AllocateProducerIdsRequest: allocate,
         ElectLeadersRequest: controller.handle,
         AlterPartitionReassignmentsRequest: controller.handle,
         ListPartitionReassignmentsRequest: controller.handle,

@@ -16,6 +16,8 @@ from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode, error_code_of
 from replication.common.limited_log import LimitedLogger
 from replication.common.messages import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     AlterPartitionRequest,
@@ -530,6 +532,10 @@ _SERVED: dict[type[Request], tuple[Serve, Callable[[ErrorCode], Response]]] = {
     ControlledShutdownRequest: (
         _at_once(ControllerTerm.controlled_shutdown),
         ControlledShutdownResponse,
+    ),
+    AllocateProducerIdsRequest: (
+        _at_once(ControllerTerm.allocate_producer_ids),
+        AllocateProducerIdsResponse,
     ),
     ElectLeadersRequest: (ControllerTerm.election_task, ElectLeadersResponse),
     AlterPartitionReassignmentsRequest: (

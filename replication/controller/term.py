@@ -18,6 +18,8 @@ from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode, error_code_of
 from replication.common.messages import (
     UNRESOLVED,
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
     AlterPartitionItem,
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -203,6 +205,15 @@ class ControllerTerm:
             self._outbox.announce()
         self._commit(self._decisions.shut_down(broker))
         reply(ControlledShutdownResponse(ErrorCode.NONE, self._decisions.led_by(broker)))
+
+    def allocate_producer_ids(self, request: AllocateProducerIdsRequest, reply: OnReply) -> None:
+        """Judge whether a broker gets ids. Who serves the controller's requests has them (X-74)."""
+        code = ErrorCode.NONE
+        if request.broker_id not in self.context.live:
+            code = ErrorCode.BROKER_ID_NOT_REGISTERED
+        elif not self._is_current(request.broker_id, request.broker_epoch):
+            code = ErrorCode.STALE_BROKER_EPOCH
+        reply(AllocateProducerIdsResponse(code))
 
     def on_log_dir_events(self) -> None:
         """Ask brokers which replicas are lost with a log directory (R-66)."""

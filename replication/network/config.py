@@ -10,6 +10,9 @@ from logstore.storage.local import LocalStorage
 from logstore.storage.paths import absolute_path
 from replication.security.config import SASL_MECHANISMS, ConnectConfig
 
+BY_CERTIFICATE = "certificate"
+IDENTITIES = ("none", BY_CERTIFICATE)
+
 
 @dataclass(frozen=True, slots=True)
 class NetworkConfig(ConnectConfig):
@@ -71,6 +74,9 @@ class NetworkConfig(ConnectConfig):
         "sasl.mechanism.inter.broker.protocol", "SCRAM-SHA-512"
     )
     ssl_client_auth: str = kafka_key("ssl.client.auth", "none")
+    # Ours: who is a broker on the listener of brokers (X-62), and which broker (X-63).
+    broker_principals: tuple[str, ...] = kafka_key("broker.principals", ())
+    broker_identity: str = kafka_key("broker.identity", "none")
 
     def with_absolute_paths(self) -> NetworkConfig:
         """The same, for listeners that are opened again wherever the process is by then."""
@@ -97,3 +103,7 @@ class NetworkConfig(ConnectConfig):
                     f"{key}: {', '.join(sorted(unknown))} is not one of "
                     f"{', '.join(SASL_MECHANISMS)}"
                 )
+        if self.broker_identity not in IDENTITIES:
+            raise ConfigError(
+                f"broker.identity: {self.broker_identity!r} is not one of {', '.join(IDENTITIES)}"
+            )

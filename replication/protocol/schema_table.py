@@ -512,6 +512,9 @@ ConsumerProtocolSubscription 0-3
 ConsumerProtocolAssignment 0-3
   assigned_partitions [TopicPartition {topic str, partitions [i32]}], user_data bytes? =null
 
+DefaultPrincipalData 0 flexible 0+
+  type str, name str, token_authenticated bool
+
 TopicRecord 0 flexible 0+
   name str, topic_id uuid
 

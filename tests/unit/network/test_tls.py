@@ -59,7 +59,7 @@ def serving(
         handler,
         config,
         parse_header=parse_header,
-        serves=lambda key, version: True,
+        serves=lambda key, version, listener: True,
         is_quick=lambda request: request.api_key < 10,
     ) as server:
         yield server
@@ -182,7 +182,11 @@ def test_a_peer_that_is_gone_before_it_is_accepted(
     keys = NetworkConfig(ssl_keystore_location=str(certificates / "server.pem"))
     listener = Listener("SSL", "127.0.0.1", 0, SecurityProtocol.SSL)
     server = NetworkServer(
-        [listener], echo, keys, parse_header=parse_header, serves=lambda key, version: True
+        [listener],
+        echo,
+        keys,
+        parse_header=parse_header,
+        serves=lambda key, version, listener: True,
     )
     peer = RawClient(server, "SSL")
     peer.socket.sendall(b"\x16\x03\x01")

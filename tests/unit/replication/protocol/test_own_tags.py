@@ -45,6 +45,7 @@ def _without(layout: Struct, value: Any, theirs: Struct) -> Any:
             changed[field.name] = type(value)._field_defaults[field.name]
         elif isinstance(field.type, Struct):
             each = inner[field.name].type
+            assert isinstance(each, Struct)
             changed[field.name] = tuple(_without(field.type, one, each) for one in found)
     return value._replace(**changed)
 
