@@ -20,7 +20,7 @@ from replication.protocol import messages as wire
 from replication.security.config import ClientConfig, ConnectConfig, TlsConfig
 from replication.security.sasl import LoginSteps, login
 from replication.security.tls import client_context
-from replication.wire.calls import MAX_RESPONSE_BYTES, LanePurpose
+from replication.wire.calls import MAX_RESPONSE_BYTES
 from replication.wire.lane import LaneError
 
 FETCH_OVERHEAD_BYTES = 64 << 10  # of an answer beside its records
@@ -44,7 +44,7 @@ class ClusterAccess(NamedTuple):
     servers: Sequence[tuple[str, int]] = ()
     client_id: str = "logstore"
     context: ssl.SSLContext | None = None
-    greet: Callable[[LanePurpose], LoginSteps] | None = None
+    greet: Callable[[], LoginSteps] | None = None
     setup_timeout: Backoff = Backoff(10_000, 30_000, jitter=0)
     reconnect: Backoff = Backoff(50, 1000)
     idle_ms: int = 540_000
@@ -61,7 +61,7 @@ class ClusterAccess(NamedTuple):
             config.servers,
             config.client_id,
             client_context(config),
-            (lambda _: login(config)) if config.uses_sasl else None,
+            partial(login, config) if config.uses_sasl else None,
             _setup_timeout(config),
             _reconnect(config),
             config.connections_max_idle_ms,
@@ -131,7 +131,7 @@ def _reconnect(config: ConnectConfig) -> Backoff:
     return Backoff(first, max(first, config.reconnect_backoff_max_ms))
 
 
-def _join(config: ClientConfig, cluster_id: str, purpose: LanePurpose) -> LoginSteps:
+def _join(config: ClientConfig, cluster_id: str) -> LoginSteps:
     """Log in if it has to, and look whose broker that is: ports are used again.
 
     Raises:
@@ -140,8 +140,6 @@ def _join(config: ClientConfig, cluster_id: str, purpose: LanePurpose) -> LoginS
     """
     if config.uses_sasl:
         yield from login(config)
-    if purpose is LanePurpose.CONTROL:
-        return 0  # a broker that has just started answers nothing before; its epoch is told to it
     answer = yield ApiKey.METADATA, wire.MetadataRequest(topics=())
     if answer.cluster_id not in (None, cluster_id):
         raise LaneError(f"it belongs to the cluster {answer.cluster_id}, not to {cluster_id}")

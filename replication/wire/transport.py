@@ -322,7 +322,7 @@ class TcpTransport:
             return best
         if node.failures and now_ms < node.retry_at_ms:
             return best
-        greeting = None if access.greet is None else access.greet(purpose)
+        greeting = None if access.greet is None else access.greet()
         lane = BrokerLane(access.client_id, greeting, rule.in_flight)
         is_fetch = purpose is LanePurpose.FETCH
         max_bytes = access.max_fetch_bytes if is_fetch else rule.max_response_bytes
