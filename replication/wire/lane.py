@@ -211,6 +211,7 @@ class BrokerLane:
             message = None
         else:
             message = decode_response(key, version, body)
+            self.has_answered |= key is ApiKey.METADATA
         self._asked = None
         if self._login is not None:
             try:
@@ -279,7 +280,7 @@ class BrokerLane:
         if self.state is LaneState.ASKING:
             return "it closed the connection at once: it may expect TLS (security.protocol=SSL)"
         if self.state is LaneState.LOGGING_IN:
-            return "it closed the connection during the login"
+            return "it closed the connection before the first request"
         if not self.has_answered:
             return (
                 "it closed the connection at the first request: it may expect a login "

@@ -42,6 +42,9 @@ from replication.wire.lane import BrokerLane, LaneError, LaneState, OpenCall
 logger = get_logger(__name__)
 
 NEVER_MS = 1 << 60
+MAX_POLL_S = 3600  # the kernel has a bound
+MAX_PROBE_S = 32_767  # the kernel's bound
+MAX_GREETING_BYTES = 1 << 20  # of an answer before the first request is sent
 WARN_FAILURES = 2  # in a row: the first one is its caller's to report
 FIRST_BOOTSTRAP_ID = -1000  # downwards: stands for an address whose broker id is not known
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
@@ -78,10 +81,11 @@ class _Channel:
         self.address: Any = None
         self.sock: socket.socket | None = None
         self.layer: TransportLayer | None = None
-        self.reader = framing.FrameReader(max_bytes)
+        self.max_bytes = max_bytes
+        self.reader = framing.FrameReader(MAX_GREETING_BYTES)
         self.interest = -1  # what epoll watches for
         self.setup_by_ms = self.used_ms = now_ms
-        self.idle_ms = 0
+        self.setup_ms = self.idle_ms = 0
 
 
 class TcpTransport:
@@ -211,7 +215,7 @@ class TcpTransport:
         if self._inbox:
             timeout_s = 0
         elif self._due_ms is not None:
-            timeout_s = max(0, self._due_ms - self._now_ms()) / 1000
+            timeout_s = min(MAX_POLL_S, max(0, self._due_ms - self._now_ms()) / 1000)
         events = self._epoll.poll(timeout_s)
         self._sleeping = False
         for descriptor, event in events:
@@ -253,7 +257,7 @@ class TcpTransport:
             is_ready = lane.state is LaneState.READY
             if not is_ready:
                 if channel.setup_by_ms <= now_ms and channel.layer is None and channel.addresses:
-                    channel.setup_by_ms = now_ms + self._access.setup_timeout_ms
+                    channel.setup_by_ms = now_ms + channel.setup_ms
                     self._guarded(channel, partial(self._next_address, channel, errno.ETIMEDOUT))
                     if lane.state is LaneState.CLOSED:
                         continue
@@ -318,15 +322,16 @@ class TcpTransport:
             return best
         if node.failures and now_ms < node.retry_at_ms:
             return best
-        login = None if access.login is None else access.login()
-        lane = BrokerLane(access.client_id, login, rule.in_flight)
+        greeting = None if access.greet is None else access.greet()
+        lane = BrokerLane(access.client_id, greeting, rule.in_flight)
         is_fetch = purpose is LanePurpose.FETCH
         max_bytes = access.max_fetch_bytes if is_fetch else rule.max_response_bytes
         channel = _Channel(node, lane, purpose, max_bytes, now_ms)
         # Less by a random part: lanes do not end all at once, nor while the broker ends them.
         idle_ms = int(access.idle_ms * self._random.uniform(0.9, 1))
         channel.idle_ms = idle_ms if access.idle_ms >= 0 else NEVER_MS
-        channel.setup_by_ms += access.setup_timeout_ms
+        channel.setup_ms = int(access.setup_timeout.delay_ms(node.failures + 1, self._random))
+        channel.setup_by_ms += channel.setup_ms
         node.lanes.append(channel)
         self._open.add(channel)
         self._due(channel.setup_by_ms)
@@ -374,13 +379,22 @@ class TcpTransport:
         sock = channel.sock = socket.socket(family, kind, protocol)
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._notice_silence(sock)
         code = sock.connect_ex(address)
         if code not in (0, errno.EINPROGRESS):
             self._next_address(channel, code)
             return
         self._channels[sock.fileno()] = channel
         self._watch(channel, _WRITE)
+
+    def _notice_silence(self, sock: socket.socket) -> None:
+        """End the connection if the other side vanishes, also while nothing is sent (X-55)."""
+        silence_ms = self._access.silence_ms
+        probe_s = max(1, silence_ms // 3000)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silence_ms)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, min(probe_s, MAX_PROBE_S))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, min(probe_s, MAX_PROBE_S))
 
     def _next_address(self, channel: _Channel, code: int) -> None:
         self._unwatch(channel)
@@ -435,6 +449,8 @@ class TcpTransport:
         answered = lane.received(frame)
         channel.used_ms = self._now_ms()
         if answered is None:
+            if lane.state is LaneState.READY:
+                channel.reader.max_size = channel.max_bytes
             return
         # Not before: what can do no more than greet is left alone for longer each time.
         node.failures, node.reason = 0, None

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import re
+import socket
+import struct
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
@@ -22,6 +28,7 @@ from replication.common.messages import (
     Request,
     Response,
 )
+from replication.common.retrying import Backoff
 from replication.common.runtime import ThreadRuntime
 from replication.common.transport import OnReply
 from replication.protocol import ApiKey
@@ -418,3 +425,214 @@ def test_records_stay_as_they_are_while_the_lane_goes_on(size: int) -> None:
             assert bytes(part.records) == bytes([fill]) * size
             # No second copy: the view is one of the whole answer.
             assert size < len(memoryview(part.records.obj)) < size + 300
+
+
+# -- time -------------------------------------------------------------------------------------
+
+
+def test_a_connection_may_take_longer_after_each_failure() -> None:
+    """Up to a bound: a peer behind a slow line is reached in the end (X-54)."""
+    clock, heard, over = ManualClock(), SimpleQueue[int](), threading.Event()
+
+    def script(peer: Peer, number: int) -> None:
+        peer.receive()
+        heard.put(number)
+        over.wait(patience())
+
+    limits = {"setup_timeout": Backoff(100, 300, jitter=0), "reconnect": Backoff(10, 10)}
+    with scripted(script) as address, sending(address, clock, **limits) as sender:
+        for allowed_ms in (100, 200, 300, 300):
+            answer = sender.begin(ASKED)
+            heard.get(timeout=patience())
+            clock.advance(allowed_ms - 1)
+            sender.transport.wake()
+            until(lambda: not sender.transport._inbox, "it has looked")
+            assert sender.transport._open
+            clock.advance(1)
+            sender.transport.wake()
+            assert answer() is None
+            assert "cannot be reached in time" in sender.reason
+            clock.advance(12)
+        over.set()
+
+
+def test_lanes_that_never_end_of_themselves() -> None:
+    with scripted(answering(KNOWN)) as address, sending(address, idle_ms=-1) as sender:
+        assert sender.ask() is not None
+        (channel,) = sender.transport._open
+        assert sender.ask() is not None
+        assert sender.transport._open == {channel}
+
+
+def test_whose_other_side_vanishes() -> None:
+    """The kernel ends a connection whose other side acknowledges nothing, neither what is sent nor,
+    while nothing is, its questions whether somebody is there (X-55)."""
+    with scripted(answering(KNOWN)) as address, sending(address, silence_ms=12_000) as sender:
+        assert sender.ask() is not None
+        (channel,) = sender.transport._open
+        assert channel.sock is not None
+        options = {
+            name: channel.sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, name))
+            for name in ("TCP_USER_TIMEOUT", "TCP_KEEPIDLE", "TCP_KEEPINTVL")
+        }
+        assert options == {"TCP_USER_TIMEOUT": 12_000, "TCP_KEEPIDLE": 4, "TCP_KEEPINTVL": 4}
+        assert channel.sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+
+# -- strangers --------------------------------------------------------------------------------
+
+
+def no_greeting(frame: bytes) -> Callable[[Peer, int], None]:
+    def script(peer: Peer, number: int) -> None:
+        peer.receive()
+        peer.socket.sendall(frame)
+        peer.receive()
+
+    return script
+
+
+def after_greeting(answer: bytes) -> Callable[[Peer, int], None]:
+    def script(peer: Peer, number: int) -> None:
+        peer.greet()
+        peer.receive()
+        peer.socket.sendall(answer)
+        peer.receive()
+
+    return script
+
+
+def of_another_request(peer: Peer, number: int) -> None:
+    peer.greet()
+    header, _ = peer.receive()
+    peer.answer(header, KNOWN, shift=1)
+    peer.receive()
+
+
+def endless(peer: Peer, number: int) -> None:
+    """A frame that goes on for as long as somebody reads it."""
+    peer.greet()
+    peer.receive()
+    peer.socket.sendall(struct.pack(">i", 16 << 20))
+    while True:
+        peer.socket.sendall(bytes(100_000))
+
+
+STRANGERS = [
+    pytest.param(no_greeting(b"HTTP/1.1 400 Bad\r\n"), "a frame of 1213486160 bytes", id="HTTP"),
+    pytest.param(no_greeting(bytes([21, 3, 3, 0, 2, 2, 80])), "it answers in TLS", id="TLS"),
+    pytest.param(no_greeting(struct.pack(">i", 2 << 20)), "2097152 bytes", id="a long greeting"),
+    pytest.param(no_greeting(b"\0\0\0\4\0\0\0\0"), "ApiVersionsResponse", id="garbage"),
+    pytest.param(
+        after_greeting(b"\0\0\0\5\xff\xff\xff\xff\0"), "answers request -1", id="another's"
+    ),
+    pytest.param(of_another_request, "answers request 2, not 1", id="of another request"),
+    pytest.param(
+        after_greeting(struct.pack(">i", 100 << 20)), "a frame of 104857600 bytes", id="large"
+    ),
+    pytest.param(endless, "answers request 0, not 1", id="endless"),
+]
+
+
+@pytest.mark.parametrize(("script", "reason"), STRANGERS)
+def test_a_stranger_on_the_port_of_a_peer(script: Callable[[Peer, int], None], reason: str) -> None:
+    """The error names the peer and what it did; the next try waits, and nobody else does."""
+    clock, third = ManualClock(), 3
+    with (
+        scripted(script) as strange,
+        scripted(answering(KNOWN)) as good,
+        sending(strange, clock) as sender,
+    ):
+        sender.addresses[third] = good
+        for tries in (1, 2):
+            answer = sender.begin(ASKED, LanePurpose.CONTROL)
+            answers: SimpleQueue[Response | None] = SimpleQueue()
+            sender.transport.send(third, ASKED, answers.put)
+            assert answers.get(timeout=patience()) is not None
+            assert answer() is None
+            (told,) = map(str, sender.transport.failures())
+            assert told.startswith(f"{strange[0]}:{strange[1]}: ")
+            assert re.search(reason, told), told
+            assert sender.transport._nodes[OTHER].failures == tries
+            clock.advance(1000)
+
+
+def test_a_silent_stranger_disturbs_nobody() -> None:
+    clock, heard = ManualClock(), threading.Event()
+
+    def silent(peer: Peer, number: int) -> None:
+        peer.receive()
+        heard.set()
+        peer.receive()
+
+    with (
+        scripted(silent) as strange,
+        scripted(answering(KNOWN)) as good,
+        sending(strange, clock) as sender,
+    ):
+        answer = sender.begin(ASKED, timeout_ms=5000)
+        assert heard.wait(patience())
+        sender.addresses[3] = good
+        answers: SimpleQueue[Response | None] = SimpleQueue()
+        for _ in range(3):
+            sender.transport.send(3, ASKED, answers.put, 1000)
+            assert answers.get(timeout=patience()) is not None
+        clock.advance(5001)
+        sender.transport.wake()
+        assert answer() is None
+        assert "cannot be reached in time" in sender.reason
+
+
+def test_a_fetch_may_be_as_large_as_its_bound() -> None:
+    kind = wire.FetchResponse
+
+    def script(peer: Peer, number: int) -> None:
+        peer.greet()
+        for size in (99_000, 101_000):
+            header, _ = peer.receive()
+            part = kind.PartitionData(0, 0, records=bytes(size))
+            peer.answer(
+                header, kind(responses=(kind.FetchableTopicResponse("orders", partitions=(part,)),))
+            )
+        peer.receive()
+
+    fetch = FetchRequest((FetchPartition(TP, 0),))
+    with scripted(script) as address, sending(address, max_fetch_bytes=100_000) as sender:
+        (part,) = sender.ask(fetch).partitions
+        assert len(part.records) == 99_000
+        assert sender.ask(fetch) is None
+        assert re.search(r"a frame of 101\d\d\d bytes; at most 100000", sender.reason)
+
+
+@pytest.mark.slow
+def test_a_thousand_connections_leave_nothing() -> None:
+    """Neither a descriptor nor memory, of the peer's failures either."""
+    clock = ManualClock()
+
+    def script(peer: Peer, number: int) -> None:
+        peer.greet()
+        peer.receive()
+
+    def attempt() -> None:
+        assert sender.ask() is None
+        clock.advance(2000)
+
+    def ours() -> int:
+        gc.collect()
+        taken = tracemalloc.take_snapshot()
+        found = taken.filter_traces([tracemalloc.Filter(True, "*/replication/*")])
+        return sum(each.size for each in found.statistics("filename"))
+
+    with scripted(script) as address, sending(address, clock) as sender:
+        tracemalloc.start()
+        for _ in range(20):
+            attempt()
+        before = len(os.listdir("/proc/self/fd")), ours()
+        for _ in range(1000):
+            attempt()
+        transport = sender.transport
+        until(lambda: not (transport._open or transport._channels), "all are closed")
+        assert sum(len(node.lanes) for node in transport._nodes.values()) == 0
+        assert len(os.listdir("/proc/self/fd")) <= before[0] + 5
+        # The sockets themselves are kept by the check that they are closed, with 90 bytes each.
+        assert ours() <= before[1] + 130_000
+        tracemalloc.stop()

@@ -41,7 +41,7 @@ from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 from replication.security.credentials import UserCredentials
 from replication.server.kafka_server import Exposure
-from replication.wire.access import IDLE_MS, SETUP_TIMEOUT_MS, ClusterAccess
+from replication.wire.access import ClusterAccess
 from replication.wire.calls import MAX_FETCH_LANES, MAX_RESPONSE_BYTES
 from replication.wire.transport import FIRST_BOOTSTRAP_ID, TcpTransport
 from tests.support.cases import for_each
@@ -55,6 +55,7 @@ from tests.support.until import patience, until
 TP = TopicPartition("orders", 0)
 METADATA = wire.MetadataResponse
 BOOTSTRAP = FIRST_BOOTSTRAP_ID
+SETUP_TIMEOUT_MS, IDLE_MS = 10_000, 540_000
 ASKED = MetadataRequest()
 
 
