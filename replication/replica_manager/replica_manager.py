@@ -324,6 +324,15 @@ class ReplicaManager:
         """Carry out an order of the controller, on an actor (`ControlRequests`)."""
         self._control.accept(request, reply)
 
+    def configure(self, topic: str, config: Mapping[str, str]) -> None:
+        """Have a topic's configuration changed that no controller of ours sends (X-13)."""
+        self._control.post(partial(self._configure, topic, config))
+
+    def _configure(self, topic: str, config: Mapping[str, str]) -> None:
+        self._metadata.configure(topic, config)
+        self._roles.configure(topic, config)
+        self._throttle(topic, config)
+
     def _lead_and_follow(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         """Become leader or follower of the partitions of the request (R-16, R-18)."""
         alive = self._alive()
