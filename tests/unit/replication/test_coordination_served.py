@@ -116,17 +116,19 @@ def test_a_session_outlives_its_connection_and_its_server() -> None:
         epoch = client.create("/id", b"1", zk.EPHEMERAL)
     for hours in (1, 1000):
         clock.advance(hours * 3_600_000)
-        with serving(disk, clock=clock, tick_ms=TICK_MS) as server:
-            with ZooKeeperClient(server.address, session=client.session) as again:
-                assert again.session_id == client.session_id
-                stat = again.stat("/id")
-                assert (stat.owner, stat.czxid) == (client.session_id, epoch)
-                clock.advance(60)
+        with (
+            serving(disk, clock=clock, tick_ms=TICK_MS) as server,
+            ZooKeeperClient(server.address, session=client.session) as again,
+        ):
+            assert again.session_id == client.session_id
+            stat = again.stat("/id")
+            assert (stat.owner, stat.czxid) == (client.session_id, epoch)
 
 
 def test_a_silent_session_ends_and_its_nodes_with_it() -> None:
     """R-63. In the order of the tree, as one transaction."""
-    with serving(tick_ms=TICK_MS) as server:
+    clock = ManualClock()
+    with serving(tick_ms=TICK_MS, clock=clock) as server:
         watching = ZooKeeperClient(server.address, 400)
         watching.call(zk.ADD_WATCH, zk.versioned("/", 1))
         silent = ZooKeeperClient(server.address, 1)
@@ -136,7 +138,13 @@ def test_a_silent_session_ends_and_its_nodes_with_it() -> None:
             silent.call(zk.CREATE, zk.creation(path, b"", zk.EPHEMERAL))
         watching.heard()
         heard: list[tuple[int, str]] = []
-        until(lambda: heard.extend(watching.heard()) or len(heard) == 4)
+
+        def a_while_later() -> bool:
+            clock.advance(TICK_MS // 4)
+            heard.extend(watching.heard())
+            return len(heard) == 4
+
+        until(a_while_later)
         assert heard == [(zk.DELETED, path) for path in ("/a", "/b", "/p/a", "/p/x")]
         stats = watching.stat("/"), watching.stat("/p")
         assert stats[0].pzxid == stats[1].pzxid > stats[1].czxid
@@ -147,12 +155,18 @@ def test_a_silent_session_ends_and_its_nodes_with_it() -> None:
 
 
 def test_a_ping_keeps_a_session_alive() -> None:
-    with serving(tick_ms=TICK_MS) as server:
-        client, silent = (ZooKeeperClient(server.address, 400) for _ in range(2))
+    clock = ManualClock()
+    with serving(tick_ms=TICK_MS, clock=clock) as server:
+        client, silent, watching = (ZooKeeperClient(server.address, 60) for _ in range(3))
         client.create("/id", b"", zk.EPHEMERAL)
         silent.create("/silent", b"", zk.EPHEMERAL)
-        watching = ZooKeeperClient(server.address, 400)
-        until(lambda: client.heard() == [] and watching.get("/silent") is None)
+
+        def a_while_later() -> bool:
+            clock.advance(TICK_MS // 4)
+            client.call(zk.PING, xid=zk.PING_XID)
+            return watching.get("/silent") is None
+
+        until(a_while_later)
         assert client.get("/id") == b""
         for each in (client, silent, watching):
             each.close()
