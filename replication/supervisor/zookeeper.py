@@ -89,8 +89,12 @@ def _in_home(home: str | None) -> Jars | None:
 
 
 def _of_debian() -> Jars | None:
-    version = _VERSION.search(os.path.realpath(DEBIAN_JAR))
-    if version is None or not os.path.exists(DEBIAN_JAR) or not _is_new(version):
+    if not os.path.exists(DEBIAN_JAR):
+        return None
+    # Its version is in the name of a link beside it.
+    beside = glob(f"{os.path.dirname(DEBIAN_JAR)}/zookeeper-[0-9]*.jar")
+    version = next((match for jar in beside if (match := _VERSION.search(jar))), None)
+    if version is None or not _is_new(version):
         return None
     return Jars("Debian's package zookeeper", ".".join(version.groups()), DEBIAN_JAR)
 
@@ -156,6 +160,8 @@ def ask(host: str, port: int, word: str, timeout_s: float = ANSWER_S) -> str:
         OSError: there is none.
     """
     with socket.create_connection((host, port), timeout=timeout_s) as server:
+        if server.getsockname() == server.getpeername():
+            raise ConnectionRefusedError(f"nobody listens at {host}:{port}")  # we met ourselves
         server.sendall(word.encode())
         answer = b""
         while len(answer) < 1 << 16 and (more := server.recv(1 << 12)):
