@@ -20,15 +20,19 @@ from tests.unit.supervisor.clusters import STUB, plan_in
 
 ROOT = Path(__file__).resolve().parents[3]
 RUN = """
-import sys
+import os, sys
 from replication.supervisor.cluster_file import read_cluster
 from replication.supervisor.supervisor import Supervisor
+from replication.supervisor.zookeeper import find_jars
 from logstore import terminal
 
 directory, stub = sys.argv[1:]
 environment = {"PYTHONPATH": stub}
 say = lambda text, fields: (terminal.line(text), terminal.flush())
-Supervisor(directory, read_cluster(directory), say=say, environment=environment).run()
+cluster = read_cluster(directory)
+environment["PATH"] = os.environ["PATH"]
+jars = find_jars(None, os.environ) if cluster.engine.servers else None
+Supervisor(directory, cluster, jars, say=say, environment=environment).run()
 """
 
 
