@@ -1,8 +1,8 @@
 """Links that can be cut: every connection between two nodes runs through here.
 
 A link copies bytes. What a cut holds back arrives when it is healed, late, as packets that TCP
-sends again; so do the ends of connections, whose other side stays half-open until then. It works without
-rights. What the kernel alone can do, such as an unanswered SYN, is in ``namespaces``.
+sends again; so do the ends of connections, whose other side stays half-open until then. It works
+without rights. What the kernel alone can do, such as an unanswered SYN, is in ``namespaces``.
 """
 
 from __future__ import annotations
