@@ -18,8 +18,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -270,6 +270,10 @@ class Node:
         process = psutil.Process(self.pid)
         return process.num_fds(), process.num_threads()
 
+    def rss_mib(self) -> float:
+        """Memory that is resident, in MiB."""
+        return float(psutil.Process(self.pid).memory_info().rss) / (1 << 20)
+
 
 class Nodes:
     """Engine, brokers and relay; a context manager, which starts engine and brokers.
@@ -391,12 +395,18 @@ class Nodes:
         return self._admin
 
     def create_topic(
-        self, topic: str, partitions: int, config: Mapping[str, object] | None = None
+        self,
+        topic: str,
+        partitions: int,
+        config: Mapping[str, object] | None = None,
+        among: Collection[int] = (),
     ) -> list[TopicPartition]:
-        """Create it on all brokers, and wait until all its replicas are in sync."""
-        new = NewTopic(
-            topic, partitions, self._count, config={k: str(v) for k, v in (config or {}).items()}
-        )
+        """Create it on all brokers, or on some, and wait until all its replicas are in sync."""
+        own = {key: str(value) for key, value in (config or {}).items()}
+        if among:
+            new = NewTopic(topic, replica_assignment=[sorted(among)] * partitions, config=own)
+        else:
+            new = NewTopic(topic, partitions, self._count, config=own)
 
         def created() -> bool:
             try:
@@ -439,19 +449,22 @@ class Nodes:
         )
 
     def wait_until_whole(self, topics: Collection[str] = ()) -> float:
-        """Until every partition has a leader, and all replicas in sync; after how many seconds."""
+        """Until every partition has a leader and all replicas in sync; returns the seconds."""
         began = time.monotonic()
 
         def whole() -> bool:
             found = self.described()
             partitions = [each for tp, each in found.items() if not topics or tp.topic in topics]
             return set(topics) <= {tp.topic for tp in found} and all(
-                each.leader >= 0 and len(each.isrs) == len(each.replicas) == self._count
-                for each in partitions
+                each.leader >= 0 and len(each.isrs) == len(each.replicas) for each in partitions
             )
 
         until(whole, "all replicas are in sync")
         return time.monotonic() - began
+
+    def leaders(self, broker_id: int | None = None) -> dict[TopicPartition, int]:
+        """The leader of each partition, as ``described`` has it."""
+        return {tp: int(each.leader) for tp, each in self.described(broker_id).items()}
 
     @property
     def controller(self) -> int:
@@ -468,6 +481,23 @@ class Nodes:
         finally:
             client.stop()
             client.close()
+
+    @contextmanager
+    def asleep(self, broker_id: int) -> Iterator[None]:
+        """A broker is stopped by SIGSTOP, and wakes at the end, longer than its session lasts."""
+        node = self.brokers[broker_id]
+        node.pause()
+        began = time.monotonic()
+        try:
+            yield
+            self.outlive_sessions(began)
+        finally:
+            node.resume()
+
+    def outlive_sessions(self, since: float | None = None) -> None:
+        """Wait until the sessions of who has been silent since then, or from now on, have ended."""
+        end = (time.monotonic() if since is None else since) + 1.5 * SESSION_MS / 1000
+        until(lambda: time.monotonic() > end)
 
     # -- the end -----------------------------------------------------------------------------------
 
