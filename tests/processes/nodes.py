@@ -88,7 +88,10 @@ class Node:
     Args:
         command: of the process, without what depends on the node.
         coordinator: the URL of the engine, by way of the relay.
-        advertised: the port of the relay for other brokers; None: its own.
+        host: where it listens; others than this machine reach it there if it is not loopback.
+
+    Attributes:
+        advertised_port: of the relay for other brokers; None: its own.
     """
 
     def __init__(
@@ -99,8 +102,10 @@ class Node:
         config: Mapping[str, object],
         command: Collection[str] = SERVE,
         environment: Mapping[str, str] | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
         self.broker_id = broker_id
+        self.host = host
         self.directory = directory
         self.coordinator = coordinator
         self.config = dict(config)
@@ -119,7 +124,7 @@ class Node:
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.client_port}"
+        return f"{self.host}:{self.client_port}"
 
     @property
     def pid(self) -> int:
@@ -135,7 +140,7 @@ class Node:
         config = {
             "inter.broker.listener.name": "INTERNAL",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT",
-            "advertised.listeners": f"PLAINTEXT://{self.address},INTERNAL://127.0.0.1:{inner}",
+            "advertised.listeners": f"PLAINTEXT://{self.address},INTERNAL://{self.host}:{inner}",
             **self.config,
         }
         return [
@@ -143,8 +148,9 @@ class Node:
             f"--broker-id={self.broker_id}",
             f"--coordinator={self.coordinator}",
             f"--dir={self.directory}",
-            f"--listen=PLAINTEXT://{self.address},INTERNAL://127.0.0.1:{self.inner_port}",
-            "--http=127.0.0.1:0",
+            f"--listen=PLAINTEXT://{self.address},INTERNAL://{self.host}:{self.inner_port}",
+            f"--http={self.host}:0",
+            *(() if self.host == "127.0.0.1" else ("--allow-plaintext",)),
             "--json",
             *(f"--config={key}={value}" for key, value in config.items()),
         ]

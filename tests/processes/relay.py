@@ -73,11 +73,18 @@ class Relay:
 
     # -- what a test does --------------------------------------------------------------------------
 
-    def link(self, destination: str, port: int, source: str | None = None) -> Link:
+    def link(
+        self,
+        destination: str,
+        port: int,
+        source: str | None = None,
+        host: str = "127.0.0.1",
+    ) -> Link:
         """A new way to ``port``: whoever connects there talks to ``destination``.
 
         Args:
             source: who will connect, if it is known.
+            host: to listen at.
         """
 
         async def listen() -> Link:
@@ -85,7 +92,7 @@ class Relay:
                 name = source or self._source_of(writer.get_extra_info("peername")[1])
                 await self._connected(Way(name, destination), port, reader, writer)
 
-            server = await asyncio.start_server(accept, "127.0.0.1", 0)
+            server = await asyncio.start_server(accept, host, 0)
             self._servers.append(server)
             return Link(destination, server.sockets[0].getsockname()[1])
 
