@@ -47,6 +47,21 @@ DELIVERY_MS = 120_000
 LEFT = 200  # records of an appender that wait for their acknowledgement, at most
 
 
+def _offset(message: ck.Message) -> int:
+    offset = message.offset()
+    assert offset is not None
+    return offset
+
+
+def read_of(message: ck.Message) -> Read:
+    """A record that has no error."""
+    topic, partition, value = message.topic(), message.partition(), message.value()
+    assert topic is not None
+    assert partition is not None
+    assert value is not None
+    return Read(TopicPartition(topic, partition), _offset(message), value)
+
+
 class Appender(Worker):
     """An idempotent producer of librdkafka: a record at a time, to partitions in turn.
 
@@ -67,6 +82,11 @@ class Appender(Worker):
     def _live(self, name: str) -> None:
         """Until it shall stop, or the library gives the producer up."""
         failures: list[ck.KafkaError] = []
+
+        def failed(error: ck.KafkaError) -> None:
+            if error.fatal():
+                failures.append(error)
+
         producer = ck.Producer(
             {
                 **SOON,
@@ -74,7 +94,7 @@ class Appender(Worker):
                 "enable.idempotence": True,
                 "message.timeout.ms": DELIVERY_MS,
                 "linger.ms": 1,
-                "error_cb": lambda error: error.fatal() and failures.append(error),
+                "error_cb": failed,
             }
         )
         self._left = 0
@@ -101,7 +121,7 @@ class Appender(Worker):
             if error is None:
                 one.ended = time.monotonic()
                 one.fate = Fate.COMMITTED
-                one.offsets[value] = message.offset()
+                one.offsets[value] = _offset(message)
 
         producer.produce(tp.topic, value, partition=tp.partition, on_delivery=delivered)
         self._left += 1
@@ -149,8 +169,7 @@ class Member(Worker):
             assignment = self._assignment
         while message is not None:
             if not message.error():
-                tp = TopicPartition(message.topic(), message.partition())
-                reads.append(Read(tp, message.offset(), message.value()))
+                reads.append(read_of(message))
             if len(reads) >= 100:
                 break
             message = consumer.poll(0)
@@ -302,9 +321,10 @@ def _records(consumer: ck.Consumer, tp: TopicPartition) -> list[tuple[int, bytes
     give_up = time.monotonic() + 2 * patience()
     while time.monotonic() < give_up:
         for message in consumer.consume(500, 1.0):
-            if message.error() is None:
-                records.append((message.offset(), message.value()))
-            elif message.error().code() == ck.KafkaError._PARTITION_EOF:
+            error = message.error()
+            if error is None:
+                records.append(read_of(message)[1:])
+            elif error.code() == ck.KafkaError._PARTITION_EOF:
                 consumer.unassign()
                 return records
     raise AssertionError(f"the end of {tp} was not reached: {len(records)} records")

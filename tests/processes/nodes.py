@@ -26,7 +26,8 @@ from typing import Any, Self
 
 import confluent_kafka as ck
 import psutil
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from checkpoints.types import TopicPartition
 from tests.processes.clock import MovedClock, build
@@ -431,28 +432,27 @@ class Nodes:
             if broker_id is None:
                 found = self.admin.list_topics(timeout=5)
             else:
-                one = {"bootstrap.servers": self.brokers[broker_id].address, "log_level": 0}
-                found = AdminClient(one).list_topics(timeout=5)
+                address = self.brokers[broker_id].address
+                client = AdminClient({"bootstrap.servers": address, "log_level": 0})
+                found = client.list_topics(timeout=5)
         except ck.KafkaException:
             return {}
         return {
-            TopicPartition(topic.topic, number): partition
-            for topic in found.topics.values()
+            TopicPartition(name, number): partition
+            for name, topic in found.topics.items()
             for number, partition in topic.partitions.items()
         }
 
     def leader(self, tp: TopicPartition) -> int:
         """The leader of a partition, as soon as there is one."""
-        return int(
-            until(
-                lambda: (
-                    (leader,)
-                    if (each := self.described().get(tp)) and (leader := each.leader) >= 0
-                    else None
-                ),
-                f"{tp} has a leader",
-            )[0]
-        )
+
+        def found() -> tuple[int] | None:
+            each = self.described().get(tp)
+            return None if each is None or each.leader < 0 else (int(each.leader),)
+
+        answer = until(found, f"{tp} has a leader")
+        assert answer is not None
+        return answer[0]
 
     def wait_until_whole(self, topics: Collection[str] = ()) -> float:
         """Until every partition has a leader and all replicas in sync; returns the seconds."""

@@ -9,7 +9,7 @@ from collections.abc import Collection
 import confluent_kafka as ck
 
 from checkpoints.types import TopicPartition
-from tests.processes.load import DELIVERY_MS, SOON, final_log
+from tests.processes.load import DELIVERY_MS, SOON, final_log, read_of
 from tests.processes.nodes import Nodes
 from tests.support.until import patience
 
@@ -41,12 +41,12 @@ class Records:
 
     def append(self, count: int = 10) -> None:
         """So many to each partition, and wait until all are acknowledged."""
-        left = []
+        left: list[bytes] = []
 
         def delivered(error: ck.KafkaError | None, message: ck.Message) -> None:
             assert error is None, error
-            tp = TopicPartition(message.topic(), message.partition())
-            self.acknowledged[tp].append(message.value())
+            read = read_of(message)
+            self.acknowledged[read.tp].append(read.value)
             left.pop()
 
         for tp in self.tps:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from replication.common.error_codes import ErrorCode
@@ -36,7 +38,7 @@ def test_a_leader_that_wakes_acknowledges_nothing_that_is_lost(shared: Nodes) ->
         answer = writer.receive(ApiKey.PRODUCE, 9)
         ((part,),) = (topic.partition_responses for topic in answer.responses)
         assert part.error_code != ErrorCode.NONE
-        assert b"late" not in bytes(fetch(reader, tp).records or b"")
+        assert b"late" not in bytes(cast(bytes | None, fetch(reader, tp).records) or b"")
     shared.wait_until_whole()
     records.append()
     records.check()
@@ -54,10 +56,11 @@ def test_a_controller_that_wakes_changes_nothing(shared: Nodes) -> None:
     shared.wait_until_whole()
     assert shared.controller != controller
     for broker_id in shared.brokers:
-        until(
-            lambda b=broker_id: shared.leaders(b) == shared.leaders(),
-            "all brokers know the same leaders",
-        )
+
+        def agrees(broker_id: int = broker_id) -> bool:
+            return shared.leaders(broker_id) == shared.leaders()
+
+        until(agrees, "all brokers know the same leaders")
     for each in (records, late):
         each.append()
         each.check()
