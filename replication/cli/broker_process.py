@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
@@ -57,18 +57,12 @@ def run(wanted: Wanted) -> None:
     except (LogstoreError, OSError) as error:
         _fail(error)
     _on_signals(stop, process)
-    with ExitStack() as opened:
+    with process:
         reporter = _Reporter(process, wanted)
         try:
             if wanted.http is not None:
-                from replication.server.http.http_server import HttpServer
-
-                http = wanted.http._asdict()
-                pages = HttpServer(process.brokers, process.groups, process.samples, **http)
-                opened.callback(pages.close)
-                reporter.http = pages.address
+                reporter.http = process.serve_http(wanted.http)
             reporter.report()
-            opened.callback(process.close)
             process.start()
         except (LogstoreError, OSError) as error:
             if stop.is_set():

@@ -37,12 +37,12 @@ from replication.coordination import (
     nodes,
     open_coordinator,
 )
-from replication.embedded.local_brokers import CLOSE_GRACE_MS
 from replication.network import Listener
 from replication.server.config import MOST_REPLICAS, ServerConfig
 from replication.server.groups import group_snapshots
 from replication.server.http import GroupSnapshot
 from replication.server.kafka_server import LOCAL, Exposure, KafkaServer
+from replication.server.serving import HttpListener
 from replication.wire.access import ClusterAccess, Peers
 from replication.wire.transport import TcpTransport
 
@@ -51,6 +51,8 @@ logger = get_logger(__name__)
 COORDINATOR_S = 30.0
 """How long a start waits for the coordinator's first answer."""
 POLL_S = 0.05
+CLOSE_GRACE_MS = 5000
+"""The time for answers under way to clients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +122,20 @@ class BrokerProcess:
 
     def samples(self, broker: Broker) -> Iterable[Sample | Histogram]:
         return () if self.server is None else self.server.samples()
+
+    def serve_http(self, listener: HttpListener) -> tuple[str, int]:
+        """Serve health, metrics, state and the live page, from before the start to the end.
+        Returns the address.
+
+        Raises:
+            ConfigError: other machines reach it, and may not.
+            OSError: it is taken.
+        """
+        from replication.server.http.http_server import HttpServer  # 20 ms, needed by few
+
+        pages = HttpServer(self.brokers, self.groups, self.samples, **listener._asdict())
+        self._opened.callback(pages.close)
+        return pages.address
 
     # -- start ---------------------------------------------------------------------------------
 
