@@ -342,7 +342,7 @@ class LeaderSide:
         starts = [
             known.log_start
             for broker_id, known in leading.followers.items()
-            if self._replica.env.metadata.broker_epoch(broker_id) != UNKNOWN_EPOCH
+            if self._replica.env.metadata.is_alive(broker_id)
         ]
         return min([leading.log.log_start_offset, *starts])
 

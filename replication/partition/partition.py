@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -112,7 +113,20 @@ class Partition(Replica):
 
         A change of the ISR that is under way since the first order stays so.
         """
-        config = self._open_log(change).config
+        return self._take_min_isr(leading, self._open_log(change))
+
+    def configure(self, config: Mapping[str, str]) -> bool:
+        """Take another configuration of the topic without an order; as ``make_leader``."""
+        with self.lock:
+            log, role = self.log, self.role
+            if log is None:
+                return False
+            configure = partial(self.env.log_manager.configure, log, config)
+            self.call_storage(with_idle_closed, configure)
+            return isinstance(role, Leadership) and self._take_min_isr(role, log)
+
+    def _take_min_isr(self, leading: Leadership, log: PartitionLog) -> bool:
+        config = log.config
         min_isr = effective_min_isr(config.min_insync_replicas, max(1, len(leading.replicas)))
         if min_isr == leading.min_isr:
             return False

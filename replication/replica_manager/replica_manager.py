@@ -92,6 +92,7 @@ class ReplicaManager:
         broker_epoch: returns this broker's present epoch.
         on_foreign_tree: as of `RoleChanges`.
     Attributes:
+        quotas: by the key of their rate, which may change while the broker runs.
         role_listeners: each is called, without a lock, with the partitions that have a new
             leadership or leader, are gone or offline. It must be short. Add to it before the start.
     """
@@ -115,6 +116,14 @@ class ReplicaManager:
         self.role_listeners: list[Callable[[Sequence[TopicPartition]], None]] = []
         self.leader_quota = ReplicationQuota(config.leader_throttled_rate, runtime.now_ms)
         self.follower_quota = ReplicationQuota(config.follower_throttled_rate, runtime.now_ms)
+        self.directory_quota = ReplicationQuota(
+            config.log_dirs_throttled_rate, runtime.now_ms, lists_all=True
+        )
+        self.quotas: Mapping[str, ReplicationQuota] = {
+            "leader.replication.throttled.rate": self.leader_quota,
+            "follower.replication.throttled.rate": self.follower_quota,
+            "replica.alter.log.dirs.io.max.bytes.per.second": self.directory_quota,
+        }
         self._config = config
         self._log = LimitedLogger(logger, runtime.clock)
         self._runtime = runtime
@@ -314,6 +323,15 @@ class ReplicaManager:
     def control(self, request: ControlRequest, reply: OnReply) -> None:
         """Carry out an order of the controller, on an actor (`ControlRequests`)."""
         self._control.accept(request, reply)
+
+    def configure(self, topic: str, config: Mapping[str, str]) -> None:
+        """Have a topic's configuration changed that no controller of ours sends (X-13)."""
+        self._control.post(partial(self._configure, topic, config))
+
+    def _configure(self, topic: str, config: Mapping[str, str]) -> None:
+        self._metadata.configure(topic, config)
+        self._roles.configure(topic, config)
+        self._throttle(topic, config)
 
     def _lead_and_follow(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         """Become leader or follower of the partitions of the request (R-16, R-18)."""

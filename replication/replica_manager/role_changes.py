@@ -307,6 +307,19 @@ class RoleChanges:
             self._partitions.remove(partition.tp)
         return code
 
+    def configure(self, topic: str, config: Mapping[str, str]) -> None:
+        """Take over another configuration of a topic."""
+        ended = []
+        with self._lock:
+            for partition in self._partitions:
+                if partition.tp.topic == topic and not partition.offline:
+                    try:
+                        if partition.configure(config):
+                            ended.append(partition.tp)
+                    except (LogstoreError, ReplicationError) as error:
+                        logger.error("%s is not configured: %s", partition.tp, error)
+        self._on_changed(ended)
+
     # -- stop ----------------------------------------------------------------------------------
 
     def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:

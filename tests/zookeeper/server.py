@@ -155,11 +155,7 @@ class ZooKeeperServer:
         self.start()
 
     def expire(self, session_id: int, password: bytes) -> None:
-        """ZooKeeper's own way to test it: another client takes the session over and closes it."""
-        thief = KazooClient(self.hosts, client_id=(session_id, password))
-        thief.start(patience())
-        thief.stop()
-        thief.close()
+        expire(self.hosts, session_id, password)
 
     def _launch(self, port: int) -> subprocess.Popen[bytes]:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -197,6 +193,14 @@ class ZooKeeperServer:
         trace: TracebackType | None,
     ) -> None:
         self.kill()
+
+
+def expire(hosts: str, session_id: int, password: bytes) -> None:
+    """ZooKeeper's own way to test it: another client takes the session over and closes it."""
+    thief = KazooClient(hosts, client_id=(session_id, password))
+    thief.start(patience())
+    thief.stop()
+    thief.close()
 
 
 def _free_port() -> int:
