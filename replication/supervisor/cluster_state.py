@@ -21,6 +21,7 @@ ANSWER_S = 5.0
 ANSWER_MAX = 256 << 20  # bytes: 100,000 partitions have 60 MB
 REASONS_MAX = 5
 ASKED_AT_ONCE = 8
+_STRANGE = (ValueError, KeyError, TypeError, AttributeError)  # it is no broker of ours
 
 
 class BrokerView(NamedTuple):
@@ -170,13 +171,26 @@ def _ask_broker(entry: BrokerEntry, timeout_s: float) -> tuple[BrokerView, Mappi
         if found != http.client.OK:
             raise ValueError(f"/state answers with {found}")
         row: Mapping[str, Any] = next(iter(state["brokers"]), {})
-        given = ready.get("reasons") or [f"/ready answers with {code}"]
-        reasons = () if code == http.client.OK else tuple(map(str, given))
+        reasons = () if code == http.client.OK else _reasons(ready)
         view = BrokerView(entry.broker_id, "", reasons, bool(row.get("is_controller")), row)
-    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
+    except (
+        OSError,
+        http.client.HTTPException,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+    ) as error:
         why = str(error) or type(error).__name__
         return BrokerView(entry.broker_id, f"{entry.http} does not answer: {why}"), {}
     return view, state
+
+
+def _reasons(ready: Mapping[str, Any]) -> tuple[str, ...]:
+    """Why a broker is not ready, as its ``/ready`` says."""
+    behind = [str(name) for names in ready.get("outOfSync", {}).values() for name in names]
+    stages = [str(stage) for stage in ready.get("brokers", {}).values()] or ["it opens its logs"]
+    return tuple(f"{name} is not in sync" for name in behind) or tuple(stages)
 
 
 def _get(address: str, path: str, timeout_s: float) -> tuple[int, dict[str, Any]]:

@@ -206,18 +206,14 @@ class Child:
         code = process.returncode
         how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
         why = last_error(self.launch.log, self._log_start) if code > 0 else ""
-        self._has_died(f"{how}: {why}" if why else how, is_hopeless=code == 2)
+        self._has_died(f"{how}: {why}" if why else how)
 
-    def _has_died(self, why: str, is_hopeless: bool = False) -> None:
-        """
-        Args:
-            is_hopeless: the same command would end in the same way.
-        """
+    def _has_died(self, why: str) -> None:
         self.deaths += 1
         self.said = why
         now = self._clock.monotonic_ns()
         pause_s = self._restarts.died(now, self._started_ns)
-        if pause_s is None or is_hopeless:
+        if pause_s is None:
             self.state = ChildState.FAILED
         else:
             self.state = ChildState.PAUSED

@@ -202,9 +202,19 @@ def test_a_broker_that_answers() -> None:
         assert find_controller([entry]) == 0
 
 
-def test_a_broker_that_is_not_ready() -> None:
-    with answering(response(503, {"reasons": ["loads"]}), response(200, STATE)) as entry:
-        assert ask_cluster([entry]).brokers[0].reasons == ("loads",)
+@pytest.mark.parametrize(
+    ("said", "reasons"),
+    [
+        ({"brokers": {"0": "caught up"}, "outOfSync": {"0": ["a-0", "b-1"]}},
+         ("a-0 is not in sync", "b-1 is not in sync")),
+        ({"brokers": {"0": "registered"}, "outOfSync": {}}, ("registered",)),
+        ({"brokers": {}, "outOfSync": {}}, ("it opens its logs",)),
+        ({}, ("it opens its logs",)),
+    ],
+)  # fmt: skip
+def test_a_broker_that_is_not_ready(said: Any, reasons: tuple[str, ...]) -> None:
+    with answering(response(503, {"ready": False, **said}), response(200, STATE)) as entry:
+        assert ask_cluster([entry]).brokers[0].reasons == reasons
 
 
 @pytest.mark.parametrize(
@@ -217,7 +227,8 @@ def test_a_broker_that_is_not_ready() -> None:
         (response(200, {}), response(500, {})),
         (response(200, {}), response(200, {"brokers": 7})),
         (response(200, {}), response(200, {"brokers": []})[:-2]),
-        (response(200, {"reasons": 1}), response(404, STATE)),
+        (response(503, {"outOfSync": 1}), response(200, STATE)),
+        (response(200, {}), response(404, STATE)),
     ],
 )
 def test_an_answer_that_is_none(answers: tuple[bytes, ...]) -> None:

@@ -17,6 +17,7 @@ from replication.supervisor import control
 from replication.supervisor.cluster_file import read_cluster
 from replication.supervisor.control import SOCKET, ControlClient, ControlError
 from replication.supervisor.planning import further_broker
+from replication.supervisor.processes import RestartRule
 from tests.support.until import until
 from tests.unit.supervisor.clusters import plan_in, running
 
@@ -51,7 +52,8 @@ def test_a_restart_is_answered_when_the_broker_is_ready(tmp_path: Path) -> None:
 def test_one_that_was_given_up_is_started_anew(tmp_path: Path) -> None:
     plan = plan_in(tmp_path)
     broken = replace(plan.brokers[0], config={"stub.exit": "2"})
-    with running(tmp_path, plan.with_broker(broken)) as cluster:
+    rule = RestartRule(0.001, 0.001, deaths=1)
+    with running(tmp_path, plan.with_broker(broken), rule=rule) as cluster:
         cluster.until_said("failed", "broker 0")
         with (
             ControlClient(str(tmp_path)) as client,

@@ -113,10 +113,11 @@ def test_one_that_dies_too_often_is_given_up_and_the_others_go_on(tmp_path: Path
     assert cluster.events.count("began 0") == 3
 
 
-def test_one_whose_command_is_wrong_is_not_tried_again(tmp_path: Path) -> None:
-    with running(tmp_path, plan_in(tmp_path, 1, stub_exit="2")) as cluster:
+def test_without_a_broker_it_ends(tmp_path: Path) -> None:
+    rule = RestartRule(0.001, 0.001, deaths=2)
+    with running(tmp_path, plan_in(tmp_path, 1, stub_exit="2"), rule=rule) as cluster:
         assert cluster.wait() == 1
-    assert cluster.events == ["began 0"]
+    assert cluster.events == ["began 0", "began 0"]
     assert cluster.said[-1]["text"] == "error: no broker is left"
 
 

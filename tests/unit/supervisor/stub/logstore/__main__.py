@@ -71,7 +71,7 @@ def answer(server, directory):
         except FileNotFoundError:
             found = {"brokers": [{}], "partitions": []}
         body = json.dumps(found).encode()
-        status = b"503 Unavailable" if found.get("reasons") else b"200 OK"
+        status = b"503 Unavailable" if found.get("ready") is False else b"200 OK"
         peer.sendall(
             b"HTTP/1.1 %b\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
             % (status, len(body), body)
