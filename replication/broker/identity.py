@@ -12,7 +12,11 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from checkpoints.loggers import get_logger
+from checkpoints.partition_metadata import topic_id_to_text
 from checkpoints.types import TopicPartition
+from logstore.common.random_id import new_uuid, random_id
+from logstore.manager import peek
+from logstore.storage.base import Storage
 from replication.common.errors import InconsistentClusterIdError, TopicsWithoutIdsError
 from replication.common.internal_topics import INTERNAL_TOPICS
 from replication.common.state import TopicAssignment
@@ -36,6 +40,27 @@ class BrokerHome(NamedTuple):
     directory: str
     cluster_id: str | None
     logs: LogTopicIds
+
+
+def read_homes(directory: str, log_dirs: Iterable[str], storage: Storage) -> list[BrokerHome]:
+    """What the log directories of a broker say of their cluster, and all of them as one, with the
+    logs. They are neither locked nor changed.
+
+    Args:
+        directory: the name of all of them in errors.
+    """
+    logs: dict[TopicPartition, uuid.UUID | None] = {}
+    homes = []
+    for log_dir in log_dirs:
+        content = peek(log_dir, storage)
+        cluster_id = None if content.meta is None else content.meta.cluster_id
+        homes.append(BrokerHome(log_dir, cluster_id, {}))
+        logs |= content.logs
+    return [*homes, BrokerHome(directory, None, logs)]
+
+
+def new_cluster_id() -> str:
+    return topic_id_to_text(new_uuid(random_id))
 
 
 class TreeIdentity(NamedTuple):

@@ -21,7 +21,7 @@ from replication.common.errors import (
 )
 from replication.common.retrying import Backoff, Reaction, RetryingCall, Settle
 from replication.common.runtime import Runtime
-from replication.common.state import BrokerRegistration
+from replication.common.state import BrokerRegistration, LiveBroker
 from replication.coordination import (
     CoordinationError,
     Coordinator,
@@ -102,6 +102,7 @@ class Membership:
         registration_timeout_ms: int,
     ) -> None:
         self.controller_id: int | None = None  # the known controller
+        self.controller: LiveBroker | None = None  # its registration, if that is there
         self._broker_id = broker_id
         self._runtime = runtime
         self._connect = connect
@@ -289,8 +290,11 @@ class Membership:
 
     def _look_for_controller(self, settle: Settle) -> None:
         try:
-            node = self._living().get(nodes.CONTROLLER)
+            session = self._living()
+            node = session.get(nodes.CONTROLLER)
             found = None if node is None else nodes.decode_controller(node.data)
+            # Another broker is asked before any controller has sent where it is.
+            self.controller = None if found is None else _registered(session, found)
         except SessionExpiredError:
             self._on_ended_session(settle)
         except CoordinationError as error:
@@ -380,6 +384,13 @@ class _Once:
         except IndexError:
             return
         callback()
+
+
+def _registered(session: Coordinator, broker_id: int) -> LiveBroker | None:
+    node = session.get(nodes.broker_path(broker_id))
+    if node is None:
+        return None
+    return LiveBroker(nodes.decode_broker(broker_id, node.data), node.czxid)
 
 
 def _close(session: Coordinator) -> None:

@@ -16,6 +16,8 @@ from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode, error_code_of
 from replication.common.limited_log import LimitedLogger
 from replication.common.messages import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     AlterPartitionRequest,
@@ -135,6 +137,11 @@ class Controller:
     def active(self) -> bool:
         """Whether this broker is the controller, as far as it knows."""
         return self.state is ControllerState.ACTIVE
+
+    def live_broker(self, broker_id: int) -> LiveBroker | None:
+        """A broker that this controller knows as alive. From any thread."""
+        term = self._term
+        return None if term is None else term.context.live.get(broker_id)
 
     def start(self, coordinator: Coordinator, broker_epoch: int) -> None:
         """Stand for controller, now and whenever there is none, until ``stop``.
@@ -525,6 +532,10 @@ _SERVED: dict[type[Request], tuple[Serve, Callable[[ErrorCode], Response]]] = {
     ControlledShutdownRequest: (
         _at_once(ControllerTerm.controlled_shutdown),
         ControlledShutdownResponse,
+    ),
+    AllocateProducerIdsRequest: (
+        _at_once(ControllerTerm.allocate_producer_ids),
+        AllocateProducerIdsResponse,
     ),
     ElectLeadersRequest: (ControllerTerm.election_task, ElectLeadersResponse),
     AlterPartitionReassignmentsRequest: (

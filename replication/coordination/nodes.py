@@ -19,6 +19,7 @@ import re
 import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn, TypeVar
+from urllib.parse import quote
 
 from checkpoints.partition_metadata import topic_id_from_text, topic_id_to_text
 from logstore.common.version import __version__
@@ -47,12 +48,14 @@ DELETE_TOPICS = "/admin/delete_topics"
 PREFERRED_ELECTIONS = "/admin/preferred_replica_election"
 REASSIGNMENTS = "/admin/reassign_partitions"
 TOPIC_CONFIGS = "/config/topics"
+USER_CONFIGS = "/config/users"
 CONFIG_CHANGES = "/config/changes"
 PRODUCER_IDS = "/latest_producer_id_block"
 BROKER_EPOCHS = "/logstore/broker_epochs"
 LEFT_OUT = "/logstore/left_out"
 RESERVED_PRODUCER_IDS = "/logstore/reserved_producer_ids"
 DELETED_TOPICS = "/logstore/deleted_topics"  # ids, of the latest ``DELETED_TOPICS_KEPT``
+STARTING = "/logstore/starting"  # brokers by id, before they have directories
 MASKED_TOPICS = "/logstore/masked_topics"
 KAFKAS_PLACEMENT = "kafka"
 
@@ -387,7 +390,19 @@ def encode_topic_config(config: Mapping[str, str]) -> bytes:
 
 
 def decode_topic_config(topic: str, data: bytes) -> dict[str, str]:
-    fields = _Fields(topic_config_path(topic), data, version=1)
+    return _decode_config(topic_config_path(topic), data)
+
+
+def user_config_path(user: str) -> str:
+    return f"{USER_CONFIGS}/{quote(user, safe='').replace('~', '%7E')}"
+
+
+def decode_user_config(user: str, data: bytes) -> dict[str, str]:
+    return _decode_config(user_config_path(user), data)
+
+
+def _decode_config(path: str, data: bytes) -> dict[str, str]:
+    fields = _Fields(path, data, version=1)
     config = fields.get("config", dict)
     for key, value in config.items():
         if not isinstance(value, str):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 from checkpoints.types import TopicPartition
@@ -210,6 +210,14 @@ class MetadataCache:
     def registration(self, tp: TopicPartition) -> PartitionRegistration | None:
         topic = self._topics.get(tp.topic)
         return None if topic is None else topic.get(tp.partition)
+
+    def replicas_out_of_sync(self, broker_id: int) -> Iterator[TopicPartition]:
+        """The partitions with a leader of which a broker has a replica outside the ISR."""
+        for topic, registrations in list(self._topics.items()):
+            for number, known in list(registrations.items()):
+                is_behind = broker_id in known.replicas and broker_id not in known.isr
+                if is_behind and known.leader != NO_LEADER:
+                    yield TopicPartition(topic, number)
 
     def topic_id(self, topic: str) -> uuid.UUID | None:
         return self._topic_ids.get(topic)

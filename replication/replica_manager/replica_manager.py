@@ -92,6 +92,7 @@ class ReplicaManager:
         broker_epoch: returns this broker's present epoch.
         on_foreign_tree: as of `RoleChanges`.
     Attributes:
+        quotas: by the key of their rate, which may change while the broker runs.
         role_listeners: each is called, without a lock, with the partitions that have a new
             leadership or leader, are gone or offline. It must be short. Add to it before the start.
     """
@@ -115,6 +116,14 @@ class ReplicaManager:
         self.role_listeners: list[Callable[[Sequence[TopicPartition]], None]] = []
         self.leader_quota = ReplicationQuota(config.leader_throttled_rate, runtime.now_ms)
         self.follower_quota = ReplicationQuota(config.follower_throttled_rate, runtime.now_ms)
+        self.directory_quota = ReplicationQuota(
+            config.log_dirs_throttled_rate, runtime.now_ms, lists_all=True
+        )
+        self.quotas: Mapping[str, ReplicationQuota] = {
+            "leader.replication.throttled.rate": self.leader_quota,
+            "follower.replication.throttled.rate": self.follower_quota,
+            "replica.alter.log.dirs.io.max.bytes.per.second": self.directory_quota,
+        }
         self._config = config
         self._log = LimitedLogger(logger, runtime.clock)
         self._runtime = runtime

@@ -21,14 +21,6 @@ from replication.protocol.schema import Element, Field, Struct
 # Versions of responses that have no place for a code of the whole begin with this one.
 _FIRST_WITH_CODE = {ApiKey.ELECT_LEADERS: 1, ApiKey.DESCRIBE_LOG_DIRS: 3}
 
-# Between brokers: the other side takes a lost connection for an unknown outcome, as it is.
-_CLOSED = (
-    ApiKey.LEADER_AND_ISR,
-    ApiKey.STOP_REPLICA,
-    ApiKey.UPDATE_METADATA,
-    ApiKey.CONTROLLED_SHUTDOWN,
-)
-
 # These repeat the code of the whole for each topic or partition up to a version, as Kafka does:
 # some clients look there only. In others, what is below a code has none.
 _REPEATED = {
@@ -76,7 +68,7 @@ def refusal(key: ApiKey, version: int, request: Any, code: ErrorCode) -> Any:
     Args:
         request: the decoded message.
     """
-    if key in _CLOSED or version < _FIRST_WITH_CODE.get(key, 0):
+    if version < _FIRST_WITH_CODE.get(key, 0):
         return CLOSE
     if key is ApiKey.PRODUCE and request.acks == 0:
         return CLOSE  # nobody reads an answer, so this is how the producer notices
