@@ -9,7 +9,6 @@ from replication.protocol.api_keys import ApiKey
 from replication.protocol.schema import VersionRange
 
 NOT_SERVED = (
-    ApiKey.ALTER_REPLICA_LOG_DIRS,
     ApiKey.LEADER_AND_ISR,
     ApiKey.STOP_REPLICA,
     ApiKey.UPDATE_METADATA,
