@@ -70,9 +70,15 @@ class FutureLogs:
         found = self._directories.future(tp)
         return None if found is None else found[0].path
 
+    def partitions(self) -> set[TopicPartition]:
+        """Those that have a future log in a live directory, opened or not."""
+        return {tp for log_dir in self._directories.live() for tp in list(log_dir.futures)}
+
     def logs(self) -> dict[TopicPartition, PartitionLog]:
         """The future logs that are open."""
-        found = ((tp, each.log) for d in self._directories.live() for tp, each in d.futures.items())
+        found = (
+            (tp, each.log) for d in self._directories.live() for tp, each in [*d.futures.items()]
+        )
         return {tp: log for tp, log in found if log is not None}
 
     def begin(self, tp: TopicPartition, path: str | None = None) -> LogCopy:
