@@ -43,13 +43,8 @@ MIN_EVICTION_MS = 120_000
 MAX_PARTITIONS = 200_000
 """The most partitions of a session. A larger request is answered without a session."""
 
-Key = tuple[uuid.UUID | str, int]
-"""By the topic id, because a topic that was created again has other partitions, and one that is not
-known yet has no name; by the name where the owner knows no ids."""
-
-
-def key_of(tp: TopicPartition, topic_id: uuid.UUID | None) -> Key:
-    return topic_id or tp.topic, tp.partition
+Key = tuple[TopicPartition, uuid.UUID | None]
+"""With the topic id, because a topic that was created again has other partitions."""
 
 
 class CachedPartition:
@@ -221,15 +216,15 @@ class FetchSession:
         self.stir()  # a waiting fetch is superseded
         partitions, active = self.partitions, self.active
         for part in request.partitions:
-            key = key_of(part.tp, part.topic_id)
+            key = part.tp, part.topic_id
             cached = partitions.get(key)
             if cached is None:
                 cached = partitions[key] = CachedPartition(self, part)
             else:
                 cached.answer_anyway(part)
             active[cached] = None
-        for named in request.forgotten:
-            gone = partitions.pop(key_of(*named), None)
+        for key in request.forgotten:
+            gone = partitions.pop(key, None)
             if gone is not None:
                 gone.release()
                 active.pop(gone, None)
@@ -243,7 +238,7 @@ class FetchSession:
         due = []
         for cached in list(self.active):
             part = cached.part
-            if self.partitions.get(key_of(part.tp, part.topic_id)) is cached:
+            if self.partitions.get((part.tp, part.topic_id)) is cached:
                 due.append(cached)
             else:  # a notification came while it was being forgotten
                 del self.active[cached]
@@ -333,7 +328,7 @@ class FetchSessionCache:
             for part, response in zip(request.partitions, answers, strict=True):
                 cached = CachedPartition(session, part)
                 cached.note_answer(response)
-                session.partitions[key_of(part.tp, part.topic_id)] = cached
+                session.partitions[part.tp, part.topic_id] = cached
                 session.active[cached] = None
             self._sessions[session_id] = session
         if evicted is not None:
