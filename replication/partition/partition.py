@@ -221,7 +221,7 @@ class Partition(Replica):
         try:
             if self.log is not current or self.offline:
                 return False
-            dataclasses.replace()
+            replace()
             role, self.log = self.role, future
             current.replica.keep_recent(None)
             if isinstance(role, Leadership):

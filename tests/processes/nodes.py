@@ -61,6 +61,7 @@ CONFIG: Mapping[str, object] = {
     "request.timeout.ms": 2000,
     "replica.fetch.backoff.ms": 100,
     "replica.high.watermark.checkpoint.interval.ms": 500,
+    "log.message.timestamp.after.max.ms": 10**12,  # of brokers whose clock is moved back
 }
 
 
@@ -411,7 +412,8 @@ class Nodes:
         """Create it on all brokers, or on some, and wait until all its replicas are in sync."""
         own = {key: str(value) for key, value in (config or {}).items()}
         if among:
-            new = NewTopic(topic, replica_assignment=[sorted(among)] * partitions, config=own)
+            assignment = [sorted(among)] * partitions
+            new = NewTopic(topic, partitions, replica_assignment=assignment, config=own)
         else:
             new = NewTopic(topic, partitions, self._count, config=own)
 
