@@ -149,12 +149,15 @@ class KafkaApis:
             return
         reply = _OneReply(route, received.correlation_id, respond)
         broker_id = None if route.broker_of is None else route.broker_of(version, request)
-        is_of_broker = broker_id is not None and self._peers.admits(received.connection, broker_id)
-        if not (is_of_broker or self._is_ready() or key in WITHOUT_METADATA):
-            reply(CLOSE)
-            return
-        if broker_id is not None and not is_of_broker:
-            reply.refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        if broker_id is None:
+            if not self._is_ready() and key not in WITHOUT_METADATA:
+                reply(CLOSE)
+                return
+        elif not self._peers.admits(received.connection, broker_id):
+            if self._is_ready():
+                reply.refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+            else:
+                reply(CLOSE)
             return
         if route.quota is not None:
             reply.charge = _charge(route.quota, received)
