@@ -230,6 +230,10 @@ def test_the_configuration_says_who_is_a_broker() -> None:
     assert BrokerPeers.of(NetworkConfig(), [clients]) == BrokerPeers()
     with pytest.raises(ConfigError, match=r"broker\.principals"):
         BrokerPeers.of(NetworkConfig(), [internal])
+    own = BrokerPeers(frozenset({"User:kafka"}))
+    assert BrokerPeers.of(NetworkConfig(), [internal], "kafka") == own
+    assert BrokerPeers.of(config, [internal], "kafka").principals == {"User:admin", "User:b"}
+    assert BrokerPeers.of(NetworkConfig(), [OF_BROKERS], "kafka") == BrokerPeers()
     keys = {"broker.identity": "certificate", "ssl.client.auth": "required"}
     config = NetworkConfig.from_properties(keys)
     assert BrokerPeers.of(config, [internal]) == BrokerPeers(None, True)
