@@ -75,10 +75,6 @@ class KafkaNode(KafkaBroker):
         """A broker in ZooKeeper mode does that itself."""
 
 
-def _runs(node: KafkaNode | Node) -> bool:
-    return node.running if isinstance(node, KafkaNode) else node.runs
-
-
 class MixedCluster:
     """A context manager, which starts ZooKeeper and no broker, and kills all in the end.
 
@@ -95,8 +91,9 @@ class MixedCluster:
     ) -> None:
         self.directory = directory
         self.zookeeper = ZooKeeperServer(directory / "zookeeper")
-        self.kafkas: dict[int, KafkaNode] = dict.fromkeys(kafkas)  # type: ignore[arg-type]
-        self.ours: dict[int, Node] = dict.fromkeys(ours)  # type: ignore[arg-type]
+        self.kafkas: dict[int, KafkaNode] = {}
+        self.ours: dict[int, Node] = {}
+        self._ids = tuple(kafkas), tuple(ours)
         self._opened = ExitStack()
 
     def __enter__(self) -> Self:
@@ -108,11 +105,11 @@ class MixedCluster:
             opened.callback(self.client.close)
             opened.callback(self.client.stop)
             self.client.ensure_path(f"/{CHROOT}")
-            for broker_id in self.kafkas:
+            for broker_id in self._ids[0]:
                 node = KafkaNode(broker_id, self.directory / f"kafka-{broker_id}", hosts, SETTINGS)
                 self.kafkas[broker_id] = node
                 opened.callback(node.kill)
-            for broker_id in self.ours:
+            for broker_id in self._ids[1]:
                 directory = self.directory / f"ours-{broker_id}"
                 ours = Node(broker_id, directory, f"zookeeper://{hosts}", SETTINGS)
                 self.ours[broker_id] = ours
@@ -127,7 +124,7 @@ class MixedCluster:
         trace: TracebackType | None,
     ) -> None:
         if error is not None:
-            running = [i for i, n in (*self.kafkas.items(), *self.ours.items()) if _runs(n)]
+            running = [i for i in (*self.kafkas, *self.ours) if self.runs(i)]
             error.add_note(f"{running} run; what the brokers said is in {self.directory}")
         self._opened.close()
 
@@ -161,6 +158,10 @@ class MixedCluster:
         path = f"/{CHROOT}/brokers/ids/{broker_id}"
         until(lambda: self.client.exists(path) is None, "the session of a killed broker ends")
         (self.kafkas.get(broker_id) or self.ours[broker_id]).start()
+
+    def runs(self, broker_id: int) -> bool:
+        kafka = self.kafkas.get(broker_id)
+        return self.ours[broker_id].runs if kafka is None else kafka.running
 
     def kill(self, broker_id: int) -> None:
         (self.kafkas.get(broker_id) or self.ours[broker_id]).kill()
