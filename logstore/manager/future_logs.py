@@ -236,7 +236,8 @@ class FutureLogs:
         with self._directories.guard(move.target, "end a move", whatever=True):
             self._storage.sync_dir(move.target.path)
             if move.home.failure is None:
-                self._storage.remove(_marker(move.target, move.tp))
+                with suppress(FileNotFoundError):
+                    self._storage.remove(_marker(move.target, move.tp))
                 delay_ms = move.copy.future.config.file_delete_delay_ms
                 due_ms = self._opener.clock.wall_ms() + delay_ms
                 self._directories.remove_later(due_ms, move.deleted)
