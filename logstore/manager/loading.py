@@ -28,6 +28,7 @@ from logstore.common.parallel import TaskOutcome, run_all
 from logstore.common.random_id import new_uuid
 from logstore.common.types import TopicPartition
 from logstore.log import PartitionLog
+from logstore.manager.future_logs import settle_moves
 from logstore.manager.log_dir import Creation, FoundPartition, LogDir, closed_replica
 from logstore.manager.opener import LoadProgress, LogOpener
 from logstore.manager.topic_configs import TopicConfigs
@@ -189,12 +190,14 @@ class Loader:
 
     def _load_all(self) -> Unfinished:
         unfinished = Unfinished([], [])
+        found_in: dict[LogDir, FoundPartition] = {}
         for log_dir in self._directories.live():
             try:
-                found = log_dir.find()
+                found_in[log_dir] = log_dir.find()
             except StorageFailedError as error:
                 self._directories.fail(log_dir.path, error)
-                continue
+        settle_moves(self._storage, found_in, self._opener.owner.random_id)
+        for log_dir, found in found_in.items():
             for path in found.deleted:
                 self._directories.remove_later(0, path)
             load = self._loader_of(log_dir, found.logs)

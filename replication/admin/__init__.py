@@ -26,6 +26,8 @@ __all__ = [
     "cluster_status",
     "groups",
     "membership",
+    "reassignment_plans",
+    "reassignments",
     "status",
     "topics",
 ]

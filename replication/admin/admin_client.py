@@ -20,9 +20,10 @@ from replication.common.state import NO_LEADER
 from replication.protocol import ApiKey, UnencodableMessageError, VersionRange
 from replication.protocol import messages as wire
 from replication.security.config import ClientConfig
+from replication.wire.access import ClusterAccess
 from replication.wire.calls import Translation
 from replication.wire.lane import WHICH_VERSIONS, LaneError, OpenCall, common_version, versions_in
-from replication.wire.transport import ClusterAccess, TcpTransport
+from replication.wire.transport import TcpTransport
 
 LATEST, EARLIEST = -1, -2  # in place of a timestamp
 _SEVERAL_COORDINATORS = 4  # from this version on one request may ask for several

@@ -15,7 +15,7 @@ from replication.protocol import messages as wire
 
 UNKNOWN = -1
 BROKERS_DEFAULT = -1
-_TOPIC = 2  # the kind of a resource with a configuration
+_TOPIC, BROKER = 2, 4  # the kinds of resources with a configuration
 _SET, _DELETE = 0, 1
 _OF_TOPIC, _DEFAULT = 1, 5  # where the value of a key comes from
 _DEFAULTS_SINCE = 4  # of CreateTopics: the brokers know how many partitions and replicas
@@ -170,19 +170,31 @@ def alter_configs(
     """Keys that are not named stay as they are. Before Kafka 2.3 brokers could only replace all
     keys of a topic: what another one sets in between is lost.
     """
-    key, kind = ApiKey.INCREMENTAL_ALTER_CONFIGS, wire.IncrementalAlterConfigsRequest
+
+    def ask(connection: WireConnection, names: list[str]) -> dict[str, Answered]:
+        if ApiKey.INCREMENTAL_ALTER_CONFIGS not in connection.versions:
+            return _replace_configs(client, connection, names, set_, removed)
+        return alter_resources(connection, _TOPIC, names, set_, removed)
+
+    return client.ask_controller(names, ask)
+
+
+def alter_resources(
+    connection: WireConnection,
+    resource_type: int,
+    names: Iterable[str],
+    set_: Mapping[str, str],
+    removed: Sequence[str],
+) -> dict[str, Answered]:
+    """Alter single keys of topics, or of the broker itself. ``BROKER`` is such a type."""
+    kind = wire.IncrementalAlterConfigsRequest
     changes = (
         *(kind.AlterableConfig(name, _SET, value) for name, value in set_.items()),
         *(kind.AlterableConfig(name, _DELETE, None) for name in removed),
     )
-
-    def ask(connection: WireConnection, names: list[str]) -> dict[str, Answered]:
-        if key not in connection.versions:
-            return _replace_configs(client, connection, names, set_, removed)
-        resources = tuple(kind.AlterConfigsResource(_TOPIC, name, changes) for name in names)
-        return _answered(connection.call(key, kind(resources)).responses)
-
-    return client.ask_controller(names, ask)
+    resources = tuple(kind.AlterConfigsResource(resource_type, name, changes) for name in names)
+    answer = connection.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, kind(resources))
+    return _answered(answer.responses)
 
 
 def _replace_configs(
@@ -217,9 +229,11 @@ def _answered(results: Iterable[Any]) -> dict[str, Answered]:
 
 
 __all__ = [
+    "BROKER",
     "PartitionStatus",
     "TopicStatus",
     "alter_configs",
+    "alter_resources",
     "create_partitions",
     "create_topics",
     "delete_topics",

@@ -1,38 +1,34 @@
-"""ElectLeaders, reassignments, DescribeLogDirs and DescribeProducers."""
+"""ElectLeaders, reassignments, log directories and DescribeProducers."""
 
 from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 
 from checkpoints.types import TopicPartition
 from logstore.common.errors import LogstoreError
 from logstore.log import PartitionLog
 from replication.apis.common.handlers import ApiArea, ReceivedRequest, Reply
-from replication.apis.common.refusals import answered
 from replication.apis.common.topic_names import missing_code
 from replication.apis.common.waits import error_without_answer
 from replication.broker.broker import Broker
 from replication.common.error_codes import ErrorCode, error_code_of
-from replication.common.errors import InvalidRequestError, NotLeaderOrFollowerError
+from replication.common.errors import NotLeaderOrFollowerError
 from replication.common.messages import (
-    AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
-    ElectionType,
-    ElectLeadersRequest,
     ElectLeadersResponse,
-    ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     Response,
 )
-from replication.protocol import ApiKey
 from replication.protocol import messages as wire
-from replication.protocol.partitions import by_partition, by_topic, partitions_of
+from replication.protocol.partitions import by_topic, partitions_of
+from replication.wire import elections as codec
 
 DescribedPartition = wire.DescribeLogDirsResponse.DescribeLogDirsPartition
 
 UNKNOWN = -1
-ELECTION_NOT_NEEDED = ErrorCode.ELECTION_NOT_NEEDED
+NOT_NEEDED = ErrorCode.ELECTION_NOT_NEEDED
 
 
 class AdminApi(ApiArea):
@@ -48,31 +44,20 @@ class AdminApi(ApiArea):
     ) -> None:
         """Have the controller elect leaders. A request for all partitions is answered only for
         those that needed an election."""
-        kind = wire.ElectLeadersResponse
         if request.topic_partitions == ():
-            reply(kind())
+            reply(wire.ElectLeadersResponse())
             return
-        if request.election_type not in ElectionType.__members__.values():
-            raise InvalidRequestError(f"election type {request.election_type}")
-        topics = request.topic_partitions
-        tps = None if topics is None else tuple(partitions_of(topics))
+        asked = codec.election_from(request)
 
         def answer(response: Response | None) -> None:
             if not isinstance(response, ElectLeadersResponse):
-                reply(kind(error_code=error_without_answer(self._broker)))
-                return
-            codes = dict(response.partitions)
-            asked = topics
-            if asked is None:
-                elected = [tp for tp in sorted(codes) if codes[tp] is not ELECTION_NOT_NEEDED]
-                each = wire.ElectLeadersRequest.TopicPartitions
-                asked = by_topic(((tp, tp.partition) for tp in elected), each)
-            found = [codes[tp] for tp in partitions_of(asked)]
-            whole, version = request._replace(topic_partitions=asked), received.api_version
-            reply(answered(ApiKey.ELECT_LEADERS, version, whole, found, response.error_code))
+                response = ElectLeadersResponse(error_without_answer(self._broker))
+            if asked.partitions is None:
+                elected = [each for each in response.partitions if each[1] is not NOT_NEEDED]
+                response = response._replace(partitions=tuple(elected))
+            reply(codec.elected_to(request, response, received.api_version))
 
-        election = ElectionType(request.election_type)
-        self._broker.ask_controller(ElectLeadersRequest(election, tps), answer)
+        self._broker.ask_controller(asked, answer)
 
     # -- reassignments -------------------------------------------------------------------------
 
@@ -82,25 +67,14 @@ class AdminApi(ApiArea):
         request: wire.AlterPartitionReassignmentsRequest,
         reply: Reply,
     ) -> None:
-        """Have the controller begin or end moves. Answered once they have begun. Where a partition
-        stands twice, its last move counts."""
-        kind = wire.AlterPartitionReassignmentsResponse
-        may_change_factor = request.allow_replication_factor_change
-        targets = {tp: part.replicas for tp, part in by_partition(request.topics)}
+        """Have the controller begin or end moves. Answered once they have begun."""
 
         def answer(response: Response | None) -> None:
             if not isinstance(response, AlterPartitionReassignmentsResponse):
-                reply(kind(error_code=error_without_answer(self._broker), error_message=None))
-                return
-            code, codes = response.error_code, dict(response.partitions)
-            found = [codes.get(tp, code) for tp in partitions_of(request.topics)]
-            key, version = ApiKey.ALTER_PARTITION_REASSIGNMENTS, received.api_version
-            message = answered(key, version, request, found, code)
-            reply(message._replace(allow_replication_factor_change=may_change_factor))
+                response = AlterPartitionReassignmentsResponse(error_without_answer(self._broker))
+            reply(codec.reassigned_to(request, response))
 
-        wanted = tuple((tp, None if to is None else tuple(to)) for tp, to in targets.items())
-        asked = AlterPartitionReassignmentsRequest(wanted, may_change_factor)
-        self._broker.ask_controller(asked, answer)
+        self._broker.ask_controller(codec.reassignment_from(request), answer)
 
     def list_partition_reassignments(
         self,
@@ -109,22 +83,13 @@ class AdminApi(ApiArea):
         reply: Reply,
     ) -> None:
         """The moves under way, of all partitions or of those asked for."""
-        kind = wire.ListPartitionReassignmentsResponse
-        tps = None if request.topics is None else tuple(partitions_of(request.topics))
 
         def answer(response: Response | None) -> None:
             if not isinstance(response, ListPartitionReassignmentsResponse):
-                reply(kind(error_code=error_without_answer(self._broker), error_message=None))
-                return
-            part = kind.OngoingPartitionReassignment
-            moves = (
-                (each.tp, part(each.tp.partition, each.replicas, each.adding, each.removing))
-                for each in response.partitions
-            )
-            topics = by_topic(moves, kind.OngoingTopicReassignment)
-            reply(kind(error_code=response.error_code, error_message=None, topics=topics))
+                response = ListPartitionReassignmentsResponse(error_without_answer(self._broker))
+            reply(codec.listed_to(response))
 
-        self._broker.ask_controller(ListPartitionReassignmentsRequest(tps), answer)
+        self._broker.ask_controller(codec.listing_from(request), answer)
 
     # -- DescribeLogDirs -----------------------------------------------------------------------
 
@@ -136,11 +101,14 @@ class AdminApi(ApiArea):
         manager = self._broker.log_manager
         wanted = None if request.topics is None else {*partitions_of(request.topics)}
         by_directory: dict[str, list[tuple[TopicPartition, DescribedPartition]]] = {}
-        for tp, log in sorted(manager.logs.items(), key=lambda each: each[0]):
+        logs = manager.logs
+        described = [(tp, log, self._described(tp, log)) for tp, log in logs.items()]
+        for tp, log in manager.futures.logs().items():
+            lag = logs[tp].log_end_offset - log.log_end_offset if tp in logs else UNKNOWN
+            described.append((tp, log, DescribedPartition(tp.partition, log.size, lag, True)))
+        for tp, log, part in sorted(described, key=lambda each: each[0]):
             if wanted is None or tp in wanted:
-                by_directory.setdefault(os.path.dirname(log.directory), []).append(
-                    (tp, self._described(tp, log))
-                )
+                by_directory.setdefault(os.path.dirname(log.directory), []).append((tp, part))
         results = []
         for path in manager.live_directories:
             total, usable = _space(path)
@@ -160,6 +128,23 @@ class AdminApi(ApiArea):
         """The lag is that behind the high watermark, as for Kafka's replicas."""
         lag = max(0, log.high_watermark - log.log_end_offset)
         return DescribedPartition(tp.partition, log.size, lag, False)
+
+    # -- AlterReplicaLogDirs -------------------------------------------------------------------
+
+    def alter_replica_log_dirs(
+        self, received: ReceivedRequest, request: wire.AlterReplicaLogDirsRequest, reply: Reply
+    ) -> None:
+        """Move replicas between the directories of this broker. Answered once that has begun. Where
+        a partition stands twice, its last place counts."""
+        kind = wire.AlterReplicaLogDirsResponse
+        wanted = {tp: each.path for each in request.dirs for tp in partitions_of(each.topics)}
+
+        def answer(codes: Mapping[TopicPartition, ErrorCode]) -> None:
+            part = kind.AlterReplicaLogDirPartitionResult
+            parts = ((tp, part(tp.partition, code)) for tp, code in sorted(codes.items()))
+            reply(kind(results=by_topic(parts, kind.AlterReplicaLogDirTopicResult)))
+
+        self._broker.replica_manager.moves.alter(wanted, answer)
 
     # -- DescribeProducers ---------------------------------------------------------------------
 

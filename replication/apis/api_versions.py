@@ -8,7 +8,13 @@ from collections.abc import Iterable
 from replication.apis.common.broker_requests import LAST_OF_CLIENTS
 from replication.apis.common.handlers import ReceivedRequest, Reply
 from replication.common.error_codes import ErrorCode
-from replication.protocol import ADVERTISED, FEATURES, ApiKey, VersionRange
+from replication.protocol import (
+    ADVERTISED,
+    ADVERTISED_TO_BROKERS,
+    FEATURES,
+    ApiKey,
+    VersionRange,
+)
 from replication.protocol import messages as wire
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -24,14 +30,14 @@ class ApiVersionsApi:
     """
 
     def __init__(self, keys: Iterable[ApiKey]) -> None:
-        served = {key for key in keys if key in ADVERTISED}
+        served = {*keys}
         self._lists = {
             (has_sasl, is_inter_broker): tuple(
                 _version(key, is_inter_broker)
-                for key in sorted(served.union(_SASL if has_sasl else ()))
+                for key in sorted(served.union(_SASL if has_sasl else ()) & table.keys())
             )
             for has_sasl in (False, True)
-            for is_inter_broker in (False, True)
+            for is_inter_broker, table in ((False, ADVERTISED), (True, ADVERTISED_TO_BROKERS))
         }
 
     def api_versions(
@@ -79,7 +85,7 @@ def _with_features(response: wire.ApiVersionsResponse, version: int) -> wire.Api
 
 def _version(key: ApiKey, is_inter_broker: bool) -> wire.ApiVersionsResponse.ApiVersion:
     """Clients are not offered what they would be refused (W-212)."""
-    first, last = ADVERTISED[key]
+    first, last = ADVERTISED_TO_BROKERS[key]
     if not is_inter_broker:
         last = LAST_OF_CLIENTS.get(key, last)
     return wire.ApiVersionsResponse.ApiVersion(key, first, last)

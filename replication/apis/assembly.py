@@ -8,9 +8,12 @@ from typing import NamedTuple
 from logstore.common.config import Properties
 from replication.apis.absent import AbsentFeatures
 from replication.apis.admin import AdminApi
+from replication.apis.brokers import BrokersApi
+from replication.apis.common.broker_requests import WHOEVER_COMES, BrokerPeers
 from replication.apis.common.config import ApisConfig
 from replication.apis.common.waits import MetadataWaits
 from replication.apis.configs import ConfigsApi
+from replication.apis.controller_requests import not_forwarding
 from replication.apis.fetch import FetchApi
 from replication.apis.groups import CoordinatorType, GroupApis
 from replication.apis.kafka_apis import KafkaApis
@@ -47,12 +50,14 @@ def kafka_apis(
     transaction_config: TransactionConfig,
     others: Sequence[Properties] = (),
     quotas: ClientQuotas | None = None,
+    peers: BrokerPeers = WHOEVER_COMES,
 ) -> BrokerApis:
     """Make the APIs of a broker that has not started yet.
 
     Args:
         others: configurations beside those of the parts here that DescribeConfigs shows.
         quotas: of clients; none by default.
+        peers: who is taken for a broker.
     """
     groups = GroupCoordinator(broker, group_config)
     transactions = TransactionCoordinator(broker, transaction_config)
@@ -81,9 +86,14 @@ def kafka_apis(
         AbsentFeatures(),
         TransactionApis(broker, transactions, groups.topic),
         GroupApis(broker, groups, topics),
+        BrokersApi(broker, lambda received, respond: apis.handle(received, respond)),
+    )
+    apis = KafkaApis(
+        *(not_forwarding(broker, area.handlers) for area in areas),
+        quotas=quotas,
+        peers=peers,
+        is_ready=lambda: broker.metadata.is_complete,
     )
     groups.startup()
     transactions.startup()
-    return BrokerApis(
-        KafkaApis(*(area.handlers for area in areas), quotas=quotas), groups, transactions
-    )
+    return BrokerApis(apis, groups, transactions)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any
 
 from logstore.common.config import LogConfig, Properties
+from logstore.common.errors import ConfigError
 from replication.apis.common.handlers import ApiArea, ReceivedRequest, Reply
 from replication.apis.common.topic_names import is_valid, missing_code
 from replication.apis.common.waits import MetadataWaits, ask_all
 from replication.broker.broker import Broker
 from replication.common.addresses import address_of
+from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import InvalidRequestError
 from replication.common.messages import (
@@ -24,9 +26,11 @@ from replication.common.messages import (
     Request,
     TopicResponse,
 )
+from replication.common.quota import ReplicationQuota
 from replication.common.state import Endpoint
 from replication.common.topic_configs import THROTTLED
 from replication.protocol import messages as wire
+from replication.wire import topics as codec
 
 MAX_DESCRIBED = 10_000
 """How many resources one answer describes, each in some 8 KB."""
@@ -37,7 +41,7 @@ clients give up after 30 s."""
 
 
 class ResourceType(IntEnum):
-    TOPIC = 2
+    TOPIC = codec.TOPIC
     BROKER = 4
     BROKER_LOGGER = 8
     CLIENT_METRICS = 16
@@ -46,6 +50,7 @@ class ResourceType(IntEnum):
 
 class ConfigSource(IntEnum):
     TOPIC = 1
+    DYNAMIC_BROKER = 2
     STATIC_BROKER = 4
     DEFAULT = 5
 
@@ -92,6 +97,8 @@ SEGMENT_BYTES_MIN = 1 << 20
 """The least that a client can ask for since Kafka 4. The API in Python may ask for less."""
 
 
+Rates = Mapping[str, ReplicationQuota]
+NO_RATES: Rates = {}
 ConfigEntry = wire.DescribeConfigsResponse.DescribeConfigsResourceResult
 """One key as a client sees it. ``synonyms`` lists where a value may come from, the one in force
 first."""
@@ -138,8 +145,12 @@ def _topic_configs(
     return tuple(entries)
 
 
-def broker_configs(configs: Iterable[Properties]) -> list[ConfigEntry]:
-    """Every key of a broker; topics' keys under their broker-wide names."""
+def broker_configs(configs: Iterable[Properties], rates: Rates = NO_RATES) -> list[ConfigEntry]:
+    """Every key of a broker; topics' keys under their broker-wide names.
+
+    Args:
+        rates: the keys that may change while it runs.
+    """
     entries = []
     for config in configs:
         present, builtin = config.to_properties(), type(config)().to_properties()
@@ -150,7 +161,11 @@ def broker_configs(configs: Iterable[Properties]) -> list[ConfigEntry]:
             synonyms = _default(name, key, builtin[key])
             if present[key] != builtin[key]:
                 synonyms.insert(0, Synonym(name, present[key], ConfigSource.STATIC_BROKER))
-            entries.append(_entry(name, present[key], kind, synonyms, read_only=True))
+            value, rate = present[key], rates.get(key)
+            if rate is not None and rate.is_set:
+                value = str(rate.rate)
+                synonyms.insert(0, Synonym(name, value, ConfigSource.DYNAMIC_BROKER))
+            entries.append(_entry(name, value, kind, synonyms, read_only=rate is None))
     return entries
 
 
@@ -202,7 +217,8 @@ def _types(kind: type[Properties]) -> list[tuple[str, ConfigType]]:
 
 
 class ConfigsApi(ApiArea):
-    """Configurations: a topic's may change while it is in use, a broker's is fixed at its start.
+    """Configurations: a topic's may change while it is in use. A broker's is fixed at its start,
+    but for the rates of throttles, which are back with the next start.
 
     Args:
         configs: the broker's own, topics' defaults included.
@@ -213,6 +229,7 @@ class ConfigsApi(ApiArea):
         self._waits = waits
         self._metadata = broker.metadata
         self._configs = configs
+        self._rates: Rates = broker.replica_manager.quotas
 
     # -- DescribeConfigs -----------------------------------------------------------------------
 
@@ -265,7 +282,7 @@ class ConfigsApi(ApiArea):
                     return []
                 return self._not_this_broker(name) or [
                     *identity_configs(self._broker.broker_id, self._broker.endpoints),
-                    *broker_configs(self._configs),
+                    *broker_configs(self._configs, self._rates),
                 ]
             case _:
                 return _unknown_type(resource_type)
@@ -304,52 +321,33 @@ class ConfigsApi(ApiArea):
     def alter_configs(
         self, received: ReceivedRequest, request: wire.AlterConfigsRequest, reply: Reply
     ) -> None:
-        """Replace the configuration of a topic. A key that the request leaves out has its default
-        again."""
+        """Replace the configuration of a topic, or the rates of this broker. A key that the request
+        leaves out has its default again."""
 
         def operations(resource: Any) -> list[AlterableConfig]:
             named = {each.name for each in resource.configs}
-            own = self._metadata.topic_config(resource.resource_name) or {}
+            own: Iterable[str] = self._metadata.topic_config(resource.resource_name) or ()
+            if resource.resource_type == ResourceType.BROKER:
+                own = [key for key, quota in self._rates.items() if quota.is_set]
             changes = [AlterableConfig(each.name, each.value) for each in resource.configs]
             dropped = [name for name in own if name not in named]
             return changes + [AlterableConfig(name, None, AlterConfigOp.DELETE) for name in dropped]
 
-        kind = wire.AlterConfigsResponse
-        self._alter(
-            [(resource, operations(resource)) for resource in request.resources],
-            request.validate_only,
-            lambda responses: reply(kind(responses=responses)),
-            kind.AlterConfigsResourceResponse,
-        )
+        self._alter(request, operations, wire.AlterConfigsResponse, reply)
 
     def incremental_alter_configs(
         self, received: ReceivedRequest, request: wire.IncrementalAlterConfigsRequest, reply: Reply
     ) -> None:
         """Set or delete single keys, or add to lists and take from them."""
 
-        def operations(resource: Any) -> list[AlterableConfig] | None:
-            changes = []
-            for each in resource.configs:
-                if each.config_operation not in AlterConfigOp.__members__.values():
-                    return None
-                operation = AlterConfigOp(each.config_operation)
-                changes.append(AlterableConfig(each.name, each.value, operation))
-            return changes
-
-        kind = wire.IncrementalAlterConfigsResponse
-        self._alter(
-            [(resource, operations(resource)) for resource in request.resources],
-            request.validate_only,
-            lambda responses: reply(kind(responses=responses)),
-            kind.AlterConfigsResourceResponse,
-        )
+        self._alter(request, codec.changes_from, wire.IncrementalAlterConfigsResponse, reply)
 
     def _alter(
         self,
-        resources: Sequence[tuple[Any, list[AlterableConfig] | None]],
-        validate_only: bool,
-        done: Any,
+        request: Any,
+        operations: Callable[[Any], Sequence[AlterableConfig] | None],
         kind: Any,
+        reply: Reply,
     ) -> None:
         """Answered when this broker shows the changes, or after ``SHOWN_WITHIN_MS``.
 
@@ -358,21 +356,16 @@ class ConfigsApi(ApiArea):
         """
 
         def finish(answers: Sequence[TopicResponse]) -> None:
-            done(
-                tuple(
-                    kind(
-                        answer.error_code,
-                        answer.error_message or None,
-                        resource.resource_type,
-                        resource.resource_name,
-                    )
-                    for (resource, _), answer in zip(resources, answers, strict=True)
-                )
-            )
+            reply(codec.altered_to(request.resources, answers, kind))
 
         def asked(answers: Sequence[TopicResponse]) -> None:
-            altered = [at for at, each in enumerate(answers) if each.error_code is ErrorCode.NONE]
-            if validate_only or not altered:
+            altered = [
+                at
+                for at, each in enumerate(answers)
+                if each.error_code is ErrorCode.NONE
+                and resources[at][0].resource_type == ResourceType.TOPIC
+            ]
+            if request.validate_only or not altered:
                 finish(answers)
                 return
             self._waits.until(
@@ -385,6 +378,7 @@ class ConfigsApi(ApiArea):
             now = self._metadata.topic_config(resource.resource_name)
             return _shows(before[at], now, changes or ())
 
+        resources = [(each, operations(each)) for each in request.resources]
         before = [self._metadata.topic_config(each.resource_name) or {} for each, _ in resources]
         counts = Counter((each.resource_type, each.resource_name) for each, _ in resources)
         questions: list[Request | TopicResponse] = []
@@ -393,12 +387,16 @@ class ConfigsApi(ApiArea):
             refusal = self._refusal(*key, changes)
             if counts[key] > 1:
                 refusal = TopicResponse(ErrorCode.INVALID_REQUEST, "a resource twice")
-            request = IncrementalAlterConfigsRequest(key[1], tuple(changes or ()), validate_only)
-            questions.append(refusal or request)
+            elif refusal is None and key[0] == ResourceType.BROKER:
+                refusal = self._alter_broker(key[1], changes or (), request.validate_only)
+            question = IncrementalAlterConfigsRequest(
+                key[1], tuple(changes or ()), request.validate_only
+            )
+            questions.append(refusal or question)
         ask_all(self._broker, questions, asked)
 
     def _refusal(
-        self, resource_type: int, name: str, changes: list[AlterableConfig] | None
+        self, resource_type: int, name: str, changes: Sequence[AlterableConfig] | None
     ) -> TopicResponse | None:
         match resource_type:
             case ResourceType.TOPIC:
@@ -414,11 +412,37 @@ class ConfigsApi(ApiArea):
                     return too_small_segment((each.name, each.value) for each in given)
                 return None
             case ResourceType.BROKER:
-                return TopicResponse(
-                    ErrorCode.INVALID_REQUEST, "the configuration of a broker is read at its start"
-                )
+                if changes is None:
+                    return TopicResponse(ErrorCode.INVALID_REQUEST, "an unknown operation")
+                return self._not_this_broker(name)
             case _:
                 return _unknown_type(resource_type)
+
+    def _alter_broker(
+        self, name: str, changes: Iterable[AlterableConfig], validate_only: bool
+    ) -> TopicResponse:
+        """Set rates of throttles, all of them or none."""
+        rates: dict[ReplicationQuota, int | None] = {}
+        for key, value, operation in changes:
+            quota = self._rates.get(key)
+            if quota is None or operation in (AlterConfigOp.APPEND, AlterConfigOp.SUBTRACT):
+                return TopicResponse(
+                    ErrorCode.INVALID_REQUEST,
+                    f"{key[:80]}: the configuration of a broker is read at its start, but for the "
+                    "rates of throttles",
+                )
+            if operation is AlterConfigOp.DELETE:
+                rates[quota] = None
+                continue
+            try:
+                found = ReplicationConfig.from_properties({key: value or ""})
+            except ConfigError as error:
+                return TopicResponse(ErrorCode.INVALID_CONFIG, str(error))
+            rates[quota] = int(found.to_properties()[key])
+        if not validate_only:
+            for quota, rate in rates.items():
+                quota.set_rate(rate)
+        return TopicResponse(ErrorCode.NONE)
 
 
 def too_small_segment(configs: Iterable[tuple[str, str | None]]) -> TopicResponse | None:

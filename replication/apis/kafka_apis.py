@@ -7,7 +7,7 @@ from typing import Any
 
 from checkpoints.loggers import get_logger
 from replication.apis.api_versions import ApiVersionsApi
-from replication.apis.common.broker_requests import OF_BROKERS
+from replication.apis.common.broker_requests import OF_BROKERS, WHOEVER_COMES, BrokerPeers
 from replication.apis.common.handlers import Handler, Handlers
 from replication.apis.common.refusals import refusal
 from replication.common.error_codes import ErrorCode, error_code_of
@@ -24,7 +24,8 @@ from replication.network import (
 )
 from replication.network.requests import Quiet
 from replication.protocol import (
-    SERVED,
+    FOR_BROKERS,
+    SERVED_TO_BROKERS,
     ApiKey,
     MalformedMessageError,
     VersionRange,
@@ -58,6 +59,14 @@ INLINE = frozenset(
 """A change of threads would cost these more than their work does."""
 
 
+def _is_about_the_broker(key: int, version: int, request: Any) -> bool:
+    """Whether a broker can answer that does not know the cluster yet: which versions it serves, and
+    whose it is, which is what a broker asks first."""
+    if key == ApiKey.METADATA:
+        return bool(version > 0 and request.topics == ())  # in version 0 it would be all
+    return key == ApiKey.API_VERSIONS
+
+
 def is_quick(received: ReceivedRequest) -> bool:
     """Whether a request is usually answered, or left to wait, within a fraction of a ms.
 
@@ -70,14 +79,14 @@ def is_quick(received: ReceivedRequest) -> bool:
 class _Route:
     """The shared part of all requests of one API in one version."""
 
-    __slots__ = ("api_key", "decode", "encode", "handler", "is_of_broker", "quota", "version")
+    __slots__ = ("api_key", "broker_of", "decode", "encode", "handler", "quota", "version")
 
     def __init__(
         self, api_key: ApiKey, version: int, handler: Handler, quota: ClientQuota | None
     ) -> None:
         self.api_key, self.version = api_key, version
         self.handler, self.quota = handler, quota
-        self.is_of_broker = OF_BROKERS.get(api_key)
+        self.broker_of = OF_BROKERS.get(api_key)
         self.decode = request_decoder(api_key, version)
         self.encode = response_encoder(api_key, version)
 
@@ -89,24 +98,35 @@ class KafkaApis:
         areas: tables of handlers. No key may be in two of them; a key in none is neither
             advertised nor served.
         quotas: of clients; none by default.
+        peers: who is taken for a broker.
+        is_ready: whether clients are served. A broker that has just started knows no topic before a
+            controller's request, and would call each one unknown. It closes the connection instead,
+            and every client asks again. Brokers are served before: one of them is the controller.
     """
 
-    def __init__(self, *areas: Handlers, quotas: ClientQuotas | None = None) -> None:
+    def __init__(
+        self,
+        *areas: Handlers,
+        quotas: ClientQuotas | None = None,
+        peers: BrokerPeers = WHOEVER_COMES,
+        is_ready: Callable[[], bool] = lambda: True,
+    ) -> None:
         table = _put_together(areas)
+        self._peers, self._is_ready = peers, is_ready
         self._quotas = {
             key: quota
             for key, direction in _DIRECTIONS.items()
             if quotas is not None and (quota := quotas.of(direction)) is not None
         }
-        self._served = {key: SERVED[key] for key in table if key in SERVED}
+        self._served = {key: SERVED_TO_BROKERS[key] for key in table if key in SERVED_TO_BROKERS}
         table[ApiKey.API_VERSIONS] = ApiVersionsApi([*table, ApiKey.API_VERSIONS]).api_versions
-        self._served[ApiKey.API_VERSIONS] = SERVED[ApiKey.API_VERSIONS]
+        self._served[ApiKey.API_VERSIONS] = SERVED_TO_BROKERS[ApiKey.API_VERSIONS]
         self._table = table
         self._routes: dict[tuple[int, int], _Route] = {}  # made when they are first met
 
     @property
     def served(self) -> dict[ApiKey, VersionRange]:
-        """The APIs that are answered, and in which versions."""
+        """The APIs that are answered to brokers, and in which versions."""
         return dict(self._served)
 
     def handle(self, received: ReceivedRequest, respond: Respond) -> None:
@@ -114,9 +134,13 @@ class KafkaApis:
 
         The connection is closed for what cannot be answered in its own schema: an unknown key, a
         version that is not served, a body that cannot be parsed (W-7). What only a broker may ask
-        is refused on the listeners of clients (W-212).
+        is refused to others (W-212); APIs for brokers alone are not known on other listeners.
         """
         key, version = received.api_key, received.api_version
+        if key in FOR_BROKERS and not received.connection.listener.is_inter_broker:
+            logger.info("%s asks for API %s, which is for brokers", received.client_id, key)
+            respond(CLOSE)
+            return
         route = self._routes.get((key, version))
         if route is None:
             route = self._new_route(received, respond)
@@ -129,11 +153,12 @@ class KafkaApis:
             respond(CLOSE)
             return
         reply = _OneReply(route, received.correlation_id, respond)
-        if (
-            route.is_of_broker is not None
-            and not received.connection.listener.is_inter_broker
-            and route.is_of_broker(version, request)
-        ):
+        broker_id = None if route.broker_of is None else route.broker_of(version, request)
+        if broker_id is None:
+            if not self._is_ready() and not _is_about_the_broker(key, version, request):
+                reply(CLOSE)
+                return
+        elif not self._peers.admits(received.connection, broker_id):
             reply.refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
             return
         if route.quota is not None:

@@ -14,7 +14,6 @@ from replication.common.internal_topics import INTERNAL_TOPICS
 from replication.common.messages import (
     CONSUMER,
     DeleteRecordsPartitionResponse,
-    DeleteRecordsRequest,
     DeleteRecordsResponse,
     IsolationLevel,
     ListOffsetsPartition,
@@ -26,7 +25,7 @@ from replication.common.messages import (
 from replication.network import CLOSE
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
-from replication.protocol.partitions import by_partition, by_topic
+from replication.protocol.partitions import by_partition
 from replication.wire import offsets as codec
 
 EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
@@ -114,32 +113,24 @@ class OffsetsApi(ApiArea):
     ) -> None:
         """Raise log starts; answered when all live replicas have done so.
 
-        Topics of coordinators lose records by compaction alone. If a partition stands in the
-        request twice, its last offset counts."""
-        kind = wire.DeleteRecordsResponse
-        asked = {tp: part.offset for tp, part in by_partition(request.topics)}
+        Topics of coordinators lose records by compaction alone."""
+        asked = codec.deletion_from(request)
         refused = {
             tp
-            for tp in asked
+            for tp, _ in asked.partitions
             if tp.topic in INTERNAL_TOPICS and self._broker.metadata.registration(tp) is not None
         }
-        wanted = tuple(each for each in asked.items() if each[0] not in refused)
 
         def answer(response: Response | None) -> None:
             if not isinstance(response, DeleteRecordsResponse):
                 reply(CLOSE)
                 return
             invalid = ErrorCode.INVALID_TOPIC_EXCEPTION
-            results = [*(DeleteRecordsPartitionResponse(tp, invalid) for tp in refused)]
-            results += response.partitions
-            part = kind.DeleteRecordsPartitionResult
-            parts = (
-                (tp, part(tp.partition, low_watermark, code))
-                for tp, code, low_watermark in sorted(results)
-            )
-            reply(kind(topics=by_topic(parts, kind.DeleteRecordsTopicResult)))
+            results = [DeleteRecordsPartitionResponse(tp, invalid) for tp in refused]
+            reply(codec.deleted_to([*results, *response.partitions]))
 
-        self._broker.handle(DeleteRecordsRequest(wanted, request.timeout_ms), answer)
+        wanted = tuple(each for each in asked.partitions if each[0] not in refused)
+        self._broker.handle(asked._replace(partitions=wanted), answer)
 
 
 def _unsupported(

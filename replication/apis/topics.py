@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from replication.apis.common.config import ApisConfig
@@ -22,8 +22,6 @@ from replication.common.errors import ResponseError
 from replication.common.internal_topics import INTERNAL_TOPICS
 from replication.common.messages import (
     BROKER_DEFAULT,
-    CreatePartitionsRequest,
-    CreateTopicRequest,
     DeleteTopicRequest,
     Request,
     TopicResponse,
@@ -31,9 +29,9 @@ from replication.common.messages import (
 from replication.common.topic_configs import check_topic_config
 from replication.protocol import ZERO_UUID
 from replication.protocol import messages as wire
+from replication.wire import topics as codec
 
 DELETION_LOOK_MS = 20  # whether the controller is done with it
-FIRST_WITH_IDS = 6
 FIRST_WITH_DISABLED = 3  # of DeleteTopics: TOPIC_DELETION_DISABLED
 
 MAX_DESCRIBED = 1000
@@ -112,7 +110,10 @@ class TopicsApi(ApiArea):
             if named[name] > 1:
                 return TopicResponse(ErrorCode.INVALID_REQUEST, f"topic {name!r} twice")
             try:
-                return _creation(topics[name], request.validate_only)
+                topic = topics[name]
+                config = codec.config_from(topic)
+                _check(config)  # what is wrong with it comes before an assignment
+                return codec.creation_from(topic, request.validate_only, config)
             except ResponseError as error:
                 # A name that cannot be had comes before any other fault.
                 if not is_valid(name):
@@ -219,9 +220,10 @@ class TopicsApi(ApiArea):
             return DeleteTopicRequest(topic=each.name if known is None else None, topic_id=known)
 
         def finish(answers: Sequence[TopicResponse]) -> None:
-            pairs = zip(wanted, answers, strict=True)
-            results = (self._deleted(*each, received.api_version) for each in pairs)
-            reply(wire.DeleteTopicsResponse(responses=tuple(results)))
+            results = [*map(self._deleted, wanted, answers)]
+            named = (topic for topic, _ in results)
+            told = (answer for _, answer in results)
+            reply(codec.deleted_to(named, told, received.api_version))
 
         self._carry_out(
             len(wanted), question, request.timeout_ms, finish, lambda at: self._is_gone(wanted[at])
@@ -237,20 +239,17 @@ class TopicsApi(ApiArea):
         return name is None or known is None or self._metadata.topic_id(name) != known
 
     def _deleted(
-        self, deletion: _Deletion, answer: TopicResponse, version: int
-    ) -> wire.DeleteTopicsResponse.DeletableTopicResult:
+        self, deletion: _Deletion, answer: TopicResponse
+    ) -> tuple[tuple[str | None, uuid.UUID | None], TopicResponse]:
+        """How the answer names the topic, and what it says."""
         asked, code = deletion.asked, answer.error_code
         if code is ErrorCode.NONE and not self._is_gone(deletion):
             code = ErrorCode.REQUEST_TIMED_OUT
         if code is ErrorCode.UNKNOWN_TOPIC_ID and asked.name is not None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         is_found = code not in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INVALID_REQUEST)
-        name, topic_id = deletion[1:] if is_found else asked
-        if version < FIRST_WITH_IDS:
-            name, topic_id = name or "", ZERO_UUID
-        return wire.DeleteTopicsResponse.DeletableTopicResult(
-            name, topic_id or ZERO_UUID, code, answer.error_message or None
-        )
+        named = deletion[1:] if is_found else asked
+        return named, answer._replace(error_code=code)
 
     # -- CreatePartitions ----------------------------------------------------------------------
 
@@ -268,12 +267,7 @@ class TopicsApi(ApiArea):
                 return TopicResponse(ErrorCode.INVALID_REQUEST, "a topic twice")
             if topic.name in INTERNAL_TOPICS:
                 return FIXED_PARTITIONS
-            assignment = None
-            if topic.assignments is not None:
-                assignment = tuple(tuple(each.broker_ids) for each in topic.assignments)
-            return CreatePartitionsRequest(
-                topic.name, topic.count, assignment, request.validate_only
-            )
+            return codec.growth_from(topic, request.validate_only)
 
         def has_grown(at: int) -> bool:
             name, count, _ = topics[at]
@@ -281,17 +275,16 @@ class TopicsApi(ApiArea):
             return len(tps) >= count and is_led(self._broker, name)
 
         def finish(answers: Sequence[TopicResponse]) -> None:
-            results = []
-            for at, (topic, answer) in enumerate(zip(topics, answers, strict=True)):
-                code = answer.error_code
-                if code is ErrorCode.NONE and not request.validate_only and not has_grown(at):
-                    code = ErrorCode.REQUEST_TIMED_OUT
-                results.append(
-                    wire.CreatePartitionsResponse.CreatePartitionsTopicResult(
-                        topic.name, code, answer.error_message or None
-                    )
-                )
-            reply(wire.CreatePartitionsResponse(results=tuple(results)))
+            late = TopicResponse(ErrorCode.REQUEST_TIMED_OUT)
+            told = [
+                late
+                if each.error_code is ErrorCode.NONE
+                and not request.validate_only
+                and not has_grown(at)
+                else each
+                for at, each in enumerate(answers)
+            ]
+            reply(codec.grown_to(topics, told))
 
         is_shown = None if request.validate_only else has_grown
         self._carry_out(len(topics), question, request.timeout_ms, finish, is_shown)
@@ -314,41 +307,12 @@ def _without_configs(
     return created._replace(configs=None, topic_config_error_code=ErrorCode.POLICY_VIOLATION)
 
 
-def _creation(
-    topic: wire.CreateTopicsRequest.CreatableTopic, validate_only: bool
-) -> CreateTopicRequest:
+def _check(config: Mapping[str, str]) -> None:
     """
     Raises:
-        ResponseError: the parts of the request do not fit together.
+        ResponseError: no client may have it.
     """
-    config: dict[str, str] = {}
-    for each in topic.configs:
-        if each.value is None:
-            raise ResponseError(ErrorCode.INVALID_CONFIG, f"{each.name} without a value")
-        config[each.name] = each.value  # of two the last one counts
     small = too_small_segment(config.items())
     if small is not None:
         raise ResponseError(small.error_code, small.error_message)
-    check_topic_config(config)  # what is wrong with a configuration comes before an assignment
-    if not topic.assignments:
-        return CreateTopicRequest(
-            topic.name,
-            topic.num_partitions,
-            topic.replication_factor,
-            None,
-            config,
-            validate_only,
-        )
-    if (topic.num_partitions, topic.replication_factor) != (BROKER_DEFAULT, BROKER_DEFAULT):
-        reason = "an assignment, and numbers of partitions or replicas"
-        raise ResponseError(ErrorCode.INVALID_REQUEST, reason)
-    assignment = {each.partition_index: tuple(each.broker_ids) for each in topic.assignments}
-    if sorted(assignment) != list(range(len(topic.assignments))):
-        reason = "partitions are numbered from 0 on, each once"
-        raise ResponseError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
-    return CreateTopicRequest(
-        topic.name,
-        assignment=tuple(assignment[number] for number in range(len(assignment))),
-        config=config,
-        validate_only=validate_only,
-    )
+    check_topic_config(config)

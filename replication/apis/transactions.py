@@ -28,7 +28,6 @@ from replication.coordinators.coordinator import InternalTopic
 from replication.coordinators.effects import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ClientRequest
 from replication.coordinators.transactions.coordinator import TransactionCoordinator
 from replication.coordinators.transactions.state import (
-    FIRST_OF_LEADERS,
     TransactionMetadata,
     TransactionState,
 )
@@ -36,6 +35,7 @@ from replication.coordinators.transactions.transitions import Answer
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 from replication.protocol.partitions import by_topic, partitions_of
+from replication.wire import transactions as codec
 
 # The first version of each API whose clients know PRODUCER_FENCED (W-157).
 FENCED_SINCE: Mapping[ApiKey, int] = {
@@ -104,7 +104,7 @@ class TransactionApis(ApiArea):
         """One transaction of a client, or several that the leader of partitions asks for."""
         key, version = ApiKey.ADD_PARTITIONS_TO_TXN, received.api_version
         transactions = request.transactions
-        if version < FIRST_OF_LEADERS:
+        if version < codec.FIRST_OF_LEADERS:
             one = wire.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
                 request.v3_and_below_transactional_id,
                 request.v3_and_below_producer_id,
@@ -135,7 +135,9 @@ class TransactionApis(ApiArea):
                 code = found.error_code if isinstance(found, Answer) else found
                 done([_for_client(received, code)] * len(tps))
 
-        unknown = {tp for tp in tps if self._metadata.registration(tp) is None}
+        unknown: set[TopicPartition] = set()
+        if received.api_version < codec.FIRST_OF_LEADERS:  # their leader knows them
+            unknown = {tp for tp in tps if self._metadata.registration(tp) is None}
         if not asked.transactional_id:
             on_answer(ErrorCode.INVALID_REQUEST)
         elif unknown:
@@ -145,8 +147,7 @@ class TransactionApis(ApiArea):
             )
             done([missing if tp in unknown else other for tp in tps])
         else:
-            message = AddPartitionsToTxnRequest(*asked[:3], tuple(tps), asked.verify_only)
-            request = ClientRequest(message, received.api_version)
+            request = ClientRequest(codec.addition_from(asked), received.api_version)
             self._coordinator.request(asked.transactional_id, request, on_answer)
 
     def add_offsets_to_txn(
@@ -167,7 +168,7 @@ class TransactionApis(ApiArea):
             tp = TopicPartition(self._group_topic.name, partition)
             producer = request.transactional_id, request.producer_id, request.producer_epoch
             message = AddPartitionsToTxnRequest(*producer, (tp,), verify_only=False)
-            asked = ClientRequest(message, FIRST_OF_LEADERS - 1)
+            asked = ClientRequest(message, codec.FIRST_OF_LEADERS - 1)
             self._ask_coordinator(received, request.transactional_id, asked, done)
 
     # -- EndTxn ----------------------------------------------------------------------------------
@@ -210,27 +211,14 @@ class TransactionApis(ApiArea):
             answers.append(refused)
             rest = tuple(tp for tp in dict.fromkeys(tps) if tp not in refused)
             if rest:
-                wanted[at] = TxnMarker(
-                    marker.producer_id,
-                    marker.producer_epoch,
-                    marker.transaction_result,
-                    marker.coordinator_epoch,
-                    rest,
-                    marker.transaction_version,
-                )
+                wanted[at] = codec.marker_from(marker, rest)
 
         def done(response: Response | None) -> None:
             if isinstance(response, WriteTxnMarkersResponse):
                 for at, codes in zip(wanted, response.markers, strict=True):
                     answers[at].update(codes)
             # A broker that stops gives no answers, since another will lead.
-            found = (
-                known.get(tp, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-                for marker, known in zip(markers, answers, strict=True)
-                for tp in partitions_of(marker.topics)
-            )
-            whole = request._replace(markers=markers)
-            reply(answered(ApiKey.WRITE_TXN_MARKERS, received.api_version, whole, found))
+            reply(codec.written_to(markers, answers, ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
         self._broker.handle(WriteTxnMarkersRequest(tuple(wanted.values())), done)
 

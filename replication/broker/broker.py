@@ -17,9 +17,10 @@ from checkpoints.types import TopicPartition
 from logstore.common.config import BrokerConfig, LogConfig
 from logstore.common.errors import LogstoreError
 from logstore.common.random_id import RandomId, random_id
-from logstore.manager import LogManager, ManagerOwner
+from logstore.manager import LoadProgress, LogManager, ManagerOwner
 from logstore.storage.base import Storage
 from replication.broker.alter_partition import AlterPartitionManager
+from replication.broker.configs_from_tree import ConfigsFromTree
 from replication.broker.controller_channel import REACTIONS, ControllerChannel, Forwarding
 from replication.broker.identity import settle_masked_topics
 from replication.broker.membership import Membership
@@ -30,6 +31,8 @@ from replication.common.error_codes import ErrorCode
 from replication.common.messages import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
     AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
     ControlledShutdownRequest,
@@ -144,7 +147,7 @@ class Surroundings:
         transport: sends requests to the other brokers. The owner binds ``Broker.handle`` to the
             broker's id before ``start``.
         random_source, random_id: the source of ids and random choices, seeded in simulations.
-        run_later: as of ``LogManager``.
+        run_later, progress: as of ``ManagerOwner``.
         on_fatal: called when the broker cannot go on, because no log directory is left or another
             process has its id. ``fatal_error`` has the error too.
     """
@@ -156,6 +159,7 @@ class Surroundings:
     random_source: random.Random = field(default_factory=random.Random)
     random_id: RandomId = random_id
     run_later: Callable[[Callable[[], None]], None] | None = None
+    progress: Callable[[LoadProgress], None] | None = None
     on_fatal: Callable[[LogstoreError], None] = lambda error: None
 
 
@@ -228,6 +232,12 @@ class Broker:
             broker_epoch=lambda: self.broker_epoch,
             on_foreign_tree=self.on_refused,
         )
+        self.configs = ConfigsFromTree(
+            runtime,
+            self.membership.actor,
+            lambda: self.membership.session,
+            self.replica_manager.configure,
+        )
         self.proofs = LogProofs(
             broker_id,
             settings.directories[0],
@@ -291,6 +301,20 @@ class Broker:
     def controller_id(self) -> int | None:
         """The controller that this broker knows."""
         return self.membership.controller_id
+
+    def peer(self, broker_id: int) -> BrokerRegistration | None:
+        """The latest registration of another broker that this one knows, from any thread: from a
+        controller, as a controller, or of the controller before that has sent anything."""
+        controller = self.membership.controller
+        if controller is not None and controller.registration.broker_id != broker_id:
+            controller = None
+        found = (
+            self.metadata.live_brokers.get(broker_id),
+            self.controller.live_broker(broker_id),
+            controller,
+        )
+        known = [each for each in found if each is not None]
+        return max(known, key=lambda each: each.broker_epoch).registration if known else None
 
     def knows_leader(self, tp: TopicPartition) -> bool:
         """Whether this broker names a live leader of the partition to clients; and leads it, if it
@@ -505,6 +529,7 @@ def _open_logs(
             node_id=settings.broker_id,
             replicated=True,
             run_later=surroundings.run_later,
+            progress=surroundings.progress,
             on_directory_failure=on_failure,
             on_log_failure=on_failure,  # its leadership must go, too
             random_id=surroundings.random_id,
@@ -520,21 +545,40 @@ def _handlers(broker: Broker) -> dict[type, Callable[[Any, OnReply], None]]:
         known = broker.controller_id
         return broker.metadata.describe(request, -1 if known is None else known)
 
+    def allocate(request: AllocateProducerIdsRequest, reply: OnReply) -> None:
+        def judged(verdict: Response | None) -> None:
+            is_granted = verdict == AllocateProducerIdsResponse(ErrorCode.NONE)
+            if is_granted:
+                broker.producer_ids.allocate(request.broker_id, reply)
+            else:
+                reply(verdict)
+
+        controller.handle(request, judged)
+
+    def control(request: LeaderAndIsrRequest | UpdateMetadataRequest, reply: OnReply) -> None:
+        if request.sequence or not request.partitions:
+            manager.control(request, reply)
+        else:  # the controller is a real Kafka, which does not number its requests (X-94)
+            broker.configs.complete(
+                request, lambda told: reply(None) if told is None else manager.control(told, reply)
+            )
+
     return {
         ProduceRequest: manager.writes.produce,
         FetchRequest: manager.fetches.fetch,
         DeleteRecordsRequest: manager.writes.delete_records,
         OffsetForLeaderEpochRequest: _now(manager.offsets_for_leader_epoch),
         ListOffsetsRequest: _now(manager.list_offsets),
-        LeaderAndIsrRequest: manager.control,
+        LeaderAndIsrRequest: control,
         StopReplicaRequest: manager.control,
-        UpdateMetadataRequest: manager.control,
+        UpdateMetadataRequest: control,
         MetadataRequest: _now(describe),
         InitProducerIdRequest: broker.producer_ids.handle,
         WriteTxnMarkersRequest: manager.writes.write_txn_markers,
         AddPartitionsToTxnRequest: _now(_without_coordinator),
         AlterPartitionRequest: controller.handle,
         ControlledShutdownRequest: controller.handle,
+        AllocateProducerIdsRequest: allocate,
         ElectLeadersRequest: controller.handle,
         AlterPartitionReassignmentsRequest: controller.handle,
         ListPartitionReassignmentsRequest: controller.handle,

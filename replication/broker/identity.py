@@ -12,8 +12,12 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from checkpoints.loggers import get_logger
+from checkpoints.partition_metadata import topic_id_to_text
 from checkpoints.types import TopicPartition
-from replication.common.errors import InconsistentClusterIdError
+from logstore.common.random_id import new_uuid, random_id
+from logstore.manager import peek
+from logstore.storage.base import Storage
+from replication.common.errors import InconsistentClusterIdError, TopicsWithoutIdsError
 from replication.common.internal_topics import INTERNAL_TOPICS
 from replication.common.state import TopicAssignment
 from replication.coordination import Coordinator, CorruptNodeError, NodeExistsError, nodes
@@ -36,6 +40,27 @@ class BrokerHome(NamedTuple):
     directory: str
     cluster_id: str | None
     logs: LogTopicIds
+
+
+def read_homes(directory: str, log_dirs: Iterable[str], storage: Storage) -> list[BrokerHome]:
+    """What the log directories of a broker say of their cluster, and all of them as one, with the
+    logs. They are neither locked nor changed.
+
+    Args:
+        directory: the name of all of them in errors.
+    """
+    logs: dict[TopicPartition, uuid.UUID | None] = {}
+    homes = []
+    for log_dir in log_dirs:
+        content = peek(log_dir, storage)
+        cluster_id = None if content.meta is None else content.meta.cluster_id
+        homes.append(BrokerHome(log_dir, cluster_id, {}))
+        logs |= content.logs
+    return [*homes, BrokerHome(directory, None, logs)]
+
+
+def new_cluster_id() -> str:
+    return topic_id_to_text(new_uuid(random_id))
 
 
 class TreeIdentity(NamedTuple):
@@ -112,6 +137,29 @@ def _unknown(home: BrokerHome, tree_id: str | None) -> InconsistentClusterIdErro
         f"({', '.join(names[:NAMED])}{more}), so it is empty, or another cluster's"
     )
     return InconsistentClusterIdError(home.directory, home.cluster_id, tree_id, reason)
+
+
+def refuse_topics_without_ids(session: Coordinator) -> None:
+    """
+    Raises:
+        TopicsWithoutIdsError: real Kafka brokers are registered, and have such topics.
+    """
+    ids = map(nodes.broker_of, session.children(nodes.BROKER_IDS))
+    if any(_is_foreign(session, broker_id) for broker_id in ids if broker_id is not None):
+        found = {
+            name: session.get(nodes.topic_path(name)) for name in session.children(nodes.TOPICS)
+        }
+        nameless = [n for n, node in found.items() if node and nodes.lacks_topic_id(n, node.data)]
+        if nameless:
+            raise TopicsWithoutIdsError(nameless)
+
+
+def _is_foreign(session: Coordinator, broker_id: int) -> bool:
+    node = session.get(nodes.broker_path(broker_id))
+    try:
+        return node is not None and nodes.decode_broker(broker_id, node.data).is_foreign
+    except CorruptNodeError:  # the controller says so
+        return False
 
 
 # -- what the tree knows --------------------------------------------------------------------------

@@ -17,10 +17,11 @@ from replication.common.errors import (
     DuplicateBrokerRegistrationError,
     InconsistentClusterIdError,
     ReplicationError,
+    TopicsWithoutIdsError,
 )
 from replication.common.retrying import Backoff, Reaction, RetryingCall, Settle
 from replication.common.runtime import Runtime
-from replication.common.state import BrokerRegistration
+from replication.common.state import BrokerRegistration, LiveBroker
 from replication.coordination import (
     CoordinationError,
     Coordinator,
@@ -55,7 +56,8 @@ class Owner(Protocol):
 
         Raises:
             CoordinationError: it is tried again.
-            InconsistentClusterIdError: the broker is not registered, now or later.
+            InconsistentClusterIdError, TopicsWithoutIdsError: the broker is not registered, now or
+                later.
         """
         ...
 
@@ -81,6 +83,9 @@ class Owner(Protocol):
 class Membership:
     """The membership of one broker. Thread-safe; no method waits.
 
+    Attributes:
+        actor: where all calls to the coordinator run, also those of others that belong to it.
+
     Args:
         registration: returns the broker's registration, called at each try.
         registration_timeout_ms: how long another session may hold this id. The session of an
@@ -97,13 +102,14 @@ class Membership:
         registration_timeout_ms: int,
     ) -> None:
         self.controller_id: int | None = None  # the known controller
+        self.controller: LiveBroker | None = None  # its registration, if that is there
         self._broker_id = broker_id
         self._runtime = runtime
         self._connect = connect
         self._registration = registration
         self._owner = owner
         self._registration_timeout_ms = registration_timeout_ms
-        self._actor = runtime.actor(f"membership-{broker_id}", may_hang=True)
+        self.actor = self._actor = runtime.actor(f"membership-{broker_id}", may_hang=True)
         self._stage = JoinStage.OUT
         self._session: Coordinator | None = None
         self._refused_since_ms: int | None = None
@@ -168,7 +174,7 @@ class Membership:
             settle(Reaction.AGAIN)
         except NodeExistsError as error:
             settle(self._on_refusal(error))
-        except InconsistentClusterIdError as error:
+        except (InconsistentClusterIdError, TopicsWithoutIdsError) as error:
             self._refusal = error
             settle(Reaction.FATAL)
         except CoordinationError as error:
@@ -284,8 +290,11 @@ class Membership:
 
     def _look_for_controller(self, settle: Settle) -> None:
         try:
-            node = self._living().get(nodes.CONTROLLER)
+            session = self._living()
+            node = session.get(nodes.CONTROLLER)
             found = None if node is None else nodes.decode_controller(node.data)
+            # Another broker is asked before any controller has sent where it is.
+            self.controller = None if found is None else _registered(session, found)
         except SessionExpiredError:
             self._on_ended_session(settle)
         except CoordinationError as error:
@@ -375,6 +384,13 @@ class _Once:
         except IndexError:
             return
         callback()
+
+
+def _registered(session: Coordinator, broker_id: int) -> LiveBroker | None:
+    node = session.get(nodes.broker_path(broker_id))
+    if node is None:
+        return None
+    return LiveBroker(nodes.decode_broker(broker_id, node.data), node.czxid)
 
 
 def _close(session: Coordinator) -> None:

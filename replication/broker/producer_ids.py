@@ -13,7 +13,12 @@ from functools import partial
 from checkpoints.loggers import get_logger
 from replication.common.error_codes import ErrorCode
 from replication.common.limited_log import LimitedLogger
-from replication.common.messages import InitProducerIdRequest, InitProducerIdResponse, Response
+from replication.common.messages import (
+    AllocateProducerIdsResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    Response,
+)
 from replication.common.runtime import Runtime
 from replication.coordination import (
     BadVersionError,
@@ -58,6 +63,20 @@ class ProducerIdManager:
     ) -> None:
         self._actor.post(partial(self._answer, request.above, reply))
 
+    def allocate(self, broker_id: int, reply: Callable[[Response | None], None]) -> None:
+        """Take a block for another broker, which asks the controller for it (KIP-730)."""
+        self._actor.post(partial(self._allocate, broker_id, reply))
+
+    def _allocate(self, broker_id: int, reply: Callable[[Response | None], None]) -> None:
+        try:
+            session = self._living()
+            block = self._take_block(session, _reserved(session), broker_id)
+        except CoordinationError as error:
+            self._log.warning("broker %s: no block of ids: %s", broker_id, error)
+            reply(AllocateProducerIdsResponse(ErrorCode.BROKER_NOT_AVAILABLE))
+            return
+        reply(AllocateProducerIdsResponse(ErrorCode.NONE, block.start, len(block)))
+
     def reserve(self, through: int) -> None:
         """Have no id up to ``through`` assigned any more, as soon as the coordinator answers."""
         self._actor.post(partial(self._reserve, through))
@@ -85,7 +104,7 @@ class ProducerIdManager:
             last = max(above, _reserved(session))  # again each time: a broker may have joined
             free = self._free
             self._free = range(max(free.start, last + 1), free.stop) or self._take_block(
-                session, last
+                session, last, self._broker_id
             )
         except CoordinationError as error:
             self._log.warning("broker %s: no producer ids: %s", self._broker_id, error)
@@ -101,7 +120,8 @@ class ProducerIdManager:
             raise CoordinationError("no session with the coordinator")
         return session
 
-    def _take_block(self, session: Coordinator, above: int) -> range:
+    @staticmethod
+    def _take_block(session: Coordinator, above: int, broker_id: int) -> range:
         """
         Raises:
             CoordinationError: no block was taken, or the outcome is unknown.
@@ -113,7 +133,7 @@ class ProducerIdManager:
             last = -1 if data is None else nodes.decode_producer_id_block(data)
             first = max(last, above) + 1
             taken = range(first, first + BLOCK_SIZE)
-            return nodes.encode_producer_id_block(self._broker_id, first, taken[-1])
+            return nodes.encode_producer_id_block(broker_id, first, taken[-1])
 
         _change(session, nodes.PRODUCER_IDS, next_block)
         return taken

@@ -104,7 +104,7 @@ def _client(
         fail(f"-X {_unknown(key)}")
     found = {"bootstrap.servers": DEFAULT_SERVER}
     if config_file is not None:
-        on_file = in_kafkas_words(_read(config_file))
+        on_file = in_kafkas_words(read_properties_file(config_file))
         for key in unknown_keys(on_file):
             terminal.line(f"note: {printable(str(config_file))}: {_unknown(key)}", err=True)
         found |= on_file
@@ -114,7 +114,7 @@ def _client(
     return client_properties(found)
 
 
-def _read(path: Path) -> dict[str, str]:
+def read_properties_file(path: Path) -> dict[str, str]:
     from replication.security.config import read_properties
 
     with path.open("rb") as file:

@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
 from logstore.cli.common.options import Number, parse_pairs
 from logstore.common.errors import ConfigError
+from replication.cli.connection import read_properties_file
 
 if TYPE_CHECKING:
     from replication.network import Listener
 
+DEFAULT = ParameterSource.DEFAULT
 LOOK_S = 0.5  # whether a broker is left
 MAX_PORT = 65_535
 
@@ -62,8 +65,9 @@ MAX_PORT = 65_535
     "--config",
     "pairs",
     multiple=True,
-    metavar="KEY=VALUE",
-    help="Configuration under Kafka's broker-wide keys; may be repeated.",
+    metavar="KEY=VALUE|FILE",
+    help="Configuration under Kafka's broker-wide keys, or a server.properties with them; may be "
+    "repeated, and a key goes before a file.",
 )
 @click.option(
     "--users",
@@ -93,6 +97,17 @@ MAX_PORT = 65_535
     metavar="HOST:PORT",
     help="Serve a schema registry there, for clients of Confluent's.",
 )
+@click.option(
+    "--broker-id",
+    type=Number(0, 2**31 - 1),
+    help="One broker of a cluster whose others live in other processes; --dir is its log "
+    "directory. See docs/processes.md.",
+)
+@click.option(
+    "--coordinator",
+    metavar="URL",
+    help="Where the brokers of such a cluster meet: zookeeper://HOST:PORT,…/CHROOT.",
+)
 @json_option
 def serve(
     directory: str | None,
@@ -106,6 +121,8 @@ def serve(
     advertise: str | None,
     http: str | None,
     registry: str | None,
+    broker_id: int | None,
+    coordinator: str | None,
     as_json: bool,
 ) -> None:
     """Serve Kafka clients: producers, consumers, admin tools, of any language, unchanged.
@@ -118,6 +135,8 @@ def serve(
       logstore serve --dir /tmp/kafka
       logstore serve --dir /tmp/kafka --brokers 3 --config num.partitions=4
       logstore serve --adopt /backup/kafka-logs --read-only
+      logstore serve --broker-id 1 --coordinator zookeeper://zk:2181/kafka --dir /data
+        --config server.properties
       logstore serve --dir /tmp/kafka --listen SASL_SSL://:9093 --advertise kafka.example.org
         --users users.txt --config ssl.keystore.location=server.pem
       echo hello | kcat -b 127.0.0.1:9092 -P -t greetings
@@ -128,23 +147,43 @@ def serve(
     from replication.server.serving import HttpListener, url
     from replication.server.serving import serve as start
 
-    if directory is None and not read_only:
-        raise click.UsageError("Missing option '--dir'.")
-
     def http_listener(option: str, text: str | None) -> HttpListener | None:
         return None if text is None else HttpListener(*_address(option, text), allow_plaintext)
 
+    properties = _properties(pairs)
+    credentials = None if users is None else UserCredentials(_users(users))
+    exposure = Exposure(advertise, allow_plaintext, credentials)
+    if broker_id is not None or coordinator is not None:
+        if brokers is not None or adopt or read_only or registry is not None:
+            fail("--brokers, --adopt, --read-only and --registry are for brokers of one process")
+        from replication.cli.broker_process import Wanted, run
+
+        is_given = click.get_current_context().get_parameter_source("listen") is not DEFAULT
+        run(
+            Wanted(
+                broker_id,
+                coordinator,
+                directory,
+                listen if is_given else None,
+                properties,
+                exposure,
+                http_listener("--http", http),
+                as_json,
+            )
+        )
+        return
+    if directory is None and not read_only:
+        raise click.UsageError("Missing option '--dir'.")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: stop.set())
     try:
-        credentials = None if users is None else UserCredentials(_users(users))
         kafka = start(
             directory,
             listeners=_listeners(listen),
             brokers=brokers,
-            config=ServerConfig.from_properties(parse_pairs(pairs)),
-            exposure=Exposure(advertise, allow_plaintext, credentials),
+            config=ServerConfig.from_properties(properties),
+            exposure=exposure,
             http=http_listener("--http", http),
             registry=http_listener("--registry", registry),
             adopt=adopt,
@@ -191,6 +230,18 @@ def _restore(number: int, stop: threading.Event) -> None:
         stop.set()
 
     signal.signal(number, handle)
+
+
+def _properties(given: tuple[str, ...]) -> dict[str, str]:
+    """``KEY=VALUE`` and files, of which the later ones go before the earlier."""
+    files = [each for each in given if "=" not in each]
+    properties: dict[str, str] = {}
+    for each in files:
+        if not Path(each).is_file():
+            fail(f"--config {printable(each)}: give KEY=VALUE, or a file that is there")
+        properties |= read_properties_file(Path(each))
+    pairs = tuple(each for each in given if each not in files)
+    return properties | parse_pairs(pairs)
 
 
 def _address(option: str, text: str) -> tuple[str, int]:

@@ -43,6 +43,9 @@ class ReplicationConfig(Properties):
     delete_purge_interval: int = kafka_key("delete.records.purgatory.purge.interval.requests", 1, 1)
     leader_throttled_rate: int = kafka_key("leader.replication.throttled.rate", MAX_LONG, 0)
     follower_throttled_rate: int = kafka_key("follower.replication.throttled.rate", MAX_LONG, 0)
+    log_dirs_throttled_rate: int = kafka_key(
+        "replica.alter.log.dirs.io.max.bytes.per.second", MAX_LONG, 0
+    )
     eligible_leader_replicas: bool = kafka_key("eligible.leader.replicas.enable", True)
     unclean_election_interval_ms: int = kafka_key("unclean.leader.election.interval.ms", 300_000, 1)
     auto_leader_rebalance: bool = kafka_key("auto.leader.rebalance.enable", True)

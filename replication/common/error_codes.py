@@ -98,7 +98,9 @@ class ErrorCode(IntEnum):
     RESOURCE_NOT_FOUND = 91
     DUPLICATE_RESOURCE = 92
     INVALID_UPDATE_VERSION = 95
+    PRINCIPAL_DESERIALIZATION_FAILURE = 97
     UNKNOWN_TOPIC_ID = 100
+    BROKER_ID_NOT_REGISTERED = 102
     INCONSISTENT_TOPIC_ID = 103
     INCONSISTENT_CLUSTER_ID = 104
     TRANSACTIONAL_ID_NOT_FOUND = 105
@@ -146,6 +148,7 @@ _CODES: dict[type[Exception], ErrorCode] = {
     errors.UnknownTopicOrPartitionError: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     errors.TopicExistsError: ErrorCode.TOPIC_ALREADY_EXISTS,
     errors.InvalidTopicError: ErrorCode.INVALID_TOPIC_EXCEPTION,
+    errors.ConfigError: ErrorCode.INVALID_CONFIG,  # of a topic, whose controller knows more keys
     CheckpointError: ErrorCode.KAFKA_STORAGE_ERROR,
 }
 

@@ -133,6 +133,8 @@ class FetchRequest(NamedTuple):
     forgotten: tuple[tuple[TopicPartition, uuid.UUID | None], ...] = ()  # no longer in the session
     takes_slices: bool = False  # records may be a ``FileSlice``; of consumers only
     names_by_id: bool | None = None  # a client's whole session does, or does not; None: no matter
+    # Of every topic of the session, by id, for whoever reads the answer; None: of ``partitions``.
+    topic_names: Mapping[uuid.UUID | None, str] | None = None
 
 
 class FetchPartitionResponse(NamedTuple):
@@ -333,6 +335,19 @@ class ControlledShutdownResponse(NamedTuple):
     remaining: tuple[TopicPartition, ...] = ()
 
 
+class AllocateProducerIdsRequest(NamedTuple):
+    """A block of producer ids for a broker (KIP-730). A copy takes another block."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+class AllocateProducerIdsResponse(NamedTuple):
+    error_code: ErrorCode
+    first_id: int = 0
+    size: int = 0  # of the block
+
+
 class ElectionType(IntEnum):
     PREFERRED = 0
     UNCLEAN = 1
@@ -463,7 +478,10 @@ class LeaderAndIsrRequest(NamedTuple):
 
     ``is_full``: ``partitions`` are the first of all roles that it has. A log of anything else may
     have been moved away, or deleted, without the receiver's knowledge (Kafka's type FULL). What the
-    tree knows of it is in ``topics``, all topics by name, and ``deleted``, ids of earlier ones.
+    tree knows of it is in ``topics``, all topics by name, and ``deleted``, ids of earlier ones. Of
+    the topics only ids and replicas count.
+
+    ``live_brokers`` is complete, or empty: a real Kafka's controller names none here.
     """
 
     controller_id: int
@@ -584,6 +602,7 @@ Request: TypeAlias = (
     | DeleteRecordsRequest
     | AlterPartitionRequest
     | ControlledShutdownRequest
+    | AllocateProducerIdsRequest
     | ElectLeadersRequest
     | AlterPartitionReassignmentsRequest
     | ListPartitionReassignmentsRequest
@@ -607,6 +626,7 @@ Response: TypeAlias = (
     | DeleteRecordsResponse
     | AlterPartitionResponse
     | ControlledShutdownResponse
+    | AllocateProducerIdsResponse
     | ElectLeadersResponse
     | AlterPartitionReassignmentsResponse
     | ListPartitionReassignmentsResponse

@@ -1,7 +1,7 @@
 """Replication quotas: which replicas are throttled, and at what byte rate (R-145, R-146).
 
 Leader and follower have one each, with the same rule: a replica waits if it is listed, the rate is
-exceeded, and it is not in sync.
+exceeded, and it is not in sync. Moves between directories have a third, which is for all of them.
 """
 
 from __future__ import annotations
@@ -77,17 +77,28 @@ class ReplicationQuota:
     Args:
         rate: bytes a second; Kafka's ``MAX_LONG`` is no limit.
         now_ms: monotonic ms.
+        lists_all: list all partitions of all topics.
+    Attributes:
+        is_set: whether another rate was set since.
     """
 
-    def __init__(self, rate: int, now_ms: Callable[[], int]) -> None:
-        self._rate = rate
+    def __init__(self, rate: int, now_ms: Callable[[], int], *, lists_all: bool = False) -> None:
+        self.is_set = False
+        self._lists_all = lists_all
+        self._configured = self._rate = rate
         self._now_ms = now_ms
         self._listed: dict[str, frozenset[int] | None] = {}
         self._measured = SampledRate()
         self._lock = threading.Lock()
 
-    def set_rate(self, rate: int) -> None:
-        self._rate = rate
+    @property
+    def rate(self) -> int:
+        return self._rate
+
+    def set_rate(self, rate: int | None) -> None:
+        """Change the rate; None is that of the configuration again."""
+        self.is_set = rate is not None
+        self._rate = self._configured if rate is None else rate
 
     def throttle(self, topic: str, partitions: Iterable[int] | None) -> None:
         """Replace the listed partitions of a topic; None lists all."""
@@ -100,6 +111,8 @@ class ReplicationQuota:
 
     def is_throttled(self, tp: TopicPartition) -> bool:
         """Whether the partition's replica here is listed."""
+        if self._lists_all:
+            return True
         listed = self._listed
         if not listed or tp.topic not in listed:
             return False
@@ -108,12 +121,13 @@ class ReplicationQuota:
 
     def record(self, tp: TopicPartition, size: int) -> None:
         """Count bytes of a listed replica, in sync or not. Bytes of others are free."""
-        if self._listed and self.is_throttled(tp):
+        if self.is_throttled(tp):
             with self._lock:
                 self._measured.record(size, self._now_ms())
 
     def is_exceeded(self) -> bool:
-        return self._rate < MAX_LONG and bool(self._listed) and self.byte_rate > self._rate
+        lists_any = self._lists_all or bool(self._listed)
+        return self._rate < MAX_LONG and lists_any and self.byte_rate > self._rate
 
     @property
     def byte_rate(self) -> float:

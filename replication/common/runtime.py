@@ -85,6 +85,15 @@ class Runtime(Protocol):
     def close(self) -> None: ...
 
 
+_this_thread = threading.local()
+
+
+def never_a_guest() -> None:
+    """Let the calling thread run no task that it offers: it has others to serve, and must not wait
+    for a disk."""
+    _this_thread.is_no_guest = True
+
+
 class ThreadActor:
     """A thread with a queue. The holder of its turn runs a task."""
 
@@ -108,6 +117,9 @@ class ThreadActor:
             self._queue.put(task)
 
     def offer(self, task: Task) -> None:
+        if hasattr(_this_thread, "is_no_guest"):
+            self.post(task)
+            return
         with self._lock:
             # No task may overtake or run beside one that was posted before.
             is_idle = not self._posted and not self._closed and self._turn.acquire(blocking=False)

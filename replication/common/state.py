@@ -50,6 +50,8 @@ class BrokerRegistration(NamedTuple):
 
     ``unproven`` are replicas whose logs are missing or not as that stop left them, named until a
     controller knows them; None for all. ``proves_logs``: the others are as that stop left them.
+
+    ``is_foreign``: it is a real Kafka broker, which knows nothing of what is ours (X-95).
     """
 
     broker_id: int
@@ -63,6 +65,7 @@ class BrokerRegistration(NamedTuple):
     unproven: frozenset[TopicPartition] | None = frozenset()
     proves_logs: bool = False
     coordinator_epoch: int = UNKNOWN_EPOCH
+    is_foreign: bool = False
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """The endpoint of a listener; None if the broker has no listener of that name."""

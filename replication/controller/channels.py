@@ -3,7 +3,9 @@
 A channel belongs to one incarnation of a broker. Its waiting changes are kept by partition, so that
 a newer state replaces an older one that was not sent yet. The roles of many partitions go in
 pieces, and elections go before the first roles of new partitions: while a broker makes the logs of
-a large topic, an election waits for one piece at most.
+a large topic, an election waits for one piece at most. A broker is introduced before any role that
+may name it (X-92): a real Kafka broker refuses to follow a leader that its metadata cache does not
+know, and does not say so in its answer.
 """
 
 from __future__ import annotations
@@ -140,6 +142,8 @@ class BrokerChannel:
         self._context = context
         self._on_response = on_response
         self._timeout_ms = timeout_ms
+        self._is_foreign = broker.registration.is_foreign
+        self._given: dict[TopicIdPartition, int] = {}  # leader epochs that a foreign broker has
         self._roles: Changed = {}
         self._all_roles = False  # ``_roles`` has all roles of the broker
         self._urgent: dict[TopicPartition, None] = {}  # elections, in their order
@@ -147,6 +151,7 @@ class BrokerChannel:
         self._urgent_metadata: dict[TopicPartition, None] | None = None  # None: none is urgent
         self._all_metadata = False  # ``_metadata`` has all metadata
         self._metadata_due = False  # the brokers have changed too
+        self._introduced: frozenset[int] = frozenset()  # epochs of the brokers that it knows
         self._stops: dict[TopicIdPartition, StopReplicaPartition] = {}
         self._refused = False  # single partitions, which are sent again after a pause
         self._refused_stops: dict[TopicIdPartition, StopReplicaPartition] = {}
@@ -187,13 +192,27 @@ class BrokerChannel:
         self._all_roles = True
 
     def lead_and_follow(self, changes: Changed) -> None:
+        if self._is_foreign:
+            changes = {tp: change for tp, change in changes.items() if self._is_role(change)}
         self._put_roles(changes)
         self._urgent.update((tp, None) for tp, change in changes.items() if not _is_first(change))
+
+    def _is_role(self, change: PartitionChange) -> bool:
+        """Whether a change is more than metadata for a real Kafka broker, which refuses a leader
+        epoch that it has: the leader of a new ISR learns of it by the answer to its proposal
+        (X-95)."""
+        sent = self._in_flight
+        if isinstance(sent, LeaderAndIsrRequest) and change.tp in {c.tp for c in sent.partitions}:
+            return True  # it may have to be sent again
+        known = self._given.get((change.tp, change.topic_id), -1)
+        return change.tp in self._roles or change.registration.leader_epoch > known
 
     def _put_roles(self, changes: Changed) -> None:
         for tp, change in changes.items():
             for stops in (self._stops, self._refused_stops):
                 stops.pop((tp, change.topic_id), None)
+            if self._is_foreign:
+                self._given[tp, change.topic_id] = change.registration.leader_epoch
         self._roles.update(changes)
 
     def send_all_metadata(self, everything: Changed) -> None:
@@ -214,6 +233,7 @@ class BrokerChannel:
             if _is_of(self._roles, stop):
                 del self._roles[stop.tp]
             self._stops[stop.tp, stop.topic_id] = stop
+            self._given.pop((stop.tp, stop.topic_id), None)
 
     def send(self) -> None:
         """Send the next request unless one is on its way."""
@@ -237,21 +257,29 @@ class BrokerChannel:
         self._transport.send(self._broker_id, request, on_reply, self._timeout_ms)
 
     def _next(self) -> ControlRequest | None:
-        """The next request, in Kafka's order: new roles, then metadata, then replicas to stop.
+        """The next request, in Kafka's order: brokers that came, new roles, metadata, replicas to
+        stop.
 
-        Stops come first if a later topic of that name waits for the place, and if the broker would
-        set aside replicas that are not among its roles.
+        Stops come before roles if a later topic of that name waits for the place, and if the broker
+        would set aside replicas that are not among its roles.
         """
+        if self._roles_wait() and not self._brokers() <= self._introduced:
+            return self._metadata_of({}, is_full=False)
         if self._stops and (
             self._all_roles or any(tp in self._roles for tp, topic_id in self._stops)
         ):
             return self._next_stops()
-        waiting = bool(self._roles or self._all_roles)
-        if waiting and (self._all_roles or self._all_metadata or self._next_is_a_role()):
+        if self._roles_wait() and (self._all_roles or self._all_metadata or self._next_is_a_role()):
             return self._next_roles()
         if self._metadata_due:
             return self._next_metadata()
         return self._next_stops() if self._stops else None
+
+    def _roles_wait(self) -> bool:
+        return bool(self._roles) or self._all_roles
+
+    def _brokers(self) -> frozenset[int]:
+        return frozenset(live.broker_epoch for live in self._context.live.values())
 
     def _next_is_a_role(self) -> bool:
         """Whether roles come before metadata: all of an event do, unless they are many."""
@@ -299,6 +327,9 @@ class BrokerChannel:
                 if tp in self._metadata and tp not in self._roles:
                     metadata[tp] = self._metadata.pop(tp)
         self._urgent_metadata = None
+        return self._metadata_of(metadata, is_full)
+
+    def _metadata_of(self, metadata: Changed, is_full: bool) -> UpdateMetadataRequest:
         return UpdateMetadataRequest(
             *self._header(),
             tuple(metadata.values()),
@@ -355,6 +386,8 @@ class BrokerChannel:
         if request is None or not isinstance(response, ControlResponse):
             self.send()  # changes since the last check, which found none
             return
+        if isinstance(request, UpdateMetadataRequest):
+            self._introduced = frozenset(live.broker_epoch for live in request.live_brokers)
         self._look_at_parts(request, response)
         self.send()
         self._on_response(self._broker_id, request, response)

@@ -66,6 +66,7 @@ class ControllerContext:
         self._defaults = defaults or LogConfig()
         self.log = log or LimitedLogger(logger)
         self.live: dict[int, LiveBroker] = {}
+        self.beside_kafka = False  # a real Kafka broker is registered
         self.remembered: dict[int, int] = {}  # the last epoch of each broker that was processed
         self.shutting_down: dict[int, None] = {}
         self.offline: dict[int, Partitions] = {}  # in failed log directories of live brokers

@@ -16,6 +16,8 @@ from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode, error_code_of
 from replication.common.limited_log import LimitedLogger
 from replication.common.messages import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     AlterPartitionRequest,
@@ -38,6 +40,7 @@ from replication.common.retrying import Backoff
 from replication.common.runtime import Cancellable, Runtime, Task
 from replication.common.state import LiveBroker
 from replication.common.transport import OnReply, Transport
+from replication.controller.beside_kafka import BesideKafka
 from replication.controller.channels import BrokerChannel, Numbers, OnResponse
 from replication.controller.context import ControllerContext, ControllerStats
 from replication.controller.states import ControllerState, Happened
@@ -121,6 +124,7 @@ class Controller:
         self._session: Coordinator | None = None
         self._unwatched: list[str] = []
         self._looked_after: set[str] = set()  # left-out topics that this session watches
+        self._kafka: BesideKafka | None = None  # of this session
         self._store: ControllerStore | None = None
         self._term: ControllerTerm | None = None
         self._timers: list[Cancellable] = []
@@ -133,6 +137,11 @@ class Controller:
     def active(self) -> bool:
         """Whether this broker is the controller, as far as it knows."""
         return self.state is ControllerState.ACTIVE
+
+    def live_broker(self, broker_id: int) -> LiveBroker | None:
+        """A broker that this controller knows as alive. From any thread."""
+        term = self._term
+        return None if term is None else term.context.live.get(broker_id)
 
     def start(self, coordinator: Coordinator, broker_epoch: int) -> None:
         """Stand for controller, now and whenever there is none, until ``stop``.
@@ -175,6 +184,7 @@ class Controller:
         logger.debug("broker %s, epoch %s, stands for controller", self._broker_id, broker_epoch)
         self._session = session
         self._looked_after = set()
+        self._kafka = BesideKafka(session, partial(self._signal, session), self._log)
         self._happens(Happened.SESSION_BEGAN)
         self._work()
 
@@ -230,7 +240,8 @@ class Controller:
                 self._work()
             case ControllerState.ACTIVE:
                 assert self._term is not None
-                self._add(_Event(_event_of(self._term, path), path))
+                kafkas = None if self._kafka is None else self._kafka.task(self._term, path)
+                self._add(_Event(kafkas or _event_of(self._term, path), path))
             case _:
                 pass
 
@@ -314,6 +325,9 @@ class Controller:
         if self._term is not None and self.active:
             self._term.flush()
             self._retry_left_out(self._term)
+            kafka = self._kafka
+            if self._term.context.beside_kafka and kafka is not None and not kafka.is_watching:
+                self._add(_Event(kafka.watch, "watch what a real Kafka writes"))
         self._count()
 
     def _outcome(self, task: Task) -> Exception | None:
@@ -518,6 +532,10 @@ _SERVED: dict[type[Request], tuple[Serve, Callable[[ErrorCode], Response]]] = {
     ControlledShutdownRequest: (
         _at_once(ControllerTerm.controlled_shutdown),
         ControlledShutdownResponse,
+    ),
+    AllocateProducerIdsRequest: (
+        _at_once(ControllerTerm.allocate_producer_ids),
+        AllocateProducerIdsResponse,
     ),
     ElectLeadersRequest: (ControllerTerm.election_task, ElectLeadersResponse),
     AlterPartitionReassignmentsRequest: (

@@ -35,7 +35,11 @@ MAX_REBALANCES = 1000  # the most elections in one run of the periodic task, as 
 
 
 class PartitionDecisions:
-    """``elr_enabled`` is ``eligible.leader.replicas.enable`` (KIP-966)."""
+    """``elr_enabled`` is ``eligible.leader.replicas.enable`` (KIP-966).
+
+    Beside a real Kafka there are no such replicas (X-94): as a leader it commits with fewer than
+    ``min.insync.replicas``, and as a controller it writes states without them.
+    """
 
     def __init__(self, context: ControllerContext, elr_enabled: bool) -> None:
         self._context = context
@@ -68,6 +72,7 @@ class PartitionDecisions:
         """
         context = self._context
         now = context.partitions[tp]
+        has_elr = self._elr_enabled and not (context.beside_kafka and now.isr)
         if mode is None:
             unclean_allowed = context.topics[tp.topic].config.unclean_leader_election_enable
             mode = Mode.UNCLEAN if unclean_allowed else Mode.ONLINE
@@ -85,7 +90,7 @@ class PartitionDecisions:
                 now,
                 may_lead,
                 min_isr=context.min_isr(tp.topic, len(replicas), min_isr),
-                elr_enabled=self._elr_enabled,
+                elr_enabled=has_elr,
                 mode=mode,
                 isr=isr,
                 unclean_replicas=unclean,

@@ -440,17 +440,22 @@ class ControllerStore:
             ]
         )
 
-    def alter_topic(self, name: str, config: Mapping[str, str], version: int) -> None:
+    def alter_topic(
+        self, name: str, config: Mapping[str, str], version: int, *, notifies: bool
+    ) -> None:
         """Change the configuration.
 
-        ``version`` of the topic's node excludes a later topic of that name.
+        ``version`` of the topic's node excludes a later topic of that name. ``notifies``: for real
+        Kafka brokers, which read it themselves and remove old notifications.
         """
-        self._transact(
-            [
-                Check(nodes.topic_path(name), version),
-                self._put(nodes.topic_config_path(name), nodes.encode_topic_config(config)),
-            ]
-        )
+        ops = [
+            Check(nodes.topic_path(name), version),
+            self._put(nodes.topic_config_path(name), nodes.encode_topic_config(config)),
+        ]
+        if notifies:
+            data = nodes.encode_config_change(name)
+            ops.append(Create(nodes.config_change_path(), data, sequential=True))
+        self._transact(ops)
 
     def mark_deleted(self, name: str) -> None:
         """Mark a topic for deletion by this controller or a later one."""

@@ -8,7 +8,7 @@ what is in doubt and finds the rest of its work.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from random import Random
 
@@ -17,6 +17,10 @@ from logstore.common.errors import LogstoreError
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode, error_code_of
 from replication.common.messages import (
+    UNRESOLVED,
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    AlterPartitionItem,
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     AlterPartitionRequest,
@@ -149,6 +153,7 @@ class ControllerTerm:
         """
         context, remembered = self.context, self.context.remembered
         before, seen = context.live, self.store.brokers()
+        context.beside_kafka = any(live.registration.is_foreign for live in seen.values())
         epochs = {broker: live.broker_epoch for broker, live in seen.items()}
         joined = {b: epoch for b, epoch in epochs.items() if remembered.get(b) != epoch}
         unclean = [
@@ -201,6 +206,15 @@ class ControllerTerm:
         self._commit(self._decisions.shut_down(broker))
         reply(ControlledShutdownResponse(ErrorCode.NONE, self._decisions.led_by(broker)))
 
+    def allocate_producer_ids(self, request: AllocateProducerIdsRequest, reply: OnReply) -> None:
+        """Judge whether a broker gets ids. Who serves the controller's requests has them (X-74)."""
+        code = ErrorCode.NONE
+        if request.broker_id not in self.context.live:
+            code = ErrorCode.BROKER_ID_NOT_REGISTERED
+        elif not self._is_current(request.broker_id, request.broker_epoch):
+            code = ErrorCode.STALE_BROKER_EPOCH
+        reply(AllocateProducerIdsResponse(code))
+
     def on_log_dir_events(self) -> None:
         """Ask brokers which replicas are lost with a log directory (R-66)."""
         paths, brokers = self.store.log_dir_events()
@@ -246,13 +260,26 @@ class ControllerTerm:
         if not self._is_current(request.broker_id, request.broker_epoch):
             reply(AlterPartitionResponse(ErrorCode.STALE_BROKER_EPOCH))
             return
-        changes, results = self._decisions.alter(request.broker_id, request.partitions)
+        items = self._with_names(request.partitions)
+        changes, results = self._decisions.alter(request.broker_id, items)
         self._commit(changes)
         answers = results()
         ahead = [each.tp for each in answers if each.error_code is ErrorCode.NOT_CONTROLLER]
         if ahead:  # it knows epochs that this controller does not
             self._later(partial(self._check_ahead, ahead))
         reply(AlterPartitionResponse(ErrorCode.NONE, answers))
+
+    def _with_names(self, items: Iterable[AlterPartitionItem]) -> list[AlterPartitionItem]:
+        """Look up the topics of proposals that came with ids alone, in the state of now."""
+        if not any(item.tp.topic.startswith(UNRESOLVED) for item in items):
+            return [*items]
+        names = {topic.assignment.topic_id: name for name, topic in self.context.topics.items()}
+        return [
+            item._replace(tp=TopicPartition(names[item.topic_id], item.tp.partition))
+            if item.topic_id in names
+            else item
+            for item in items
+        ]
 
     def _check_ahead(self, ahead: list[TopicPartition]) -> None:
         """Look whether there is another controller, which has elected these leaders."""

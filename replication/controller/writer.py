@@ -101,7 +101,8 @@ class TermWriter:
         """
         known = self._context.topics[name]
         with self._in_doubt(name):
-            self._store.alter_topic(name, config, known.version)
+            notifies = self._context.beside_kafka
+            self._store.alter_topic(name, config, known.version, notifies=notifies)
         topic = known.assignment._replace(config=config)
         self._context.put_topic(name, topic, known.version)
         self._outbox.changed(*(TopicPartition(name, number) for number in topic.partitions))

@@ -132,5 +132,6 @@ __all__ = [
     "journal",
     "nodes",
     "open_coordinator",
+    "served",
     "tree",
 ]

@@ -2,7 +2,7 @@
 
 Every write is on the disk before it is answered (see ``journal``). It costs a sync, which the
 operations of one ``transact`` share. Sessions do not outlive the process: opening the store again
-ends earlier ones and removes their ephemeral nodes.
+ends earlier ones, those of a served tree too, and removes their ephemeral nodes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from replication.coordination.base import (
 )
 from replication.coordination.errors import CoordinatorUnavailableError, SessionExpiredError
 from replication.coordination.journal import Journal, read_tree
-from replication.coordination.tree import Tree, TreeChange
+from replication.coordination.tree import Tree, TreeChange, TreeTransaction
+from replication.coordination.watches import Watches, WatchMode
 
 logger = get_logger(__name__)
 
@@ -77,11 +78,12 @@ class CoordinatorStore:
         self._draining = False
         self._down = ""  # the reason why calls fail
         self._sessions: dict[int, EmbeddedCoordinator] = {}
-        self._watches: dict[str, list[tuple[EmbeddedCoordinator, WatchListener]]] = {}
+        self._watches: Watches[_Watch] = Watches()
         make_durable_dir(storage, directory)
         self._dir_lock = storage.lock(f"{directory}/{LOCK_NAME}")
         try:
             self._tree = read_tree(storage, directory)
+            self._tree.sessions.clear()
             self._tree.execute(_deletions(self._tree, None), 0)  # sessions of an earlier process
             self._journal = Journal(storage, directory, self._tree)
         except BaseException:
@@ -149,7 +151,7 @@ class CoordinatorStore:
             raise CoordinatorUnavailableError(f"{self.directory}: {self._down}")
 
     def _commit(self, ops: Sequence[Op], session_id: int) -> list[OpResult]:
-        results, changes = self._tree.execute(ops, session_id)
+        results, changes = self._tree.execute(ops, session_id, self._clock.wall_ms())
         if changes:
             self._log(changes)
             self._announce(changes)
@@ -158,7 +160,10 @@ class CoordinatorStore:
     def _log(self, changes: Sequence[TreeChange]) -> None:
         """Make the tree's last transaction durable."""
         try:
-            self._journal.append(self._tree, changes)
+            tree, journal = self._tree, self._journal
+            journal.append([TreeTransaction(tree.zxid, self._clock.wall_ms(), changes)])
+            if journal.is_outweighed:
+                journal.replace(tree.snapshot())
         except OSError as error:
             # The tree is ahead of the disk, so no more answers come from it.
             self._stop(f"the journal failed: {error}")
@@ -170,11 +175,10 @@ class CoordinatorStore:
 
     def _announce(self, changes: Sequence[TreeChange]) -> None:
         for change in changes:
-            for path in ancestors_of(change.path):
-                for session, listener in self._watches.get(path, ()):
-                    if not session.suspended:
-                        event = WatchEvent(change.kind, change.path)
-                        self._notifications.append(partial(listener, event))
+            for watch in self._watches.fire(change.path):
+                if not watch.session.suspended:
+                    event = WatchEvent(change.kind, change.path)
+                    self._notifications.append(partial(watch.listener, event))
 
     def _notify(self, session: EmbeddedCoordinator, state: SessionState) -> None:
         for listener in session.state_listeners:
@@ -186,12 +190,8 @@ class CoordinatorStore:
         self._commit(_deletions(self._tree, session.session_id), session.session_id)
         session.over = True
         del self._sessions[session.session_id]
-        for path in list(self._watches):
-            left = [entry for entry in self._watches[path] if entry[0] is not session]
-            if left:
-                self._watches[path] = left
-            else:
-                del self._watches[path]
+        for watch in session.watches:
+            self._watches.forget(watch)
         if not (session.suspended or session.closed):
             self._notify(session, SessionState.EXPIRED)
 
@@ -234,6 +234,13 @@ class CoordinatorStore:
                 self._draining = False
 
 
+class _Watch:
+    """A listener, which may be there twice."""
+
+    def __init__(self, session: EmbeddedCoordinator, path: str, listener: WatchListener) -> None:
+        self.session, self.path, self.listener = session, path, listener
+
+
 class EmbeddedCoordinator(Coordinator):
     """One session of a `CoordinatorStore`. Every call keeps it alive."""
 
@@ -244,6 +251,7 @@ class EmbeddedCoordinator(Coordinator):
         self.over = False  # as the store sees it
         self.closed = False  # closed by its owner
         self.state_listeners: list[StateListener] = []
+        self.watches: list[_Watch] = []
         self._store = store
 
     @property
@@ -311,7 +319,8 @@ class EmbeddedCoordinator(Coordinator):
         check_path(path)
         with self._store._lock:
             self._check()
-            self._store._watches.setdefault(path, []).append((self, listener))
+            self.watches.append(_Watch(self, path, listener))
+            self._store._watches.add(self.watches[-1], path, WatchMode.RECURSIVE)
 
     def on_state(self, listener: StateListener) -> None:
         self.state_listeners.append(listener)
@@ -343,10 +352,9 @@ class EmbeddedCoordinator(Coordinator):
                 return
             self.last_call_ms = store._now_ms()
             store._notify(self, SessionState.CONNECTED)
-            for path, watchers in store._watches.items():
-                event = WatchEvent(EventKind.MISSED, path)
-                own = (listener for session, listener in watchers if session is self)
-                store._notifications.extend(partial(listener, event) for listener in own)
+            for watch in self.watches:
+                missed = WatchEvent(EventKind.MISSED, watch.path)
+                store._notifications.append(partial(watch.listener, missed))
 
     def close(self) -> None:
         store = self._store

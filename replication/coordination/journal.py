@@ -1,18 +1,21 @@
-"""The file of the embedded coordinator: a snapshot of the tree, then one frame a transaction.
+"""The file of the embedded coordinator: a snapshot of the tree, then frames of transactions.
 
 A frame is a header of 32 bytes, big-endian, and a body::
 
-    4   magic ``LSc1`` (snapshot, the first frame) or ``LSt1`` (transaction)
+    4   magic ``LSc2`` (snapshot, the first frame) or ``LSt2`` (transactions)
     4   length of the body
     8   position of the frame in the file
-    8   zxid: the transaction's number; of a snapshot, that of the last one in it
+    8   zxid: the number of the last transaction in it
     4   CRC-32C of the body
     4   CRC-32C of the 28 bytes before
 
-A transaction is durable before it is answered, and nothing is written behind one that is not. So
-bytes at the end that are no frame are the rest of an unanswered write, and are cut. A bad frame
-with a good one after it is damage. The file is replaced by a new snapshot when its transactions
-outweigh the old one, so it stays within a small multiple of the tree.
+A frame is durable before any of its transactions is answered, and nothing is written behind one
+that is not. So bytes at the end that are no frame are the rest of unanswered writes, and are cut. A
+bad frame with a good one after it is damage. The file is replaced by a new snapshot when its
+transactions outweigh the old one, so it stays within a small multiple of the tree.
+
+Earlier files have ``LSc1`` and ``LSt1``, which know no sessions and no times, and have one
+transaction a frame. They are read.
 """
 
 from __future__ import annotations
@@ -26,18 +29,34 @@ from logstore.kernels import crc32c
 from logstore.storage.base import File, Storage
 from replication.coordination.base import EventKind, Node, parent_of
 from replication.coordination.errors import CorruptStoreError
-from replication.coordination.tree import Tree, TreeChange, TreeEntry
+from replication.coordination.tree import (
+    Change,
+    SessionChange,
+    Tree,
+    TreeChange,
+    TreeEntry,
+    TreeSnapshot,
+    TreeTransaction,
+)
 
 FILE_NAME = "coordinator.journal"
 COMPACT_BYTES = 4 << 20  # transactions below this are never worth a new snapshot
 
-_SNAPSHOT, _TRANSACTION = b"LSc1", b"LSt1"
+_SNAPSHOT, _TRANSACTIONS = b"LSc2", b"LSt2"
+_SNAPSHOT_1, _TRANSACTION_1 = b"LSc1", b"LSt1"
+_MAGICS = (_SNAPSHOT, _TRANSACTIONS, _SNAPSHOT_1, _TRANSACTION_1)
 _HEADER = struct.Struct(">4sIQqI")
 _CRC = struct.Struct(">I")
 _HEADER_SIZE = _HEADER.size + _CRC.size
 _CHANGE = struct.Struct(">BqHI")  # kind, owner, length of path, length of data
-_ENTRY = struct.Struct(">qqqqHI")  # version, czxid, owner, created, lengths as above
+_ENTRY_1 = struct.Struct(">qqqqHI")  # version, czxid, owner, created, lengths as above
+# The same, then mzxid, pzxid, ctime and mtime. Without a path it is a session: its timeout in the
+# place of the version, its id in that of the czxid, its password as data.
+_ENTRY = struct.Struct(">qqqqqqqqHI")
+_BATCHED = struct.Struct(">qqI")  # zxid, wall time in ms, length of the changes
+_TIMEOUT = struct.Struct(">i")
 _KINDS = (EventKind.CREATED, EventKind.CHANGED, EventKind.DELETED)
+_SESSION = len(_KINDS)  # the kind of a session's change: without a path, its owner is the session
 
 assert _HEADER_SIZE == 32
 
@@ -62,30 +81,34 @@ class Journal:
     def __init__(self, storage: Storage, directory: str, tree: Tree) -> None:
         self.path = f"{directory}/{FILE_NAME}"
         self._storage = storage
-        self._file, self._snapshot_end = self._replace(tree)
-        self.size = self._snapshot_end
+        self._file: File | None = None
+        self.replace(tree.snapshot())
 
-    def append(self, tree: Tree, changes: Sequence[TreeChange]) -> None:
-        """Write the last transaction of ``tree``. Durable on return.
+    @property
+    def is_outweighed(self) -> bool:
+        """Whether a new snapshot is due."""
+        return self.size - self._snapshot_end > max(COMPACT_BYTES, self._snapshot_end)
 
-        When transactions outweigh the snapshot, a new one replaces the file.
-        """
-        frame = _encode_frame(_TRANSACTION, self.size, tree.zxid, _encode_changes(changes))
+    def append(self, transactions: Sequence[TreeTransaction]) -> None:
+        """Write transactions in one frame. Durable on return."""
+        assert self._file is not None
+        body = b"".join(map(_encode_transaction, transactions))
+        frame = _encode_frame(_TRANSACTIONS, self.size, transactions[-1].zxid, body)
         self._file.write_at(self.size, frame)
         self._file.sync()
         self.size += len(frame)
-        if self.size - self._snapshot_end > max(COMPACT_BYTES, self._snapshot_end):
-            self._file.close()
-            self._file, self._snapshot_end = self._replace(tree)
-            self.size = self._snapshot_end
+
+    def replace(self, snapshot: TreeSnapshot) -> None:
+        """Replace the file by a snapshot. Durable on return."""
+        self.close()
+        frame = _encode_frame(_SNAPSHOT, 0, snapshot.zxid, _encode_snapshot(snapshot))
+        replace_file(self._storage, self.path, frame)
+        self._file, self._snapshot_end = self._storage.open(self.path), len(frame)
+        self.size = self._snapshot_end
 
     def close(self) -> None:
-        self._file.close()
-
-    def _replace(self, tree: Tree) -> tuple[File, int]:
-        frame = _encode_snapshot(tree)
-        replace_file(self._storage, self.path, frame)
-        return self._storage.open(self.path), len(frame)
+        if self._file is not None:
+            self._file.close()
 
 
 def read_tree(storage: Storage, directory: str) -> Tree:
@@ -110,16 +133,15 @@ def read_tree(storage: Storage, directory: str) -> Tree:
 def _read(path: str, data: memoryview) -> tuple[Tree, int]:
     """The tree, and where its last transaction ends."""
     frame = _frame_at(data, 0)
-    if frame is None or frame.magic != _SNAPSHOT:
+    if frame is None or frame.magic not in (_SNAPSHOT, _SNAPSHOT_1):
         raise CorruptStoreError(path, 0, "no snapshot at its beginning")
     position, tree = 0, Tree()
     try:
         _load_snapshot(tree, frame)
         position = frame.end
         while (frame := _frame_at(data, position)) is not None:
-            if frame.magic != _TRANSACTION:
-                raise ValueError("a second snapshot")
-            tree.replay(frame.zxid, _decode_changes(frame.body))
+            for transaction in _decode_transactions(frame):
+                tree.replay(transaction)
             position = frame.end
     except ValueError as error:  # the checksum is right but the content is not
         raise CorruptStoreError(path, position, str(error)) from None
@@ -143,7 +165,7 @@ def _header_at(data: memoryview, position: int) -> tuple[bytes, int, int, int] |
     if crc32c(header) != crc:
         return None
     magic, length, place, zxid, body_crc = _HEADER.unpack(header)
-    if place != position or magic not in (_SNAPSHOT, _TRANSACTION):
+    if place != position or magic not in _MAGICS:
         return None
     return magic, length, zxid, body_crc
 
@@ -165,7 +187,7 @@ def _next_header(data: bytes, position: int) -> int | None:
 
     A header contains its position, so a copy of a journal inside the data of a node does not count.
     """
-    while (position := data.find(_TRANSACTION, position)) >= 0:
+    while (position := data.find(_TRANSACTIONS[:3], position)) >= 0:
         if _header_at(memoryview(data), position) is not None:
             return position
         position += 1
@@ -175,37 +197,75 @@ def _next_header(data: bytes, position: int) -> int | None:
 # --- bodies
 
 
-def _encode_changes(changes: Sequence[TreeChange]) -> bytes:
+def _encode_transaction(transaction: TreeTransaction) -> bytes:
     parts: list[bytes] = []
-    for kind, path, data, owner in changes:
-        name = path.encode()
-        parts += (_CHANGE.pack(_KINDS.index(kind), owner, len(name), len(data)), name, data)
-    return b"".join(parts)
+    for change in transaction.changes:
+        if isinstance(change, SessionChange):
+            kind, owner, name = _SESSION, change.session_id, b""
+            data = _TIMEOUT.pack(change.timeout_ms) + change.password
+        else:
+            kind, owner = _KINDS.index(change.kind), change.owner
+            name, data = change.path.encode(), change.data
+        parts += (_CHANGE.pack(kind, owner, len(name), len(data)), name, data)
+    size = sum(map(len, parts))
+    return b"".join((_BATCHED.pack(transaction.zxid, transaction.time_ms, size), *parts))
 
 
-def _decode_changes(body: memoryview) -> list[TreeChange]:
-    changes = []
+def _decode_transactions(frame: _Frame) -> Iterator[TreeTransaction]:
+    body, position, zxid = frame.body, 0, 0
+    if frame.magic == _TRANSACTION_1:
+        yield TreeTransaction(frame.zxid, 0, _decode_changes(body))
+        return
+    if frame.magic != _TRANSACTIONS:
+        raise ValueError("a second snapshot")
+    while position < len(body):
+        if position + _BATCHED.size > len(body):
+            raise ValueError("a transaction is cut short")
+        zxid, time_ms, size = _BATCHED.unpack_from(body, position)
+        begin = position + _BATCHED.size
+        position = begin + size
+        if position > len(body):
+            raise ValueError("a transaction is cut short")
+        yield TreeTransaction(zxid, time_ms, _decode_changes(body[begin:position]))
+    if zxid != frame.zxid:
+        raise ValueError(f"transaction {zxid} at the end of a frame up to {frame.zxid}")
+
+
+def _decode_changes(body: memoryview) -> list[Change]:
+    changes: list[Change] = []
     for (kind, owner), path, data in _records(_CHANGE, body):
-        if kind >= len(_KINDS):
+        if kind < len(_KINDS) and path:
+            changes.append(TreeChange(_KINDS[kind], path, data, owner))
+        elif kind == _SESSION and not path and len(data) >= _TIMEOUT.size:
+            (timeout_ms,) = _TIMEOUT.unpack_from(data)
+            changes.append(SessionChange(owner, timeout_ms, data[_TIMEOUT.size :]))
+        else:
             raise ValueError(f"a change of kind {kind}")
-        changes.append(TreeChange(_KINDS[kind], path, data, owner))
     return changes
 
 
-def _encode_snapshot(tree: Tree) -> bytes:
+def _encode_snapshot(snapshot: TreeSnapshot) -> bytes:
     parts: list[bytes] = []
-    for path, (node, created) in tree:
+    for path, (node, created, *rest) in sorted(snapshot.entries.items()):
         name = path.encode()
-        fields = (node.version, node.czxid, node.ephemeral_owner, created)
+        fields = (node.version, node.czxid, node.ephemeral_owner, created, *rest)
         parts += (_ENTRY.pack(*fields, len(name), len(node.data)), name, node.data)
-    return _encode_frame(_SNAPSHOT, 0, tree.zxid, b"".join(parts))
+    for session_id, timeout_ms, password in snapshot.sessions.values():
+        fields = (timeout_ms, session_id, 0, 0, 0, 0, 0, 0)
+        parts += (_ENTRY.pack(*fields, 0, len(password)), password)
+    return b"".join(parts)
 
 
 def _load_snapshot(tree: Tree, frame: _Frame) -> None:
-    for (version, czxid, owner, created), path, data in _records(_ENTRY, frame.body):
+    layout = _ENTRY if frame.magic == _SNAPSHOT else _ENTRY_1
+    for (version, czxid, owner, created, *rest), path, data in _records(layout, frame.body):
+        if not path and version > 0:
+            tree.sessions[czxid] = SessionChange(czxid, version, data)
+            continue
         if path != "/" and (path in tree.entries or parent_of(path) not in tree.entries):
             raise ValueError(f"the snapshot has no place for {path}")
-        tree.put(path, TreeEntry(Node(data, version, czxid, owner), created))
+        node = Node(data, version, czxid, owner)
+        tree.put(path, TreeEntry(node, created, *(rest or (czxid, czxid))))
     tree.zxid = frame.zxid
 
 

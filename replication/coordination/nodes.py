@@ -1,10 +1,11 @@
 """Kafka's nodes: the path of each value of the control plane, and its JSON (``kafka.zk.ZkData``).
 
 They are those of Kafka 3.x in ZooKeeper mode, with additions: ``key_placement`` beside the cluster
-id; ``previous_broker_epoch``, ``earlier_epochs``, ``proves_logs``, ``unproven``, ``all_unproven``
-and ``coordinator_epoch`` in a broker's registration; ``elr`` and ``last_known_leader`` in a
-partition's state (KIP-966); and below ``/logstore``: ``broker_epochs``, the last processed epoch of
-each broker; ``left_out``, the brokers that came back uncleanly while a partition could not be read;
+id; ``logstore`` (the release), ``previous_broker_epoch``, ``earlier_epochs``, ``proves_logs``,
+``unproven``, ``all_unproven`` and ``coordinator_epoch`` in a broker's registration; ``elr`` and
+``last_known_leader`` in a partition's state (KIP-966); and below ``/logstore``: ``broker_epochs``,
+the last processed epoch of each broker; ``left_out``, the brokers that came back uncleanly while a
+partition could not be read;
 ``deleted_topics``, the ids of the topics that were deleted last; ``reserved_producer_ids``, the
 largest producer id that was found in a log; and ``masked_topics``, the ids of the internal topics
 that an earlier version filled (W-100).
@@ -18,8 +19,10 @@ import re
 import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn, TypeVar
+from urllib.parse import quote
 
 from checkpoints.partition_metadata import topic_id_from_text, topic_id_to_text
+from logstore.common.version import __version__
 from replication.common.addresses import address_of
 from replication.common.state import (
     MAX_EPOCH,
@@ -42,12 +45,17 @@ BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
 LOG_DIR_EVENTS = "/log_dir_event_notification"
 DELETE_TOPICS = "/admin/delete_topics"
+PREFERRED_ELECTIONS = "/admin/preferred_replica_election"
+REASSIGNMENTS = "/admin/reassign_partitions"
 TOPIC_CONFIGS = "/config/topics"
+USER_CONFIGS = "/config/users"
+CONFIG_CHANGES = "/config/changes"
 PRODUCER_IDS = "/latest_producer_id_block"
 BROKER_EPOCHS = "/logstore/broker_epochs"
 LEFT_OUT = "/logstore/left_out"
 RESERVED_PRODUCER_IDS = "/logstore/reserved_producer_ids"
 DELETED_TOPICS = "/logstore/deleted_topics"  # ids, of the latest ``DELETED_TOPICS_KEPT``
+STARTING = "/logstore/starting"  # brokers by id, before they have directories
 MASKED_TOPICS = "/logstore/masked_topics"
 KAFKAS_PLACEMENT = "kafka"
 
@@ -57,6 +65,7 @@ PERSISTENT_PATHS = (
     LOG_DIR_EVENTS,
     DELETE_TOPICS,
     TOPIC_CONFIGS,
+    CONFIG_CHANGES,
     BROKER_EPOCHS,
     LEFT_OUT,
 )
@@ -131,6 +140,11 @@ def delete_topic_path(topic: str) -> str:
     return f"{DELETE_TOPICS}/{topic}"
 
 
+def config_change_path() -> str:
+    """The path prefix of a sequential node."""
+    return f"{CONFIG_CHANGES}/config_change_"
+
+
 def log_dir_event_path() -> str:
     """The path prefix of a sequential node."""
     return f"{LOG_DIR_EVENTS}/log_dir_event_"
@@ -164,22 +178,25 @@ def decode_cluster_id(data: bytes) -> str:
 
 
 def encode_broker(broker: BrokerRegistration) -> bytes:
-    """Version 4, the last one without features, which all of Kafka's readers know.
+    """Version 5, as Kafka writes it from 2.7 on. What we add is ignored there.
 
-    They need an endpoint, so a broker without sockets has a host and a port too.
+    Kafka's readers need an endpoint, so a broker without sockets has a host and a port too.
     """
     endpoints = broker.endpoints or (Endpoint("PLAINTEXT", broker.host, broker.port),)
     fields: dict[str, object] = {
-        "version": 4,
+        "version": 5,
         "host": broker.host,
         "port": broker.port,
         "jmx_port": -1,
         "timestamp": str(broker.timestamp_ms),
         "endpoints": [f"{e.listener}://{address_of(e.host, e.port)}" for e in endpoints],
         "listener_security_protocol_map": {e.listener: e.security_protocol for e in endpoints},
+        "features": {},
         "previous_broker_epoch": broker.previous_broker_epoch,
         "earlier_epochs": list(broker.earlier_epochs),
     }
+    if not broker.is_foreign:
+        fields["logstore"] = __version__
     if broker.proves_logs:
         fields["proves_logs"] = True
     if broker.coordinator_epoch != UNKNOWN_EPOCH:
@@ -202,10 +219,12 @@ def decode_broker(broker_id: int, data: bytes) -> BrokerRegistration:
     endpoints = fields.endpoints() if fields.has("endpoints") else ()
     if all(each.port < 0 for each in endpoints):
         endpoints = ()
+    # A Kafka broker without a PLAINTEXT listener has no host outside of its endpoints.
+    first = endpoints[0] if endpoints and not fields.has("host") else None
     return BrokerRegistration(
         broker_id=broker_id,
-        host=fields.text("host"),
-        port=fields.number("port", -1, 65_535),
+        host=fields.text("host") if first is None else first.host,
+        port=fields.number("port", -1, 65_535) if first is None else first.port,
         rack=fields.text("rack") if fields.has("rack") else None,
         previous_broker_epoch=fields.number(
             "previous_broker_epoch", -1, _I64_MAX, default=UNKNOWN_EPOCH
@@ -218,11 +237,19 @@ def decode_broker(broker_id: int, data: bytes) -> BrokerRegistration:
         coordinator_epoch=fields.number(
             "coordinator_epoch", -1, MAX_EPOCH_OF_A_LOG, default=UNKNOWN_EPOCH
         ),
+        is_foreign=not fields.has("logstore"),
     )
 
 
 def encode_controller(broker_id: int, timestamp_ms: int) -> bytes:
-    return _encode({"version": 1, "brokerid": broker_id, "timestamp": str(timestamp_ms)})
+    return _encode(
+        {
+            "version": 2,
+            "brokerid": broker_id,
+            "timestamp": str(timestamp_ms),
+            "kraftControllerEpoch": -1,  # it is no node of a quorum (KIP-866)
+        }
+    )
 
 
 def decode_controller(data: bytes) -> int:
@@ -277,6 +304,14 @@ def decode_topic(
             if not set(replicas) <= set(partitions.get(partition, ())):
                 fields.fail(key, f"has brokers that are no replicas of partition {partition}")
     return TopicAssignment(fields.topic_id(), partitions, dict(config or {}), adding, removing)
+
+
+def lacks_topic_id(topic: str, data: bytes) -> bool:
+    """Whether a topic was made by a Kafka below 2.8, and not touched by a later controller."""
+    try:
+        return not _Fields(topic_path(topic), data).has("topic_id")
+    except CorruptNodeError:
+        return False
 
 
 def encode_topic_ids(topic_ids: Iterable[uuid.UUID]) -> bytes:
@@ -355,7 +390,19 @@ def encode_topic_config(config: Mapping[str, str]) -> bytes:
 
 
 def decode_topic_config(topic: str, data: bytes) -> dict[str, str]:
-    fields = _Fields(topic_config_path(topic), data, version=1)
+    return _decode_config(topic_config_path(topic), data)
+
+
+def user_config_path(user: str) -> str:
+    return f"{USER_CONFIGS}/{quote(user, safe='').replace('~', '%7E')}"
+
+
+def decode_user_config(user: str, data: bytes) -> dict[str, str]:
+    return _decode_config(user_config_path(user), data)
+
+
+def _decode_config(path: str, data: bytes) -> dict[str, str]:
+    fields = _Fields(path, data, version=1)
     config = fields.get("config", dict)
     for key, value in config.items():
         if not isinstance(value, str):
@@ -363,7 +410,29 @@ def decode_topic_config(topic: str, data: bytes) -> dict[str, str]:
     return config
 
 
-# --- notifications
+# --- requests that Kafka's tools write into the tree, and notifications
+
+
+def decode_preferred_elections(data: bytes) -> list[TopicPartition]:
+    """The partitions whose preferred replicas are to be elected."""
+    fields = _Fields(PREFERRED_ELECTIONS, data, version=1)
+    return [tp for tp, _ in fields.partitions()]
+
+
+def decode_reassignments(data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
+    """The replicas that partitions are to have."""
+    fields = _Fields(REASSIGNMENTS, data, version=1)
+    return {tp: fields.brokers_in("replicas", each) for tp, each in fields.partitions()}
+
+
+def encode_config_change(topic: str) -> bytes:
+    return _encode({"version": 2, "entity_path": f"topics/{topic}"})
+
+
+def decode_config_change(path: str, data: bytes) -> str | None:
+    """The topic whose configuration has changed; None if it is not one of a topic."""
+    kind, _, name = _Fields(path, data, version=2).text("entity_path").partition("/")
+    return name if kind == "topics" else None
 
 
 def encode_log_dir_event(broker_id: int) -> bytes:
@@ -388,7 +457,10 @@ def encode_producer_id_block(broker_id: int, start: int, end: int) -> bytes:
 
 
 def decode_producer_id_block(data: bytes) -> int:
-    """The last id of the latest block. A plain number, our earlier form, is one above it."""
+    """The last id of the latest block; −1 without one: Kafka makes the node empty. A plain number,
+    our earlier form, is one above it."""
+    if not data:
+        return -1
     if data.isdigit():
         return decode_number(PRODUCER_IDS, data) - 1
     fields = _Fields(PRODUCER_IDS, data, version=1)
@@ -488,6 +560,22 @@ class _Fields:
 
     def brokers(self, key: str) -> tuple[int, ...]:
         return self._brokers(key, self.get(key, list))
+
+    def brokers_in(self, key: str, each: Mapping[str, object]) -> tuple[int, ...]:
+        return self._brokers(key, each.get(key))
+
+    def partitions(self) -> list[tuple[TopicPartition, dict[str, object]]]:
+        """Partitions, each an object with its topic and its number."""
+        found = []
+        for each in self.get("partitions", list):
+            if type(each) is not dict:
+                self.fail("partitions", "holds something else than objects")
+            topic = each.get("topic")
+            if not isinstance(topic, str) or not topic.isprintable():
+                self.fail("partitions", "holds something else than partitions")
+            (number,) = self._numbers("partitions", [each.get("partition")], _I32_MAX, "partitions")
+            found.append((TopicPartition(topic, number), each))
+        return found
 
     def replicas(self, key: str) -> dict[int, tuple[int, ...]]:
         found = {}

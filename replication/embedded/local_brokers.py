@@ -9,23 +9,18 @@ import os
 import shutil
 import tempfile
 import threading
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol, Self
 
-from checkpoints.partition_metadata import topic_id_to_text
-from checkpoints.types import TopicPartition
 from logstore.common.config import BrokerConfig, LogConfig
 from logstore.common.errors import ConfigError, LogstoreError
 from logstore.common.forks import Ownership
-from logstore.common.random_id import new_uuid, random_id
-from logstore.manager import peek
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
 from logstore.storage.paths import absolute_path
 from replication.broker.broker import Broker, BrokerSettings, BrokerState, Surroundings
-from replication.broker.identity import BrokerHome, settle_identity
+from replication.broker.identity import BrokerHome, new_cluster_id, read_homes, settle_identity
 from replication.client import Client
 from replication.common.config import ReplicationConfig
 from replication.common.errors import BrokerUnavailableError
@@ -70,10 +65,6 @@ OpenRequestListener = Callable[[int], RequestListener]
 Raises:
     OSError: an address is taken.
 """
-
-
-def _new_cluster_id() -> str:
-    return topic_id_to_text(new_uuid(random_id))
 
 
 class LocalBrokers:
@@ -154,13 +145,7 @@ class LocalBrokers:
         homes = [BrokerHome("cluster_id", given, {})] if given is not None else []
         for broker_id in self.broker_ids:
             storage = self._storages.get(broker_id, self._storage)
-            logs: dict[TopicPartition, uuid.UUID | None] = {}
-            for log_dir in self.log_dirs(broker_id):
-                content = peek(log_dir, storage)
-                meta = content.meta
-                homes.append(BrokerHome(log_dir, None if meta is None else meta.cluster_id, {}))
-                logs |= content.logs
-            homes.append(BrokerHome(self._directory_of(broker_id), None, logs))
+            homes += read_homes(self._directory_of(broker_id), self.log_dirs(broker_id), storage)
         found: list[str] = []
 
         def ask() -> bool:
@@ -169,7 +154,7 @@ class LocalBrokers:
             except CoordinatorUnavailableError:
                 return False
             try:
-                identity = settle_identity(session, homes, given or _new_cluster_id())
+                identity = settle_identity(session, homes, given or new_cluster_id())
                 found.append(identity.cluster_id)
             except (CoordinatorUnavailableError, SessionExpiredError):
                 return False

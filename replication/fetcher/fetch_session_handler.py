@@ -20,15 +20,21 @@ from replication.common.messages import (
 )
 
 Wanted = Mapping[TopicPartition, FetchPartition]
+SPARE_NAMES = 16  # of topics that left the session
 
 
 class SessionRequest(NamedTuple):
-    """The part of a fetch request that depends on the session."""
+    """The part of a fetch request that depends on the session.
+
+    Attributes:
+        names: of all topics in the session by id, also of some that were in it.
+    """
 
     partitions: tuple[FetchPartition, ...]
     session_id: int
     session_epoch: int
     forgotten: tuple[tuple[TopicPartition, uuid.UUID | None], ...] = ()
+    names: Mapping[uuid.UUID | None, str] = {}
 
     @property
     def is_full(self) -> bool:
@@ -51,6 +57,7 @@ class FetchSessionHandler:
         self._id = NO_SESSION
         self._epoch = INITIAL_SESSION_EPOCH
         self._sent: dict[TopicPartition, FetchPartition] = {}
+        self._names: dict[uuid.UUID | None, str] = {}  # of the topics in it
         self._doubted: set[TopicPartition] = set()
 
     def __repr__(self) -> str:
@@ -67,8 +74,9 @@ class FetchSessionHandler:
         """
         if self._epoch == INITIAL_SESSION_EPOCH:
             self._sent = dict(wanted)
+            self._names = _names(wanted)
             self._doubted.clear()
-            return SessionRequest(tuple(wanted.values()), self._id, self._epoch)
+            return SessionRequest(tuple(wanted.values()), self._id, self._epoch, names=self._names)
         known, doubted = self._sent, self._doubted
         if changed is None:
             changed = [*wanted, *(tp for tp in known if tp not in wanted)]
@@ -85,7 +93,10 @@ class FetchSessionHandler:
             else:
                 parts.append(new)
                 known[tp] = new
-        return SessionRequest(tuple(parts), self._id, self._epoch, tuple(forgotten))
+                self._names[new.topic_id] = tp.topic
+        if len(self._names) > 2 * len(known) + SPARE_NAMES:
+            self._names = _names(known)
+        return SessionRequest(tuple(parts), self._id, self._epoch, tuple(forgotten), self._names)
 
     def on_answer(self, request: SessionRequest, response: FetchResponse) -> SessionOutcome:
         """Judge an answer, which decides the form of the next request (R-143)."""
@@ -99,8 +110,10 @@ class FetchSessionHandler:
         if request.is_full:
             if response.session_id != NO_SESSION:
                 self._id, self._epoch = response.session_id, next_session_epoch(self._epoch)
-                answered = {(part.tp, part.topic_id) for part in response.partitions}
-                if answered != {(part.tp, part.topic_id) for part in request.partitions}:
+                asked = {part.tp: part.topic_id for part in request.partitions}
+                answered = {part.tp: part.topic_id for part in response.partitions}
+                # An older leader names topics without their ids.
+                if asked != {tp: topic_id or asked.get(tp) for tp, topic_id in answered.items()}:
                     self.reset()  # the session has other partitions than we requested
                     return SessionOutcome.BAD
             else:
@@ -124,3 +137,7 @@ class FetchSessionHandler:
         """Begin with a full request, which ends the session: the leader's view may differ."""
         self._epoch = INITIAL_SESSION_EPOCH
         self._sent = {}
+
+
+def _names(partitions: Wanted) -> dict[uuid.UUID | None, str]:
+    return {part.topic_id: tp.topic for tp, part in partitions.items()}

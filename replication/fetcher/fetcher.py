@@ -50,6 +50,7 @@ from replication.fetcher.fetcher_state import (
 
 logger = get_logger(__name__)
 
+FETCH_MARGIN_MS = 5000
 LIGHT_BYTES = 8192  # bytes of an answer that any thread may apply
 
 Apply = Callable[[Response], list[TopicPartition]]
@@ -188,10 +189,12 @@ class Fetcher:
             hand = self._actor.offer if self._is_light(response) else self._actor.post
             hand(lambda: self._run(lambda: self._on_reply(request, apply, response)))
 
+        config = self._env.config
+        timeout_ms = config.replica_socket_timeout_ms
+        if isinstance(request, FetchRequest):  # the leader may let it wait, and then it has to come
+            timeout_ms = max(timeout_ms, config.replica_fetch_wait_max_ms + FETCH_MARGIN_MS)
         try:
-            self._env.transport.send(
-                self.leader_id, request, on_reply, self._env.config.replica_socket_timeout_ms
-            )
+            self._env.transport.send(self.leader_id, request, on_reply, timeout_ms)
         except Exception:
             logger.exception("%s could not send", self.name)
             on_reply(None)
@@ -312,6 +315,7 @@ class Fetcher:
             session_id=asked.session_id,
             session_epoch=asked.session_epoch,
             forgotten=asked.forgotten,
+            topic_names=asked.names,
         )
         self.requests += 1
         self._request_rate.record(1, self._env.runtime.now_ms())

@@ -9,7 +9,7 @@ docs/network.md.
 
 from __future__ import annotations
 
-from replication.network.config import NetworkConfig
+from replication.network.config import BY_CERTIFICATE, NetworkConfig
 from replication.network.limits import ClientQuota, ClientQuotas, Direction
 from replication.network.listeners import (
     Listener,
@@ -34,6 +34,7 @@ from replication.network.server import NetworkServer
 from replication.security.credentials import Credentials, UserCredentials
 
 __all__ = [
+    "BY_CERTIFICATE",
     "CLOSE",
     "NO_RESPONSE",
     "Answer",

@@ -8,11 +8,14 @@ from logstore.common.config import MAX_INT, MAX_LONG, kafka_key
 from logstore.common.errors import ConfigError
 from logstore.storage.local import LocalStorage
 from logstore.storage.paths import absolute_path
-from replication.security.config import SASL_MECHANISMS, TlsConfig
+from replication.security.config import SASL_MECHANISMS, ConnectConfig
+
+BY_CERTIFICATE = "certificate"
+IDENTITIES = ("none", BY_CERTIFICATE)
 
 
 @dataclass(frozen=True, slots=True)
-class NetworkConfig(TlsConfig):
+class NetworkConfig(ConnectConfig):
     """Limits and threads. ``*_ms`` are milliseconds, ``*_bytes`` bytes, rates are per second.
 
     Where a default is not Kafka's, the comment says why.
@@ -66,7 +69,14 @@ class NetworkConfig(TlsConfig):
     sasl_server_max_receive_size: int = kafka_key(
         "sasl.server.max.receive.size", 512 << 10, 1, MAX_INT
     )
+    # Of this broker's logins to others; Kafka's default is GSSAPI.
+    sasl_mechanism_inter_broker_protocol: str = kafka_key(
+        "sasl.mechanism.inter.broker.protocol", "SCRAM-SHA-512"
+    )
     ssl_client_auth: str = kafka_key("ssl.client.auth", "none")
+    # Ours: who is a broker on the listener of brokers (X-62), and which broker (X-63).
+    broker_principals: tuple[str, ...] = kafka_key("broker.principals", ())
+    broker_identity: str = kafka_key("broker.identity", "none")
 
     def with_absolute_paths(self) -> NetworkConfig:
         """The same, for listeners that are opened again wherever the process is by then."""
@@ -82,9 +92,18 @@ class NetworkConfig(TlsConfig):
 
     def __post_init__(self) -> None:
         self._check()
-        unknown = set(self.sasl_enabled_mechanisms) - set(SASL_MECHANISMS)
-        if unknown:
+        between_brokers = self.sasl_mechanism_inter_broker_protocol
+        for key, mechanisms in (
+            ("sasl.enabled.mechanisms", self.sasl_enabled_mechanisms),
+            ("sasl.mechanism.inter.broker.protocol", (between_brokers,)),
+        ):
+            unknown = set(mechanisms) - set(SASL_MECHANISMS)
+            if unknown:
+                raise ConfigError(
+                    f"{key}: {', '.join(sorted(unknown))} is not one of "
+                    f"{', '.join(SASL_MECHANISMS)}"
+                )
+        if self.broker_identity not in IDENTITIES:
             raise ConfigError(
-                f"sasl.enabled.mechanisms: {', '.join(sorted(unknown))} is not one of "
-                f"{', '.join(SASL_MECHANISMS)}"
+                f"broker.identity: {self.broker_identity!r} is not one of {', '.join(IDENTITIES)}"
             )

@@ -16,11 +16,13 @@ from logstore.storage.file_slice import FileSlice
 from replication.network.config import NetworkConfig
 from replication.network.framing import FrameReader, RequestRefusedError
 from replication.network.limits import MemoryPool
+from replication.network.listeners import Listener
 from replication.network.metrics import CloseReason
 from replication.network.requests import (
     CLOSE,
     Answer,
     ConnectionInfo,
+    PeerCertificate,
     ReceivedRequest,
     Send,
     release_files,
@@ -39,13 +41,14 @@ class Rules:
 
     Attributes:
         parse_header: of a whole frame; raises for a malformed one (W-7).
-        serves: whether an API key and version are served; asked before a large frame takes memory.
+        serves: whether an API key and version are served by a listener; asked before a large frame
+            takes memory.
     """
 
     config: NetworkConfig
     memory: MemoryPool
     parse_header: Callable[[memoryview], RequestHeader]
-    serves: Callable[[int, int], bool]
+    serves: Callable[[int, int, Listener], bool]
 
 
 class ConnectionState(Enum):
@@ -119,14 +122,11 @@ class Connection:
         deadline."""
         self._end_ms = self._longest(now_ms, self._rules.config.socket_frame_timeout_ms, 0)
 
-    def end_handshake(self, name: str | None) -> None:
-        """
-        Args:
-            name: in the certificate of the other side.
-        """
+    def end_handshake(self, certificate: PeerCertificate) -> None:
         self._end_ms = NEVER
-        if name is not None:
-            self.info.principal = f"User:{name}"
+        self.info.certificate_uris = certificate.uris
+        if certificate.subject is not None:
+            self.info.principal = f"User:{certificate.subject}"
 
     def peer_ended(self) -> None:
         """The other side sends no more. Whole requests that it has sent are still served."""
@@ -151,7 +151,7 @@ class Connection:
         if self._reserved:
             self._rules.memory.end(self, self._reserved)
         header = self._rules.parse_header(frame)
-        if not self._rules.serves(header.api_key, header.api_version):
+        if not self._rules.serves(header.api_key, header.api_version, self.info.listener):
             raise _refusal(header.api_key, header.api_version)
         self.state = IN_PROCESS
         self.number += 1
@@ -180,7 +180,7 @@ class Connection:
     def _begin_large(self, header: memoryview, now_ms: int) -> None:
         key = int.from_bytes(header[:2], signed=True)
         version = int.from_bytes(header[2:4], signed=True)
-        if not self._rules.serves(key, version):
+        if not self._rules.serves(key, version, self.info.listener):
             raise _refusal(key, version)
         self._reserved = self.reader.begin_large()
         self._rules.memory.begin(self, self._reserved)

@@ -16,6 +16,18 @@ from replication.security.sasl import SaslServer
 ANONYMOUS = "User:ANONYMOUS"
 
 
+class PeerCertificate(NamedTuple):
+    """What a certificate says of who has it.
+
+    Attributes:
+        subject: as Java writes it (RFC 2253): the last part first; None without a certificate.
+        uris: alternative names of that kind.
+    """
+
+    subject: str | None = None
+    uris: tuple[str, ...] = ()
+
+
 @dataclass(slots=True, eq=False)
 class ConnectionInfo:
     """The other side, as far as it is known. A connection has one request handled at a time, whose
@@ -26,6 +38,7 @@ class ConnectionInfo:
         principal: ``User:name`` once it is authenticated.
         is_logged_in: also where the listener has no login.
         sasl: a login that has begun.
+        certificate_uris: in the certificate that the other side gave.
     """
 
     id: int
@@ -35,6 +48,7 @@ class ConnectionInfo:
     principal: str = ANONYMOUS
     is_logged_in: bool = True
     sasl: SaslServer | None = None
+    certificate_uris: tuple[str, ...] = ()
 
 
 class Send(NamedTuple):

@@ -18,16 +18,26 @@ from replication.network.listeners import Listener, refuse_open_listeners
 from replication.network.metrics import ApiMetrics, ListenerMetrics, NetworkMetrics
 from replication.network.processor import Processor
 from replication.network.request_channel import RequestChannel
-from replication.network.requests import ConnectionInfo, ReceivedRequest, RequestHandler
+from replication.network.requests import (
+    ConnectionInfo,
+    PeerCertificate,
+    ReceivedRequest,
+    RequestHandler,
+)
 from replication.network.transport_layer import PlaintextTransportLayer, TransportLayer
-from replication.protocol import SERVED, ApiKey, RequestHeader, parse_request_header
+from replication.protocol import (
+    SERVED,
+    SERVED_TO_BROKERS,
+    ApiKey,
+    RequestHeader,
+    parse_request_header,
+)
 from replication.security.credentials import Credentials
 
 _connection_ids = itertools.count()
-_SERVED = frozenset(
-    (int(key), version)
-    for key, versions in SERVED.items()
-    for version in range(versions.first, versions.last + 1)
+_SERVED, _SERVED_TO_BROKERS = (
+    frozenset((int(key), version) for key, versions in table.items() for version in versions.each())
+    for table in (SERVED, SERVED_TO_BROKERS)
 )
 
 
@@ -35,11 +45,12 @@ def never_quick(request: ReceivedRequest) -> bool:
     return False
 
 
-def is_served(api_key: int, api_version: int) -> bool:
-    """Whether the protocol's table has the version. ApiVersions may come in any version, because a
+def is_served(api_key: int, api_version: int, listener: Listener) -> bool:
+    """Whether the listener's table has the version. ApiVersions may come in any version, because a
     client learns the others from it (W-11).
     """
-    return (api_key, api_version) in _SERVED or api_key == ApiKey.API_VERSIONS
+    served = _SERVED_TO_BROKERS if listener.is_inter_broker else _SERVED
+    return (api_key, api_version) in served or api_key == ApiKey.API_VERSIONS
 
 
 class NetworkServer:
@@ -70,7 +81,7 @@ class NetworkServer:
         config: NetworkConfig | None = None,
         *,
         parse_header: Callable[[memoryview], RequestHeader] = parse_request_header,
-        serves: Callable[[int, int], bool] = is_served,
+        serves: Callable[[int, int, Listener], bool] = is_served,
         is_quick: Callable[[ReceivedRequest], bool] = never_quick,
         credentials: Credentials | None = None,
         allow_plaintext: bool = False,
@@ -217,7 +228,7 @@ class NetworkServer:
 
 def _maker_of_tls(
     config: NetworkConfig,
-) -> Callable[[socket.socket, Callable[[str | None], None]], TransportLayer]:
+) -> Callable[[socket.socket, Callable[[PeerCertificate], None]], TransportLayer]:
     # Imported here because it takes 5 ms, and few servers need it.
     from replication.network.tls import TlsTransportLayer
     from replication.security.tls import server_context

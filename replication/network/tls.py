@@ -11,6 +11,7 @@ from typing import Any
 from logstore.common.types import Buffer
 from logstore.storage.file_slice import FileSlice
 from replication.network.framing import FrameError, TlsHandshakeError
+from replication.network.requests import PeerCertificate
 from replication.network.transport_layer import leading_buffers
 
 _CHUNK_BYTES = 128 << 10  # of one call; TLS cuts it into records of 16 KiB
@@ -37,13 +38,13 @@ class TlsTransportLayer:
         self,
         connected: socket.socket,
         context: ssl.SSLContext,
-        on_handshake: Callable[[str | None], None],
+        on_handshake: Callable[[PeerCertificate], None],
         server_hostname: str | None = None,
     ) -> None:
         """
         Args:
-            on_handshake: called once the handshake is over, with the name in the other side's
-                certificate if it gave one.
+            on_handshake: called once the handshake is over, with what the other side's certificate
+                says, if it gave one.
             server_hostname: of the server, on the client's side; the first ``receive_into`` begins
                 the handshake.
         """
@@ -81,7 +82,7 @@ class TlsTransportLayer:
         except OSError as error:
             raise TlsHandshakeError(f"TLS handshake: {error}") from error
         self._shaken = True
-        self._on_handshake(_name_in(self.socket.getpeercert()))
+        self._on_handshake(_names_in(self.socket.getpeercert()))
 
     def send(self, parts: Sequence[Buffer | FileSlice], head_offset: int) -> int | None:
         first = parts[0]
@@ -106,10 +107,11 @@ class TlsTransportLayer:
         self.socket.close()
 
 
-def _name_in(certificate: Mapping[str, Any] | None) -> str | None:
-    """The subject as Java writes it (RFC 2253): the last part first."""
-    subject = (certificate or {}).get("subject")
+def _names_in(certificate: Mapping[str, Any] | None) -> PeerCertificate:
+    found = certificate or {}
+    uris = tuple(name for kind, name in found.get("subjectAltName", ()) if kind == "URI")
+    subject = found.get("subject")
     if not subject:
-        return None
+        return PeerCertificate(None, uris)
     parts = [f"{_SHORT_NAMES.get(name, name)}={value}" for rdn in subject for name, value in rdn]
-    return ",".join(reversed(parts))
+    return PeerCertificate(",".join(reversed(parts)), uris)

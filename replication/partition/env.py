@@ -32,8 +32,11 @@ class BrokerEpochs(Protocol):
     """The cluster's metadata about other brokers."""
 
     def eligible(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether a broker is alive, not shutting down, and of this epoch (or −1) (R-31)."""
+        """Whether a broker is alive, not shutting down, and of this epoch (R-31). −1 is not
+        known, and not compared."""
         ...
+
+    def is_alive(self, broker_id: int) -> bool: ...
 
     def broker_epoch(self, broker_id: int) -> int:
         """The epoch of a broker; −1 if unknown."""

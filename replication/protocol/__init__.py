@@ -34,12 +34,22 @@ from replication.protocol.headers import (
 )
 from replication.protocol.schema import VersionRange
 from replication.protocol.structures import ZERO_UUID
-from replication.protocol.versions import ADVERTISED, FEATURES, SERVED
+from replication.protocol.versions import (
+    ADVERTISED,
+    ADVERTISED_TO_BROKERS,
+    FEATURES,
+    FOR_BROKERS,
+    SERVED,
+    SERVED_TO_BROKERS,
+)
 
 __all__ = [
     "ADVERTISED",
+    "ADVERTISED_TO_BROKERS",
     "FEATURES",
+    "FOR_BROKERS",
     "SERVED",
+    "SERVED_TO_BROKERS",
     "ZERO_UUID",
     "ApiKey",
     "Gathered",
@@ -66,6 +76,7 @@ __all__ = [
     "parse_request_header",
     "parse_response_header",
     "partitions",
+    "principals",
     "request_decoder",
     "request_header",
     "response_encoder",

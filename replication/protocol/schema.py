@@ -29,6 +29,7 @@ class VersionRange(NamedTuple):
 
 
 NO_VERSIONS = VersionRange(0, -1)
+FIRST_OWN_TAG = 100  # fields from here on are ours: a real broker skips them
 FIXED_SIZES = {"bool": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "f64": 8, "uuid": 16}  # in bytes
 SCALARS = (*FIXED_SIZES, "str", "bytes", "records")
 

@@ -8,12 +8,14 @@ one. ``>`` begins the fields of the request, ``<`` those of the response::
 A version is ``7``, ``2-9`` or ``7+``; without one a field is in all versions of what holds it.
 Types: ``bool i8 i16 i32 i64 f64 str bytes records uuid``, ``[type]`` for an array,
 ``Name {fields}`` for a structure, and ``Name`` alone for one that stands further up. A
-default is given where it is not zero, empty or false. ``!`` marks a field that may not be lost: a
+default is given where it is not zero, empty or false. Tags from 100 on are our own, between our
+brokers; a real one skips them. ``!`` marks a field that may not be lost: a
 message in which it is set cannot be written in a version without it. All other fields are left out
-there.
+there. Tags from 100 on are our own, between our brokers: a real one skips them (X-73).
 
-``RECORDS`` has messages that lie in records instead: keys and values of the coordinators' topics,
-what members of consumer groups say to each other, and what the controllers of KRaft write.
+``RECORDS`` has messages that are no APIs: keys and values of the coordinators' topics, what members
+of consumer groups say to each other, who a forwarded request is from, and what the controllers of
+KRaft write.
 
 Names are those of Kafka's own schema files in snake_case; docs/protocol.md says how to add to it.
 """
@@ -80,16 +82,23 @@ TABLE = """
   type i8, topic_states [LeaderAndIsrTopicState {topic_name str, topic_id uuid,
   partition_states [LeaderAndIsrPartitionState {partition_index i32, controller_epoch i32,
   leader i32, leader_epoch i32, isr [i32], partition_epoch i32, replicas [i32],
-  adding_replicas [i32], removing_replicas [i32], is_new bool, leader_recovery_state i8}]}],
-  live_leaders [LeaderAndIsrLiveLeader {broker_id i32, host_name str, port i32}]
+  adding_replicas [i32], removing_replicas [i32], is_new bool, leader_recovery_state i8,
+  #100 elr [i32], #101 last_known_leader i32 =-1}], #100 configs [Config {key str, value str}],
+  #101 partition_count i32}],
+  live_leaders [LeaderAndIsrLiveLeader {broker_id i32, host_name str, port i32,
+  #100 broker_epoch i64 =-1, #101 endpoints [Endpoint {port i32, host str, listener str,
+  security_protocol i16}], #102 rack str? =null}], #100 sequence i64, #101 full bool,
+  #102 topics [Topic {topic_name str, topic_id uuid,
+  partitions [Partition {partition_index i32, replicas [i32]}]}], #103 deleted_topic_ids [uuid]
 < error_code i16, topics [LeaderAndIsrTopicError {topic_id uuid,
-  partition_errors [LeaderAndIsrPartitionError {partition_index i32, error_code i16}]}]
+  partition_errors [LeaderAndIsrPartitionError {partition_index i32, error_code i16,
+  #100 log_epoch i32 =-1}]}]
 
 5 StopReplica 4 flexible 4+
 > controller_id i32, is_kraft_controller bool, controller_epoch i32, broker_epoch i64 =-1,
   topic_states [StopReplicaTopicState {topic_name str,
   partition_states [StopReplicaPartitionState {partition_index i32, leader_epoch i32 =-1,
-  delete_partition bool}]}]
+  delete_partition bool}], #100 topic_id uuid}], #100 sequence i64
 < error_code i16, partition_errors [StopReplicaPartitionError {topic_name str,
   partition_index i32, error_code i16}]
 
@@ -98,9 +107,12 @@ TABLE = """
   broker_epoch i64 =-1, topic_states [UpdateMetadataTopicState {topic_name str, topic_id uuid,
   partition_states [UpdateMetadataPartitionState {partition_index i32, controller_epoch i32,
   leader i32, leader_epoch i32, isr [i32], zk_version i32, replicas [i32],
-  offline_replicas [i32]}]}], live_brokers [UpdateMetadataBroker {id i32,
+  offline_replicas [i32], #100 elr [i32], #101 last_known_leader i32 =-1}],
+  #100 configs [Config {key str, value str}], #101 partition_count i32}],
+  live_brokers [UpdateMetadataBroker {id i32,
   endpoints [UpdateMetadataEndpoint {port i32, host str, listener str, security_protocol i16}],
-  rack str?}]
+  rack str?, #100 broker_epoch i64 =-1}], #100 sequence i64, #101 full bool,
+  #102 shutting_down [i32]
 < error_code i16
 
 7 ControlledShutdown 3 flexible 3+
@@ -192,7 +204,7 @@ TABLE = """
 > topics [CreatableTopic {name str, num_partitions i32, replication_factor i16,
   assignments [CreatableReplicaAssignment {partition_index i32, broker_ids [i32]}],
   configs [CreatableTopicConfig {name str, value str?}]}], timeout_ms i32 =60000,
-  validate_only bool
+  validate_only bool, #100 forwarded bool 5+
 < throttle_time_ms i32, topics [CreatableTopicResult {name str, topic_id uuid 7+,
   error_code i16, error_message str?, #0 topic_config_error_code i16 5+,
   num_partitions i32 5+ =-1, replication_factor i16 5+ =-1,
@@ -201,7 +213,7 @@ TABLE = """
 
 20 DeleteTopics 1-6 flexible 4+
 > topics [DeleteTopicState {name str? =null, topic_id uuid}] 6+ !, topic_names [str] 1-5,
-  timeout_ms i32
+  timeout_ms i32, #100 forwarded bool 4+
 < throttle_time_ms i32, responses [DeletableTopicResult {name str?6+, topic_id uuid 6+,
   error_code i16, error_message str? 5+ =null}]
 
@@ -300,6 +312,12 @@ TABLE = """
 < throttle_time_ms i32, responses [AlterConfigsResourceResponse {error_code i16,
   error_message str?, resource_type i8, resource_name str}]
 
+34 AlterReplicaLogDirs 1-2 flexible 2+
+> dirs [AlterReplicaLogDir {path str, topics [AlterReplicaLogDirTopic {name str,
+  partitions [i32]}]}]
+< throttle_time_ms i32, results [AlterReplicaLogDirTopicResult {topic_name str,
+  partitions [AlterReplicaLogDirPartitionResult {partition_index i32, error_code i16}]}]
+
 35 DescribeLogDirs 1-5 flexible 2+
 > topics [DescribableLogDirTopic {topic str, partitions [i32]}]?
 < throttle_time_ms i32, error_code i16 3+, results [DescribeLogDirsResult {error_code i16,
@@ -314,7 +332,7 @@ TABLE = """
 37 CreatePartitions 0-3 flexible 2+
 > topics [CreatePartitionsTopic {name str, count i32,
   assignments [CreatePartitionsAssignment {broker_ids [i32]}]?}], timeout_ms i32,
-  validate_only bool
+  validate_only bool, #100 forwarded bool 2+
 < throttle_time_ms i32, results [CreatePartitionsTopicResult {name str, error_code i16,
   error_message str? =null}]
 
@@ -324,21 +342,22 @@ TABLE = """
 
 43 ElectLeaders 0-2 flexible 2+
 > election_type i8 1+ !, topic_partitions [TopicPartitions {topic str, partitions [i32]}]?,
-  timeout_ms i32 =60000
+  timeout_ms i32 =60000, #100 forwarded bool 2+
 < throttle_time_ms i32, error_code i16 1+ !,
   replica_election_results [ReplicaElectionResult {topic str,
   partition_result [PartitionResult {partition_id i32, error_code i16, error_message str?}]}]
 
 44 IncrementalAlterConfigs 0-1 flexible 1+
 > resources [AlterConfigsResource {resource_type i8, resource_name str,
-  configs [AlterableConfig {name str, config_operation i8, value str?}]}], validate_only bool
+  configs [AlterableConfig {name str, config_operation i8, value str?}]}], validate_only bool,
+  #100 forwarded bool 1+
 < throttle_time_ms i32, responses [AlterConfigsResourceResponse {error_code i16,
   error_message str?, resource_type i8, resource_name str}]
 
 45 AlterPartitionReassignments 0-1 flexible 0+
 > timeout_ms i32 =60000, allow_replication_factor_change bool 1+ =true !,
   topics [ReassignableTopic {name str, partitions [ReassignablePartition {partition_index i32,
-  replicas [i32]? =null}]}]
+  replicas [i32]? =null}]}], #100 forwarded bool
 < throttle_time_ms i32, allow_replication_factor_change bool 1+ =true, error_code i16,
   error_message str?, responses [ReassignableTopicResponse {name str,
   partitions [ReassignablePartitionResponse {partition_index i32, error_code i16,
@@ -346,7 +365,7 @@ TABLE = """
 
 46 ListPartitionReassignments 0 flexible 0+
 > timeout_ms i32 =60000, topics [ListPartitionReassignmentsTopics {name str,
-  partition_indexes [i32]}]? =null
+  partition_indexes [i32]}]? =null, #100 forwarded bool
 < throttle_time_ms i32, error_code i16, error_message str?,
   topics [OngoingTopicReassignment {name str,
   partitions [OngoingPartitionReassignment {partition_index i32, replicas [i32],
@@ -377,13 +396,18 @@ TABLE = """
   leader_recovery_state i8, partition_epoch i32}]}]
 < throttle_time_ms i32, error_code i16, topics [TopicData {topic_id uuid,
   partitions [PartitionData {partition_index i32, error_code i16, leader_id i32,
-  leader_epoch i32, isr [i32], leader_recovery_state i8, partition_epoch i32}]}]
+  leader_epoch i32, isr [i32], leader_recovery_state i8, partition_epoch i32,
+  #100 min_isr i32}]}]
 
 57 UpdateFeatures 0-2 flexible 0+
 > timeout_ms i32 =60000, feature_updates [FeatureUpdateKey {feature str, max_version_level i16,
   allow_downgrade bool 0 !, upgrade_type i8 1+ =1 !}], validate_only bool 1+ !
 < throttle_time_ms i32, error_code i16, error_message str?,
   results [UpdatableFeatureResult {feature str, error_code i16, error_message str?}] 0-1
+
+58 Envelope 0 flexible 0+
+> request_data bytes, request_principal bytes?, client_host_address bytes
+< response_data bytes? =null, error_code i16
 
 60 DescribeCluster 0-2 flexible 0+
 > include_cluster_authorized_operations bool, endpoint_type i8 1+ =1 !,
@@ -413,6 +437,10 @@ TABLE = """
 < throttle_time_ms i32, error_code i16, unknown_state_filters [str],
   transaction_states [TransactionState {transactional_id str, producer_id i64,
   transaction_state str}]
+
+67 AllocateProducerIds 0 flexible 0+
+> broker_id i32, broker_epoch i64 =-1
+< throttle_time_ms i32, error_code i16, producer_id_start i64, producer_id_len i32
 
 68 ConsumerGroupHeartbeat 0-1 flexible 0+
 > group_id str, member_id str, member_epoch i32, instance_id str? =null, rack_id str? =null,
@@ -485,6 +513,9 @@ ConsumerProtocolSubscription 0-3
 
 ConsumerProtocolAssignment 0-3
   assigned_partitions [TopicPartition {topic str, partitions [i32]}], user_data bytes? =null
+
+DefaultPrincipalData 0 flexible 0+
+  type str, name str, token_authenticated bool
 
 TopicRecord 0 flexible 0+
   name str, topic_id uuid

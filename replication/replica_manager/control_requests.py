@@ -48,6 +48,7 @@ class ControlRequests:
         self._broker_epoch = broker_epoch
         self._carry_out = carry_out
         self._latest = (0, 0, 0)  # controller epoch, broker epoch and sequence of the last request
+        self._reported_epoch = 0
         self._controller_epoch = 0
         self._waiting: tuple[ControlRequest, OnReply] | None = None
         self._closed = False
@@ -61,7 +62,7 @@ class ControlRequests:
     @property
     def reported_broker_epoch(self) -> int:
         """The latest of this broker's epochs with which a controller addressed it."""
-        return self._latest[1]
+        return self._reported_epoch
 
     def accept(self, request: ControlRequest, reply: OnReply) -> None:
         """Carry a request out soon, and reply; at once if it is late (R-52).
@@ -94,6 +95,8 @@ class ControlRequests:
             if order < self._latest:
                 return ErrorCode.STALE_CONTROLLER_EPOCH  # a copy that was overtaken
             self._latest = order
+        # A real Kafka does not number its requests: they come in the order of a connection (X-94).
+        self._reported_epoch = max(self._reported_epoch, request.broker_epoch)
         self._controller_epoch = request.controller_epoch
         return ErrorCode.NONE
 
@@ -119,6 +122,10 @@ class ControlRequests:
                 response = self._carry_out[type(request)](request)
         finally:
             reply(response)
+
+    def post(self, task: Callable[[], None]) -> None:
+        """Run a task between requests."""
+        self._actor.post(task)
 
     def close(self, *, wait: bool) -> None:
         """Carry nothing out any more. With ``wait``, nothing is being carried out on return."""

@@ -1,14 +1,16 @@
 """A broker's metadata of the cluster: live brokers and leaders (Kafka's ``MetadataCache``).
 
 It comes from the controller, and nothing is decided here. Requests may repeat and overtake each
-other, so an older broker epoch, or an older registration of the same topic id, is ignored.
+other, so an older broker epoch, or an older registration of the same topic id, is ignored. The
+controller of a real Kafka in ZooKeeper mode tells no broker epochs: then that of another broker is
+not known, and not compared (X-10).
 """
 
 from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 from checkpoints.types import TopicPartition
@@ -41,6 +43,7 @@ class MetadataCache:
         self.masked_topics: frozenset[uuid.UUID] = frozenset()
         self._broker_id = broker_id
         self._brokers: Mapping[int, LiveBroker] = {}  # replaced as a whole
+        self._roles_of = -1  # the epoch of the controller that gave roles last
         self._shutting_down: frozenset[int] = frozenset()
         self._topics: dict[str, TopicRegistrations] = {}
         self._topic_ids: dict[str, uuid.UUID | None] = {}
@@ -57,13 +60,18 @@ class MetadataCache:
     def update(self, request: UpdateMetadataRequest | LeaderAndIsrRequest) -> list[TopicPartition]:
         """Apply the controller's metadata. Returns the deleted partitions.
 
-        A LeaderAndIsr request also has live brokers, because a new leader may be one that the next
-        UpdateMetadata introduces.
+        A LeaderAndIsr request has the leaders among the live brokers: none of the others is gone.
+        The first UpdateMetadata of a controller introduces brokers only, and everything else comes
+        after the roles (X-92). One of a real Kafka is not numbered; it has everything.
         """
         deleted = []
         with self._lock:
-            self._brokers = self._newer_brokers(request.live_brokers)
-            if isinstance(request, UpdateMetadataRequest):
+            brokers = self._newer_brokers(request)
+            if isinstance(request, LeaderAndIsrRequest):
+                self._brokers = {**self._brokers, **brokers}
+                self._roles_of = request.controller_epoch
+            else:
+                self._brokers = brokers
                 self._shutting_down = frozenset(request.shutting_down)
                 for change in request.partitions:
                     if change.registration.leader == LEADER_DURING_DELETE:
@@ -73,13 +81,20 @@ class MetadataCache:
                         self._put(change)
                 if request.is_full:
                     deleted += self._remove_all_but(request.partitions)
-                self.is_complete = True
+                if not request.sequence or request.controller_epoch == self._roles_of:
+                    self.is_complete = True
             gone, self._gone = frozenset(self._gone), set()
         for watcher in self._watchers:
             watcher()
         for deletion_watcher in self._deletion_watchers if gone else ():
             deletion_watcher(gone)
         return deleted
+
+    def configure(self, topic: str, config: Mapping[str, str]) -> None:
+        """Take over a topic's own configuration that did not come from a controller (X-13)."""
+        with self._lock:
+            if topic in self._topics:
+                self._configs[topic] = config
 
     def watch(self, watcher: Callable[[], None]) -> None:
         """Call ``watcher`` after every later update, on its thread. It must be short."""
@@ -105,12 +120,16 @@ class MetadataCache:
             self._remove(tp, topic_id)
         return [tp for tp, _ in gone]
 
-    def _newer_brokers(self, live: Iterable[LiveBroker]) -> Mapping[int, LiveBroker]:
+    def _newer_brokers(
+        self, request: UpdateMetadataRequest | LeaderAndIsrRequest
+    ) -> dict[int, LiveBroker]:
         brokers = {}
-        for broker in live:
+        for broker in request.live_brokers:
             broker_id = broker.registration.broker_id
+            if broker_id == self._broker_id and broker.broker_epoch == UNKNOWN_EPOCH:
+                broker = broker._replace(broker_epoch=request.broker_epoch)  # that of the receiver
             known = self._brokers.get(broker_id)
-            older = known is not None and broker.broker_epoch < known.broker_epoch
+            older = known is not None and UNKNOWN_EPOCH != broker.broker_epoch < known.broker_epoch
             brokers[broker_id] = known if known is not None and older else broker
         return brokers
 
@@ -165,7 +184,7 @@ class MetadataCache:
         return broker_id in self._brokers
 
     def broker_epoch(self, broker_id: int) -> int:
-        """The epoch of a broker; −1 if it is not known to be alive."""
+        """The epoch of a broker; −1 if it is not known, or the broker is not known to be alive."""
         broker = self._brokers.get(broker_id)
         return UNKNOWN_EPOCH if broker is None else broker.broker_epoch
 
@@ -174,12 +193,16 @@ class MetadataCache:
         return None if broker is None else broker.registration.rack
 
     def eligible(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether a broker may be in an ISR: live, not shutting down, this epoch or −1 (R-31)."""
+        """Whether a broker may be in an ISR (R-31): live, not shutting down, and of this epoch, if
+        both are known."""
         broker = self._brokers.get(broker_id)
         return (
             broker is not None
             and broker_id not in self._shutting_down
-            and broker_epoch in (UNKNOWN_EPOCH, broker.broker_epoch)
+            and (
+                broker_epoch in (UNKNOWN_EPOCH, broker.broker_epoch)
+                or broker.broker_epoch == UNKNOWN_EPOCH
+            )
         )
 
     # -- partitions ----------------------------------------------------------------------------
@@ -187,6 +210,14 @@ class MetadataCache:
     def registration(self, tp: TopicPartition) -> PartitionRegistration | None:
         topic = self._topics.get(tp.topic)
         return None if topic is None else topic.get(tp.partition)
+
+    def replicas_out_of_sync(self, broker_id: int) -> Iterator[TopicPartition]:
+        """The partitions with a leader of which a broker has a replica outside the ISR."""
+        for topic, registrations in list(self._topics.items()):
+            for number, known in list(registrations.items()):
+                is_behind = broker_id in known.replicas and broker_id not in known.isr
+                if is_behind and known.leader != NO_LEADER:
+                    yield TopicPartition(topic, number)
 
     def topic_id(self, topic: str) -> uuid.UUID | None:
         return self._topic_ids.get(topic)

@@ -41,21 +41,39 @@ class TlsConfig(Properties):
 
 
 @dataclass(frozen=True, slots=True)
-class ClientConfig(TlsConfig):
-    """The keys of every client. ``*_ms`` are milliseconds."""
+class ConnectConfig(TlsConfig):
+    """The keys of all who connect to brokers, brokers included. ``*_ms`` are milliseconds."""
+
+    # The first time of a connection to one broker; it grows with failures up to the other one.
+    socket_connection_setup_timeout_ms: int = kafka_key(
+        "socket.connection.setup.timeout.ms", 10_000, 1, MAX_INT
+    )
+    socket_connection_setup_timeout_max_ms: int = kafka_key(
+        "socket.connection.setup.timeout.max.ms", 30_000, 1, MAX_INT
+    )
+    reconnect_backoff_ms: int = kafka_key("reconnect.backoff.ms", 50, 0, MAX_INT)
+    reconnect_backoff_max_ms: int = kafka_key("reconnect.backoff.max.ms", 1000, 0, MAX_INT)
+    ssl_endpoint_identification_algorithm: str = kafka_key(
+        "ssl.endpoint.identification.algorithm", "https"
+    )
+
+    def _check(self) -> None:
+        super(ConnectConfig, self)._check()
+        if self.ssl_endpoint_identification_algorithm.lower() not in ("", "https"):
+            raise ConfigError("ssl.endpoint.identification.algorithm is https, or empty for none")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig(ConnectConfig):
+    """The keys of every client."""
 
     bootstrap_servers: tuple[str, ...] = kafka_key("bootstrap.servers", ())
     client_id: str = kafka_key("client.id", "logstore")
     request_timeout_ms: int = kafka_key("request.timeout.ms", 30_000, 1, MAX_INT)
-    socket_connection_setup_timeout_ms: int = kafka_key(
-        "socket.connection.setup.timeout.ms", 10_000, 1, MAX_INT
-    )
+    connections_max_idle_ms: int = kafka_key("connections.max.idle.ms", 540_000, -1)
     # Of one call with all its repeats.
     default_api_timeout_ms: int = kafka_key("default.api.timeout.ms", 60_000, 1, MAX_INT)
     security_protocol: str = kafka_key("security.protocol", "PLAINTEXT")
-    ssl_endpoint_identification_algorithm: str = kafka_key(
-        "ssl.endpoint.identification.algorithm", "https"
-    )
     sasl_mechanism: str = kafka_key("sasl.mechanism", "")  # Kafka's GSSAPI is not served
     sasl_jaas_config: str = kafka_key("sasl.jaas.config", "", secret=True)
     sasl_username: str = kafka_key("sasl.username", "")
@@ -68,8 +86,6 @@ class ClientConfig(TlsConfig):
                 f"security.protocol = {self.security_protocol!r} is not one of "
                 f"{', '.join(SECURITY_PROTOCOLS)}"
             )
-        if self.ssl_endpoint_identification_algorithm.lower() not in ("", "https"):
-            raise ConfigError("ssl.endpoint.identification.algorithm is https, or empty for none")
         if self.uses_sasl:
             if self.sasl_mechanism not in SASL_MECHANISMS:
                 raise ConfigError(
@@ -174,7 +190,7 @@ _KNOWN = """
 acks allow.auto.create.topics auto.commit.interval.ms auto.offset.reset batch.size
 bootstrap.controllers buffer.memory check.crcs client.dns.lookup client.rack
 compression.gzip.level compression.lz4.level compression.type compression.zstd.level
-config.providers connections.max.idle.ms delivery.timeout.ms enable.auto.commit enable.idempotence
+config.providers delivery.timeout.ms enable.auto.commit enable.idempotence
 enable.metrics.push exclude.internal.topics fetch.max.bytes fetch.max.wait.ms fetch.min.bytes
 group.id group.instance.id group.protocol group.remote.assignor heartbeat.interval.ms
 interceptor.classes internal.throw.on.fetch.stable.offset.unsupported isolation.level
@@ -184,9 +200,9 @@ metadata.max.age.ms metadata.max.idle.ms metadata.recovery.rebootstrap.trigger.m
 metadata.recovery.strategy metric.reporters metrics.num.samples metrics.recording.level
 metrics.sample.window.ms partition.assignment.strategy partitioner.adaptive.partitioning.enable
 partitioner.availability.timeout.ms partitioner.class partitioner.ignore.keys receive.buffer.bytes
-reconnect.backoff.max.ms reconnect.backoff.ms retries retry.backoff.max.ms retry.backoff.ms
+retries retry.backoff.max.ms retry.backoff.ms
 sasl.client.callback.handler.class security.providers send.buffer.bytes session.timeout.ms
-share.acknowledgement.mode share.acquire.mode socket.connection.setup.timeout.max.ms
+share.acknowledgement.mode share.acquire.mode
  ssl.engine.factory.class ssl.keymanager.algorithm
 ssl.keystore.password ssl.protocol ssl.provider ssl.secure.random.implementation
 ssl.trustmanager.algorithm ssl.truststore.password transaction.timeout.ms

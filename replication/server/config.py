@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
@@ -15,7 +15,14 @@ from replication.common.config import ReplicationConfig
 from replication.common.topic_configs import THROTTLED
 from replication.coordinators.groups.config import GroupConfig
 from replication.coordinators.transactions.config import TransactionConfig
-from replication.network import NetworkConfig, parse_addresses
+from replication.network import (
+    Listener,
+    NetworkConfig,
+    parse_addresses,
+    parse_listeners,
+    parse_protocol_map,
+    with_inter_broker,
+)
 
 UNSET = -1
 
@@ -51,6 +58,120 @@ class NodeConfig(Properties):
     def advertised(self) -> dict[str, tuple[str, int]]:
         """Host and port by which clients reach the first broker, by the name of the listener."""
         return parse_addresses("advertised.listeners", self.advertised_listeners)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessConfig(Properties):
+    """The keys of a broker in a process of its own: what other brokers of a process have in
+    common, or get by options."""
+
+    listeners: str = kafka_key("listeners", "")
+    listener_security_protocol_map: str = kafka_key("listener.security.protocol.map", "")
+    security_inter_broker_protocol: str = kafka_key("security.inter.broker.protocol", "")
+    log_dirs: tuple[str, ...] = kafka_key("log.dirs", ())
+    log_dir: str = kafka_key("log.dir", "")
+    broker_rack: str = kafka_key("broker.rack", "")
+    zookeeper_connect: str = kafka_key("zookeeper.connect", "")
+    zookeeper_session_timeout_ms: int = kafka_key("zookeeper.session.timeout.ms", 18_000, 1)
+
+    def __post_init__(self) -> None:
+        self._check()
+        if self.log_dirs and self.log_dir:
+            raise ConfigError("log.dirs and log.dir: give one of them")
+
+    @property
+    def directories(self) -> tuple[str, ...]:
+        return self.log_dirs or ((self.log_dir,) if self.log_dir else ())
+
+    def parse_listeners(self, default: Sequence[Listener], inter_broker: str) -> list[Listener]:
+        """The listeners, of which one is that of the brokers: the one of that name, else the first
+        one with ``security.inter.broker.protocol``, else the first one.
+
+        Raises:
+            ConfigError: malformed, or there is no such listener.
+        """
+        found: Sequence[Listener] = default
+        protocols = parse_protocol_map(self.listener_security_protocol_map)
+        if self.listeners:
+            found = parse_listeners(self.listeners, protocols)
+        else:
+            found = [
+                each._replace(security_protocol=protocols.get(each.name, each.security_protocol))
+                for each in default
+            ]
+        wanted = self.security_inter_broker_protocol
+        if inter_broker and wanted:
+            raise ConfigError(
+                "inter.broker.listener.name and security.inter.broker.protocol: give one of them"
+            )
+        fitting = [each.name for each in found if wanted in ("", each.security_protocol.value)]
+        if not fitting:
+            raise ConfigError(f"security.inter.broker.protocol = {wanted!r}: no listener has it")
+        return with_inter_broker(found, inter_broker or fitting[0])
+
+
+NOT_SERVED = frozenset(
+    {
+        "background.threads",
+        "controlled.shutdown.enable",
+        "inter.broker.protocol.version",
+        "kafka.metrics.polling.interval.secs",
+        "kafka.metrics.reporters",
+        "log.message.format.version",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "num.replica.alter.log.dirs.threads",
+        "replica.socket.receive.buffer.bytes",
+        "reserved.broker.max.id",
+        "zookeeper.connection.timeout.ms",
+        "zookeeper.max.in.flight.requests",
+        "zookeeper.set.acl",
+        "zookeeper.sync.time.ms",
+    }
+)
+"""Keys that tools write into every ``server.properties``, and that a broker here does without."""
+
+_HOURS, _MINUTES = 3_600_000, 60_000
+_IN_MS = {
+    "log.retention.minutes": ("log.retention.ms", _MINUTES),
+    "log.retention.hours": ("log.retention.ms", _HOURS),
+    "log.roll.hours": ("log.roll.ms", _HOURS),
+    "log.roll.jitter.hours": ("log.roll.jitter.ms", _HOURS),
+}
+"""Keys in other units. The one in ms goes before that in minutes, which goes before hours."""
+
+
+def process_config(
+    properties: Mapping[str, object],
+) -> tuple[ProcessConfig, ServerConfig, list[str]]:
+    """The parts of a ``server.properties``, and the keys in it that are not served.
+
+    Raises:
+        ConfigError: as ``ServerConfig.from_properties``.
+    """
+    of_process = _keys(ProcessConfig())
+    own: dict[str, object] = {}
+    rest: dict[str, object] = {}
+    ignored = []
+    for key, value in properties.items():
+        if key in NOT_SERVED:
+            ignored.append(key)
+        elif key not in _IN_MS:
+            (own if key in of_process else rest)[key] = value
+    for key, (in_ms, unit) in _IN_MS.items():
+        if key in properties:
+            rest.setdefault(in_ms, _in_ms(key, properties[key], unit))
+    return ProcessConfig.from_properties(own), ServerConfig.from_properties(rest), ignored
+
+
+def _in_ms(key: str, value: object, unit: int) -> int:
+    try:
+        number = int(str(value))
+    except ValueError:
+        raise ConfigError(f"{key} must be an integer, not {value!r}") from None
+    return number * unit if number >= 0 else number
 
 
 MOST_REPLICAS = 3

@@ -28,7 +28,7 @@ from replication.network import (
     requests,
 )
 from replication.protocol import (
-    SERVED,
+    SERVED_TO_BROKERS,
     ApiKey,
     ProtocolError,
     decode_request,
@@ -141,7 +141,7 @@ class RequestFaults:
 
         def fail(handler: RequestHandler, received: ReceivedRequest, respond: Respond) -> None:
             key, version = received.api_key, received.api_version
-            served = SERVED.get(key)
+            served = SERVED_TO_BROKERS.get(key)
             if served is None or version not in served:
                 handler(received, respond)  # which refuses it
                 return

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from logstore.common.errors import ConfigError
 from replication.apis import is_quick
 from replication.apis.assembly import BrokerApis, kafka_apis
+from replication.apis.common.broker_requests import BrokerPeers
 from replication.broker.broker import Broker
 from replication.broker.metrics import Histogram, Sample
 from replication.common.error_codes import ErrorCode
@@ -26,14 +27,11 @@ from replication.network import (
     with_inter_broker,
 )
 from replication.protocol import ApiKey
-from replication.replica_manager.metadata_cache import MetadataCache
 from replication.server.config import ServerConfig
 from replication.server.faults import RequestFaults
 from replication.server.metrics import group_samples, network_samples, transaction_samples
 
 ANY_ADDRESS = ("", "0.0.0.0", "::")
-WITHOUT_METADATA = frozenset({ApiKey.API_VERSIONS})
-"""Answered by a broker that does not know the cluster yet."""
 
 
 class Exposure(NamedTuple):
@@ -66,7 +64,7 @@ class KafkaServer:
         faults: what requests meet on their way, in tests, or where some are never carried out.
     Raises:
         ConfigError: a listener is bound to all addresses and none is advertised, or anybody could
-            use it.
+            use it; or it is not known who is a broker.
         OSError: an address is taken.
     """
 
@@ -84,8 +82,8 @@ class KafkaServer:
         if unknown:
             raise ConfigError(f"advertised.listeners names {min(unknown)}, which is no listener")
         self._config = config
+        self._peers = BrokerPeers.of(config.network, listeners)
         self._apis: BrokerApis | None = None
-        self._metadata: MetadataCache | None = None
         for listener in listeners:
             has_other = exposure.advertised_host is not None or listener.name in advertised
             if listener.host in ANY_ADDRESS and not has_other:
@@ -138,7 +136,6 @@ class KafkaServer:
     def serve(self, broker: Broker) -> None:
         """Take requests for ``broker``, once."""
         config = self._config
-        self._metadata = broker.metadata
         self._apis = kafka_apis(
             broker,
             config.apis,
@@ -146,21 +143,16 @@ class KafkaServer:
             config.transactions,
             (config.network,),
             ClientQuotas(config.network, broker.runtime.now_ms),
+            self._peers,
         )
         self._network.start()
 
     def _handle(self, received: ReceivedRequest, respond: Respond) -> None:
-        """A broker that has just started knows no topic before a controller's request, and would
-        call each one unknown. It closes the connection instead, and every client asks again."""
-        apis, metadata = self._apis, self._metadata
-        if (
-            apis is not None
-            and metadata is not None
-            and (metadata.is_complete or received.api_key in WITHOUT_METADATA)
-        ):
-            apis.apis.handle(received, respond)
-        else:
+        apis = self._apis
+        if apis is None:
             respond(CLOSE)
+        else:
+            apis.apis.handle(received, respond)
 
     def close(self, grace_ms: int) -> None:
         """Take no more requests, and answer those in process within ``grace_ms``. Idempotent."""

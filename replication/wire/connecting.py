@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from replication.client import Client
 from replication.common.errors import BrokerUnavailableError, SaslAuthenticationError
 from replication.security.config import ClientProperties, client_properties
-from replication.wire.transport import ClusterAccess, TcpTransport
+from replication.wire.access import ClusterAccess
+from replication.wire.transport import TcpTransport
 
 
 def connect(servers: str, config: Mapping[str, str] = {}) -> Client:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import groupby
 
 from checkpoints.types import TopicPartition
@@ -43,9 +43,15 @@ TopicName = Callable[[uuid.UUID], str | None]
 
 
 def latest_version(request: FetchRequest) -> int | None:
-    """Only requests that know every id can name topics by them."""
-    with_ids = all(part.topic_id is not None for part in request.partitions)
-    return None if with_ids else FIRST_WITH_IDS - 1
+    """Only sessions that know every id can name topics by them."""
+    return FIRST_WITH_IDS - 1 if None in _names(request) else None
+
+
+def _names(request: FetchRequest) -> Mapping[uuid.UUID | None, str]:
+    """The topics of the session by id; None among them: an id is not known."""
+    if request.topic_names is not None:
+        return request.topic_names
+    return {part.topic_id: part.tp.topic for part in request.partitions}
 
 
 # -- requests ---------------------------------------------------------------------------------
@@ -223,8 +229,8 @@ def _part_to(
 def response_from(
     request: FetchRequest, response: wire.FetchResponse, version: int
 ) -> FetchResponse:
-    """The answer, of topics that were asked for."""
-    names = {part.topic_id: part.tp.topic for part in request.partitions}
+    """The answer, of topics that were asked for: in a session also by an earlier request."""
+    names = _names(request)
     parts = []
     for topic in response.responses:
         name: str | None = topic.topic

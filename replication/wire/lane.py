@@ -1,8 +1,9 @@
 """One connection to a broker, as a state machine: frames in, answers out; no socket and no clock.
 
 A lane asks which versions the broker serves, logs in if it has to, and then sends each request in
-the latest version of both sides. Answers come in the order of requests, and each has the
-correlation id of its request: anything else ends the lane, as does whatever cannot be read.
+the latest version of both sides (X-53), as many at once as its purpose allows. Answers come in the
+order of requests, and each has the correlation id of its request: anything else ends the lane, as
+does whatever cannot be read.
 """
 
 from __future__ import annotations
@@ -38,7 +39,6 @@ from replication.wire.calls import Translation
 
 ASKING = 3  # the version of the first ApiVersions request; every broker answers it, some in v0
 MAX_CORRELATION_ID = 2**31 - 1
-MAX_RESPONSE_BYTES = 100 << 20
 WHICH_VERSIONS = wire.ApiVersionsRequest(
     client_software_name="logstore", client_software_version=__version__
 )
@@ -84,10 +84,11 @@ class BrokerLane:
 
     Attributes:
         has_answered: to a request that takes a login, at least once.
-        calls: without an answer, in order: those that are sent, then those that wait.
+        calls: those that are sent and have no answer, in order.
     """
 
-    def __init__(self, client_id: str, login: LoginSteps | None) -> None:
+    def __init__(self, client_id: str, login: LoginSteps | None, in_flight: int = 1 << 31) -> None:
+        """``in_flight``: how many requests may be under way at once."""
         self.state = LaneState.CONNECTING
         self.out: deque[Buffer] = deque()
         self.head_offset = 0  # what is sent of the first of them
@@ -95,7 +96,7 @@ class BrokerLane:
         self.has_answered = False
         self.calls: deque[OpenCall] = deque()
         self._waiting: deque[OpenCall] = deque()
-        self._client_id, self._login = client_id, login
+        self._client_id, self._login, self._in_flight = client_id, login, in_flight
         self._last_id = -1
         self._asked: tuple[ApiKey, int, int] | None = None  # before READY
         self._unanswered: deque[tuple[int, OpenCall]] = deque()  # with the end of their bytes
@@ -103,7 +104,12 @@ class BrokerLane:
 
     @property
     def is_idle(self) -> bool:
-        return not (self.calls or self._waiting or self._unanswered)
+        return not self.load
+
+    @property
+    def load(self) -> int:
+        """The number of requests that are not done."""
+        return len(self.calls) + len(self._waiting) + len(self._unanswered)
 
     def open_calls(self) -> list[OpenCall]:
         return [*self.calls, *(call for _, call in self._unanswered), *self._waiting]
@@ -123,15 +129,9 @@ class BrokerLane:
         self._write_own(ApiKey.API_VERSIONS, WHICH_VERSIONS, ASKING)
 
     def call(self, call: OpenCall) -> None:
-        """Send a request, now or once the lane is ready.
-
-        Raises:
-            LogstoreError: this broker cannot be sent it; the lane is as it was.
-        """
-        if self.state is LaneState.READY:
-            self._send(call)
-        else:
-            self._waiting.append(call)
+        """Send a request in its turn: once the lane is ready, and those before it are answered as
+        far as there may be no more at once. ``release`` says which cannot be sent."""
+        self._waiting.append(call)
 
     def _send(self, call: OpenCall) -> None:
         translation, request = call.translation, call.request
@@ -211,6 +211,7 @@ class BrokerLane:
             message = None
         else:
             message = decode_response(key, version, body)
+            self.has_answered |= key is ApiKey.METADATA
         self._asked = None
         if self._login is not None:
             try:
@@ -222,16 +223,24 @@ class BrokerLane:
                 return
         self.state = LaneState.READY
 
-    def release(self) -> list[tuple[OpenCall, LogstoreError]]:
-        """Send what has waited for READY. Returns those that this broker cannot be sent."""
+    def release(self) -> list[tuple[OpenCall, Exception]]:
+        """Send those whose turn it is. Returns those that this broker cannot be sent: it does not
+        serve them, or, without a LogstoreError, nobody can write them."""
         failed = []
-        while self._waiting and self.state is LaneState.READY:
+        while self._waiting and self.state is LaneState.READY and len(self.calls) < self._in_flight:
             call = self._waiting.popleft()
             try:
                 self._send(call)
-            except LogstoreError as error:
+            except Exception as error:
                 failed.append((call, error))
         return failed
+
+    def expire(self, now_ms: int) -> list[OpenCall]:
+        """Give up those that were not sent in time. Returns them."""
+        late = [call for call in self._waiting if call.deadline_ms <= now_ms]
+        for call in late:
+            self._waiting.remove(call)
+        return late
 
     def frames(self, reader: FrameReader, count: int) -> Iterator[memoryview]:
         """The whole answers, once ``count`` bytes were put into the window of ``reader``.
@@ -271,7 +280,7 @@ class BrokerLane:
         if self.state is LaneState.ASKING:
             return "it closed the connection at once: it may expect TLS (security.protocol=SSL)"
         if self.state is LaneState.LOGGING_IN:
-            return "it closed the connection during the login"
+            return "it closed the connection before the first request"
         if not self.has_answered:
             return (
                 "it closed the connection at the first request: it may expect a login "

@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch (W-55, W-56)."""
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords (W-55 to W-57)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from checkpoints.types import TopicPartition
 from replication.common.error_codes import ErrorCode
 from replication.common.messages import (
+    DeleteRecordsPartitionResponse,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
@@ -16,7 +19,8 @@ from replication.common.messages import (
     OffsetForLeaderPartitionResponse,
 )
 from replication.protocol import messages as wire
-from replication.wire.common import code_of, nested, with_answers
+from replication.protocol.partitions import by_partition, by_topic
+from replication.wire.common import answers_for, code_of, nested, with_answers
 
 FIRST_WITH_EPOCHS = 4
 FIRST_WITH_NOT_AVAILABLE = 5
@@ -151,5 +155,44 @@ def epoch_response_from(
             for asked, part in with_answers(
                 request.partitions, answers, "OffsetForLeaderEpochResponse", version
             )
+        )
+    )
+
+
+# -- DeleteRecords ----------------------------------------------------------------------------
+
+
+def deletion_to(request: DeleteRecordsRequest, version: int) -> wire.DeleteRecordsRequest:
+    kind = wire.DeleteRecordsRequest
+    parts = (
+        (tp, kind.DeleteRecordsPartition(tp.partition, offset)) for tp, offset in request.partitions
+    )
+    return kind(by_topic(parts, kind.DeleteRecordsTopic), request.timeout_ms)
+
+
+def deletion_from(request: wire.DeleteRecordsRequest) -> DeleteRecordsRequest:
+    """Of a partition that stands twice the last offset counts."""
+    asked = {tp: part.offset for tp, part in by_partition(request.topics)}
+    return DeleteRecordsRequest(tuple(asked.items()), request.timeout_ms)
+
+
+def deleted_to(found: Iterable[DeleteRecordsPartitionResponse]) -> wire.DeleteRecordsResponse:
+    kind = wire.DeleteRecordsResponse
+    parts = (
+        (tp, kind.DeleteRecordsPartitionResult(tp.partition, low_watermark, code))
+        for tp, code, low_watermark in sorted(found)
+    )
+    return kind(topics=by_topic(parts, kind.DeleteRecordsTopicResult))
+
+
+def deleted_from(
+    request: DeleteRecordsRequest, response: wire.DeleteRecordsResponse, version: int
+) -> DeleteRecordsResponse:
+    tps = [tp for tp, _ in request.partitions]
+    found = answers_for(tps, by_partition(response.topics), "DeleteRecordsResponse", version)
+    return DeleteRecordsResponse(
+        tuple(
+            DeleteRecordsPartitionResponse(tp, code_of(part.error_code), part.low_watermark)
+            for tp, part in zip(tps, found, strict=True)
         )
     )

@@ -1,11 +1,12 @@
-"""``TcpTransport``: the requests of a client go to brokers over TCP, and over TLS.
+"""``TcpTransport``: the requests of a client, or of a broker, go to brokers over TCP and over TLS.
 
-One thread does the I/O of all connections. A broker's address is looked up at each connect. A
-broker that cannot be reached is left alone for a pause that grows with its failures; requests to it
-fail at once meanwhile, and their senders know when to try again.
+One thread does the I/O of all connections (X-57). A broker's address is looked up at each connect
+and kept nowhere else: a broker may come back on another port (X-56). One that cannot be reached is
+left alone for a pause that grows with its failures; a request that takes a new connection fails at
+once meanwhile, and its sender knows when to try again.
 
-Requests to one broker share a connection, in order. A fetch that waits for records would hold up
-what comes behind it, so each fetch that is under way has a connection of its own.
+Requests to one broker go by lanes, one or some for each purpose (X-51): an answer that waits for
+records does not hold up another request, and what has to stay in order has a lane for itself.
 """
 
 from __future__ import annotations
@@ -15,80 +16,53 @@ import os
 import random
 import select
 import socket
-import ssl
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from checkpoints.loggers import get_logger
 from logstore.common.clock import Clock, SystemClock
 from logstore.common.errors import LogstoreError
 from replication.common.addresses import address_of
 from replication.common.errors import SaslAuthenticationError
-from replication.common.messages import FetchRequest, MetadataResponse, Request, Response
-from replication.common.retrying import Backoff
+from replication.common.limited_log import LimitedLogger
+from replication.common.messages import MetadataResponse, Request, Response
+from replication.common.runtime import Task, never_a_guest
 from replication.common.transport import DEFAULT_TIMEOUT_MS, OnReply
 from replication.network import framing, wakeup
 from replication.network.tls import TlsTransportLayer
 from replication.network.transport_layer import PlaintextTransportLayer, TransportLayer
-from replication.security.config import ClientConfig
-from replication.security.sasl import LoginSteps, login
-from replication.security.tls import client_context
-from replication.wire.calls import TRANSLATIONS
-from replication.wire.lane import MAX_RESPONSE_BYTES, BrokerLane, LaneError, LaneState, OpenCall
+from replication.wire.access import ClusterAccess, Peers
+from replication.wire.calls import LANE_RULES, TRANSLATIONS, LanePurpose
+from replication.wire.lane import BrokerLane, LaneError, LaneState, OpenCall
 
 logger = get_logger(__name__)
 
-SETUP_TIMEOUT_MS = 10_000  # Kafka's socket.connection.setup.timeout.ms
-IDLE_MS = 540_000  # Kafka's connections.max.idle.ms of clients, a minute below that of brokers
-RECONNECT = Backoff(50, 1000)  # Kafka's reconnect.backoff.ms, reconnect.backoff.max.ms
+NEVER_MS = 1 << 60
+MAX_POLL_S = 3600  # the kernel has a bound
+MAX_PROBE_S = 32_767  # the kernel's bound
+MAX_GREETING_BYTES = 1 << 20  # of an answer before the first request is sent
 WARN_FAILURES = 2  # in a row: the first one is its caller's to report
-MAX_FETCH_LANES = 16  # to one broker; further fetches queue behind these
 FIRST_BOOTSTRAP_ID = -1000  # downwards: stands for an address whose broker id is not known
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 
 
-class ClusterAccess(NamedTuple):
-    """The way to the brokers of a cluster.
+class _Node:
+    """A broker at one address, or an address that was given for one.
 
     Attributes:
-        servers: host and port of some brokers, which name the others.
-        context: for TLS; None speaks in the open.
-        login: begins the login of one connection; None for none.
+        is_former: the broker has another address by now, or none.
     """
-
-    servers: Sequence[tuple[str, int]]
-    client_id: str = "logstore"
-    context: ssl.SSLContext | None = None
-    login: Callable[[], LoginSteps] | None = None
-    setup_timeout_ms: int = SETUP_TIMEOUT_MS
-
-    @classmethod
-    def of(cls, config: ClientConfig) -> ClusterAccess:
-        """
-        Raises:
-            ConfigError: TLS cannot be set up, or ``bootstrap.servers`` is malformed.
-        """
-        return cls(
-            config.servers,
-            config.client_id,
-            client_context(config),
-            partial(login, config) if config.uses_sasl else None,
-            config.socket_connection_setup_timeout_ms,
-        )
-
-
-class _Node:
-    """A broker, or an address that was given for one."""
 
     def __init__(self, node_id: int, host: str, port: int) -> None:
         self.id, self.host, self.port = node_id, host, port
         self.answers_at: Any = None  # of the addresses of its name
         self.lanes: list[_Channel] = []
         self.failures = self.retry_at_ms = 0
+        self.is_former = False
         self.reason: LogstoreError | None = None  # of the last failure
 
     @property
@@ -99,26 +73,38 @@ class _Node:
 class _Channel:
     """A lane and its socket."""
 
-    def __init__(self, node: _Node, lane: BrokerLane, for_fetch: bool, now_ms: int) -> None:
-        self.node, self.lane, self.for_fetch = node, lane, for_fetch
+    def __init__(
+        self, node: _Node, lane: BrokerLane, purpose: LanePurpose, max_bytes: int, now_ms: int
+    ) -> None:
+        self.node, self.lane, self.purpose = node, lane, purpose
         self.addresses: deque[tuple[Any, ...]] = deque()  # to be tried
         self.address: Any = None
         self.sock: socket.socket | None = None
         self.layer: TransportLayer | None = None
-        self.reader = framing.FrameReader(MAX_RESPONSE_BYTES)
+        self.max_bytes = max_bytes
+        self.reader = framing.FrameReader(MAX_GREETING_BYTES)
         self.interest = -1  # what epoll watches for
         self.setup_by_ms = self.used_ms = now_ms
+        self.setup_ms = self.idle_ms = 0
 
 
 class TcpTransport:
-    """A `Transport` of a client.
+    """A `Transport` of a client, or of a broker.
 
-    Call ``close`` at the end. ``on_reply`` is called on the thread of the transport.
+    Call ``close`` at the end: nothing is answered after it. ``on_reply`` is called on the thread of
+    the transport, where it must not wait.
+
+    Args:
+        peers: of a broker. A client finds brokers by ``access`` and by what these name.
     """
 
-    def __init__(self, access: ClusterAccess, clock: Clock | None = None) -> None:
-        self._access = access
+    def __init__(
+        self, access: ClusterAccess, clock: Clock | None = None, peers: Peers | None = None
+    ) -> None:
+        self._access, self._peers = access, peers
+        self._owner = "client" if peers is None else f"broker-{peers.broker_id}"
         self._clock = clock or SystemClock()
+        self._log = LimitedLogger(logger, self._clock)
         self._random = random.Random()
         self._bootstrap = [
             _Node(FIRST_BOOTSTRAP_ID - at, host, port)
@@ -135,7 +121,7 @@ class TcpTransport:
         self._epoll = select.epoll()
         self._wakeup = wakeup.Wakeup(self._epoll)
         self._sleeping = False
-        self._thread = threading.Thread(target=self._run, name="client-io", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"{self._owner}-io", daemon=True)
         self._thread.start()
 
     # -- from any thread -----------------------------------------------------------------------
@@ -147,13 +133,19 @@ class TcpTransport:
         on_reply: OnReply,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
     ) -> None:
+        peers = self._peers
+        if peers is not None and broker_id == peers.broker_id:
+            peers.send_to_own(request, on_reply, timeout_ms)
+            return
         translation = TRANSLATIONS.get(type(request))
         if translation is None:
-            raise TypeError(f"a client does not send {type(request).__name__}")
+            raise TypeError(f"{type(request).__name__} is not sent over a wire")
+        if peers is not None and LANE_RULES[translation.purpose].hands_over:
+            on_reply = partial(_hand_over, peers.hand_over, on_reply)
         self.call(broker_id, OpenCall(request, translation, on_reply), timeout_ms)
 
     def call(self, broker_id: int, call: OpenCall, timeout_ms: int) -> None:
-        """As ``send``. Without an answer the call says why."""
+        """As ``send`` to another broker. Without an answer the call says why."""
         call.deadline_ms = self._now_ms() + timeout_ms
         self._post(partial(self._send, broker_id, call))
 
@@ -174,7 +166,7 @@ class TcpTransport:
 
     def set_addresses(self, brokers: Mapping[int, tuple[str, int]]) -> None:
         """Take the addresses of brokers, as the latest metadata name them."""
-        self._post(partial(self._set_addresses, brokers))
+        self._post(partial(self._take_addresses, brokers))
 
     def failures(self) -> list[LogstoreError]:
         """Return why brokers cannot be reached now."""
@@ -203,11 +195,12 @@ class TcpTransport:
     # -- the loop ------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        never_a_guest()
         try:
             while not self._closing:
                 self._turn()
         except BaseException:
-            logger.exception("the network thread of a client failed")
+            logger.exception("the network thread of %s failed", self._owner)
             raise
         finally:
             for channel in [*self._open]:
@@ -222,7 +215,7 @@ class TcpTransport:
         if self._inbox:
             timeout_s = 0
         elif self._due_ms is not None:
-            timeout_s = max(0, self._due_ms - self._now_ms()) / 1000
+            timeout_s = min(MAX_POLL_S, max(0, self._due_ms - self._now_ms()) / 1000)
         events = self._epoll.poll(timeout_s)
         self._sleeping = False
         for descriptor, event in events:
@@ -234,7 +227,7 @@ class TcpTransport:
             try:
                 self._inbox.popleft()()
             except Exception:  # an error of ours, which must not end the thread
-                logger.exception("a task of a client failed")
+                logger.exception("a task of %s failed", self._owner)
         if self._due_ms is not None and self._due_ms <= self._now_ms():
             self._expire()
 
@@ -257,16 +250,19 @@ class TcpTransport:
         now_ms, self._due_ms = self._now_ms(), None
         for channel in [*self._open]:
             lane = channel.lane
+            if lane.state is LaneState.READY:
+                for call in lane.expire(now_ms):
+                    _fail(call, LaneError(f"{channel.node.address}: it is busy with others"))
             deadlines = [call.deadline_ms for call in lane.open_calls()]
             is_ready = lane.state is LaneState.READY
             if not is_ready:
                 if channel.setup_by_ms <= now_ms and channel.layer is None and channel.addresses:
-                    channel.setup_by_ms = now_ms + self._access.setup_timeout_ms
+                    channel.setup_by_ms = now_ms + channel.setup_ms
                     self._guarded(channel, partial(self._next_address, channel, errno.ETIMEDOUT))
                     if lane.state is LaneState.CLOSED:
                         continue
                 deadlines.append(channel.setup_by_ms)
-            idle_at_ms = channel.used_ms + IDLE_MS
+            idle_at_ms = channel.used_ms + channel.idle_ms
             if deadlines and min(deadlines) <= now_ms:
                 # An answer that comes later must not be taken for another's.
                 what = "does not answer in time" if is_ready else "cannot be reached in time"
@@ -279,42 +275,63 @@ class TcpTransport:
     # -- requests ------------------------------------------------------------------------------
 
     def _send(self, broker_id: int, call: OpenCall) -> None:
-        node, now_ms = self._nodes.get(broker_id), self._now_ms()
+        try:
+            node = self._node(broker_id)
+        except Exception as error:  # of whoever knows the addresses
+            logger.exception("the address of broker %d is not found", broker_id)
+            _fail(call, LaneError(f"the address of broker {broker_id} is not found: {error}"))
+            return
         if node is None:
             _fail(call, LaneError(f"there is no broker {broker_id}"))
             return
-        if node.failures and now_ms < node.retry_at_ms:
-            _fail(call, node.reason)
-            return
-        channel = self._channel_for(node, isinstance(call.request, FetchRequest), now_ms)
-        if channel.lane.state is LaneState.CLOSED:
+        channel = self._channel_for(node, call.translation.purpose)
+        if channel is None or channel.lane.state is LaneState.CLOSED:
             _fail(call, node.reason)
             return
         self._due(call.deadline_ms)
-        channel.used_ms = now_ms
-        try:
-            channel.lane.call(call)
-        except LogstoreError as error:  # this request cannot be sent to this broker
-            self._refuse(node, call, error)
-            return
+        channel.used_ms = self._now_ms()
+        channel.lane.call(call)
         if channel.lane.state is LaneState.READY:
-            self._guarded(channel, lambda: self._flush(channel))
+            self._guarded(channel, partial(self._flush, channel))
 
-    def _refuse(self, node: _Node, call: OpenCall, error: LogstoreError) -> None:
-        node.reason = error
-        if not call.reports_failure:
-            logger.warning("%s cannot be asked: %s", node.address, error)
-        _fail(call, error)
+    def _node(self, broker_id: int) -> _Node | None:
+        if self._peers is not None:
+            self._set_address(broker_id, self._peers.find(broker_id))
+        return self._nodes.get(broker_id)
 
-    def _channel_for(self, node: _Node, for_fetch: bool, now_ms: int) -> _Channel:
-        fitting = [each for each in node.lanes if each.for_fetch == for_fetch]
-        idle = [each for each in fitting if each.lane.is_idle]
-        if idle or len(fitting) >= (MAX_FETCH_LANES if for_fetch else 1):
-            return min(idle or fitting, key=lambda each: len(each.lane.calls))
-        login = self._access.login
-        lane = BrokerLane(self._access.client_id, None if login is None else login())
-        channel = _Channel(node, lane, for_fetch, now_ms)
-        channel.setup_by_ms += self._access.setup_timeout_ms
+    def _release(self, channel: _Channel) -> None:
+        """Write the requests whose turn it is."""
+        node = channel.node
+        for call, error in channel.lane.release():
+            reason = LaneError(f"{node.address}: {error}")
+            node.reason = reason
+            if not isinstance(error, LogstoreError):
+                logger.error("a request cannot be written", exc_info=error)
+            elif not call.reports_failure:
+                about = node.id, call.translation.api_key
+                self._log.warning("%s cannot be asked: %s", node.address, error, about=about)
+            _fail(call, reason)
+
+    def _channel_for(self, node: _Node, purpose: LanePurpose) -> _Channel | None:
+        """An idle lane, a new one, or the one that has least to do. None while the broker is left
+        alone."""
+        rule, now_ms, access = LANE_RULES[purpose], self._now_ms(), self._access
+        fitting = [each for each in node.lanes if each.purpose is purpose]
+        best = min(fitting, key=lambda each: each.lane.load, default=None)
+        if best is not None and (best.lane.is_idle or len(fitting) >= rule.lanes):
+            return best
+        if node.failures and now_ms < node.retry_at_ms:
+            return best
+        greeting = None if access.greet is None else access.greet()
+        lane = BrokerLane(access.client_id, greeting, rule.in_flight)
+        is_fetch = purpose is LanePurpose.FETCH
+        max_bytes = access.max_fetch_bytes if is_fetch else rule.max_response_bytes
+        channel = _Channel(node, lane, purpose, max_bytes, now_ms)
+        # Less by a random part: lanes do not end all at once, nor while the broker ends them.
+        idle_ms = int(access.idle_ms * self._random.uniform(0.9, 1))
+        channel.idle_ms = idle_ms if access.idle_ms >= 0 else NEVER_MS
+        channel.setup_ms = int(access.setup_timeout.delay_ms(node.failures + 1, self._random))
+        channel.setup_by_ms += channel.setup_ms
         node.lanes.append(channel)
         self._open.add(channel)
         self._due(channel.setup_by_ms)
@@ -340,7 +357,7 @@ class TcpTransport:
         try:
             look_up(socket.AI_NUMERICHOST)
         except (OSError, UnicodeError):
-            threading.Thread(target=look_up, name="client-dns", daemon=True).start()
+            threading.Thread(target=look_up, name=f"{self._owner}-dns", daemon=True).start()
 
     def _looked_up(self, channel: _Channel, found: Any) -> None:
         if channel not in self._open:
@@ -362,13 +379,22 @@ class TcpTransport:
         sock = channel.sock = socket.socket(family, kind, protocol)
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._notice_silence(sock)
         code = sock.connect_ex(address)
         if code not in (0, errno.EINPROGRESS):
             self._next_address(channel, code)
             return
         self._channels[sock.fileno()] = channel
         self._watch(channel, _WRITE)
+
+    def _notice_silence(self, sock: socket.socket) -> None:
+        """End the connection if the other side vanishes, also while nothing is sent (X-55)."""
+        silence_ms = self._access.silence_ms
+        probe_s = max(1, silence_ms // 3000)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silence_ms)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, min(probe_s, MAX_PROBE_S))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, min(probe_s, MAX_PROBE_S))
 
     def _next_address(self, channel: _Channel, code: int) -> None:
         self._unwatch(channel)
@@ -424,28 +450,32 @@ class TcpTransport:
         channel.used_ms = self._now_ms()
         if answered is None:
             if lane.state is LaneState.READY:
-                node.failures, node.reason = 0, None
-                for call, error in lane.release():
-                    self._refuse(node, call, error)
+                channel.reader.max_size = channel.max_bytes
             return
+        # Not before: what can do no more than greet is left alone for longer each time.
+        node.failures, node.reason = 0, None
         call, response = answered
-        if isinstance(response, MetadataResponse):
+        if isinstance(response, MetadataResponse) and self._peers is None:
             live = [each.registration for each in response.brokers]
-            self._set_addresses({each.broker_id: (each.host, each.port) for each in live})
+            self._take_addresses({each.broker_id: (each.host, each.port) for each in live})
         _answer(call, response)
 
     def _flush(self, channel: _Channel) -> None:
         """Send what fits into the socket, and watch for what is needed next."""
         layer, lane = channel.layer, channel.lane
         assert layer is not None
+        self._release(channel)
         while lane.out:
             count = layer.send(lane.out, lane.head_offset)
             if count is None:
                 break
             for call, response in lane.sent(count):
                 _answer(call, response)
-        if lane.is_idle:
-            self._due(channel.used_ms + IDLE_MS)
+        if lane.is_idle and lane.state is LaneState.READY:
+            if channel.node.is_former:
+                self._shut(channel)
+                return
+            self._due(channel.used_ms + channel.idle_ms)
         self._watch(channel, _READ | _WRITE if lane.out or layer.wants_write else _READ)
 
     def _watch(self, channel: _Channel, interest: int) -> None:
@@ -484,26 +514,42 @@ class TcpTransport:
         calls = self._shut(channel)
         if not was_idle:
             node.failures += 1
-            pause_ms = RECONNECT.delay_ms(node.failures, self._random)
+            pause_ms = self._access.reconnect.delay_ms(node.failures, self._random)
             node.retry_at_ms = self._now_ms() + max(1, int(pause_ms))
             node.reason = reason
             if node.failures == WARN_FAILURES and not all(each.reports_failure for each in calls):
-                logger.warning("%s; it is tried again", node.reason)
+                self._log.warning("%s; it is tried again", reason, about=node.id)
         for call in calls:
             _fail(call, reason)
 
-    def _set_addresses(self, brokers: Mapping[int, tuple[str, int]]) -> None:
-        """Take the addresses of brokers. Connections to earlier ones end when they are idle."""
+    def _take_addresses(self, brokers: Mapping[int, tuple[str, int]]) -> None:
+        """Take the addresses of brokers, as a client hears of them."""
         live = {broker_id: address for broker_id, address in brokers.items() if broker_id >= 0}
         for broker_id, address in live.items():
-            node = self._nodes.get(broker_id)
-            if node is None or (node.host, node.port) != address:
-                self._nodes[broker_id] = _Node(broker_id, *address)
+            self._set_address(broker_id, address)
         self._known = [*live] or self._known
+
+    def _set_address(self, broker_id: int, address: tuple[str, int] | None) -> None:
+        """Take the present address of a broker. Lanes to an earlier one end when they are idle."""
+        node = self._nodes.get(broker_id)
+        if node is not None:
+            if (node.host, node.port) == address:
+                return
+            node.is_former = True
+            del self._nodes[broker_id]
+            for channel in [*node.lanes]:
+                if channel.lane.is_idle:
+                    self._shut(channel)
+        if address is not None:
+            self._nodes[broker_id] = _Node(broker_id, *address)
 
 
 def _nothing() -> None:
     pass
+
+
+def _hand_over(run: Callable[[Task], None], on_reply: OnReply, response: Response | None) -> None:
+    run(partial(on_reply, response))
 
 
 def _fail(call: OpenCall, reason: LogstoreError | None) -> None:
@@ -515,4 +561,4 @@ def _answer(call: OpenCall, response: Response | None) -> None:
     try:
         call.on_reply(response)
     except Exception:
-        logger.exception("a client failed over an answer")
+        logger.exception("the sender of a request failed over its answer")

@@ -15,15 +15,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "docs" / "rules"
 TABLE = RULES / "index.md"
-PAGES = ("format", "replication", "wire", "invariants", "scenarios")
+PAGES = ("format", "replication", "wire", "processes", "invariants", "scenarios")
 CODE, TESTS, DOCS = ("checkpoints", "logstore", "replication"), ("tests",), ("docs", "bench")
 BESIDE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "examples")
 SUFFIXES = {".py", ".pyi", ".pyx", ".pxd", ".h", ".md"}
 HERE = Path(__file__).parent  # ids in this folder are about ids
 
-_ID = r"(?:[FRWSIL]-\d{1,3}[a-d]?|T-[A-F]\d)"
+_ID = r"(?:[FRWSILX]-\d{1,3}[a-d]?|T-[A-F]\d)"
 _CITED = re.compile(rf"(?<![\w./-])({_ID})(?:\s*(?:…|to)\s*({_ID}))?(?!\w)")
-_NAMED = re.compile(r"\bdef test_((?:[firsw]\d+_)+)")
+_NAMED = re.compile(r"\bdef test_((?:[firswx]\d+_)+)")
 _ROW = re.compile(rf'^- <a id="([\w-]+)"></a>\*\*({_ID})\*\* (.*)', re.MULTILINE)
 _BARE = re.compile(rf'(?:"""|# |// |/\* )(?:[Rr]ules? )?{_ID}(?!\w)')
 
@@ -93,8 +93,9 @@ def table() -> str:
         "",
         "Code and tests cite what they follow by an id: `F-…` is a rule of the",
         "[format](format.md), `R-…` one of [replication](replication.md), `W-…` one of the",
-        "[wire](wire.md), `I-…` an [invariant](invariants.md), `S-…` and `T-…` are [failure",
-        "scenarios](scenarios.md). `L-…` is a rule for files that only this library",
+        "[wire](wire.md), `X-…` one of [processes](processes.md), `I-…` an",
+        "[invariant](invariants.md), `S-…` and `T-…` are [failure scenarios](scenarios.md). `L-…`",
+        "is a rule for files that only this library",
         "[has](format.md#files-of-this-library-alone).",
         "",
         "This table is written by `python -m tests.architecture.rules`, and a test says when it is",

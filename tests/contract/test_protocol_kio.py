@@ -49,7 +49,10 @@ COMMON = _versions() if kio else []
 
 
 def _scalars(rng: random.Random, name: str, kind: str) -> Any:
-    """Values that kio's types can hold: known error codes, and times in range."""
+    """Values that kio's types can hold: known error codes, times in range, and nothing in fields of
+    our own."""
+    if name in ("min_isr", "forwarded"):
+        return 0
     if name.endswith("error_code"):
         return rng.choice(CODES)
     if kind in ("i32", "i64") and (name.endswith("_ms") or "time" in name):
@@ -59,7 +62,11 @@ def _scalars(rng: random.Random, name: str, kind: str) -> Any:
 
 def _entity(kind: Any, layout: schema.Struct, version: int, ours: Any) -> Any:
     """``ours`` as an instance of kio's class ``kind``, which lists the same fields in order."""
-    present = [field for field in layout.fields if version in field.versions]
+    present = [
+        field
+        for field in layout.fields
+        if version in field.versions and (field.tag or 0) < schema.FIRST_OWN_TAG
+    ]
     values = {}
     for field, theirs in zip(present, dataclasses.fields(kind), strict=True):
         value = getattr(ours, field.name)

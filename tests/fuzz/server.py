@@ -26,7 +26,9 @@ from unittest.mock import patch
 
 from replication.common.limited_log import LimitedLogger
 from replication.protocol import (
+    FOR_BROKERS,
     SERVED,
+    SERVED_TO_BROKERS,
     ApiKey,
     encode_request,
     parse_response_header,
@@ -39,6 +41,7 @@ from tests.fuzz.protocol import changed
 from tests.support.builders import batch
 from tests.support.protocol_reference import ReferenceDecoder, Refused
 from tests.support.protocol_values import any_scalar, draw
+from tests.support.served import WITH_BROKERS
 
 TOPICS = ("t", "u")
 WAITS = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
@@ -53,10 +56,14 @@ DURATIONS = (0, 1, 20, -1)
 
 def scalars(rng: random.Random, name: str, kind: str) -> Any:
     """Values that get far into a handler more often than not."""
+    if name in ("full", "type"):  # of one who says all: what he does not know ends the broker
+        return 0 if kind == "i8" else False
     if rng.random() < 0.15 and name not in _BOUNDED:
         return any_scalar(rng, name, kind)
     if name in ("acks", "replica_id"):
         return -1
+    if name == "controller_epoch":
+        return 50  # a larger one would have all later ones refused
     if name.endswith("_ms") and kind in ("i32", "i64"):
         return rng.choice(DURATIONS)
     if name == "records":
@@ -70,7 +77,16 @@ def scalars(rng: random.Random, name: str, kind: str) -> Any:
 
 
 _INTEGERS = frozenset({"i8", "i16", "i32", "i64"})
-_BOUNDED = frozenset({"max_wait_ms", "timeout_ms", "rebalance_timeout_ms", "acks", "replica_id"})
+_BOUNDED = frozenset(
+    {
+        "max_wait_ms",
+        "timeout_ms",
+        "rebalance_timeout_ms",
+        "acks",
+        "replica_id",
+        "controller_epoch",
+    }
+)
 
 
 class Case(NamedTuple):
@@ -84,9 +100,9 @@ class Case(NamedTuple):
 def make(number: int, only: tuple[str, ...] = ()) -> Case:
     """The request of a case."""
     rng = random.Random(number)
-    keys = [key for key in SERVED if key.name in only or not only]
+    keys = [key for key in SERVED_TO_BROKERS if key.name in only] or [*SERVED]
     key = rng.choice(keys)
-    version = rng.choice(SERVED[key].each())
+    version = rng.choice(SERVED_TO_BROKERS[key].each())
     name = schema.APIS[key].name + "Request"
     request = draw(name, version, rng, scalars)
     body = encode_request(request, version)
@@ -194,7 +210,9 @@ def fuzzed() -> Iterator[tuple[ServedCluster, Unforeseen]]:
     logging.getLogger("replication").addHandler(unforeseen)
     logging.getLogger("logstore").addHandler(unforeseen)
     try:
-        with all_lines(), serve(config={"num.partitions": 2}) as kafka:
+        config = {"num.partitions": 2, **WITH_BROKERS["config"]}
+        listeners = WITH_BROKERS["listeners"]
+        with all_lines(), serve(config=config, listeners=listeners) as kafka:
             for topic in TOPICS:
                 kafka.create_topic(topic, 2, 1)
             yield kafka, unforeseen
@@ -207,8 +225,9 @@ def run(
     kafka: ServedCluster, unforeseen: Unforeseen, numbers: Iterator[int], only: tuple[str, ...] = ()
 ) -> tuple[Counter[str], list[str]]:
     """Ask all cases; how many of each API, and what was wrong."""
-    host, port = kafka.bootstrap_servers.split(",")[0].split(":")
-    client = Client((host, int(port)))
+    for_brokers = bool({key.name for key in FOR_BROKERS}.intersection(only))
+    place = kafka.broker(kafka.broker_ids[0]).endpoints[for_brokers]
+    client = Client((place.host, place.port))
     asked: Counter[str] = Counter()
     wrong: list[str] = []
     for number in numbers:

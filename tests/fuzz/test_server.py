@@ -9,7 +9,7 @@ import pytest
 
 from replication.apis import KafkaApis
 from replication.common.errors import InvalidRequestError
-from replication.protocol import SERVED, ApiKey
+from replication.protocol import FOR_BROKERS, SERVED, ApiKey
 from replication.protocol import messages as wire
 from tests.fuzz.server import fuzzed, run
 
@@ -22,6 +22,16 @@ def test_hostile_requests_are_answered_or_the_connection_closed():
         asked, wrong = run(kafka, unforeseen, iter(range(CASES)))
     assert wrong == []
     assert set(asked) == {key.name for key in SERVED}
+
+
+@pytest.mark.slow
+def test_hostile_requests_of_a_broker_are_answered_or_the_connection_closed():
+    """Whatever it says of topics and brokers, nothing fails that is not foreseen."""
+    names = tuple(sorted(key.name for key in FOR_BROKERS))
+    with fuzzed() as (kafka, unforeseen):
+        asked, wrong = run(kafka, unforeseen, iter(range(CASES)), names)
+    assert wrong == []
+    assert set(asked) == {*names}
 
 
 def _raises(error: Exception) -> Callable[..., Any]:

@@ -73,7 +73,7 @@ class ReplicatedDirectories:
 
 
 @contextlib.contextmanager
-def _running(directory: Path) -> Iterator[list[ClusterNode]]:
+def running(directory: Path) -> Iterator[list[ClusterNode]]:
     """Three brokers; killed, if they still run, in the end."""
     controller = ClusterNode(directory / "broker-1", 1, None)
     nodes = [controller]
@@ -94,7 +94,7 @@ def _running(directory: Path) -> Iterator[list[ClusterNode]]:
 def build(directory: Path, *, count: int = 600) -> ReplicatedDirectories:
     """Run three brokers below ``directory`` and return their log directories; half a minute."""
     configs = {"internal.segment.bytes": SEGMENT_BYTES}
-    with _running(directory) as nodes:
+    with running(directory) as nodes:
         first, second, third = nodes
         kafka_tools.produce(
             first.bootstrap,

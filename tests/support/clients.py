@@ -62,6 +62,9 @@ class _Alone:
     def eligible(self, broker_id: int, broker_epoch: int) -> bool:
         return True
 
+    def is_alive(self, broker_id: int) -> bool:
+        return True
+
     def broker_epoch(self, broker_id: int) -> int:
         return -1
 

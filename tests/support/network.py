@@ -40,7 +40,7 @@ def serving(
         handler,
         config,
         parse_header=parse_header,
-        serves=lambda key, version: 0 <= key < 100,
+        serves=lambda key, version, listener: 0 <= key < 100,
         **options,
     )
     server.start()

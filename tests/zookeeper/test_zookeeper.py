@@ -230,21 +230,21 @@ def test_nodes_of_other_clients(server: zookeeper.ZooKeeperServer) -> None:
 
 def test_a_machine_without_java_cannot_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zookeeper.shutil, "which", lambda name: None)
-    zookeeper.classpath.cache_clear()
+    zookeeper.jars.cache_clear()
     with pytest.raises(zookeeper.ZooKeeperUnavailable, match="java is not on PATH"):
-        zookeeper.classpath()
+        zookeeper.jars()
     monkeypatch.setattr(zookeeper.shutil, "which", lambda name: "/x" if name == "java" else None)
-    monkeypatch.setattr(zookeeper, "DEBIAN_JAR", Path("/none.jar"))
+    monkeypatch.setattr(zookeeper, "find_jars", lambda given, environment: None)
     monkeypatch.setattr(zookeeper, "CACHE", Path("/none"))
     with pytest.raises(zookeeper.ZooKeeperUnavailable, match="mvn is not on PATH"):
-        zookeeper.classpath()
-    zookeeper.classpath.cache_clear()
+        zookeeper.jars()
+    zookeeper.jars.cache_clear()
 
 
 def test_a_server_that_cannot_start_shows_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zookeeper, "MAIN", "no.such.Main")
+    monkeypatch.setattr(zookeeper, "server_command", lambda *_: ["java", "no.such.Main"])
     with pytest.raises(zookeeper.ZooKeeperFailed, match=r"no\.such\.Main"):
         zookeeper.ZooKeeperServer(tmp_path).start()
 

@@ -39,7 +39,6 @@ from replication.coordinators.transactions import records
 from replication.coordinators.transactions.config import TransactionConfig
 from replication.coordinators.transactions.state import (
     FIRST_BUMPING,
-    FIRST_OF_LEADERS,
     TransactionMetadata,
     TransactionState,
     TransactionVersion,
@@ -59,6 +58,7 @@ from replication.coordinators.transactions.transitions import (
     verify_partitions,
 )
 from replication.protocol import messages as wire
+from replication.wire import transactions as codec
 
 FORGOTTEN_AT_ONCE = 500  # ids in one batch of tombstones,
 FORGOTTEN_BYTES = 256 << 10  # and their length: far below the largest batch of the topic
@@ -232,7 +232,7 @@ class TransactionShard:
             case wire.InitProducerIdRequest():
                 self._out.reply(to, Answer(ErrorCode.INVALID_REQUEST))
             case AddPartitionsToTxnRequest(transactional_id=name, verify_only=False):
-                version = _version(number >= FIRST_OF_LEADERS)
+                version = _version(number >= codec.FIRST_OF_LEADERS)
                 self._change(
                     received, name, lambda known: add_partitions(known, request, version, now_ms)
                 )

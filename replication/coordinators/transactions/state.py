@@ -16,7 +16,6 @@ LAST_CLIENT_EPOCH = MAX_EPOCH - 1
 
 NO_TIME = -1
 
-FIRST_OF_LEADERS = 4  # AddPartitionsToTxn from here on is what the leaders of partitions send
 FIRST_BUMPING = 5  # EndTxn
 
 

@@ -25,6 +25,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from importlib import resources
 from io import BytesIO
+from itertools import islice
 from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qsl
 
@@ -35,6 +36,7 @@ from logstore.common.extras import Extra, load
 from logstore.common.forks import register
 from replication.broker.broker import Broker, BrokerState
 from replication.broker.metrics import MoreSamples, collector, no_more
+from replication.broker.stages import Stage, stage_of
 from replication.common.addresses import is_loopback
 from replication.common.limited_log import LimitedLogger
 from replication.server.http.state import GroupSnapshot, Selection, cluster_state, select
@@ -52,6 +54,8 @@ SPARE_S = 1.0
 PICTURE_S, PICTURE_SHARE = 0.25, 20
 """The state behind the pages is read again after this time, and never for more than a twentieth of
 one processor, however many pages and partitions there are."""
+BEHIND_MAX = 10
+"""The most replicas that are named as out of sync."""
 LIMIT_MAX = 500
 """The most rows of one selection."""
 PACKED_FROM = 1400
@@ -312,10 +316,12 @@ class HttpServer(HttpService):
                 return self._state(request.query)
             case "/health":
                 return self._health()
+            case "/ready":
+                return self._ready()
             case "/metrics":
                 return self._metrics()
             case _:
-                paths = ["/", "/state", "/health", "/metrics"]
+                paths = ["/", "/state", "/health", "/ready", "/metrics"]
                 return _json(HTTPStatus.NOT_FOUND, {"error": "no such page", "pages": paths})
 
     def _state(self, query: str) -> HttpAnswer:
@@ -347,6 +353,29 @@ class HttpServer(HttpService):
         is_well = bool(states) and all(s == BrokerState.RUNNING.value for s in states.values())
         status = HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE
         return _json(status, {"healthy": is_well, "brokers": states})
+
+    def _ready(self) -> HttpAnswer:
+        """200 while the replicas of every broker here are in sync, too: the next broker may be
+        restarted as far as these are concerned."""
+        brokers = [*self._brokers()]
+        stages = {str(broker.broker_id): stage_of(broker) for broker in brokers}
+        behind = {
+            str(broker.broker_id): [
+                f"{topic}-{number}"
+                for topic, number in islice(
+                    broker.metadata.replicas_out_of_sync(broker.broker_id), BEHIND_MAX
+                )
+            ]
+            for broker in brokers
+        }
+        is_ready = bool(stages) and set(stages.values()) == {Stage.IN_SYNC}
+        status = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
+        answer = {
+            "ready": is_ready,
+            "brokers": {each: stage.value for each, stage in stages.items()},
+            "outOfSync": {each: names for each, names in behind.items() if names},
+        }
+        return _json(status, answer)
 
     def _metrics(self) -> HttpAnswer:
         try:

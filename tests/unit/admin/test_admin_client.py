@@ -29,8 +29,8 @@ from replication.common.error_codes import ErrorCode
 from replication.protocol import ADVERTISED, ApiKey, VersionRange, encode_request
 from replication.protocol import messages as wire
 from replication.security.config import ClientConfig
+from replication.wire.access import ClusterAccess
 from replication.wire.lane import LaneError, OpenCall
-from replication.wire.transport import ClusterAccess
 from tests.support.cases import for_each
 
 KAFKA_2_1 = {

@@ -191,6 +191,40 @@ class TestIncrementalAlter:
         assert alter(client, "0", change, kind=ResourceType.BROKER) == ErrorCode.INVALID_REQUEST
         assert alter(client, "0", change, kind=77) == ErrorCode.INVALID_REQUEST
 
+    def test_the_rates_of_throttles(self, kafka: ServedCluster, client: WireClient) -> None:
+        """X-64: of the broker that is asked, all keys of a request or none."""
+        key, other = "leader.replication.throttled.rate", "log.retention.ms"
+        me = next(each for each in kafka.broker_ids if each != kafka.controller_id)
+        quota = kafka.broker(me).replica_manager.quotas[key]
+
+        def put(
+            *changes: tuple[str, int, str | None], name: str = str(me), **more: bool
+        ) -> ErrorCode:
+            return alter(client, name, *changes, kind=ResourceType.BROKER, **more)
+
+        def shown() -> tuple[str | None, int, bool]:
+            (entry,) = describe(client, str(me), (key,), ResourceType.BROKER).configs
+            return entry.value, entry.config_source, entry.read_only
+
+        before = shown()
+        assert before == (str(2**63 - 1), ConfigSource.DEFAULT, False)
+        rate = (key, AlterConfigOp.SET, "50")
+        for refused in ((other, AlterConfigOp.SET, "1"), (key, AlterConfigOp.APPEND, "1")):
+            assert put(rate, refused) == ErrorCode.INVALID_REQUEST
+        for value in ("x", "-1", None):
+            assert put((key, AlterConfigOp.SET, value)) == ErrorCode.INVALID_CONFIG
+        assert put(rate, name="77") == ErrorCode.INVALID_REQUEST
+        assert put(rate, validate_only=True) == ErrorCode.NONE
+        assert (shown(), quota.is_set) == (before, False)
+        assert put(rate) == ErrorCode.NONE
+        assert shown() == ("50", ConfigSource.DYNAMIC_BROKER, False)
+        assert quota.rate == 50
+        whole = Whole((Whole.AlterConfigsResource(ResourceType.BROKER, str(me), ()),), False)
+        assert codes_of(client.ask(ApiKey.ALTER_CONFIGS, 2, whole).responses) == [ErrorCode.NONE]
+        assert shown() == before
+        assert put(rate) == put((key, AlterConfigOp.DELETE, None)) == ErrorCode.NONE
+        assert (shown(), quota.rate) == (before, 2**63 - 1)
+
     def test_a_resource_twice(self, kafka: ServedCluster, client: WireClient) -> None:
         name = new_name()
         kafka.create_topic(name)

@@ -9,7 +9,7 @@ from replication.apis.common.refusals import refusal
 from replication.common.error_codes import ErrorCode
 from replication.network import CLOSE
 from replication.protocol import (
-    SERVED,
+    SERVED_TO_BROKERS,
     ApiKey,
     decode_request,
     decode_response,
@@ -23,7 +23,9 @@ from tests.support.protocol_values import draw
 
 NO_PLACE = {(ApiKey.ELECT_LEADERS, 0), (ApiKey.DESCRIBE_LOG_DIRS, 1), (ApiKey.DESCRIBE_LOG_DIRS, 2)}
 CODE = ErrorCode.UNKNOWN_SERVER_ERROR
-VERSIONS = [(key, v) for key, each in SERVED.items() for v in range(each.first, each.last + 1)]
+VERSIONS = [
+    (key, v) for key, each in SERVED_TO_BROKERS.items() for v in range(each.first, each.last + 1)
+]
 # Requests with a place for each code that their response could have.
 FILLED: dict[ApiKey, Any] = {
     ApiKey.PRODUCE: lambda v: wire.ProduceRequest(
@@ -135,6 +137,13 @@ FILLED: dict[ApiKey, Any] = {
     ),
     ApiKey.ELECT_LEADERS: lambda v: wire.ElectLeadersRequest(
         topic_partitions=(wire.ElectLeadersRequest.TopicPartitions("t", (3,)),)
+    ),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: lambda v: wire.AlterReplicaLogDirsRequest(
+        (
+            wire.AlterReplicaLogDirsRequest.AlterReplicaLogDir(
+                "/d", (wire.AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic("t", (3,)),)
+            ),
+        )
     ),
     ApiKey.DESCRIBE_PRODUCERS: lambda v: wire.DescribeProducersRequest(
         (wire.DescribeProducersRequest.TopicRequest("t", (3,)),)

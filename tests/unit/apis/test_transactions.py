@@ -401,9 +401,6 @@ class TestSeveralTransactionsAtOnce(AsBroker):
     def test_added_as_a_leader_does(
         self, kafka: ServedCluster, producer: WireProducer, tp: TopicPartition, version: int
     ) -> None:
-        unknown = TopicPartition(new_name(), 0)
-        codes = producer.add(tp, unknown, version=version)
-        assert codes == [E.OPERATION_NOT_ATTEMPTED, E.UNKNOWN_TOPIC_OR_PARTITION]
         assert producer.add(tp, version=version) == [E.NONE]
         assert producer.end(False, version=5) == E.NONE
         assert producer.epoch == 1

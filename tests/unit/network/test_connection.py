@@ -26,7 +26,7 @@ MS = 1_000_000
 def make(pool: int = -1, **keys: int) -> tuple[Connection, MemoryPool]:
     config = NetworkConfig(**keys)  # type: ignore[arg-type]
     memory = MemoryPool(pool, lambda: None)
-    rules = Rules(config, memory, parse_header, lambda key, version: key < 100)
+    rules = Rules(config, memory, parse_header, lambda key, version, listener: key < 100)
     info = ConnectionInfo(1, "127.0.0.1", 4711, Listener())
     return Connection(info, rules, 0), memory
 

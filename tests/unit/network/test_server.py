@@ -168,7 +168,7 @@ def test_threads_and_descriptors_come_back(started: bool) -> None:
                 echo,
                 NetworkConfig(num_network_threads=3),
                 parse_header=parse_header,
-                serves=lambda key, version: True,
+                serves=lambda key, version, listener: True,
             )
             epolls = [each._epoll for each in server._processors]
             if started:

@@ -59,7 +59,7 @@ def serving(
         handler,
         config,
         parse_header=parse_header,
-        serves=lambda key, version: True,
+        serves=lambda key, version, listener: True,
         is_quick=lambda request: request.api_key < 10,
     ) as server:
         yield server
@@ -151,6 +151,19 @@ def test_the_name_in_a_client_certificate(certificates: Path) -> None:
             assert client.receive() == b"User:ANONYMOUS"
 
 
+def test_the_uris_in_a_client_certificate(certificates: Path) -> None:
+    def uris(request: ReceivedRequest, respond: Respond) -> None:
+        respond(Send([" ".join(request.connection.certificate_uris).encode()]))
+
+    with serving(certificates, uris, ssl_client_auth="requested") as server:
+        with TlsClient(server, certificates, own=True) as client:
+            client.send(b"")
+            assert client.receive() == b"kafka:broker:1 a:b"
+        with TlsClient(server, certificates) as client:
+            client.send(b"")
+            assert client.receive() == b""
+
+
 def test_a_client_without_the_required_certificate(certificates: Path) -> None:
     with serving(certificates, ssl_client_auth="required") as server:
         # TLS 1.3 tells it after the handshake.
@@ -182,7 +195,11 @@ def test_a_peer_that_is_gone_before_it_is_accepted(
     keys = NetworkConfig(ssl_keystore_location=str(certificates / "server.pem"))
     listener = Listener("SSL", "127.0.0.1", 0, SecurityProtocol.SSL)
     server = NetworkServer(
-        [listener], echo, keys, parse_header=parse_header, serves=lambda key, version: True
+        [listener],
+        echo,
+        keys,
+        parse_header=parse_header,
+        serves=lambda key, version, listener: True,
     )
     peer = RawClient(server, "SSL")
     peer.socket.sendall(b"\x16\x03\x01")

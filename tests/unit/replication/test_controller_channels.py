@@ -59,14 +59,14 @@ def stop(tp: TopicPartition) -> dict[TopicPartition, StopReplicaPartition]:
 
 
 class Wire:
-    def __init__(self) -> None:
+    def __init__(self, *, is_foreign: bool = False) -> None:
         self.runtime = ManualRuntime()
         self.transport = RecordingTransport()
         self.heard: list[ControlResponse] = []
         self.stale = 0
         self.context = ControllerContext()
         self.channel = BrokerChannel(
-            LiveBroker(BrokerRegistration(2), 77),
+            LiveBroker(BrokerRegistration(2, is_foreign=is_foreign), 77),
             self.runtime.actor("controller"),
             self.runtime,
             self.transport,
@@ -121,6 +121,65 @@ def test_kafka_s_order_one_at_a_time() -> None:
         wire.answer()
     assert wire.transport.sent == []
     assert [type(response) for response in wire.heard] == [type(ANSWERS[k]) for k in ANSWERS]
+
+
+def test_a_broker_is_introduced_before_a_role_that_may_name_it() -> None:
+    """X-92; once, and a broker that goes waits its turn."""
+    wire, brokers = Wire(), {n: LiveBroker(BrokerRegistration(n), 70 + n) for n in (1, 2, 3)}
+    wire.context.live = {2: brokers[2]}
+    wire.channel.send_all_roles()
+    wire.channel.send_all_metadata(at(T0, 0))
+    wire.channel.send()
+    for kind, epochs, is_full in (
+        (METADATA, {}, False),
+        (ROLES, {}, True),
+        (METADATA, {T0: 0}, True),
+    ):
+        assert (*wire.waiting(), wire.is_full()) == (kind, epochs, is_full)
+        wire.answer()
+    wire.context.live = brokers
+    wire.channel.update_metadata({})
+    wire.channel.lead_and_follow(at(T0, 1))
+    wire.channel.send()
+    wire.lose()  # then nobody was introduced
+    for kind, epochs in ((METADATA, {}), (ROLES, {T0: 1}), (METADATA, {})):
+        assert wire.waiting() == (kind, epochs)
+        wire.answer()
+    del brokers[1]
+    wire.channel.update_metadata({})
+    wire.channel.lead_and_follow(at(T0, 2))
+    wire.channel.send()
+    assert wire.waiting() == (ROLES, {T0: 2})
+
+
+def test_a_real_kafka_gets_no_role_for_an_isr() -> None:
+    """X-95: unless the role that began the leader epoch may not have arrived."""
+    wire = Wire(is_foreign=True)
+
+    def decide(leader_epoch: int, partition_epoch: int) -> None:
+        change = at(T0, leader_epoch)[T0]
+        registration = change.registration._replace(partition_epoch=partition_epoch)
+        wire.channel.lead_and_follow({T0: change._replace(registration=registration)})
+        wire.channel.update_metadata({T0: change})
+        wire.channel.send()
+
+    decide(1, 1)
+    decide(1, 2)
+    wire.lose()
+    (sent,) = wire.transport.sent
+    assert isinstance(sent.request, LeaderAndIsrRequest)
+    assert [c.registration.partition_epoch for c in sent.request.partitions] == [2]
+    wire.answer()
+    wire.answer()
+    decide(1, 3)
+    assert wire.waiting() == (METADATA, {T0: 1})
+    wire.answer()
+    assert wire.transport.sent == []
+    wire.channel.stop(stop(T0).values())
+    wire.channel.send()
+    wire.answer()
+    decide(1, 4)
+    assert wire.waiting() == (ROLES, {T0: 1})
 
 
 def test_what_waits_is_replaced_by_what_is_newer() -> None:

@@ -103,8 +103,9 @@ def test_all_that_happened_without_a_controller() -> None:
     """S-25: one died, one came back clean, one came back unclean; nobody was looking."""
     b = Brokers(5)
     b.create(assignment=((2, 3, 4, 5),), min_insync_replicas="4")
-    b.kill(1, 2, 3, 4, settle=False)
     b.controllers[5].stop()  # broker 5 lives but does not stand for controller
+    b.settle()
+    b.kill(1, 2, 3, 4, settle=False)
     b.start(3, clean=True, settle=False)
     b.start(4, clean=False)
     now = b.partition()

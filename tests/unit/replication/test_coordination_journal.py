@@ -219,7 +219,7 @@ def _opened_from(data: bytes) -> State:
 
 def test_a_file_cut_anywhere_holds_the_transactions_before_the_cut() -> None:
     data, states = _written()
-    snapshot_end, seen = data.find(b"LSt1"), []
+    snapshot_end, seen = data.find(b"LSt2"), []
     for size in range(len(data)):
         if size < snapshot_end:
             with pytest.raises(CorruptStoreError) as error:
@@ -242,7 +242,7 @@ def test_a_flipped_bit_is_found_wherever_it_is() -> None:
     """Before the last transaction it is damage, with its place; in the last it looks like a write
     that the power cut. A wrong tree never comes out."""
     data, states = _written()
-    starts = [match.start() for match in re.finditer(b"LS[ct]1", data)]
+    starts = [match.start() for match in re.finditer(b"LS[ct]2", data)]
     for position in range(len(data)):
         damaged = bytearray(data)
         damaged[position] ^= 1 << position % 8
@@ -257,7 +257,7 @@ def test_a_flipped_bit_is_found_wherever_it_is() -> None:
 
 def test_a_transaction_that_reads_as_zeros_is_damage() -> None:
     data, states = _written()
-    third, fourth = [match.start() for match in re.finditer(b"LSt1", data)][2:4]
+    third, fourth = [match.start() for match in re.finditer(b"LSt2", data)][2:4]
     with pytest.raises(CorruptStoreError) as error:
         _opened_from(data[:third] + bytes(fourth - third) + data[fourth:])
     assert error.value.position == third

@@ -41,6 +41,12 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
     "/log_dir_event_notification/log_dir_event_0000000000": lambda data: nodes.decode_log_dir_event(
         "/log_dir_event_notification/log_dir_event_0000000000", data
     ),
+    "/config/changes/config_change_0000000000": lambda data: nodes.decode_config_change(
+        "/config/changes/config_change_0000000000", data
+    ),
+    "/admin/preferred_replica_election": nodes.decode_preferred_elections,
+    "/admin/reassign_partitions": nodes.decode_reassignments,
+    "/latest_producer_id_block": nodes.decode_producer_id_block,
 }
 
 i32 = st.integers(0, 2**31 - 1)
@@ -144,7 +150,11 @@ def test_kafkas_own_texts_are_read() -> None:
             Endpoint("CLIENT", "host1", 9092, "SSL"),
             Endpoint("REPLICATION", "host1", 9093, "PLAINTEXT"),
         ),
+        is_foreign=True,
     )
+    no_plaintext = b"""{"features":{},"listener_security_protocol_map":{"SSL":"SSL"},"version":5,
+        "endpoints":["SSL://host1:9093"],"jmx_port":-1,"port":-1,"host":null,"timestamp":"5"}"""
+    assert nodes.decode_broker(7, no_plaintext)[:3] == (7, "host1", 9093)
     topic = b"""{"removing_replicas":{"1":[2]},"partitions":{"0":[1,2],"1":[3,2]},
         "topic_id":"Wi0OTp9cS1KcC2pjoKfxwg","adding_replicas":{"1":[3]},"version":3}"""
     assert nodes.decode_topic("t", topic) == TopicAssignment(
@@ -156,6 +166,15 @@ def test_kafkas_own_texts_are_read() -> None:
     )
     controller = b'{"version":2,"brokerid":3,"timestamp":"1600000000000","kraftControllerEpoch":-1}'
     assert nodes.decode_controller(controller) == 3
+    assert nodes.decode_producer_id_block(b"") == -1
+    change = b'{"version":2,"entity_path":"topics/orders"}'
+    assert nodes.decode_config_change("/x", change) == "orders"
+    quota = b'{"version":2,"entity_path":"users/me/clients/<default>"}'
+    assert nodes.decode_config_change("/x", quota) is None
+    election = b'{"version":1,"partitions":[{"topic":"orders","partition":3}]}'
+    assert nodes.decode_preferred_elections(election) == [TP]
+    moves = b'{"version":1,"partitions":[{"topic":"orders","partition":3,"replicas":[2,1]}]}'
+    assert nodes.decode_reassignments(moves) == {TP: (2, 1)}
 
 
 @pytest.mark.parametrize(
@@ -230,7 +249,16 @@ def test_what_kafka_reads_is_written() -> None:
     broker = json.loads(nodes.encode_broker(BrokerRegistration(7, "::1", 9092, "r", 5, 1)))
     assert broker["endpoints"] == ["PLAINTEXT://[::1]:9092"]
     assert broker["listener_security_protocol_map"] == {"PLAINTEXT": "PLAINTEXT"}
-    assert (broker["version"], broker["jmx_port"], broker["timestamp"]) == (4, -1, "1")
+    assert (broker["version"], broker["jmx_port"], broker["timestamp"]) == (5, -1, "1")
+    assert broker["features"] == {}
+    office = json.loads(nodes.encode_controller(3, 5))
+    assert office == {
+        "version": 2,
+        "brokerid": 3,
+        "timestamp": "5",
+        "kraftControllerEpoch": -1,
+    }
+    assert json.loads(nodes.encode_config_change("t")) == {"version": 2, "entity_path": "topics/t"}
     assert "rack" not in json.loads(nodes.encode_broker(BrokerRegistration(7)))
     topic = TopicAssignment(ID, {0: (1, 2), 10: (2,), 2: (3,)})
     assert json.loads(nodes.encode_topic(topic)) == {

@@ -20,6 +20,7 @@ from replication.common.messages import (
     FetchRequest,
     FetchResponse,
     next_session_epoch,
+    unresolved_topic,
 )
 from replication.common.runtime import ThreadRuntime
 from replication.decisions.isr import settled
@@ -96,7 +97,7 @@ class TestProtocol:
         member = Member(host)
         member.fetch(wanted(A, B))
         answer = member.fetch(wanted(B, C))
-        assert {tp for tp, _ in only_session(host).partitions} == {B, C}
+        assert {number for _, number in only_session(host).partitions} == {1, 2}
         assert C in [part.tp for part in answer.partitions]
         host.append(1, A)
         assert A not in [part.tp for part in member.fetch(wanted(B, C)).partitions]
@@ -153,7 +154,7 @@ class TestProtocol:
         )
         (answer,) = member.send(late)
         assert answer == FetchResponse((), ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-        assert {tp for tp, _ in session.partitions} == {A}
+        assert {number for _, number in session.partitions} == {0}
         assert member.fetch(wanted(A)).error_code is ErrorCode.NONE
 
     def test_unknown_id(self) -> None:
@@ -691,7 +692,24 @@ class TestSecondLife:
         asked = {A: wanted(A)[A]._replace(topic_id=other)}
         (told,) = member.fetch(asked).partitions
         assert (told.error_code, told.topic_id) == (ErrorCode.NONE, other)
-        assert set(only_session(host).partitions) == {(A, other)}
+        assert set(only_session(host).partitions) == {(other, A.partition)}
+
+    def test_a_topic_that_is_named_once_the_broker_knows_it_is_the_same(self) -> None:
+        """A request names topics by id, and the name is looked up for each: were it another
+        partition, the one without a name would be answered with records of an old offset."""
+        host = led(A, records=5)
+        part = wanted(A)[A]
+        unknown = part._replace(tp=TopicPartition(unresolved_topic(TOPIC_ID), A.partition))
+        member = Member(host, 2)
+        (first,) = member.send(SessionRequest((unknown,), 0, 0))
+        named = SessionRequest((part._replace(fetch_offset=5),), first.session_id, 1)
+        (second,) = member.send(named)
+        assert [(p.error_code, bytes(p.batches)) for p in second.partitions] == [
+            (ErrorCode.NONE, b"")
+        ]
+        gone = SessionRequest((), first.session_id, 2, ((unknown.tp, TOPIC_ID),))
+        (third,) = member.send(gone)
+        assert third.session_id == 0
 
     def test_both_at_once(self) -> None:
         """Somebody asks for both: each has its own answer."""

@@ -70,13 +70,15 @@ def part(tp: TopicPartition, **fields: Any) -> FetchPartitionResponse:
 
 
 class TestRequest:
-    def test_how_long_it_waits_for_an_answer(self) -> None:
-        stage = Stage(replica_socket_timeout_ms=1234)
+    @pytest.mark.parametrize(("wait_ms", "timeout_ms"), [(500, 12_340), (9000, 14_000)])
+    def test_how_long_it_waits_for_an_answer(self, wait_ms: int, timeout_ms: int) -> None:
+        """Longer than the leader may let it wait (X-54)."""
+        stage = Stage(replica_socket_timeout_ms=12_340, replica_fetch_wait_max_ms=wait_ms)
         stage.lead(1)
         stage.hold()
         stage.follow(1)
         stage.request()
-        assert stage.wire.sent[0].timeout_ms == 1234
+        assert stage.wire.sent[0].timeout_ms == timeout_ms
 
     def test_fields(self) -> None:
         """R-116."""
@@ -93,7 +95,14 @@ class TestRequest:
         stage.manager.add_fetchers({TP: (LEADER, InitialFetchState(topic_id, 5, 9))})
         asked = FetchPartition(TP, 9, 111, 5, 4, 6, topic_id)
         assert stage.fetch_request() == FetchRequest(
-            (asked,), 2, 102, 44, 3, 222, session_epoch=INITIAL_SESSION_EPOCH
+            (asked,),
+            2,
+            102,
+            44,
+            3,
+            222,
+            session_epoch=INITIAL_SESSION_EPOCH,
+            topic_names={topic_id: TP.topic},
         )
 
     @pytest.mark.parametrize(

@@ -90,6 +90,12 @@ class TestBrokers:
         assert cache.is_alive(2)
         assert cache.registration(TP) is None
 
+    def test_one_of_a_kafka_says_nothing_of_them(self) -> None:
+        """X-94."""
+        cache = told(brokers=(broker(1, 101), broker(2, 7)))
+        cache.update(LeaderAndIsrRequest(9, 1, 101, (change(),), ()))
+        assert list(cache.live_brokers) == [1, 2]
+
 
 class TestPartitions:
     def test_the_newest_registration_counts(self) -> None:
@@ -202,3 +208,41 @@ def test_partitions_without_a_state_count() -> None:
     cache.update(UpdateMetadataRequest(9, 1, 1, changes, ()))
     assert cache.partition_count("t") == 5
     assert cache.partition_count("u") == 0
+
+
+class TestBesideKafka:
+    """X-10, X-92: what the controller of a Kafka in ZooKeeper mode tells, and what ours does."""
+
+    def test_an_epoch_that_is_not_told_is_not_compared(self) -> None:
+        cache = told(brokers=(broker(1, 101), broker(2, 102)))
+        assert not cache.eligible(2, 103)
+        told(brokers=(broker(1, -1), broker(2, -1)), into=cache)
+        assert (cache.broker_epoch(2), cache.is_alive(2)) == (-1, True)
+        assert cache.eligible(2, 103)
+        assert cache.eligible(2, -1)
+        assert not cache.eligible(3, -1)
+
+    def test_our_own_epoch_is_that_to_which_the_request_goes(self) -> None:
+        cache = told(brokers=(broker(1, -1),))
+        assert cache.broker_epoch(1) == 101
+        assert not cache.eligible(1, 100)
+
+    def test_leaders_in_a_request_for_roles_are_not_all_brokers(self) -> None:
+        cache = told(brokers=(broker(1, 101), broker(2, -1)))
+        cache.update(LeaderAndIsrRequest(9, 1, 101, (), (broker(3, -1),)))
+        assert sorted(cache.live_brokers) == [1, 2, 3]
+
+    def test_who_was_only_introduced_to_brokers_answers_no_client_yet(self) -> None:
+        cache, brokers = MetadataCache(1), (broker(1, 101), broker(2, 102))
+        introduction = UpdateMetadataRequest(9, 1, 101, (), brokers, sequence=1)
+        cache.update(introduction)
+        cache.update(LeaderAndIsrRequest(9, 1, 101, (), brokers, 2, is_full=True))
+        cache.update(introduction._replace(controller_id=8, controller_epoch=2))
+        assert sorted(cache.live_brokers) == [1, 2]
+        assert not cache.is_complete
+        cache.update(LeaderAndIsrRequest(8, 2, 101, (), brokers, 2, is_full=True))
+        cache.update(UpdateMetadataRequest(8, 2, 101, (change(),), brokers, (), 3, is_full=True))
+        assert cache.is_complete
+
+    def test_a_real_kafka_tells_everything_at_once(self) -> None:
+        assert told(brokers=(broker(1, -1),)).is_complete

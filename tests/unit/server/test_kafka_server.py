@@ -93,3 +93,20 @@ def test_a_produce_request_is_few_calls(tmp_path: Path, monkeypatch: pytest.Monk
                 assert produce(client, TopicPartition(TOPIC, 0), records, acks=1).error_code == 0
             found.append((calls[network.ident or 0] - before) / 20)
     assert 50 < min(found) <= CALLS_MAX, found
+
+
+def test_a_broker_says_whose_it_is_before_it_knows_the_topics() -> None:
+    """Or no controller that asks that first would ever tell it of them."""
+    with served(2) as kafka:
+        controller = kafka.controller_id
+        assert controller is not None
+        (other,) = set(kafka.broker_ids) - {controller}
+        kafka.crash(other)
+        kafka.network.cut(controller, other)
+        kafka.start(other, wait=False)
+        kafka.wait_until(lambda: other in kafka.live_brokers, "it is registered")
+        with connect(kafka, other) as client:
+            answer = client.ask(ApiKey.METADATA, 9, wire.MetadataRequest(topics=()))
+            assert answer.cluster_id == kafka.broker(controller).log_manager.cluster_id
+            client.send(ApiKey.METADATA, 9, wire.MetadataRequest(topics=None))
+            assert client.is_closed()

@@ -35,6 +35,7 @@ from replication.common.messages import (
     ProduceResponse,
 )
 from replication.common.state import UNKNOWN_EPOCH
+from replication.fetcher.fetch_session_handler import FetchSessionHandler, SessionOutcome
 from replication.protocol import (
     SERVED,
     ApiKey,
@@ -150,6 +151,54 @@ def test_topics_that_were_not_asked_for_are_left_out() -> None:
     message = kind(responses=(kind.FetchableTopicResponse("", uuid.UUID(int=99), ()),))
     asked = FetchRequest((FetchPartition(A0, 0, topic_id=ID),))
     assert fetch.response_from(asked, message, 13).partitions == ()
+
+
+def test_a_session_knows_the_names_of_all_its_topics() -> None:
+    """An answer names by their ids also topics that this request does not list (W-46)."""
+    kind = wire.FetchResponse
+    session, other = FetchSessionHandler(), uuid.UUID(int=99)
+    wanted = {A0: FetchPartition(A0, 0, topic_id=ID), B0: FetchPartition(B0, 0, topic_id=other)}
+
+    def answered(*changed: TopicPartition) -> tuple[FetchRequest, FetchResponse]:
+        asked = session.next_request(wanted, changed or None)
+        request = FetchRequest(asked.partitions, topic_names=asked.names)
+        part = kind.PartitionData(0, 0, 7)
+        topics = [kind.FetchableTopicResponse("", each, (part,)) for each in (ID, other)]
+        message = kind(session_id=5, responses=tuple(topics))
+        response = fetch.response_from(request, message, 13)
+        assert session.on_answer(asked, response) is SessionOutcome.GOOD
+        return request, response
+
+    for changed in ((), (A0,), (B0,)):
+        request, response = answered(*changed)
+        assert {part.tp for part in response.partitions} == {A0, B0}
+        assert len(request.partitions) == (2 if not changed else 0)
+    # Topics come and go, and the names with them.
+    for number in range(100):
+        tp = TopicPartition(f"t{number}", 0)
+        wanted[tp] = FetchPartition(tp, 0, topic_id=uuid.UUID(int=1000 + number))
+        answered(tp)
+        del wanted[tp]
+        request, response = answered(tp)
+        assert {part.tp for part in response.partitions} == {A0, B0}
+    assert len(request.topic_names or ()) < 50
+    # One topic without an id has the whole session go by names.
+    wanted[A1] = FetchPartition(A1, 0)
+    request, _ = answered(A1)
+    assert fetch.latest_version(request) == 12
+    request, _ = answered(B0)
+    assert (request.partitions, fetch.latest_version(request)) == ((), 12)
+
+
+def test_a_session_with_a_leader_that_knows_no_ids() -> None:
+    """Its answers are about the topics that were asked for, by name."""
+    kind = wire.FetchResponse
+    session = FetchSessionHandler()
+    asked = session.next_request({A0: FetchPartition(A0, 0, topic_id=ID)}, None)
+    topics = (kind.FetchableTopicResponse("a", partitions=(kind.PartitionData(0, 0, 7),)),)
+    request = FetchRequest(asked.partitions, topic_names=asked.names)
+    response = fetch.response_from(request, kind(session_id=5, responses=topics), 12)
+    assert session.on_answer(asked, response) is SessionOutcome.GOOD
 
 
 def marker(base: int, producer_id: int, kind: ControlType) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from replication.protocol import SERVED, ApiKey, decode_request, encode_request, schema
+from replication.protocol import SERVED_TO_BROKERS, ApiKey, decode_request, encode_request, schema
 from replication.protocol import compiler as module
 from replication.protocol import messages as wire
 from replication.protocol.errors import MalformedMessageError
@@ -82,7 +82,7 @@ def body_of(key: ApiKey, version: int, path: Path, counts: list[int]) -> memoryv
 
 
 def cases() -> Iterator[tuple[ApiKey, int, Path]]:
-    for key, versions in SERVED.items():
+    for key, versions in SERVED_TO_BROKERS.items():
         body = schema.message(f"{schema.APIS[key].name}Request").body
         for version in sorted({versions.first, versions.last}):
             for path in arrays(body, version):

@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from replication.protocol import ADVERTISED, FEATURES, SERVED, ApiKey, VersionRange, schema
+from replication.protocol import (
+    ADVERTISED,
+    ADVERTISED_TO_BROKERS,
+    FEATURES,
+    SERVED,
+    SERVED_TO_BROKERS,
+    ApiKey,
+    VersionRange,
+    schema,
+)
 from tests.support.cases import for_each
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "protocol.md"
@@ -21,14 +30,14 @@ def _text(versions: VersionRange) -> str:
 def test_the_page_says_what_is_served():
     assert ROW.findall(PAGE.read_text()) == [
         (str(int(key)), schema.APIS[key].name, _text(served), _text(schema.APIS[key].versions))
-        for key, served in sorted(SERVED.items())
+        for key, served in sorted(SERVED_TO_BROKERS.items())
     ]
 
 
-@for_each("key", SERVED)
+@for_each("key", SERVED_TO_BROKERS)
 def test_all_that_is_served_is_in_the_table(key: ApiKey):
-    versions = schema.APIS[key].versions
-    assert versions.first <= SERVED[key].first <= SERVED[key].last <= versions.last
+    versions, served = schema.APIS[key].versions, SERVED_TO_BROKERS[key]
+    assert versions.first <= served.first <= served.last <= versions.last
 
 
 def test_what_is_advertised_is_served_but_for_early_versions_that_clients_look_for():
@@ -38,14 +47,19 @@ def test_what_is_advertised_is_served_but_for_early_versions_that_clients_look_f
 
 
 def test_requests_between_brokers_are_not_for_clients():
-    """But for WriteTxnMarkers, with which tools abort a transaction that nobody ends."""
-    assert not SERVED.keys() & {
+    """X-27. But for WriteTxnMarkers, with which tools abort a transaction that nobody ends."""
+    between = {
         ApiKey.LEADER_AND_ISR,
         ApiKey.STOP_REPLICA,
         ApiKey.UPDATE_METADATA,
         ApiKey.CONTROLLED_SHUTDOWN,
         ApiKey.ALTER_PARTITION,
+        ApiKey.ENVELOPE,
+        ApiKey.ALLOCATE_PRODUCER_IDS,
     }
+    for clients, brokers in ((SERVED, SERVED_TO_BROKERS), (ADVERTISED, ADVERTISED_TO_BROKERS)):
+        assert brokers.keys() - clients.keys() == between
+        assert all(brokers[key] == versions for key, versions in clients.items())
 
 
 def test_versions_that_a_feature_needs_are_served():

@@ -1,0 +1,35 @@
+"""How far a broker is, as operators see it."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from replication.broker.broker import Broker, BrokerState
+
+
+class Stage(Enum):
+    """How far a broker is."""
+
+    STARTING = "starting"  # the coordinator is asked who has the id
+    RECOVERING = "recovering"  # its logs are opened
+    REGISTERING = "registering"
+    REGISTERED = "registered"  # with the coordinator
+    CAUGHT_UP = "caught up"  # it knows the cluster, and serves clients
+    IN_SYNC = "in sync"  # so do its replicas
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+
+
+def stage_of(broker: Broker) -> Stage:
+    """The stage of a broker whose logs are open."""
+    match broker.state:
+        case BrokerState.STARTING:
+            return Stage.REGISTERING
+        case BrokerState.STOPPING | BrokerState.CLOSING:
+            return Stage.STOPPING
+        case BrokerState.STOPPED:
+            return Stage.STOPPED
+    if not broker.metadata.is_complete:
+        return Stage.REGISTERED
+    behind = next(broker.metadata.replicas_out_of_sync(broker.broker_id), None)
+    return Stage.IN_SYNC if behind is None else Stage.CAUGHT_UP
