@@ -142,7 +142,7 @@ class Run:
         self._two_leaders = self._two_leaders or strike.kind.leaves_two
         if strike.blocks:
             self._blocked.append((at, strike.seconds))
-        print(f"{at:6.1f} s  {strike}", flush=True)
+        print(f"{time.monotonic() % 1e5:9.2f}: {at:6.1f} s  {strike}", flush=True)
 
     def _mend(self, mends: list[tuple[float, Mend]], until: float) -> None:
         for due in [each for each in mends if each[0] <= until]:

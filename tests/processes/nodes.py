@@ -163,20 +163,18 @@ class Node:
         self.starts += 1
         self.ready = {}
         self.directory.parent.mkdir(parents=True, exist_ok=True)
-        with self.log_file.open("ab") as log:
-            log.write(b"-- start %d\n" % self.starts)
-            log.flush()
-            process = subprocess.Popen(
-                self.command(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                cwd=self.directory.parent,
-                env={**os.environ, "PYTHONPATH": str(ROOT), **self.environment},
-                preexec_fn=_end_with_parent,
-            )
+        process = subprocess.Popen(
+            self.command(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=self.directory.parent,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **self.environment},
+            preexec_fn=_end_with_parent,
+        )
         self._process = process
-        threading.Thread(target=self._read, args=(process,), daemon=True).start()
+        for read in (self._read, self._log):
+            threading.Thread(target=read, args=(process,), daemon=True).start()
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
@@ -184,6 +182,14 @@ class Node:
             for line in lines:
                 if process is self._process and line.startswith(b"{"):
                     self.ready = json.loads(line)
+
+    def _log(self, process: subprocess.Popen[bytes]) -> None:
+        """What it says, with seconds of one clock for all nodes."""
+        assert process.stderr is not None
+        with self.log_file.open("ab", buffering=0) as log, process.stderr as lines:
+            log.write(b"%9.2f start %d\n" % (time.monotonic() % 1e5, self.starts))
+            for line in lines:
+                log.write(b"%9.2f %s" % (time.monotonic() % 1e5, line))
 
     def start(self) -> None:
         """Start, and wait for its one line: it is in the cluster.
