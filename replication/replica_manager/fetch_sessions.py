@@ -43,8 +43,15 @@ MIN_EVICTION_MS = 120_000
 MAX_PARTITIONS = 200_000
 """The most partitions of a session. A larger request is answered without a session."""
 
-Key = tuple[TopicPartition, uuid.UUID | None]
-"""With the topic id, because a topic that was created again has other partitions."""
+Key = tuple[uuid.UUID | str, int]
+"""Topic and partition: by the topic's id, because a topic that was created again has others, and by
+its name where no id was given."""
+
+
+def _key(tp: TopicPartition, topic_id: uuid.UUID | None) -> Key:
+    """The key of a partition. The name of a topic with an id does not count: over a wire it is a
+    substitute until this broker knows the topic, and again once it is deleted."""
+    return topic_id or tp.topic, tp.partition
 
 
 class CachedPartition:
@@ -216,15 +223,15 @@ class FetchSession:
         self.stir()  # a waiting fetch is superseded
         partitions, active = self.partitions, self.active
         for part in request.partitions:
-            key = part.tp, part.topic_id
+            key = _key(part.tp, part.topic_id)
             cached = partitions.get(key)
             if cached is None:
                 cached = partitions[key] = CachedPartition(self, part)
             else:
                 cached.answer_anyway(part)
             active[cached] = None
-        for key in request.forgotten:
-            gone = partitions.pop(key, None)
+        for tp, topic_id in request.forgotten:
+            gone = partitions.pop(_key(tp, topic_id), None)
             if gone is not None:
                 gone.release()
                 active.pop(gone, None)
@@ -238,7 +245,7 @@ class FetchSession:
         due = []
         for cached in list(self.active):
             part = cached.part
-            if self.partitions.get((part.tp, part.topic_id)) is cached:
+            if self.partitions.get(_key(part.tp, part.topic_id)) is cached:
                 due.append(cached)
             else:  # a notification came while it was being forgotten
                 del self.active[cached]
@@ -328,7 +335,7 @@ class FetchSessionCache:
             for part, response in zip(request.partitions, answers, strict=True):
                 cached = CachedPartition(session, part)
                 cached.note_answer(response)
-                session.partitions[part.tp, part.topic_id] = cached
+                session.partitions[_key(part.tp, part.topic_id)] = cached
                 session.active[cached] = None
             self._sessions[session_id] = session
         if evicted is not None:

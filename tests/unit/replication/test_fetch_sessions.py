@@ -13,6 +13,7 @@ from checkpoints.types import TopicPartition
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import KafkaStorageError
 from replication.common.messages import (
+    INITIAL_SESSION_EPOCH,
     MAX_SESSION_EPOCH,
     EpochEndOffset,
     FetchPartition,
@@ -20,6 +21,7 @@ from replication.common.messages import (
     FetchRequest,
     FetchResponse,
     next_session_epoch,
+    unresolved_topic,
 )
 from replication.common.runtime import ThreadRuntime
 from replication.decisions.isr import settled
@@ -60,6 +62,10 @@ def only_session(host: Host) -> FetchSession:
     return session
 
 
+def members(host: Host) -> list[TopicPartition]:
+    return sorted(cached.part.tp for cached in only_session(host).partitions.values())
+
+
 def resting(host: Host, member: Member, *tps: TopicPartition) -> None:
     """All partitions were told, and are not looked at any more."""
     for _ in range(3):
@@ -96,10 +102,28 @@ class TestProtocol:
         member = Member(host)
         member.fetch(wanted(A, B))
         answer = member.fetch(wanted(B, C))
-        assert {tp for tp, _ in only_session(host).partitions} == {B, C}
+        assert members(host) == [B, C]
         assert C in [part.tp for part in answer.partitions]
         host.append(1, A)
         assert A not in [part.tp for part in member.fetch(wanted(B, C)).partitions]
+
+    def test_a_topic_has_its_place_by_its_id(self) -> None:
+        """Over a wire it has no name until the leader knows it, and none once it is deleted: then
+        the follower's next word is about the same partition (W-46)."""
+        host = led(A, B, records=2)
+        member = Member(host, 2)
+        unnamed = TopicPartition(unresolved_topic(TOPIC_ID), A.partition)
+        first = FetchPartition(unnamed, 0, log_start_offset=0, topic_id=TOPIC_ID)
+        (answer,) = member.send(SessionRequest((first,), 0, INITIAL_SESSION_EPOCH))
+        later = SessionRequest(tuple(wanted(A, offset=2).values()), answer.session_id, 1)
+        (answer,) = member.send(later)
+        assert [(part.tp, bool(part.records)) for part in answer.partitions] == [(A, False)]
+        also = SessionRequest(tuple(wanted(B).values()), answer.session_id, 2)
+        member.send(also)
+        assert members(host) == [A, B]
+        gone = SessionRequest((), answer.session_id, 3, ((unnamed, TOPIC_ID),))
+        member.send(gone)
+        assert members(host) == [B]
 
     def test_the_last_partition_closes_it(self) -> None:
         """testZeroSizeFetchSession"""
@@ -153,7 +177,7 @@ class TestProtocol:
         )
         (answer,) = member.send(late)
         assert answer == FetchResponse((), ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-        assert {tp for tp, _ in session.partitions} == {A}
+        assert members(host) == [A]
         assert member.fetch(wanted(A)).error_code is ErrorCode.NONE
 
     def test_unknown_id(self) -> None:
@@ -691,7 +715,7 @@ class TestSecondLife:
         asked = {A: wanted(A)[A]._replace(topic_id=other)}
         (told,) = member.fetch(asked).partitions
         assert (told.error_code, told.topic_id) == (ErrorCode.NONE, other)
-        assert set(only_session(host).partitions) == {(A, other)}
+        assert set(only_session(host).partitions) == {(other, A.partition)}
 
     def test_both_at_once(self) -> None:
         """Somebody asks for both: each has its own answer."""
