@@ -182,6 +182,7 @@ class BrokerProcess:
             config.of_cluster(MOST_REPLICAS),
             exposure,
             advertised=config.node.advertised,
+            user=settings.user and settings.user[0],
         )
         self._opened.callback(server.close, 0)
         runtime = ThreadRuntime(f"broker-{settings.broker_id}")
