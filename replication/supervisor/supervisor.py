@@ -1,5 +1,5 @@
 """``Supervisor``: the processes of one cluster (X-150). It starts, restarts and stops them, and
-knows nothing of what they do.
+knows nothing of what they do (X-1).
 
 One thread waits for all of them, for the control socket and for signals. None of its processes
 outlives it: see ``child``.

@@ -1,4 +1,4 @@
-"""What a first start decides, and what a later one must not contradict."""
+"""What a first start decides, and what a later one must not contradict (X-150)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes are started, started again, and stopped in order; nothing is left."""
+"""Processes are started, started again, and stopped in order (X-154); nothing is left."""
 
 from __future__ import annotations
 
@@ -64,6 +64,7 @@ def test_a_question_without_an_answer_delays_no_stop(tmp_path: Path) -> None:
 
 
 def test_the_command_of_a_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is one that anybody could give (X-1)."""
     monkeypatch.setenv("SOME_SECRET", "x")
     plan = plan_in(tmp_path, 1, num_partitions="4")
     with running(tmp_path, plan) as cluster:
