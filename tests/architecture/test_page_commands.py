@@ -71,7 +71,9 @@ def ours() -> Iterator[tuple[str, str, list[str]]]:
                 words = words.partition(" #")[0]
                 options = re.findall(r"(?<![\w-])--[a-z][\w-]*", words)
                 if isinstance(main.get_command(click.Context(main), name), click.Group):
-                    name = " ".join([name, *words.split()[:1]])
+                    # A group may be a command itself, with options of its own.
+                    first = [word for word in words.split()[:1] if not word.startswith("-")]
+                    name = " ".join([name, *first])
                 yield page.relative_to(ROOT).as_posix(), name, options
 
 

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from replication.supervisor.cluster_file import ClusterFile, EngineEntry
+from replication.supervisor.planning import CONFIG
 from replication.supervisor.processes import RestartRule
 from tests.support.until import until
 from tests.unit.supervisor.clusters import plan_in, running
@@ -84,7 +85,7 @@ def test_the_command_of_a_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "--json",
         "--config=inter.broker.listener.name=INTERNAL",
         "--config=listener.security.protocol.map=INTERNAL:PLAINTEXT",
-        "--config=zookeeper.session.timeout.ms=6000",
+        *(f"--config={key}={value}" for key, value in CONFIG.items()),
         "--config=num.partitions=4",
     ]
     assert "SOME_SECRET" not in told["environment"]
