@@ -70,9 +70,15 @@ class FutureLogs:
         found = self._directories.future(tp)
         return None if found is None else found[0].path
 
+    def partitions(self) -> set[TopicPartition]:
+        """Those that have a future log in a live directory, opened or not."""
+        return {tp for log_dir in self._directories.live() for tp in list(log_dir.futures)}
+
     def logs(self) -> dict[TopicPartition, PartitionLog]:
         """The future logs that are open."""
-        found = ((tp, each.log) for d in self._directories.live() for tp, each in d.futures.items())
+        found = (
+            (tp, each.log) for d in self._directories.live() for tp, each in [*d.futures.items()]
+        )
         return {tp: log for tp, log in found if log is not None}
 
     def begin(self, tp: TopicPartition, path: str | None = None) -> LogCopy:
@@ -230,7 +236,8 @@ class FutureLogs:
         with self._directories.guard(move.target, "end a move", whatever=True):
             self._storage.sync_dir(move.target.path)
             if move.home.failure is None:
-                self._storage.remove(_marker(move.target, move.tp))
+                with suppress(FileNotFoundError):
+                    self._storage.remove(_marker(move.target, move.tp))
                 delay_ms = move.copy.future.config.file_delete_delay_ms
                 due_ms = self._opener.clock.wall_ms() + delay_ms
                 self._directories.remove_later(due_ms, move.deleted)

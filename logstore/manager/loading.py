@@ -148,10 +148,13 @@ class Loader:
         if node_id is not None:
             nodes.add(node_id)
         if len(ids) > 1 or len(nodes) > 1:
-            clusters = ", ".join(printable(name, 200) for name in sorted(ids))
+            wanted = "" if node_id is None else f"wanted is node {node_id} of {cluster_id}; "
+            each = "; ".join(
+                f"{path} is of node {meta.node_id} of {printable(str(meta.cluster_id), 200)}"
+                for path, meta in found.items()
+            )
             raise ConfigError(
-                f"the log directories belong to different clusters or nodes: {clusters}; "
-                f"{sorted(nodes)}"
+                f"the log directories belong to different clusters or nodes: {wanted}{each}"
             )
         directory_ids = [m.directory_id for m in found.values() if m.directory_id]
         if len(set(directory_ids)) != len(directory_ids):

@@ -46,6 +46,7 @@ class Wanted(NamedTuple):
     properties: Mapping[str, str]
     exposure: Exposure
     http: HttpListener | None
+    user: tuple[str, str] | None
     as_json: bool
 
 
@@ -122,6 +123,7 @@ def _process(wanted: Wanted) -> BrokerProcess:
             config=config._replace(network=config.network.with_absolute_paths()),
             exposure=wanted.exposure,
             rack=own.broker_rack or None,
+            user=wanted.user,
             session_timeout_ms=own.zookeeper_session_timeout_ms,
         ),
         _Progress(),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import dataclasses
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from checkpoints.types import TopicPartition
@@ -130,7 +130,7 @@ class Partition(Replica):
         min_isr = effective_min_isr(config.min_insync_replicas, max(1, len(leading.replicas)))
         if min_isr == leading.min_isr:
             return False
-        leading = replace(leading, min_isr=min_isr)
+        leading = dataclasses.replace(leading, min_isr=min_isr)
         self.become(leading)
         self.isr_changes.try_high_watermark(leading)
         return True
@@ -204,6 +204,33 @@ class Partition(Replica):
         self.call_storage(with_idle_closed, partial(manager.configure, log, change.config))
         self.log = log
         return log
+
+    def move_log(
+        self, current: PartitionLog, future: PartitionLog, replace: Callable[[], None]
+    ) -> bool:
+        """Go on with a copy of the log.
+
+        False if the role is being changed, or this log is not served any more. The caller holds
+        locks of the log, so nothing is awaited here.
+
+        Args:
+            replace: puts the copy in place of the log, which refuses all work from then on.
+        """
+        if not self.lock.acquire(blocking=False):
+            return False
+        try:
+            if self.log is not current or self.offline:
+                return False
+            replace()
+            role, self.log = self.role, future
+            current.replica.keep_recent(None)
+            if isinstance(role, Leadership):
+                future.replica.keep_recent(self.env.recent)
+                role = dataclasses.replace(role, log=future)
+            self.become(role)
+            return True
+        finally:
+            self.lock.release()
 
     def mark_offline(self) -> None:
         """Take the replica offline, because its log directory failed (R-152)."""

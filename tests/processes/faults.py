@@ -29,6 +29,11 @@ class Kind(Enum):
     ENGINE = "kill -9 of the engine"
     CLOCK = "the wall clock is moved"
 
+    @property
+    def leaves_two(self) -> bool:
+        """Whether a leader may go on beside the next one, and answer with what was."""
+        return self not in (Kind.KILL, Kind.STOP, Kind.RESET, Kind.ENGINE, Kind.CLOCK)
+
 
 class Strike(NamedTuple):
     """A fault as it came.
@@ -36,11 +41,15 @@ class Strike(NamedTuple):
     Attributes:
         target: a broker, a way, or the engine.
         seconds: until it is mended.
+        blocks: whether a partition may be away for as long. Where a leader cannot reach the
+            controller, nobody shrinks its ISR; if the controller is its follower, too, one cut way
+            takes both from it.
     """
 
     kind: Kind
     target: str
     seconds: float
+    blocks: bool = False
 
     def __str__(self) -> str:
         return f"{self.kind.value}: {self.target}, {self.seconds:.1f} s"
@@ -106,14 +115,20 @@ class Faults:
         if kind in (Kind.KILL, Kind.STOP, Kind.ENGINE, Kind.RESET):
             seconds = self.rng.uniform(0.0, min(10.0, self._longest_s))
         target, mend = self._doers[kind]()
-        return Strike(kind, target, seconds), mend
+        controller = f"broker-{self._controller()}"
+        cuts = kind in (Kind.CUT_ONE, Kind.CUT_BOTH) and ENGINE not in target
+        return Strike(kind, target, seconds, cuts and controller in target), mend
+
+    def _controller(self) -> int:
+        with suppress(Exception):  # the engine has none just now
+            return self.nodes.controller
+        return -1
 
     def _broker(self) -> Node:
         """The controller in a third of the cases, otherwise any."""
         nodes = self.nodes
-        if self.rng.random() < 1 / 3:
-            with suppress(Exception):  # the engine has none just now
-                return nodes.brokers[nodes.controller]
+        if self.rng.random() < 1 / 3 and (controller := self._controller()) >= 0:
+            return nodes.brokers[controller]
         return self.rng.choice([*nodes.brokers.values()])
 
     def _kill(self) -> tuple[str, Mend]:
@@ -175,7 +190,8 @@ class Faults:
 
     def _move_clock(self) -> tuple[str, Mend]:
         broker_id = self.rng.choice([*self.nodes.clocks])
-        offset = self.rng.choice([-1, 1]) * 10 ** self.rng.uniform(0, 7)
+        # Less than the days after which a topic's records and a group's offsets are due.
+        offset = self.rng.choice([-1, 1]) * 10 ** self.rng.uniform(0, 5.5)
         clock = self.nodes.clocks[broker_id]
         clock.set(offset)
         return f"broker-{broker_id} by {offset:+.0f} s", lambda: clock.set(0.0)

@@ -61,6 +61,7 @@ CONFIG: Mapping[str, object] = {
     "request.timeout.ms": 2000,
     "replica.fetch.backoff.ms": 100,
     "replica.high.watermark.checkpoint.interval.ms": 500,
+    "log.message.timestamp.after.max.ms": 10**12,  # of brokers whose clock is moved back
 }
 
 
@@ -162,20 +163,18 @@ class Node:
         self.starts += 1
         self.ready = {}
         self.directory.parent.mkdir(parents=True, exist_ok=True)
-        with self.log_file.open("ab") as log:
-            log.write(b"-- start %d\n" % self.starts)
-            log.flush()
-            process = subprocess.Popen(
-                self.command(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                cwd=self.directory.parent,
-                env={**os.environ, "PYTHONPATH": str(ROOT), **self.environment},
-                preexec_fn=_end_with_parent,
-            )
+        process = subprocess.Popen(
+            self.command(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=self.directory.parent,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **self.environment},
+            preexec_fn=_end_with_parent,
+        )
         self._process = process
-        threading.Thread(target=self._read, args=(process,), daemon=True).start()
+        for read in (self._read, self._log):
+            threading.Thread(target=read, args=(process,), daemon=True).start()
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
@@ -183,6 +182,14 @@ class Node:
             for line in lines:
                 if process is self._process and line.startswith(b"{"):
                     self.ready = json.loads(line)
+
+    def _log(self, process: subprocess.Popen[bytes]) -> None:
+        """What it says, with seconds of one clock for all nodes."""
+        assert process.stderr is not None
+        with self.log_file.open("ab", buffering=0) as log, process.stderr as lines:
+            log.write(b"%9.2f start %d\n" % (time.monotonic() % 1e5, self.starts))
+            for line in lines:
+                log.write(b"%9.2f %s" % (time.monotonic() % 1e5, line))
 
     def start(self) -> None:
         """Start, and wait for its one line: it is in the cluster.
@@ -411,7 +418,8 @@ class Nodes:
         """Create it on all brokers, or on some, and wait until all its replicas are in sync."""
         own = {key: str(value) for key, value in (config or {}).items()}
         if among:
-            new = NewTopic(topic, replica_assignment=[sorted(among)] * partitions, config=own)
+            assignment = [sorted(among)] * partitions
+            new = NewTopic(topic, partitions, replica_assignment=assignment, config=own)
         else:
             new = NewTopic(topic, partitions, self._count, config=own)
 

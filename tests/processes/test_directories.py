@@ -55,7 +55,7 @@ def test_two_directories_are_swapped(shared: Nodes, tmp_path: Path) -> None:
 
     swap()
     before = sorted(path for path in one.directory.rglob("*"))
-    _refuses(one, "meta.properties")
+    _refuses(one, f"{one.directory} is of node 1")
     assert sorted(path for path in one.directory.rglob("*")) == before
     swap()
     one.start()

@@ -21,6 +21,7 @@ from tests.support.wire_client import WireClient
 
 pytestmark = pytest.mark.slow
 CONNECTIONS = 10_000
+NOT_A_BROKER = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
 def _ports(nodes: Nodes, broker_id: int) -> tuple[int, int]:
@@ -37,6 +38,7 @@ def test_random_bytes_and_frames_that_lie(shared: Nodes) -> None:
     """At both listeners, and at their lengths, headers and bodies; an honest client is served."""
     records = Records(shared)
     rng = random.Random(7)
+    records.append()
     held = {broker_id: node.held() for broker_id, node in shared.brokers.items()}
     for broker_id in shared.brokers:
         for port in _ports(shared, broker_id):

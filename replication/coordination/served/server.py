@@ -2,7 +2,7 @@
 
 The loop's thread has the tree to itself: a request is carried out as it comes. Its answer waits in
 one queue, with all answers and events before and behind it, until what it may have seen is on the
-disk. The other thread writes: what came during one sync shares the next one.
+disk (X-39). The other thread writes: what came during one sync shares the next one.
 """
 
 from __future__ import annotations

@@ -63,12 +63,18 @@ def over_tcp(kafka: ServedCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         monkeypatch.undo()
 
 
-def create(kafka: ServedCluster, broker_id: int, name: str, timeout_ms: int) -> ErrorCode:
+def created(
+    kafka: ServedCluster, broker_id: int, name: str, timeout_ms: int, factor: int = 2
+) -> wire.CreateTopicsResponse.CreatableTopicResult:
     kind = wire.CreateTopicsRequest
-    request = kind((kind.CreatableTopic(name, 3, 2),), timeout_ms)
+    request = kind((kind.CreatableTopic(name, 3, factor),), timeout_ms)
     with closing(wire_client(kafka, broker_id)) as client:
         (topic,) = client.ask(ApiKey.CREATE_TOPICS, 7, request).topics
-    return ErrorCode(topic.error_code)
+    return topic
+
+
+def create(kafka: ServedCluster, broker_id: int, name: str, timeout_ms: int) -> ErrorCode:
+    return ErrorCode(created(kafka, broker_id, name, timeout_ms).error_code)
 
 
 def test_a_topic_is_usable_where_it_was_asked_for(
@@ -82,6 +88,17 @@ def test_a_topic_is_usable_where_it_was_asked_for(
     assert over_tcp == [controller]
     assert len(kafka.broker(1 - controller).metadata.partitions_of(name)) == 3
     assert create(kafka, 1 - controller, name, 10_000) is E.TOPIC_ALREADY_EXISTS
+
+
+def test_a_refusal_comes_with_its_reason(kafka: ServedCluster, over_tcp: list[int]) -> None:
+    controller = kafka.controller_id
+    assert controller is not None
+    name = new_name()
+    forwarded, direct = (created(kafka, n, name, 1000, 9) for n in (1 - controller, controller))
+    assert over_tcp == [controller, controller]
+    assert forwarded == direct
+    assert forwarded.error_code == E.INVALID_REPLICATION_FACTOR
+    assert "9" in (forwarded.error_message or "")
 
 
 def test_two_brokers_that_take_each_other_for_the_controller(

@@ -487,3 +487,22 @@ def test_a_crash_at_every_change(mode: CrashMode, seed: int) -> None:
             life.move(manager, "/b")
         life.machine.storage.crash(random.Random(1000 * seed + count), mode)
         life.check(keeps_all=mode == "all_kept")
+
+
+def test_verify_and_ls_of_a_move_under_way() -> None:
+    """A copy is checked like a log, and is none; its checkpoint entries have a place."""
+    with two(segment_bytes=300) as (machine, manager, log):
+        append(log, *(b"value-%d" % n for n in range(20)))
+        copy = manager.futures.begin(TP, "/b")
+        copy.advance(900)
+        assert not manager.futures.end(copy, lambda replace: False)
+        manager.housekeeper.checkpoint_recovery_points()
+        manager.housekeeper.checkpoint_high_watermarks()
+        end = copy.future.log_end_offset
+        assert machine.checkpoint("/b", RECOVERY_POINT) == {TP: end}
+    report = verify(["/a", "/b"], storage=machine.storage)
+    assert [(each.rule, each.severity) for each in report.findings] == []
+    with machine.start() as manager:
+        copy = manager.futures.begin(TP)
+        assert (copy.future.recovery_report.clean, copy.future.log_end_offset) == (True, end)
+        assert list(manager.logs) == [TP]
