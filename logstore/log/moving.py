@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from logstore.common.errors import LogClosedError, UnexpectedAppendOffsetError
+from logstore.common.errors import LogMovedError, UnexpectedAppendOffsetError
 from logstore.common.shield import shielded
 from logstore.log.listeners import NO_TRUNCATION
 from logstore.log.partition_log import PartitionLog
@@ -220,7 +220,8 @@ class LogCopy:
         current, future = self.current, self.future
         state = current.state
         with state.lock:
-            current.core.refuse(LogClosedError(f"{current.directory} was moved to {directory}"))
+            reason = f"{current.directory} was moved to {directory}"
+            current.core.refuse(LogMovedError(reason, future))
             led, followed = state.led_epoch, state.followed_epoch
             start, high_watermark = state.log_start_offset, state.high_watermark
             producers = state.producers
@@ -232,7 +233,8 @@ class LogCopy:
             state.led_epoch, state.followed_epoch = led, followed
             if start > state.log_start_offset:
                 state.raise_log_start_locked(start)
-            state.producers.take_verifications(producers)
+            state.producers.take_over(producers)
+            state.refresh_unstable_locked()
             state.set_high_watermark_locked(high_watermark)
 
 
