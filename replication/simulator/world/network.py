@@ -247,7 +247,8 @@ class Network:
     def _leave(self, call: SimCall, name: str, request: Request) -> None:
         scheduler, receiver = self._scheduler, call.receiver
         if self.wire is not None and self.wire.carries(call, request):
-            self.wire.send(call, request)
+            if call.open:  # else the lane has ended meanwhile that would have carried it
+                self.wire.send(call, request)
             return
         at_us = self.travel(call.sender.node, receiver)
         if at_us is None:
