@@ -30,7 +30,7 @@ PAGE = ROOT / "tests" / "README.md"
 BEGIN, END = "<!-- times: begin -->", "<!-- times: end -->"
 NO_TESTS = 5  # pytest's exit status for a selection that is empty
 DRAWN = "quick"
-TEST = ("quick", "spark", "kafka", "zookeeper")
+TEST = ("quick", "spark", "kafka", "zookeeper", "processes")
 PLANS = {
     "quick": ("quick",),
     "test": TEST,

@@ -37,7 +37,8 @@ CLUSTER_METADATA = "__cluster_metadata"  # the quorum of KRaft keeps its log her
 CLUSTER_METADATA_DIR = f"{CLUSTER_METADATA}-0"
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
-CLEAN_STOP = "clean-stop"  # our own; Kafka ignores it
+CLEAN_STOP = "clean-stop"  # our own, as the next one; Kafka ignores them
+MOVED_FROM = "moved-from"
 
 MAX_DIR_NAME = 255
 MAX_TOPIC_NAME = 249
@@ -100,6 +101,17 @@ def partition_dir_name(tp: TopicPartition) -> str:
 def delete_dir_name(tp: TopicPartition, unique_id: str) -> str:
     """``unique_id``: a random UUID as 32 hex digits (F-3). Cuts the topic to fit (F-5)."""
     return _capped(tp, unique_id, DELETE_DIR_SUFFIX)
+
+
+def future_dir_name(tp: TopicPartition, unique_id: str) -> str:
+    """Of a copy that will replace the log of the partition in another log directory.
+
+    Raises:
+        InvalidTopicError: it would be too long, since it is not cut.
+    """
+    name = f"{partition_dir_name(tp)}.{unique_id}{FUTURE_DIR_SUFFIX}"
+    check_dir_name(name)
+    return name
 
 
 def stray_dir_name(tp: TopicPartition, unique_id: str) -> str:

@@ -3,7 +3,8 @@
 Begin with ``partition_log``: the calls of a user, and the parts that managers and replicas reach
 through it. ``writing`` is the way of an append, ``reading`` every way to read, ``maintenance``
 removes bytes and closes, ``replica`` has epochs, roles and watermarks. ``core`` is what all parts
-share; ``standalone`` is for a log without a manager. A part changes only what its own lock guards.
+share; ``standalone`` is for a log without a manager, and ``moving`` copies one into another
+directory. A part changes only what its own lock guards.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ __all__ = [
     "LogOwner",
     "PartitionLog",
     "listeners",
+    "moving",
     "reading",
     "replacing",
     "run_inline",

@@ -18,6 +18,7 @@ from operator import index
 from typing import NamedTuple
 
 from checkpoints.errors import CheckpointError
+from checkpoints.leader_epoch_checkpoint import LeaderEpochCheckpoint
 from checkpoints.partition_metadata import PartitionMetadata, PartitionMetadataFile
 from logstore.common.config import MAX_LONG, LogConfig
 from logstore.common.errors import CorruptIndexError, InconsistentTopicIdError, LogstoreError
@@ -284,6 +285,18 @@ class LogMaintenance:
             marked = self._state.producers.mark_deleted(snapshot)
             paths += [marked] if marked else []
         self._deleted += [(due, path) for path in paths]
+
+    def move_to(self, directory: str) -> None:
+        """Take over the new path of the directory, of a log that nobody else uses."""
+        core, state = self._core, self._state
+        core.directory = state.producers.directory = directory
+        path = os.path.join(directory, filenames.LEADER_EPOCH_CHECKPOINT)
+        state.epochs.move_to(LeaderEpochCheckpoint(path, core.storage))
+        for segment in state.segments:
+            segment.move_to(directory)
+        self._deleted = [
+            (due, os.path.join(directory, os.path.basename(path))) for due, path in self._deleted
+        ]
 
     def remove_later_structure_locked(self, paths: list[str]) -> None:
         """Unlink these ``.deleted`` files after ``file.delete.delay.ms``."""

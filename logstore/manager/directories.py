@@ -21,7 +21,7 @@ from logstore.common.forks import Ownership
 from logstore.common.locks import Rank, make_lock
 from logstore.common.types import TopicPartition
 from logstore.log import PartitionLog
-from logstore.manager.log_dir import LogDir
+from logstore.manager.log_dir import FutureLog, LogDir
 from logstore.storage.base import Storage
 
 logger = get_logger(__name__)
@@ -92,7 +92,7 @@ class Directories:
             if log_dir is not None:
                 self._failed.append(log_dir)
                 log_dir.failure = failure
-                logs = list(log_dir.logs.values())
+                logs = [log for _, log in log_dir.items()]
         for log in logs:
             log.core.refuse(failure)
         if log_dir is not None:
@@ -129,8 +129,11 @@ class Directories:
             raise failure from error
 
     @contextmanager
-    def room_for_one(self, *, is_new: bool = True) -> Iterator[LogDir]:
-        """The live directory with the fewest logs. Inside the block it counts one more (F-8).
+    def room_for_one(
+        self, *, is_new: bool = True, preferred: str | None = None
+    ) -> Iterator[LogDir]:
+        """The live directory with the fewest logs, or the preferred one. Inside the block it counts
+        one more (F-8).
 
         Raises:
             StorageFailedError: no directory is live, or the log is not new and may be in an offline
@@ -143,13 +146,47 @@ class Directories:
             if not is_new and self._offline:
                 paths = ", ".join(self._offline)
                 raise StorageFailedError(paths, "find a log", "a directory is offline")
-            log_dir = min(self._live.values(), key=lambda d: len(d.logs) + d.creating)
+            emptiest = min(self._live.values(), key=lambda d: len(d.logs) + d.creating)
+            log_dir = self._live.get(preferred or "", emptiest)
             log_dir.creating += 1
         try:
             yield log_dir
         finally:
             with self._lock:
                 log_dir.creating -= 1
+
+    # -- future logs ---------------------------------------------------------------------------
+
+    def future(self, tp: TopicPartition) -> tuple[LogDir, FutureLog] | None:
+        """The copy that is to replace the log of a partition, and its live directory."""
+        with self._lock:
+            found = ((d, d.futures[tp]) for d in self._live.values() if tp in d.futures)
+            return next(found, None)
+
+    def add_future(self, log_dir: LogDir, tp: TopicPartition, future: FutureLog) -> None:
+        """
+        Raises:
+            LogClosedError: the manager was closed.
+        """
+        with self._lock:
+            self._check_open_locked()
+            log_dir.futures[tp] = future
+
+    def take_future(self, tp: TopicPartition) -> tuple[LogDir, FutureLog] | None:
+        """As ``future``, and it can be found no longer."""
+        with self._lock:
+            for log_dir in self._live.values():
+                if tp in log_dir.futures:
+                    return log_dir, log_dir.futures.pop(tp)
+            return None
+
+    def promote(self, tp: TopicPartition, target: LogDir, log: PartitionLog) -> None:
+        """Let the future log in ``target`` be the log of its partition."""
+        with self._lock:
+            for log_dir in (*self._live.values(), *self._failed):
+                log_dir.logs.pop(tp, None)
+            target.futures.pop(tp, None)
+            target.logs[tp] = log
 
     # -- ``-delete`` directories (F-229) -------------------------------------------------------
 

@@ -28,6 +28,7 @@ from logstore.common.parallel import TaskOutcome, run_all
 from logstore.common.random_id import new_uuid
 from logstore.common.types import TopicPartition
 from logstore.log import PartitionLog
+from logstore.manager.future_logs import settle_moves
 from logstore.manager.log_dir import Creation, FoundPartition, LogDir, closed_replica
 from logstore.manager.opener import LoadProgress, LogOpener
 from logstore.manager.topic_configs import TopicConfigs
@@ -147,10 +148,13 @@ class Loader:
         if node_id is not None:
             nodes.add(node_id)
         if len(ids) > 1 or len(nodes) > 1:
-            clusters = ", ".join(printable(name, 200) for name in sorted(ids))
+            wanted = "" if node_id is None else f"wanted is node {node_id} of {cluster_id}; "
+            each = "; ".join(
+                f"{path} is of node {meta.node_id} of {printable(str(meta.cluster_id), 200)}"
+                for path, meta in found.items()
+            )
             raise ConfigError(
-                f"the log directories belong to different clusters or nodes: {clusters}; "
-                f"{sorted(nodes)}"
+                f"the log directories belong to different clusters or nodes: {wanted}{each}"
             )
         directory_ids = [m.directory_id for m in found.values() if m.directory_id]
         if len(set(directory_ids)) != len(directory_ids):
@@ -186,12 +190,14 @@ class Loader:
 
     def _load_all(self) -> Unfinished:
         unfinished = Unfinished([], [])
+        found_in: dict[LogDir, FoundPartition] = {}
         for log_dir in self._directories.live():
             try:
-                found = log_dir.find()
+                found_in[log_dir] = log_dir.find()
             except StorageFailedError as error:
                 self._directories.fail(log_dir.path, error)
-                continue
+        settle_moves(self._storage, found_in, self._opener.owner.random_id)
+        for log_dir, found in found_in.items():
             for path in found.deleted:
                 self._directories.remove_later(0, path)
             load = self._loader_of(log_dir, found.logs)

@@ -129,9 +129,17 @@ class FoundPartition:
     present: set[TopicPartition] = field(default_factory=set)
     """Names that have a directory: of a log, a future log or the metadata log."""
     deleted: list[str] = field(default_factory=list)
-    """Paths of ``-delete`` directories."""
+    """Paths of ``-delete`` directories, and of second copies of one log."""
     creations: list[Creation] = field(default_factory=list)
     """Creations that were under way when the last process ended."""
+
+
+@dataclass(slots=True)
+class FutureLog:
+    """A copy that is to replace the log of its partition in another directory (KIP-113)."""
+
+    name: str  # of its directory
+    log: PartitionLog | None = None  # None: found at the start, and not opened yet
 
 
 class LogDir:
@@ -144,6 +152,7 @@ class LogDir:
             them.
         is_new: it has not been used before, or has lost ``meta.properties``.
         logs: changed only under the lock of ``Directories``.
+        futures: copies of logs of other directories, changed under the same lock.
         unavailable: why logs could not be opened; changed under the same lock.
         creating: how many logs are being created.
         loaded: all logs that were found are in ``logs``.
@@ -160,6 +169,7 @@ class LogDir:
         self.closed: ClosedReplicas | None = None
         self.is_new = False
         self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.futures: dict[TopicPartition, FutureLog] = {}
         self.unavailable: dict[TopicPartition, LogUnavailableError] = {}
         self.creating = 0
         self.loaded = False
@@ -234,7 +244,10 @@ class LogDir:
         return posixpath.join(self.path, filenames.partition_dir_name(tp))
 
     def items(self) -> list[tuple[TopicPartition, PartitionLog]]:
-        return list(self.logs.items())
+        """The logs that are open, future ones included: their entries are in the checkpoints, too,
+        and no partition has both here."""
+        futures = ((tp, each.log) for tp, each in list(self.futures.items()))
+        return [*self.logs.items(), *((tp, log) for tp, log in futures if log is not None)]
 
     def keep_log_starts(self) -> None:
         """Write the starts of logs that start inside their first segment (F-12)."""
@@ -273,12 +286,19 @@ class LogDir:
                 found.deleted.append(path)
             elif parsed.suffix == filenames.STRAY_DIR_SUFFIX:
                 self.add_stray(name)
-            elif parsed.suffix in ("", filenames.FUTURE_DIR_SUFFIX):
+            elif not parsed.suffix:
                 found.present.add(parsed.topic_partition)
-                if not parsed.suffix and name not in _NOT_LOGS:
+                if name not in _NOT_LOGS:
                     found.logs.append(parsed.topic_partition)
+            elif parsed.topic_partition in self.futures:
+                found.deleted.append(path)
+            else:
+                found.present.add(parsed.topic_partition)
+                self.futures[parsed.topic_partition] = FutureLog(name)
         try:
             self.offsets.load(found.present)
+            for tp in self.futures.keys() - set(found.logs):
+                self.offsets.keep_entries(tp)
             names = [e.name for e in entries if not e.is_dir and e.name.startswith(_CREATION)]
             found.creations = self.creations.read(names)
         except CheckpointError as error:
@@ -370,7 +390,7 @@ class LogDir:
             with suppress(FileNotFoundError):  # that of an earlier stop, perhaps of the same epochs
                 self._storage.remove(posixpath.join(self.path, CLOSED_REPLICAS))
             return
-        logs = {tp: closed_replica(log) for tp, log in self.items() if tp not in unproven}
+        logs = {tp: closed_replica(log) for tp, log in self.logs.items() if tp not in unproven}
         self._closed_file.write(ClosedReplicas(tuple(broker_epochs), logs, unproven))
 
     def release_lock(self) -> None:

@@ -59,6 +59,7 @@ class LogManager:
         housekeeper: the periodic work, for who runs it by hand.
         cleaner: compacts the logs that have it in their ``cleanup.policy``; its threads run
             with the periodic work. Without threads, call ``clean_filthiest`` for one pass.
+        futures: moves of logs between its directories.
         last_stop: what the directories prove of the last stop of a broker.
     """
 
@@ -113,6 +114,7 @@ class LogManager:
         )
         syncs = SYNC_THREADS if threaded else 1
         self._topics = Topics(self._directories, opener, self._configs, syncs, self._on_config)
+        self.futures = self._topics.futures
         self.housekeeper = Housekeeper(self._directories, self._clock)
         self.cleaner = LogCleaner(self._directories, self.broker_config, self._clock)
         self._closing = make_lock(Rank.CREATION)

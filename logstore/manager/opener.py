@@ -118,12 +118,19 @@ class LogOpener:
         return self._open(log_dir, tp, config, clean_shutdown=True, keep_name=False)
 
     def load(
-        self, log_dir: LogDir, tp: TopicPartition, config: LogConfig, *, clean: bool | None = None
+        self,
+        log_dir: LogDir,
+        tp: TopicPartition,
+        config: LogConfig,
+        *,
+        clean: bool | None = None,
+        name: str | None = None,
     ) -> PartitionLog:
         """Open a log that was found, with its checkpoint entries.
 
         Args:
             clean: whether it was closed cleanly; by default as its directory.
+            name: of the directory of a future log, which may be empty.
         Raises:
             StorageFailedError: the disk refused.
             CorruptDataError: damage that recovery may not cut.
@@ -133,6 +140,7 @@ class LogOpener:
             log_dir,
             tp,
             config,
+            name=name,
             clean_shutdown=log_dir.clean if clean is None else clean,
             recovery_point=offsets.stored(RECOVERY_POINT).get(tp),
             log_start_offset=offsets.stored(LOG_START).get(tp, 0),
@@ -150,7 +158,12 @@ class LogOpener:
         return log
 
     def _open(
-        self, log_dir: LogDir, tp: TopicPartition, config: LogConfig, **found: Any
+        self,
+        log_dir: LogDir,
+        tp: TopicPartition,
+        config: LogConfig,
+        name: str | None = None,
+        **found: Any,
     ) -> PartitionLog:
         opened: list[PartitionLog] = []
 
@@ -169,7 +182,7 @@ class LogOpener:
             **found,
         )
         log = PartitionLog.open(
-            log_dir.directory_of(tp),
+            log_dir.directory_of(tp) if name is None else posixpath.join(log_dir.path, name),
             config,
             storage=self.storage,
             clock=self.clock,

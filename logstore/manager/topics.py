@@ -32,6 +32,7 @@ from logstore.format import filenames
 from logstore.log import PartitionLog
 from logstore.manager.claims import Claims
 from logstore.manager.directories import Directories, TakenOut
+from logstore.manager.future_logs import FutureLogs
 from logstore.manager.loading import Unfinished
 from logstore.manager.log_dir import Creation, LogDir
 from logstore.manager.opener import Birth, LogCreator, LogOpener, Made, made_of
@@ -71,6 +72,7 @@ class Topics:
         on_config: Callable[[LogConfig], None],
     ) -> None:
         self.claims = Claims(directories.ownership)
+        self.futures = FutureLogs(directories, opener, self.claims)
         self._directories = directories
         self._opener = opener
         self._configs = configs
@@ -131,7 +133,10 @@ class Topics:
                     topic_id = self._prepare(each)
                     log = None if topic_id is None else self._revive(each.tp, topic_id)
                     if log is None:
-                        room = self._directories.room_for_one(is_new=each.is_new)
+                        preferred = self.futures.preferred.pop(each.tp, None)
+                        room = self._directories.room_for_one(
+                            is_new=each.is_new, preferred=preferred
+                        )
                         births.append(Birth(rooms.enter_context(room), each.tp, topic_id))
                     else:
                         found[each.tp] = TaskOutcome(log, None)
@@ -346,6 +351,7 @@ class Topics:
     def delete(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, LogstoreError]:
         """Returns what failed. The caller has a claim on them."""
         tps = list(tps)
+        self.futures.drop_claimed(tps)
         failed = self._retire(self._directories.take_out(tps))
         left = {tp.topic for tp in self._directories.logs()}
         for topic in {tp.topic for tp in tps} - left:
@@ -375,6 +381,7 @@ class Topics:
         with self.claims.of(topic):
             found: list[tuple[LogDir, TopicPartition]] = []
             failure: LogstoreError | None = None
+            self.futures.drop_claimed(tps)
             for log_dir, tp, log in self._directories.take_out(tps):
                 try:
                     if log is not None:

@@ -60,6 +60,10 @@ class LeaderEpochCache:
     def entries(self) -> tuple[EpochEntry, ...]:
         return tuple(self._entries)
 
+    def move_to(self, checkpoint: LeaderEpochCheckpoint) -> None:
+        """Take over the new path of the file."""
+        self._checkpoint = checkpoint
+
     @property
     def saved(self) -> bool:
         """Whether the file has the entries of the cache."""

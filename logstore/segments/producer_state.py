@@ -552,6 +552,10 @@ class ProducerStateManager:
         known.lowest_sequence = min(known.lowest_sequence, sequence)
         return known
 
+    def take_verifications(self, other: ProducerStateManager) -> None:
+        """Go on with those of another log, which this one replaces."""
+        self._verifications = other._verifications
+
     def end_verifications(self) -> None:
         """Drop what coordinators confirmed: another leader may append markers now."""
         self._verifications.clear()

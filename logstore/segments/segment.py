@@ -26,6 +26,12 @@ from logstore.segments.open_files import LogFile
 from logstore.segments.segment_view import BatchSpan, SegmentView, Slice, copy_range
 from logstore.storage.base import File, Storage
 
+_INDEXES = {
+    "offset_index": filenames.INDEX_SUFFIX,
+    "time_index": filenames.TIME_INDEX_SUFFIX,
+    "txn_index": filenames.TXN_INDEX_SUFFIX,
+}
+
 
 class SegmentTruncation(NamedTuple):
     """The rest of a segment when the batches that reach an offset are removed."""
@@ -86,6 +92,15 @@ class Segment:
         """The path of a file of the segment, by its final name."""
         name = filenames.segment_file_name(self.base_offset, suffix)
         return f"{self.directory}/{name}"
+
+    def move_to(self, directory: str) -> None:
+        """Take over the new path of its directory."""
+        self.directory = directory
+        for name, suffix in _INDEXES.items():
+            index = self.__dict__.get(name)  # not made yet: it will have the new path
+            if index is not None:
+                index.path = self.path(suffix)
+        self.file.renamed()
 
     @property
     def log_path(self) -> str:

@@ -1,9 +1,10 @@
-"""ElectLeaders, reassignments, DescribeLogDirs and DescribeProducers."""
+"""ElectLeaders, reassignments, log directories and DescribeProducers."""
 
 from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 
 from checkpoints.types import TopicPartition
 from logstore.common.errors import LogstoreError
@@ -100,11 +101,14 @@ class AdminApi(ApiArea):
         manager = self._broker.log_manager
         wanted = None if request.topics is None else {*partitions_of(request.topics)}
         by_directory: dict[str, list[tuple[TopicPartition, DescribedPartition]]] = {}
-        for tp, log in sorted(manager.logs.items(), key=lambda each: each[0]):
+        logs = manager.logs
+        described = [(tp, log, self._described(tp, log)) for tp, log in logs.items()]
+        for tp, log in manager.futures.logs().items():
+            lag = logs[tp].log_end_offset - log.log_end_offset if tp in logs else UNKNOWN
+            described.append((tp, log, DescribedPartition(tp.partition, log.size, lag, True)))
+        for tp, log, part in sorted(described, key=lambda each: each[0]):
             if wanted is None or tp in wanted:
-                by_directory.setdefault(os.path.dirname(log.directory), []).append(
-                    (tp, self._described(tp, log))
-                )
+                by_directory.setdefault(os.path.dirname(log.directory), []).append((tp, part))
         results = []
         for path in manager.live_directories:
             total, usable = _space(path)
@@ -124,6 +128,23 @@ class AdminApi(ApiArea):
         """The lag is that behind the high watermark, as for Kafka's replicas."""
         lag = max(0, log.high_watermark - log.log_end_offset)
         return DescribedPartition(tp.partition, log.size, lag, False)
+
+    # -- AlterReplicaLogDirs -------------------------------------------------------------------
+
+    def alter_replica_log_dirs(
+        self, received: ReceivedRequest, request: wire.AlterReplicaLogDirsRequest, reply: Reply
+    ) -> None:
+        """Move replicas between the directories of this broker. Answered once that has begun. Where
+        a partition stands twice, its last place counts."""
+        kind = wire.AlterReplicaLogDirsResponse
+        wanted = {tp: each.path for each in request.dirs for tp in partitions_of(each.topics)}
+
+        def answer(codes: Mapping[TopicPartition, ErrorCode]) -> None:
+            part = kind.AlterReplicaLogDirPartitionResult
+            parts = ((tp, part(tp.partition, code)) for tp, code in sorted(codes.items()))
+            reply(kind(results=by_topic(parts, kind.AlterReplicaLogDirTopicResult)))
+
+        self._broker.replica_manager.moves.alter(wanted, answer)
 
     # -- DescribeProducers ---------------------------------------------------------------------
 

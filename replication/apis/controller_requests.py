@@ -2,9 +2,10 @@
 out or refuses it, and nobody else.
 
 Clients may ask any broker, which asks the controller for them. If the request of a broker went on
-like that, two brokers that take each other for the controller would send it to and fro. So it gets
-NOT_CONTROLLER, and its sender looks for the controller again. The sender also waits until it shows
-its client what was changed; here the answer comes as soon as the change is made.
+like that, two brokers that take each other for the controller would send it to and fro. So what is
+marked as forwarded gets NOT_CONTROLLER, and its sender looks for the controller again. The sender
+also waits until it shows its client what was changed; here the answer comes as soon as the change
+is made. A client may use the listener of brokers, too, so that alone does not say who asks.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Translated(NamedTuple):
     """
     Attributes:
         questions: the requests in a message; the answer already where one cannot be read.
-        answer: the message, of the request's, the answers in their order, and the version.
+        answer: the message that answers one, of the answers to its questions, in a version.
     """
 
     questions: Callable[[Any], Sequence[Request | TopicResponse]]
@@ -78,7 +79,7 @@ class _Handler:
         self._broker, self._translated, self._of_clients = broker, translated, of_clients
 
     def __call__(self, received: ReceivedRequest, message: Any, reply: Reply) -> None:
-        if not received.connection.listener.is_inter_broker:
+        if not (message.forwarded and received.connection.listener.is_inter_broker):
             self._of_clients(received, message, reply)
             return
 

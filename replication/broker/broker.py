@@ -20,6 +20,7 @@ from logstore.common.random_id import RandomId, random_id
 from logstore.manager import LoadProgress, LogManager, ManagerOwner
 from logstore.storage.base import Storage
 from replication.broker.alter_partition import AlterPartitionManager
+from replication.broker.configs_from_tree import ConfigsFromTree
 from replication.broker.controller_channel import REACTIONS, ControllerChannel, Forwarding
 from replication.broker.identity import settle_masked_topics
 from replication.broker.membership import Membership
@@ -230,6 +231,12 @@ class Broker:
             config,
             broker_epoch=lambda: self.broker_epoch,
             on_foreign_tree=self.on_refused,
+        )
+        self.configs = ConfigsFromTree(
+            runtime,
+            self.membership.actor,
+            lambda: self.membership.session,
+            self.replica_manager.configure,
         )
         self.proofs = LogProofs(
             broker_id,
@@ -548,15 +555,23 @@ def _handlers(broker: Broker) -> dict[type, Callable[[Any, OnReply], None]]:
 
         controller.handle(request, judged)
 
+    def control(request: LeaderAndIsrRequest | UpdateMetadataRequest, reply: OnReply) -> None:
+        if request.sequence or not request.partitions:
+            manager.control(request, reply)
+        else:  # the controller is a real Kafka, which does not number its requests
+            broker.configs.complete(
+                request, lambda told: reply(None) if told is None else manager.control(told, reply)
+            )
+
     return {
         ProduceRequest: manager.writes.produce,
         FetchRequest: manager.fetches.fetch,
         DeleteRecordsRequest: manager.writes.delete_records,
         OffsetForLeaderEpochRequest: _now(manager.offsets_for_leader_epoch),
         ListOffsetsRequest: _now(manager.list_offsets),
-        LeaderAndIsrRequest: manager.control,
+        LeaderAndIsrRequest: control,
         StopReplicaRequest: manager.control,
-        UpdateMetadataRequest: manager.control,
+        UpdateMetadataRequest: control,
         MetadataRequest: _now(describe),
         InitProducerIdRequest: broker.producer_ids.handle,
         WriteTxnMarkersRequest: manager.writes.write_txn_markers,

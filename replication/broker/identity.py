@@ -17,7 +17,7 @@ from checkpoints.types import TopicPartition
 from logstore.common.random_id import new_uuid, random_id
 from logstore.manager import peek
 from logstore.storage.base import Storage
-from replication.common.errors import InconsistentClusterIdError
+from replication.common.errors import InconsistentClusterIdError, TopicsWithoutIdsError
 from replication.common.internal_topics import INTERNAL_TOPICS
 from replication.common.state import TopicAssignment
 from replication.coordination import Coordinator, CorruptNodeError, NodeExistsError, nodes
@@ -137,6 +137,29 @@ def _unknown(home: BrokerHome, tree_id: str | None) -> InconsistentClusterIdErro
         f"({', '.join(names[:NAMED])}{more}), so it is empty, or another cluster's"
     )
     return InconsistentClusterIdError(home.directory, home.cluster_id, tree_id, reason)
+
+
+def refuse_topics_without_ids(session: Coordinator) -> None:
+    """
+    Raises:
+        TopicsWithoutIdsError: real Kafka brokers are registered, and have such topics.
+    """
+    ids = map(nodes.broker_of, session.children(nodes.BROKER_IDS))
+    if any(_is_foreign(session, broker_id) for broker_id in ids if broker_id is not None):
+        found = {
+            name: session.get(nodes.topic_path(name)) for name in session.children(nodes.TOPICS)
+        }
+        nameless = [n for n, node in found.items() if node and nodes.lacks_topic_id(n, node.data)]
+        if nameless:
+            raise TopicsWithoutIdsError(nameless)
+
+
+def _is_foreign(session: Coordinator, broker_id: int) -> bool:
+    node = session.get(nodes.broker_path(broker_id))
+    try:
+        return node is not None and nodes.decode_broker(broker_id, node.data).is_foreign
+    except CorruptNodeError:  # the controller says so
+        return False
 
 
 # -- what the tree knows --------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from replication.common.errors import (
     DuplicateBrokerRegistrationError,
     InconsistentClusterIdError,
     ReplicationError,
+    TopicsWithoutIdsError,
 )
 from replication.common.retrying import Backoff, Reaction, RetryingCall, Settle
 from replication.common.runtime import Runtime
@@ -55,7 +56,8 @@ class Owner(Protocol):
 
         Raises:
             CoordinationError: it is tried again.
-            InconsistentClusterIdError: the broker is not registered, now or later.
+            InconsistentClusterIdError, TopicsWithoutIdsError: the broker is not registered, now or
+                later.
         """
         ...
 
@@ -81,6 +83,9 @@ class Owner(Protocol):
 class Membership:
     """The membership of one broker. Thread-safe; no method waits.
 
+    Attributes:
+        actor: where all calls to the coordinator run, also those of others that belong to it.
+
     Args:
         registration: returns the broker's registration, called at each try.
         registration_timeout_ms: how long another session may hold this id. The session of an
@@ -104,7 +109,7 @@ class Membership:
         self._registration = registration
         self._owner = owner
         self._registration_timeout_ms = registration_timeout_ms
-        self._actor = runtime.actor(f"membership-{broker_id}", may_hang=True)
+        self.actor = self._actor = runtime.actor(f"membership-{broker_id}", may_hang=True)
         self._stage = JoinStage.OUT
         self._session: Coordinator | None = None
         self._refused_since_ms: int | None = None
@@ -169,7 +174,7 @@ class Membership:
             settle(Reaction.AGAIN)
         except NodeExistsError as error:
             settle(self._on_refusal(error))
-        except InconsistentClusterIdError as error:
+        except (InconsistentClusterIdError, TopicsWithoutIdsError) as error:
             self._refusal = error
             settle(Reaction.FATAL)
         except CoordinationError as error:

@@ -17,6 +17,7 @@ from replication.broker.identity import (
     TreeIdentity,
     check_cluster_id,
     read_topics,
+    refuse_topics_without_ids,
     settle_identity,
 )
 from replication.common.state import (
@@ -60,12 +61,14 @@ class LogProofs:
         """
         Raises:
             InconsistentClusterIdError: the tree is that of another cluster.
+            TopicsWithoutIdsError: it is that of an old Kafka.
         """
         manager = self._log_manager
         logs = {tp: log.topic_id for tp, log in manager.logs.items()}
         home = BrokerHome(self._directory, manager.cluster_id, logs)
         if self._knows_tree:
             return check_cluster_id(session, home)
+        refuse_topics_without_ids(session)
         identity = settle_identity(session, [home], manager.cluster_id)
         self._find_missing_logs(session)
         self._knows_tree = True

@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
@@ -46,6 +46,7 @@ class Wanted(NamedTuple):
     properties: Mapping[str, str]
     exposure: Exposure
     http: HttpListener | None
+    user: tuple[str, str] | None
     as_json: bool
 
 
@@ -57,18 +58,12 @@ def run(wanted: Wanted) -> None:
     except (LogstoreError, OSError) as error:
         _fail(error)
     _on_signals(stop, process)
-    with ExitStack() as opened:
+    with process:
         reporter = _Reporter(process, wanted)
         try:
             if wanted.http is not None:
-                from replication.server.http.http_server import HttpServer
-
-                http = wanted.http._asdict()
-                pages = HttpServer(process.brokers, process.groups, process.samples, **http)
-                opened.callback(pages.close)
-                reporter.http = pages.address
+                reporter.http = process.serve_http(wanted.http)
             reporter.report()
-            opened.callback(process.close)
             process.start()
         except (LogstoreError, OSError) as error:
             if stop.is_set():
@@ -128,6 +123,7 @@ def _process(wanted: Wanted) -> BrokerProcess:
             config=config._replace(network=config.network.with_absolute_paths()),
             exposure=wanted.exposure,
             rack=own.broker_rack or None,
+            user=wanted.user,
             session_timeout_ms=own.zookeeper_session_timeout_ms,
         ),
         _Progress(),

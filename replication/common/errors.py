@@ -6,6 +6,7 @@ All carry ``code``; ``error_for`` turns a code from a response back into an exce
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import ClassVar
 
 from checkpoints.printable import printable
@@ -140,6 +141,25 @@ class InconsistentClusterIdError(ReplicationError, ConfigError):
             f"{printable(self.directory)}: {printable(self.reason)}. Nothing was changed: give the "
             "broker the coordinator (address, chroot or directory) or the log directories that it "
             "had before, or adopt these (logstore serve --adopt)"
+        )
+
+
+class TopicsWithoutIdsError(ReplicationError):
+    """The tree has topics without ids, which Kafka below 2.8 makes: they cannot be replicated
+    (X-24)."""
+
+    code = ErrorCode.UNSUPPORTED_VERSION
+
+    def __init__(self, topics: Sequence[str]) -> None:
+        super().__init__(topics)
+        self.topics = topics
+
+    def _text(self) -> str:
+        named = ", ".join(map(printable, self.topics[:3]))
+        more = "" if len(self.topics) <= 3 else f" and {len(self.topics) - 3} more"
+        return (
+            f"topics without ids: {named}{more}. Set inter.broker.protocol.version of the Kafka "
+            "brokers to 2.8 or later first"
         )
 
 

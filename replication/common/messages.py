@@ -345,7 +345,7 @@ class AllocateProducerIdsRequest(NamedTuple):
 class AllocateProducerIdsResponse(NamedTuple):
     error_code: ErrorCode
     first_id: int = 0
-    count: int = 0
+    size: int = 0  # of the block
 
 
 class ElectionType(IntEnum):

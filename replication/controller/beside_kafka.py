@@ -90,7 +90,7 @@ class BesideKafka:
         names = [e for e in self._session.children(nodes.CONFIG_CHANGES) if e > self._changes_read]
         for name in names:
             path = f"{nodes.CONFIG_CHANGES}/{name}"
-            topic = self._read(path, lambda data, path=path: nodes.decode_config_change(path, data))
+            topic = self._read(path, partial(nodes.decode_config_change, path))
             if topic is not None:
                 term.context.unread_topics[topic] = None
         self._changes_read = max(names, default=self._changes_read)

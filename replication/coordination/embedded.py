@@ -38,7 +38,7 @@ from replication.coordination.base import (
 )
 from replication.coordination.errors import CoordinatorUnavailableError, SessionExpiredError
 from replication.coordination.journal import Journal, read_tree
-from replication.coordination.tree import Transaction, Tree, TreeChange
+from replication.coordination.tree import Tree, TreeChange, TreeTransaction
 from replication.coordination.watches import Watches, WatchMode
 
 logger = get_logger(__name__)
@@ -161,7 +161,7 @@ class CoordinatorStore:
         """Make the tree's last transaction durable."""
         try:
             tree, journal = self._tree, self._journal
-            journal.append([Transaction(tree.zxid, self._clock.wall_ms(), changes)])
+            journal.append([TreeTransaction(tree.zxid, self._clock.wall_ms(), changes)])
             if journal.is_outweighed:
                 journal.replace(tree.snapshot())
         except OSError as error:

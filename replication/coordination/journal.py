@@ -32,11 +32,11 @@ from replication.coordination.errors import CorruptStoreError
 from replication.coordination.tree import (
     Change,
     SessionChange,
-    Transaction,
     Tree,
     TreeChange,
     TreeEntry,
     TreeSnapshot,
+    TreeTransaction,
 )
 
 FILE_NAME = "coordinator.journal"
@@ -89,7 +89,7 @@ class Journal:
         """Whether a new snapshot is due."""
         return self.size - self._snapshot_end > max(COMPACT_BYTES, self._snapshot_end)
 
-    def append(self, transactions: Sequence[Transaction]) -> None:
+    def append(self, transactions: Sequence[TreeTransaction]) -> None:
         """Write transactions in one frame. Durable on return."""
         assert self._file is not None
         body = b"".join(map(_encode_transaction, transactions))
@@ -197,7 +197,7 @@ def _next_header(data: bytes, position: int) -> int | None:
 # --- bodies
 
 
-def _encode_transaction(transaction: Transaction) -> bytes:
+def _encode_transaction(transaction: TreeTransaction) -> bytes:
     parts: list[bytes] = []
     for change in transaction.changes:
         if isinstance(change, SessionChange):
@@ -211,10 +211,10 @@ def _encode_transaction(transaction: Transaction) -> bytes:
     return b"".join((_BATCHED.pack(transaction.zxid, transaction.time_ms, size), *parts))
 
 
-def _decode_transactions(frame: _Frame) -> Iterator[Transaction]:
+def _decode_transactions(frame: _Frame) -> Iterator[TreeTransaction]:
     body, position, zxid = frame.body, 0, 0
     if frame.magic == _TRANSACTION_1:
-        yield Transaction(frame.zxid, 0, _decode_changes(body))
+        yield TreeTransaction(frame.zxid, 0, _decode_changes(body))
         return
     if frame.magic != _TRANSACTIONS:
         raise ValueError("a second snapshot")
@@ -226,7 +226,7 @@ def _decode_transactions(frame: _Frame) -> Iterator[Transaction]:
         position = begin + size
         if position > len(body):
             raise ValueError("a transaction is cut short")
-        yield Transaction(zxid, time_ms, _decode_changes(body[begin:position]))
+        yield TreeTransaction(zxid, time_ms, _decode_changes(body[begin:position]))
     if zxid != frame.zxid:
         raise ValueError(f"transaction {zxid} at the end of a frame up to {frame.zxid}")
 

@@ -306,6 +306,14 @@ def decode_topic(
     return TopicAssignment(fields.topic_id(), partitions, dict(config or {}), adding, removing)
 
 
+def lacks_topic_id(topic: str, data: bytes) -> bool:
+    """Whether a topic was made by a Kafka below 2.8, and not touched by a later controller."""
+    try:
+        return not _Fields(topic_path(topic), data).has("topic_id")
+    except CorruptNodeError:
+        return False
+
+
 def encode_topic_ids(topic_ids: Iterable[uuid.UUID]) -> bytes:
     return _encode({"version": 1, "topic_ids": [topic_id_to_text(each) for each in topic_ids]})
 
@@ -562,10 +570,10 @@ class _Fields:
         for each in self.get("partitions", list):
             if type(each) is not dict:
                 self.fail("partitions", "holds something else than objects")
-            topic, number = each.get("topic"), each.get("partition")
-            is_number = type(number) is int and 0 <= number <= _I32_MAX
-            if not (isinstance(topic, str) and topic.isprintable() and is_number):
+            topic = each.get("topic")
+            if not isinstance(topic, str) or not topic.isprintable():
                 self.fail("partitions", "holds something else than partitions")
+            (number,) = self._numbers("partitions", [each.get("partition")], _I32_MAX, "partitions")
             found.append((TopicPartition(topic, number), each))
         return found
 

@@ -52,7 +52,7 @@ class SessionChange(NamedTuple):
 Change: TypeAlias = TreeChange | SessionChange
 
 
-class Transaction(NamedTuple):
+class TreeTransaction(NamedTuple):
     """What is durable as a whole."""
 
     zxid: int
@@ -206,7 +206,7 @@ class Tree:
         self.sessions.pop(session_id, None)
         return [*changes, SessionChange(session_id)]
 
-    def replay(self, transaction: Transaction) -> None:
+    def replay(self, transaction: TreeTransaction) -> None:
         """Apply a transaction of the journal.
 
         Raises:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from logstore.common.config import MAX_LONG
-from logstore.common.errors import LeadershipEndedError, UnexpectedAppendOffsetError
+from logstore.common.errors import (
+    LeadershipEndedError,
+    LogClosedError,
+    UnexpectedAppendOffsetError,
+)
 from logstore.common.types import Buffer
 from logstore.kernels import AppendInfo
 from logstore.log import PartitionLog
@@ -43,6 +47,10 @@ class FollowerSide:
         log = self._following(leader_epoch)
         try:
             return self._append_fetched(log, records, leader_epoch)
+        except LogClosedError:
+            if not self._replica.has_moved(log):
+                raise
+            return self.append(records, leader_epoch, leader_log_start)
         except UnexpectedAppendOffsetError as error:
             with self._replica.lock:
                 self._following(leader_epoch)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from checkpoints.types import TopicPartition
@@ -112,11 +113,24 @@ class Partition(Replica):
 
         A change of the ISR that is under way since the first order stays so.
         """
-        config = self._open_log(change).config
+        return self._take_min_isr(leading, self._open_log(change))
+
+    def configure(self, config: Mapping[str, str]) -> bool:
+        """Take another configuration of the topic without an order; as ``make_leader``."""
+        with self.lock:
+            log, role = self.log, self.role
+            if log is None:
+                return False
+            configure = partial(self.env.log_manager.configure, log, config)
+            self.call_storage(with_idle_closed, configure)
+            return isinstance(role, Leadership) and self._take_min_isr(role, log)
+
+    def _take_min_isr(self, leading: Leadership, log: PartitionLog) -> bool:
+        config = log.config
         min_isr = effective_min_isr(config.min_insync_replicas, max(1, len(leading.replicas)))
         if min_isr == leading.min_isr:
             return False
-        leading = replace(leading, min_isr=min_isr)
+        leading = dataclasses.replace(leading, min_isr=min_isr)
         self.become(leading)
         self.isr_changes.try_high_watermark(leading)
         return True
@@ -190,6 +204,33 @@ class Partition(Replica):
         self.call_storage(with_idle_closed, partial(manager.configure, log, change.config))
         self.log = log
         return log
+
+    def move_log(
+        self, current: PartitionLog, future: PartitionLog, replace: Callable[[], None]
+    ) -> bool:
+        """Go on with a copy of the log.
+
+        False if the role is being changed, or this log is not served any more. The caller holds
+        locks of the log, so nothing is awaited here.
+
+        Args:
+            replace: puts the copy in place of the log, which refuses all work from then on.
+        """
+        if not self.lock.acquire(blocking=False):
+            return False
+        try:
+            if self.log is not current or self.offline:
+                return False
+            replace()
+            role, self.log = self.role, future
+            current.replica.keep_recent(None)
+            if isinstance(role, Leadership):
+                future.replica.keep_recent(self.env.recent)
+                role = dataclasses.replace(role, log=future)
+            self.become(role)
+            return True
+        finally:
+            self.lock.release()
 
     def mark_offline(self) -> None:
         """Take the replica offline, because its log directory failed (R-152)."""

@@ -209,6 +209,12 @@ class Replica:
         if self.role.leader_epoch != role.leader_epoch or self.log is not log:
             raise NotLeaderOrFollowerError(f"{self.tp}: the leader changed meanwhile")
 
+    def has_moved(self, log: PartitionLog) -> bool:
+        """Whether another log has taken the place of this one, which refused work, by a move to
+        another directory: then the work is for that one."""
+        with self.lock:  # the move may be about to end
+            return self.log is not None and self.log is not log
+
     def call_storage(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return call(*args, **kwargs)

@@ -11,10 +11,11 @@ Types: ``bool i8 i16 i32 i64 f64 str bytes records uuid``, ``[type]`` for an arr
 default is given where it is not zero, empty or false. Tags from 100 on are our own, between our
 brokers; a real one skips them. ``!`` marks a field that may not be lost: a
 message in which it is set cannot be written in a version without it. All other fields are left out
-there.
+there. Tags from 100 on are our own, between our brokers: a real one skips them (X-73).
 
-``RECORDS`` has messages that lie in records instead: keys and values of the coordinators' topics,
-what members of consumer groups say to each other, and what the controllers of KRaft write.
+``RECORDS`` has messages that are no APIs: keys and values of the coordinators' topics, what members
+of consumer groups say to each other, who a forwarded request is from, and what the controllers of
+KRaft write.
 
 Names are those of Kafka's own schema files in snake_case; docs/protocol.md says how to add to it.
 """
@@ -203,7 +204,7 @@ TABLE = """
 > topics [CreatableTopic {name str, num_partitions i32, replication_factor i16,
   assignments [CreatableReplicaAssignment {partition_index i32, broker_ids [i32]}],
   configs [CreatableTopicConfig {name str, value str?}]}], timeout_ms i32 =60000,
-  validate_only bool
+  validate_only bool, #100 forwarded bool 5+
 < throttle_time_ms i32, topics [CreatableTopicResult {name str, topic_id uuid 7+,
   error_code i16, error_message str?, #0 topic_config_error_code i16 5+,
   num_partitions i32 5+ =-1, replication_factor i16 5+ =-1,
@@ -212,7 +213,7 @@ TABLE = """
 
 20 DeleteTopics 1-6 flexible 4+
 > topics [DeleteTopicState {name str? =null, topic_id uuid}] 6+ !, topic_names [str] 1-5,
-  timeout_ms i32
+  timeout_ms i32, #100 forwarded bool 4+
 < throttle_time_ms i32, responses [DeletableTopicResult {name str?6+, topic_id uuid 6+,
   error_code i16, error_message str? 5+ =null}]
 
@@ -331,7 +332,7 @@ TABLE = """
 37 CreatePartitions 0-3 flexible 2+
 > topics [CreatePartitionsTopic {name str, count i32,
   assignments [CreatePartitionsAssignment {broker_ids [i32]}]?}], timeout_ms i32,
-  validate_only bool
+  validate_only bool, #100 forwarded bool 2+
 < throttle_time_ms i32, results [CreatePartitionsTopicResult {name str, error_code i16,
   error_message str? =null}]
 
@@ -341,21 +342,22 @@ TABLE = """
 
 43 ElectLeaders 0-2 flexible 2+
 > election_type i8 1+ !, topic_partitions [TopicPartitions {topic str, partitions [i32]}]?,
-  timeout_ms i32 =60000
+  timeout_ms i32 =60000, #100 forwarded bool 2+
 < throttle_time_ms i32, error_code i16 1+ !,
   replica_election_results [ReplicaElectionResult {topic str,
   partition_result [PartitionResult {partition_id i32, error_code i16, error_message str?}]}]
 
 44 IncrementalAlterConfigs 0-1 flexible 1+
 > resources [AlterConfigsResource {resource_type i8, resource_name str,
-  configs [AlterableConfig {name str, config_operation i8, value str?}]}], validate_only bool
+  configs [AlterableConfig {name str, config_operation i8, value str?}]}], validate_only bool,
+  #100 forwarded bool 1+
 < throttle_time_ms i32, responses [AlterConfigsResourceResponse {error_code i16,
   error_message str?, resource_type i8, resource_name str}]
 
 45 AlterPartitionReassignments 0-1 flexible 0+
 > timeout_ms i32 =60000, allow_replication_factor_change bool 1+ =true !,
   topics [ReassignableTopic {name str, partitions [ReassignablePartition {partition_index i32,
-  replicas [i32]? =null}]}]
+  replicas [i32]? =null}]}], #100 forwarded bool
 < throttle_time_ms i32, allow_replication_factor_change bool 1+ =true, error_code i16,
   error_message str?, responses [ReassignableTopicResponse {name str,
   partitions [ReassignablePartitionResponse {partition_index i32, error_code i16,
@@ -363,7 +365,7 @@ TABLE = """
 
 46 ListPartitionReassignments 0 flexible 0+
 > timeout_ms i32 =60000, topics [ListPartitionReassignmentsTopics {name str,
-  partition_indexes [i32]}]? =null
+  partition_indexes [i32]}]? =null, #100 forwarded bool
 < throttle_time_ms i32, error_code i16, error_message str?,
   topics [OngoingTopicReassignment {name str,
   partitions [OngoingPartitionReassignment {partition_index i32, replicas [i32],

@@ -9,7 +9,6 @@ from replication.protocol.api_keys import ApiKey
 from replication.protocol.schema import VersionRange
 
 NOT_SERVED = (
-    ApiKey.ALTER_REPLICA_LOG_DIRS,
     ApiKey.CONSUMER_GROUP_HEARTBEAT,
     ApiKey.CONSUMER_GROUP_DESCRIBE,
 )

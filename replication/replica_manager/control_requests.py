@@ -123,6 +123,10 @@ class ControlRequests:
         finally:
             reply(response)
 
+    def post(self, task: Callable[[], None]) -> None:
+        """Run a task between requests."""
+        self._actor.post(task)
+
     def close(self, *, wait: bool) -> None:
         """Carry nothing out any more. With ``wait``, nothing is being carried out on return."""
         with self._lock:

@@ -44,13 +44,11 @@ MAX_PARTITIONS = 200_000
 """The most partitions of a session. A larger request is answered without a session."""
 
 Key = tuple[uuid.UUID | str, int]
-"""Topic and partition: by the topic's id, because a topic that was created again has others, and by
-its name where no id was given."""
+"""With the topic id, because a topic that was created again has other partitions, and because one
+that is named by its id may get its name while the session lasts."""
 
 
 def _key(tp: TopicPartition, topic_id: uuid.UUID | None) -> Key:
-    """The key of a partition. The name of a topic with an id does not count: over a wire it is a
-    substitute until this broker knows the topic, and again once it is deleted."""
     return topic_id or tp.topic, tp.partition
 
 
@@ -66,11 +64,12 @@ class CachedPartition:
         "_sent",
         "_session",
         "_watches_role",
+        "key",
         "part",
     )
 
     def __init__(self, session: FetchSession, part: FetchPartition) -> None:
-        self.part = part
+        self.part, self.key = part, _key(part.tp, part.topic_id)
         self._session = session
         self._sent: tuple[int, int, int] | None = None  # high watermark, stable offset, log start
         self._partition: Partition | None = None  # the last read
@@ -223,10 +222,10 @@ class FetchSession:
         self.stir()  # a waiting fetch is superseded
         partitions, active = self.partitions, self.active
         for part in request.partitions:
-            key = _key(part.tp, part.topic_id)
-            cached = partitions.get(key)
+            cached = partitions.get(_key(part.tp, part.topic_id))
             if cached is None:
-                cached = partitions[key] = CachedPartition(self, part)
+                cached = CachedPartition(self, part)
+                partitions[cached.key] = cached
             else:
                 cached.answer_anyway(part)
             active[cached] = None
@@ -244,8 +243,7 @@ class FetchSession:
         """The partitions to read now. The lock is held."""
         due = []
         for cached in list(self.active):
-            part = cached.part
-            if self.partitions.get(_key(part.tp, part.topic_id)) is cached:
+            if self.partitions.get(cached.key) is cached:
                 due.append(cached)
             else:  # a notification came while it was being forgotten
                 del self.active[cached]
@@ -335,7 +333,7 @@ class FetchSessionCache:
             for part, response in zip(request.partitions, answers, strict=True):
                 cached = CachedPartition(session, part)
                 cached.note_answer(response)
-                session.partitions[_key(part.tp, part.topic_id)] = cached
+                session.partitions[cached.key] = cached
                 session.active[cached] = None
             self._sessions[session_id] = session
         if evicted is not None:

@@ -90,6 +90,12 @@ class MetadataCache:
             deletion_watcher(gone)
         return deleted
 
+    def configure(self, topic: str, config: Mapping[str, str]) -> None:
+        """Take over a topic's own configuration that did not come from a controller (X-13)."""
+        with self._lock:
+            if topic in self._topics:
+                self._configs[topic] = config
+
     def watch(self, watcher: Callable[[], None]) -> None:
         """Call ``watcher`` after every later update, on its thread. It must be short."""
         with self._lock:

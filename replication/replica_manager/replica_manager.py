@@ -14,11 +14,13 @@ from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
 from logstore.common.errors import (
     ConfigError,
+    LogClosedError,
     LogstoreError,
     ResourceBusyError,
     StorageFailedError,
 )
 from logstore.log import PartitionLog
+from logstore.log.moving import LogCopy
 from logstore.manager import LogManager
 from logstore.manager.duties import BACKGROUND, Duty, Runner, Schedule
 from logstore.segments.open_files import with_idle_closed
@@ -63,6 +65,7 @@ from replication.replica_manager.fetch_reader import FetchReader, answer_code
 from replication.replica_manager.fetch_service import FetchService
 from replication.replica_manager.fetch_sessions import FetchSessionCache
 from replication.replica_manager.hosted_partitions import HostedPartitions
+from replication.replica_manager.log_dir_moves import LogDirMoves
 from replication.replica_manager.metadata_cache import MetadataCache
 from replication.replica_manager.role_changes import RoleChanges
 from replication.replica_manager.transaction_verification import AddPartitionsToTxnManager
@@ -177,6 +180,16 @@ class ReplicaManager:
             self._on_roles_changed,
             on_foreign_tree,
         )
+        self.moves = LogDirMoves(
+            broker_id,
+            self._hosted,
+            log_manager,
+            runtime,
+            self.directory_quota,
+            config,
+            self._roles.switch_log,
+            self._on_moved,
+        )
         carry_out: dict[type[ControlRequest], CarryOut] = {
             LeaderAndIsrRequest: self._lead_and_follow,
             StopReplicaRequest: self._roles.stop_replicas,
@@ -250,6 +263,7 @@ class ReplicaManager:
         if duties is not None:
             duties.stop(wait=answer)
         self.fetchers.close()
+        self.moves.close(wait=answer)
         self.waiting.shutdown(answer=answer)
         self.fetches.sessions.shutdown()
 
@@ -290,6 +304,12 @@ class ReplicaManager:
         for listener in self.role_listeners:
             listener(tps)
 
+    def _on_moved(self, copy: LogCopy) -> None:
+        """Look at requests that wait for a log that is in another directory now."""
+        if copy.future.failed:  # its directory failed before the partition had it
+            self._roles.take_failed_offline()
+        self.waiting.on_role_change(copy.future.topic_partition)
+
     def _on_high_watermarks(self, tps: list[TopicPartition]) -> None:
         """Check consumers of followed partitions, which may read further (R-95)."""
         for tp in tps:
@@ -305,6 +325,8 @@ class ReplicaManager:
                 continue
             try:
                 log.flusher.flush_overdue()
+            except LogClosedError:  # moved or deleted since: nothing is left to be done
+                continue
             except StorageFailedError as error:  # the log is offline, and its next append says so
                 logger.error("%s is not durable: %s", tp, error)
 
@@ -324,6 +346,15 @@ class ReplicaManager:
         """Carry out an order of the controller, on an actor (`ControlRequests`)."""
         self._control.accept(request, reply)
 
+    def configure(self, topic: str, config: Mapping[str, str]) -> None:
+        """Have a topic's configuration changed that no controller of ours sends (X-13)."""
+        self._control.post(partial(self._configure, topic, config))
+
+    def _configure(self, topic: str, config: Mapping[str, str]) -> None:
+        self._metadata.configure(topic, config)
+        self._roles.configure(topic, config)
+        self._throttle(topic, config)
+
     def _lead_and_follow(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         """Become leader or follower of the partitions of the request (R-16, R-18)."""
         alive = self._alive()
@@ -333,6 +364,7 @@ class ReplicaManager:
         for change in request.partitions:  # a replica may have left the assignment
             self.waiting.on_log_start(change.tp)
         self._answer_fetches_of_dead_brokers(alive)
+        self.moves.resume(change.tp for change in request.partitions)
         for topic, config in {c.tp.topic: c.config for c in request.partitions}.items():
             self._throttle(topic, config)
         return response

@@ -19,6 +19,7 @@ from logstore.common.errors import (
     ResourceBusyError,
     UnknownTopicOrPartitionError,
 )
+from logstore.log.moving import LogCopy
 from logstore.manager import LogManager
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import (
@@ -306,6 +307,36 @@ class RoleChanges:
         elif partition.log is None:
             self._partitions.remove(partition.tp)
         return code
+
+    def configure(self, topic: str, config: Mapping[str, str]) -> None:
+        """Take over another configuration of a topic."""
+        ended = []
+        with self._lock:
+            for partition in self._partitions:
+                if partition.tp.topic == topic and not partition.offline:
+                    try:
+                        if partition.configure(config):
+                            ended.append(partition.tp)
+                    except (LogstoreError, ReplicationError) as error:
+                        logger.error("%s is not configured: %s", partition.tp, error)
+        self._on_changed(ended)
+
+    # -- moves between directories -------------------------------------------------------------
+
+    def switch_log(self, tp: TopicPartition, copy: LogCopy, replace: Callable[[], None]) -> bool:
+        """Let a partition go on with a copy of its log, as ``Partition.move_log``.
+
+        False while roles change.
+        """
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            partition = self._partitions.get(tp)
+            if partition is None:
+                return False
+            return partition.move_log(copy.current, copy.future, replace)
+        finally:
+            self._lock.release()
 
     # -- stop ----------------------------------------------------------------------------------
 

@@ -33,16 +33,19 @@ from replication.coordination import (
     CoordinationError,
     Coordinator,
     CoordinatorService,
+    CoordinatorUnavailableError,
+    Node,
     NodeExistsError,
     nodes,
     open_coordinator,
 )
-from replication.embedded.local_brokers import CLOSE_GRACE_MS
 from replication.network import Listener
+from replication.security.stored import StoredCredentials
 from replication.server.config import MOST_REPLICAS, ServerConfig
 from replication.server.groups import group_snapshots
 from replication.server.http import GroupSnapshot
 from replication.server.kafka_server import LOCAL, Exposure, KafkaServer
+from replication.server.serving import HttpListener
 from replication.wire.access import ClusterAccess, Peers
 from replication.wire.transport import TcpTransport
 
@@ -51,6 +54,8 @@ logger = get_logger(__name__)
 COORDINATOR_S = 30.0
 """How long a start waits for the coordinator's first answer."""
 POLL_S = 0.05
+CLOSE_GRACE_MS = 5000
+"""The time for answers under way to clients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +65,7 @@ class ProcessSettings:
     Attributes:
         coordinator: the URL of the engine, as of ``open_coordinator``.
         listeners: one of them is that of the brokers.
+        user: name and password by which this broker logs in at others, if their listener asks.
         session_timeout_ms: how long a silent broker counts as alive.
     """
 
@@ -70,7 +76,13 @@ class ProcessSettings:
     config: ServerConfig
     exposure: Exposure = LOCAL
     rack: str | None = None
+    user: tuple[str, str] | None = None
     session_timeout_ms: int = 18_000
+
+    @property
+    def inter_broker(self) -> Listener:
+        """The listener of brokers."""
+        return next(each for each in self.listeners if each.is_inter_broker)
 
 
 class BrokerProcess:
@@ -121,6 +133,20 @@ class BrokerProcess:
     def samples(self, broker: Broker) -> Iterable[Sample | Histogram]:
         return () if self.server is None else self.server.samples()
 
+    def serve_http(self, listener: HttpListener) -> tuple[str, int]:
+        """Serve health, metrics, state and the live page, from before the start to the end.
+        Returns the address.
+
+        Raises:
+            ConfigError: other machines reach it, and may not.
+            OSError: it is taken.
+        """
+        from replication.server.http.http_server import HttpServer  # 20 ms, needed by few
+
+        pages = HttpServer(self.brokers, self.groups, self.samples, **listener._asdict())
+        self._opened.callback(pages.close)
+        return pages.address
+
     # -- start ---------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -146,18 +172,31 @@ class BrokerProcess:
         )
         self._opened.callback(service.close)
         cluster_id = self._claim(service)
+        exposure = settings.exposure
+        if any(each.security_protocol.has_sasl for each in settings.listeners):
+            stored = StoredCredentials(self._node, exposure.credentials)
+            exposure = exposure._replace(credentials=stored)
         server = KafkaServer(
             settings.broker_id,
             settings.listeners,
             config.of_cluster(MOST_REPLICAS),
-            settings.exposure,
+            exposure,
             advertised=config.node.advertised,
+            user=settings.user and settings.user[0],
         )
         self._opened.callback(server.close, 0)
         runtime = ThreadRuntime(f"broker-{settings.broker_id}")
         self._opened.callback(runtime.close)
         peers = Peers.of(settings.broker_id, runtime, self._find, self._handle)
-        transport = TcpTransport(ClusterAccess(()), peers=peers)
+        access = ClusterAccess.of_broker(
+            settings.broker_id,
+            cluster_id,
+            config.network,
+            config.replication,
+            settings.inter_broker.security_protocol,
+            settings.user,
+        )
+        transport = TcpTransport(access, peers=peers)
         self._opened.callback(transport.close)
         self.stage_before = Stage.RECOVERING
         broker = Broker(
@@ -266,6 +305,17 @@ class BrokerProcess:
         else:
             broker.handle(request, on_reply)
 
+    def _node(self, path: str) -> Node | None:
+        """A node of the tree, in the session that there is.
+
+        Raises:
+            CoordinationError: there is none, or no answer.
+        """
+        session = None if self.broker is None else self.broker.membership.session
+        if session is None:
+            raise CoordinatorUnavailableError("no session")
+        return session.get(path)
+
     # -- other brokers -------------------------------------------------------------------------
 
     def _find(self, broker_id: int) -> tuple[str, int] | None:
@@ -274,8 +324,7 @@ class BrokerProcess:
         peer = None if broker is None else broker.peer(broker_id)
         if peer is None:
             return None
-        name = next(each.name for each in self.settings.listeners if each.is_inter_broker)
-        endpoint = peer.endpoint(name)
+        endpoint = peer.endpoint(self.settings.inter_broker.name)
         return None if endpoint is None else (endpoint.host, endpoint.port)
 
     # -- the end -------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ def election_to(request: ElectLeadersRequest, version: int) -> wire.ElectLeaders
     kind, topics = wire.ElectLeadersRequest, None
     if request.partitions is not None:
         topics = by_topic(((tp, tp.partition) for tp in request.partitions), kind.TopicPartitions)
-    return kind(request.election_type, topics, DEFAULT_TIMEOUT_MS)
+    return kind(request.election_type, topics, DEFAULT_TIMEOUT_MS, forwarded=True)
 
 
 def election_from(request: wire.ElectLeadersRequest) -> ElectLeadersRequest:
@@ -89,7 +89,7 @@ def reassignment_to(
         (tp, kind.ReassignablePartition(tp.partition, replicas)) for tp, replicas in request.targets
     )
     topics = by_topic(parts, kind.ReassignableTopic)
-    return kind(DEFAULT_TIMEOUT_MS, request.may_change_factor, topics)
+    return kind(DEFAULT_TIMEOUT_MS, request.may_change_factor, topics, forwarded=True)
 
 
 def reassignment_from(
@@ -146,7 +146,7 @@ def listing_to(
     if request.partitions is not None:
         parts = ((tp, tp.partition) for tp in request.partitions)
         topics = by_topic(parts, kind.ListPartitionReassignmentsTopics)
-    return kind(DEFAULT_TIMEOUT_MS, topics)
+    return kind(DEFAULT_TIMEOUT_MS, topics, forwarded=True)
 
 
 def listing_from(

@@ -12,6 +12,7 @@ from replication.common.messages import (
     ProduceResponse,
     TransactionSupport,
 )
+from replication.protocol import UnencodableMessageError
 from replication.protocol import messages as wire
 from replication.wire.common import code_of, nested, with_answers
 
@@ -110,6 +111,13 @@ def transaction_support(version: int) -> TransactionSupport:
 
 
 def id_request_to(request: InitProducerIdRequest, version: int) -> wire.InitProducerIdRequest:
+    """
+    Raises:
+        UnencodableMessageError: the id is to be above another one. Only the coordinators of a
+            broker ask so, and they ask their own.
+    """
+    if request.above != -1:
+        raise UnencodableMessageError("InitProducerIdRequest", version, "no field has a bound")
     return wire.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1)
 
 

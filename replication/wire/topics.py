@@ -51,7 +51,7 @@ def creation_to(request: CreateTopicRequest, version: int) -> wire.CreateTopicsR
         ),
         tuple(kind.CreatableTopicConfig(*each) for each in request.config.items()),
     )
-    return kind((topic,), PATIENCE_MS, request.validate_only)
+    return kind((topic,), PATIENCE_MS, request.validate_only, forwarded=True)
 
 
 def config_from(topic: CreatableTopic) -> dict[str, str]:
@@ -132,9 +132,9 @@ def deletion_to(request: DeleteTopicRequest, version: int) -> wire.DeleteTopicsR
     """One by id has no earlier version."""
     kind, name = wire.DeleteTopicsRequest, request.topic
     if version < FIRST_WITH_IDS and name is not None and request.topic_id is None:
-        return kind(topic_names=(name,), timeout_ms=PATIENCE_MS)
+        return kind(topic_names=(name,), timeout_ms=PATIENCE_MS, forwarded=True)
     topic = kind.DeleteTopicState(name, request.topic_id or ZERO_UUID)
-    return kind(topics=(topic,), timeout_ms=PATIENCE_MS)
+    return kind(topics=(topic,), timeout_ms=PATIENCE_MS, forwarded=True)
 
 
 def deletions_from(request: wire.DeleteTopicsRequest) -> list[DeleteTopicRequest]:
@@ -185,7 +185,7 @@ def growth_to(request: CreatePartitionsRequest, version: int) -> wire.CreatePart
     if request.assignment is not None:
         assignments = tuple(kind.CreatePartitionsAssignment(each) for each in request.assignment)
     topic = kind.CreatePartitionsTopic(request.topic, request.total_count, assignments)
-    return kind((topic,), PATIENCE_MS, request.validate_only)
+    return kind((topic,), PATIENCE_MS, request.validate_only, forwarded=True)
 
 
 def growth_from(
@@ -229,7 +229,7 @@ def alteration_to(
         kind.AlterableConfig(each.name, each.operation, each.value) for each in request.configs
     )
     resource = kind.AlterConfigsResource(TOPIC, request.topic, tuple(changes))
-    return kind((resource,), request.validate_only)
+    return kind((resource,), request.validate_only, forwarded=True)
 
 
 def changes_from(

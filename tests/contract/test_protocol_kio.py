@@ -49,9 +49,9 @@ COMMON = _versions() if kio else []
 
 
 def _scalars(rng: random.Random, name: str, kind: str) -> Any:
-    """Values that kio's types can hold: known error codes, times in range, and nothing in the only
-    field of our own that it meets."""
-    if name == "min_isr":
+    """Values that kio's types can hold: known error codes, times in range, and nothing in fields of
+    our own."""
+    if name in ("min_isr", "forwarded"):
         return 0
     if name.endswith("error_code"):
         return rng.choice(CODES)

@@ -130,7 +130,7 @@ def test_topics_are_deleted(kafka: ServedCluster, asks: dict[str, Ask]) -> None:
         yield DeleteTopicRequest(name + "-nobody")
         yield DeleteTopicRequest(topic_id=uuid.UUID(int=77))
         yield DeleteTopicRequest()
-        yield DeleteTopicRequest(name, uuid.UUID(int=77))
+        yield DeleteTopicRequest(name + "-nobody", uuid.UUID(int=77))
 
     def prepare(name: str) -> None:
         for each in (name, name + "-id"):

@@ -26,7 +26,7 @@ def test_hostile_requests_are_answered_or_the_connection_closed():
 
 @pytest.mark.slow
 def test_hostile_requests_of_a_broker_are_answered_or_the_connection_closed():
-    """X-23. Whatever it says of topics and brokers, nothing fails that is not foreseen."""
+    """Whatever it says of topics and brokers, nothing fails that is not foreseen."""
     names = tuple(sorted(key.name for key in FOR_BROKERS))
     with fuzzed() as (kafka, unforeseen):
         asked, wrong = run(kafka, unforeseen, iter(range(CASES)), names)

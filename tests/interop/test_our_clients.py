@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import kafka_jars
 import kafka_tools
@@ -19,11 +21,30 @@ from logstore.format.codecs.compression import Compression
 from replication import Client, Consumer, Producer, connect
 from replication.cli.consume import consume
 from replication.cli.produce import produce
+from replication.common.error_codes import ErrorCode
 from replication.common.errors import UnknownPartitionError
+from replication.common.messages import (
+    AddPartitionsToTxnRequest,
+    AlterableConfig,
+    AlterPartitionReassignmentsRequest,
+    CreatePartitionsRequest,
+    CreateTopicRequest,
+    DeleteRecordsPartitionResponse,
+    DeleteRecordsRequest,
+    DeleteTopicRequest,
+    ElectionType,
+    ElectLeadersRequest,
+    IncrementalAlterConfigsRequest,
+    ListPartitionReassignmentsRequest,
+    Request,
+    TxnMarker,
+    WriteTxnMarkersRequest,
+)
 from tests.support.until import patience, until
 
 pytestmark = pytest.mark.slow
 
+E = ErrorCode
 KEYED, TXN, LINES, CONSOLE = "keyed", "txn", "lines", "console"
 CREATING = {"auto.create.topics.enable": "true", "num.partitions": 3}
 
@@ -172,3 +193,76 @@ def test_json_goes_there_and_back(broker: KafkaBroker, tmp_path: Path) -> None:
 
     assert told(copied.output) == told(read.output)
     assert len(told(read.output)) == 52
+
+
+def test_what_brokers_ask_of_a_controller(client: Client) -> None:
+    name = "asked"
+    tp, missing = TopicPartition(name, 0), TopicPartition("nobody", 0)
+    retention = AlterableConfig("retention.ms", "1000")
+
+    def code(request: Request) -> ErrorCode:
+        answer: Any = client.call(client.controller_id(), request, patience())
+        return ErrorCode(answer.error_code)
+
+    def codes(request: Request) -> list[ErrorCode]:
+        answer: Any = client.call(client.controller_id(), request, patience())
+        assert answer.error_code == E.NONE
+        assert len(answer.partitions) == 2
+        return [each for _, each in answer.partitions]
+
+    assert code(CreateTopicRequest(name, -1, -1, validate_only=True)) == E.NONE
+    assert code(CreateTopicRequest(name, -1, -1)) == E.NONE
+    assert code(CreateTopicRequest(name, 2, 1)) == E.TOPIC_ALREADY_EXISTS
+    assert code(CreateTopicRequest("placed", assignment=((1,), (1,)))) == E.NONE
+    assert code(CreateTopicRequest("no", 1, 3)) == E.INVALID_REPLICATION_FACTOR
+    assert code(CreateTopicRequest("no", assignment=())) == E.INVALID_PARTITIONS
+    assert code(CreatePartitionsRequest("placed", 3)) == E.NONE
+    assert code(CreatePartitionsRequest("placed", 4, ((1,),))) == E.NONE
+    assert code(CreatePartitionsRequest("placed", 2)) == E.INVALID_PARTITIONS
+    assert code(IncrementalAlterConfigsRequest(name, (retention,))) == E.NONE
+    unknown = IncrementalAlterConfigsRequest("nobody", (retention,))
+    assert code(unknown) == E.UNKNOWN_TOPIC_OR_PARTITION
+    assert codes(ElectLeadersRequest(ElectionType.PREFERRED, (missing, tp))) == [
+        E.UNKNOWN_TOPIC_OR_PARTITION,
+        E.ELECTION_NOT_NEEDED,
+    ]
+    assert code(ElectLeadersRequest(ElectionType.PREFERRED, None)) == E.NONE
+    assert codes(AlterPartitionReassignmentsRequest(((tp, (1,)), (missing, (1,))))) == [
+        E.NONE,
+        E.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    assert code(ListPartitionReassignmentsRequest((tp,))) == E.NONE
+    assert code(ListPartitionReassignmentsRequest()) == E.NONE
+    assert code(DeleteTopicRequest(name)) == E.NONE
+    assert code(DeleteTopicRequest(name)) == E.UNKNOWN_TOPIC_OR_PARTITION
+    assert code(DeleteTopicRequest(topic_id=uuid.UUID(int=7))) == E.UNKNOWN_TOPIC_ID
+
+
+def test_what_brokers_ask_of_leaders_and_coordinators(client: Client) -> None:
+    tp, other = (TopicPartition(KEYED, number) for number in range(2))
+    missing = TopicPartition("nobody", 0)
+
+    def ask(request: Request) -> Any:
+        return client.call(1, request, patience())
+
+    Producer(client).send_batch(KEYED, 0, [(None, b"x")] * 9)
+    deleted = ask(DeleteRecordsRequest(((tp, 3), (missing, 1)), 9000))
+    assert deleted.partitions == (
+        DeleteRecordsPartitionResponse(tp, E.NONE, 3),
+        DeleteRecordsPartitionResponse(missing, E.UNKNOWN_TOPIC_OR_PARTITION, -1),
+    )
+    markers = WriteTxnMarkersRequest(
+        (
+            TxnMarker(70, 1, True, 5, (tp, missing)),
+            TxnMarker(71, 1, False, 5, (tp,), transaction_version=2),
+            TxnMarker(70, 1, False, 5, (other,)),
+        )
+    )
+    ended = ask(markers)
+    assert ended.markers == (
+        ((tp, E.NONE), (missing, E.UNKNOWN_TOPIC_OR_PARTITION)),
+        ((tp, E.NONE),),
+        ((other, E.NONE),),
+    )
+    added = ask(AddPartitionsToTxnRequest("nobody", 70, 1, (tp,)))
+    assert added.partitions == ((tp, E.INVALID_PRODUCER_ID_MAPPING),)

@@ -14,7 +14,10 @@ needs_openssl = pytest.mark.skipif(
 
 
 def make_certificates(folder: Path) -> Path:
-    """``ca.pem``, and ``server.pem`` and ``client.pem`` with their keys, both signed by it."""
+    """``ca.pem``, and ``server.pem`` and ``client.pem`` with their keys, both signed by it.
+
+    They are also of broker 1 (X-63).
+    """
 
     def run(*arguments: str) -> None:
         subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
@@ -24,7 +27,9 @@ def make_certificates(folder: Path) -> Path:
         *("req", "-x509", *key, "-days", "2", "-subj", "/CN=test ca"),
         *("-keyout", "ca.key", "-out", "ca.pem"),
     )
-    (folder / "san").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    (folder / "san").write_text(
+        "subjectAltName=DNS:localhost,IP:127.0.0.1,URI:kafka:broker:1,URI:a:b\n"
+    )
     for name, subject in (("server", "/CN=localhost"), ("client", "/O=logstore/OU=tests/CN=me")):
         run("req", *key, "-subj", subject, "-keyout", f"{name}.key", "-out", f"{name}.csr")
         run(

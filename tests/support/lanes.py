@@ -41,6 +41,7 @@ LANES = {
         Lane("spark", ("spark",), "a JDK", 1, 300),
         Lane("kafka", ("interop", "adopt"), "a JDK and Maven", 1, 400),
         Lane("zookeeper", ("zookeeper",), "a JDK, and Maven or Debian's zookeeper", 1, 120),
+        Lane("processes", ("processes",), "a C compiler, and what zookeeper needs", 1, 200),
         Lane("browser", ("browser",), "Debian's chromium and chromium-driver", 1, 120),
         Lane("clients", ("clients",), "clients and suites of others", 1, 300),
     )

@@ -8,6 +8,7 @@ but two of them may have different orders in two partitions.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,15 +30,22 @@ class Fate(Enum):
 
 
 class Anomaly(Enum):
-    ABORTED_READ = "a value of an aborted transaction was read as committed"
-    LOST_WRITE = "a committed value is not there"
+    """Jepsen's names, where it has one for it, are in brackets."""
+
+    ABORTED_READ = "a value of an aborted transaction was read as committed [G1a]"
+    LOST_WRITE = "a committed value is not there [lost-write]"
     TORN = "a transaction is there in part"
-    DUPLICATE = "a value is there twice"
+    DUPLICATE = "a value is there twice [duplicate]"
     INVENTED = "a value was read that nobody wrote"
     REORDERED = "values of one producer are not in the order in which it sent them"
-    DISAGREEMENT = "two reads of one offset differ"
-    SKIPPED = "a reader went past a value that is there"
-    CYCLE = "transactions read from each other in a circle"
+    DISAGREEMENT = "two reads of one offset differ [inconsistent-offsets]"
+    SKIPPED = "a reader went past a value that is there [poll-skip]"
+    CYCLE = "transactions read from each other in a circle [G1c]"
+    SENT_BACK = "a later value of a producer got an earlier offset [nonmonotonic-send]"
+    POLLED_BACK = "a member's polls went back [nonmonotonic-poll]"
+    UNSEEN = "no member of the group read a value that is there [unseen]"
+    OFFSET_BACK = "a committed offset of the group went back"
+    STALE = "what had ended before was not seen by what began later [realtime]"
 
 
 class Finding(NamedTuple):
@@ -53,12 +61,17 @@ class Transaction:
         producer: who sent it; transactions of one producer follow each other.
         writes: what was sent, in order.
         reads: committed values that it was made from, whose positions it commits.
+        began: when it was sent, and ``ended`` when its fate was known, on one monotonic clock.
+        offsets: of the writes that were acknowledged at one.
     """
 
     producer: str
     writes: list[tuple[TopicPartition, Value]] = field(default_factory=list)
     reads: list[Value] = field(default_factory=list)
     fate: Fate = Fate.UNKNOWN
+    began: float = -math.inf
+    ended: float = math.inf
+    offsets: dict[Value, int] = field(default_factory=dict)
 
 
 class Read(NamedTuple):

@@ -1,4 +1,4 @@
-"""One real ZooKeeper server on loopback, from Debian's package or from Maven."""
+"""One real ZooKeeper on loopback, from the jars that `logstore cluster` finds, or Maven's."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from types import TracebackType
 
 from kazoo.client import KazooClient
 
+from replication.supervisor.cluster_file import ServerPorts
+from replication.supervisor.zookeeper import Jars, configuration, find_jars, server_command, serves
 from tests.support.until import patience, until
 
-DEBIAN_JAR = Path("/usr/share/java/zookeeper.jar")  # its manifest names all other jars
 MAVEN_COORDINATES = (
     "org.apache.zookeeper:zookeeper:3.9.3",
     # Its server needs these two, and its pom leaves them to whoever runs one.
     "io.dropwizard.metrics:metrics-core:4.1.12.1",
     "org.xerial.snappy:snappy-java:1.1.10.5",
 )
-MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "zookeeper"
 TICK_MS = 100  # sessions of 200 ms and more, where the usual tick has 4 s
 START_ATTEMPTS = 3  # each on another port: somebody may take one before the server listens
@@ -47,15 +47,15 @@ class ZooKeeperFailed(Exception):
 
 
 @cache
-def classpath(timeout_s: float = 300) -> str:
-    """The server's class path.
+def jars(timeout_s: float = 300) -> Jars:
+    """The server's.
 
     Raises:
-        ZooKeeperUnavailable: no Java, or neither Debian's package nor Maven has the jars.
+        ZooKeeperUnavailable: no Java, or neither this machine nor Maven has the jars.
     """
     if shutil.which("java") is None:
         raise ZooKeeperUnavailable("java is not on PATH")
-    return str(DEBIAN_JAR) if DEBIAN_JAR.exists() else _from_maven(timeout_s)
+    return find_jars(None, os.environ) or Jars("Maven", "", _from_maven(timeout_s))
 
 
 def _from_maven(timeout_s: float) -> str:
@@ -66,7 +66,7 @@ def _from_maven(timeout_s: float) -> str:
     if answer.exists() and all(Path(jar).exists() for jar in answer.read_text().split(os.pathsep)):
         return answer.read_text()
     if maven is None:
-        raise ZooKeeperUnavailable(f"no {DEBIAN_JAR}, and mvn is not on PATH")
+        raise ZooKeeperUnavailable("no jars are on this machine, and mvn is not on PATH")
     with tempfile.TemporaryDirectory(prefix="logstore-zookeeper-") as directory:
         pom, found = Path(directory, "pom.xml"), Path(directory, "classpath")
         pom.write_text(_POM.format(dependencies))
@@ -110,7 +110,7 @@ class ZooKeeperServer:
         """Start, on the port of the last time if there was one, and wait until it serves.
 
         Raises:
-            ZooKeeperUnavailable: as ``classpath``.
+            ZooKeeperUnavailable: as ``jars``.
             ZooKeeperFailed: it ended; it is not running then.
         """
         for _ in range(START_ATTEMPTS):
@@ -160,20 +160,10 @@ class ZooKeeperServer:
     def _launch(self, port: int) -> subprocess.Popen[bytes]:
         self.directory.mkdir(parents=True, exist_ok=True)
         config = self.directory / "zoo.cfg"
-        settings = {
-            "tickTime": TICK_MS,
-            "maxSessionTimeout": 60_000,
-            "dataDir": self.data,
-            "clientPort": port,
-            "clientPortAddress": "127.0.0.1",
-            "admin.enableServer": "false",
-            "4lw.commands.whitelist": "ruok,srvr",
-        }
-        config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        config.write_text(configuration(str(self.data), ServerPorts(port), tick_ms=TICK_MS))
         self._candidate = port
         # No binding for slf4j is on the class path: what the server has to say goes to its death.
-        command = ["java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        command += ["-cp", classpath(), MAIN, str(config)]
+        command = server_command("java", jars(), str(config))
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
@@ -181,17 +171,10 @@ class ZooKeeperServer:
         return self._process
 
     def _serves(self) -> bool:
-        try:
-            with socket.create_connection(
-                ("127.0.0.1", self._candidate), timeout=patience()
-            ) as client:
-                client.sendall(b"srvr")
-                serves = b"Mode: standalone" in client.recv(4096)
-        except OSError:
+        if not serves(self._candidate):
             return False
-        if serves:
-            self.port = self._candidate
-        return serves
+        self.port = self._candidate
+        return True
 
     def _end(self, with_signal: int) -> None:
         process, self._process = self._process, None

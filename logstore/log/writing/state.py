@@ -27,6 +27,7 @@ class TruncationPhase(Enum):
     NONE = auto()
     UNDER_WAY = auto()  # whether the files are longer than what is published
     NOT_DURABLE = auto()  # whether a crash now would bring back what was truncated
+    HELD = auto()  # there is none, but appends have to wait for the holder of the flush lock
 
 
 class UnsettledRoll(NamedTuple):

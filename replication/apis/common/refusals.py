@@ -35,7 +35,7 @@ _NO_NAMES = (*_CODES, "error_message")
 
 # What names a thing in a request names it in the response, in one of these spellings.
 _NAMES = (
-    ("name", "topic"),
+    ("name", "topic", "topic_name"),
     ("partition_index", "partition", "index", "partition_id"),
     ("topic_id",),
     ("group_id",),
@@ -72,6 +72,9 @@ def refusal(key: ApiKey, version: int, request: Any, code: ErrorCode) -> Any:
         return CLOSE
     if key is ApiKey.PRODUCE and request.acks == 0:
         return CLOSE  # nobody reads an answer, so this is how the producer notices
+    if key is ApiKey.ALTER_REPLICA_LOG_DIRS:  # its topics stand below their directories
+        topics = tuple(topic for each in request.dirs for topic in each.topics)
+        request = wire.AlterReplicaLogDirsRequest.AlterReplicaLogDir(topics=topics)
     return _mirror(key, version, version <= _REPEATED.get(key, -1))(request, code, repeat(code))
 
 
@@ -106,6 +109,8 @@ def _mirror(
     """
     name = schema.APIS[key].name
     asked, answer = (schema.message(name + kind).body for kind in ("Request", "Response"))
+    if key is ApiKey.ALTER_REPLICA_LOG_DIRS:
+        (asked,) = (each.type for each in asked.fields if isinstance(each.type, Struct))
     mirror = _Mirror(wire.structures(f"{name}Response").by_name, version)
     make = mirror.maker(answer, asked, repeated, is_named=False)
     has_code = mirror.has_code(answer)

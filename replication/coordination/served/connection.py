@@ -9,7 +9,7 @@ from typing import Protocol, cast
 from checkpoints.loggers import get_logger
 from replication.common.limited_log import LimitedLogger
 from replication.coordination.served import jute
-from replication.coordination.served.operations import Event
+from replication.coordination.served.operations import KeeperEvent
 
 limited = LimitedLogger(get_logger(__name__))
 
@@ -25,17 +25,17 @@ _EVENT_HEADER = jute.write(("i", "l", "i"), (-1, -1, 0))
 _CONNECTED = 3  # the state in an event
 
 
-class Handler(Protocol):
+class FrameHandler(Protocol):
     """The server, as a connection sees it."""
 
-    def opened(self, connection: Connection) -> None: ...
-    def closed(self, connection: Connection) -> None: ...
-    def received(self, connection: Connection, frame: bytes) -> None: ...
-    def send(self, connection: Connection, payload: bytes | None) -> None: ...
+    def opened(self, connection: TreeConnection) -> None: ...
+    def closed(self, connection: TreeConnection) -> None: ...
+    def received(self, connection: TreeConnection, frame: bytes) -> None: ...
+    def send(self, connection: TreeConnection, payload: bytes | None) -> None: ...
     def answer_word(self, word: str) -> bytes: ...
 
 
-class Connection(asyncio.Protocol):
+class TreeConnection(asyncio.Protocol):
     """See the module. Only the loop's thread uses it.
 
     Attributes:
@@ -44,7 +44,7 @@ class Connection(asyncio.Protocol):
         is_closing: no more requests are taken from it.
     """
 
-    def __init__(self, server: Handler, now_ms: int) -> None:
+    def __init__(self, server: FrameHandler, now_ms: int) -> None:
         self.session_id = 0
         self.begun_ms = now_ms
         self.is_closing = False
@@ -134,7 +134,7 @@ class Connection(asyncio.Protocol):
 
     # --- bytes out
 
-    def send_event(self, event: Event, path: str) -> None:
+    def send_event(self, event: KeeperEvent, path: str) -> None:
         body = jute.write(("i", "i", "s"), (event, _CONNECTED, path))
         self._server.send(self, _EVENT_HEADER + body)
         if self._unread() > UNREAD_BYTES:

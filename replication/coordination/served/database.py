@@ -16,19 +16,19 @@ from replication.coordination.tree import (
     Change,
     SessionChange,
     Stat,
-    Transaction,
     TreeChange,
     TreeSnapshot,
+    TreeTransaction,
 )
 
 PASSWORD_BYTES = 16
 
 
-class Batch(NamedTuple):
+class TreeBatch(NamedTuple):
     """Transactions that share a sync, or a snapshot that has them in it."""
 
     zxid: int
-    transactions: list[Transaction]
+    transactions: list[TreeTransaction]
     snapshot: TreeSnapshot | None
 
 
@@ -45,7 +45,7 @@ class TreeDatabase:
     def __init__(self, directory: str, storage: Storage, clock: Clock) -> None:
         self.directory = directory = absolute_path(storage, directory)
         self._clock = clock
-        self._written: list[Transaction] = []
+        self._written: list[TreeTransaction] = []
         make_durable_dir(storage, directory)
         self._dir_lock = storage.lock(f"{directory}/{LOCK_NAME}")
         try:
@@ -71,31 +71,31 @@ class TreeDatabase:
         now_ms = self._clock.wall_ms()
         results, changes = self.tree.execute(ops, session_id, now_ms, stats)
         if changes:
-            self._written.append(Transaction(self.tree.zxid, now_ms, changes))
+            self._written.append(TreeTransaction(self.tree.zxid, now_ms, changes))
         return results, changes
 
     def begin_session(self, timeout_ms: int) -> SessionChange:
         begun = self.tree.begin_session(timeout_ms, os.urandom(PASSWORD_BYTES))
-        self._written.append(Transaction(self.tree.zxid, self._clock.wall_ms(), [begun]))
+        self._written.append(TreeTransaction(self.tree.zxid, self._clock.wall_ms(), [begun]))
         return begun
 
     def end_session(self, session_id: int) -> list[Change]:
         now_ms = self._clock.wall_ms()
         changes = self.tree.end_session(session_id, now_ms)
-        self._written.append(Transaction(self.tree.zxid, now_ms, changes))
+        self._written.append(TreeTransaction(self.tree.zxid, now_ms, changes))
         return changes
 
     @property
     def is_durable(self) -> bool:
         return self.durable_zxid == self.tree.zxid
 
-    def take_batch(self) -> Batch:
+    def take_batch(self) -> TreeBatch:
         """All that was written since the last batch, which ``write`` has made durable."""
         transactions, self._written = self._written, []
         outweighed = self._journal.is_outweighed
-        return Batch(self.tree.zxid, transactions, self.tree.snapshot() if outweighed else None)
+        return TreeBatch(self.tree.zxid, transactions, self.tree.snapshot() if outweighed else None)
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: TreeBatch) -> None:
         """
         Raises:
             OSError: the disk failed; what of the batch is on it is unknown.

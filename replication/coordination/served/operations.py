@@ -42,7 +42,6 @@ class OpCode(IntEnum):
     GET_DATA = 4
     SET_DATA = 5
     GET_ACL = 6
-    SET_ACL = 7
     GET_CHILDREN = 8
     SYNC = 9
     PING = 11
@@ -50,25 +49,21 @@ class OpCode(IntEnum):
     CHECK = 13
     MULTI = 14
     CREATE_2 = 15
-    RECONFIG = 16
-    CHECK_WATCHES = 17
     REMOVE_WATCHES = 18
-    CREATE_CONTAINER = 19
-    DELETE_CONTAINER = 20
-    CREATE_TTL = 21
-    MULTI_READ = 22
     AUTH = 100
     SET_WATCHES = 101
     SASL = 102
-    GET_EPHEMERALS = 103
-    GET_ALL_CHILDREN_NUMBER = 104
     SET_WATCHES_2 = 105
     ADD_WATCH = 106
-    WHO_AM_I = 107
     CLOSE_SESSION = -11
 
 
-class Code(IntEnum):
+# ZooKeeper's others, which are refused: setACL, reconfig, checkWatches, containers and nodes with a
+# time to live, multiRead, getEphemerals, getAllChildrenNumber and whoAmI.
+NOT_SERVED = frozenset((7, 16, 17, 19, 20, 21, 22, 103, 104, 107))
+
+
+class KeeperCode(IntEnum):
     OK = 0
     RUNTIME_INCONSISTENCY = -2
     MARSHALLING_ERROR = -5
@@ -85,35 +80,35 @@ class Code(IntEnum):
     QUOTA_EXCEEDED = -125
 
 
-class Event(IntEnum):
+class KeeperEvent(IntEnum):
     CREATED = 1
     DELETED = 2
     DATA_CHANGED = 3
     CHILDREN_CHANGED = 4
 
 
-class Client(Protocol):
+class Watcher(Protocol):
     """A connection of a session; its watches end with it."""
 
     @property
     def session_id(self) -> int: ...
-    def send_event(self, event: Event, path: str) -> None: ...
+    def send_event(self, event: KeeperEvent, path: str) -> None: ...
 
 
 class RefusedError(Exception):
     """A request that is refused with a code."""
 
-    def __init__(self, code: Code) -> None:
+    def __init__(self, code: KeeperCode) -> None:
         super().__init__(code.name)
         self.code = code
 
 
-_CODES: dict[type[CoordinationError], Code] = {
-    NoNodeError: Code.NO_NODE,
-    NodeExistsError: Code.NODE_EXISTS,
-    BadVersionError: Code.BAD_VERSION,
-    NotEmptyError: Code.NOT_EMPTY,
-    NoChildrenForEphemeralsError: Code.NO_CHILDREN_FOR_EPHEMERALS,
+_CODES: dict[type[CoordinationError], KeeperCode] = {
+    NoNodeError: KeeperCode.NO_NODE,
+    NodeExistsError: KeeperCode.NODE_EXISTS,
+    BadVersionError: KeeperCode.BAD_VERSION,
+    NotEmptyError: KeeperCode.NOT_EMPTY,
+    NoChildrenForEphemeralsError: KeeperCode.NO_CHILDREN_FOR_EPHEMERALS,
 }
 _STAT = ("l", "l", "l", "l", "i", "i", "i", "l", "i", "i", "l")
 _ACLS: jute.Layout = [("i", "s", "s")]
@@ -144,28 +139,28 @@ class Operations:
     def __init__(self, database: TreeDatabase, max_watch_bytes: int) -> None:
         self._database = database
         self._max_watch_bytes = max_watch_bytes
-        self._data_watches: Watches[Client] = Watches()  # of nodes that need not exist
-        self._child_watches: Watches[Client] = Watches()
+        self._data_watches: Watches[Watcher] = Watches()  # of nodes that need not exist
+        self._child_watches: Watches[Watcher] = Watches()
 
-    def carry_out(self, client: Client, opcode: int, body: bytes) -> tuple[Code, bytes]:
+    def carry_out(self, client: Watcher, opcode: int, body: bytes) -> tuple[KeeperCode, bytes]:
         """The error code and the body of the answer, which is empty with an error."""
         try:
             if opcode in _WRITES and opcode != OpCode.CHECK:
-                return Code.OK, self._write(client, opcode, body)
+                return KeeperCode.OK, self._write(client, opcode, body)
             if opcode == OpCode.MULTI:
-                return Code.OK, self._multi(client, body)
+                return KeeperCode.OK, self._multi(client, body)
             if opcode not in _REQUESTS:
-                return Code.UNIMPLEMENTED, b""
+                return KeeperCode.UNIMPLEMENTED, b""
             layout, method = _REQUESTS[opcode]
             fields, _ = jute.read(layout, body)
-            return Code.OK, method(self, client, *fields)
+            return KeeperCode.OK, method(self, client, *fields)
         except (CoordinationError, RefusedError, ValueError) as error:
             return _code_of(error), b""
 
     def end_session(self, session_id: int) -> None:
         self._tell(self._database.end_session(session_id))
 
-    def forget(self, client: Client) -> None:
+    def forget(self, client: Watcher) -> None:
         self._data_watches.forget(client)
         self._child_watches.forget(client)
 
@@ -175,13 +170,13 @@ class Operations:
 
     # --- writes
 
-    def _write(self, client: Client, opcode: int, body: bytes) -> bytes:
+    def _write(self, client: Watcher, opcode: int, body: bytes) -> bytes:
         fields, _ = jute.read(_WRITES[opcode], body)
         stats: list[Stat | None] = []
         (result,) = self._execute(client, [_op_of(opcode, fields)], stats)
         return _result(opcode, result, stats[0])
 
-    def _multi(self, client: Client, body: bytes) -> bytes:
+    def _multi(self, client: Watcher, body: bytes) -> bytes:
         opcodes, ops, invalid = _read_multi(body)
         stats: list[Stat | None] = []
         try:
@@ -189,21 +184,21 @@ class Operations:
         except CoordinationError as error:
             # Those before were possible, and those behind were not looked at.
             failed = len(stats)
-            codes = [Code.OK] * failed
+            codes = [KeeperCode.OK] * failed
             codes.append(
                 _code_of(error if invalid is None or ops[failed] is not _NEVER else invalid)
             )
-            codes += [Code.RUNTIME_INCONSISTENCY] * (len(opcodes) - failed - 1)
+            codes += [KeeperCode.RUNTIME_INCONSISTENCY] * (len(opcodes) - failed - 1)
             answers = [_multi_answer(_ERROR_RESULT, code, jute.write("i", code)) for code in codes]
         else:
             answers = [
-                _multi_answer(opcode, Code.OK, _result(opcode, result, stat))
+                _multi_answer(opcode, KeeperCode.OK, _result(opcode, result, stat))
                 for opcode, result, stat in zip(opcodes, results, stats, strict=True)
             ]
         return b"".join((*answers, jute.write(_MULTI_HEADER, (-1, True, -1))))
 
     def _execute(
-        self, client: Client, ops: Sequence[Op], stats: list[Stat | None]
+        self, client: Watcher, ops: Sequence[Op], stats: list[Stat | None]
     ) -> list[OpResult]:
         results, changes = self._database.execute(ops, client.session_id, stats)
         self._tell(changes)
@@ -218,15 +213,15 @@ class Operations:
             told = self._data_watches.fire(path)
             for client in told:
                 client.send_event(event, path)
-            if event is Event.DATA_CHANGED:
+            if event is KeeperEvent.DATA_CHANGED:
                 continue
-            if event is Event.DELETED:
+            if event is KeeperEvent.DELETED:
                 for client in self._child_watches.fire_own(path):
                     if client not in told:
                         client.send_event(event, path)
             parent = parent_of(path)
             for client in self._child_watches.fire_own(parent):
-                client.send_event(Event.CHILDREN_CHANGED, parent)
+                client.send_event(KeeperEvent.CHILDREN_CHANGED, parent)
 
     # --- reads
 
@@ -236,61 +231,63 @@ class Operations:
             raise NoNodeError(path)
         return stat
 
-    def _exists(self, client: Client, path: str, watch: bool) -> bytes:
+    def _exists(self, client: Watcher, path: str, watch: bool) -> bytes:
         if watch:  # also of a node that is not there
             self._watch(client, path, WatchMode.ONCE, self._data_watches)
         return jute.write(_STAT, self._stat(path))
 
-    def _get_data(self, client: Client, path: str, watch: bool) -> bytes:
+    def _get_data(self, client: Watcher, path: str, watch: bool) -> bytes:
         stat = self._stat(path)
         if watch:
             self._watch(client, path, WatchMode.ONCE, self._data_watches)
         data = self._database.tree.entries[path].node.data
         return jute.write(("b", _STAT), (data, stat))
 
-    def _get_acl(self, client: Client, path: str) -> bytes:
+    def _get_acl(self, client: Watcher, path: str) -> bytes:
         return jute.write((_ACLS, _STAT), (_OPEN, self._stat(path)))
 
-    def _get_children(self, client: Client, path: str, watch: bool) -> bytes:
+    def _get_children(self, client: Watcher, path: str, watch: bool) -> bytes:
         self._stat(path)
         if watch:
             self._watch(client, path, WatchMode.ONCE, self._child_watches)
         return jute.write(["s"], self._database.tree.children(path))
 
-    def _get_children_2(self, client: Client, path: str, watch: bool) -> bytes:
+    def _get_children_2(self, client: Watcher, path: str, watch: bool) -> bytes:
         children = self._get_children(client, path, watch)
         return children + jute.write(_STAT, self._stat(path))
 
-    def _sync(self, client: Client, path: str) -> bytes:
+    def _sync(self, client: Watcher, path: str) -> bytes:
         return jute.write("s", path)
 
     # --- watches
 
-    def _watch(self, client: Client, path: str, mode: WatchMode, *tables: Watches[Client]) -> None:
+    def _watch(
+        self, client: Watcher, path: str, mode: WatchMode, *tables: Watches[Watcher]
+    ) -> None:
         for table in tables:
             if table.bytes_of(client) > self._max_watch_bytes:
-                raise RefusedError(Code.QUOTA_EXCEEDED)
+                raise RefusedError(KeeperCode.QUOTA_EXCEEDED)
             table.add(client, path, mode)
 
-    def _add_watch(self, client: Client, path: str, mode: int) -> bytes:
+    def _add_watch(self, client: Watcher, path: str, mode: int) -> bytes:
         if mode not in _MODES:
-            raise RefusedError(Code.MARSHALLING_ERROR)
+            raise RefusedError(KeeperCode.MARSHALLING_ERROR)
         self._watch(client, path, _MODES[mode], self._data_watches, self._child_watches)
-        return jute.write("i", Code.OK)
+        return jute.write("i", KeeperCode.OK)
 
-    def _remove_watches(self, client: Client, path: str, kind: int) -> bytes:
+    def _remove_watches(self, client: Watcher, path: str, kind: int) -> bytes:
         if kind not in (_CHILDREN, _DATA, _ANY):
-            raise RefusedError(Code.MARSHALLING_ERROR)
+            raise RefusedError(KeeperCode.MARSHALLING_ERROR)
         found = 0
         for bit, table in ((_CHILDREN, self._child_watches), (_DATA, self._data_watches)):
             found += bool(kind & bit) and table.remove(client, path)
         if not found:
-            raise RefusedError(Code.NO_WATCHER)
+            raise RefusedError(KeeperCode.NO_WATCHER)
         return b""
 
     def _set_watches(
         self,
-        client: Client,
+        client: Watcher,
         seen_zxid: int,
         data: list[str],
         exist: list[str],
@@ -303,16 +300,16 @@ class Operations:
             for path in paths:
                 stat = self._database.tree.stat(path)
                 if stat is None:
-                    client.send_event(Event.DELETED, path)
+                    client.send_event(KeeperEvent.DELETED, path)
                 elif table is self._data_watches and stat.mzxid > seen_zxid:
-                    client.send_event(Event.DATA_CHANGED, path)
+                    client.send_event(KeeperEvent.DATA_CHANGED, path)
                 elif table is self._child_watches and stat.pzxid > seen_zxid:
-                    client.send_event(Event.CHILDREN_CHANGED, path)
+                    client.send_event(KeeperEvent.CHILDREN_CHANGED, path)
                 else:
                     self._watch(client, path, WatchMode.ONCE, table)
         for path in exist:
             if self._database.tree.stat(path) is not None:
-                client.send_event(Event.CREATED, path)
+                client.send_event(KeeperEvent.CREATED, path)
             else:
                 self._watch(client, path, WatchMode.ONCE, self._data_watches)
         for paths_of_mode, mode in ((persistent, _MODES[0]), (recursive, _MODES[1])):
@@ -342,18 +339,18 @@ _REQUESTS: dict[int, _Request] = {
     ),
 }
 _EVENTS = {
-    EventKind.CREATED: Event.CREATED,
-    EventKind.DELETED: Event.DELETED,
-    EventKind.CHANGED: Event.DATA_CHANGED,
+    EventKind.CREATED: KeeperEvent.CREATED,
+    EventKind.DELETED: KeeperEvent.DELETED,
+    EventKind.CHANGED: KeeperEvent.DATA_CHANGED,
 }
 
 
-def _code_of(error: Exception) -> Code:
+def _code_of(error: Exception) -> KeeperCode:
     if isinstance(error, RefusedError):
         return error.code
     if isinstance(error, jute.JuteError):
-        return Code.MARSHALLING_ERROR
-    return _CODES.get(type(error), Code.BAD_ARGUMENTS)  # type: ignore[arg-type]
+        return KeeperCode.MARSHALLING_ERROR
+    return _CODES.get(type(error), KeeperCode.BAD_ARGUMENTS)  # type: ignore[arg-type]
 
 
 def _op_of(opcode: int, fields: Sequence[Any]) -> Op:
@@ -366,16 +363,16 @@ def _op_of(opcode: int, fields: Sequence[Any]) -> Op:
         path, data, acls, flags = fields
         if not 0 <= flags <= 3:
             refused = flags in _LATER_FLAGS
-            raise RefusedError(Code.UNIMPLEMENTED if refused else Code.BAD_ARGUMENTS)
+            raise RefusedError(KeeperCode.UNIMPLEMENTED if refused else KeeperCode.BAD_ARGUMENTS)
         if not acls:
-            raise RefusedError(Code.INVALID_ACL)
+            raise RefusedError(KeeperCode.INVALID_ACL)
         op = Create(path, data, bool(flags & 1), bool(flags & 2))
     elif opcode == OpCode.SET_DATA:
         op = Set(*fields)
     else:
         op = Delete(*fields) if opcode == OpCode.DELETE else Check(*fields)
         if opcode == OpCode.DELETE and op.path == "/":
-            raise RefusedError(Code.BAD_ARGUMENTS)
+            raise RefusedError(KeeperCode.BAD_ARGUMENTS)
     check_op(op)
     return op
 
@@ -415,5 +412,5 @@ def _result(opcode: int, result: OpResult, stat: Stat | None) -> bytes:
     return jute.write(_STAT, stat) if opcode == OpCode.SET_DATA else b""
 
 
-def _multi_answer(opcode: int, code: Code, result: bytes) -> bytes:
+def _multi_answer(opcode: int, code: KeeperCode, result: bytes) -> bytes:
     return jute.write(_MULTI_HEADER, (opcode, False, code)) + result

@@ -2,7 +2,7 @@
 
 The loop's thread has the tree to itself: a request is carried out as it comes. Its answer waits in
 one queue, with all answers and events before and behind it, until what it may have seen is on the
-disk. The other thread writes: what came during one sync shares the next one.
+disk (X-39). The other thread writes: what came during one sync shares the next one.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from logstore.storage.local import LocalStorage
 from replication.common.addresses import address_of, is_loopback
 from replication.coordination.errors import CoordinatorUnavailableError
 from replication.coordination.served import jute
-from replication.coordination.served.connection import Connection
+from replication.coordination.served.connection import TreeConnection
 from replication.coordination.served.database import TreeDatabase
-from replication.coordination.served.operations import Code, OpCode, Operations
-from replication.coordination.served.sessions import Session, Sessions
+from replication.coordination.served.operations import NOT_SERVED, KeeperCode, OpCode, Operations
+from replication.coordination.served.sessions import Sessions, TreeSession
 
 logger = get_logger(__name__)
 
@@ -97,8 +97,8 @@ class TreeServer:
         self._tree = self._database.tree
         self._operations = Operations(self._database, self._limits.watch_bytes)
         self._sessions = Sessions(self._tree.sessions.values(), tick_ms, self._now_ms())
-        self._connections: set[Connection] = set()
-        self._held: deque[tuple[int, Connection, bytes | None]] = deque()
+        self._connections: set[TreeConnection] = set()
+        self._held: deque[tuple[int, TreeConnection, bytes | None]] = deque()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             self._listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
@@ -164,7 +164,7 @@ class TreeServer:
 
     async def _serve(self) -> None:
         serving = await self._loop.create_server(
-            lambda: Connection(self, self._now_ms()), sock=self._listener, backlog=BACKLOG
+            lambda: TreeConnection(self, self._now_ms()), sock=self._listener, backlog=BACKLOG
         )
         stopping = self._loop.create_task(self._stopping.wait())
         duties = [self._loop.create_task(each()) for each in (self._write, self._look)]
@@ -209,7 +209,7 @@ class TreeServer:
                 if not connection.session_id and now_ms - connection.begun_ms > HANDSHAKE_MS:
                     connection.abort()
 
-    def _end(self, session: Session) -> None:
+    def _end(self, session: TreeSession) -> None:
         self._operations.end_session(session.session_id)
         self._dirty.set()
         if session.connection is not None:
@@ -217,19 +217,19 @@ class TreeServer:
 
     # --- of connections
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: TreeConnection) -> None:
         self._connections.add(connection)
         if len(self._connections) > self._limits.connections:
             connection.refuse(f"there are {self._limits.connections} already")
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: TreeConnection) -> None:
         self._connections.discard(connection)
         self._operations.forget(connection)
         session = self._sessions.get(connection.session_id)
         if session is not None and session.connection is connection:
             session.connection = None
 
-    def received(self, connection: Connection, frame: bytes) -> None:
+    def received(self, connection: TreeConnection, frame: bytes) -> None:
         """A whole frame came."""
         session = self._sessions.get(connection.session_id)
         try:
@@ -241,22 +241,22 @@ class TreeServer:
             connection.refuse(str(error))
             return
         session.touch(self._now_ms())
-        code, body, ends = Code.OK, b"", False
+        code, body, ends = KeeperCode.OK, b"", False
         if opcode == OpCode.CLOSE_SESSION:
             ends = True
             if self._sessions.end(session):
                 self._operations.end_session(session.session_id)
         elif opcode in (OpCode.AUTH, OpCode.SASL):  # there is no login
-            code, ends = Code.AUTH_FAILED, True
+            code, ends = KeeperCode.AUTH_FAILED, True
         elif opcode not in _OPCODES:
-            code, ends = Code.UNIMPLEMENTED, True
+            code, ends = KeeperCode.UNIMPLEMENTED, True
         elif opcode != OpCode.PING:
             code, body = self._operations.carry_out(connection, opcode, frame[position:])
         self.send(connection, jute.write(_ANSWER, (xid, self._tree.zxid, code)) + body)
         if ends:
             self.send(connection, None)
 
-    def _begin(self, connection: Connection, frame: bytes) -> None:
+    def _begin(self, connection: TreeConnection, frame: bytes) -> None:
         """Give a connection its session: a new one, or that which it had before."""
         (_, seen_zxid, timeout_ms, session_id, password), end = jute.read(_CONNECT, frame)
         tree, now_ms = self._tree, self._now_ms()
@@ -265,7 +265,7 @@ class TreeServer:
             connection.refuse(f"it has seen {seen_zxid:#x}, and the tree is at {tree.zxid:#x}")
             return
         timeout_ms = self._sessions.negotiate(timeout_ms)
-        session: Session | None
+        session: TreeSession | None
         if session_id:
             session = self._sessions.find(session_id, password)
         elif len(self._sessions) >= self._limits.sessions:
@@ -315,7 +315,7 @@ class TreeServer:
 
     # --- answers, in the order of what they saw
 
-    def send(self, connection: Connection, payload: bytes | None) -> None:
+    def send(self, connection: TreeConnection, payload: bytes | None) -> None:
         """Send a frame as soon as all that is in the tree now is on the disk; None: close it."""
         if payload is None:
             connection.is_closing = True
@@ -330,7 +330,7 @@ class TreeServer:
         """What came up to a transaction is durable."""
         self._database.durable_zxid = zxid
         held = self._held
-        waited: set[Connection] = set()
+        waited: set[TreeConnection] = set()
         while held and held[0][0] <= zxid:
             _, connection, payload = held.popleft()
             connection.waited(payload or b"")
@@ -340,11 +340,11 @@ class TreeServer:
             if not connection.is_closing:
                 connection.work()
 
-    def _let_go(self, connection: Connection, payload: bytes | None) -> None:
+    def _let_go(self, connection: TreeConnection, payload: bytes | None) -> None:
         if payload is None:
             connection.finish()
         else:
             connection.write_frame(payload)
 
 
-_OPCODES = frozenset(OpCode)
+_OPCODES = NOT_SERVED.union(OpCode)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import partial
+from itertools import islice
 
 from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
@@ -36,6 +37,9 @@ DELETED_AFTER_MS = 5_000
 """A partition that this broker does not know for so long is deleted. Not at once: a broker that has
 just become coordinator may learn of a new topic a moment later."""
 AT_ONCE = 500  # transactions in one request
+PARTITIONS_AT_ONCE = 10_000
+"""Partitions in one request, each of which gets a batch before the answer comes. With the longest
+names of topics that is 3 MB."""
 
 
 class MarkerReaction(Enum):
@@ -197,12 +201,16 @@ class TransactionMarkerChannelManager:
             if queue.in_flight or not queue.waiting:
                 return
             sent: Waiting = {}
+            room = PARTITIONS_AT_ONCE
             for ending in list(queue.waiting):
-                if len(sent) == AT_ONCE:
+                if len(sent) == AT_ONCE or not room:
                     break
                 tps = queue.waiting.pop(ending)
                 if ending.is_current():
-                    sent[ending] = tps
+                    sent[ending] = dict.fromkeys(islice(tps, room))
+                    room -= len(sent[ending])
+                    if len(sent[ending]) < len(tps):
+                        queue.waiting[ending] = dict.fromkeys(islice(tps, len(sent[ending]), None))
             if not sent:
                 return
             queue.in_flight = True

@@ -63,12 +63,18 @@ def over_tcp(kafka: ServedCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         monkeypatch.undo()
 
 
-def create(kafka: ServedCluster, broker_id: int, name: str, timeout_ms: int) -> ErrorCode:
+def created(
+    kafka: ServedCluster, broker_id: int, name: str, timeout_ms: int, factor: int = 2
+) -> wire.CreateTopicsResponse.CreatableTopicResult:
     kind = wire.CreateTopicsRequest
-    request = kind((kind.CreatableTopic(name, 3, 2),), timeout_ms)
+    request = kind((kind.CreatableTopic(name, 3, factor),), timeout_ms)
     with closing(wire_client(kafka, broker_id)) as client:
         (topic,) = client.ask(ApiKey.CREATE_TOPICS, 7, request).topics
-    return ErrorCode(topic.error_code)
+    return topic
+
+
+def create(kafka: ServedCluster, broker_id: int, name: str, timeout_ms: int) -> ErrorCode:
+    return ErrorCode(created(kafka, broker_id, name, timeout_ms).error_code)
 
 
 def test_a_topic_is_usable_where_it_was_asked_for(
@@ -84,6 +90,17 @@ def test_a_topic_is_usable_where_it_was_asked_for(
     assert create(kafka, 1 - controller, name, 10_000) is E.TOPIC_ALREADY_EXISTS
 
 
+def test_a_refusal_comes_with_its_reason(kafka: ServedCluster, over_tcp: list[int]) -> None:
+    controller = kafka.controller_id
+    assert controller is not None
+    name = new_name()
+    forwarded, direct = (created(kafka, n, name, 1000, 9) for n in (1 - controller, controller))
+    assert over_tcp == [controller, controller]
+    assert forwarded == direct
+    assert forwarded.error_code == E.INVALID_REPLICATION_FACTOR
+    assert "9" in (forwarded.error_message or "")
+
+
 def test_two_brokers_that_take_each_other_for_the_controller(
     kafka: ServedCluster, over_tcp: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +110,22 @@ def test_two_brokers_that_take_each_other_for_the_controller(
     assert create(kafka, 0, new_name(), 100) is E.NOT_CONTROLLER
     assert over_tcp
     assert set(over_tcp) == {1}  # and 1 has asked nobody
+
+
+@pytest.mark.parametrize("forwarded", [False, True])
+def test_a_client_may_come_by_the_listener_of_brokers(
+    kafka: ServedCluster, forwarded: bool
+) -> None:
+    """It is told what a client is told; and one that comes by its own is never taken for a
+    broker."""
+    controller = kafka.controller_id
+    assert controller is not None
+    kind, listener = wire.CreateTopicsRequest, None if forwarded else BROKERS
+    request = kind((kind.CreatableTopic(new_name(), 3, 2),), 10_000, forwarded=forwarded)
+    with wire_client(kafka, 1 - controller, listener=listener) as client:
+        (topic,) = client.ask(ApiKey.CREATE_TOPICS, 7, request).topics
+    assert (topic.error_code, topic.num_partitions) == (E.NONE, 3)
+    assert topic.configs
 
 
 def test_the_next_controller_is_found(
@@ -116,7 +149,9 @@ def test_a_broker_that_stops_gives_no_answer(
         reply(None)
 
     kind = wire.DeleteTopicsRequest
-    request = kind((kind.DeleteTopicState("a"), kind.DeleteTopicState("b")), timeout_ms=1000)
+    request = kind(
+        (kind.DeleteTopicState("a"), kind.DeleteTopicState("b")), timeout_ms=1000, forwarded=True
+    )
     with wire_client(kafka, listener=BROKERS) as client:
         monkeypatch.setattr(Broker, "handle", handle)
         with pytest.raises(ConnectionError):
@@ -140,7 +175,7 @@ def test_several_topics_in_one_request(
     topics[1] = topics[1]._replace(configs=(config,))
     with wire_client(kafka, listener=BROKERS) as client:
         monkeypatch.setattr(Broker, "handle", handle)
-        response = client.ask(ApiKey.CREATE_TOPICS, 7, kind(tuple(topics), 1000))
+        response = client.ask(ApiKey.CREATE_TOPICS, 7, kind(tuple(topics), 1000, forwarded=True))
     found = {topic.name: ErrorCode(topic.error_code) for topic in response.topics}
     assert found == {"a": E.NONE, "b": E.INVALID_CONFIG, "c": E.NONE, "d": E.POLICY_VIOLATION}
     assert asked == [CreateTopicRequest("a", 3, 2), CreateTopicRequest("c", 3, 2)]

@@ -268,6 +268,12 @@ def _moves(indexes: Sequence[int]) -> Any:
     return kind(topics=(kind.ListPartitionReassignmentsTopics(TOPIC, tuple(indexes)),))
 
 
+def _alter_log_dirs(indexes: Sequence[int]) -> Any:
+    kind = wire.AlterReplicaLogDirsRequest
+    topic = kind.AlterReplicaLogDirTopic(TOPIC, tuple(indexes))
+    return kind((kind.AlterReplicaLogDir("/nowhere", (topic,)),))
+
+
 def _describe_log_dirs(indexes: Sequence[int]) -> Any:
     kind = wire.DescribeLogDirsRequest
     return kind((kind.DescribableLogDirTopic(TOPIC, tuple(indexes)),))
@@ -369,6 +375,7 @@ CASES = [
     Case(K.ELECT_LEADERS, "partitions", lambda n: _elect(range(n))),
     Case(K.ALTER_PARTITION_REASSIGNMENTS, "partitions", lambda n: _move(range(n))),
     Case(K.LIST_PARTITION_REASSIGNMENTS, "partitions", lambda n: _moves(range(n))),
+    Case(K.ALTER_REPLICA_LOG_DIRS, "partitions", lambda n: _alter_log_dirs(range(n))),
     Case(K.DESCRIBE_LOG_DIRS, "partitions", lambda n: _describe_log_dirs(range(n))),
     Case(K.DESCRIBE_PRODUCERS, "partitions", lambda n: _describe_producers(range(n))),
     Case(K.DESCRIBE_PRODUCERS, "one again", lambda n: _describe_producers([0] * n)),

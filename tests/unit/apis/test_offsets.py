@@ -115,7 +115,14 @@ class TestFetchById:
             metadata._names[topic_id] = tp.topic
             later = Fetch(session_id=first.session_id, session_epoch=1)
             part = only(client.ask(ApiKey.FETCH, 13, later))
-        assert (part.error_code, len(part.records)) == (ErrorCode.NONE, len(records))
+            assert (part.error_code, len(part.records)) == (ErrorCode.NONE, len(records))
+            # Named by the same id, it is the same partition of the session, and read from there on.
+            part = Fetch.FetchPartition(0, fetch_offset=1, partition_max_bytes=1 << 20)
+            topics = (Fetch.FetchTopic("", topic_id, (part,)),)
+            on = Fetch(session_id=first.session_id, session_epoch=2, topics=topics)
+            assert not only(client.ask(ApiKey.FETCH, 13, on)).records
+            later = Fetch(session_id=first.session_id, session_epoch=3)
+            assert client.ask(ApiKey.FETCH, 13, later).responses == ()
 
     def test_names_and_ids_do_not_mix_in_a_session(self, kafka: ServedCluster) -> None:
         (tp,) = kafka.create_topic(new_name())

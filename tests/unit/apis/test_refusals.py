@@ -138,6 +138,13 @@ FILLED: dict[ApiKey, Any] = {
     ApiKey.ELECT_LEADERS: lambda v: wire.ElectLeadersRequest(
         topic_partitions=(wire.ElectLeadersRequest.TopicPartitions("t", (3,)),)
     ),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: lambda v: wire.AlterReplicaLogDirsRequest(
+        (
+            wire.AlterReplicaLogDirsRequest.AlterReplicaLogDir(
+                "/d", (wire.AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic("t", (3,)),)
+            ),
+        )
+    ),
     ApiKey.DESCRIBE_PRODUCERS: lambda v: wire.DescribeProducersRequest(
         (wire.DescribeProducersRequest.TopicRequest("t", (3,)),)
     ),

@@ -17,6 +17,7 @@ from replication.common.messages import (
     WriteTxnMarkersResponse,
 )
 from replication.common.state import NO_LEADER, PartitionRegistration
+from replication.coordinators.transactions import markers as markers_module
 from replication.coordinators.transactions.markers import (
     AT_ONCE,
     DELETED_AFTER_MS,
@@ -193,6 +194,29 @@ def test_ends_of_a_lost_election_do_not_hold_up_those_behind_them() -> None:
     markers.answer(2)
     assert markers.ends == [(1, NONE), (2, NONE)]
     assert lost == []
+
+
+def test_a_request_has_so_many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest goes with the next ones, and nothing ends before all of it has."""
+    monkeypatch.setattr(markers_module, "PARTITIONS_AT_ONCE", 3)
+    markers = Markers()
+    tps = [TopicPartition("orders", number) for number in range(8)]
+    markers.tell(dict.fromkeys(tps, 2))
+    markers.write(tps[0], producer_id=1)  # on its way; the others wait
+    markers.write(*tps[:7], producer_id=2)
+    markers.write(tps[7], producer_id=3)
+    found: list[TopicPartition] = []
+    sizes = []
+    while markers.transport.sent:
+        [sent] = markers.transport.sent
+        assert isinstance(sent.request, WriteTxnMarkersRequest)
+        asked = [tp for marker in sent.request.markers for tp in marker.partitions]
+        sizes.append(len(asked))
+        found += asked
+        markers.answer(2)
+    assert sizes == [1, 3, 3, 2]
+    assert sorted(found) == sorted([tps[0], *tps])
+    assert sorted(markers.ends) == [(1, NONE), (2, NONE), (3, NONE)]
 
 
 def test_an_answer_that_leaves_a_partition_out_is_no_answer_for_it() -> None:

@@ -151,6 +151,19 @@ def test_the_name_in_a_client_certificate(certificates: Path) -> None:
             assert client.receive() == b"User:ANONYMOUS"
 
 
+def test_the_uris_in_a_client_certificate(certificates: Path) -> None:
+    def uris(request: ReceivedRequest, respond: Respond) -> None:
+        respond(Send([" ".join(request.connection.certificate_uris).encode()]))
+
+    with serving(certificates, uris, ssl_client_auth="requested") as server:
+        with TlsClient(server, certificates, own=True) as client:
+            client.send(b"")
+            assert client.receive() == b"kafka:broker:1 a:b"
+        with TlsClient(server, certificates) as client:
+            client.send(b"")
+            assert client.receive() == b""
+
+
 def test_a_client_without_the_required_certificate(certificates: Path) -> None:
     with serving(certificates, ssl_client_auth="required") as server:
         # TLS 1.3 tells it after the handshake.

@@ -90,6 +90,12 @@ class TestBrokers:
         assert cache.is_alive(2)
         assert cache.registration(TP) is None
 
+    def test_one_of_a_kafka_says_nothing_of_them(self) -> None:
+        """X-94."""
+        cache = told(brokers=(broker(1, 101), broker(2, 7)))
+        cache.update(LeaderAndIsrRequest(9, 1, 101, (change(),), ()))
+        assert list(cache.live_brokers) == [1, 2]
+
 
 class TestPartitions:
     def test_the_newest_registration_counts(self) -> None:

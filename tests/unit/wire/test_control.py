@@ -282,7 +282,7 @@ def test_roles_of_a_kafka() -> None:
 
 def test_full_roles_of_a_kafka_are_all_that_is_known() -> None:
     """What it names is here; a log of another partition, or of another id, has its place elsewhere
-    (X-12)."""
+    ."""
     found = control.leader_and_isr_request_from(KAFKA_ROLES._replace(type=control.FULL), 7)
     assert found.is_full
     assert found.topics == {"a": TopicAssignment(TOPICS["a"], {1: (1, 2)})}

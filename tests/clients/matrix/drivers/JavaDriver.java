@@ -103,9 +103,11 @@ public final class JavaDriver {
             Until until = new Until();
             for (int index = 0; until.goesOn(); index++, until.left--) {
                 ProducerRecord<String, String> record = record(index);
+                long began = System.nanoTime();
                 producer.send(record, (metadata, error) -> {
                     if (error == null) {
-                        answer("{\"acked\":" + quoted(record.value()) + "}");
+                        answer("{\"acked\":" + quoted(record.value()) + ",\"offset\":" + metadata.offset()
+                            + ",\"began_ns\":" + began + ",\"ended_ns\":" + System.nanoTime() + "}");
                     } else {
                         answer("{\"failed\":" + quoted(record.value()) + ",\"error\":" + quoted(error) + "}");
                     }

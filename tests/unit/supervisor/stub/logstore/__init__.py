@@ -1,0 +1,1 @@
+"""In the place of the product, in processes that a test lets a supervisor start."""

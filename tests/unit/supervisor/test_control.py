@@ -1,0 +1,183 @@
+"""Another shell asks a running supervisor over its socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logstore.common.errors import ConfigError
+from replication.supervisor import control
+from replication.supervisor.cluster_file import read_cluster
+from replication.supervisor.control import SOCKET, ControlClient, ControlError
+from replication.supervisor.planning import further_broker
+from replication.supervisor.processes import RestartRule
+from tests.support.until import until
+from tests.unit.supervisor.clusters import plan_in, running
+
+
+def test_what_runs(tmp_path: Path) -> None:
+    with running(tmp_path, plan_in(tmp_path)) as cluster:
+        cluster.until_said("ready")
+        assert stat.S_IMODE((tmp_path / SOCKET).stat().st_mode) == 0o600
+        with ControlClient(str(tmp_path)) as client:
+            answer = client.ask("status")
+        assert answer["pid"] == os.getpid()
+        assert [(each["name"], each["state"], each["pid"]) for each in answer["processes"]] == [
+            ("broker 0", "ready", cluster.pid(0)),
+            ("broker 1", "ready", cluster.pid(1)),
+        ]
+    assert not (tmp_path / SOCKET).exists()
+    with pytest.raises(ConfigError, match="no cluster runs there"):
+        ControlClient(str(tmp_path))
+
+
+def test_a_restart_is_answered_when_the_broker_is_ready(tmp_path: Path) -> None:
+    with running(tmp_path, plan_in(tmp_path)) as cluster:
+        cluster.until_said("ready")
+        before = cluster.pid(0)
+        with ControlClient(str(tmp_path)) as client:
+            answer = client.ask("restart", broker=0)
+            assert answer["pid"] == cluster.pid(0) != before
+            client.ask("restart", broker=1)
+    assert cluster.events[2:6] == ["ended 0", "began 0", "ended 1", "began 1"]
+
+
+def test_one_that_was_given_up_is_started_anew(tmp_path: Path) -> None:
+    plan = plan_in(tmp_path)
+    broken = replace(plan.brokers[0], config={"stub.exit": "2"})
+    rule = RestartRule(0.001, 0.001, deaths=1)
+    with running(tmp_path, plan.with_broker(broken), rule=rule) as cluster:
+        cluster.until_said("failed", "broker 0")
+        with (
+            ControlClient(str(tmp_path)) as client,
+            pytest.raises(ControlError, match="broker 0: exit code 2: the stub ends with 2"),
+        ):
+            client.ask("restart", broker=0)
+        assert cluster.events.count("began 0") == 2
+        assert cluster.stop() == 1
+
+
+def test_a_broker_comes_and_goes(tmp_path: Path) -> None:
+    with running(tmp_path, plan_in(tmp_path, 1)) as cluster:
+        cluster.until_said("ready")
+        with ControlClient(str(tmp_path)) as client:
+            client.add(further_broker(cluster.supervisor.cluster, 7))
+            found = read_cluster(str(tmp_path))
+            assert found is not None
+            assert [each.broker_id for each in found.brokers] == [0, 7]
+            with pytest.raises(ControlError, match="there is a broker 7"):
+                client.add(found.brokers[1])
+            client.ask("remove", broker=0)
+            with pytest.raises(ControlError, match="broker 7 is the last one"):
+                client.ask("remove", broker=7)
+            with pytest.raises(ControlError, match="there is no broker 0"):
+                client.ask("remove", broker=0)
+        found = read_cluster(str(tmp_path))
+        assert found is not None
+        assert [each.broker_id for each in found.brokers] == [7]
+        assert cluster.stop() == 0
+    assert cluster.events == ["began 0", "began 7", "ended 0", "ended 7"]
+
+
+def test_one_command_at_a_time_changes_something(tmp_path: Path) -> None:
+    with running(tmp_path, plan_in(tmp_path)) as cluster:
+        cluster.until_said("ready")
+        with ControlClient(str(tmp_path)) as first, ControlClient(str(tmp_path)) as second:
+            first.ask("begin")
+            with pytest.raises(ControlError, match="another command is changing this cluster"):
+                second.ask("restart", broker=0)
+            assert second.ask("status")
+            first.ask("restart", broker=0)
+        with ControlClient(str(tmp_path)) as third:
+            until(lambda: _may_begin(third))  # the first one's end has been seen
+
+
+def _may_begin(client: ControlClient) -> bool:
+    try:
+        client.ask("begin")
+    except ControlError:
+        return False
+    return True
+
+
+def test_a_stop(tmp_path: Path) -> None:
+    with running(tmp_path, plan_in(tmp_path, stub_deaf="1")) as cluster:
+        cluster.until_said("ready")
+        with ControlClient(str(tmp_path)) as client:
+            client.ask("stop")
+            with pytest.raises(ControlError, match="is being stopped"):
+                client.ask("begin")
+            cluster.supervisor.stop()  # the stubs do not hear
+            client.wait_for_end()
+            with pytest.raises(ControlError, match="the supervisor has ended"):
+                client.ask("status")
+        assert cluster.wait() == 130
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        (b"[]\n", "no object"),
+        (b"\xff\n", "utf-8"),
+        (b"{}\n", "no such request: None"),
+        (b'{"do": "restart"}\n', "broker"),
+        (b'{"do": "restart", "broker": [1]}\n', "int"),
+        (b'{"do": "add", "entry": {}}\n', "config_files"),
+        (b'{"do": "add", "entry": {"config_files": [], "x": 1}}\n', "unexpected keyword"),
+        (b"[" * 10_000 + b"\n", "recursion"),
+        (b"x" * (1 << 17), None),
+        (b'{"do": "status"}\n{"do": "status"}\n', None),
+        (b'{"do": "restart", "broker": 0}\n{', None),
+    ],
+)
+def test_strange_requests_change_nothing(tmp_path: Path, line: bytes, answer: str | None) -> None:
+    """None: the connection is closed."""
+    with running(tmp_path, plan_in(tmp_path, 1)) as cluster:
+        cluster.until_said("ready")
+        with socket.socket(socket.AF_UNIX) as stranger:
+            stranger.connect(str(tmp_path / SOCKET))
+            try:
+                stranger.sendall(line)
+                got = stranger.recv(1 << 16)
+            except ConnectionError:
+                got = b""
+        if answer is None:
+            assert got == b""
+        else:
+            found: dict[str, Any] = json.loads(got)
+            assert answer in found["error"]
+        with ControlClient(str(tmp_path)) as client:
+            assert client.ask("status")["processes"][0]["deaths"] == 0
+
+
+def test_many_connections(tmp_path: Path) -> None:
+    with running(tmp_path, plan_in(tmp_path, 1)) as cluster:
+        cluster.until_said("ready")
+        clients = [ControlClient(str(tmp_path)) for _ in range(control.CONNECTIONS_MAX)]
+        for each in clients:
+            each.ask("status")
+        with ControlClient(str(tmp_path)) as late, pytest.raises(ControlError, match="has ended"):
+            late.ask("status")
+        for each in clients:
+            each.__exit__()
+        with ControlClient(str(tmp_path)) as next_one:
+            until(lambda: _may_begin(next_one))
+
+
+def test_a_directory_with_a_long_name(tmp_path: Path) -> None:
+    """The address of a Unix socket has a hundred bytes."""
+    place = tmp_path / ("x" * 120)
+    place.mkdir()
+    here = os.getcwd()
+    with running(place, plan_in(place, 1)) as cluster:
+        cluster.until_said("ready")
+        with ControlClient(str(place)) as client:
+            assert client.ask("status")
+    assert os.getcwd() == here
