@@ -54,6 +54,7 @@ __all__ = [
     "UserCredentials",
     "check_ports",
     "framing",
+    "limits",
     "metrics",
     "parse_addresses",
     "parse_listeners",
