@@ -53,6 +53,7 @@ __all__ = [
     "Send",
     "UserCredentials",
     "check_ports",
+    "connection",
     "framing",
     "limits",
     "metrics",
