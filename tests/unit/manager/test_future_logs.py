@@ -252,6 +252,19 @@ class TestMove:
             assert manager.futures.end(copy, at_once)
             assert values(manager.get(*TP)) == [b"0"]
 
+    def test_segments_that_are_replaced_under_a_read(self) -> None:
+        """By the cleaner, while the rest is copied: it is read again with the next step."""
+        with two() as (machine, manager, log):
+            append(log, b"0")
+            copy = manager.futures.begin(TP, "/b")
+            fault = machine.storage.fail("read", "/a/*.log", times=FOREVER)
+            assert not manager.futures.end(copy, at_once)
+            assert fault.struck
+            machine.storage.heal()
+            assert copy.advance(100)
+            assert manager.futures.end(copy, at_once)
+            assert values(manager.get(*TP)) == [b"0"]
+
     def test_a_sync_that_meets_the_move(self) -> None:
         """The record is in the log once, and durable, when its append returns."""
         with two(flush_messages=1) as (machine, manager, log):
