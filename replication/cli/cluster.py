@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,9 +27,8 @@ if TYPE_CHECKING:
 
 LOCK = "cluster.lock"
 POLL_S = 0.5
-WAIT_S = (
-    600.0  # for a broker that has to become ready, and for the moment when one may be restarted
-)
+WAIT_S = 600.0  # until a broker is ready, and until one may be restarted
+POLLS = range(int(WAIT_S / POLL_S))
 TAIL_LINES = 100
 BROKER_ID = Number(0, 2**31 - 1)
 
@@ -468,10 +468,14 @@ def _await_ready(plan: ClusterFile, broker_id: int) -> None:
     terminal.line(f"broker {broker_id} is ready")
 
 
-def _await(obstacle: Callable[[], str], what: str) -> None:
-    """Until there is none; each new one is printed."""
+def _await(obstacle: Callable[[], str], what: str, polls: Iterable[int] = POLLS) -> None:
+    """Until there is none; each new one is printed.
+
+    Args:
+        what: is the case meanwhile.
+    """
     pause, told = threading.Event(), ""
-    for _ in range(int(WAIT_S / POLL_S)):
+    for _ in polls:
         found = obstacle()
         if not found:
             return
@@ -533,7 +537,8 @@ def remove(broker_id: int, directory: str, rate: int | None) -> None:
     with ControlClient(directory) as control:
         control.ask("begin")
         with Emptying(others.bootstrap_servers, broker_id, rate) as emptying:
-            _await(emptying.step, f"broker {broker_id} still has replicas")
+            # However long the bytes take.
+            _await(emptying.step, f"broker {broker_id} still has replicas", itertools.count())
         control.ask("remove", broker=broker_id)
     terminal.line(f"broker {broker_id} is removed; its directory stays")
 

@@ -21,7 +21,7 @@ import pytest
 from checkpoints.types import TopicPartition
 from replication import Cluster
 from replication.admin import AdminClient
-from replication.admin.topics import create_topics
+from replication.admin.topics import create_topics, delete_topics
 from replication.client import Consumer, Producer
 from replication.security.config import client_properties
 from replication.supervisor.cluster_file import read_cluster
@@ -109,6 +109,9 @@ class Supervised:
             return not unwell and all(each.is_ready for each in view.brokers)
 
         until(is_well, "all replicas are in sync")
+
+    def admin(self) -> AdminClient:
+        return AdminClient(client_properties({"bootstrap.servers": self.bootstrap}).config)
 
     def stop(self) -> None:
         children = psutil.Process(self.process.pid).children(recursive=True)
@@ -200,8 +203,7 @@ def read(bootstrap: str, topic: str) -> dict[TopicPartition, list[bytes]]:
 
 
 def make_topic(cluster: Supervised, topic: str, replicas: int = 3) -> None:
-    config = client_properties({"bootstrap.servers": cluster.bootstrap}).config
-    with AdminClient(config) as admin:
+    with cluster.admin() as admin:
         (answer,) = create_topics(
             admin, [topic], partitions=PARTITIONS, replication_factor=replicas
         ).values()
@@ -252,6 +254,19 @@ def test_a_rolling_restart_under_load(cluster: Supervised) -> None:
     assert {n for n in after if before[n] != after[n]} == {"broker 0", "broker 1", "broker 2"}
     assert load.fewest_in_sync >= 2
     load.check()
+
+
+def test_a_restart_that_would_hurt_is_refused(cluster: Supervised) -> None:
+    """Two replicas, both of which are needed; a restart may have to wait for ever."""
+    make_topic(cluster, "needed", replicas=2)
+    before = cluster.processes["broker 0"]["pid"]
+    refused = "1 in sync would be left, and min.insync.replicas is 2 with 2 replicas"
+    assert refused in cluster.ask("restart", "0", code=1)
+    assert refused in cluster.ask("status", "--can-restart", "0", code=1)
+    assert cluster.processes["broker 0"]["pid"] == before
+    with cluster.admin() as admin:
+        assert not delete_topics(admin, ["needed"])["needed"].code
+    until(lambda: "may be restarted" in cluster.ask("status", "--can-restart", "0", code=None))
 
 
 def test_a_broker_is_killed_under_load(cluster: Supervised) -> None:
