@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from logstore.common.config import Properties
 from replication.apis.absent import AbsentFeatures
@@ -11,9 +11,10 @@ from replication.apis.admin import AdminApi
 from replication.apis.brokers import BrokersApi
 from replication.apis.common.broker_requests import WHOEVER_COMES, BrokerPeers
 from replication.apis.common.config import ApisConfig
+from replication.apis.common.handlers import Handlers, ReceivedRequest, Reply
 from replication.apis.common.waits import MetadataWaits
 from replication.apis.configs import ConfigsApi
-from replication.apis.controller_requests import not_forwarding
+from replication.apis.controller_requests import OF_CONTROLLER, not_forwarding
 from replication.apis.fetch import FetchApi
 from replication.apis.groups import CoordinatorType, GroupApis
 from replication.apis.kafka_apis import KafkaApis
@@ -27,7 +28,7 @@ from replication.coordinators.groups.config import GroupConfig
 from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.transactions.config import TransactionConfig
 from replication.coordinators.transactions.coordinator import TransactionCoordinator
-from replication.network import ClientQuotas
+from replication.network import CLOSE, ClientQuotas
 
 
 class BrokerApis(NamedTuple):
@@ -97,3 +98,19 @@ def kafka_apis(
     groups.startup()
     transactions.startup()
     return BrokerApis(apis, groups, transactions)
+
+
+def apis_between_brokers(broker: Broker) -> KafkaApis:
+    """What brokers ask each other, of a broker whose clients come another way."""
+    of_clients: Handlers = dict.fromkeys(OF_CONTROLLER, _of_no_client)
+    return KafkaApis(
+        FetchApi(broker, ApisConfig()).handlers,
+        OffsetsApi(broker).handlers,
+        BrokersApi(broker, lambda received, respond: respond(CLOSE)).handlers,
+        not_forwarding(broker, of_clients),
+        is_ready=lambda: broker.metadata.is_complete,
+    )
+
+
+def _of_no_client(received: ReceivedRequest, message: Any, reply: Reply) -> None:
+    reply(CLOSE)

@@ -13,7 +13,7 @@ from replication.replica_manager import fetch_sessions
 from replication.simulator.search.plan_generator import draw_plan
 from replication.simulator.search.run import run_plan
 from replication.simulator.world.plan import SchedulePlan, SearchOptions
-from replication.simulator.world.wire import OLDER, Call, Wire
+from replication.simulator.world.wire import OLDER, Call, SimWire
 from replication.wire.calls import TRANSLATIONS
 
 
@@ -30,16 +30,16 @@ def test_a_third_of_the_schedules_has_bytes() -> None:
 def test_what_brokers_ask_each_other_goes_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the versions of both, of which some are earlier ones. The same plan gives the same run."""
     sent: Counter[tuple[ApiKey, int]] = Counter()
-    send = Wire.send
+    send = SimWire.send
 
-    def noted(wire: Wire, call: Call, request: Request) -> None:
+    def noted(wire: SimWire, call: Call, request: Request) -> None:
         send(wire, call, request)
         assert call.lane is not None
         key = TRANSLATIONS[type(request)].api_key
         for each in call.lane.lane.calls:
             sent[key, each.version] += 1
 
-    monkeypatch.setattr(Wire, "send", noted)
+    monkeypatch.setattr(SimWire, "send", noted)
     plans = [plan_of(seed) for seed in (0, 3)]
     results = [run_plan(plan) for plan in plans]
     assert [result.violations for result in results] == [[], []]
@@ -52,7 +52,7 @@ def test_what_brokers_ask_each_other_goes_as_bytes(monkeypatch: pytest.MonkeyPat
     }
     versions = {version for key, version in sent if key is ApiKey.FETCH}
     assert min(versions) == OLDER[ApiKey.FETCH] < max(versions)
-    monkeypatch.setattr(Wire, "send", send)
+    monkeypatch.setattr(SimWire, "send", send)
     assert run_plan(plans[0]).trace_hash == results[0].trace_hash
 
 

@@ -29,7 +29,7 @@ from replication.simulator.world.scheduler import (
     SimClock,
     SimRuntime,
 )
-from replication.simulator.world.wire import Wire
+from replication.simulator.world.wire import SimWire
 
 SESSION_TIMEOUT_MS = 400
 HEARTBEAT_MS = 90
@@ -95,7 +95,7 @@ class SimCluster:
         self.complaints: list[str] = []  # brokers' reports of disks that work: violations
         self.network = Network(scheduler, struck)
         if plan.wire:
-            self.network.wire = Wire(self.network, scheduler, plan.seed)
+            self.network.wire = SimWire(self.network, scheduler, plan.seed)
         self.atlas = LossBudget(plan.min_isr - 1, power_loss_is_safe=plan.flush == "ack")
         self.on_start = on_start
         self.on_end = on_end

@@ -16,7 +16,7 @@ from logstore.format.header import HEADER_SIZE
 from replication.common.messages import FetchResponse, Request, Response
 from replication.common.transport import DEFAULT_TIMEOUT_MS, Handler, OnReply
 from replication.simulator.world.scheduler import US_PER_MS, Event, Process, Scheduler
-from replication.simulator.world.wire import SimLane, Wire
+from replication.simulator.world.wire import SimLane, SimWire
 
 SOCKET_TIMEOUT_MS = 500
 Link = tuple[int, int]  # (from, to)
@@ -100,7 +100,7 @@ class Network:
         self.on_answer: Callable[[int, Request, Response | None], None] = lambda *answered: None
         self.must_be_in_time: Callable[[Request], bool] = lambda request: False
         self.socket_timeout_ms = SOCKET_TIMEOUT_MS
-        self.wire: Wire | None = None
+        self.wire: SimWire | None = None
         self._scheduler = scheduler
         self._struck = struck
         self._bound: dict[int, tuple[Process, Handler]] = {}

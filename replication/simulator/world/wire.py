@@ -20,12 +20,8 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from logstore.common.errors import LogstoreError
-from replication.apis.brokers import BrokersApi
-from replication.apis.common.config import ApisConfig
-from replication.apis.controller_requests import OF_CONTROLLER, not_forwarding
-from replication.apis.fetch import FetchApi
-from replication.apis.kafka_apis import KafkaApis
-from replication.apis.offsets import OffsetsApi
+from replication.apis import KafkaApis
+from replication.apis.assembly import apis_between_brokers
 from replication.broker.broker import Broker
 from replication.common.messages import Request, Response
 from replication.common.transport import OnReply
@@ -115,7 +111,7 @@ class _Front:
         self._arrive(call, request)
 
 
-class Wire:
+class SimWire:
     """The lanes of all brokers.
 
     Args:
@@ -132,14 +128,7 @@ class Wire:
     def serve(self, process: Process, broker: Broker) -> None:
         """Let a broker be reached in its present life."""
         front: Any = _Front(broker, self._carrier.arrive)
-        of_clients = dict.fromkeys(OF_CONTROLLER, lambda *asked: None)
-        apis = KafkaApis(
-            FetchApi(front, ApisConfig()).handlers,
-            OffsetsApi(front).handlers,
-            BrokersApi(front, lambda received, respond: None).handlers,
-            not_forwarding(front, of_clients),
-            is_ready=lambda: broker.metadata.is_complete,
-        )
+        apis = apis_between_brokers(front)
         for earlier in [each for each in self._fronts if each.node == process.node]:
             del self._fronts[earlier]
         self._fronts[process] = front, apis, self._random.random() < OLDER_RATE
