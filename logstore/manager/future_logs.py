@@ -133,6 +133,9 @@ class FutureLogs:
             elif log.topic_id != current.topic_id:
                 reason = f"{log.directory} has topic id {log.topic_id}, not {current.topic_id}"
                 raise InconsistentTopicIdError(reason)
+            with self._directories.guard(log_dir, "begin a move"):
+                # Else they would be believed once the copy has grown again.
+                log_dir.offsets.lower_entries(log_dir.items, lambda: [(tp, log)])
             if log.epochs.latest < 0:  # nothing tells whether it is of the same history
                 log.maintenance.truncate_fully_and_start_at(current.log_start_offset)
         except BaseException:

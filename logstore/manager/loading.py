@@ -126,10 +126,12 @@ class Loader:
 
     def check_meta(self) -> tuple[str, int]:
         """Check that the directories agree on the ids of the cluster and the node, and with those
-        that are given. One without the file gets it (F-39 … F-45).
+        that are given. Only then the markers of clean stops go, and a directory without the file
+        gets it (F-39 … F-45).
 
         Raises:
             ConfigError: they do not agree.
+            StorageFailedError: of no directory the marker can be removed.
         """
         cluster_id, node_id = self._opener.owner.cluster_id, self._opener.owner.node_id
         found: dict[str, MetaProperties] = {}
@@ -163,10 +165,24 @@ class Loader:
             new_uuid(self._opener.owner.random_id)
         )
         node_id = next(iter(nodes), 0)
+        self._remove_markers()
         for log_dir in self._directories.live():
             if log_dir.path not in found:
                 self._write_meta(log_dir, cluster_id, node_id)
         return cluster_id, node_id
+
+    def _remove_markers(self) -> None:
+        failed: dict[str, StorageFailedError] = {}
+        live = self._directories.live()
+        for log_dir in live:
+            try:
+                log_dir.remove_marker()
+            except StorageFailedError as error:
+                failed[log_dir.path] = error
+        if live and len(failed) == len(live):
+            raise _none_open(failed)
+        for path, failure in failed.items():
+            self._directories.fail(path, failure)
 
     def _meta_file(self, log_dir: LogDir) -> MetaPropertiesFile:
         return MetaPropertiesFile(posixpath.join(log_dir.path, META_PROPERTIES), self._storage)

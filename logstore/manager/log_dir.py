@@ -180,7 +180,7 @@ class LogDir:
 
     @classmethod
     def open(cls, path: str, storage: Storage) -> LogDir:
-        """Create, lock, and remove the marker of a clean stop: the first steps of F-236.
+        """Create and lock: the first steps of F-236. ``remove_marker`` is the next one.
 
         Raises:
             LogDirLockedError: another process has it.
@@ -201,10 +201,9 @@ class LogDir:
         log_dir.is_new = is_new
         try:
             log_dir._clear_irregular()
-            log_dir._remove_marker()
-        except (OSError, CheckpointError) as error:
+        except OSError as error:
             lock.release()
-            raise StorageFailedError(path, "remove marker", str(error)) from error
+            raise StorageFailedError(path, "open", str(error)) from error
         except BaseException:
             lock.release()
             raise
@@ -218,6 +217,18 @@ class LogDir:
             if info is not None and not info.is_file:
                 aside = move_aside(self._storage, path)
                 logger.warning("%s is no regular file; it is %s", path, os.path.basename(aside))
+
+    def remove_marker(self) -> None:
+        """Remove the marker of a clean stop, and keep what it says. A start that is refused before
+        leaves the directory as the stop did.
+
+        Raises:
+            StorageFailedError: the disk refused.
+        """
+        try:
+            self._remove_marker()
+        except (OSError, CheckpointError) as error:
+            raise StorageFailedError(self.path, "remove marker", str(error)) from error
 
     def _remove_marker(self) -> None:
         self.broker_epochs = clean_shutdown.read_epochs(self._marker, self._storage) or ()

@@ -101,7 +101,7 @@ MAX_PORT = 65_535
     "--broker-id",
     type=Number(0, 2**31 - 1),
     help="One broker of a cluster whose others live in other processes; --dir is its log "
-    "directory. See docs/processes.md.",
+    "directory.",
 )
 @click.option(
     "--coordinator",
@@ -163,11 +163,11 @@ def serve(
     if broker_id is not None or coordinator is not None:
         if brokers is not None or adopt or read_only or registry is not None:
             fail("--brokers, --adopt, --read-only and --registry are for brokers of one process")
-        from replication.cli.broker_process import Wanted, run
+        from replication.cli.broker_process import ProcessOptions, run
 
         is_given = click.get_current_context().get_parameter_source("listen") is not DEFAULT
         run(
-            Wanted(
+            ProcessOptions(
                 broker_id,
                 coordinator,
                 directory,

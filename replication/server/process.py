@@ -8,12 +8,12 @@ before no other process has the broker's id (X-84).
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from checkpoints.loggers import get_logger
+from logstore.common.clock import SystemClock
 from logstore.common.errors import LogstoreError
 from logstore.manager import LoadProgress, peek
 from logstore.storage.base import Storage
@@ -21,7 +21,7 @@ from logstore.storage.local import LocalStorage
 from replication.broker.broker import Broker, BrokerSettings, Surroundings
 from replication.broker.identity import new_cluster_id, read_homes, settle_identity
 from replication.broker.metrics import Histogram, Sample
-from replication.broker.stages import Stage, stage_of
+from replication.broker.stages import BrokerStage, stage_of
 from replication.common.errors import (
     BrokerUnavailableError,
     DuplicateBrokerRegistrationError,
@@ -101,9 +101,10 @@ class BrokerProcess:
         self.settings = settings
         self.broker: Broker | None = None
         self.server: KafkaServer | None = None
-        self.stage_before = Stage.STARTING
+        self.stage_before = BrokerStage.STARTING
         self._progress = progress
         self._storage = storage or LocalStorage()
+        self._clock = SystemClock()
         self._opened = ExitStack()  # closed last first
         self._stopping = threading.Event()
 
@@ -114,7 +115,7 @@ class BrokerProcess:
         self.close()
 
     @property
-    def stage(self) -> Stage:
+    def stage(self) -> BrokerStage:
         return self.stage_before if self.broker is None else stage_of(self.broker)
 
     @property
@@ -198,7 +199,7 @@ class BrokerProcess:
         )
         transport = TcpTransport(access, peers=peers)
         self._opened.callback(transport.close)
-        self.stage_before = Stage.RECOVERING
+        self.stage_before = BrokerStage.RECOVERING
         broker = Broker(
             BrokerSettings(
                 broker_id=settings.broker_id,
@@ -291,12 +292,15 @@ class BrokerProcess:
             TimeoutError: it did not happen in time.
             BrokerUnavailableError: the process stops.
         """
-        ends = time.monotonic() + timeout_s
+        ends = self._now_s() + timeout_s
         while not condition():
-            if time.monotonic() >= ends:
+            if self._now_s() >= ends:
                 raise TimeoutError
             if self._stopping.wait(POLL_S):
                 raise BrokerUnavailableError("the broker stops")
+
+    def _now_s(self) -> float:
+        return self._clock.monotonic_ns() / 1e9
 
     def _handle(self, request: Request, on_reply: OnReply) -> None:
         broker = self.broker

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
 from checkpoints.types import TopicPartition
 from logstore.common.errors import ConfigError
 from replication.common.errors import InconsistentClusterIdError, ReplicationError
@@ -163,14 +164,16 @@ class TestLogs:
             assert records(cluster) == COUNT
 
     def test_directories_of_two_brokers_that_changed_places(self, filled: Path) -> None:
-        """Each has the owner of the other in it, and is refused. With the owners changed as well,
-        neither proves its logs; the third broker has them all."""
+        """Each has the owner of the other in it, is refused, and stays as its stop left it. With the
+        owners changed as well, neither proves its logs; the third broker has them all."""
         one, other = filled / "broker-0", filled / "broker-1"
         one.rename(filled / "kept")
         other.rename(one)
         (filled / "kept").rename(other)
+        assert (one / CLEAN_SHUTDOWN).exists()
         with pytest.raises(ConfigError, match="different clusters or nodes"):
             Cluster(3, filled)
+        assert (one / CLEAN_SHUTDOWN).exists()
         for home, number in ((one, 0), (other, 1)):
             text = (home / "meta.properties").read_text()
             (home / "meta.properties").write_text(re.sub("node.id=.", f"node.id={number}", text))

@@ -152,6 +152,10 @@ def test_a_real_kafka_starts_into_a_tree_of_ours(cluster: MixedCluster) -> None:
     cluster.produce(values("a"), BY_KAFKA, BY_US, at=KAFKA)
     for topic in (BY_KAFKA, BY_US):
         assert cluster.until_equal(topic)
+    # A Kafka broker makes the topic of groups by itself, in the tree.
+    found = kafka_tools.consume(cluster.address(KAFKA), BY_US, group="g")
+    assert len(found) == len(values("a"))
+    until(lambda: set(cluster.state("__consumer_offsets")["isr"]) == {*BOTH})
     cluster.ours[OURS].stop()
     for topic in (BY_KAFKA, BY_US):
         cluster.until_led(topic, KAFKA, [KAFKA])
@@ -221,8 +225,8 @@ def test_coordinators_move_between_them(cluster: MixedCluster) -> None:
     def rest(at: int) -> int:
         return len(kafka_tools.consume(cluster.address(at), BY_US, read_committed=True, group="g"))
 
-    transactions("a", KAFKA)
-    assert rest(KAFKA) == 6
+    transactions("a", OURS)  # which asks Kafka's controller for the topic of transactions
+    assert rest(OURS) == 6
     for topic in internal:
         until(lambda topic=topic: set(cluster.state(topic)["isr"]) == {*BOTH})
     blocks = [cluster.node("/latest_producer_id_block")["block_start"]]

@@ -29,20 +29,12 @@ from tests.clients.transactions import (
     Writer,
 )
 from tests.processes.checks import Commit, EndRead, Poll
+from tests.processes.nodes import SOON
 from tests.support.transactional_histories import Fate, History, Log, Read, Transaction
 from tests.support.until import patience, until
 
 APPENDS, PROBES = "appends", "probes"
 GROUP = "members"
-SOON = {
-    "reconnect.backoff.ms": 50,
-    "reconnect.backoff.max.ms": 500,
-    "retry.backoff.ms": 50,
-    "topic.metadata.refresh.interval.ms": 1000,
-    "topic.metadata.refresh.fast.interval.ms": 50,
-    "socket.timeout.ms": 3000,
-    "log_level": 0,
-}
 DELIVERY_MS = 120_000
 LEFT = 200  # records of an appender that wait for their acknowledgement, at most
 

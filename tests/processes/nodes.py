@@ -65,6 +65,18 @@ CONFIG: Mapping[str, object] = {
 }
 
 
+SOON: Mapping[str, str | int] = {
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 500,
+    "retry.backoff.ms": 50,
+    "topic.metadata.refresh.interval.ms": 1000,
+    "topic.metadata.refresh.fast.interval.ms": 50,
+    "socket.timeout.ms": 3000,
+    "log_level": 0,
+}
+"""Of clients, which shall hear soon of brokers that are gone."""
+
+
 def free_port() -> int:
     """One that no connection takes by itself: it has to be free once more at each restart."""
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
@@ -405,7 +417,7 @@ class Nodes:
     @property
     def admin(self) -> AdminClient:
         if self._admin is None:
-            self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+            self._admin = AdminClient({**SOON, "bootstrap.servers": self.bootstrap})
         return self._admin
 
     def create_topic(
@@ -425,7 +437,7 @@ class Nodes:
 
         def created() -> bool:
             try:
-                self.admin.create_topics([new], request_timeout=10.0)[topic].result()
+                self.admin.create_topics([new], request_timeout=5.0)[topic].result()
             except ck.KafkaException as error:
                 return bool(error.args[0].code() == ck.KafkaError.TOPIC_ALREADY_EXISTS)
             return True
@@ -441,7 +453,7 @@ class Nodes:
                 found = self.admin.list_topics(timeout=5)
             else:
                 address = self.brokers[broker_id].address
-                client = AdminClient({"bootstrap.servers": address, "log_level": 0})
+                client = AdminClient({**SOON, "bootstrap.servers": address})
                 found = client.list_topics(timeout=5)
         except ck.KafkaException:
             return {}

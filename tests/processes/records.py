@@ -9,8 +9,8 @@ from collections.abc import Collection
 import confluent_kafka as ck
 
 from checkpoints.types import TopicPartition
-from tests.processes.load import DELIVERY_MS, SOON, final_log, read_of
-from tests.processes.nodes import Nodes
+from tests.processes.load import DELIVERY_MS, final_log, read_of
+from tests.processes.nodes import SOON, Nodes
 from tests.support.until import patience
 
 _names = itertools.count()
