@@ -48,19 +48,20 @@ class Emptying:
             WireError: no broker answers.
         """
         admin, own = self._admin, self._broker_id
+        ongoing = list_reassignments(admin)  # first: one that ends meanwhile is seen as ended
         found = look(admin)
         there = {tp: replicas for tp, replicas in found.present.items() if own in replicas}
         if not there:
             if self._rate is not None:
                 unthrottle(admin, found.racks, sorted({tp.topic for tp in found.present}))
             return ""
-        ongoing = list_reassignments(admin)
-        waiting = {tp for tp, move in ongoing.items() if own in move.removing}
-        targets = {
-            tp: replicas
-            for tp, replicas in without(found.present, found.racks, [own]).items()
-            if tp not in waiting
+        # A partition that moves shows those that go and those that come.
+        going = {tp: move.removing for tp, move in ongoing.items()}
+        settled = {
+            tp: tuple(each for each in replicas if each not in going.get(tp, ()))
+            for tp, replicas in found.present.items()
         }
+        targets = without(settled, found.racks, [own])
         if self._rate is not None and (targets or not self._is_throttled):
             throttle(admin, found.present, targets, ongoing, self._rate)
             self._is_throttled = True
