@@ -8,7 +8,6 @@ from checkpoints.types import TopicPartition
 from replication.admin import AdminClient, WireError
 from replication.admin.reassignment_plans import without
 from replication.admin.reassignments import (
-    Ongoing,
     alter_reassignments,
     list_reassignments,
     look,
@@ -21,18 +20,19 @@ from replication.security.config import client_properties
 class Emptying:
     """Use it as a context manager, and call ``step`` until the broker has no replica.
 
-    It keeps nothing: another one goes on where this one ended.
+    It keeps nothing: another one goes on where this one ended, if need be with another rate.
 
     Args:
         bootstrap_servers: the other brokers.
-        rate: bytes a second that each broker may send, if there is a limit.
+        rate: bytes a second that each broker may send meanwhile; at the end no broker and no topic
+            has a throttle. None leaves throttles as they are.
     """
 
     def __init__(self, bootstrap_servers: str, broker_id: int, rate: int | None) -> None:
         config = client_properties({"bootstrap.servers": bootstrap_servers}).config
         self._admin = AdminClient(config)
         self._broker_id, self._rate = broker_id, rate
-        self._topics: set[str] = set()
+        self._is_throttled = False
 
     def __enter__(self) -> Self:
         return self
@@ -48,32 +48,28 @@ class Emptying:
             WireError: no broker answers.
         """
         admin, own = self._admin, self._broker_id
+        ongoing = list_reassignments(admin)  # first: one that ends meanwhile is seen as ended
         found = look(admin)
         there = {tp: replicas for tp, replicas in found.present.items() if own in replicas}
         if not there:
             if self._rate is not None:
-                unthrottle(admin, found.racks, sorted(self._topics))
+                unthrottle(admin, found.racks, sorted({tp.topic for tp in found.present}))
             return ""
-        ongoing = list_reassignments(admin)
-        waiting = {tp for tp, move in ongoing.items() if own in move.removing}
-        targets = {
-            tp: replicas
-            for tp, replicas in without(found.present, found.racks, [own]).items()
-            if tp not in waiting
+        # A partition that moves shows those that go and those that come.
+        going = {tp: move.removing for tp, move in ongoing.items()}
+        settled = {
+            tp: tuple(each for each in replicas if each not in going.get(tp, ()))
+            for tp, replicas in found.present.items()
         }
-        self._topics |= {tp.topic for tp in there}
+        targets = without(settled, found.racks, [own])
+        if self._rate is not None and (targets or not self._is_throttled):
+            throttle(admin, found.present, targets, ongoing, self._rate)
+            self._is_throttled = True
         if targets:
-            self._begin(found.present, targets, ongoing)
+            self._begin(targets)
         return f"{len(there)} partitions have a replica on broker {own}"
 
-    def _begin(
-        self,
-        present: dict[TopicPartition, tuple[int, ...]],
-        targets: dict[TopicPartition, tuple[int, ...]],
-        ongoing: dict[TopicPartition, Ongoing],
-    ) -> None:
-        if self._rate is not None:
-            throttle(self._admin, present, targets, ongoing, self._rate)
+    def _begin(self, targets: dict[TopicPartition, tuple[int, ...]]) -> None:
         for tp, answer in alter_reassignments(self._admin, targets).items():
             if answer.code:
                 raise WireError(f"{tp}: {answer}")

@@ -21,7 +21,7 @@ import pytest
 from checkpoints.types import TopicPartition
 from replication import Cluster
 from replication.admin import AdminClient
-from replication.admin.topics import create_topics, delete_topics
+from replication.admin.topics import create_topics, delete_topics, describe_configs, overrides
 from replication.client import Consumer, Producer
 from replication.security.config import client_properties
 from replication.supervisor.cluster_file import read_cluster
@@ -33,8 +33,10 @@ from tests.unit.supervisor.test_children import have_ended
 from tests.zookeeper.server import ZooKeeperUnavailable, jars
 
 ROOT = Path(__file__).resolve().parents[2]
+# The installed command, also where the installation does not know it yet.
 RUN = (
-    "from logstore.__main__ import siblings; from replication.cli.cluster import cluster; cluster()"
+    "import sys; from logstore.cli import main; from replication.cli.cluster import cluster;"
+    "main.add_command(cluster); main(['cluster', *sys.argv[1:]])"
 )
 CONFIG = {
     "default.replication.factor": 3,
@@ -91,8 +93,19 @@ class Supervised:
             timeout=4 * patience(),
             check=False,
         )
-        assert code in (None, done.returncode), (done.stdout, done.stderr, self.logs)
+        assert code in (None, done.returncode), "\n".join([self.logs, done.stdout, done.stderr])
         return done.stdout
+
+    def begin(self, *arguments: str) -> subprocess.Popen[str]:
+        """A command of another shell that goes on."""
+        return subprocess.Popen(
+            [sys.executable, "-c", RUN, *arguments, f"--dir={self.directory}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
 
     @property
     def processes(self) -> dict[str, dict[str, Any]]:
@@ -297,6 +310,30 @@ def test_a_broker_comes_and_goes_under_load(cluster: Supervised) -> None:
     cluster.ask("remove", "3")
     cluster.until_well()
     load.check()
+
+
+def test_a_remove_that_was_interrupted_goes_on(cluster: Supervised) -> None:
+    """The first one is too slow to end."""
+    make_topic(cluster, "slow", replicas=2)
+    with connect(cluster.bootstrap) as client:
+        producer = Producer(client)
+        for number in range(PARTITIONS):
+            producer.send("slow", b"x" * 500_000, partition=number)
+    cluster.ask("add", "3")
+    slow = cluster.begin("remove", "0", "--throttle", "1000")
+    assert slow.stderr is not None
+    assert "have a replica on broker 0" in slow.stderr.readline()
+    slow.kill()
+    slow.communicate()
+    cluster.ask("remove", "0", "--throttle", "100000000")
+    found = read(cluster.bootstrap, "slow")
+    assert sorted(map(len, found.values())) == [1] * PARTITIONS
+    with cluster.admin() as admin:
+        own = overrides(describe_configs(admin, ["slow"])["slow"].value)
+    assert not [key for key in own if "throttled" in key]
+    cluster.ask("add", "0")
+    cluster.ask("remove", "3")
+    cluster.until_well()
 
 
 def test_none_outlives_a_supervisor_that_was_killed(tmp_path: Path) -> None:

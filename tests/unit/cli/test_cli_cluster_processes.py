@@ -24,8 +24,10 @@ from tests.unit.supervisor.test_children import have_ended
 
 ROOT = Path(__file__).resolve().parents[3]
 # The command has our packages, and its children the stub.
-RUN = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from logstore.__main__ import siblings;" + (
-    "from replication.cli.cluster import cluster; cluster()"
+RUN = (
+    f"import sys; sys.path.insert(0, {str(ROOT)!r}); from logstore.cli import main;"
+    "from replication.cli.cluster import cluster; main.add_command(cluster);"
+    "main(['cluster', *sys.argv[1:]])"
 )
 ELSEWHERE = ("--engine", "zookeeper://nowhere:1", "--listen", "127.0.0.1:0")
 
