@@ -69,6 +69,33 @@ class Term(NamedTuple):
     version: int
 
 
+class LastTerm:
+    """The epoch of the last term of a controller of ours, in a tree that Kafka's controllers write
+    too (X-98). It is read where one of them has written something.
+
+    Attributes:
+        epoch: −1: there was none; None: it was not read.
+    """
+
+    def __init__(self, coordinator: Coordinator, log: LimitedLogger) -> None:
+        self.epoch: int | None = None
+        self._coordinator, self._log = coordinator, log
+
+    def read(self, present: int) -> int:
+        """``present``: the epoch of the term that begins."""
+        if self.epoch is None:
+            node = self._coordinator.get(nodes.LAST_TERM)
+            try:
+                self.epoch = -1 if node is None else nodes.decode_number(nodes.LAST_TERM, node.data)
+            except CorruptNodeError as error:
+                self._log.error("no controller of Kafka's is taken at its word: %s", error)
+                self.epoch = present - 1
+        return self.epoch
+
+    def is_to_be_noted(self, present: int) -> bool:
+        return self.epoch is not None and self.epoch < present
+
+
 class ControllerStore:
     """Access to the tree in one session. All methods raise as those of `Coordinator`."""
 
@@ -84,7 +111,7 @@ class ControllerStore:
         self._log = log or LimitedLogger(logger)
         self._office = b""  # what our node says
         self._has_written = False  # under this term
-        self._last_term: int | None = None  # of a controller of ours, if that was asked
+        self._last_term = LastTerm(coordinator, self._log)
         self.term = Term(-1, -1)
 
     # -- election ------------------------------------------------------------------------
@@ -267,7 +294,7 @@ class ControllerStore:
     def _read_partition(self, context: ControllerContext, tp: TopicPartition) -> None:
         replicas = context.topics[tp.topic].assignment.partitions.get(tp.partition, ())
         try:
-            state, is_by_kafka = self._state(tp, replicas)
+            state, is_by_kafka = _state(self._coordinator, tp, replicas)
             if state is None and not self._is_first(context, tp):
                 context.leave_out(tp)
                 return
@@ -279,27 +306,15 @@ class ControllerStore:
             context.expect(tp)
         else:
             context.put(tp, state)
-            if is_by_kafka and state.controller_epoch > self._epoch_of_ours():
+            if is_by_kafka and state.controller_epoch > self._last_term.read(self.term.epoch):
                 context.by_kafka[tp] = None
-
-    def _epoch_of_ours(self) -> int:
-        """The epoch of the last controller of ours before this one; −1 for none."""
-        if self._last_term is None:
-            node = self._coordinator.get(nodes.LAST_TERM)
-            try:
-                self._last_term = (
-                    -1 if node is None else nodes.decode_number(nodes.LAST_TERM, node.data)
-                )
-            except CorruptNodeError as error:
-                self._log.error("no controller of Kafka's is taken at its word: %s", error)
-                self._last_term = self.term.epoch - 1
-        return self._last_term
 
     def note_term(self) -> None:
         """Store that a controller of ours has dealt with all that Kafka's left, if one did."""
-        if self._last_term is not None and self._last_term < self.term.epoch:
-            self._transact([self._put(nodes.LAST_TERM, nodes.encode_number(self.term.epoch))])
-            self._last_term = self.term.epoch
+        if self._last_term.is_to_be_noted(self.term.epoch):
+            data = nodes.encode_number(self.term.epoch)
+            self._transact([self._put(nodes.LAST_TERM, data)])
+            self._last_term.epoch = self.term.epoch
 
     def _is_first(self, context: ControllerContext, tp: TopicPartition) -> bool:
         """Whether a partition without a state is to get its first one: it never had a state, so no
@@ -374,16 +389,6 @@ class ControllerStore:
         found = self._coordinator.get(nodes.topic_config_path(name))
         config = {} if found is None else nodes.decode_topic_config(name, found.data)
         return nodes.decode_topic(name, node.data, config), node.version
-
-    def _state(
-        self, tp: TopicPartition, replicas: tuple[int, ...]
-    ) -> tuple[PartitionRegistration | None, bool]:
-        """A partition's state, and whether a controller of Kafka's wrote it last."""
-        node = self._coordinator.get(nodes.partition_state_path(tp))
-        if node is None:
-            return None, False
-        state = nodes.decode_partition(tp, node.data, node.version, replicas)
-        return state, nodes.is_by_kafka(node.data)
 
     def _children(self, path: str) -> Iterator[tuple[int, Node]]:
         """The nodes that are named by brokers."""
@@ -591,6 +596,17 @@ class ControllerStore:
                 raise DeposedError(str(error)) from error
             raise ConflictError(error.path, str(error)) from error
         self._has_written = True
+
+
+def _state(
+    coordinator: Coordinator, tp: TopicPartition, replicas: tuple[int, ...]
+) -> tuple[PartitionRegistration | None, bool]:
+    """A partition's state, and whether a controller of Kafka's wrote it last."""
+    node = coordinator.get(nodes.partition_state_path(tp))
+    if node is None:
+        return None, False
+    state = nodes.decode_partition(tp, node.data, node.version, replicas)
+    return state, nodes.is_by_kafka(node.data)
 
 
 def _partitions_path(topic: str) -> str:
