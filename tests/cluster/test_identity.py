@@ -164,8 +164,8 @@ class TestLogs:
             assert records(cluster) == COUNT
 
     def test_directories_of_two_brokers_that_changed_places(self, filled: Path) -> None:
-        """Each has the owner of the other in it, is refused, and stays as its stop left it. With the
-        owners changed as well, neither proves its logs; the third broker has them all."""
+        """Each has the owner of the other in it, is refused, and stays as its stop left it. With
+        the owners changed as well, neither proves its logs; the third broker has them all."""
         one, other = filled / "broker-0", filled / "broker-1"
         one.rename(filled / "kept")
         other.rename(one)
