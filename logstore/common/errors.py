@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Self
+from typing import Any, Self
 
 from checkpoints.printable import PrintableError, printable
 
@@ -84,6 +84,18 @@ class ResourceBusyError(LogstoreError):
 
 class LogClosedError(LogstoreError):
     """The log was closed; open it again."""
+
+
+class LogMovedError(LogClosedError):
+    """The log was moved to another directory. What it has done is done there, too.
+
+    Attributes:
+        successor: the ``PartitionLog`` that has its place.
+    """
+
+    def __init__(self, reason: str, successor: Any) -> None:
+        super().__init__(reason)
+        self.successor = successor
 
 
 class LogCleaningAbortedError(LogstoreError):

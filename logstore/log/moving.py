@@ -8,8 +8,14 @@ the copy loses with the next step.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
-from logstore.common.errors import LogClosedError, UnexpectedAppendOffsetError
+from logstore.common.errors import (
+    CorruptDataError,
+    LogMovedError,
+    OffsetOutOfRangeError,
+    UnexpectedAppendOffsetError,
+)
 from logstore.common.shield import shielded
 from logstore.log.listeners import NO_TRUNCATION
 from logstore.log.partition_log import PartitionLog
@@ -55,9 +61,10 @@ class LogCopy:
         self._follow_truncations()
         at = max(future.log_end_offset, current.log_start_offset)
         data = b""
-        if at < current.log_end_offset:
-            found = current.read(at, max_bytes)
-            data = found.data if found.has_whole_batch else b""
+        with suppress(OffsetOutOfRangeError):  # deleted meanwhile, as the next step sees
+            if at < current.log_end_offset:
+                found = current.read(at, max_bytes)
+                data = found.data if found.has_whole_batch else b""
         if data:
             self._append(data)
         future.replica.update_high_watermark(current.high_watermark)
@@ -179,14 +186,19 @@ class LogCopy:
                 current.state.truncation = TruncationPhase.NONE
 
     def _copy_piece(self) -> bool:
-        """Copy a piece, unless the log was cut. No sync, and nothing is removed from it meanwhile.
-        Whether there may be more."""
+        """Copy a piece, unless the log was cut. Whether there may be more.
+
+        Nothing is cut off meanwhile. After segments are replaced or deleted the next step reads on.
+        """
         current, future = self.current, self.future
         at, end = future.log_end_offset, current.log_end_offset
         if at >= end or at < current.log_start_offset or self._lowest() < NO_TRUNCATION:
             return False
-        view = LogView(current.snapshot)
-        found = fetch(view, at, end, PIECE_BYTES, minimum_one=True, committed=False)
+        try:
+            view = LogView(current.snapshot)
+            found = fetch(view, at, end, PIECE_BYTES, minimum_one=True, committed=False)
+        except (OSError, CorruptDataError):
+            return False
         if not found.has_whole_batch:
             return False
         future.writer.append_as_follower(None, found.data)
@@ -220,7 +232,8 @@ class LogCopy:
         current, future = self.current, self.future
         state = current.state
         with state.lock:
-            current.core.refuse(LogClosedError(f"{current.directory} was moved to {directory}"))
+            reason = f"{current.directory} was moved to {directory}"
+            current.core.refuse(LogMovedError(reason, future))
             led, followed = state.led_epoch, state.followed_epoch
             start, high_watermark = state.log_start_offset, state.high_watermark
             producers = state.producers
@@ -232,7 +245,8 @@ class LogCopy:
             state.led_epoch, state.followed_epoch = led, followed
             if start > state.log_start_offset:
                 state.raise_log_start_locked(start)
-            state.producers.take_verifications(producers)
+            state.producers.take_over(producers)
+            state.refresh_unstable_locked()
             state.set_high_watermark_locked(high_watermark)
 
 

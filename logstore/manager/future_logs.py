@@ -133,6 +133,9 @@ class FutureLogs:
             elif log.topic_id != current.topic_id:
                 reason = f"{log.directory} has topic id {log.topic_id}, not {current.topic_id}"
                 raise InconsistentTopicIdError(reason)
+            with self._directories.guard(log_dir, "begin a move"):
+                # Else they would be believed once the copy has grown again.
+                log_dir.offsets.lower_entries(log_dir.items, lambda: [(tp, log)])
             if log.epochs.latest < 0:  # nothing tells whether it is of the same history
                 log.maintenance.truncate_fully_and_start_at(current.log_start_offset)
         except BaseException:
@@ -236,7 +239,8 @@ class FutureLogs:
         with self._directories.guard(move.target, "end a move", whatever=True):
             self._storage.sync_dir(move.target.path)
             if move.home.failure is None:
-                self._storage.remove(_marker(move.target, move.tp))
+                with suppress(FileNotFoundError):
+                    self._storage.remove(_marker(move.target, move.tp))
                 delay_ms = move.copy.future.config.file_delete_delay_ms
                 due_ms = self._opener.clock.wall_ms() + delay_ms
                 self._directories.remove_later(due_ms, move.deleted)

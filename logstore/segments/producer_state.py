@@ -552,9 +552,12 @@ class ProducerStateManager:
         known.lowest_sequence = min(known.lowest_sequence, sequence)
         return known
 
-    def take_verifications(self, other: ProducerStateManager) -> None:
-        """Go on with those of another log, which this one replaces."""
-        self._verifications = other._verifications
+    def take_over(self, other: ProducerStateManager) -> None:
+        """Go on with the state of another log, which this one replaces, and which has the same end:
+        some of it may be from records that are deleted."""
+        self.producers = other.producers
+        self._ongoing, self._unreplicated = other._ongoing, other._unreplicated
+        self._verifications, self._forgot = other._verifications, other._forgot
 
     def end_verifications(self) -> None:
         """Drop what coordinators confirmed: another leader may append markers now."""

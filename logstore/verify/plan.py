@@ -152,7 +152,7 @@ class _Path:
         check.check_names(entries)
         here: dict[str, TopicPartition] = {}
         leaving: set[TopicPartition] = set()
-        moving: list[str] = []
+        moving: dict[str, TopicPartition] = {}
         for entry in entries:
             if not entry.is_dir or entry.name == filenames.REMOTE_LOG_INDEX_CACHE:
                 continue
@@ -164,11 +164,11 @@ class _Path:
             if parsed.suffix == "":
                 here[entry.name] = parsed.topic_partition
             elif parsed.suffix == filenames.FUTURE_DIR_SUFFIX:
-                moving.append(entry.name)
+                moving[entry.name] = parsed.topic_partition
             else:
                 leaving.add(parsed.topic_partition)
                 check.note_leftover(entry.name, parsed.suffix)
-        check.check_entries(set(here.values()), leaving)
+        check.check_entries({*here.values(), *moving.values()}, leaving)
         check.check_creations(entries, here)
         self.plan.report.files += check.files
         self.plan.report.extend(check.findings)

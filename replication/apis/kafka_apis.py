@@ -159,7 +159,10 @@ class KafkaApis:
                 reply(CLOSE)
                 return
         elif not self._peers.admits(received.connection, broker_id):
-            reply.refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+            if self._is_ready():
+                reply.refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+            else:
+                reply(CLOSE)
             return
         if route.quota is not None:
             reply.charge = _charge(route.quota, received)

@@ -7,7 +7,7 @@ from enum import Enum
 from replication.broker.broker import Broker, BrokerState
 
 
-class Stage(Enum):
+class BrokerStage(Enum):
     """How far a broker is."""
 
     STARTING = "starting"  # the coordinator is asked who has the id
@@ -20,16 +20,16 @@ class Stage(Enum):
     STOPPED = "stopped"
 
 
-def stage_of(broker: Broker) -> Stage:
+def stage_of(broker: Broker) -> BrokerStage:
     """The stage of a broker whose logs are open."""
     match broker.state:
         case BrokerState.STARTING:
-            return Stage.REGISTERING
+            return BrokerStage.REGISTERING
         case BrokerState.STOPPING | BrokerState.CLOSING:
-            return Stage.STOPPING
+            return BrokerStage.STOPPING
         case BrokerState.STOPPED:
-            return Stage.STOPPED
+            return BrokerStage.STOPPED
     if not broker.metadata.is_complete:
-        return Stage.REGISTERED
+        return BrokerStage.REGISTERED
     behind = next(broker.metadata.replicas_out_of_sync(broker.broker_id), None)
-    return Stage.IN_SYNC if behind is None else Stage.CAUGHT_UP
+    return BrokerStage.IN_SYNC if behind is None else BrokerStage.CAUGHT_UP

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import threading
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
@@ -18,11 +17,12 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common.exits import EXIT_FINDINGS, fail
+from logstore.common.clock import SystemClock
 from logstore.common.errors import LogstoreError
 
 if TYPE_CHECKING:
     from logstore.manager import LoadProgress
-    from replication.broker.stages import Stage
+    from replication.broker.stages import BrokerStage
     from replication.server.kafka_server import Exposure
     from replication.server.process import BrokerProcess
     from replication.server.serving import HttpListener
@@ -32,7 +32,7 @@ PROGRESS_S = 1.0  # between two lines about the recovery
 KAFKAS_PORT = 9092
 
 
-class Wanted(NamedTuple):
+class ProcessOptions(NamedTuple):
     """The options of the command.
 
     Attributes:
@@ -46,10 +46,11 @@ class Wanted(NamedTuple):
     properties: Mapping[str, str]
     exposure: Exposure
     http: HttpListener | None
+    user: tuple[str, str] | None
     as_json: bool
 
 
-def run(wanted: Wanted) -> None:
+def run(wanted: ProcessOptions) -> None:
     """Serve until a signal. The second signal ends the process at once."""
     stop = threading.Event()
     try:
@@ -84,7 +85,7 @@ def _fail(error: Exception) -> NoReturn:
     fail(printable(str(error)))
 
 
-def _process(wanted: Wanted) -> BrokerProcess:
+def _process(wanted: ProcessOptions) -> BrokerProcess:
     from logstore.storage.local import LocalStorage
     from logstore.storage.paths import absolute_path
     from replication.network import Listener
@@ -122,6 +123,7 @@ def _process(wanted: Wanted) -> BrokerProcess:
             config=config._replace(network=config.network.with_absolute_paths()),
             exposure=wanted.exposure,
             rack=own.broker_rack or None,
+            user=wanted.user,
             session_timeout_ms=own.zookeeper_session_timeout_ms,
         ),
         _Progress(),
@@ -129,7 +131,7 @@ def _process(wanted: Wanted) -> BrokerProcess:
     )
 
 
-def _with_listeners(wanted: Wanted) -> Mapping[str, str]:
+def _with_listeners(wanted: ProcessOptions) -> Mapping[str, str]:
     """The configuration with ``--listen`` in it, which may leave out the name of a listener."""
     if wanted.listen is None:
         return wanted.properties
@@ -147,14 +149,18 @@ def _on_signals(stop: threading.Event, process: BrokerProcess) -> None:
         signal.signal(number, handle)
 
 
+def _now_s() -> float:
+    return SystemClock().monotonic_ns() / 1e9
+
+
 class _Progress:
     """Says how many logs are open, now and then."""
 
     def __init__(self) -> None:
-        self._next_at = time.monotonic() + PROGRESS_S
+        self._next_at = _now_s() + PROGRESS_S
 
     def __call__(self, progress: LoadProgress) -> None:
-        now = time.monotonic()
+        now = _now_s()
         if now >= self._next_at:
             self._next_at = now + PROGRESS_S
             text = f"recovering {progress.done:,} of {progress.total:,} logs"
@@ -165,32 +171,32 @@ class _Progress:
 class _Reporter:
     """Prints each stage once it is reached, on stderr, and the ready line."""
 
-    def __init__(self, process: BrokerProcess, wanted: Wanted) -> None:
+    def __init__(self, process: BrokerProcess, wanted: ProcessOptions) -> None:
         self.http: tuple[str, int] | None = None
         self._process, self._wanted = process, wanted
-        self._last: Stage | None = None
+        self._last: BrokerStage | None = None
         self._is_ready = False
         usec = os.environ.get("WATCHDOG_USEC", "")
         self._watchdog_s = int(usec) / 2e6 if usec.isdigit() and int(usec) else None
         self._fed_at = 0.0
 
     def report(self) -> None:
-        from replication.broker.stages import Stage
+        from replication.broker.stages import BrokerStage
 
         stage = self._process.stage
         if stage is not self._last:
             self._last = stage
             notify(f"STATUS={stage.value}")
             terminal.line(f"state: {stage.value}", err=True)
-        if not self._is_ready and stage in (Stage.CAUGHT_UP, Stage.IN_SYNC):
+        if not self._is_ready and stage in (BrokerStage.CAUGHT_UP, BrokerStage.IN_SYNC):
             self._is_ready = True
             notify("READY=1")
             self._print_ready(stage)
-        if self._watchdog_s is not None and time.monotonic() - self._fed_at >= self._watchdog_s:
-            self._fed_at = time.monotonic()
+        if self._watchdog_s is not None and _now_s() - self._fed_at >= self._watchdog_s:
+            self._fed_at = _now_s()
             notify("WATCHDOG=1")
 
-    def _print_ready(self, stage: Stage) -> None:
+    def _print_ready(self, stage: BrokerStage) -> None:
         from replication.common.addresses import address_of
         from replication.server.serving import url
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,17 +27,25 @@ if TYPE_CHECKING:
 
 LOCK = "cluster.lock"
 POLL_S = 0.5
-WAIT_S = (
-    600.0  # for a broker that has to become ready, and for the moment when one may be restarted
-)
+WAIT_S = 600.0  # until a broker is ready, and until one may be restarted
+POLLS = range(int(WAIT_S / POLL_S))
 TAIL_LINES = 100
 BROKER_ID = Number(0, 2**31 - 1)
+
+
+def _directory(ctx: click.Context, _: click.Parameter, value: str | None) -> str:
+    """Absolute; the option may also stand before the command."""
+    found = value or ctx.obj
+    if found is None:
+        raise click.UsageError("Missing option '--dir'.")
+    return os.path.abspath(found)
+
 
 directory_option = click.option(
     "--dir",
     "directory",
     metavar="DIR",
-    required=True,
+    callback=_directory,
     type=click.Path(file_okay=False),
     help="Directory of the cluster.",
 )
@@ -115,8 +124,9 @@ def cluster(ctx: click.Context, /, directory: str | None, as_json: bool, **given
       logstore cluster restart --rolling --dir /tmp/kafka
     """
     if ctx.invoked_subcommand is not None:
-        if directory is not None or as_json or any(given.values()):
+        if as_json or any(given.values()):
             raise click.UsageError(f"give options behind {ctx.invoked_subcommand}")
+        ctx.obj = directory
         return
     if directory is None:
         raise click.UsageError("Missing option '--dir'.")
@@ -233,14 +243,13 @@ def _handle_signals(supervisor: Supervisor) -> None:
 # -- from another shell ----------------------------------------------------------------------------
 
 
-def _cluster_of(directory: str) -> tuple[str, ClusterFile]:
+def _cluster_of(directory: str) -> ClusterFile:
     from replication.supervisor.cluster_file import FILE, read_cluster
 
-    directory = os.path.abspath(directory)
     found = read_cluster(directory)
     if found is None:
         fail(f"{printable(directory)}: there is no {FILE}; `logstore cluster --dir` writes it")
-    return directory, found
+    return found
 
 
 @cluster.command(short_help="What runs, who leads, what is not in sync.")
@@ -261,7 +270,7 @@ def status(directory: str, broker_id: int | None, allow_unavailable: bool, as_js
     """
     from replication.supervisor.cluster_state import ask_cluster, ask_engine, why_not_restart
 
-    directory, plan = _cluster_of(directory)
+    plan = _cluster_of(directory)
     view = ask_cluster(plan.brokers)
     if broker_id is not None:
         reasons = why_not_restart(broker_id, view, allow_unavailable=allow_unavailable)
@@ -375,8 +384,10 @@ def _broker_text(broker: BrokerView, process: Mapping[str, Any]) -> str:
         return f"{state:<10} {process.get('reason') or broker.problem}"
     row = broker.state
     leads = row.get("leaders", 0)
+    pid = process.get("pid")
     parts = [
-        f"{'ready' if broker.is_ready else row.get('state', 'starting'):<10}",
+        f"{'ready' if broker.is_ready else process.get('state', 'not ready'):<10}"
+        + ("" if pid is None else f" pid {pid}"),
         f"epoch {row.get('epoch', -1)}",
         f"leads {leads}, follows {row.get('partitions', 0) - leads}",
         "in sync" if broker.is_ready else ", ".join(broker.reasons),
@@ -407,7 +418,7 @@ def restart(broker_id: int | None, directory: str, rolling: bool, allow_unavaila
 
     if rolling == (broker_id is not None):
         raise click.UsageError("give a broker N, or --rolling")
-    directory, plan = _cluster_of(directory)
+    plan = _cluster_of(directory)
     with ControlClient(directory) as control:
         control.ask("begin")  # no other command may change anything until this one ends
         pending = [each.broker_id for each in plan.brokers]
@@ -457,10 +468,14 @@ def _await_ready(plan: ClusterFile, broker_id: int) -> None:
     terminal.line(f"broker {broker_id} is ready")
 
 
-def _await(obstacle: Callable[[], str], what: str) -> None:
-    """Until there is none; each new one is printed."""
+def _await(obstacle: Callable[[], str], what: str, polls: Iterable[int] = POLLS) -> None:
+    """Until there is none; each new one is printed.
+
+    Args:
+        what: is the case meanwhile.
+    """
     pause, told = threading.Event(), ""
-    for _ in range(int(WAIT_S / POLL_S)):
+    for _ in polls:
         found = obstacle()
         if not found:
             return
@@ -477,7 +492,7 @@ def stop(directory: str) -> None:
     """Stop the cluster as Ctrl-C does, and wait until it has ended."""
     from replication.supervisor.control import ControlClient
 
-    with ControlClient(os.path.abspath(directory)) as control:
+    with ControlClient(directory) as control:
         control.ask("stop")
         control.wait_for_end()
 
@@ -491,7 +506,7 @@ def add(broker_id: int, directory: str) -> None:
     from replication.supervisor.control import ControlClient
     from replication.supervisor.planning import further_broker
 
-    directory, plan = _cluster_of(directory)
+    plan = _cluster_of(directory)
     if plan.broker(broker_id) is not None:
         fail(f"there is a broker {broker_id}")
     with ControlClient(directory) as control:
@@ -499,6 +514,33 @@ def add(broker_id: int, directory: str) -> None:
         entry = further_broker(plan, broker_id)
         control.add(entry)
     terminal.line(f"broker {broker_id} is ready at {entry.bootstrap}")
+
+
+@cluster.command(short_help="Move a broker's replicas away, and stop it.")
+@broker_argument
+@directory_option
+@click.option("--throttle", "rate", type=COUNT, metavar="BYTES", help="A second, of each broker.")
+def remove(broker_id: int, directory: str, rate: int | None) -> None:
+    """Move the replicas of a broker to the others, stop it and forget it. Its directory stays.
+
+    A remove that was interrupted goes on when it is called again.
+    """
+    from replication.supervisor.control import ControlClient
+    from replication.supervisor.emptying import Emptying
+
+    plan = _cluster_of(directory)
+    if plan.broker(broker_id) is None:
+        fail(f"there is no broker {broker_id}")
+    others = plan.without(broker_id)
+    if not others.brokers:
+        fail(f"broker {broker_id} is the last one")
+    with ControlClient(directory) as control:
+        control.ask("begin")
+        with Emptying(others.bootstrap_servers, broker_id, rate) as emptying:
+            # However long the bytes take.
+            _await(emptying.step, f"broker {broker_id} still has replicas", itertools.count())
+        control.ask("remove", broker=broker_id)
+    terminal.line(f"broker {broker_id} is removed; its directory stays")
 
 
 @cluster.command(short_help="Print the log of a process.")
@@ -510,7 +552,7 @@ def logs(name: str, directory: str, follow: bool, count: int) -> None:
     """Print the last lines that a broker wrote, or another process, such as zookeeper-1."""
     from replication.supervisor.log_files import names_of_logs, tail
 
-    directory, _ = _cluster_of(directory)
+    _cluster_of(directory)
     known = names_of_logs(directory)
     name = f"broker-{name}" if name.isdigit() else name
     if name not in known:

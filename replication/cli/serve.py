@@ -101,12 +101,18 @@ MAX_PORT = 65_535
     "--broker-id",
     type=Number(0, 2**31 - 1),
     help="One broker of a cluster whose others live in other processes; --dir is its log "
-    "directory. See docs/processes.md.",
+    "directory.",
 )
 @click.option(
     "--coordinator",
     metavar="URL",
     help="Where the brokers of such a cluster meet: zookeeper://HOST:PORT,…/CHROOT.",
+)
+@click.option(
+    "--inter-broker-password-file",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="NAME:PASSWORD by which a broker with --broker-id logs in at the others.",
 )
 @json_option
 def serve(
@@ -123,6 +129,7 @@ def serve(
     registry: str | None,
     broker_id: int | None,
     coordinator: str | None,
+    inter_broker_password_file: Path | None,
     as_json: bool,
 ) -> None:
     """Serve Kafka clients: producers, consumers, admin tools, of any language, unchanged.
@@ -156,11 +163,11 @@ def serve(
     if broker_id is not None or coordinator is not None:
         if brokers is not None or adopt or read_only or registry is not None:
             fail("--brokers, --adopt, --read-only and --registry are for brokers of one process")
-        from replication.cli.broker_process import Wanted, run
+        from replication.cli.broker_process import ProcessOptions, run
 
         is_given = click.get_current_context().get_parameter_source("listen") is not DEFAULT
         run(
-            Wanted(
+            ProcessOptions(
                 broker_id,
                 coordinator,
                 directory,
@@ -168,6 +175,7 @@ def serve(
                 properties,
                 exposure,
                 http_listener("--http", http),
+                _user(inter_broker_password_file),
                 as_json,
             )
         )
@@ -265,6 +273,15 @@ def _listeners(text: str) -> list[Listener]:
     if len({listener.name for listener in found}) < len(found):
         fail(f"--listen {printable(text)}: one listener for each protocol")
     return found
+
+
+def _user(path: Path | None) -> tuple[str, str] | None:
+    if path is None:
+        return None
+    users = _users(path)
+    if len(users) != 1:
+        fail(f"{printable(str(path))}: {len(users)} users: give the one of this broker")
+    return next(iter(users.items()))
 
 
 def _users(path: Path) -> dict[str, str]:

@@ -67,6 +67,9 @@ class ControllerContext:
         self.log = log or LimitedLogger(logger)
         self.live: dict[int, LiveBroker] = {}
         self.beside_kafka = False  # a real Kafka broker is registered
+        # Until the term has begun: partitions whose state is of a controller of Kafka's that came
+        # after the last one of ours.
+        self.by_kafka: Partitions = {}
         self.remembered: dict[int, int] = {}  # the last epoch of each broker that was processed
         self.shutting_down: dict[int, None] = {}
         self.offline: dict[int, Partitions] = {}  # in failed log directories of live brokers
@@ -126,6 +129,7 @@ class ControllerContext:
 
     def put(self, tp: TopicPartition, registration: PartitionRegistration) -> None:
         self.partitions[tp] = registration
+        self.by_kafka.pop(tp, None)
         self.uninitialised.pop(tp, None)
         self.unreadable.pop(tp, None)
         if tp.topic not in self.deleting:

@@ -173,14 +173,18 @@ class PartitionDecisions:
     ) -> Changes:
         """Remove brokers that are down, or whose new incarnation is not processed yet (R-59, R-64).
 
-        ``gone`` brokers leave every ISR. Those of ``unclean`` came back without proof of a clean
-        stop and leave every ELR too (R-70), as those of ``lost`` do for the partitions whose logs
-        they have lost. There are no unclean elections yet, because a broker of
+        A controller of Kafka's that wrote a state after the last term of ours has dealt with the
+        restarts meanwhile: whoever is in that ISR has fetched since, though no epoch proves it
+        (X-98). ``gone`` brokers leave every ISR. Those of ``unclean`` came back without proof of a
+        clean stop and leave every ELR too (R-70), as those of ``lost`` do for the partitions whose
+        logs they have lost. There are no unclean elections yet, because a broker of
         ``gone`` that is coming back may have everything: ``elect_leaderless`` follows.
         """
 
         def after(tp: TopicPartition) -> PartitionRegistration:
             isr = [r for r in self._context.partitions[tp].isr if r not in gone]
+            if tp in self._context.by_kafka:
+                return self.decide(tp, mode=Mode.ONLINE, isr=isr)
             lacking = [broker for broker, has_lost in lost.items() if has_lost(tp)]
             return self.decide(tp, mode=Mode.ONLINE, isr=isr, unclean=unclean, lost=lacking)
 

@@ -84,6 +84,7 @@ class ControllerStore:
         self._log = log or LimitedLogger(logger)
         self._office = b""  # what our node says
         self._has_written = False  # under this term
+        self._last_term: int | None = None  # of a controller of ours, if that was asked
         self.term = Term(-1, -1)
 
     # -- election ------------------------------------------------------------------------
@@ -266,7 +267,7 @@ class ControllerStore:
     def _read_partition(self, context: ControllerContext, tp: TopicPartition) -> None:
         replicas = context.topics[tp.topic].assignment.partitions.get(tp.partition, ())
         try:
-            state = self.registration(tp, replicas)
+            state, is_by_kafka = self._state(tp, replicas)
             if state is None and not self._is_first(context, tp):
                 context.leave_out(tp)
                 return
@@ -278,6 +279,27 @@ class ControllerStore:
             context.expect(tp)
         else:
             context.put(tp, state)
+            if is_by_kafka and state.controller_epoch > self._epoch_of_ours():
+                context.by_kafka[tp] = None
+
+    def _epoch_of_ours(self) -> int:
+        """The epoch of the last controller of ours before this one; −1 for none."""
+        if self._last_term is None:
+            node = self._coordinator.get(nodes.LAST_TERM)
+            try:
+                self._last_term = (
+                    -1 if node is None else nodes.decode_number(nodes.LAST_TERM, node.data)
+                )
+            except CorruptNodeError as error:
+                self._log.error("no controller of Kafka's is taken at its word: %s", error)
+                self._last_term = self.term.epoch - 1
+        return self._last_term
+
+    def note_term(self) -> None:
+        """Store that a controller of ours has dealt with all that Kafka's left, if one did."""
+        if self._last_term is not None and self._last_term < self.term.epoch:
+            self._transact([self._put(nodes.LAST_TERM, nodes.encode_number(self.term.epoch))])
+            self._last_term = self.term.epoch
 
     def _is_first(self, context: ControllerContext, tp: TopicPartition) -> bool:
         """Whether a partition without a state is to get its first one: it never had a state, so no
@@ -353,13 +375,15 @@ class ControllerStore:
         config = {} if found is None else nodes.decode_topic_config(name, found.data)
         return nodes.decode_topic(name, node.data, config), node.version
 
-    def registration(
+    def _state(
         self, tp: TopicPartition, replicas: tuple[int, ...]
-    ) -> PartitionRegistration | None:
+    ) -> tuple[PartitionRegistration | None, bool]:
+        """A partition's state, and whether a controller of Kafka's wrote it last."""
         node = self._coordinator.get(nodes.partition_state_path(tp))
         if node is None:
-            return None
-        return nodes.decode_partition(tp, node.data, node.version, replicas)
+            return None, False
+        state = nodes.decode_partition(tp, node.data, node.version, replicas)
+        return state, nodes.is_by_kafka(node.data)
 
     def _children(self, path: str) -> Iterator[tuple[int, Node]]:
         """The nodes that are named by brokers."""

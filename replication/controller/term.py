@@ -129,6 +129,8 @@ class ControllerTerm:
         for name in [*self.context.deleting]:
             self._finish_deletion(name)
         self.on_log_dir_events()
+        self.store.note_term()
+        self.context.by_kafka.clear()
         self.check()
 
     def check(self) -> None:

@@ -7,8 +7,9 @@ id; ``logstore`` (the release), ``previous_broker_epoch``, ``earlier_epochs``, `
 the last processed epoch of each broker; ``left_out``, the brokers that came back uncleanly while a
 partition could not be read;
 ``deleted_topics``, the ids of the topics that were deleted last; ``reserved_producer_ids``, the
-largest producer id that was found in a log; and ``masked_topics``, the ids of the internal topics
-that an earlier version filled (W-100).
+largest producer id that was found in a log; ``controller_epoch``, the last one of ours, where
+Kafka's controllers come between; and ``masked_topics``, the ids of the internal topics that an
+earlier version filled (W-100).
 Decoding is strict in the keys that we use, and ignores keys that a later Kafka may add.
 """
 
@@ -57,6 +58,7 @@ RESERVED_PRODUCER_IDS = "/logstore/reserved_producer_ids"
 DELETED_TOPICS = "/logstore/deleted_topics"  # ids, of the latest ``DELETED_TOPICS_KEPT``
 STARTING = "/logstore/starting"  # brokers by id, before they have directories
 MASKED_TOPICS = "/logstore/masked_topics"
+LAST_TERM = "/logstore/controller_epoch"  # of ours, in a tree that Kafka's controllers wrote too
 KAFKAS_PLACEMENT = "kafka"
 
 PERSISTENT_PATHS = (
@@ -373,6 +375,11 @@ def decode_partition(
     if not replicas:
         fields.fail("replicas", "are none in the topic's node")
     return state
+
+
+def is_by_kafka(data: bytes) -> bool:
+    """Whether a state was written last by a controller of Kafka, which has no ELR in it."""
+    return b'"elr"' not in data
 
 
 def encode_left_out(unclean: Iterable[int]) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from logstore.common.config import MAX_LONG
 from logstore.common.errors import (
     LeadershipEndedError,
-    LogClosedError,
+    LogMovedError,
     UnexpectedAppendOffsetError,
 )
 from logstore.common.types import Buffer
@@ -47,7 +47,7 @@ class FollowerSide:
         log = self._following(leader_epoch)
         try:
             return self._append_fetched(log, records, leader_epoch)
-        except LogClosedError:
+        except LogMovedError:
             if not self._replica.has_moved(log):
                 raise
             return self.append(records, leader_epoch, leader_log_start)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from logstore.common.errors import LeadershipEndedError, LogClosedError, OffsetOutOfRangeError
+from logstore.common.errors import LeadershipEndedError, LogMovedError, OffsetOutOfRangeError
 from logstore.common.types import Buffer
 from logstore.format.index_entry import AbortedTxn
 from logstore.log import PartitionLog
@@ -70,7 +70,7 @@ class LeaderSide:
             info = self._replica.call_storage(log.append_as_leader, records, epoch, origin, check)
         except LeadershipEndedError as error:
             raise NotLeaderOrFollowerError(str(error)) from error
-        except LogClosedError:
+        except LogMovedError:
             if not self._replica.has_moved(log):
                 raise
             return self.append(records, acks, origin, epoch, check)

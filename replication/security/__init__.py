@@ -5,4 +5,4 @@ them. ``sasl`` has the mechanisms of both sides without I/O, and what a client s
 ``credentials`` what a server keeps of its users; ``stored`` finds that in the coordinator's tree.
 """
 
-__all__ = ["config", "credentials", "sasl", "tls"]
+__all__ = ["config", "credentials", "sasl", "stored", "tls"]

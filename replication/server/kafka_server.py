@@ -62,6 +62,7 @@ class KafkaServer:
         advertised: host and port for clients, by the names of listeners that have others than they
             are bound to.
         faults: what requests meet on their way, in tests, or where some are never carried out.
+        user: as whom brokers log in at each other, where the configuration does not say it.
     Raises:
         ConfigError: a listener is bound to all addresses and none is advertised, or anybody could
             use it; or it is not known who is a broker.
@@ -76,13 +77,14 @@ class KafkaServer:
         exposure: Exposure = LOCAL,
         faults: Sequence[RequestFaults] = (),
         advertised: Mapping[str, tuple[str, int]] | None = None,
+        user: str | None = None,
     ) -> None:
         advertised = advertised or {}
         unknown = advertised.keys() - {listener.name for listener in listeners}
         if unknown:
             raise ConfigError(f"advertised.listeners names {min(unknown)}, which is no listener")
         self._config = config
-        self._peers = BrokerPeers.of(config.network, listeners)
+        self._peers = BrokerPeers.of(config.network, listeners, user)
         self._apis: BrokerApis | None = None
         for listener in listeners:
             has_other = exposure.advertised_host is not None or listener.name in advertised

@@ -8,12 +8,12 @@ before no other process has the broker's id (X-84).
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from checkpoints.loggers import get_logger
+from logstore.common.clock import SystemClock
 from logstore.common.errors import LogstoreError
 from logstore.manager import LoadProgress, peek
 from logstore.storage.base import Storage
@@ -21,7 +21,7 @@ from logstore.storage.local import LocalStorage
 from replication.broker.broker import Broker, BrokerSettings, Surroundings
 from replication.broker.identity import new_cluster_id, read_homes, settle_identity
 from replication.broker.metrics import Histogram, Sample
-from replication.broker.stages import Stage, stage_of
+from replication.broker.stages import BrokerStage, stage_of
 from replication.common.errors import (
     BrokerUnavailableError,
     DuplicateBrokerRegistrationError,
@@ -33,11 +33,14 @@ from replication.coordination import (
     CoordinationError,
     Coordinator,
     CoordinatorService,
+    CoordinatorUnavailableError,
+    Node,
     NodeExistsError,
     nodes,
     open_coordinator,
 )
 from replication.network import Listener
+from replication.security.stored import StoredCredentials
 from replication.server.config import MOST_REPLICAS, ServerConfig
 from replication.server.groups import group_snapshots
 from replication.server.http import GroupSnapshot
@@ -62,6 +65,7 @@ class ProcessSettings:
     Attributes:
         coordinator: the URL of the engine, as of ``open_coordinator``.
         listeners: one of them is that of the brokers.
+        user: name and password by which this broker logs in at others, if their listener asks.
         session_timeout_ms: how long a silent broker counts as alive.
     """
 
@@ -72,7 +76,13 @@ class ProcessSettings:
     config: ServerConfig
     exposure: Exposure = LOCAL
     rack: str | None = None
+    user: tuple[str, str] | None = None
     session_timeout_ms: int = 18_000
+
+    @property
+    def inter_broker(self) -> Listener:
+        """The listener of brokers."""
+        return next(each for each in self.listeners if each.is_inter_broker)
 
 
 class BrokerProcess:
@@ -91,9 +101,10 @@ class BrokerProcess:
         self.settings = settings
         self.broker: Broker | None = None
         self.server: KafkaServer | None = None
-        self.stage_before = Stage.STARTING
+        self.stage_before = BrokerStage.STARTING
         self._progress = progress
         self._storage = storage or LocalStorage()
+        self._clock = SystemClock()
         self._opened = ExitStack()  # closed last first
         self._stopping = threading.Event()
 
@@ -104,7 +115,7 @@ class BrokerProcess:
         self.close()
 
     @property
-    def stage(self) -> Stage:
+    def stage(self) -> BrokerStage:
         return self.stage_before if self.broker is None else stage_of(self.broker)
 
     @property
@@ -162,20 +173,33 @@ class BrokerProcess:
         )
         self._opened.callback(service.close)
         cluster_id = self._claim(service)
+        exposure = settings.exposure
+        if any(each.security_protocol.has_sasl for each in settings.listeners):
+            stored = StoredCredentials(self._node, exposure.credentials)
+            exposure = exposure._replace(credentials=stored)
         server = KafkaServer(
             settings.broker_id,
             settings.listeners,
             config.of_cluster(MOST_REPLICAS),
-            settings.exposure,
+            exposure,
             advertised=config.node.advertised,
+            user=settings.user and settings.user[0],
         )
         self._opened.callback(server.close, 0)
         runtime = ThreadRuntime(f"broker-{settings.broker_id}")
         self._opened.callback(runtime.close)
         peers = Peers.of(settings.broker_id, runtime, self._find, self._handle)
-        transport = TcpTransport(ClusterAccess(()), peers=peers)
+        access = ClusterAccess.of_broker(
+            settings.broker_id,
+            cluster_id,
+            config.network,
+            config.replication,
+            settings.inter_broker.security_protocol,
+            settings.user,
+        )
+        transport = TcpTransport(access, peers=peers)
         self._opened.callback(transport.close)
-        self.stage_before = Stage.RECOVERING
+        self.stage_before = BrokerStage.RECOVERING
         broker = Broker(
             BrokerSettings(
                 broker_id=settings.broker_id,
@@ -268,12 +292,15 @@ class BrokerProcess:
             TimeoutError: it did not happen in time.
             BrokerUnavailableError: the process stops.
         """
-        ends = time.monotonic() + timeout_s
+        ends = self._now_s() + timeout_s
         while not condition():
-            if time.monotonic() >= ends:
+            if self._now_s() >= ends:
                 raise TimeoutError
             if self._stopping.wait(POLL_S):
                 raise BrokerUnavailableError("the broker stops")
+
+    def _now_s(self) -> float:
+        return self._clock.monotonic_ns() / 1e9
 
     def _handle(self, request: Request, on_reply: OnReply) -> None:
         broker = self.broker
@@ -281,6 +308,17 @@ class BrokerProcess:
             on_reply(None)
         else:
             broker.handle(request, on_reply)
+
+    def _node(self, path: str) -> Node | None:
+        """A node of the tree, in the session that there is.
+
+        Raises:
+            CoordinationError: there is none, or no answer.
+        """
+        session = None if self.broker is None else self.broker.membership.session
+        if session is None:
+            raise CoordinatorUnavailableError("no session")
+        return session.get(path)
 
     # -- other brokers -------------------------------------------------------------------------
 
@@ -290,8 +328,7 @@ class BrokerProcess:
         peer = None if broker is None else broker.peer(broker_id)
         if peer is None:
             return None
-        name = next(each.name for each in self.settings.listeners if each.is_inter_broker)
-        endpoint = peer.endpoint(name)
+        endpoint = peer.endpoint(self.settings.inter_broker.name)
         return None if endpoint is None else (endpoint.host, endpoint.port)
 
     # -- the end -------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ __all__ = [
     "cluster_file",
     "cluster_state",
     "control",
+    "emptying",
     "log_files",
     "planning",
     "supervisor",

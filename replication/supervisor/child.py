@@ -4,9 +4,9 @@
     python -P child.py zookeeper PORT COMMAND…       the command, and a line when it serves
 
 Standard input is a pipe of which nothing comes but its end, when nobody is left who could stop
-this process: however the supervisor ended, and on whichever system. Then it stops as by SIGTERM,
-within ``GRACE_S``. The supervisor alone has the other end of the brokers' pipe. That of an engine
-is in the brokers, too, so it goes after the last of them.
+this process: however the supervisor ended, and on whichever system (X-35). Then it stops as by
+SIGTERM, within ``GRACE_S``. The supervisor alone has the other end of the brokers' pipe. That of an
+engine is in the brokers, too, so it goes after the last of them.
 """
 
 from __future__ import annotations

@@ -149,7 +149,8 @@ class ControlServer:
             case "status":
                 return self._status()
             case "stop":
-                self._supervisor.stop()
+                if not self._supervisor.is_stopping:  # a second one would stop all at once
+                    self._supervisor.stop()
                 return {}
             case "restart":
                 child = self._may_change(connection, int(asked["broker"]))

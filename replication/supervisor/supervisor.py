@@ -1,5 +1,5 @@
 """``Supervisor``: the processes of one cluster (X-150). It starts, restarts and stops them, and
-knows nothing of what they do.
+knows nothing of what they do (X-1).
 
 One thread waits for all of them, for the control socket and for signals. None of its processes
 outlives it: see ``child``.
@@ -43,7 +43,7 @@ CONTROLLER_S = 2.0  # for the answer who is the controller
 _CHILD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "child.py")
 # What a process is given of the environment of its supervisor.
 _PASSED = ("PATH", "HOME", "USER", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
-_PASSED_PREFIXES = ("LC_", "PYTHON", "LOGSTORE_", "JAVA_", "COVERAGE_")
+_PASSED_PREFIXES = ("LC_", "PYTHON", "LOGSTORE_", "JAVA_")
 
 _storage = LocalStorage()
 
@@ -152,14 +152,8 @@ class Supervisor:
     # -- processes -------------------------------------------------------------------------------
 
     def _make_directories(self) -> None:
-        places = [LOGS, *(each.directory for each in self.cluster.brokers)]
-        if self.cluster.engine.servers:
-            places += [os.path.join(ZOOKEEPER_DIR, str(n)) for n in self._server_numbers()]
-        for place in places:
+        for place in (LOGS, *(each.directory for each in self.cluster.brokers)):
             _storage.make_dir(os.path.join(self.directory, place))
-
-    def _server_numbers(self) -> range:
-        return range(1, len(self.cluster.engine.servers) + 1)
 
     def _child(
         self, name: str, log: str, command: Sequence[str], pipe: int, kept: Sequence[int] = ()

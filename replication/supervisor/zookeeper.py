@@ -1,6 +1,6 @@
 """ZooKeeper out of jars that lie on this machine: where they are, and how a server starts.
 
-Nothing is fetched (X-34). Its servers listen on loopback alone and need no other program (X-33).
+Nothing is fetched (X-34). Its servers listen on loopback alone.
 """
 
 from __future__ import annotations

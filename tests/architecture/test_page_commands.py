@@ -70,8 +70,12 @@ def ours() -> Iterator[tuple[str, str, list[str]]]:
             ):
                 words = words.partition(" #")[0]
                 options = re.findall(r"(?<![\w-])--[a-z][\w-]*", words)
-                if isinstance(main.get_command(click.Context(main), name), click.Group):
-                    name = " ".join([name, *words.split()[:1]])
+                group = main.get_command(click.Context(main), name)
+                if isinstance(group, click.Group):
+                    # Its options may stand before its command, and some need none.
+                    named = [word for word in words.split() if word in group.commands]
+                    spare = [] if group.invoke_without_command else words.split()
+                    name = " ".join([name, *(named or spare)[:1]])
                 yield page.relative_to(ROOT).as_posix(), name, options
 
 

@@ -46,7 +46,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--case", action="append", help="only cases that match this pattern")
     parser.add_argument("--quick", action="store_true", help="a few cases of each suite")
     parser.add_argument("--left-out", action="store_true", help="run those left out as well")
-    parser.add_argument("--server", default="logstore", help="logstore, kafka, or host:port")
+    servers_help = "logstore, processes, kafka, or host:port"
+    parser.add_argument("--server", default="logstore", help=servers_help)
     parser.add_argument("--report", type=Path, help="write all results there, as JSON")
     return parser.parse_args()
 

@@ -21,8 +21,11 @@ from tests.clients.toolchain import SuiteUnavailable, interop_module
 from tests.support.until import patience, until
 
 ROOT = Path(__file__).resolve().parents[2]
-READY = re.compile(r"\b(\d{1,3}(?:\.\d{1,3}){3}:\d+)\b")
+READY = re.compile(r"^ready: ([^\s,]+)", re.MULTILINE)
 USER, PASSWORD = "someone", "secret"
+
+PROCESSES = 3
+"""Brokers of ``processes``; what a suite creates has a replica on each unless it says otherwise."""
 
 DEFAULTS: Mapping[str, str | int] = {
     "auto.create.topics.enable": "true",
@@ -42,7 +45,8 @@ def running(
     """Run a broker and give its bootstrap address.
 
     Args:
-        server: ``logstore``, ``kafka``, or the address of a broker that runs already.
+        server: ``logstore``, ``processes`` (each broker of ours in one of its own), ``kafka``, or
+            the address of a broker that runs already.
         directory: for its files and logs.
         settings: broker settings by Kafka's names, over ``DEFAULTS``.
         brokers: of ours.
@@ -53,6 +57,10 @@ def running(
     wanted = {**DEFAULTS, **(settings or {})}
     if server == "logstore":
         with ServedProcess(directory, wanted, brokers, has_login=has_login) as process:
+            yield process.bootstrap
+    elif server == "processes" and not has_login:
+        replicated = {"default.replication.factor": PROCESSES, **wanted}
+        with ServedProcess(directory, replicated, PROCESSES, apart=True) as process:
             yield process.bootstrap
     elif has_login:
         raise SuiteUnavailable("only a broker of ours is started with a login")
@@ -135,6 +143,7 @@ class ServedProcess:
         directory: for its files and ``serve.log``.
         settings: broker settings by Kafka's names.
         has_login: whether it wants ``USER`` and ``PASSWORD``, over SASL without TLS.
+        apart: each broker in a process of its own, as ``logstore cluster``.
     """
 
     def __init__(
@@ -144,11 +153,13 @@ class ServedProcess:
         brokers: int = 1,
         *,
         has_login: bool = False,
+        apart: bool = False,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         listen = f"127.0.0.1:{free_run(brokers)}"
         # As ``logstore serve``, in a source tree too that was never installed.
-        program = "from replication.cli.serve import serve; serve()"
+        name = "cluster" if apart else "serve"
+        program = f"from replication.cli.{name} import {name}; {name}()"
         self._command = [sys.executable, "-c", program, "--dir", str(directory / "data")]
         self._command += ["--brokers", str(brokers)]
         if has_login:
@@ -157,8 +168,8 @@ class ServedProcess:
             listen = f"SASL_PLAINTEXT://{listen}"
             self._command += ["--users", str(users)]
         self._command += ["--listen", listen]
-        for name, value in settings.items():
-            self._command += ["--config", f"{name}={value}"]
+        for key, value in settings.items():
+            self._command += ["--config", f"{key}={value}"]
         self._log_file = directory / "serve.log"
         self._process: subprocess.Popen[bytes] | None = None
         self.bootstrap = ""

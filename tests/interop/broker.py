@@ -78,6 +78,7 @@ class KafkaBroker:
         self._overrides = dict(overrides or {})
         self._jvm_options = (*jvm_options, f"-Xmx{heap}")  # the later -Xmx counts
         self._pom = pom
+        self.ready_lines: Sequence[str] = READY_LINES
         self._ports = _free_ports(2)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -185,7 +186,7 @@ class KafkaBroker:
                 return log.read().decode(errors="replace")
 
         try:
-            until(lambda: not self.running or any(line in said() for line in READY_LINES))
+            until(lambda: not self.running or any(line in said() for line in self.ready_lines))
         except AssertionError:
             self.kill()
             raise self._failure("was not ready in time") from None

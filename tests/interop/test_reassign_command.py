@@ -4,7 +4,7 @@ other wrote (X-155)."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,12 @@ import kafka_cluster
 import kafka_jars
 import pytest
 
+from checkpoints.types import TopicPartition
 from logstore.pytest_plugin import make_logstore_kafka
+from replication import ServedCluster
+from replication.admin import AdminClient
+from replication.admin.reassignments import describe_places
+from replication.security.config import client_properties
 from tests.support.commands import logstore, logstore_json
 from tests.support.until import until
 
@@ -40,6 +45,52 @@ def brokers(
 
 def theirs(bootstrap: str, *words: str) -> str:
     return str(kafka_jars.run_java(TOOL, "--bootstrap-server", bootstrap, *words).stdout)
+
+
+def proposal_of(file: Path) -> tuple[TopicPartition, int]:
+    """The first replica of a plan."""
+    each = json.loads(file.read_text())["partitions"][0]
+    return TopicPartition(each["topic"], each["partition"]), each["replicas"][0]
+
+
+def place_of(bootstrap: str, tp: TopicPartition, broker: int) -> str:
+    with AdminClient(client_properties({"bootstrap.servers": bootstrap}).config) as admin:
+        admin.metadata()
+        answer = describe_places(admin, [(tp, broker)])[tp, broker]
+    return str(answer.value.current)
+
+
+def test_our_tool_and_theirs_move_a_replica_of_ours(
+    kafka: str, make_logstore_kafka: Callable[..., ServedCluster], tmp_path: Path
+) -> None:
+    """Each tool moves it, and the other one sees that."""
+    served = make_logstore_kafka(1, log_dirs_per_broker=2)
+    at = ("--bootstrap-server", served.bootstrap_servers)
+    (tp,) = served.create_topic("orders")
+    served.produce("orders", b"value")
+    file = tmp_path / "plan"
+    plan = ("--reassignment-json-file", str(file))
+    for ours in (True, False):
+        here = place_of(served.bootstrap_servers, tp, 0)
+        (target,) = {*served.broker(0).log_manager.live_directories} - {here}
+        entry = {**tp._asdict(), "replicas": [0], "log_dirs": [target]}
+        file.write_text(json.dumps({"version": 1, "partitions": [entry]}))
+        rate = ("--replica-alter-log-dirs-throttle", "1000000")
+        if ours:
+            logstore("reassign", "--execute", *plan, *rate, *at)
+            told = until(lambda: complete(theirs(served.bootstrap_servers, "--verify", *plan)))
+        else:
+            theirs(served.bootstrap_servers, "--execute", *plan, *rate)
+            told = until(
+                lambda: complete(logstore("reassign", "--verify", *plan, *at, code=None).stdout)
+            )
+        assert "Clearing broker-level throttles on broker 0" in told
+        assert place_of(served.bootstrap_servers, tp, 0) == target
+    assert len(served.read_all("orders")[0]) == 1
+
+
+def complete(told: str) -> Any:
+    return told if "Reassignment of replica orders-0-0 completed successfully." in told else None
 
 
 def test_both_tools_move_a_topic(brokers: Brokers, tmp_path: Path) -> None:
@@ -87,6 +138,23 @@ def test_both_tools_move_a_topic(brokers: Brokers, tmp_path: Path) -> None:
     assert "Clearing topic-level throttles on topic orders" in said
     assert replicas() == wanted
     assert logstore("reassign", "--list", *at).output == theirs(bootstrap, "--list")
+
+    # Between directories: to where they are already, of brokers of Kafka, which have one each.
+    where = tmp_path / "where"
+    tp, broker = proposal_of(file)
+    path = place_of(bootstrap, tp, broker)
+    entry = {**tp._asdict(), "replicas": list(replicas()[tp.partition])}
+    entry["log_dirs"] = [path if each == broker else "any" for each in entry["replicas"]]
+    where.write_text(json.dumps({"version": 1, "partitions": [entry]}))
+    plan = ("--reassignment-json-file", str(where))
+    moved = f"log directory to {path} for replica orders-{tp.partition}"
+    assert moved in logstore("reassign", "--execute", *plan, *at).stdout
+    assert moved in theirs(bootstrap, "--execute", *plan)
+    for told in (
+        logstore("reassign", "--verify", *plan, *at).stdout,
+        theirs(bootstrap, "--verify", *plan),
+    ):
+        assert f"Reassignment of replica {tp}-{broker} completed successfully." in told
 
     logstore("reassign", "--execute", "--exclude", ids[2], *at)
     until(lambda: not [each for each in replicas() if int(ids[2]) in each])

@@ -74,7 +74,7 @@ def console(text: str, first: bool) -> None:
     with contextlib.ExitStack() as servers:
         for typed in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
             command, shown = re.match(r"((?:.*\\\n)*.*)\n((?s:.*))", typed).groups()
-            if command.startswith("logstore serve"):
+            if command.startswith("logstore serve") or command.endswith(" &"):
                 said = serve(command.removesuffix("&"), servers)
             else:
                 done = subprocess.run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ class CoordinatorProcess:
     """Runs as long as the block; a restart takes the port of the first start."""
 
     def __init__(self, directory: Path, tick_ms: int = 2000) -> None:
-        self.directory = directory
+        self.data = directory
         self.address = ("127.0.0.1", 0)
         self._tick_ms = tick_ms
         self.start()
@@ -30,10 +31,14 @@ class CoordinatorProcess:
     def hosts(self) -> str:
         return "{}:{}".format(*self.address)
 
+    @property
+    def port(self) -> int:
+        return self.address[1]
+
     def start(self) -> None:
         listen = [f"--listen={self.hosts}", f"--tick-ms={self._tick_ms}", "--json"]
         self.process = subprocess.Popen(
-            [*COMMAND, f"--dir={self.directory}", *listen], stdout=subprocess.PIPE, cwd=ROOT
+            [*COMMAND, f"--dir={self.data}", *listen], stdout=subprocess.PIPE, cwd=ROOT
         )
         assert self.process.stdout is not None
         self.ready = json.loads(self.process.stdout.readline())
@@ -58,6 +63,17 @@ class CoordinatorProcess:
 
     def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)
+
+    def put_back(self, copy: Path) -> None:
+        """Restart with another copy of the directory, as an operator who restores a backup."""
+        self.kill()
+        shutil.rmtree(self.data)
+        shutil.copytree(copy, self.data)
+        self.start()
+
+    def expire(self, session_id: int, password: bytes) -> None:
+        """Take a session over, and close it."""
+        self.client(session=(session_id, password)).close_session()
 
     def client(self, timeout_ms: int = 30_000, **options: object) -> ZooKeeperClient:
         return ZooKeeperClient(self.address, timeout_ms, **options)

@@ -1,4 +1,6 @@
-"""A real ZooKeeper: one for the session, or one of its own for a test that kills it."""
+"""A real ZooKeeper: one for the session, or one of its own for a test that kills it, which a served
+tree has to pass too.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.lanes import missing
+from tests.support.served_tree import CoordinatorProcess
 from tests.zookeeper.server import ZooKeeperServer, ZooKeeperUnavailable
 
 CHROOTS = itertools.count()
+SERVED_TICK_MS = 500  # sessions of 1 to 10 s
 
 
 @contextmanager
@@ -36,7 +40,13 @@ def chroot(shared_server: ZooKeeperServer) -> str:
     return f"zookeeper://{shared_server.hosts}/test/{next(CHROOTS)}"
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
+@pytest.fixture(params=["real", "served"])
+def server(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[ZooKeeperServer | CoordinatorProcess]:
+    if request.param == "served":
+        with CoordinatorProcess(tmp_path / "tree", SERVED_TICK_MS) as process:
+            yield process
+        return
     with running(tmp_path / "zookeeper") as server:
         yield server

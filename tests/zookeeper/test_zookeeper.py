@@ -1,4 +1,4 @@
-"""What only a real ZooKeeper shows: servers that restart, hang and are not there."""
+"""What only a server shows, ZooKeeper's or ours: it restarts, hangs and is not there."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ from replication.coordination import (
 )
 from replication.coordination.zookeeper import ZooKeeper
 from tests.support.leftovers import nothing_left
+from tests.support.served_tree import CoordinatorProcess
 from tests.support.until import patience
 from tests.zookeeper import server as zookeeper
 
 pytestmark = pytest.mark.slow  # a JVM starts
 
+Server = zookeeper.ZooKeeperServer | CoordinatorProcess
 
-def connected(
-    server: zookeeper.ZooKeeperServer, session_timeout_ms: int = 10_000, **options: object
-) -> Coordinator:
+
+def connected(server: Server, session_timeout_ms: int = 10_000, **options: object) -> Coordinator:
     url = f"zookeeper://{server.hosts}"
     return open_coordinator(url, session_timeout_ms=session_timeout_ms, **options).connect()
 
@@ -53,7 +54,7 @@ def heard(session: Coordinator) -> queue.Queue:
 
 
 @pytest.mark.essential
-def test_a_session_survives_the_restart_of_its_server(server: zookeeper.ZooKeeperServer) -> None:
+def test_a_session_survives_the_restart_of_its_server(server: Server) -> None:
     session, other = connected(server), connected(server)
     events = heard(session)
     _, epoch = session.create("/ids", ephemeral=True)
@@ -81,7 +82,7 @@ def test_a_session_survives_the_restart_of_its_server(server: zookeeper.ZooKeepe
     other.close()
 
 
-def test_a_session_expires_while_its_server_is_away(server: zookeeper.ZooKeeperServer) -> None:
+def test_a_session_expires_while_its_server_is_away(server: Server) -> None:
     """A real timeout: the server counts from its start, and the session is dead before the client
     finds the server again, because its address leads nowhere meanwhile."""
     with _Relay(server.port) as relay:
@@ -110,9 +111,7 @@ def test_a_session_expires_while_its_server_is_away(server: zookeeper.ZooKeeperS
     assert events.empty()
 
 
-def test_a_server_at_an_older_state_is_noticed(
-    server: zookeeper.ZooKeeperServer, tmp_path: Path
-) -> None:
+def test_a_server_at_an_older_state_is_noticed(server: Server, tmp_path: Path) -> None:
     """It refuses sessions that have seen more, without a word. So they end here, and no other one
     begins in this process."""
     service = open_coordinator(
@@ -166,7 +165,7 @@ def test_no_server_is_an_error_in_time() -> None:
 
 
 def test_closing_without_a_server_ends_in_time_and_leaves_no_thread(
-    server: zookeeper.ZooKeeperServer,
+    server: Server,
 ) -> None:
     with nothing_left():
         session = connected(server)
@@ -178,7 +177,7 @@ def test_closing_without_a_server_ends_in_time_and_leaves_no_thread(
     assert events.empty()
 
 
-def test_an_ensemble_of_several_addresses_and_a_chroot(server: zookeeper.ZooKeeperServer) -> None:
+def test_an_ensemble_of_several_addresses_and_a_chroot(server: Server) -> None:
     service = open_coordinator(f"zookeeper://127.0.0.1:1,{server.hosts}/clusters/a")
     session = service.connect()
     session.create("/x/y", b"1", parents=True)
@@ -196,7 +195,7 @@ def test_a_url_that_names_no_server(rest: str) -> None:
         open_coordinator(f"zookeeper:{rest}")
 
 
-def test_notifications_leave_kazoos_threads(server: zookeeper.ZooKeeperServer) -> None:
+def test_notifications_leave_kazoos_threads(server: Server) -> None:
     tasks: queue.Queue = queue.Queue()
     session = connected(server, deliver=tasks.put)
     names = []
@@ -207,7 +206,7 @@ def test_notifications_leave_kazoos_threads(server: zookeeper.ZooKeeperServer) -
     session.close()
 
 
-def test_nodes_of_other_clients(server: zookeeper.ZooKeeperServer) -> None:
+def test_nodes_of_other_clients(server: Server) -> None:
     """A node without data, as Kafka makes ``/brokers/ids``, and our state in plain JSON."""
     partition = TopicPartition("t", 0)
     path = nodes.partition_state_path(partition)

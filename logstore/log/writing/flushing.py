@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from logstore.common.errors import InvariantError, ResourceBusyError
+from logstore.common.errors import InvariantError, LogMovedError, ResourceBusyError
 from logstore.common.locks import Rank, make_lock
 from logstore.common.shield import shielded
 from logstore.log.core import LogCore, logger
@@ -73,10 +73,13 @@ class LogFlusher:
             StorageFailedError: a sync failed; it is never tried again (F-224).
         """
         core = self._core
-        core.check()
         target = core.snapshot.log_end_offset if offset is None else offset
-        if not self._covered(target):
-            self._flush(target)
+        try:
+            core.check()
+            if not self._covered(target):
+                self._flush(target)
+        except LogMovedError as moved:  # the records were appended before, so they are there
+            moved.successor.flush(target)
 
     @shielded
     def _flush(self, target: int) -> None:
@@ -152,6 +155,8 @@ class LogFlusher:
     @shielded
     def save_epochs(self) -> None:
         with self.flush_lock:
+            if isinstance(self._core.failure, LogMovedError):
+                return  # the move has taken them along
             self._core.check()
             with self._core.doing("write leader-epoch-checkpoint"):
                 self.save_epochs_flush_locked()

@@ -46,7 +46,8 @@ class CleanStopFile(NamedTuple):
 
 
 def is_own_file(name: str) -> bool:
-    return name in (filenames.CLEAN_STOP, TOPIC_PROPERTIES) or name.endswith(_CURSOR_SUFFIX)
+    own = (filenames.CLEAN_STOP, filenames.MOVED_FROM, TOPIC_PROPERTIES)
+    return name in own or name.endswith(_CURSOR_SUFFIX)
 
 
 @dataclass(slots=True)

@@ -112,8 +112,13 @@ class BrokerPeers(NamedTuple):
     by_certificate: bool = False
 
     @classmethod
-    def of(cls, config: NetworkConfig, listeners: Iterable[Listener]) -> BrokerPeers:
+    def of(
+        cls, config: NetworkConfig, listeners: Iterable[Listener], user: str | None = None
+    ) -> BrokerPeers:
         """
+        Args:
+            user: as whom this broker logs in at others. They are brokers by the same name, unless
+                the configuration names others.
         Raises:
             ConfigError: brokers come by a listener where others log in, and nothing tells them
                 apart.
@@ -129,6 +134,8 @@ class BrokerPeers(NamedTuple):
                     f"broker.identity = {BY_CERTIFICATE}: listener {listener.name} takes others "
                     "without a certificate (ssl.client.auth = required)"
                 )
+            if protocol.has_sasl and user is not None and principals is None:
+                principals = frozenset({f"User:{user}"})
             if protocol is not SecurityProtocol.PLAINTEXT and not (principals or by_certificate):
                 raise ConfigError(
                     f"listener {listener.name} is that of brokers: say in broker.principals who "

@@ -36,7 +36,7 @@ from logstore.common.extras import Extra, load
 from logstore.common.forks import register
 from replication.broker.broker import Broker, BrokerState
 from replication.broker.metrics import MoreSamples, collector, no_more
-from replication.broker.stages import Stage, stage_of
+from replication.broker.stages import BrokerStage, stage_of
 from replication.common.addresses import is_loopback
 from replication.common.limited_log import LimitedLogger
 from replication.server.http.state import GroupSnapshot, Selection, cluster_state, select
@@ -368,7 +368,7 @@ class HttpServer(HttpService):
             ]
             for broker in brokers
         }
-        is_ready = bool(stages) and set(stages.values()) == {Stage.IN_SYNC}
+        is_ready = bool(stages) and set(stages.values()) == {BrokerStage.IN_SYNC}
         status = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
         answer = {
             "ready": is_ready,

@@ -35,6 +35,7 @@ from replication.simulator.world.plan import (
 MS_PER_EVENT = 6  # events of the safety phase with the load below
 STORY_RATE = 0.9  # the share of schedules with a story
 UNCLEAN_RATE = 0.7  # the share of stories with unclean elections, if these are requested
+WIRE_RATE = 1 / 3  # the share of schedules in which requests between brokers go as bytes
 ADMIN = GROUPS["admin"]
 BESIDE = (*ADMIN, COMPACTION, *IDENTITY, SLOW_ROLES)  # requested in addition to the others
 AS_MANY_BESIDE = 0.3  # the share of the others beside those of identity, which take their time
@@ -109,6 +110,7 @@ def draw_plan(seed: int, options: SearchOptions) -> SchedulePlan:
         rng.random() < 0.3 or racks,
         rng.choice((100, 1000, 10_000)),
         unclean=loses and rng.random() < 0.7,
+        wire=random.Random(f"wire {seed}").random() < WIRE_RATE,
     )
 
 

@@ -29,6 +29,7 @@ from replication.simulator.world.scheduler import (
     SimClock,
     SimRuntime,
 )
+from replication.simulator.world.wire import Wire
 
 SESSION_TIMEOUT_MS = 400
 HEARTBEAT_MS = 90
@@ -93,6 +94,8 @@ class SimCluster:
         self.counters: Counter[str] = Counter()
         self.complaints: list[str] = []  # brokers' reports of disks that work: violations
         self.network = Network(scheduler, struck)
+        if plan.wire:
+            self.network.wire = Wire(self.network, scheduler, plan.seed)
         self.atlas = LossBudget(plan.min_isr - 1, power_loss_is_safe=plan.flush == "ack")
         self.on_start = on_start
         self.on_end = on_end
@@ -239,6 +242,8 @@ class SimCluster:
             return
         machine.broker = broker
         self.network.bind(process, broker.handle)
+        if self.network.wire is not None:
+            self.network.wire.serve(process, broker)
         self.on_start(machine)
         broker.start()
 

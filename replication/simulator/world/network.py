@@ -16,6 +16,7 @@ from logstore.format.header import HEADER_SIZE
 from replication.common.messages import FetchResponse, Request, Response
 from replication.common.transport import DEFAULT_TIMEOUT_MS, Handler, OnReply
 from replication.simulator.world.scheduler import US_PER_MS, Event, Process, Scheduler
+from replication.simulator.world.wire import SimLane, Wire
 
 SOCKET_TIMEOUT_MS = 500
 Link = tuple[int, int]  # (from, to)
@@ -34,14 +35,31 @@ class Weather:
 
 
 class SimCall:
-    """One request under way. It is answered exactly once while its sender lives."""
+    """One request under way. It is answered exactly once while its sender lives.
 
-    __slots__ = ("on_reply", "open", "receiver", "sender", "timeout")
+    Attributes:
+        lane: that carries its bytes; None once it does not, or if it goes as a value.
+        respond: makes bytes of the answer.
+    """
+
+    __slots__ = (
+        "deadline_us",
+        "lane",
+        "on_reply",
+        "open",
+        "receiver",
+        "respond",
+        "sender",
+        "timeout",
+    )
 
     def __init__(self, sender: Process, receiver: int, on_reply: OnReply) -> None:
         self.sender, self.receiver, self.on_reply = sender, receiver, on_reply
         self.open = True
+        self.deadline_us = 0
         self.timeout: Event | None = None
+        self.lane: SimLane | None = None
+        self.respond: OnReply | None = None
 
     def finish(self, response: Response | None) -> None:
         if self.open:
@@ -71,6 +89,7 @@ class Network:
         must_be_in_time: whether a request is dropped that arrives after its sender has given up.
         gate: decides for every message whether and when it leaves; None lets all leave at once.
         socket_timeout_ms: the longest wait for an answer.
+        wire: carries requests between brokers as bytes; None if all go as values.
     """
 
     def __init__(self, scheduler: Scheduler, struck: Counter[str]) -> None:
@@ -81,6 +100,7 @@ class Network:
         self.on_answer: Callable[[int, Request, Response | None], None] = lambda *answered: None
         self.must_be_in_time: Callable[[Request], bool] = lambda request: False
         self.socket_timeout_ms = SOCKET_TIMEOUT_MS
+        self.wire: Wire | None = None
         self._scheduler = scheduler
         self._struck = struck
         self._bound: dict[int, tuple[Process, Handler]] = {}
@@ -100,10 +120,14 @@ class Network:
         calls = self._open.pop(node, {})
         if not silent:
             for call in calls:
-                self._fail_soon(call)
+                self.fail_soon(call)
 
     def reachable(self, node: int) -> bool:
         return node in self._bound
+
+    def process_of(self, node: int) -> Process | None:
+        """The present process of a broker."""
+        return self._bound[node][0] if node in self._bound else None
 
     # -- faults --------------------------------------------------------------------------------
 
@@ -156,7 +180,7 @@ class Network:
         longest_ms = 2500 if scheduler.random.random() < 0.25 else 200
         return scheduler.below(longest_ms * US_PER_MS)
 
-    def _travel(self, source: int, target: int) -> int | None:
+    def travel(self, source: int, target: int) -> int | None:
         """Draw the time at which a message that leaves now arrives; None for never."""
         weather, scheduler = self.weather, self._scheduler
         link = (source, target)
@@ -197,12 +221,11 @@ class Network:
         self.on_send(sender, receiver, request)
         call = SimCall(sender, receiver, on_reply)
         name = f"{sender.name}>{receiver} {type(request).__name__}"
+        wait_us = min(timeout_ms, self.socket_timeout_ms) * US_PER_MS
         call.timeout = scheduler.after(
-            min(timeout_ms, self.socket_timeout_ms) * US_PER_MS,
-            sender,
-            f"{name} timed out",
-            lambda: call.finish(None),
+            wait_us, sender, f"{name} timed out", lambda: self._timed_out(call)
         )
+        call.deadline_us = scheduler.now_us + wait_us
         if self.gate is None:
             self._leave(call, name, request)
         else:
@@ -212,27 +235,36 @@ class Network:
                     receiver,
                     request,
                     lambda content: self._leave(call, name, content),  # type: ignore[arg-type]
-                    lambda: self._fail_soon(call),
+                    lambda: self.fail_soon(call),
                 )
             )
 
+    def _timed_out(self, call: SimCall) -> None:
+        if self.wire is not None:
+            self.wire.expired(call, self._scheduler.now_us)
+        call.finish(None)
+
     def _leave(self, call: SimCall, name: str, request: Request) -> None:
         scheduler, receiver = self._scheduler, call.receiver
-        at_us = self._travel(call.sender.node, receiver)
+        if self.wire is not None and self.wire.carries(call, request):
+            if call.open:  # else the lane has ended meanwhile that would have carried it
+                self.wire.send(call, request)
+            return
+        at_us = self.travel(call.sender.node, receiver)
         if at_us is None:
             return
         if receiver not in self._bound:
-            self._fail_soon(call)
+            self.fail_soon(call)
             return
         process = self._bound[receiver][0]
-        scheduler.at(at_us, process, name, lambda: self._arrive(call, request))
+        scheduler.at(at_us, process, name, lambda: self.arrive(call, request))
         if self.weather.rates and self._hits("message-twice"):
             self.on_repeat(request)
             again = at_us + self._late()
             self._note_late(call.sender.node, receiver, again)
-            scheduler.at(again, process, f"{name} again", lambda: self._arrive(call, request))
+            scheduler.at(again, process, f"{name} again", lambda: self.arrive(call, request))
 
-    def _arrive(self, call: SimCall, request: Request) -> None:
+    def arrive(self, call: SimCall, request: Request) -> None:
         if not call.open and self.must_be_in_time(request):
             return
         process, handler = self._bound[call.receiver]
@@ -257,7 +289,10 @@ class Network:
             return
         if self.weather.rates:
             if self._hits("connection-reset"):
-                self._fail_soon(call)
+                if self.wire is not None and call.lane is not None:
+                    self.wire.tear(call, response)
+                else:
+                    self.fail_soon(call)
                 return
             if self._hits("half-open-peer"):
                 return
@@ -270,12 +305,14 @@ class Network:
                     call.sender.node,
                     response,
                     lambda content: self._return(call, content),  # type: ignore[arg-type]
-                    lambda: self._fail_soon(call),
+                    lambda: self.fail_soon(call),
                 )
             )
 
     def _return(self, call: SimCall, response: Response | None) -> None:
-        at_us = self._travel(call.receiver, call.sender.node)
+        at_us: int | None = self._scheduler.now_us
+        if call.respond is None:
+            at_us = self.travel(call.receiver, call.sender.node)
         if at_us is None:
             return
         if (
@@ -290,13 +327,24 @@ class Network:
             self._struck["slow-reader"] += 1
             at_us += slow
         label = f"{call.receiver}>{call.sender.name} {type(response).__name__}"
-        self._scheduler.at(at_us, call.sender, label, lambda: call.finish(response))
+        if call.respond is None:
+            self._scheduler.at(at_us, call.sender, label, lambda: call.finish(response))
+        elif slow:
+            respond, process = call.respond, self.process_of(call.receiver)
+            self._scheduler.at(at_us, process, label, lambda: respond(response))
+        else:
+            call.respond(response)
 
-    def _fail_soon(self, call: SimCall) -> None:
+    def fail_soon(self, call: SimCall) -> None:
         scheduler = self._scheduler
         delay_us = 200 + scheduler.below(1000)
         label = f"{call.receiver}>{call.sender.name} reset"
-        scheduler.after(delay_us, call.sender, label, lambda: call.finish(None))
+        scheduler.after(delay_us, call.sender, label, lambda: self._reset(call))
+
+    def _reset(self, call: SimCall) -> None:
+        if self.wire is not None and call.lane is not None:
+            self.wire.lose(call.lane)
+        call.finish(None)
 
 
 def _carries_records(response: Response | None, node: int) -> bool:

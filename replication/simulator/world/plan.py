@@ -162,6 +162,7 @@ class SchedulePlan:
     racks: bool = False  # whether consumers read from the replica in their rack (KIP-392)
     poll_bytes: int = 1000  # bytes of a partition that a consumer gets at a time
     unclean: bool = False  # whether the topic may elect a leader outside its ISR
+    wire: bool = False  # whether requests between brokers go as bytes
     violation: str = ""  # what it once found, for readers
 
     def does_any(self, kinds: tuple[str, ...]) -> bool:

@@ -13,6 +13,7 @@ from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 from replication.server.serving import ServedCluster
 from tests.support.served import batch, connect, leader_client, new_name, produce, served
+from tests.support.until import until
 from tests.support.wire_client import WireClient
 
 Elect = wire.ElectLeadersRequest
@@ -175,6 +176,69 @@ class TestDescribeLogDirs:
                 os.path.abspath(good): ErrorCode.NONE,
                 os.path.abspath(bad): ErrorCode.KAFKA_STORAGE_ERROR,
             }
+
+
+class TestAlterReplicaLogDirs:
+    """X-156."""
+
+    @pytest.mark.parametrize("version", [1, 2])
+    def test_a_replica_moves(self, version: int) -> None:
+        with served(1, log_dirs_per_broker=2) as kafka, connect(kafka) as client:
+            (tp,) = kafka.create_topic("t")
+            produce(client, tp, batch(b"x" * 100))
+            places = {os.path.abspath(path) for path in kafka.log_dirs(0)}
+
+            def place() -> str:
+                request = wire.DescribeLogDirsRequest(None)
+                results = client.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, request).results
+                (found,) = (
+                    each.log_dir
+                    for each in results
+                    for topic in each.topics
+                    for part in topic.partitions
+                    if topic.name == "t" and not part.is_future_key
+                )
+                return str(found)
+
+            (target,) = places - {place()}
+            assert alter(client, version, {target: [tp]}) == {tp: ErrorCode.NONE}
+            until(lambda: place() == target, "the replica is there")
+            assert alter(client, version, {target: [tp]}) == {tp: ErrorCode.NONE}
+            produce(client, tp, batch(b"more"))
+            assert len(kafka.read_all("t")[0]) == 2
+
+    def test_each_partition_has_its_code(self) -> None:
+        with served(1, log_dirs_per_broker=2) as kafka, connect(kafka) as client:
+            (tp,) = kafka.create_topic("t")
+            new, long = TopicPartition("new", 3), TopicPartition("x" * 240, 0)
+            place = os.path.abspath(kafka.log_dirs(0)[1])
+            found = alter(client, 2, {place: [new, long], "/nowhere": [tp]})
+            assert found == {
+                new: ErrorCode.REPLICA_NOT_AVAILABLE,
+                long: ErrorCode.INVALID_TOPIC_EXCEPTION,
+                tp: ErrorCode.LOG_DIR_NOT_FOUND,
+            }
+            kafka.create_topic("new", 4)
+            log = kafka.broker(0).log_manager.get("new", 3)
+            assert os.path.dirname(log.directory) == place
+
+
+def alter(
+    client: WireClient, version: int, wanted: dict[str, list[TopicPartition]]
+) -> dict[TopicPartition, int]:
+    kind = wire.AlterReplicaLogDirsRequest
+    dirs = tuple(
+        kind.AlterReplicaLogDir(
+            path, tuple(kind.AlterReplicaLogDirTopic(tp.topic, (tp.partition,)) for tp in tps)
+        )
+        for path, tps in wanted.items()
+    )
+    results = client.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, version, kind(dirs)).results
+    return {
+        TopicPartition(topic.topic_name, part.partition_index): part.error_code
+        for topic in results
+        for part in topic.partitions
+    }
 
 
 def _failure(path: str) -> Any:

@@ -146,6 +146,10 @@ def test_options_have_their_place(tmp_path: Path) -> None:
     told = logstore("cluster", "--brokers", "3", "status", "--dir", directory, code=2)
     assert "give options behind status" in told.stderr
     assert "Missing option '--dir'" in logstore("cluster", code=2).stderr
+    told = logstore("cluster", "status", code=2)
+    assert "Missing option '--dir'" in told.stderr
+    told = logstore("cluster", "--dir", directory, "status", code=2)  # the option's other place
+    assert "there is no cluster.toml" in told.stderr
     for command in (["status"], ["restart", "--rolling"], ["add", "1"], ["logs", "0"]):
         told = logstore("cluster", *command, "--dir", directory, code=2)
         assert "there is no cluster.toml" in told.stderr
@@ -194,8 +198,8 @@ def test_status(tmp_path: Path) -> None:
         assert told.stdout.splitlines() == [
             "engine      zookeeper://nowhere:1  no answer   1 server: no redundancy",
             "controller  broker 0",
-            "broker 0    ready        epoch 70   leads 1, follows 1   in sync",
-            "broker 1    ready        epoch 71   leads 1, follows 1   in sync",
+            f"broker 0    ready      pid {kafka.pid(0)}   epoch 70   leads 1, follows 1   in sync",
+            f"broker 1    ready      pid {kafka.pid(1)}   epoch 71   leads 1, follows 1   in sync",
             "under-replicated 0   without leader 0   restart now: 0, 1",
         ]
         assert (
@@ -207,7 +211,8 @@ def test_status(tmp_path: Path) -> None:
         shows(tmp_path, plan.brokers[1], state=state(1), ready=behind)
         told = logstore("cluster", "status", "--dir", directory, code=1)
         assert told.stdout.splitlines()[3:] == [
-            "broker 1    in sync      epoch 71   leads 1, follows 1   orders-1 is not in sync",
+            f"broker 1    ready      pid {kafka.pid(1)}   epoch 71   leads 1, follows 1   "
+            "orders-1 is not in sync",
             "under-replicated 1   without leader 0   restart now: none can",
         ]
         found = logstore_json("cluster", "status", "--can-restart", "0", "--dir", directory, code=1)

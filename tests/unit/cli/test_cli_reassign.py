@@ -118,6 +118,43 @@ def test_a_move_that_cannot_end_is_listed_and_cancelled(
 
 
 @pytest.mark.slow
+def test_a_replica_moves_to_another_directory(
+    make_logstore_kafka: Callable[..., ServedCluster], tmp_path: Path
+) -> None:
+    kafka = make_logstore_kafka(1, log_dirs_per_broker=2)
+    server = at(kafka)
+    (tp,) = kafka.create_topic("orders")
+    kafka.produce("orders", b"value")
+    manager = kafka.broker(0).log_manager
+
+    def place() -> str:
+        return str(Path(manager.get(*tp).directory).parent)
+
+    before = place()
+    (target,) = {*manager.live_directories} - {before}
+    entry = {"topic": "orders", "partition": 0, "replicas": [0], "log_dirs": [target]}
+    file = ("--reassignment-json-file", write(tmp_path / "plan", {"partitions": [entry]}))
+    rate = ("--replica-alter-log-dirs-throttle", "1000000")
+    told = logstore("reassign", "--execute", *file, *rate, *server).stdout
+    assert "The replica-alter-dir throttle limit was set to 1000000 B/s\n" in told
+    words = f"moving log directory to {target} for replica orders-0 with broker 0"
+    assert told.endswith(f"Successfully started {words}\n")
+    until(lambda: place() == target)
+    told = logstore("reassign", "--verify", *file, *server).stdout
+    assert "Reassignment of replica orders-0-0 completed successfully.\n" in told
+    quota = kafka.broker(0).replica_manager.quotas["replica.alter.log.dirs.io.max.bytes.per.second"]
+    assert not quota.is_set
+    back = {"partitions": [{**entry, "log_dirs": [before]}]}
+    file = ("--reassignment-json-file", write(tmp_path / "back", back))
+    told = logstore("reassign", "--verify", *file, *server, code=1).stdout
+    assert f"is not being moved from {target} to {before}.\n" in told
+    entry["log_dirs"] = ["/nowhere"]
+    file = ("--reassignment-json-file", write(tmp_path / "nowhere", {"partitions": [entry]}))
+    told = logstore("reassign", "--execute", *file, *server, code=1).stderr
+    assert told == "error: orders-0 on broker 0: LOG_DIR_NOT_FOUND\n"
+
+
+@pytest.mark.slow
 def test_a_broker_is_emptied(make_logstore_kafka: Callable[..., ServedCluster]) -> None:
     kafka = make_logstore_kafka(3)
     server = at(kafka)

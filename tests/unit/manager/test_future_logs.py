@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ from logstore.common.locks import replace_factory
 from logstore.common.types import TopicPartition
 from logstore.log import PartitionLog
 from logstore.log.moving import LogCopy
+from logstore.log.writing.state import TruncationPhase
 from logstore.manager import LogManager
 from logstore.testing import SimulatedCrash
 from logstore.testing.faulty import FOREVER, CrashMode
@@ -251,11 +252,87 @@ class TestMove:
             assert manager.futures.end(copy, at_once)
             assert values(manager.get(*TP)) == [b"0"]
 
-    def test_not_now(self) -> None:
+    def test_segments_that_are_replaced_under_a_read(self) -> None:
+        """By the cleaner, while the rest is copied: it is read again with the next step."""
         with two() as (machine, manager, log):
             append(log, b"0")
             copy = manager.futures.begin(TP, "/b")
-            assert not manager.futures.end(copy, lambda replace: False)
+            fault = machine.storage.fail("read", "/a/*.log", times=FOREVER)
+            assert not manager.futures.end(copy, at_once)
+            assert fault.struck
+            machine.storage.heal()
+            assert copy.advance(100)
+            assert manager.futures.end(copy, at_once)
+            assert values(manager.get(*TP)) == [b"0"]
+
+    def test_a_sync_that_meets_the_move(self) -> None:
+        """The record is in the log once, and durable, when its append returns."""
+        with two(flush_messages=1) as (machine, manager, log):
+            append(log, b"0")
+            after_append, moved = log.flusher.after_append, []
+
+            def late(*arguments: Any, **more: Any) -> None:
+                if not moved:
+                    moved.append(move(manager, "/b"))
+                after_append(*arguments, **more)
+
+            log.flusher.after_append = late  # type: ignore[method-assign]
+            append(log, b"1", epoch=1)  # whose file is to be written, too
+            machine.storage.crash(mode="all_lost")
+        with machine.start() as manager:
+            log = manager.get(*TP)
+            assert (log.directory, values(log)) == ("/b/t-0", [b"0", b"1"])
+            assert log.epochs.entries == ((0, 0), (1, 1))
+
+    def test_producers_whose_records_are_deleted(self) -> None:
+        machine = Machine("/a", "/b", segment_bytes=300)
+        with machine.start(replicated=True) as manager:
+            log = manager.get_or_create("t", 0)
+            producer = {"producer_id": 9, "producer_epoch": 0}
+            log.append_as_leader(batch(count=2, base_sequence=0, **producer), 0)
+            for _ in range(9):
+                log.append_as_leader(batch(), 0)
+            log.replica.update_high_watermark(11)
+            log.replica.maybe_increment_log_start_offset(10)
+            log.maintenance.delete_old_segments()
+            move(manager, "/b")
+            log = manager.get(*TP)
+            assert [each.last_sequence for each in log.producers.entries()] == [1]
+            duplicate = log.append_as_leader(batch(count=2, base_sequence=0, **producer), 0)
+            assert duplicate.duplicate
+
+    def test_entries_of_a_copy_that_lost_its_end(self) -> None:
+        """They are lowered: else records would count as flushed that are not."""
+        with two() as (machine, manager, log):
+            append(log, *(b"%d" % n for n in range(10)))
+            log.flush()
+            copy = manager.futures.begin(TP, "/b")
+            while copy.advance(1000):
+                pass
+            copy.future.flush()
+            manager.housekeeper.checkpoint_recovery_points()
+            name = f"{copy.future.directory}/{0:020d}.log"
+            assert machine.checkpoint("/b", RECOVERY_POINT) == {TP: 10}
+        with closing(machine.storage.open(name)) as file:
+            file.truncate(file.size() // 2)
+        with machine.start() as manager:
+            end = manager.futures.begin(TP).future.log_end_offset
+            assert end < 10
+            assert machine.checkpoint("/b", RECOVERY_POINT)[TP] <= end
+
+    def test_not_now(self) -> None:
+        """Appends wait while the answer is awaited, and go on after it."""
+        with two() as (machine, manager, log):
+            append(log, b"0")
+            copy = manager.futures.begin(TP, "/b")
+            phases = []
+
+            def switch(replace: Callable[[], None]) -> bool:
+                phases.append(log.state.truncation)
+                return False
+
+            assert not manager.futures.end(copy, switch)
+            assert (phases, log.state.truncation) == ([TruncationPhase.HELD], TruncationPhase.NONE)
             append(log, b"1", b"2")
             assert names(machine, "/b") == ["t-0.-future"]
             assert manager.futures.end(copy, at_once)
@@ -487,3 +564,22 @@ def test_a_crash_at_every_change(mode: CrashMode, seed: int) -> None:
             life.move(manager, "/b")
         life.machine.storage.crash(random.Random(1000 * seed + count), mode)
         life.check(keeps_all=mode == "all_kept")
+
+
+def test_verify_and_ls_of_a_move_under_way() -> None:
+    """A copy is checked like a log, and is none; its checkpoint entries have a place."""
+    with two(segment_bytes=300) as (machine, manager, log):
+        append(log, *(b"value-%d" % n for n in range(20)))
+        copy = manager.futures.begin(TP, "/b")
+        copy.advance(900)
+        assert not manager.futures.end(copy, lambda replace: False)
+        manager.housekeeper.checkpoint_recovery_points()
+        manager.housekeeper.checkpoint_high_watermarks()
+        end = copy.future.log_end_offset
+        assert machine.checkpoint("/b", RECOVERY_POINT) == {TP: end}
+    report = verify(["/a", "/b"], storage=machine.storage)
+    assert [(each.rule, each.severity) for each in report.findings] == []
+    with machine.start() as manager:
+        copy = manager.futures.begin(TP)
+        assert (copy.future.recovery_report.clean, copy.future.log_end_offset) == (True, end)
+        assert list(manager.logs) == [TP]

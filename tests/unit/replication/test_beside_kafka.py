@@ -125,3 +125,35 @@ def test_a_leader_of_a_real_kafka_knows_no_epochs(b: Brokers) -> None:
     both = item._replace(partition_epoch=shrunk.partition_epoch, new_isr=((KAFKA, -1), (1, -1)))
     (grown,) = b.alter_items(KAFKA, both).partitions
     assert grown.isr == (KAFKA, 1)
+
+
+def test_a_kafkas_controller_has_dealt_with_the_restarts_in_its_time() -> None:
+    """X-98: the epochs that a broker of ours names are then not those that we remember."""
+    b = Brokers(2)
+    b.create(assignment=((1, 2),))
+    remembered = b.brokers[2].broker_epoch
+
+    def restart_after(last_epoch: int) -> None:
+        b.start(2, previous_broker_epoch=last_epoch, proves_logs=True)
+
+    b.kill(1, 2)
+    b.admin.set(nodes.CONTROLLER_EPOCH, nodes.encode_number(7))  # and broker 2 came and went
+    written = {"version": 1, "leader": 2, "leader_epoch": 5, "controller_epoch": 7, "isr": [2]}
+    b.admin.set(nodes.partition_state_path(T0), json.dumps(written).encode())
+    restart_after(remembered + 1)
+    assert (b.partition().leader, b.partition().isr) == (2, (2,))
+    b.kill(2)
+    restart_after(remembered + 1)  # those of another time, under a controller of ours
+    assert (b.partition().leader, b.partition().isr) == (-1, ())
+
+
+def test_what_a_kafka_wrote_before_a_term_of_ours_proves_nothing() -> None:
+    b = Brokers(2)
+    b.create(assignment=((2,),))
+    remembered = b.brokers[2].broker_epoch
+    written = {"version": 1, "leader": 2, "leader_epoch": 5, "controller_epoch": 1, "isr": [2]}
+    b.admin.set(nodes.partition_state_path(T0), json.dumps(written).encode())
+    b.admin.create(nodes.LAST_TERM, nodes.encode_number(1))
+    b.kill(1, 2)
+    b.start(2, previous_broker_epoch=remembered - 1, proves_logs=True)
+    assert (b.partition().leader, b.partition().isr) == (-1, ())

@@ -413,6 +413,8 @@ def test_the_journal_is_replaced_while_writers_go_on(monkeypatch: pytest.MonkeyP
     disk = FaultyStorage()
     with serving(disk) as server:
         clients = [ZooKeeperClient(server.address) for _ in range(3)]
+        ended = ZooKeeperClient(server.address)
+        ended.close_session()
 
         def write(number: int) -> None:
             for count in range(60):
@@ -426,6 +428,8 @@ def test_the_journal_is_replaced_while_writers_go_on(monkeypatch: pytest.MonkeyP
             path: clients[0].stat(path) for path in map("/{}".format, clients[0].children("/"))
         }
         session = clients[1].session
+        data = disk.read_file(f"{DIRECTORY}/{journal.FILE_NAME}")
+        assert data.count(b"y" * 40) < 180  # those of the latest snapshot alone
         disk.crash(mode="all_lost")
         for client in clients:
             client.close()
@@ -433,6 +437,8 @@ def test_the_journal_is_replaced_while_writers_go_on(monkeypatch: pytest.MonkeyP
         assert len(expected) == 180
         assert {path: client.stat(path) for path in expected} == expected
         assert client.stat("/").children == 180
+        with pytest.raises(Expired):
+            ZooKeeperClient(server.address, session=ended.session)
 
 
 # --- several clients at once
@@ -489,6 +495,23 @@ def request_of(op: Op) -> tuple[int, bytes]:
 def all_paths(client: ZooKeeperClient, path: str = "/") -> list[str]:
     below = [f"{path.rstrip('/')}/{name}" for name in client.children(path)]
     return [path, *(found for each in below for found in all_paths(client, each))]
+
+
+def test_each_watch_hears_what_it_asked_for(server: TreeServer, client: ZooKeeperClient) -> None:
+    with ZooKeeperClient(server.address) as watching:
+        watching.call(zk.GET_CHILDREN_2, zk.watched("/"))
+        client.create("/a")
+        watching.call(zk.GET_CHILDREN_2, zk.watched("/a"))
+        client.create("/a/b")
+        assert watching.heard() == [(zk.CHILDREN, "/"), (zk.CHILDREN, "/a")]
+        client.call(zk.DELETE, zk.versioned("/a/b"))
+        assert watching.heard() == []  # once
+        watching.call(zk.GET_CHILDREN_2, zk.watched("/a"))
+        watching.call(zk.ADD_WATCH, zk.versioned("/", 0))
+        client.call(zk.DELETE, zk.versioned("/a"))
+        assert watching.heard() == [(zk.DELETED, "/a"), (zk.CHILDREN, "/")]
+        watching.call(zk.EXISTS, zk.watched("/a"))
+    until(lambda: b"zk_watch_count\t0\n" in word(server, b"mntr"))
 
 
 def test_answers_come_in_the_order_of_the_requests(client: ZooKeeperClient) -> None:

@@ -1,5 +1,5 @@
-"""The processes of a supervisor that is killed do not outlive it: the brokers stop in order, and
-the engine after the last of them."""
+"""The processes of a supervisor that is killed do not outlive it (X-35): the brokers stop in order,
+and the engine after the last of them."""
 
 from __future__ import annotations
 

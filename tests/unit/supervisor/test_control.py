@@ -112,6 +112,13 @@ def test_a_stop(tmp_path: Path) -> None:
         cluster.until_said("ready")
         with ControlClient(str(tmp_path)) as client:
             client.ask("stop")
+            client.ask("stop")  # no second signal: nothing is killed
+            until(
+                lambda: (
+                    {each["state"] for each in client.ask("status")["processes"]}
+                    == {"ready", "stopping"}
+                )
+            )
             with pytest.raises(ControlError, match="is being stopped"):
                 client.ask("begin")
             cluster.supervisor.stop()  # the stubs do not hear

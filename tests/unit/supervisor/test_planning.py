@@ -1,4 +1,4 @@
-"""What a first start decides, and what a later one must not contradict."""
+"""What a first start decides, and what a later one must not contradict (X-150)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_ports_of_a_first_start(tmp_path: Path) -> None:
         ("127.0.0.1", 19094),
         ("127.0.0.1", 29094),
     )
-    assert first.config == {"zookeeper.session.timeout.ms": "6000"}
+    assert first.config == planning.CONFIG
 
 
 def test_ports_that_nobody_asked_for_move_away(

@@ -1,4 +1,4 @@
-"""How long a process that died stays away, and when it is given up."""
+"""How long a process that died stays away, and when it is given up (X-150)."""
 
 from __future__ import annotations
 

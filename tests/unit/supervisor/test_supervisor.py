@@ -1,4 +1,4 @@
-"""Processes are started, started again, and stopped in order; nothing is left."""
+"""Processes are started, started again, and stopped in order (X-154); nothing is left."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from replication.supervisor.cluster_file import ClusterFile, EngineEntry
+from replication.supervisor.planning import CONFIG
 from replication.supervisor.processes import RestartRule
 from tests.support.until import until
 from tests.unit.supervisor.clusters import plan_in, running
@@ -64,6 +65,7 @@ def test_a_question_without_an_answer_delays_no_stop(tmp_path: Path) -> None:
 
 
 def test_the_command_of_a_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is one that anybody could give (X-1)."""
     monkeypatch.setenv("SOME_SECRET", "x")
     plan = plan_in(tmp_path, 1, num_partitions="4")
     with running(tmp_path, plan) as cluster:
@@ -83,7 +85,7 @@ def test_the_command_of_a_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "--json",
         "--config=inter.broker.listener.name=INTERNAL",
         "--config=listener.security.protocol.map=INTERNAL:PLAINTEXT",
-        "--config=zookeeper.session.timeout.ms=6000",
+        *(f"--config={key}={value}" for key, value in CONFIG.items()),
         "--config=num.partitions=4",
     ]
     assert "SOME_SECRET" not in told["environment"]

@@ -70,6 +70,7 @@ def test_the_order(
 def test_one_that_is_too_old_is_none(
     tmp_path: Path, bare_machine: dict[str, str], version: str
 ) -> None:
+    """X-36."""
     given = jars(tmp_path / "given", version)
     with pytest.raises(ConfigError, match=r"no ZooKeeper of 3\.6 or later is there"):
         find_jars(str(given), bare_machine)
