@@ -69,7 +69,7 @@ def test_a_client_claims_to_be_a_follower(shared: Nodes) -> None:
         request = fetch_request((tp, {"fetch_offset": 10**6}), replica_id=follower)
         answer = stranger.ask(ApiKey.FETCH, 11, request)
         ((part,),) = (topic.partitions for topic in answer.responses)
-        assert part.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert part.error_code in NOT_A_BROKER
         assert not part.records
     records.append()
     records.check()
