@@ -66,10 +66,8 @@ def add(coordinator: str, mechanism: str, name: str, password_file: Path | None)
     from replication.security.credentials import derive
 
     try:
-        with open(
-            password_file or sys.stdin.fileno(), "rb", closefd=password_file is not None
-        ) as f:
-            password = f.readline(MAX_PASSWORD + 1).rstrip(b"\r\n").decode()
+        with sys.stdin.buffer if password_file is None else password_file.open("rb") as file:
+            password = file.readline(MAX_PASSWORD + 2).rstrip(b"\r\n").decode()
     except (OSError, ValueError) as error:
         fail(f"the password cannot be read: {printable(str(error))}")
     if not name or not password or len(password) > MAX_PASSWORD:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import ssl
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from replication.common.error_codes import ErrorCode
+from replication.common.errors import SaslAuthenticationError
 from replication.protocol import ApiKey
 from replication.protocol import messages as wire
 from replication.security.sasl import client_exchange
@@ -207,6 +209,9 @@ class Pair:
                 while True:
                     request = wire.SaslAuthenticateRequest(message)
                     answer = client.ask(ApiKey.SASL_AUTHENTICATE, 2, request)
+                    if answer.error_code:
+                        client.close()
+                        raise SaslAuthenticationError(answer.error_message)
                     message = exchange.send(bytes(answer.auth_bytes))
         return client
 
@@ -245,3 +250,136 @@ def test_records_survive_a_kill(pair: Pair) -> None:
     assert pair.consume() == set(range(pair.acknowledged))
     for node in pair.brokers.values():
         node.stop()
+
+
+CLAIMS: list[tuple[ApiKey, int, Any]] = [
+    (ApiKey.LEADER_AND_ISR, 7, wire.LeaderAndIsrRequest(1, controller_epoch=1 << 30)),
+    (ApiKey.UPDATE_METADATA, 8, wire.UpdateMetadataRequest(1, controller_epoch=1 << 30)),
+    (ApiKey.STOP_REPLICA, 4, wire.StopReplicaRequest(1, controller_epoch=1 << 30)),
+    (ApiKey.CONTROLLED_SHUTDOWN, 3, wire.ControlledShutdownRequest(1)),
+    (ApiKey.ALTER_PARTITION, 3, wire.AlterPartitionRequest(1)),
+    (ApiKey.ALLOCATE_PRODUCER_IDS, 0, wire.AllocateProducerIdsRequest(1)),
+    (ApiKey.FETCH, 12, wire.FetchRequest(replica_id=1)),
+]
+"""In the name of broker 1."""
+GARBAGE = (
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),  # how TLS begins
+    b"\x00\x00\x00\x10\x00\x12\x00\x03" + bytes(12),  # a request of Kafka
+    b"\x7f\xff\xff\xff" + bytes(100),
+    bytes(50),
+    b"",
+)
+
+
+def come_as_strangers(pair: Pair, stack: ExitStack) -> None:
+    """Unknown programs: some end, some stay and are silent."""
+    for node in pair.brokers.values():
+        for said in GARBAGE:
+            for _ in range(4):
+                each = socket.create_connection(("127.0.0.1", node.inner_port))
+                stack.callback(each.close)
+                with suppress(ConnectionError):
+                    each.sendall(said)
+
+
+def claim(client: WireClient) -> None:
+    """What only broker 1 may say is refused by its name."""
+    for key, version, request in CLAIMS:
+        answer = client.ask(key, version, request)
+        assert (key, answer.error_code) == (key, REFUSED)
+
+
+def until_as_before(pair: Pair, held: Mapping[int, tuple[int, int]]) -> None:
+    for broker_id, node in pair.brokers.items():
+        until(lambda n=node, b=broker_id: n.held()[0] <= held[b][0] + 4, "connections are closed")
+        assert node.held()[1] <= held[broker_id][1] + 8  # handler threads are started as needed
+
+
+@pytest.mark.parametrize("pair", [pytest.param(SCRAM, id="scram")], indirect=True)
+def test_strangers_where_brokers_log_in(pair: Pair) -> None:
+    """X-62: clients who log in there are no brokers, and nobody is disturbed by unknown ones."""
+    pair.start()
+    pair.create_topic()
+    pair.produce()
+    held = {broker_id: node.held() for broker_id, node in pair.brokers.items()}
+    with ExitStack() as stack:
+        come_as_strangers(pair, stack)
+        with pair.connect(0, ("alice", "wonder")) as client:
+            claim(client)
+        for user in ((BROKER, "guess"), ("nobody", "wonder")):
+            with pytest.raises(SaslAuthenticationError):
+                pair.connect(0, user)
+        with pair.connect(0) as client:
+            client.send(*CLAIMS[-1])
+            assert client.is_closed()
+        pair.produce()
+    until_as_before(pair, held)
+    pair.produce()
+    pair.wait_until_whole()
+
+
+@pytest.mark.parametrize("pair", [pytest.param(CERTIFICATES, id="certificates")], indirect=True)
+def test_strangers_where_brokers_show_certificates(pair: Pair, tmp_path: Path) -> None:
+    """X-63: a broker is the one that its certificate names."""
+    pair.start()
+    pair.create_topic()
+    pair.produce()
+    held = {broker_id: node.held() for broker_id, node in pair.brokers.items()}
+    sign(tmp_path, "client", "/CN=alice")
+    (tmp_path / "other").mkdir()
+    make_certificates(tmp_path / "other")
+    with ExitStack() as stack:
+        come_as_strangers(pair, stack)
+        for store in ("broker-0", "client"):
+            with pair.connect(0, store=store) as client:
+                claim(client)
+        for store in (None, "other/client"):
+            with (
+                pytest.raises((ssl.SSLError, ConnectionError)),
+                pair.connect(0, store=store) as client,
+            ):
+                claim(client)
+        with pair.connect(0, store="broker-1") as client:
+            request = wire.AllocateProducerIdsRequest(1, -1)
+            answer = client.ask(ApiKey.ALLOCATE_PRODUCER_IDS, 0, request)
+            assert answer.error_code != REFUSED
+        pair.produce()
+    until_as_before(pair, held)
+    pair.produce()
+    pair.wait_until_whole()
+
+
+@pytest.mark.parametrize(
+    ("pair", "wrong", "said"),
+    [
+        pytest.param(SCRAM, {"password": "guess"}, "password", id="password"),
+        pytest.param(CERTIFICATES, {"store": "broker-0"}, "AUTHORIZATION", id="another id"),
+        pytest.param(CERTIFICATES, {"store": "other/client"}, "ertificate", id="another authority"),
+    ],
+    indirect=["pair"],
+)
+def test_a_broker_that_is_not_believed_until_it_is(
+    pair: Pair, wrong: Mapping[str, str], said: str, tmp_path: Path
+) -> None:
+    """It says why, now and then, and so do the others; their clients see nothing of it."""
+    pair.start()
+    pair.create_topic()
+    pair.brokers[1].stop()
+    pair.produce()
+    right = pair.brokers[1]
+    (tmp_path / "other").mkdir()
+    make_certificates(tmp_path / "other")
+    stranger = pair.node(1, **wrong)
+    stranger.launch()
+    stranger.wait_for(lambda: said in stranger.said(), "it says why")
+    pair.produce()
+    until(lambda: "broker 1" in pair.brokers[0].said(10**6))
+    stranger.kill()
+    lines = stranger.said(10**6).splitlines()
+    assert len(lines) < 60, lines
+    pair.node(1)  # its password, again
+    right.start()
+    pair.wait_until_whole()
+    pair.produce()
+    assert pair.consume() == set(range(pair.acknowledged))

@@ -22,7 +22,9 @@ from replication.network import (
     NetworkServer,
     ReceivedRequest,
     Respond,
+    SecurityProtocol,
     Send,
+    UserCredentials,
 )
 from replication.network import acceptor as acceptor_module
 from replication.network.framing import SHARED_BYTES
@@ -69,6 +71,23 @@ def test_idle_connection(clock: Clock) -> None:
         assert idle.is_closed()
         assert is_served(busy)
         until(lambda: connection_count(server) == 1)
+
+
+def test_silence_before_a_login(clock: Clock) -> None:
+    """Who may be anybody holds a descriptor no longer than a handshake does."""
+    listeners = [Listener("SASL", security_protocol=SecurityProtocol.SASL_PLAINTEXT), Listener()]
+    config = NetworkConfig(connections_max_idle_ms=-1, socket_frame_timeout_ms=1000)
+    options = {"listeners": listeners, "credentials": UserCredentials({"ann": "secret"})}
+    with (
+        serving(echo, config, clock=clock, **options) as server,
+        RawClient(server, "SASL") as stranger,
+        RawClient(server) as other,
+    ):
+        assert is_served(other)
+        until(lambda: connection_count(server) == 2)
+        clock.pass_for(server, 1000)
+        assert stranger.is_closed()
+        assert is_served(other)
 
 
 def test_who_waits_for_ever_and_goes_away(clock: Clock) -> None:
