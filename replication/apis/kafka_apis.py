@@ -164,7 +164,7 @@ class KafkaApis:
             else:
                 reply(CLOSE)
             return
-        if route.quota is not None:
+        if route.quota is not None and broker_id is None:  # a follower has throttles
             reply.charge = _charge(route.quota, received)
         try:
             route.handler(received, request, reply)

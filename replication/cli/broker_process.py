@@ -97,7 +97,9 @@ def _process(wanted: ProcessOptions) -> BrokerProcess:
         terminal.line(f"note: {key} is not served, and changes nothing here", err=True)
     given = max(config.node.node_id, config.node.broker_id)
     broker_id = given if wanted.broker_id is None else wanted.broker_id
-    if broker_id == UNSET or given not in (UNSET, broker_id):
+    if broker_id == UNSET:
+        fail("--coordinator takes --broker-id, or broker.id in the configuration")
+    if given not in (UNSET, broker_id):
         fail(f"--broker-id {broker_id}, and broker.id = {given}: give one, or the same")
     coordinator = wanted.coordinator
     if coordinator is None and own.zookeeper_connect:

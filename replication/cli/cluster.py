@@ -30,6 +30,7 @@ POLL_S = 0.5
 WAIT_S = 600.0  # until a broker is ready, and until one may be restarted
 POLLS = range(int(WAIT_S / POLL_S))
 TAIL_LINES = 100
+PATHS = {"ssl.keystore.location", "ssl.truststore.location"}
 BROKER_ID = Number(0, 2**31 - 1)
 
 
@@ -78,7 +79,7 @@ unavailable_option = click.option(
 )
 @click.option(
     "--listen",
-    metavar="HOST:PORT",
+    metavar="[PROTOCOL://]HOST:PORT",
     help="Address of the first broker, 127.0.0.1:9092 by default; the next ones have the ports "
     "that follow. Port 0: any.",
 )
@@ -105,6 +106,19 @@ unavailable_option = click.option(
     "--http",
     metavar="HOST:PORT",
     help="Address of the first broker's page; the next ones have the ports that follow.",
+)
+@click.option(
+    "--users",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Who may log in on listeners with SASL: NAME:PASSWORD in each line.",
+)
+@click.option(
+    "--inter-broker-password-file",
+    "password_file",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="NAME:PASSWORD by which brokers log in at each other, if their listener has SASL.",
 )
 @json_option
 @click.pass_context
@@ -142,6 +156,8 @@ def _wanted(
     servers: str | None,
     jars: str | None,
     http: str | None,
+    users: str | None,
+    password_file: str | None,
 ) -> StartOptions:
     from replication.supervisor.planning import StartOptions
 
@@ -149,6 +165,9 @@ def _wanted(
     for each in files:
         if not Path(each).is_file():
             fail(f"--config {printable(each)}: give KEY=VALUE or a file that is there")
+    config = parse_pairs(tuple(each for each in given if each not in files))
+    for key in PATHS & config.keys():  # the brokers' working directory is another one
+        config[key] = os.path.abspath(config[key])
     return StartOptions(
         brokers=brokers,
         listen=listen,
@@ -157,7 +176,9 @@ def _wanted(
         servers=None if servers is None else int(servers),
         jars=None if jars is None else os.path.abspath(jars),
         config_files=tuple(map(os.path.abspath, files)),
-        config=parse_pairs(tuple(each for each in given if each not in files)),
+        config=config,
+        users=None if users is None else os.path.abspath(users),
+        password_file=None if password_file is None else os.path.abspath(password_file),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from logstore.common.errors import ConfigError
 from logstore.common.extras import Extra, load
 from logstore.common.suggestions import unknown
+from replication.common.addresses import split_address
 from replication.coordination.base import (
     Check,
     Coordinator,
@@ -93,7 +94,8 @@ def open_zookeeper(address: str, **options: Any) -> CoordinatorService:
         check_path(f"/{chroot}")
     except ValueError:
         hosts = ""
-    if not address.startswith("//") or not hosts:
+    places = [split_address(each if ":" in each else f"{each}:2181") for each in hosts.split(",")]
+    if not address.startswith("//") or not all(place and all(place) for place in places):
         raise ConfigError(f"zookeeper:{address} is not zookeeper://host:port/chroot")
     zookeeper = load("replication.coordination.zookeeper", Extra.ZOOKEEPER, "ZooKeeper")
     service: CoordinatorService = zookeeper.ZooKeeper(f"{hosts}/{chroot}", **options)

@@ -404,6 +404,10 @@ def user_config_path(user: str) -> str:
     return f"{USER_CONFIGS}/{quote(user, safe='').replace('~', '%7E')}"
 
 
+def encode_user_config(config: Mapping[str, str]) -> bytes:
+    return encode_topic_config(config)
+
+
 def decode_user_config(user: str, data: bytes) -> dict[str, str]:
     return _decode_config(user_config_path(user), data)
 
@@ -434,6 +438,11 @@ def decode_reassignments(data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
 
 def encode_config_change(topic: str) -> bytes:
     return _encode({"version": 2, "entity_path": f"topics/{topic}"})
+
+
+def encode_user_change(user: str) -> bytes:
+    path = user_config_path(user).removeprefix("/config/")
+    return _encode({"version": 2, "entity_path": path})
 
 
 def decode_config_change(path: str, data: bytes) -> str | None:

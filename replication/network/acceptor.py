@@ -26,7 +26,8 @@ class Acceptor:
     """One thread for all listeners.
 
     Args:
-        sockets: bound and listening, each with its listener; the acceptor closes them.
+        sockets: bound and listening, each with its listener; the acceptor closes them. That of the
+            brokers, where others have their own, accepts whatever the bounds for all say (X-60).
         on_accepted: given a connected socket that does not block, and the peer's host and port.
     """
 
@@ -38,6 +39,11 @@ class Acceptor:
         on_accepted: Callable[[socket.socket, Listener, str, int], None],
     ) -> None:
         self._sockets = {each.fileno(): (each, listener) for each, listener in sockets}
+        self._bounded = {
+            descriptor
+            for descriptor, (_, listener) in self._sockets.items()
+            if len(sockets) == 1 or not listener.is_inter_broker
+        }
         self._quotas = quotas
         self._on_accepted = on_accepted
         self._closing = False
@@ -69,18 +75,18 @@ class Acceptor:
         self._epoll.close()
 
     def _run(self) -> None:
-        watched = False
+        watched: set[int] = set()
         pause_s = 0.0
         while not self._closing:
             wait_ms = self._quotas.wait_ms()
-            may_accept = wait_ms == 0 and not pause_s
-            if may_accept != watched:
-                watched = may_accept
-                for descriptor in self._sockets:
-                    if watched:
-                        self._epoll.register(descriptor, select.EPOLLIN)
-                    else:
-                        self._epoll.unregister(descriptor)
+            wanted = set() if pause_s else {*self._sockets}
+            if wait_ms != 0:
+                wanted -= self._bounded
+            for descriptor in wanted - watched:
+                self._epoll.register(descriptor, select.EPOLLIN)
+            for descriptor in watched - wanted:
+                self._epoll.unregister(descriptor)
+            watched = wanted
             timeout_s = pause_s or (wait_ms / 1000 if wait_ms else None)
             pause_s = 0.0
             for descriptor, _ in self._epoll.poll(timeout_s):
@@ -103,7 +109,8 @@ class Acceptor:
             logger.info("a connection to listener %s came to nothing: %s", listener.name, error)
             return True
         host, port = address[0], address[1]
-        if not self._quotas.try_add(host):
+        is_bounded = listening.fileno() in self._bounded
+        if not self._quotas.try_add(host, is_bounded=is_bounded):
             logger.info("too many connections from %s; one more was closed", host)
             connected.close()
             return True

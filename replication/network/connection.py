@@ -302,6 +302,9 @@ class Connection:
             # Also with a request in process. Otherwise a client that asks for a long wait and goes
             # away would hold its descriptor for all that time.
             idle_ms = config.connections_max_idle_ms
+            if state is READING and not self.info.is_logged_in:  # it may be anybody
+                timeout_ms = config.socket_frame_timeout_ms
+                idle_ms = timeout_ms if idle_ms < 0 else min(idle_ms, timeout_ms)
             return self._touched_ms + idle_ms if idle_ms >= 0 else NEVER
         if state is SENDING:
             return min(self._end_ms, self._touched_ms + config.socket_send_timeout_ms)

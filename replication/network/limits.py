@@ -161,7 +161,8 @@ class ConnectionQuotas:
     thread.
 
     A connection above the bound for all waits in the backlog of the listener until another is
-    closed, as in Kafka; one above the bound for its address is closed at once.
+    closed, as in Kafka; one above the bound for its address is closed at once. Connections of
+    brokers count, and no bound for all keeps them waiting.
 
     Attributes:
         refused: how many were closed at once; read by anybody.
@@ -194,13 +195,17 @@ class ConnectionQuotas:
                 return None
             return max(0, round(self._due_ms - self._now_ms()))
 
-    def try_add(self, host: str) -> bool:
+    def try_add(self, host: str, *, is_bounded: bool = True) -> bool:
         """Count a connection that was accepted; False if its address has too many already, or they
         come too fast.
+
+        Args:
+            is_bounded: it had to wait for its turn among all.
         """
         with self._lock:
             now_ms = self._now_ms()
-            self._due_ms = max(self._due_ms, now_ms - 1000.0) + 1000.0 / self._rate
+            if is_bounded:
+                self._due_ms = max(self._due_ms, now_ms - 1000.0) + 1000.0 / self._rate
             count = self._counts.get(host, 0)
             if count >= self._overrides.get(host, self._max_per_ip):
                 self.refused[Refusal.TOO_MANY] += 1

@@ -11,7 +11,7 @@ from logstore.common.errors import ConfigError
 from logstore.common.forks import register
 from replication.network.acceptor import Acceptor
 from replication.network.authentication import Authenticator
-from replication.network.config import NetworkConfig
+from replication.network.config import BY_CERTIFICATE, NetworkConfig
 from replication.network.connection import Connection, Rules
 from replication.network.limits import ConnectionQuotas, MemoryPool
 from replication.network.listeners import Listener, refuse_open_listeners
@@ -39,6 +39,13 @@ _SERVED, _SERVED_TO_BROKERS = (
     frozenset((int(key), version) for key, versions in table.items() for version in versions.each())
     for table in (SERVED, SERVED_TO_BROKERS)
 )
+
+
+def client_auth(config: NetworkConfig, listener: Listener) -> str:
+    """``ssl.client.auth`` of a listener: brokers that are known by their certificates show them,
+    whatever clients do elsewhere (X-63)."""
+    is_theirs = listener.is_inter_broker and config.broker_identity == BY_CERTIFICATE
+    return "required" if is_theirs else config.ssl_client_auth
 
 
 def never_quick(request: ReceivedRequest) -> bool:
@@ -95,8 +102,11 @@ class NetworkServer:
         protocols = [listener.security_protocol for listener in listeners]
         if any(protocol.has_sasl for protocol in protocols) and credentials is None:
             raise ConfigError("a listener with SASL takes credentials")
-        has_tls = any(protocol.has_tls for protocol in protocols)
-        self._make_tls = _maker_of_tls(config) if has_tls else None
+        self._make_tls = {
+            listener.name: _maker_of_tls(config, client_auth(config, listener))
+            for listener in listeners
+            if listener.security_protocol.has_tls
+        }
         handler = Authenticator(handler, config, credentials)
         self._memory = MemoryPool(config.queued_max_request_bytes, self._resume)
         self._rules = Rules(config, self._memory, parse_header, serves)
@@ -211,10 +221,10 @@ class NetworkServer:
             info.is_logged_in = False
         connection = Connection(info, self._rules, self._now_ms())
         transport: TransportLayer = PlaintextTransportLayer(connected)
-        if listener.security_protocol.has_tls:
-            assert self._make_tls is not None
+        make_tls = self._make_tls.get(listener.name)
+        if make_tls is not None:
             connection.begin_handshake(self._now_ms())
-            transport = self._make_tls(connected, connection.end_handshake)
+            transport = make_tls(connected, connection.end_handshake)
         next(self._next_processor).add(transport, connection)
 
     def _closed(self, connection: Connection) -> None:
@@ -227,13 +237,13 @@ class NetworkServer:
 
 
 def _maker_of_tls(
-    config: NetworkConfig,
+    config: NetworkConfig, auth: str
 ) -> Callable[[socket.socket, Callable[[PeerCertificate], None]], TransportLayer]:
     # Imported here because it takes 5 ms, and few servers need it.
     from replication.network.tls import TlsTransportLayer
     from replication.security.tls import server_context
 
-    context = server_context(config, config.ssl_client_auth)
+    context = server_context(config, auth)
     return lambda connected, on_handshake: TlsTransportLayer(connected, context, on_handshake)
 
 

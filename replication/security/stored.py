@@ -10,10 +10,22 @@ import binascii
 import hmac
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from checkpoints.loggers import get_logger
 from replication.common.limited_log import LimitedLogger
-from replication.coordination import CoordinationError, CorruptNodeError, Node, nodes
+from replication.coordination import (
+    BadVersionError,
+    CoordinationError,
+    Coordinator,
+    CorruptNodeError,
+    Create,
+    Node,
+    NodeExistsError,
+    NoNodeError,
+    Set,
+    nodes,
+)
 from replication.security.credentials import (
     MIN_ITERATIONS,
     Credentials,
@@ -101,3 +113,42 @@ def parse_credentials(config: Mapping[str, str]) -> dict[ScramMechanism, ScramCr
             raise ValueError(f"{kind.mechanism} has {iterations} iterations")
         found[kind] = ScramCredential(salt, stored_key, server_key, iterations)
     return found
+
+
+def store_credential(
+    session: Coordinator, user: str, kind: ScramMechanism, kept: ScramCredential | None
+) -> bool:
+    """Keep what is kept of a user's password, or nothing any more; as Kafka's tool does, which
+    brokers of Kafka are told of. What else the node has, such as quotas, stays.
+
+    Returns:
+        Whether the user had one before.
+    Raises:
+        CorruptNodeError: the user's node cannot be read, and is left as it is.
+        CoordinationError, ValueError: as ``Coordinator.get``.
+    """
+    path = nodes.user_config_path(user)
+    while True:
+        node = session.get(path)
+        config = {} if node is None else nodes.decode_user_config(user, node.data)
+        had_one = config.pop(kind.mechanism, None) is not None
+        if kept is not None:
+            config[kind.mechanism] = _text_of(kept)
+        elif not had_one:
+            return False
+        data = nodes.encode_user_config(config)
+        told = nodes.config_change_path(), nodes.encode_user_change(user)
+        for parent in (nodes.USER_CONFIGS, nodes.CONFIG_CHANGES):
+            with suppress(NodeExistsError):
+                session.create(parent, parents=True)
+        change = Create(path, data) if node is None else Set(path, data, node.version)
+        with suppress(NodeExistsError, BadVersionError, NoNodeError):  # somebody else was faster
+            session.transact([change, Create(*told, sequential=True)])
+            return had_one
+
+
+def _text_of(kept: ScramCredential) -> str:
+    salt, stored_key, server_key = (base64.b64encode(each).decode() for each in kept[:3])
+    return (
+        f"salt={salt},stored_key={stored_key},server_key={server_key},iterations={kept.iterations}"
+    )

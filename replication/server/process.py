@@ -173,6 +173,14 @@ class BrokerProcess:
         )
         self._opened.callback(service.close)
         cluster_id = self._claim(service)
+        access = ClusterAccess.of_broker(
+            settings.broker_id,
+            cluster_id,
+            config.network,
+            config.replication,
+            settings.inter_broker.security_protocol,
+            settings.user,
+        )
         exposure = settings.exposure
         if any(each.security_protocol.has_sasl for each in settings.listeners):
             stored = StoredCredentials(self._node, exposure.credentials)
@@ -189,14 +197,6 @@ class BrokerProcess:
         runtime = ThreadRuntime(f"broker-{settings.broker_id}")
         self._opened.callback(runtime.close)
         peers = Peers.of(settings.broker_id, runtime, self._find, self._handle)
-        access = ClusterAccess.of_broker(
-            settings.broker_id,
-            cluster_id,
-            config.network,
-            config.replication,
-            settings.inter_broker.security_protocol,
-            settings.user,
-        )
         transport = TcpTransport(access, peers=peers)
         self._opened.callback(transport.close)
         self.stage_before = BrokerStage.RECOVERING

@@ -30,6 +30,8 @@ HEAD = """\
 # changed by `logstore cluster add` and `remove`.
 """
 
+LOGINS = ("users", "inter_broker_password_file")
+
 T = TypeVar("T")
 
 
@@ -86,6 +88,8 @@ class BrokerEntry:
         http: host and port of its page.
         directory: relative to that of the cluster, or absolute.
         config: configuration under Kafka's keys, behind that of ``config_files``.
+        users, password_file: absolute paths of those who may log in, and of what the broker logs in
+            with at others; empty for none.
     """
 
     broker_id: int
@@ -94,6 +98,8 @@ class BrokerEntry:
     directory: str
     config_files: tuple[str, ...] = ()
     config: Mapping[str, str] = frozenset()  # type: ignore[assignment]
+    users: str = ""
+    password_file: str = ""
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:
@@ -239,6 +245,7 @@ def _broker(table: Any) -> BrokerEntry:
         _taken(table, "dir", str, where),
         tuple(map(str, files)),
         {key: _text(value, f"{where}: config {key}") for key, value in config.items()},
+        *(_taken(table, key, str, where) if key in table else "" for key in LOGINS),
     )
     _nothing_left(table, where)
     if len(entry.addresses) != entry.listeners.count(",") + 2:
@@ -302,6 +309,9 @@ def render(cluster: ClusterFile) -> str:
         ]
         if each.config_files:
             lines.append(f"config_files = [{', '.join(map(_quoted, each.config_files))}]")
+        for key, path in zip(LOGINS, (each.users, each.password_file), strict=True):
+            if path:
+                lines.append(f"{key} = {_quoted(path)}")
         if each.config:
             pairs = {_quoted(key): _quoted(value) for key, value in each.config.items()}
             lines.append(f"config = {_inline(pairs)}")

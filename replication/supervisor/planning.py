@@ -46,7 +46,7 @@ class StartOptions:
     Attributes:
         engine: ``zookeeper``, ``tree`` or a URL.
         servers: of ZooKeeper.
-        jars, config_files: absolute paths.
+        jars, config_files, users, password_file: absolute paths.
     """
 
     brokers: int | None = None
@@ -57,6 +57,8 @@ class StartOptions:
     jars: str | None = None
     config_files: tuple[str, ...] = ()
     config: Mapping[str, str] | None = None
+    users: str | None = None
+    password_file: str | None = None
 
 
 # -- the first start ------------------------------------------------------------------------------
@@ -78,7 +80,15 @@ def first_plan(directory: str, wanted: StartOptions, environment: Mapping[str, s
     brokers = []
     for rank, broker_id in enumerate(ids):
         entry = _broker(broker_id, rank, (protocol or CLIENTS, host, port), http, ports)
-        brokers.append(replace(entry, config_files=wanted.config_files, config=config))
+        brokers.append(
+            replace(
+                entry,
+                config_files=wanted.config_files,
+                config=config,
+                users=wanted.users or "",
+                password_file=wanted.password_file or "",
+            )
+        )
     return ClusterFile(engine, tuple(brokers))
 
 
@@ -93,7 +103,13 @@ def further_broker(cluster: ClusterFile, broker_id: int) -> BrokerEntry:
     )
     protocol = model.listeners.partition("://")[0]
     entry = _entry(broker_id, protocol, client, internal[1], page)
-    return replace(entry, config_files=model.config_files, config=model.config)
+    return replace(
+        entry,
+        config_files=model.config_files,
+        config=model.config,
+        users=model.users,
+        password_file=model.password_file,
+    )
 
 
 def _broker(
@@ -270,6 +286,13 @@ def check(directory: str, cluster: ClusterFile, wanted: StartOptions) -> None:
             if given_at not in (own, (own[0], 0)):
                 raise _contradiction(directory, option, address, address_of(*own))
     for each in cluster.brokers:
+        for option, given, written in (
+            ("--users", wanted.users, each.users),
+            ("--inter-broker-password-file", wanted.password_file, each.password_file),
+        ):
+            if given not in (None, written):
+                where = f"broker {each.broker_id}: {written or 'no file'}"
+                raise _contradiction(directory, option, given, where)
         for path in wanted.config_files:
             if path not in each.config_files:
                 written = ", ".join(each.config_files) or "no file"

@@ -207,6 +207,7 @@ class Supervisor:
             "listener.security.protocol.map": "INTERNAL:PLAINTEXT",
             **entry.config,
         }
+        logins = {"--users": entry.users, "--inter-broker-password-file": entry.password_file}
         command = (
             *self._program.logstore,
             "serve",
@@ -216,6 +217,7 @@ class Supervisor:
             f"--listen={entry.listeners}",
             f"--http={entry.http}",
             "--json",
+            *(f"{option}={path}" for option, path in logins.items() if path),
             *(f"--config={path}" for path in entry.config_files),
             *(f"--config={key}={value}" for key, value in pairs.items()),
         )

@@ -33,10 +33,11 @@ def frame_of(body: bytes, key: int = 3, version: int = 1, correlation_id: int = 
 def serving(
     handler: RequestHandler, config: NetworkConfig | None = None, **options: Any
 ) -> Iterator[NetworkServer]:
-    """A server of one plain listener; APIs below 100 are served, 0 to 9 on the network thread."""
+    """A server, of one plain listener by default; APIs below 100 are served, 0 to 9 on the network
+    thread."""
     options.setdefault("is_quick", lambda request: request.api_key < 10)
     server = NetworkServer(
-        [Listener()],
+        options.pop("listeners", [Listener()]),
         handler,
         config,
         parse_header=parse_header,

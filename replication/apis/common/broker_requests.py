@@ -129,10 +129,10 @@ class BrokerPeers(NamedTuple):
             protocol = listener.security_protocol
             if not listener.is_inter_broker:
                 continue
-            if by_certificate and not (protocol.has_tls and config.ssl_client_auth == "required"):
+            if by_certificate and not protocol.has_tls:
                 raise ConfigError(
-                    f"broker.identity = {BY_CERTIFICATE}: listener {listener.name} takes others "
-                    "without a certificate (ssl.client.auth = required)"
+                    f"broker.identity = {BY_CERTIFICATE}: listener {listener.name} is "
+                    f"{protocol.value}, where nobody shows one"
                 )
             if protocol.has_sasl and user is not None and principals is None:
                 principals = frozenset({f"User:{user}"})

@@ -19,10 +19,12 @@ from replication.apis.common.broker_requests import SOME_BROKER, BrokerPeers
 from replication.broker.producer_ids import BLOCK_SIZE
 from replication.common import messages as house
 from replication.common.error_codes import ErrorCode
+from replication.common.messages import CONSUMER
 from replication.common.state import PartitionRegistration
 from replication.network import (
     CLOSE,
     Answer,
+    ClientQuotas,
     ConnectionInfo,
     Listener,
     NetworkConfig,
@@ -234,12 +236,9 @@ def test_the_configuration_says_who_is_a_broker() -> None:
     assert BrokerPeers.of(NetworkConfig(), [internal], "kafka") == own
     assert BrokerPeers.of(config, [internal], "kafka").principals == {"User:admin", "User:b"}
     assert BrokerPeers.of(NetworkConfig(), [OF_BROKERS], "kafka") == BrokerPeers()
-    keys = {"broker.identity": "certificate", "ssl.client.auth": "required"}
-    config = NetworkConfig.from_properties(keys)
+    config = NetworkConfig(broker_identity="certificate")
     assert BrokerPeers.of(config, [internal]) == BrokerPeers(None, True)
-    with pytest.raises(ConfigError, match=r"ssl\.client\.auth"):
-        BrokerPeers.of(NetworkConfig(broker_identity="certificate"), [internal])
-    with pytest.raises(ConfigError, match=r"ssl\.client\.auth"):
+    with pytest.raises(ConfigError, match="PLAINTEXT, where nobody shows one"):
         BrokerPeers.of(config, [OF_BROKERS])
     with pytest.raises(ConfigError, match=r"broker\.identity"):
         NetworkConfig(broker_identity="face")
@@ -316,6 +315,29 @@ def test_a_request_in_the_name_of_another_broker_is_refused(key: ApiKey) -> None
             (answer,) = answers
             assert isinstance(answer, Send)
             assert {*answer.errors} == {E.CLUSTER_AUTHORIZATION_FAILED}
+
+
+def test_quotas_of_clients_do_not_count_between_brokers() -> None:
+    """X-64. Those who read by the listener of brokers, and are none, pay as elsewhere."""
+    config = NetworkConfig(quota_consumer_default=1)
+    quotas = ClientQuotas(config, lambda: 0)
+    answer = wire.FetchResponse(
+        responses=(
+            wire.FetchResponse.FetchableTopicResponse(
+                "t", partitions=(wire.FetchResponse.PartitionData(records=memoryview(bytes(100))),)
+            ),
+        )
+    )
+    for replica_id, throttled in ((3, False), (CONSUMER, True)):
+        answers: list[Answer] = []
+        handler = lambda received, request, reply: reply(answer)  # noqa: E731
+        apis = KafkaApis({ApiKey.FETCH: handler}, quotas=quotas)
+        body = memoryview(encode_request(wire.FetchRequest(replica_id=replica_id), 12))
+        info = connection(OF_BROKERS, ALICE)
+        apis.handle(ReceivedRequest(ApiKey.FETCH, 12, 77, "me", body, info, 0), answers.append)
+        (sent,) = answers
+        assert isinstance(sent, Send)
+        assert (sent.throttle_ms > 0) == throttled
 
 
 # -- from a controller ------------------------------------------------------------------------
@@ -604,7 +626,6 @@ def test_by_certificate_at_the_front_door(tmp_path: Path) -> None:
     config = {
         **WITH_BROKERS["config"],
         "broker.identity": "certificate",
-        "ssl.client.auth": "required",
         "ssl.keystore.location": str(folder / "server.pem"),
         "ssl.truststore.location": str(folder / "ca.pem"),
     }

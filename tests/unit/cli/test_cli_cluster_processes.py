@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from replication.cli.cluster import _wanted
 from replication.supervisor.cluster_file import file_in, read_cluster
 from tests.support.commands import logstore, logstore_json
 from tests.support.until import patience, until
@@ -57,6 +58,21 @@ def until_ready(process: subprocess.Popen[str]) -> Any:
         if "bootstrapServers" in said and "coordinator" in said:
             return said
     raise AssertionError(process.communicate())
+
+
+def test_files_are_found_from_another_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pairs = ("ssl.keystore.location=a.pem", "ssl.truststore.location=/b.pem", "num.partitions=2")
+    rest = dict.fromkeys(("brokers", "listen", "engine", "servers", "jars", "http"))
+    wanted = _wanted(given=pairs, users="users", password_file="password", **rest)
+    assert wanted.config == {
+        "ssl.keystore.location": f"{tmp_path}/a.pem",
+        "ssl.truststore.location": "/b.pem",
+        "num.partitions": "2",
+    }
+    assert (wanted.users, wanted.password_file) == (f"{tmp_path}/users", f"{tmp_path}/password")
 
 
 @pytest.mark.slow

@@ -17,11 +17,14 @@ from logstore.common.errors import ConfigError
 from logstore.testing import ManualClock
 from replication.network import (
     NO_RESPONSE,
+    Listener,
     NetworkConfig,
     NetworkServer,
     ReceivedRequest,
     Respond,
+    SecurityProtocol,
     Send,
+    UserCredentials,
 )
 from replication.network import acceptor as acceptor_module
 from replication.network.framing import SHARED_BYTES
@@ -68,6 +71,23 @@ def test_idle_connection(clock: Clock) -> None:
         assert idle.is_closed()
         assert is_served(busy)
         until(lambda: connection_count(server) == 1)
+
+
+def test_silence_before_a_login(clock: Clock) -> None:
+    """Who may be anybody holds a descriptor no longer than a handshake does."""
+    listeners = [Listener("SASL", security_protocol=SecurityProtocol.SASL_PLAINTEXT), Listener()]
+    config = NetworkConfig(connections_max_idle_ms=-1, socket_frame_timeout_ms=1000)
+    options = {"listeners": listeners, "credentials": UserCredentials({"ann": "secret"})}
+    with (
+        serving(echo, config, clock=clock, **options) as server,
+        RawClient(server, "SASL") as stranger,
+        RawClient(server) as other,
+    ):
+        assert is_served(other)
+        until(lambda: connection_count(server) == 2)
+        clock.pass_for(server, 1000)
+        assert stranger.is_closed()
+        assert is_served(other)
 
 
 def test_who_waits_for_ever_and_goes_away(clock: Clock) -> None:
@@ -164,6 +184,38 @@ def test_max_connections_lets_the_next_one_wait() -> None:
             assert connection_count(server) == 2
             second.close()
             assert third.receive()[4:] == b"waiting"
+
+
+@pytest.mark.parametrize(
+    "bound", [{"max_connections": 2}, {"max_connection_creation_rate": 1}], ids=["count", "rate"]
+)
+def test_no_bound_for_all_keeps_brokers_out(bound: dict[str, int], clock: Clock) -> None:
+    """X-60. Clients wait for their turn, by their listener."""
+    listeners = [Listener(), Listener("INTERNAL", is_inter_broker=True)]
+    config = NetworkConfig(**bound)
+    with (
+        serving(echo, config, listeners=listeners, clock=clock) as server,
+        ExitStack() as stack,
+    ):
+        clients = [stack.enter_context(RawClient(server)) for _ in range(2)]
+        assert all(map(is_served, clients))
+        waiting = stack.enter_context(RawClient(server))
+        waiting.send(b"waiting")
+        for _ in range(3):
+            assert is_served(stack.enter_context(RawClient(server, "INTERNAL")))
+        assert connection_count(server) == 5
+        assert all(map(is_served, clients))
+
+
+def test_the_only_listener_is_bounded_though_brokers_use_it() -> None:
+    listeners = [Listener(is_inter_broker=True)]
+    config = NetworkConfig(max_connections=1)
+    with serving(echo, config, listeners=listeners) as server, RawClient(server) as first:
+        assert is_served(first)
+        with RawClient(server) as second:
+            second.send(b"waiting")
+            assert is_served(first)
+            assert connection_count(server) == 1
 
 
 def test_at_the_bound_nothing_is_accepted() -> None:

@@ -6,13 +6,14 @@ import base64
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import ManualClock
 from replication.common.errors import SaslAuthenticationError
-from replication.coordination import CoordinatorUnavailableError, Node
+from replication.coordination import CoordinatorUnavailableError, CorruptNodeError, Node
 from replication.coordination.embedded import CoordinatorStore
 from replication.security.credentials import (
     ScramCredential,
@@ -21,7 +22,7 @@ from replication.security.credentials import (
     derive,
 )
 from replication.security.sasl import MECHANISMS, client_exchange
-from replication.security.stored import StoredCredentials
+from replication.security.stored import StoredCredentials, store_credential
 from tests.support.cases import for_each
 
 SHA_256, SHA_512 = ScramMechanism.SHA_256, ScramMechanism.SHA_512
@@ -134,3 +135,72 @@ def test_keys_that_are_none(text: str) -> None:
     assert credentials.scram(SHA_256, "ann") is None
     assert credentials.scram(SHA_512, "ann") is None
     assert not credentials.check_password("ann", "")
+
+
+def test_what_is_stored_is_found_as_kafkas() -> None:
+    """X-61. A password may change, and what else is known of the user stays."""
+    tree = Tree()
+    assert not store_credential(tree.session, "ann", SHA_512, derive(SHA_512, "old", b"salt"))
+    credentials = StoredCredentials(tree.get)
+    assert logs_in(credentials, "SCRAM-SHA-512", "ann", "old")
+    assert not logs_in(credentials, "SCRAM-SHA-256", "ann", "old")
+    node = tree.get("/config/users/ann")
+    assert node is not None
+    config = json.loads(node.data)["config"]
+    assert config == {"SCRAM-SHA-512": in_kafkas_words(derive(SHA_512, "old", b"salt"))}
+    tree.put("bob=", producer_byte_rate="1000")
+    assert not store_credential(tree.session, "bob=", SHA_256, None)
+    tree.session.delete("/config/users/bob=")
+    tree.put("bob%3D", producer_byte_rate="1000")
+    for user in ("ann", "bob="):
+        store_credential(tree.session, user, SHA_512, derive(SHA_512, "new", b"pepper"))
+        assert logs_in(credentials, "SCRAM-SHA-512", user, "new")
+        assert not logs_in(credentials, "SCRAM-SHA-512", user, "old")
+    assert store_credential(tree.session, "bob=", SHA_512, None)
+    assert not store_credential(tree.session, "bob=", SHA_512, None)
+    assert not logs_in(credentials, "SCRAM-SHA-512", "bob=", "new")
+    node = tree.get("/config/users/bob%3D")
+    assert node is not None
+    assert json.loads(node.data)["config"] == {"producer_byte_rate": "1000"}
+    changes = sorted(tree.session.children("/config/changes"))
+    told = [tree.session.get(f"/config/changes/{name}") for name in changes]
+    assert [json.loads(each.data)["entity_path"] for each in told if each is not None] == [
+        "users/ann",
+        "users/ann",
+        "users/bob%3D",
+        "users/bob%3D",
+    ]
+
+
+def test_a_node_that_cannot_be_read_is_left_alone() -> None:
+    tree = Tree()
+    tree.put_text("ann", "[]")
+    with pytest.raises(CorruptNodeError):
+        store_credential(tree.session, "ann", SHA_512, derive(SHA_512, "old", b"salt"))
+
+
+def test_two_who_store_at_once() -> None:
+    """The second one finds what the first one wrote meanwhile, and keeps it."""
+    tree = Tree()
+    session = tree.session
+
+    class Late:
+        """Reads, and then another one writes."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(session, name)
+
+        def get(self, path: str) -> Node | None:
+            found = session.get(path)
+            for kind in others:
+                store_credential(session, "ann", kind, derive(kind, "other", b"salt"))
+            others.clear()
+            return found
+
+    for first in (SHA_256, SHA_512):  # the user is new, and is not
+        others = [first]
+        mine = next(kind for kind in ScramMechanism if kind is not first)
+        store_credential(Late(), "ann", mine, derive(mine, "mine", b"salt"))  # type: ignore[arg-type]
+        credentials = StoredCredentials(tree.get)
+        assert logs_in(credentials, first.mechanism, "ann", "other")
+        assert logs_in(credentials, mine.mechanism, "ann", "mine")

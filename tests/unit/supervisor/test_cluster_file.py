@@ -36,6 +36,8 @@ def broker(broker_id: int, **config: str) -> BrokerEntry:
         f"broker-{broker_id}",
         ("/etc/server.properties",) if config else (),
         config,
+        "/etc/users" if config else "",
+        "/etc/password" if config else "",
     )
 
 

@@ -168,6 +168,8 @@ def test_a_further_broker(tmp_path: Path, all_ports_are_free: set[int]) -> None:
         ({"listen": "127.0.0.1:1"}, "--listen 127.0.0.1:1 contradicts .* has 127.0.0.1:9092"),
         ({"http": "127.0.0.1:1"}, "--http 127.0.0.1:1 contradicts .* has 127.0.0.1:29092"),
         ({"config_files": ("/f",)}, "--config /f contradicts .* has broker 0: no file"),
+        ({"users": "/u"}, "--users /u contradicts .* has broker 0: /users"),
+        ({"password_file": "/u"}, "--inter-broker-password-file /u .* has broker 0: no file"),
         ({"config": {"a": "1"}}, "--config a=1 contradicts .* has broker 0: a=2"),
         ({"config": {"b": "1"}}, "--config b=1 contradicts .* has broker 0: no b"),
     ],
@@ -175,7 +177,7 @@ def test_a_further_broker(tmp_path: Path, all_ports_are_free: set[int]) -> None:
 def test_a_later_start_that_contradicts(
     tmp_path: Path, wanted: dict[str, object], both: str
 ) -> None:
-    found = plan(tmp_path, config={"a": "2"})
+    found = plan(tmp_path, config={"a": "2"}, users="/users")
     with pytest.raises(ConfigError, match=both):
         check(str(tmp_path), found, StartOptions(**wanted))
 

@@ -68,13 +68,14 @@ def test_the_command_of_a_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """It is one that anybody could give (X-1)."""
     monkeypatch.setenv("SOME_SECRET", "x")
     plan = plan_in(tmp_path, 1, num_partitions="4")
-    with running(tmp_path, plan) as cluster:
+    (broker,) = plan.brokers
+    broker = replace(broker, users="/etc/users", password_file="/etc/password")
+    with running(tmp_path, replace(plan, brokers=(broker,))) as cluster:
         cluster.until_said("ready")
         process = psutil.Process(cluster.pid(0))
         assert process.cwd() == "/"
         assert os.getpgid(process.pid) == process.pid != os.getpgid(0)
     told = json.loads((tmp_path / "arguments-0").read_text())
-    (broker,) = plan.brokers
     assert told["arguments"] == [
         "serve",
         "--broker-id=0",
@@ -83,6 +84,8 @@ def test_the_command_of_a_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         f"--listen={broker.listeners}",
         f"--http={broker.http}",
         "--json",
+        "--users=/etc/users",
+        "--inter-broker-password-file=/etc/password",
         "--config=inter.broker.listener.name=INTERNAL",
         "--config=listener.security.protocol.map=INTERNAL:PLAINTEXT",
         *(f"--config={key}={value}" for key, value in CONFIG.items()),
