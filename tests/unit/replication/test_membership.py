@@ -272,7 +272,7 @@ def test_back_it_looks_before_its_watches_are_back() -> None:
     session = stage.membership.session._session  # type: ignore[union-attr]
     session.suspend()
     stage.admin.create(nodes.CONTROLLER, nodes.encode_controller(4, 0))
-    stage.store._watches.clear()
+    session.watches.clear()
     session.resume()
     stage.runtime.advance(1000)
     assert stage.membership.controller_id == 4
