@@ -29,6 +29,7 @@ from checkpoints.checkpoint_file import load_file, store_file
 from checkpoints.errors import CheckpointError
 from checkpoints.loggers import get_logger
 from logstore.common.errors import (
+    CorruptDataError,
     InconsistentTopicIdError,
     LogstoreError,
     StorageFailedError,
@@ -89,27 +90,26 @@ class FutureLogs:
         Raises:
             UnknownTopicOrPartitionError: there is no such log, no future log, or no such directory.
             InvalidTopicError: the name of its directory would be too long.
-            InconsistentTopicIdError: the future log belonged to another topic of that name. It is
-                dropped.
+            InconsistentTopicIdError, CorruptDataError: the future log belonged to another topic of
+                that name, or is damaged. It is dropped.
             StorageFailedError: the disk refused.
         """
         with self._claims.of_all([tp]):
             current = self._directories.find(tp)
             if current is None:
                 raise UnknownTopicOrPartitionError(f"{tp} is not in a live directory")
-            found, cleaned = self._directories.future(tp), None
-            if found is None:
-                found = self._create(tp, path)
-                home = self._directories.home_of(tp)
-                cleaned = None if home is None else home.offsets.cleaned(tp)
-            log_dir, future = found
+            log_dir, future = self._directories.future(tp) or self._create(tp, path)
             if future.log is None:
                 try:
                     future.log = self._open(log_dir, tp, future.name, current)
-                except InconsistentTopicIdError:
+                except (InconsistentTopicIdError, CorruptDataError):
                     self.drop_claimed([tp])
                     raise
-            return LogCopy(current, future.log, cleaned)
+            log = future.log
+            if log.epochs.latest < 0 and log.log_start_offset < log.log_end_offset:
+                # Nothing tells whether it still is what the log has.
+                log.maintenance.truncate_fully_and_start_at(current.log_start_offset)
+            return LogCopy(current, log, future.cleaned)
 
     def _create(self, tp: TopicPartition, path: str | None) -> tuple[LogDir, FutureLog]:
         log_dir = next((d for d in self._directories.live() if d.path == path), None)
@@ -119,7 +119,8 @@ class FutureLogs:
         with self._directories.guard(log_dir, "begin a move"):
             log_dir.offsets.forget_logs({tp})
             self._storage.make_dir(posixpath.join(log_dir.path, name))
-        future = FutureLog(name)
+        home = self._directories.home_of(tp)
+        future = FutureLog(name, None, None if home is None else home.offsets.cleaned(tp))
         self._directories.add_future(log_dir, tp, future)
         return log_dir, future
 
@@ -136,8 +137,6 @@ class FutureLogs:
             with self._directories.guard(log_dir, "begin a move"):
                 # Else they would be believed once the copy has grown again.
                 log_dir.offsets.lower_entries(log_dir.items, lambda: [(tp, log)])
-            if log.epochs.latest < 0:  # nothing tells whether it is of the same history
-                log.maintenance.truncate_fully_and_start_at(current.log_start_offset)
         except BaseException:
             log.crash()
             raise

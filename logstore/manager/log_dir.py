@@ -140,6 +140,7 @@ class FutureLog:
 
     name: str  # of its directory
     log: PartitionLog | None = None  # None: found at the start, and not opened yet
+    cleaned: int | None = None  # as of ``LogCopy``
 
 
 class LogDir:

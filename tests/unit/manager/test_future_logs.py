@@ -172,6 +172,7 @@ class TestMove:
             manager.cleaner.clean_by_hand(TP)
             cleaned = machine.checkpoint("/a", CLEANER)[TP]
             before = values(log)
+            manager.futures.begin(TP, "/b")
             move(manager, "/b")
             assert machine.checkpoint("/b", CLEANER) == {TP: cleaned}
             assert values(manager.get(*TP)) == before
