@@ -122,6 +122,16 @@ def test_the_controller_moves_between_them(cluster: MixedCluster) -> None:
         assert cluster.until_equal(topic)
         assert read(cluster, topic, OURS) == [each for name in "abcd" for each in values(name)]
 
+    # Ours restarts in the time of Kafka's controller, which no controller of ours has seen.
+    cluster.ours[OURS].stop()
+    cluster.start(OURS)
+    for topic in (BY_KAFKA, BY_US):
+        cluster.until_led(topic, KAFKA, BOTH)
+    cluster.kafkas[KAFKA].stop()
+    for topic in (BY_KAFKA, BY_US):
+        cluster.until_led(topic, OURS, [OURS])
+    cluster.produce(values("e"), BY_KAFKA, BY_US, at=OURS)
+
 
 @pytest.mark.parametrize("loser", BOTH)
 def test_what_only_one_of_them_had_is_cut(cluster: MixedCluster, loser: int) -> None:
