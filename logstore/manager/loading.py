@@ -119,7 +119,10 @@ class Loader:
                 self._directories.add(LogDir.open(path, self._storage))
             except StorageFailedError as error:
                 failed[path] = error
-        if not self._directories.live():
+        self._go_on_without(failed)
+
+    def _go_on_without(self, failed: Mapping[str, StorageFailedError]) -> None:
+        if failed and all(each.path in failed for each in self._directories.live()):
             raise _none_open(failed)
         for path, failure in failed.items():
             self._directories.fail(path, failure)
@@ -165,24 +168,17 @@ class Loader:
             new_uuid(self._opener.owner.random_id)
         )
         node_id = next(iter(nodes), 0)
-        self._remove_markers()
-        for log_dir in self._directories.live():
-            if log_dir.path not in found:
-                self._write_meta(log_dir, cluster_id, node_id)
-        return cluster_id, node_id
-
-    def _remove_markers(self) -> None:
         failed: dict[str, StorageFailedError] = {}
-        live = self._directories.live()
-        for log_dir in live:
+        for log_dir in self._directories.live():
             try:
                 log_dir.remove_marker()
             except StorageFailedError as error:
                 failed[log_dir.path] = error
-        if live and len(failed) == len(live):
-            raise _none_open(failed)
-        for path, failure in failed.items():
-            self._directories.fail(path, failure)
+        self._go_on_without(failed)
+        for log_dir in self._directories.live():
+            if log_dir.path not in found:
+                self._write_meta(log_dir, cluster_id, node_id)
+        return cluster_id, node_id
 
     def _meta_file(self, log_dir: LogDir) -> MetaPropertiesFile:
         return MetaPropertiesFile(posixpath.join(log_dir.path, META_PROPERTIES), self._storage)
