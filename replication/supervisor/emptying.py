@@ -33,6 +33,7 @@ class Emptying:
         self._admin = AdminClient(config)
         self._broker_id, self._rate = broker_id, rate
         self._is_throttled = False
+        self._begun: set[TopicPartition] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -48,20 +49,24 @@ class Emptying:
             WireError: no broker answers.
         """
         admin, own = self._admin, self._broker_id
-        ongoing = list_reassignments(admin)  # first: one that ends meanwhile is seen as ended
+        ongoing = list_reassignments(admin)
         found = look(admin)
         there = {tp: replicas for tp, replicas in found.present.items() if own in replicas}
         if not there:
             if self._rate is not None:
                 unthrottle(admin, found.racks, sorted({tp.topic for tp in found.present}))
             return ""
-        # A partition that moves shows those that go and those that come.
+        # A partition that moves shows those that go and those that come; and for a moment after its
+        # move, for a broker's metadata are later than what the controller says.
+        self._begun |= {tp for tp, move in ongoing.items() if own in move.removing}
         going = {tp: move.removing for tp, move in ongoing.items()}
         settled = {
             tp: tuple(each for each in replicas if each not in going.get(tp, ()))
             for tp, replicas in found.present.items()
+            if tp not in self._begun
         }
         targets = without(settled, found.racks, [own])
+        self._begun |= targets.keys()
         if self._rate is not None and (targets or not self._is_throttled):
             throttle(admin, found.present, targets, ongoing, self._rate)
             self._is_throttled = True
