@@ -273,6 +273,10 @@ class ControllerContext:
                 self.offline.pop(broker, None)
         self.live = dict(sorted(live.items()))
 
+    def is_foreign(self, broker: int) -> bool:
+        live = self.live.get(broker)
+        return live is not None and live.registration.is_foreign
+
     def is_online(self, broker: int, tp: TopicPartition) -> bool:
         return broker in self.live and tp not in self.offline.get(broker, ())
 

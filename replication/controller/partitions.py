@@ -112,6 +112,10 @@ class PartitionDecisions:
             completed = decided([r for r in after.isr if r in target], target, mode)
             if completed.leader != NO_LEADER or after.leader == NO_LEADER:
                 after = completed
+        is_own = recovery_state is None  # not a proposal of the leader, which gets an answer
+        same = after.isr != now.isr and after.leader_epoch == now.leader_epoch
+        if is_own and same and context.is_foreign(after.leader):
+            after = after._replace(leader_epoch=now.leader_epoch + 1)  # or it takes no order
         return after
 
     @staticmethod

@@ -157,3 +157,20 @@ def test_what_a_kafka_wrote_before_a_term_of_ours_proves_nothing() -> None:
     b.kill(1, 2)
     b.start(2, previous_broker_epoch=remembered - 1, proves_logs=True)
     assert (b.partition().leader, b.partition().isr) == (-1, ())
+
+
+@pytest.mark.parametrize("leaves", ["dies", "stops"])
+def test_a_leader_of_a_real_kafka_hears_who_was_taken_out_of_its_isr(
+    b: Brokers, leaves: str
+) -> None:
+    """X-95: it takes no order of a leader epoch that it has."""
+    b.create(assignment=((KAFKA, 2, 1),))
+    before = b.partition()
+    if leaves == "dies":
+        b.kill(2)
+    else:
+        b.shut_down(2)
+    now = b.partition()
+    assert (now.leader, now.isr) == (KAFKA, (KAFKA, 1))
+    assert now.leader_epoch == before.leader_epoch + 1
+    assert b.brokers[KAFKA].told[T0] == now
