@@ -17,6 +17,7 @@ from replication.network import (
     NO_RESPONSE,
     ClientQuota,
     ClientQuotas,
+    ConnectionInfo,
     Direction,
     ReceivedRequest,
     Respond,
@@ -159,6 +160,8 @@ class KafkaApis:
                 reply(CLOSE)
                 return
         elif not self._peers.admits(received.connection, broker_id):
+            if received.connection.listener.is_inter_broker:  # they have shown who they are
+                _warn_of(received.connection, broker_id)
             if self._is_ready():
                 reply.refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
             else:
@@ -196,6 +199,11 @@ class KafkaApis:
         else:
             respond(CLOSE)
         return None
+
+
+def _warn_of(connection: ConnectionInfo, broker_id: int) -> None:
+    who, text = connection.principal, "broker %d: %s at %s is not believed to be it"
+    limited.warning(text, broker_id, who, connection.peer_host, about=(who, broker_id))
 
 
 def _charge(quota: ClientQuota, received: ReceivedRequest) -> Callable[[Any], int]:

@@ -23,6 +23,7 @@ from tests.support.until import patience, until
 
 ROOT = Path(__file__).resolve().parents[3]
 SERVE = (sys.executable, "-m", "logstore", "serve")
+pytestmark = pytest.mark.slow  # processes start
 NOWHERE = "--coordinator=zookeeper://127.0.0.1:1"
 
 
@@ -112,7 +113,6 @@ def status_of(address: tuple[str, int], path: str) -> tuple[int, str]:
         connection.close()
 
 
-@pytest.mark.slow
 def test_a_coordinator_that_is_silent(tmp_path: Path) -> None:
     """It is not healthy meanwhile, makes nothing, and the second signal ends it at once."""
     with (
@@ -136,7 +136,6 @@ def test_a_coordinator_that_is_silent(tmp_path: Path) -> None:
             assert not (tmp_path / "d").exists()
 
 
-@pytest.mark.slow
 def test_an_id_that_another_process_has(tmp_path: Path, url: str) -> None:
     """A signal ends the wait for the other's session; nothing was made."""
     options = ("--broker-id=1", f"--coordinator={url}", "--listen=127.0.0.1:0")
@@ -161,7 +160,6 @@ def test_an_id_that_another_process_has(tmp_path: Path, url: str) -> None:
         assert ended(first)[0] == 0
 
 
-@pytest.mark.slow
 def test_what_a_service_manager_is_told(tmp_path: Path, url: str) -> None:
     """Of systemd's protocol: ready once, alive in half of its time, stopping before the end."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
