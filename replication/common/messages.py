@@ -131,7 +131,7 @@ class FetchRequest(NamedTuple):
     session_id: int = NO_SESSION
     session_epoch: int = FINAL_SESSION_EPOCH
     forgotten: tuple[tuple[TopicPartition, uuid.UUID | None], ...] = ()  # no longer in the session
-    takes_slices: bool = False  # records may be a ``FileSlice``; of consumers only
+    takes_slices: bool = False  # records may be a ``FileSlice``
     names_by_id: bool | None = None  # a client's whole session does, or does not; None: no matter
     # Of every topic of the session, by id, for whoever reads the answer; None: of ``partitions``.
     topic_names: Mapping[uuid.UUID | None, str] | None = None

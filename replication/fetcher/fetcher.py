@@ -78,7 +78,10 @@ class Fetcher:
         self.dead = False
         self._env = env
         self._actor = env.runtime.actor(name)
-        self._states = FetchStates(env.rule, env.config.replica_fetch_max_bytes)
+        config = env.config
+        self._states = FetchStates(
+            env.rule, config.replica_fetch_max_bytes, config.replica_fetch_response_max_bytes
+        )
         self._session = FetchSessionHandler()
         self._failures = FetchFailures(name, env, self._states, self._session)
         self._lock = threading.RLock()  # reentrant: a failing disk may cause removals from within
@@ -378,10 +381,13 @@ class Fetcher:
         return False
 
     def _append(self, state: FetchState, part: FetchPartitionResponse) -> bool:
-        progress = state.append(part)
+        progress, quota = state.append(part), self._env.quota
         self.bytes += progress.size
-        if self._env.quota is not None and part.records:
-            self._env.quota.record(state.tp, len(part.records))
+        if quota is not None and part.records:
+            quota.record(state.tp, len(part.records))
+        # What a quota holds back is not to come in larger pieces.
+        is_free = quota is None or not quota.is_throttled(state.tp)
+        state.ask_more(progress.size if is_free else 0, self._env.config.replica_fetch_max_bytes)
         if progress.changed and self._states.holds(state):
             self._states.progress(state)
         return progress.high_watermark_moved

@@ -28,6 +28,9 @@ from replication.partition import Partition
 logger = get_logger(__name__)
 
 
+MOST_TIMES = 8
+
+
 class OffsetMismatchError(ReplicationError):
     """Our log does not end at the fetch offset, so something else wrote to it."""
 
@@ -78,6 +81,7 @@ class FetchState:
         "leader_end",
         "leader_epoch",
         "log_start",
+        "most_times",
         "offset",
         "partition",
         "phase",
@@ -110,6 +114,7 @@ class FetchState:
         self.turned = EventStreak()  # truncations and resets that the leader caused
         self.leader_end: int | None = None  # while resetting, once it is known
         self.wanted: FetchPartition | None = None  # our part of a request, while it does not change
+        self.most_times = 1  # how much is asked for, in units of ``replica.fetch.max.bytes``
 
     def __repr__(self) -> str:
         return (
@@ -181,6 +186,16 @@ class FetchState:
         if changed:
             self.log_start, self.wanted = log_start, None
         return FetchProgress(size, moved, first or changed)
+
+    def ask_more(self, size: int, most: int) -> None:
+        """Ask for up to eight times as much while answers are full: the leader is far ahead.
+
+        Args:
+            size: of the answer, in bytes; 0 begins again.
+            most: bytes that a request asks for at first.
+        """
+        is_full = size * 2 > self.most_times * most
+        self.most_times = min(2 * self.most_times, MOST_TIMES) if is_full else 1
 
     def resume(self) -> None:
         """Continue at our log end after a partial change."""
@@ -315,8 +330,14 @@ class Round:
 class FetchStates:
     """The partitions of a fetcher in fetch order (R-115)."""
 
-    def __init__(self, rule: TruncationRule, max_bytes: int) -> None:
+    def __init__(self, rule: TruncationRule, max_bytes: int, answer_bytes: int) -> None:
+        """
+        Args:
+            max_bytes: to ask for of a partition that is not far behind.
+            answer_bytes: that a whole answer may have.
+        """
         self._rule, self._max_bytes = rule, max_bytes
+        self._most = max(max_bytes, answer_bytes)
         self._states: dict[TopicPartition, FetchState] = {}
         self._round: Round | None = None  # kept while nothing changes, for idle rounds
 
@@ -358,7 +379,8 @@ class FetchStates:
 
     def _part(self, state: FetchState) -> FetchPartition:
         if state.wanted is None:
-            state.wanted = state.fetch_part(self._rule, self._max_bytes)
+            wanted = min(self._max_bytes * state.most_times, self._most)
+            state.wanted = state.fetch_part(self._rule, wanted)
         return state.wanted
 
     def mark_settled(self, states: Iterable[FetchState]) -> None:

@@ -2,7 +2,8 @@
 
 A frame that fits into the buffer shared by all connections of a thread is cut out of what was
 received. A larger one gets a buffer of its own, which grows with what has arrived, never by the
-announced size (W-230). Each error here closes its connection.
+announced size (W-230). While large ones follow each other, one whose frame nobody holds any more
+is used again, if the reader keeps buffers. Each error here closes its connection.
 """
 
 from __future__ import annotations
@@ -46,12 +47,25 @@ class FrameReader:
 
     Args:
         max_size: of a frame, in bytes (``socket.request.max.bytes``).
+        keeps_buffer: of the last large frame, until a small one comes.
     """
 
-    __slots__ = ("_filled", "_frame", "_kept", "_size", "_window", "is_large", "max_size")
+    __slots__ = (
+        "_filled",
+        "_frame",
+        "_keeps_buffer",
+        "_kept",
+        "_size",
+        "_spare",
+        "_window",
+        "is_large",
+        "max_size",
+    )
 
-    def __init__(self, max_size: int) -> None:
+    def __init__(self, max_size: int, *, keeps_buffer: bool = False) -> None:
         self.max_size = max_size
+        self._keeps_buffer = keeps_buffer
+        self._spare: bytearray | None = None
         self._kept = _NOTHING  # received and not taken; it may hold several frames
         self._frame: bytearray | None = None  # a large frame, without its length
         self.is_large = False  # such a frame is being assembled
@@ -109,7 +123,7 @@ class FrameReader:
                 return shared
             shared[:kept] = self._kept
             return shared[kept:]
-        self._window = memoryview(self._frame)[self._filled :]
+        self._window = memoryview(self._frame)[self._filled : self._size]
         return self._window
 
     def received(self, count: int) -> None:
@@ -131,8 +145,10 @@ class FrameReader:
         if self._frame is not None:
             if self._filled < self._size:
                 return None
-            frame, self._frame, self.is_large = memoryview(self._frame), None, False
-            return frame
+            buffer, self._frame, self.is_large = self._frame, None, False
+            if self._keeps_buffer:
+                self._spare = buffer
+            return memoryview(buffer)[: self._size]
         kept = self._kept
         if len(kept) < _PREFIX:
             return None
@@ -143,6 +159,7 @@ class FrameReader:
         if len(kept) < end:
             return None
         self._kept = kept[end:] if len(kept) > end else _NOTHING
+        self._spare = None
         return kept[_PREFIX:end]
 
     def large_header(self) -> memoryview | None:
@@ -159,8 +176,23 @@ class FrameReader:
     def begin_large(self) -> int:
         """Give the frame of ``large_header`` a buffer of its own. Returns how many bytes it has."""
         self._size = self.announced_size
-        self._frame = bytearray(self._kept[_PREFIX:])
-        self._filled = len(self._frame)
+        start, spare, self._spare = self._kept[_PREFIX:], self._spare, None
+        self._filled = len(start)
+        if spare is not None and _is_free(spare):
+            spare[: len(start)] = start
+            self._frame = spare
+        else:
+            self._frame = bytearray(start)
         self._kept = _NOTHING
         self.is_large = True
         return self._filled
+
+
+def _is_free(buffer: bytearray) -> bool:
+    """Whether nobody has a view of it: it cannot change its size otherwise."""
+    try:
+        buffer.append(0)
+    except BufferError:
+        return False
+    buffer.pop()
+    return True

@@ -157,7 +157,8 @@ class LeaderSide:
 
         Before the return a follower's progress is noted and its joining of the ISR proposed
         (R-107), unless the answer is a diverging epoch (R-9) or ``update_follower`` is false.
-        ``takes_slices``: many bytes for a consumer may stay in their file.
+        ``takes_slices``: many bytes may stay in their file, as far as they are committed: nobody
+        cuts these off, and so nobody has to copy the file for it.
 
         Raises:
             OffsetOutOfRangeError: the offset is outside the log (R-102, R-103, R-105).
@@ -181,7 +182,9 @@ class LeaderSide:
         aborted: tuple[AbortedTxn, ...] = ()
         if part.fetch_offset < limit and (max_bytes > 0 or minimum_one):
             most = min(max_bytes, part.partition_max_bytes)
-            by_slice = takes_slices and not from_follower
+            by_slice = takes_slices and part.fetch_offset < high_watermark
+            if by_slice:
+                limit = min(limit, high_watermark)
             recent = None
             if not committed:
                 kept = min(most, SLICE_MIN) if by_slice else most

@@ -117,7 +117,7 @@ def request_from(
     Args:
         name_of: the name of a topic by its id.
         max_bytes: that an answer may have, whatever is asked for.
-        takes_slices: of consumers, whose records may go from file to socket.
+        takes_slices: records may go from file to socket.
     """
     with_ids = version >= FIRST_WITH_IDS
 
@@ -163,7 +163,7 @@ def request_from(
                 for partition in topic.partitions
             ]
         ),
-        takes_slices=takes_slices and replica_id < 0,
+        takes_slices=takes_slices,
         names_by_id=with_ids,
     )
 

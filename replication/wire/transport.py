@@ -82,7 +82,7 @@ class _Channel:
         self.sock: socket.socket | None = None
         self.layer: TransportLayer | None = None
         self.max_bytes = max_bytes
-        self.reader = framing.FrameReader(MAX_GREETING_BYTES)
+        self.reader = framing.FrameReader(MAX_GREETING_BYTES, keeps_buffer=True)
         self.interest = -1  # what epoll watches for
         self.setup_by_ms = self.used_ms = now_ms
         self.setup_ms = self.idle_ms = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -44,9 +44,22 @@ class KafkaNode(KafkaBroker):
     """A broker of Kafka 3.9 in ZooKeeper mode."""
 
     def __init__(
-        self, broker_id: int, directory: Path, zookeeper: str, settings: Mapping[str, str | int]
+        self,
+        broker_id: int,
+        directory: Path,
+        zookeeper: str,
+        settings: Mapping[str, str | int],
+        *,
+        heap: str = "256m",
+        jvm_options: Sequence[str] = kafka_jars.SHORT_JVM,
     ) -> None:
-        super().__init__(directory, overrides=settings, heap="256m", pom=kafka_jars.BROKER_3_9)
+        super().__init__(
+            directory,
+            overrides=settings,
+            heap=heap,
+            jvm_options=jvm_options,
+            pom=kafka_jars.BROKER_3_9,
+        )
         self.broker_id, self._zookeeper = broker_id, zookeeper
         self.ready_lines = (f"[KafkaServer id={broker_id}] started",)
 

@@ -202,6 +202,20 @@ class TestOrder:
         stage.reply(answer(part(B, records=record), part(C, records=record)))
         assert order(stage) == [A, B, C]
 
+    def test_who_is_far_behind_asks_for_more(self) -> None:
+        """While answers are full, and not of what a quota holds back (X-141)."""
+        size, end, asked = len(batch(1, epoch=1)), 1, []
+        stage = following(A, B, replica_fetch_max_bytes=size, rate=10**9)
+        assert stage.quota is not None
+        stage.quota.throttle("a", [B.partition])
+        for number, count in enumerate((1, 2, 4, 8, 8, 1), 1):
+            many = b"".join(batch(end + at, epoch=1) for at in range(count))
+            end += count
+            stage.reply(answer(part(A, records=many), part(B, records=batch(number, epoch=1))))
+            parts = stage.fetch_request().partitions
+            asked.append([each.partition_max_bytes // size for each in parts])
+        assert asked == [[2, 1], [4, 1], [8, 1], [8, 1], [8, 1], [1, 1]]
+
     def test_a_limited_response_serves_all(self) -> None:
         """R-108 and R-115 together: each fetch takes one batch, yet nobody starves. The first
         answer moves all to the end, as it tells their lag."""
