@@ -18,12 +18,7 @@ __all__ = [
     "KafkaApis",
     "Reply",
     "assembly",
-    "brokers",
     "common",
     "configs",
-    "controller_requests",
-    "fetch",
     "is_quick",
-    "kafka_apis",
-    "offsets",
 ]

@@ -1,4 +1,4 @@
-"""Three processes under faults and load: what must hold, and a report of what happened (X-125)."""
+"""Three processes under faults and load, and a report of what happened (X-83, X-125)."""
 
 from __future__ import annotations
 
