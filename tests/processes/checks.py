@@ -261,8 +261,10 @@ def cycles(edges: Edges) -> dict[str, list[list[int]]]:
     for component in _components(graphs[frozenset({WW})]):
         found["G0"].append(sorted(component))
     both = graphs[frozenset({WW, WR})]
+    places = {each: n for n, component in enumerate(_components(both)) for each in component}
     for (one, other), kinds in edges.items():
-        if WR in kinds and (path := _path(both, other, one)):
+        is_inside = one in places and places[one] == places.get(other)
+        if WR in kinds and is_inside and (path := _path(both, other, one)):
             found["G1c"].append([one, *path])
         if RW in kinds and (path := _path(both, other, one)):
             found["G-single"].append([one, *path])

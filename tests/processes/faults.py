@@ -31,7 +31,7 @@ class Kind(Enum):
 
     @property
     def leaves_two(self) -> bool:
-        """Whether a leader may go on beside the next one, and answer with what was."""
+        """Whether a leader may go on beside the next one, and answer with what was (X-83)."""
         return self not in (Kind.KILL, Kind.STOP, Kind.RESET, Kind.ENGINE, Kind.CLOCK)
 
 
@@ -114,10 +114,11 @@ class Faults:
         seconds = self.rng.uniform(1.0, self._longest_s)
         if kind in (Kind.KILL, Kind.STOP, Kind.ENGINE, Kind.RESET):
             seconds = self.rng.uniform(0.0, min(10.0, self._longest_s))
+        cuts = kind in (Kind.CUT_ONE, Kind.CUT_BOTH)
+        controller = f"broker-{self._controller()}" if cuts else ""
         target, mend = self._doers[kind]()
-        controller = f"broker-{self._controller()}"
-        cuts = kind in (Kind.CUT_ONE, Kind.CUT_BOTH) and ENGINE not in target
-        return Strike(kind, target, seconds, cuts and controller in target), mend
+        blocks = cuts and ENGINE not in target and controller in target
+        return Strike(kind, target, seconds, blocks), mend
 
     def _controller(self) -> int:
         with suppress(Exception):  # the engine has none just now

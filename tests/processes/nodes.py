@@ -41,6 +41,8 @@ CHROOT = "logstore"
 SERVE = (sys.executable, "-m", "logstore", "serve")
 BROKERS = 3
 SESSION_MS = 3000
+CONTROLLER_S = 5.0
+"""How long the engine may take to say who is the controller."""
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _LIBC = ctypes.CDLL(None)
 
@@ -494,12 +496,16 @@ class Nodes:
 
     @property
     def controller(self) -> int:
-        """Which broker the engine says is the controller; -1 without one."""
+        """Which broker the engine says is the controller; -1 without one.
+
+        Raises:
+            KazooTimeoutError: the engine does not answer.
+        """
         from kazoo.client import KazooClient
         from kazoo.exceptions import NoNodeError
 
         client = KazooClient(self.engine.hosts)
-        client.start(patience())
+        client.start(CONTROLLER_S)
         try:
             return int(json.loads(client.get(f"/{CHROOT}/controller")[0])["brokerid"])
         except NoNodeError:

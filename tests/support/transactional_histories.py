@@ -197,24 +197,28 @@ def _check_circles(history: History) -> Iterator[Finding]:
     before: dict[int, set[int]] = defaultdict(set)
     last_of: dict[str, int] = {}
     numbers = {id(each): number for number, each in enumerate(history.transactions)}
-    for number, each in enumerate(history.transactions):
-        if each.producer in last_of:
-            before[number].add(last_of[each.producer])
-        last_of[each.producer] = number
-        for value in each.reads:
+    for number, one in enumerate(history.transactions):
+        if one.producer in last_of:
+            before[number].add(last_of[one.producer])
+        last_of[one.producer] = number
+        for value in one.reads:
             if value in writers:
                 before[number].add(numbers[id(writers[value])])
-    left = dict(before)
-    done: set[int] = set(range(len(history.transactions))) - left.keys()
-    while left:
-        free = [number for number, needs in left.items() if needs <= done]
-        if not free:
-            producers = sorted({history.transactions[number].producer for number in left})
-            yield Finding(Anomaly.CYCLE, f"among {producers}")
-            return
-        for number in free:
-            del left[number]
-        done.update(free)
+    after: dict[int, list[int]] = defaultdict(list)
+    for number, needs in before.items():
+        for each in needs:
+            after[each].append(number)
+    waits = {number: len(needs) for number, needs in before.items()}
+    free = [number for number in range(len(history.transactions)) if not waits.get(number)]
+    for number in free:  # grows
+        for following in after[number]:
+            waits[following] -= 1
+            if not waits[following]:
+                free.append(following)
+    if len(free) < len(history.transactions):
+        left = {number for number, needs in waits.items() if needs}
+        producers = sorted({history.transactions[number].producer for number in left})
+        yield Finding(Anomaly.CYCLE, f"among {producers}")
 
 
 def check_copies(history: History, source: Log, log: Log) -> list[Finding]:
