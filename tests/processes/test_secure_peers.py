@@ -41,7 +41,7 @@ OURS: Mapping[str, object] = {
 }
 
 
-class Way(NamedTuple):
+class Trust(NamedTuple):
     """How brokers come to each other.
 
     Attributes:
@@ -55,9 +55,9 @@ class Way(NamedTuple):
     is_in_tree: bool = False
 
 
-CERTIFICATES = Way("SSL", {"broker.identity": "certificate"})
-SCRAM = Way("SASL_SSL", {}, "let, me:in=ü", is_in_tree=True)
-PLAIN = Way("SASL_PLAINTEXT", {"sasl.mechanism.inter.broker.protocol": "PLAIN"}, "let me in")
+CERTIFICATES = Trust("SSL", {"broker.identity": "certificate"})
+SCRAM = Trust("SASL_SSL", {}, "let, me:in=ü", is_in_tree=True)
+PLAIN = Trust("SASL_PLAINTEXT", {"sasl.mechanism.inter.broker.protocol": "PLAIN"}, "let me in")
 BROKER = "kafka, the broker"
 ALICE = {"sasl.username": "alice", "sasl.password": "wonder"}
 
@@ -65,7 +65,7 @@ ALICE = {"sasl.username": "alice", "sasl.password": "wonder"}
 class Pair:
     """Two brokers, whose clients log in as alice by a listener of their own."""
 
-    def __init__(self, directory: Path, way: Way) -> None:
+    def __init__(self, directory: Path, way: Trust) -> None:
         self.directory, self.way = directory, way
         self._opened = ExitStack()
         self.engine = self._opened.enter_context(CoordinatorProcess(directory / "tree", 500))
