@@ -31,5 +31,4 @@ def stage_of(broker: Broker) -> Stage:
             return Stage.STOPPED
     if not broker.metadata.is_complete:
         return Stage.REGISTERED
-    behind = next(broker.metadata.replicas_out_of_sync(broker.broker_id), None)
-    return Stage.IN_SYNC if behind is None else Stage.CAUGHT_UP
+    return Stage.CAUGHT_UP if broker.metadata.replicas_out_of_sync() else Stage.IN_SYNC
