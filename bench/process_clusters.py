@@ -28,6 +28,7 @@ SETTINGS: Mapping[str, str | int] = {
     **mixed_cluster.SETTINGS,
     "offsets.topic.replication.factor": 3,
     "min.insync.replicas": 2,
+    "replica.lag.time.max.ms": 30_000,  # Kafka's
     "log.cleaner.enable": "false",
 }
 Leaders = dict[int, dict[str, list[int]]]  # partitions by leader and topic

@@ -31,5 +31,5 @@ def stage_of(broker: Broker) -> BrokerStage:
             return BrokerStage.STOPPED
     if not broker.metadata.is_complete:
         return BrokerStage.REGISTERED
-    behind = next(broker.metadata.replicas_out_of_sync(broker.broker_id), None)
-    return BrokerStage.IN_SYNC if behind is None else BrokerStage.CAUGHT_UP
+    is_behind = broker.metadata.replicas_out_of_sync()
+    return BrokerStage.CAUGHT_UP if is_behind else BrokerStage.IN_SYNC

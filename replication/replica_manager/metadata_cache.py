@@ -53,6 +53,7 @@ class MetadataCache:
         self._watchers: tuple[Callable[[], None], ...] = ()  # replaced as a whole, as the next
         self._deletion_watchers: tuple[Callable[[frozenset[str]], None], ...] = ()
         self._gone: set[str] = set()  # topics that the present update removes
+        self._behind: tuple[TopicPartition, ...] | None = None  # None: not looked for yet
         self._lock = threading.Lock()
 
     # -- updates -------------------------------------------------------------------------------
@@ -84,6 +85,7 @@ class MetadataCache:
                 if not request.sequence or request.controller_epoch == self._roles_of:
                     self.is_complete = True
             gone, self._gone = frozenset(self._gone), set()
+            self._behind = None
         for watcher in self._watchers:
             watcher()
         for deletion_watcher in self._deletion_watchers if gone else ():
@@ -211,12 +213,20 @@ class MetadataCache:
         topic = self._topics.get(tp.topic)
         return None if topic is None else topic.get(tp.partition)
 
-    def replicas_out_of_sync(self, broker_id: int) -> Iterator[TopicPartition]:
-        """The partitions with a leader of which a broker has a replica outside the ISR."""
-        for topic, registrations in list(self._topics.items()):
-            for number, known in list(registrations.items()):
-                is_behind = broker_id in known.replicas and broker_id not in known.isr
-                if is_behind and known.leader != NO_LEADER:
+    def replicas_out_of_sync(self) -> tuple[TopicPartition, ...]:
+        """The partitions with a leader of which this broker has a replica outside the ISR. Asked
+        time and again, it looks only after an update."""
+        behind = self._behind
+        if behind is None:
+            with self._lock:
+                behind = self._behind = tuple(self._own_out_of_sync())
+        return behind
+
+    def _own_out_of_sync(self) -> Iterator[TopicPartition]:
+        own = self._broker_id
+        for topic, registrations in self._topics.items():
+            for number, known in registrations.items():
+                if own in known.replicas and own not in known.isr and known.leader != NO_LEADER:
                     yield TopicPartition(topic, number)
 
     def topic_id(self, topic: str) -> uuid.UUID | None:

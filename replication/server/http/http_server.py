@@ -362,9 +362,7 @@ class HttpServer(HttpService):
         behind = {
             str(broker.broker_id): [
                 f"{topic}-{number}"
-                for topic, number in islice(
-                    broker.metadata.replicas_out_of_sync(broker.broker_id), BEHIND_MAX
-                )
+                for topic, number in islice(broker.metadata.replicas_out_of_sync(), BEHIND_MAX)
             ]
             for broker in brokers
         }

@@ -16,7 +16,12 @@ from replication.common.messages import (
     PartitionChange,
     UpdateMetadataRequest,
 )
-from replication.common.state import BrokerRegistration, LiveBroker, PartitionRegistration
+from replication.common.state import (
+    NO_LEADER,
+    BrokerRegistration,
+    LiveBroker,
+    PartitionRegistration,
+)
 from replication.replica_manager.metadata_cache import MetadataCache
 
 TP = TopicPartition("orders", 0)
@@ -246,3 +251,19 @@ class TestBesideKafka:
 
     def test_a_real_kafka_tells_everything_at_once(self) -> None:
         assert told(brokers=(broker(1, -1),)).is_complete
+
+
+def test_which_own_replicas_are_behind() -> None:
+    """As the last update has it; those of others do not count, nor those without a leader."""
+    cache = MetadataCache(1)
+    assert cache.replicas_out_of_sync() == ()
+    for version, isr, leader, behind in (
+        (1, (1, 2), 2, ()),
+        (2, (2,), 2, (TP,)),
+        (3, (2,), NO_LEADER, ()),
+        (4, (1,), 1, ()),
+    ):
+        made = change(leader=leader, version=version)
+        registration = made.registration._replace(replicas=(1, 2), isr=isr)
+        told(made._replace(registration=registration), into=cache)
+        assert cache.replicas_out_of_sync() == behind
