@@ -125,7 +125,10 @@ def test_kafka_s_order_one_at_a_time() -> None:
 
 def test_a_broker_is_introduced_before_a_role_that_may_name_it() -> None:
     """X-92; to a real Kafka once, and a broker that goes waits its turn."""
-    wire, brokers = Wire(is_foreign=True), {n: LiveBroker(BrokerRegistration(n), 70 + n) for n in (1, 2, 3)}
+    wire, brokers = (
+        Wire(is_foreign=True),
+        {n: LiveBroker(BrokerRegistration(n), 70 + n) for n in (1, 2, 3)},
+    )
     wire.context.live = {2: brokers[2]}
     wire.channel.send_all_roles()
     wire.channel.send_all_metadata(at(T0, 0))
