@@ -3,9 +3,9 @@
 A channel belongs to one incarnation of a broker. Its waiting changes are kept by partition, so that
 a newer state replaces an older one that was not sent yet. The roles of many partitions go in
 pieces, and elections go before the first roles of new partitions: while a broker makes the logs of
-a large topic, an election waits for one piece at most. A broker is introduced before any role that
-may name it (X-92): a real Kafka broker refuses to follow a leader that its metadata cache does not
-know, and does not say so in its answer.
+a large topic, an election waits for one piece at most. To a real Kafka broker another one is
+introduced before any role that may name it (X-92): it refuses to follow a leader that its metadata
+cache does not know, and does not say so in its answer.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ class BrokerChannel:
         Stops come before roles if a later topic of that name waits for the place, and if the broker
         would set aside replicas that are not among its roles.
         """
-        if self._roles_wait() and not self._brokers() <= self._introduced:
+        if self._is_foreign and self._roles_wait() and not self._brokers() <= self._introduced:
             return self._metadata_of({}, is_full=False)
         if self._stops and (
             self._all_roles or any(tp in self._roles for tp, topic_id in self._stops)

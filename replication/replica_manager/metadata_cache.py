@@ -43,7 +43,6 @@ class MetadataCache:
         self.masked_topics: frozenset[uuid.UUID] = frozenset()
         self._broker_id = broker_id
         self._brokers: Mapping[int, LiveBroker] = {}  # replaced as a whole
-        self._roles_of = -1  # the epoch of the controller that gave roles last
         self._shutting_down: frozenset[int] = frozenset()
         self._topics: dict[str, TopicRegistrations] = {}
         self._topic_ids: dict[str, uuid.UUID | None] = {}
@@ -62,15 +61,13 @@ class MetadataCache:
         """Apply the controller's metadata. Returns the deleted partitions.
 
         A LeaderAndIsr request has the leaders among the live brokers: none of the others is gone.
-        The first UpdateMetadata of a controller introduces brokers only, and everything else comes
-        after the roles (X-92). One of a real Kafka is not numbered; it has everything.
+        The first UpdateMetadata has everything (X-92).
         """
         deleted = []
         with self._lock:
             brokers = self._newer_brokers(request)
             if isinstance(request, LeaderAndIsrRequest):
                 self._brokers = {**self._brokers, **brokers}
-                self._roles_of = request.controller_epoch
             else:
                 self._brokers = brokers
                 self._shutting_down = frozenset(request.shutting_down)
@@ -82,8 +79,7 @@ class MetadataCache:
                         self._put(change)
                 if request.is_full:
                     deleted += self._remove_all_but(request.partitions)
-                if not request.sequence or request.controller_epoch == self._roles_of:
-                    self.is_complete = True
+                self.is_complete = True
             gone, self._gone = frozenset(self._gone), set()
             self._behind = None
         for watcher in self._watchers:

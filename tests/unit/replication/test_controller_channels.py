@@ -124,8 +124,11 @@ def test_kafka_s_order_one_at_a_time() -> None:
 
 
 def test_a_broker_is_introduced_before_a_role_that_may_name_it() -> None:
-    """X-92; once, and a broker that goes waits its turn."""
-    wire, brokers = Wire(), {n: LiveBroker(BrokerRegistration(n), 70 + n) for n in (1, 2, 3)}
+    """X-92; to a real Kafka once, and a broker that goes waits its turn."""
+    wire, brokers = (
+        Wire(is_foreign=True),
+        {n: LiveBroker(BrokerRegistration(n), 70 + n) for n in (1, 2, 3)},
+    )
     wire.context.live = {2: brokers[2]}
     wire.channel.send_all_roles()
     wire.channel.send_all_metadata(at(T0, 0))
@@ -150,6 +153,24 @@ def test_a_broker_is_introduced_before_a_role_that_may_name_it() -> None:
     wire.channel.lead_and_follow(at(T0, 2))
     wire.channel.send()
     assert wire.waiting() == (ROLES, {T0: 2})
+
+
+def test_the_first_metadata_have_everything_whoever_joins_meanwhile() -> None:
+    """X-92: with less of it a broker of ours would take all topics for unknown."""
+    wire = Wire()
+    wire.channel.send_all_roles()
+    roles = {k: v for n in range(PIECE + 1) for k, v in at(TopicPartition("t", n), 1).items()}
+    wire.channel.lead_and_follow(roles)
+    wire.channel.send_all_metadata(roles)
+    wire.channel.send()
+    wire.context.live = {3: LiveBroker(BrokerRegistration(3), 78)}
+    wire.channel.update_metadata({})
+    kinds = []
+    for _ in range(3):
+        kinds.append(wire.waiting()[0])
+        is_full = wire.is_full()
+        wire.answer()
+    assert (kinds, is_full) == ([ROLES, ROLES, METADATA], True)
 
 
 def test_a_real_kafka_gets_no_role_for_an_isr() -> None:

@@ -237,16 +237,12 @@ class TestBesideKafka:
         cache.update(LeaderAndIsrRequest(9, 1, 101, (), (broker(3, -1),)))
         assert sorted(cache.live_brokers) == [1, 2, 3]
 
-    def test_who_was_only_introduced_to_brokers_answers_no_client_yet(self) -> None:
+    def test_clients_are_answered_once_everything_was_told(self) -> None:
         cache, brokers = MetadataCache(1), (broker(1, 101), broker(2, 102))
-        introduction = UpdateMetadataRequest(9, 1, 101, (), brokers, sequence=1)
-        cache.update(introduction)
-        cache.update(LeaderAndIsrRequest(9, 1, 101, (), brokers, 2, is_full=True))
-        cache.update(introduction._replace(controller_id=8, controller_epoch=2))
+        cache.update(LeaderAndIsrRequest(9, 1, 101, (), brokers, 1, is_full=True))
         assert sorted(cache.live_brokers) == [1, 2]
         assert not cache.is_complete
-        cache.update(LeaderAndIsrRequest(8, 2, 101, (), brokers, 2, is_full=True))
-        cache.update(UpdateMetadataRequest(8, 2, 101, (change(),), brokers, (), 3, is_full=True))
+        cache.update(UpdateMetadataRequest(9, 1, 101, (change(),), brokers, (), 2, is_full=True))
         assert cache.is_complete
 
     def test_a_real_kafka_tells_everything_at_once(self) -> None:
