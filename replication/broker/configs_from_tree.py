@@ -100,7 +100,10 @@ class ConfigsFromTree:
 
     def _config(self, topic: str) -> Mapping[str, str]:
         assert self._watched is not None
-        node = self._watched.get(nodes.topic_config_path(topic))
+        try:
+            node = self._watched.get(nodes.topic_config_path(topic))
+        except ValueError:  # no topic has such a name: who carries the order out refuses it
+            return {}
         try:
             return {} if node is None else nodes.decode_topic_config(topic, node.data)
         except CorruptNodeError as error:

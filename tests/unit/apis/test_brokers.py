@@ -166,13 +166,12 @@ def test_before_metadata_come_only_brokers_are_served() -> None:
     """Otherwise the request that brings them would be refused."""
     recorded, answers = Recorded(), list[Answer]()
     apis = KafkaApis(recorded.handlers, is_ready=lambda: False)
-    for key in (ApiKey.METADATA, ApiKey.FETCH):
-        apis.handle(request_of(key, last(key), OF_BROKERS), answers.append)
-    assert (answers, recorded.keys) == ([CLOSE, CLOSE], [])
+    apis.handle(request_of(ApiKey.FETCH, last(ApiKey.FETCH), OF_BROKERS), answers.append)
+    assert (answers, recorded.keys) == ([CLOSE], [])
     follower = request_of(ApiKey.FETCH, 12, OF_BROKERS)
     body = memoryview(encode_request(wire.FetchRequest(replica_id=1), 12))
     apis.handle(request_of(ApiKey.FETCH, 12, OF_CLIENTS)._replace(body=body), answers.append)
-    assert (answers[2:], recorded.keys) == ([CLOSE], [])
+    assert (answers[1:], recorded.keys) == ([CLOSE], [])
     apis.handle(request_of(ApiKey.API_VERSIONS, 0, OF_CLIENTS), answers.append)
     assert isinstance(answers[-1], Send)
     for key in FOR_BROKERS:
@@ -370,23 +369,24 @@ def test_orders_are_carried_out() -> None:
         header = 0, epoch, broker.broker_epoch
         live = tuple(broker.metadata.live_brokers.values())
         with connect(kafka, 0, listener=BROKERS) as client:
-            roles = house.LeaderAndIsrRequest(*header, (change,), live)
+            roles = house.LeaderAndIsrRequest(*header, (change,), live, LATER)
             response = ask(client, control.leader_and_isr_request_to(roles, 7))
             assert response.error_code == E.NONE
             assert [part.error_code for part in response.topics[0].partition_errors] == [E.NONE]
             assert broker.replica_manager.partitions[tp].is_leader
-            metadata = house.UpdateMetadataRequest(*header, (change,), live)
+            metadata = house.UpdateMetadataRequest(*header, (change,), live, sequence=LATER + 1)
             assert ask(client, control.update_metadata_request_to(metadata, 8)).error_code == E.NONE
             assert broker.metadata.registration(tp) == state
             assert broker.metadata.topic_config(name) == {"segment.bytes": "4096"}
             assert broker.metadata.partition_count(name) == 3
             stop = house.StopReplicaPartition(tp, -2, True, topic_id)
-            stops = house.StopReplicaRequest(*header, (stop,))
+            stops = house.StopReplicaRequest(*header, (stop,), LATER + 2)
             response = ask(client, control.stop_replica_request_to(stops, 4))
             assert [part.error_code for part in response.partition_errors] == [E.NONE]
             assert broker.replica_manager.partitions.get(tp) is None
 
 
+LATER = 1 << 40  # than what the controller has sent
 NAMES = ("../x", "a/b", "", ".", "..", "a\0b", "x" * 250)
 
 
