@@ -368,8 +368,8 @@ class LogDir:
     ) -> None:
         """Close the logs, write the checkpoints, then the marker of a clean stop (F-48).
 
-        The marker is left out after an error or if a log is unavailable. The next start then
-        recovers.
+        The marker is left out after an error, or if a log is unavailable or was not recovered. The
+        next start then recovers.
 
         Args:
             unproven: replicas whose logs the stop does not prove; None if it proves none.
@@ -387,12 +387,16 @@ class LogDir:
             self.offsets.write_recovery_points(self.items)
             self.offsets.write(LOG_START, self.items, moved_start)
             self.offsets.write(HIGH_WATERMARK, self.items, high_watermark)
-            if not self.unavailable:  # the marker would cover these logs, too
+            if not (self.unavailable or self._has_unrecovered()):  # the marker would cover these
                 self._write_closed(broker_epochs, unproven)
                 *earlier, last = broker_epochs or (clean_shutdown.UNKNOWN_BROKER_EPOCH,)
                 clean_shutdown.write(self._marker, last, self._storage, earlier)
         except (OSError, CheckpointError) as error:
             logger.error("no clean shutdown of %s: %s", self.path, error)
+
+    def _has_unrecovered(self) -> bool:
+        """Whether no one has opened a future log since a stop that was not clean."""
+        return not self.clean and any(each.log is None for each in self.futures.values())
 
     def _write_closed(
         self, broker_epochs: Sequence[int], unproven: Collection[TopicPartition] | None

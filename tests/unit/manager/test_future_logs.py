@@ -321,6 +321,26 @@ class TestMove:
             assert end < 10
             assert machine.checkpoint("/b", RECOVERY_POINT)[TP] <= end
 
+    def test_a_copy_that_nobody_recovered_is_not_called_clean(self) -> None:
+        """A start after a crash in which nobody goes on, then a clean stop: what the copy has lost
+        would be believed by the next one."""
+        with two() as (machine, manager, log):
+            append(log, *(b"%d" % n for n in range(10)))
+            copy = manager.futures.begin(TP, "/b")
+            while copy.advance(1000):
+                pass
+            name = f"{copy.future.directory}/{0:020d}.log"
+            manager.crash()
+        with closing(machine.storage.open(name)) as file:
+            file.write_at(file.size() - 60, bytes(60))
+        machine.start().close()
+        report = verify(["/b"], storage=machine.storage)
+        assert not [each for each in report.findings if each.severity is Severity.ERROR]
+        with machine.start() as manager:
+            assert manager.futures.begin(TP).lag
+            move(manager, "/b")
+            assert values(manager.get(*TP)) == [b"%d" % n for n in range(10)]
+
     def test_not_now(self) -> None:
         """Appends wait while the answer is awaited, and go on after it."""
         with two() as (machine, manager, log):
