@@ -167,7 +167,7 @@ class ProcessCluster:
                     for start in range(0, len(numbers), 100):
                         piece = numbers[start : start + 100]
                         data = tuple(kind.PartitionProduceData(each, batch) for each in piece)
-                        request = kind(None, -1, 60_000, (kind.TopicProduceData(topic, data),))
+                        request = kind(None, -1, 5000, (kind.TopicProduceData(topic, data),))
                         answer = client.ask(ApiKey.PRODUCE, PRODUCE_VERSION, request)
                         told = answer.responses[0].partition_responses
                         assert not any(each.error_code for each in told), answer
