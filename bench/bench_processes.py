@@ -162,6 +162,7 @@ def test_catch_up(benchmark: Any, claim: Any, pair: list[ProcessCluster]) -> Non
             for _ in range(size // len(request) + 1):
                 client.send(request)
                 client.receive()
+        assert cluster.count_records([topic]) * 1000 > size
 
     def catch_up(cluster: ProcessCluster, at: int) -> Figures:
         leader, follower = (cluster.pid(broker_id) for broker_id in (1, 2))

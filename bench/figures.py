@@ -86,6 +86,14 @@ LANES = {
             for room in ("apis", "coordinators", "network", "protocol", "replica_manager", "server")
         ),
     ),
+    "processes": Lane(
+        "Brokers in processes",
+        ("processes",),
+        tuple(
+            f"replication/{room}"
+            for room in ("broker", "controller", "fetcher", "network", "replica_manager", "wire")
+        ),
+    ),
     "simulator": Lane("Simulator", ("simulator",), ("replication/simulator",)),
     "spark": Lane("Spark", ("spark_read", "spark_verify"), ("logstore/spark", "logstore/verify")),
 }
@@ -109,6 +117,10 @@ CHOSEN = [
     ("server", "produce, librdkafka, 100-byte values, acks=1"),
     ("server", "consume, fetches of 1 MiB from the page cache: CPU of the broker for 1,000 MB"),
     ("server", "produce of one record, acks=1, end to end"),
+    ("processes", "three processes, acks=all of one record"),
+    ("processes", "three processes, acks=all, batches of 64 KiB"),
+    ("processes", "three processes, a follower catches up"),
+    ("processes", "three processes, kill -9 of a leader until the next acknowledgement"),
     ("spark", "verification on Spark, batch level, beside Kafka"),
     ("spark", "three replicas verified and compared, batch level"),
     ("spark", '`count()` by `format("logstore")`'),

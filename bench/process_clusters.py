@@ -96,7 +96,7 @@ class ProcessCluster:
         assignment: Sequence[Sequence[int]],
         config: Mapping[str, object] | None = None,
     ) -> None:
-        """Create a topic, and wait until all replicas are in sync."""
+        """Create a topic, and wait until all replicas are in sync and leaders serve."""
         kind = wire.CreateTopicsRequest
         made = kind.CreatableTopic(
             topic,
@@ -111,6 +111,8 @@ class ProcessCluster:
         answer = self.ask(self.controller, ApiKey.CREATE_TOPICS, CREATE_VERSION, request)
         assert answer.topics[0].error_code in (0, 7), answer  # 7: it goes on after the time given
         self.until_in_sync([topic], len(assignment[0]))
+        # The controller's metadata may name a leader that has not heard of it yet.
+        wait_until(lambda: not self.count_records([topic]), f"{topic} is led")
 
     def topics(self, names: Iterable[str], at: int | None = None) -> Sequence[Any]:
         """Of the metadata, as a broker that lives has them."""
@@ -165,7 +167,7 @@ class ProcessCluster:
                     for start in range(0, len(numbers), 100):
                         piece = numbers[start : start + 100]
                         data = tuple(kind.PartitionProduceData(each, batch) for each in piece)
-                        request = kind(None, -1, 60_000, (kind.TopicProduceData(topic, data),))
+                        request = kind(None, -1, 5000, (kind.TopicProduceData(topic, data),))
                         answer = client.ask(ApiKey.PRODUCE, PRODUCE_VERSION, request)
                         told = answer.responses[0].partition_responses
                         assert not any(each.error_code for each in told), answer

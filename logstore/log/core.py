@@ -54,6 +54,8 @@ class LogOwner:
             bad batch.
         keep_name: make the name of a new directory durable. Otherwise the owner does it before the
             first record, for many logs at once.
+        sync_names: make the names in the directory durable after an unclean stop, because the
+            process that died may have removed some. Otherwise as for ``keep_name``.
         producer_id_expiration_ms: forget a producer that is silent for this long.
         replicated: the owner moves the high watermark; otherwise it follows the log end.
         background: runs tasks that may happen later, such as the flush of a rolled segment.
@@ -73,6 +75,7 @@ class LogOwner:
     recovery_point: int | None = None
     log_start_offset: int | None = None
     keep_name: bool = True
+    sync_names: bool = True
     producer_id_expiration_ms: int = MAX_LONG
     replicated: bool = False
     background: Background = run_inline

@@ -309,6 +309,11 @@ class LogMaintenance:
             self._mark_deleted(segment)
             self._core.storage.sync_dir(self._core.directory)
 
+    @property
+    def has_deleted(self) -> bool:
+        """Whether ``purge_deleted`` may have something to do."""
+        return bool(self._deleted)
+
     @shielded
     def purge_deleted(self, now_ms: int) -> int:
         """Unlink ``.deleted`` files that are due; how many."""

@@ -584,6 +584,7 @@ def _load(kind: type[T], core: LogCore, options: RecoveryOptions) -> T:
             options=options,
             producer_id_expiration_ms=owner.producer_id_expiration_ms,
             keep_name=owner.keep_name,
+            sync_names=owner.sync_names,
         )
         if hold is not None and owner.on_restart is None:
             core.owner = replace(owner, on_restart=hold.keep_log_start)

@@ -28,6 +28,7 @@ from logstore.common.parallel import TaskOutcome, run_all
 from logstore.common.random_id import new_uuid
 from logstore.common.types import TopicPartition
 from logstore.log import PartitionLog
+from logstore.log.core import medium_error
 from logstore.manager.future_logs import settle_moves
 from logstore.manager.log_dir import Creation, FoundPartition, LogDir, closed_replica
 from logstore.manager.opener import LoadProgress, LogOpener
@@ -35,6 +36,8 @@ from logstore.manager.topic_configs import TopicConfigs
 from logstore.recovery.set_aside import CUT_SUFFIX
 from logstore.storage.aside import ASIDE_SUFFIX
 from logstore.storage.paths import absolute_path
+
+SYNC_THREADS = 16  # which wait for the disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +220,8 @@ class Loader:
             threads = 1 if log_dir.clean else self._threads
             tasks = [partial(load, tp) for tp in found.logs]
             outcomes = run_all(tasks, threads, "logstore-recovery")
+            if not log_dir.clean:
+                outcomes = self._sync_names(outcomes)
             unfinished.creations.extend((log_dir, creation) for creation in found.creations)
             self._collect(log_dir, found, outcomes, unfinished)
         return unfinished
@@ -232,7 +237,7 @@ class Loader:
             if self._stopped:
                 raise KeyboardInterrupt
             config = self._configs.load(tp.topic, log_dir.directory_of(tp))
-            log = self._opener.load(log_dir, tp, config)
+            log = self._opener.load(log_dir, tp, config, sync_names=log_dir.clean)
             with count_lock:
                 done += 1
                 progress = LoadProgress(log_dir.path, done, len(partitions), log.recovery_report)
@@ -241,6 +246,29 @@ class Loader:
             return log
 
         return load
+
+    def _sync_names(
+        self, outcomes: list[TaskOutcome[PartitionLog]]
+    ) -> list[TaskOutcome[PartitionLog]]:
+        """Make the names in the directories of loaded logs durable, many at once: the disk takes
+        them together. Returns the outcomes after that."""
+
+        def sync(outcome: TaskOutcome[PartitionLog]) -> TaskOutcome[PartitionLog]:
+            log = outcome.value
+            if log is not None:
+                try:
+                    self._storage.sync_dir(log.directory)
+                except BaseException as error:
+                    log.crash()
+                    if isinstance(error, OSError):
+                        raise medium_error(log.directory, "open", error) from error
+                    raise
+            return outcome
+
+        threads = SYNC_THREADS if self._threads > 1 else 1
+        done = run_all([partial(sync, each) for each in outcomes], threads, "logstore-sync")
+        synced = [each.value or TaskOutcome(None, each.error) for each in done]
+        return synced + outcomes[len(synced) :]  # an interrupt ends it early
 
     def _collect(
         self,

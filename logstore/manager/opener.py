@@ -125,12 +125,14 @@ class LogOpener:
         *,
         clean: bool | None = None,
         name: str | None = None,
+        sync_names: bool = True,
     ) -> PartitionLog:
         """Open a log that was found, with its checkpoint entries.
 
         Args:
             clean: whether it was closed cleanly; by default as its directory.
             name: of the directory of a future log, which may be empty.
+            sync_names: see ``LogOwner``.
         Raises:
             StorageFailedError: the disk refused.
             CorruptDataError: damage that recovery may not cut.
@@ -141,6 +143,7 @@ class LogOpener:
             tp,
             config,
             name=name,
+            sync_names=sync_names,
             clean_shutdown=log_dir.clean if clean is None else clean,
             recovery_point=offsets.stored(RECOVERY_POINT).get(tp),
             log_start_offset=offsets.stored(LOG_START).get(tp, 0),

@@ -68,13 +68,21 @@ def load_log(
     options: RecoveryOptions,
     producer_id_expiration_ms: int,
     keep_name: bool = True,
+    sync_names: bool = True,
 ) -> LoadedLog:
     """Open the partition directory, creating it when missing; see ``PartitionLog.open``.
 
     ``recovery_point`` is None if none is on file.
     """
     loader = _Loader(
-        storage, directory, config, clock, options, producer_id_expiration_ms, keep_name
+        storage,
+        directory,
+        config,
+        clock,
+        options,
+        producer_id_expiration_ms,
+        keep_name,
+        sync_names,
     )
     loaded = loader.load(_Stop(clean_shutdown, recovery_point, log_start_offset))
     for warning in loaded.report.warnings:
@@ -125,6 +133,7 @@ class _Loader:
     options: RecoveryOptions
     producer_id_expiration_ms: int
     keep_name: bool
+    sync_names: bool
 
     def __post_init__(self) -> None:
         name = os.path.basename(os.path.normpath(self.directory))
@@ -268,7 +277,8 @@ class _Loader:
                 f"recovery point {stop.point} is above the log end {recovered.end}: offsets "
                 f"[{first_lost}, {stop.point}) are lost, unless the log was truncated"
             )
-        if not recovered.clean or report.actions:  # what was removed must not come back later
+        # What was removed must not come back later.
+        if report.actions or (self.sync_names and not recovered.clean):
             self.files.sync()
         report.recovery_point = min(max(point, start), end)
         report.log_start_offset, report.log_end_offset = start, end

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from replication.server.process import BrokerProcess
     from replication.server.serving import HttpListener
 
-LOOK_S = 0.1  # between two looks at the stage
+LOOK_S = 0.5  # between two looks at the stage
+STARTING_LOOK_S = 0.05  # the same before it serves
 PROGRESS_S = 1.0  # between two lines about the recovery
 KAFKAS_PORT = 9092
 
@@ -70,7 +71,7 @@ def run(wanted: ProcessOptions) -> None:
                 return
             _fail(error)
         gc.freeze()  # a full collection would look at all modules, while every request waits
-        while not stop.wait(LOOK_S):
+        while not stop.wait(LOOK_S if reporter.is_ready else STARTING_LOOK_S):
             reporter.report()
             if process.fatal_error is not None:
                 terminal.line(f"error: {printable(str(process.fatal_error))}", err=True)
@@ -177,7 +178,7 @@ class _Reporter:
         self.http: tuple[str, int] | None = None
         self._process, self._wanted = process, wanted
         self._last: BrokerStage | None = None
-        self._is_ready = False
+        self.is_ready = False
         usec = os.environ.get("WATCHDOG_USEC", "")
         self._watchdog_s = int(usec) / 2e6 if usec.isdigit() and int(usec) else None
         self._fed_at = 0.0
@@ -190,8 +191,8 @@ class _Reporter:
             self._last = stage
             notify(f"STATUS={stage.value}")
             terminal.line(f"state: {stage.value}", err=True)
-        if not self._is_ready and stage in (BrokerStage.CAUGHT_UP, BrokerStage.IN_SYNC):
-            self._is_ready = True
+        if not self.is_ready and stage in (BrokerStage.CAUGHT_UP, BrokerStage.IN_SYNC):
+            self.is_ready = True
             notify("READY=1")
             self._print_ready(stage)
         if self._watchdog_s is not None and _now_s() - self._fed_at >= self._watchdog_s:

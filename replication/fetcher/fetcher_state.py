@@ -28,7 +28,7 @@ from replication.partition import Partition
 logger = get_logger(__name__)
 
 
-MOST_TIMES = 8
+MOST_TIMES = 4
 
 
 class OffsetMismatchError(ReplicationError):
@@ -188,7 +188,7 @@ class FetchState:
         return FetchProgress(size, moved, first or changed)
 
     def ask_more(self, size: int, most: int) -> None:
-        """Ask for up to eight times as much while answers are full: the leader is far ahead.
+        """Ask for up to four times as much while answers are full: the leader is far ahead.
 
         Args:
             size: of the answer, in bytes; 0 begins again.

@@ -405,7 +405,7 @@ def test_a_close_in_the_middle_answers_nothing() -> None:
 
 @pytest.mark.parametrize("size", [100, 200_000])
 def test_records_stay_as_they_are_while_the_lane_goes_on(size: int) -> None:
-    """They are views of what was received, which nothing is received into again (X-58)."""
+    """They are views of what was received, and nothing is received into it meanwhile (X-58)."""
     kind = wire.FetchResponse
 
     def script(peer: Peer, number: int) -> None:
