@@ -98,6 +98,7 @@ def test_an_id_is_started_twice(shared: Nodes, tmp_path: Path) -> None:
     records.check()
 
 
+@pytest.mark.long
 def test_the_engine_comes_back_empty(nodes: Nodes) -> None:
     """Its tree is that of no cluster, or of another one: no broker makes it its own."""
     records = Records(nodes)
