@@ -39,6 +39,8 @@ def test_random_bytes_and_frames_that_lie(shared: Nodes) -> None:
     records = Records(shared)
     rng = random.Random(7)
     records.append()
+    records.check()  # the first look has the topic of committed offsets made, which has files, too
+    shared.wait_until_whole()
     held = {broker_id: node.held() for broker_id, node in shared.brokers.items()}
     for broker_id in shared.brokers:
         for port in _ports(shared, broker_id):
