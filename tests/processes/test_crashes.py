@@ -50,9 +50,9 @@ def test_all_are_killed_at_once(nodes: Nodes) -> None:
 
 @pytest.mark.parametrize("seed", [1])
 def test_a_short_run_of_faults(tmp_path: Path, seed: int) -> None:
-    """``python -m tests.processes`` for a quarter of a minute, with faults of all kinds."""
+    """``python -m tests.processes`` for some seconds, with faults of all kinds."""
     report = Run(
-        tmp_path, seed, 15, java=False, longest_s=4, between_s=0.5, weights=dict.fromkeys(Kind, 1)
+        tmp_path, seed, 12, java=False, longest_s=4, between_s=0.5, weights=dict.fromkeys(Kind, 1)
     ).run()
     assert report.wrong == []
     assert len(report.struck) >= 2

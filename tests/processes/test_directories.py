@@ -9,6 +9,7 @@ import pytest
 
 from tests.processes.nodes import Node, NodeFailed, Nodes, free_port
 from tests.processes.records import Records
+from tests.support.until import until
 
 pytestmark = pytest.mark.slow
 
@@ -97,6 +98,7 @@ def test_an_id_is_started_twice(shared: Nodes, tmp_path: Path) -> None:
     records.check()
 
 
+@pytest.mark.long
 def test_the_engine_comes_back_empty(nodes: Nodes) -> None:
     """Its tree is that of no cluster, or of another one: no broker makes it its own."""
     records = Records(nodes)
@@ -119,8 +121,10 @@ def test_the_engine_comes_back_empty(nodes: Nodes) -> None:
     records.check()
 
 
+@pytest.mark.long
 def test_the_engine_comes_back_from_an_older_copy(nodes: Nodes) -> None:
-    """It knows nothing of the last elections: nothing acknowledged is lost for all that."""
+    """It knows nothing of the last elections: brokers that know of them stop, and say why. Started
+    again on it, they have everything that was acknowledged."""
     records = Records(nodes)
     records.append()
     nodes.engine.stop()
@@ -134,6 +138,11 @@ def test_the_engine_comes_back_from_an_older_copy(nodes: Nodes) -> None:
     nodes.wait_until_whole()
     records.append()
     nodes.engine.put_back(copy)
+    for node in nodes.brokers.values():
+        until(lambda n=node: not n.runs, f"{node.name} stops")
+        assert "it was put back to an older state" in node.said()
+    for node in nodes.brokers.values():
+        node.launch()
     nodes.wait_until_whole()
     records.append()
     records.check()

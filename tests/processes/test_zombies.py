@@ -66,6 +66,7 @@ def test_a_controller_that_wakes_changes_nothing(shared: Nodes) -> None:
         each.check()
 
 
+@pytest.mark.long
 def test_everyone_sleeps_and_wakes(shared: Nodes) -> None:
     """All sessions end; the first who is awake does not lead alone."""
     records = Records(shared)
