@@ -123,8 +123,8 @@ def test_the_engine_comes_back_empty(nodes: Nodes) -> None:
 
 @pytest.mark.long
 def test_the_engine_comes_back_from_an_older_copy(nodes: Nodes) -> None:
-    """It knows nothing of the last elections: brokers that know of them stop, and say why. Started
-    again on it, they have everything that was acknowledged."""
+    """It knows nothing of the last elections: a broker whose session saw more stops, and says why.
+    Started again on it, all have everything that was acknowledged."""
     records = Records(nodes)
     records.append()
     nodes.engine.stop()
@@ -138,11 +138,12 @@ def test_the_engine_comes_back_from_an_older_copy(nodes: Nodes) -> None:
     nodes.wait_until_whole()
     records.append()
     nodes.engine.put_back(copy)
-    for node in nodes.brokers.values():
-        until(lambda n=node: not n.runs, f"{node.name} stops")
-        assert "it was put back to an older state" in node.said()
+    stopped = until(
+        lambda: [node for node in nodes.brokers.values() if not node.runs], "a broker stops"
+    )
+    assert all("it was put back to an older state" in node.said() for node in stopped)
+    nodes.kill_all()
     for node in nodes.brokers.values():
         node.launch()
     nodes.wait_until_whole()
-    records.append()
-    records.check()
+    records.check()  # by new clients: others take the older epochs of leaders for old news
