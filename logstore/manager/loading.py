@@ -28,7 +28,6 @@ from logstore.common.parallel import TaskOutcome, run_all
 from logstore.common.random_id import new_uuid
 from logstore.common.types import TopicPartition
 from logstore.log import PartitionLog
-from logstore.log.core import medium_error
 from logstore.manager.future_logs import settle_moves
 from logstore.manager.log_dir import Creation, FoundPartition, LogDir, closed_replica
 from logstore.manager.opener import LoadProgress, LogOpener
@@ -260,9 +259,10 @@ class Loader:
                     self._storage.sync_dir(log.directory)
                 except BaseException as error:
                     log.crash()
-                    if isinstance(error, OSError):
-                        raise medium_error(log.directory, "open", error) from error
-                    raise
+                    if not isinstance(error, OSError):
+                        raise
+                    kind = ResourceBusyError if is_busy(error) else StorageFailedError
+                    raise kind(log.directory, "open", str(error)) from error
             return outcome
 
         threads = SYNC_THREADS if self._threads > 1 else 1
