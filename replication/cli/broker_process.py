@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from logstore.manager import LoadProgress
     from replication.broker.stages import BrokerStage
     from replication.server.kafka_server import Exposure
-    from replication.server.process import BrokerProcess
+    from replication.server.process import BrokerProcess, ProcessSettings
     from replication.server.serving import HttpListener
 
 LOOK_S = 0.5  # between two looks at the stage
@@ -46,9 +46,9 @@ class ProcessOptions(NamedTuple):
     listen: str | None
     properties: Mapping[str, str]
     exposure: Exposure
-    http: HttpListener | None
-    user: tuple[str, str] | None
-    as_json: bool
+    http: HttpListener | None = None
+    user: tuple[str, str] | None = None
+    as_json: bool = False
 
 
 def run(wanted: ProcessOptions) -> None:
@@ -88,14 +88,27 @@ def _fail(error: Exception) -> NoReturn:
 
 def _process(wanted: ProcessOptions) -> BrokerProcess:
     from logstore.storage.local import LocalStorage
+    from replication.server.process import BrokerProcess
+
+    settings, ignored = settings_of(wanted)
+    for key in ignored:
+        terminal.line(f"note: {key} is not served, and changes nothing here", err=True)
+    return BrokerProcess(settings, _Progress(), LocalStorage())
+
+
+def settings_of(wanted: ProcessOptions) -> tuple[ProcessSettings, list[str]]:
+    """The settings, and the keys that change nothing. Nothing is opened.
+
+    Raises:
+        ConfigError: a key is unknown, or the listeners are malformed.
+    """
+    from logstore.storage.local import LocalStorage
     from logstore.storage.paths import absolute_path
     from replication.network import Listener
     from replication.server.config import UNSET, process_config
-    from replication.server.process import BrokerProcess, ProcessSettings
+    from replication.server.process import ProcessSettings
 
     own, config, ignored = process_config(_with_listeners(wanted))
-    for key in ignored:
-        terminal.line(f"note: {key} is not served, and changes nothing here", err=True)
     given = max(config.node.node_id, config.node.broker_id)
     broker_id = given if wanted.broker_id is None else wanted.broker_id
     if broker_id == UNSET:
@@ -117,21 +130,18 @@ def _process(wanted: ProcessOptions) -> BrokerProcess:
         [Listener("PLAINTEXT", "127.0.0.1", KAFKAS_PORT)],
         config.network.inter_broker_listener_name,
     )
-    return BrokerProcess(
-        ProcessSettings(
-            broker_id=broker_id,
-            directories=tuple(absolute_path(storage, each) for each in directories),
-            coordinator=coordinator,
-            listeners=listeners,
-            config=config._replace(network=config.network.with_absolute_paths()),
-            exposure=wanted.exposure,
-            rack=own.broker_rack or None,
-            user=wanted.user,
-            session_timeout_ms=own.zookeeper_session_timeout_ms,
-        ),
-        _Progress(),
-        storage,
+    settings = ProcessSettings(
+        broker_id=broker_id,
+        directories=tuple(absolute_path(storage, each) for each in directories),
+        coordinator=coordinator,
+        listeners=listeners,
+        config=config._replace(network=config.network.with_absolute_paths()),
+        exposure=wanted.exposure,
+        rack=own.broker_rack or None,
+        user=wanted.user,
+        session_timeout_ms=own.zookeeper_session_timeout_ms,
     )
+    return settings, ignored
 
 
 def _with_listeners(wanted: ProcessOptions) -> Mapping[str, str]:

@@ -195,6 +195,8 @@ def _teller(as_json: bool) -> Callable[[str, Mapping[str, Any]], None]:
             terminal.flush()
         except BrokenPipeError:
             terminal.hang_up()
+        except OSError:  # a full disk; what was said stays in the buffer
+            pass
 
     return tell
 
@@ -204,6 +206,7 @@ def _run(
 ) -> int:
     from logstore.common.errors import LogDirLockedError
     from logstore.storage.local import LocalStorage
+    from replication.coordination import open_coordinator
     from replication.supervisor.cluster_file import read_cluster, write_cluster
     from replication.supervisor.cluster_state import find_controller
     from replication.supervisor.control import ControlServer
@@ -222,9 +225,11 @@ def _run(
         plan = first_plan(directory, wanted, os.environ) if found is None else found
         if found is not None:
             check(directory, found, wanted)
+        open_coordinator(plan.engine.url).close()  # it connects to nothing
         jars = require_jars(plan.engine.jars or None, os.environ) if plan.engine.servers else None
         check_ports(plan)
         if found is None:
+            _check_brokers(directory, plan)
             write_cluster(directory, plan)
         origin = "" if jars is None else f" {jars.version} of {jars.origin}"
         _introduce(plan, origin, tell)
@@ -232,6 +237,25 @@ def _run(
         opened.enter_context(ControlServer(supervisor))
         _handle_signals(supervisor)
         return supervisor.run()
+
+
+def _check_brokers(directory: str, plan: ClusterFile) -> None:
+    """What a broker would refuse at each start is refused before the file has it.
+
+    Raises:
+        ConfigError
+    """
+    from replication.cli.broker_process import ProcessOptions, settings_of
+    from replication.cli.serve import properties_of
+    from replication.server.kafka_server import LOCAL
+    from replication.supervisor.supervisor import configuration_of
+
+    url = plan.engine.url
+    for each in plan.brokers:
+        pairs = (f"{key}={value}" for key, value in configuration_of(each).items())
+        properties = properties_of((*each.config_files, *pairs))
+        place = os.path.join(directory, each.directory)
+        settings_of(ProcessOptions(each.broker_id, url, place, each.listeners, properties, LOCAL))
 
 
 def _introduce(
@@ -301,7 +325,7 @@ def status(directory: str, broker_id: int | None, allow_unavailable: bool, as_js
             _print_reasons(reasons or [f"broker {broker_id} may be restarted"])
         raise click.exceptions.Exit(EXIT_FINDINGS if reasons else 0)
     engine = ask_engine(plan)
-    processes = _processes(directory)
+    processes, silence = _processes(directory)
     may = {
         each.broker_id: not why_not_restart(
             each.broker_id, view, allow_unavailable=allow_unavailable
@@ -309,11 +333,12 @@ def status(directory: str, broker_id: int | None, allow_unavailable: bool, as_js
         for each in view.brokers
     }
     if as_json:
-        terminal.print_json(_status_json(engine, processes, view, may), indent=2)
+        terminal.print_json(_status_json(engine, processes, silence, view, may), indent=2)
     else:
-        _print_status(engine, processes, view, may)
+        _print_status(engine, processes, silence, view, may)
     if (
-        engine.answering < engine.servers
+        silence == "does not answer"
+        or engine.answering < engine.servers
         or not all(each.is_ready for each in view.brokers)
         or view.under_replicated
         or view.leaderless
@@ -321,22 +346,25 @@ def status(directory: str, broker_id: int | None, allow_unavailable: bool, as_js
         raise click.exceptions.Exit(EXIT_FINDINGS)
 
 
-def _processes(directory: str) -> dict[str, dict[str, Any]] | None:
-    """Those of the supervisor by name; None if none runs."""
+def _processes(directory: str) -> tuple[dict[str, dict[str, Any]], str]:
+    """Those of the supervisor by name, and why none are known."""
     from logstore.common.errors import ConfigError
     from replication.supervisor.control import ControlClient, ControlError
 
     try:
         with ControlClient(directory) as control:
             answer = control.ask("status")
-    except (ConfigError, ControlError):
-        return None
-    return {each["name"]: each for each in answer["processes"]}
+    except ConfigError:
+        return {}, "does not run"
+    except ControlError:
+        return {}, "does not answer"
+    return {each["name"]: each for each in answer["processes"]}, ""
 
 
 def _status_json(
     engine: EngineView,
-    processes: dict[str, dict[str, Any]] | None,
+    processes: dict[str, dict[str, Any]],
+    silence: str,
     view: ClusterHealth,
     may: Mapping[int, bool],
 ) -> dict[str, Any]:
@@ -347,8 +375,8 @@ def _status_json(
             "answering": engine.answering,
             "tookMs": engine.took_ms,
         },
-        "supervised": processes is not None,
-        "processes": list((processes or {}).values()),
+        "supervised": silence != "does not run",
+        "processes": list(processes.values()),
         "brokers": [
             {
                 "broker": each.broker_id,
@@ -368,7 +396,8 @@ def _status_json(
 
 def _print_status(
     engine: EngineView,
-    processes: dict[str, dict[str, Any]] | None,
+    processes: dict[str, dict[str, Any]],
+    silence: str,
     view: ClusterHealth,
     may: Mapping[int, bool],
 ) -> None:
@@ -379,8 +408,8 @@ def _print_status(
         terminal.line(f"engine      {engine.url}  {answers}   {servers}")
     else:
         terminal.line(f"engine      {engine.url}")
-    if processes is None:
-        terminal.line("supervisor  does not run")
+    if silence:
+        terminal.line(f"supervisor  {silence}")
     for each in view.brokers:
         if each.is_controller:
             epoch = each.state.get("controller_epoch")
@@ -389,7 +418,7 @@ def _print_status(
     if not any(each.is_controller for each in view.brokers):
         terminal.line("controller  none answers")
     for each in view.brokers:
-        process = (processes or {}).get(f"broker {each.broker_id}", {})
+        process = processes.get(f"broker {each.broker_id}", {})
         terminal.line(f"broker {each.broker_id:<4} {_broker_text(each, process)}")
     free = [broker_id for broker_id, is_free in may.items() if is_free]
     now = ", ".join(map(str, free)) if free else "none can"

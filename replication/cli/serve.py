@@ -157,7 +157,7 @@ def serve(
     def http_listener(option: str, text: str | None) -> HttpListener | None:
         return None if text is None else HttpListener(*_address(option, text), allow_plaintext)
 
-    properties = _properties(pairs)
+    properties = properties_of(pairs)
     credentials = None if users is None else UserCredentials(_users(users))
     exposure = Exposure(advertise, allow_plaintext, credentials)
     if broker_id is not None or coordinator is not None:
@@ -240,7 +240,7 @@ def _restore(number: int, stop: threading.Event) -> None:
     signal.signal(number, handle)
 
 
-def _properties(given: tuple[str, ...]) -> dict[str, str]:
+def properties_of(given: tuple[str, ...]) -> dict[str, str]:
     """``KEY=VALUE`` and files, of which the later ones go before the earlier."""
     files = [each for each in given if "=" not in each]
     properties: dict[str, str] = {}

@@ -85,4 +85,7 @@ if __name__ == "__main__":
     if kind == "logstore":
         logstore(rest)
     else:
-        sys.exit(zookeeper(int(rest[0]), rest[1:]))
+        code = zookeeper(int(rest[0]), rest[1:])
+        if code < 0:  # a signal, by which this process ends, too
+            os.kill(os.getpid(), -code)
+        sys.exit(code)

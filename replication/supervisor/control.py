@@ -25,6 +25,7 @@ from replication.supervisor.supervisor import Supervisor
 SOCKET = "control.sock"
 LINE_MAX = 1 << 16
 CONNECTIONS_MAX = 16
+ANSWER_S = 5.0  # to what is answered at once
 _PATH_MAX = 100  # of the address of a Unix socket: 108 on Linux, 104 elsewhere
 
 
@@ -215,9 +216,13 @@ class ControlServer:
     def _on_change(self, child: Child) -> None:
         for connection in [each for each in self._connections if each.awaits is child]:
             if connection.removes is not None and not child.state.is_alive:
-                self._supervisor.forget(connection.removes)
+                answer: dict[str, Any] = {}
+                try:
+                    self._supervisor.forget(connection.removes)
+                except OSError as error:  # a full disk: it may be asked for again
+                    answer = {"error": str(error)}
                 connection.removes = connection.awaits = None
-                self._send(connection, {})
+                self._send(connection, answer)
             elif child.state is ChildState.READY and connection.removes is None:
                 connection.awaits = None
                 self._send(connection, {"pid": child.pid})
@@ -235,6 +240,7 @@ class ControlClient:
 
     def __init__(self, directory: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(ANSWER_S)
         self._received = b""
         try:
             with _address(directory) as path:
@@ -245,6 +251,8 @@ class ControlClient:
                 raise ConfigError(
                     f"{directory}: no cluster runs there; `logstore cluster --dir` starts it"
                 ) from None
+            if isinstance(error, BlockingIOError):  # so many wait for it that no more may
+                _ended("does not answer")
             raise
 
     def __enter__(self) -> Self:
@@ -259,6 +267,7 @@ class ControlClient:
         Raises:
             ControlError
         """
+        self._socket.settimeout(ANSWER_S if do in ("status", "begin", "stop") else None)
         try:
             self._socket.sendall(json.dumps({"do": do, **fields}).encode() + b"\n")
             while b"\n" not in self._received:
@@ -268,6 +277,8 @@ class ControlClient:
                 self._received += more
         except ConnectionError:
             _ended()
+        except TimeoutError:
+            _ended("does not answer")
         line, _, self._received = self._received.partition(b"\n")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
@@ -279,13 +290,14 @@ class ControlClient:
 
     def wait_for_end(self) -> None:
         """Until the supervisor has ended."""
+        self._socket.settimeout(None)
         with suppress(OSError):
             while self._socket.recv(LINE_MAX):
                 pass
 
 
-def _ended() -> NoReturn:
-    raise ControlError("the supervisor has ended")
+def _ended(what: str = "has ended") -> NoReturn:
+    raise ControlError(f"the supervisor {what}")
 
 
 __all__ = ["SOCKET", "ControlClient", "ControlError", "ControlServer"]

@@ -7,10 +7,8 @@ import secrets
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 
 from logstore.common.errors import ConfigError
-from logstore.common.extras import Extra, install
 from logstore.storage.broker_directories import broker_directories
 from logstore.storage.local import LocalStorage
 from replication.common.addresses import MAX_PORT, address_of, split_address
@@ -210,7 +208,6 @@ def _engine(
         raise ConfigError(
             f"--engine zookeeper: {directory} has {TREE_DIR}, where its brokers meet already"
         )
-    needs_kazoo()
     if kind is None:
         jars = None if has_tree else zookeeper.find_jars(wanted.jars, environment)
         kind = "zookeeper" if has_zookeeper or jars is not None or for_zookeeper else "tree"
@@ -233,16 +230,6 @@ def _unless_any(wanted: StartOptions, port: int) -> int:
     return (
         0 if _address("--listen", (wanted.listen or LISTEN).rpartition("://")[2])[1] == 0 else port
     )
-
-
-def needs_kazoo() -> None:
-    """
-    Raises:
-        ConfigError: the library by which brokers talk to their engine is missing.
-    """
-    if find_spec("kazoo") is None:
-        command = install(Extra.ZOOKEEPER, "kazoo")
-        raise ConfigError(f"brokers meet through the library kazoo: {command}")
 
 
 def require_jars(given: str | None, environment: Mapping[str, str]) -> zookeeper.Jars:
@@ -344,7 +331,6 @@ __all__ = [
     "check_ports",
     "first_plan",
     "further_broker",
-    "needs_kazoo",
     "problem_of",
     "require_jars",
 ]

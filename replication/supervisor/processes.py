@@ -220,10 +220,12 @@ class Child:
             self.due_ns = now + int(pause_s * NS_PER_S)
 
     def stop(self) -> None:
-        """Ask it to end; one that does not run is stopped."""
+        """Ask it to end, once: a second signal would end it at once. One that does not run is
+        stopped."""
         if self.state.is_alive and self._process is not None:
-            self.state = ChildState.STOPPING
-            self._process.terminate()
+            if self.state is not ChildState.STOPPING:
+                self.state = ChildState.STOPPING
+                self._process.terminate()
         elif self.state is not ChildState.FAILED:
             self.state = ChildState.STOPPED
 

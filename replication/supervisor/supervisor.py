@@ -20,6 +20,7 @@ from logstore.common.clock import Clock, SystemClock
 from logstore.storage.local import LocalStorage
 from replication.supervisor import zookeeper
 from replication.supervisor.cluster_file import (
+    INTERNAL,
     TREE_DIR,
     ZOOKEEPER_DIR,
     BrokerEntry,
@@ -202,11 +203,7 @@ class Supervisor:
         return (*self._program.zookeeper, str(ports.port), *command)
 
     def _broker_child(self, entry: BrokerEntry) -> Child:
-        pairs = {
-            "inter.broker.listener.name": "INTERNAL",
-            "listener.security.protocol.map": "INTERNAL:PLAINTEXT",
-            **entry.config,
-        }
+        pairs = configuration_of(entry)
         logins = {"--users": entry.users, "--inter-broker-password-file": entry.password_file}
         command = (
             *self._program.logstore,
@@ -324,22 +321,26 @@ class Supervisor:
             self._start(child, anew=True)
 
     def stop_broker(self, broker_id: int) -> None:
-        self._stop_within(self.brokers[broker_id])
+        child = self.brokers[broker_id]
+        self._again.discard(child)  # of a restart whose caller has gone
+        self._stop_within(child)
 
     def add(self, entry: BrokerEntry) -> None:
         """Write it down, and start it."""
         _storage.make_dir(os.path.join(self.directory, entry.directory))
-        self.cluster = self.cluster.with_broker(entry)
-        write_cluster(self.directory, self.cluster)
+        self._write(self.cluster.with_broker(entry))
         self.brokers[entry.broker_id] = child = self._broker_child(entry)
         self._start(child)
 
     def forget(self, broker_id: int) -> None:
         """One that does not run: cross it out."""
         assert not self.brokers[broker_id].state.is_alive
-        self.cluster = self.cluster.without(broker_id)
-        write_cluster(self.directory, self.cluster)
+        self._write(self.cluster.without(broker_id))
         del self.brokers[broker_id]
+
+    def _write(self, cluster: ClusterFile) -> None:
+        write_cluster(self.directory, cluster)
+        self.cluster = cluster
 
     # -- time --------------------------------------------------------------------------------------
 
@@ -453,6 +454,15 @@ class Supervisor:
         self._wake_there.close()
 
 
+def configuration_of(broker: BrokerEntry) -> dict[str, str]:
+    """What its process is given beside its files, under Kafka's keys."""
+    return {
+        "inter.broker.listener.name": INTERNAL,
+        "listener.security.protocol.map": f"{INTERNAL}:PLAINTEXT",
+        **broker.config,
+    }
+
+
 def environment_of(given: Mapping[str, str]) -> dict[str, str]:
     """What a process is given. It begins in another directory, so paths become absolute."""
     passed = {
@@ -466,4 +476,4 @@ def environment_of(given: Mapping[str, str]) -> dict[str, str]:
     return passed
 
 
-__all__ = ["FindController", "Program", "Supervisor", "environment_of"]
+__all__ = ["FindController", "Program", "Supervisor", "configuration_of", "environment_of"]

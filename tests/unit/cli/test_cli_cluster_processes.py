@@ -9,14 +9,15 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from replication.cli.cluster import _wanted
+from replication.cli.cluster import _teller, _wanted
+from replication.supervisor import control
 from replication.supervisor.cluster_file import file_in, read_cluster
 from tests.support.commands import logstore, logstore_json
 from tests.support.until import patience, until
@@ -100,7 +101,8 @@ def test_a_first_start_and_a_second(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_second_signal_ends_all_at_once(tmp_path: Path) -> None:
-    with cluster(tmp_path, *ELSEWHERE, "--config", "stub.deaf=1") as process:
+    plan_in(tmp_path, stub_deaf="1")
+    with cluster(tmp_path) as process:
         until_ready(process)
         children = psutil.Process(process.pid).children()
         process.terminate()
@@ -154,9 +156,47 @@ def test_what_a_start_refuses(tmp_path: Path) -> None:
     assert refused(tmp_path).startswith(f"error: {file_in(str(tmp_path))}: Expected")
 
 
-def test_a_refused_first_start_writes_nothing(tmp_path: Path) -> None:
-    refused(tmp_path / "new", "--engine", "nonsense")
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--engine", "nonsense"), "give zookeeper, tree or a URL"),
+        (("--engine", "nonsense://x"), "unknown coordinator 'nonsense://x'"),
+        (("--engine", "zookeeper://a:b"), "is not zookeeper://host:port/chroot"),
+        (("--engine", "embedded://x"), "is for the brokers of one process"),
+        (("--config", "unknown=1"), "unknown configuration key 'unknown'"),
+        (("--config", "num.partitions=x"), "num.partitions = 'x' is not a whole number"),
+        (("--config", "broker.id=7"), "--broker-id 0, and broker.id = 7"),
+        (("--listen", "FTP://127.0.0.1:0"), "'FTP' is not one of the security protocols"),
+    ],
+)
+def test_a_refused_first_start_writes_nothing(
+    tmp_path: Path, options: tuple[str, ...], reason: str
+) -> None:
+    """Otherwise a later one with better options would contradict it."""
+    assert reason in refused(tmp_path / "new", *ELSEWHERE, *options)
     assert read_cluster(str(tmp_path / "new")) is None
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_missing_library_is_named_at_each_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_first: bool
+) -> None:
+    options = ELSEWHERE if is_first else ()
+    if not is_first:
+        plan_in(tmp_path)
+    for name in ("kazoo", "kazoo.client"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "replication.coordination.zookeeper", raising=False)
+    assert "the package kazoo: pip install" in refused(tmp_path, *options)
+
+
+def test_a_full_disk_below_its_output_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = open("/dev/full", "w", encoding="utf-8")  # noqa: SIM115  # its end fails
+    monkeypatch.setattr(sys, "stdout", full)
+    for as_json in (False, True):
+        _teller(as_json)("broker 0 died", {"state": "paused"})
+    with suppress(OSError):
+        full.close()
 
 
 def test_options_have_their_place(tmp_path: Path) -> None:
@@ -205,7 +245,7 @@ def state(broker_id: int, *rows: dict[str, Any], controller: int = 0) -> dict[st
     return {"brokers": [own], "partitions": list(rows)}
 
 
-def test_status(tmp_path: Path) -> None:
+def test_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_in(tmp_path)
     directory = str(tmp_path)
     for each in plan.brokers:
@@ -243,6 +283,12 @@ def test_status(tmp_path: Path) -> None:
     lines = told.stdout.splitlines()
     assert lines[1:3] == ["supervisor  does not run", "controller  none answers"]
     assert lines[3].startswith("broker 0    no answer  127.0.0.1:")
+    monkeypatch.setattr(control, "ANSWER_S", 0.01)
+    with socket.socket(socket.AF_UNIX) as still:
+        still.bind(str(tmp_path / control.SOCKET))
+        still.listen()
+        told = logstore("cluster", "status", "--dir", directory, code=1)
+        assert told.stdout.splitlines()[1] == "supervisor  does not answer"
 
 
 def test_a_rolling_restart_ends_with_the_controller(tmp_path: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import signal
 import socket
 import stat
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +16,12 @@ from typing import Any
 import pytest
 
 from logstore.common.errors import ConfigError
-from replication.supervisor import control
+from replication.supervisor import control, supervisor
 from replication.supervisor.cluster_file import read_cluster
 from replication.supervisor.control import SOCKET, ControlClient, ControlError
 from replication.supervisor.planning import further_broker
 from replication.supervisor.processes import RestartRule
-from tests.support.until import until
+from tests.support.until import patience, until
 from tests.unit.supervisor.clusters import plan_in, running
 
 
@@ -126,6 +129,82 @@ def test_a_stop(tmp_path: Path) -> None:
             with pytest.raises(ControlError, match="the supervisor has ended"):
                 client.ask("status")
         assert cluster.wait() == 130
+
+
+def asking(directory: Path, line: str) -> socket.socket:
+    """A connection that has asked, and has read no answer."""
+    peer = socket.socket(socket.AF_UNIX)
+    peer.settimeout(patience())
+    peer.connect(str(directory / SOCKET))
+    peer.sendall(line.encode() + b"\n")
+    return peer
+
+
+@pytest.mark.parametrize("then", ["restart", "remove"])
+def test_after_a_restart_whose_caller_has_gone(tmp_path: Path, then: str) -> None:
+    """A second SIGTERM would end the broker without order, and a removed one stays away."""
+    with running(tmp_path, plan_in(tmp_path, stub_deaf="1")) as cluster:
+        cluster.until_said("ready")
+        asking(tmp_path, '{"do": "restart", "broker": 0}').close()
+        until(lambda: cluster.events.count("asked 0") == 1)
+        with ControlClient(str(tmp_path)) as client:
+            until(lambda: _may_begin(client))
+        with asking(tmp_path, json.dumps({"do": then, "broker": 0})) as second:
+            until(lambda: _is_changing(tmp_path))
+            os.kill(cluster.pid(0), signal.SIGKILL)
+            found: dict[str, Any] = json.loads(second.recv(1 << 16))
+        assert cluster.events.count("asked 0") == 1
+        assert cluster.events.count("began 0") == (2 if then == "restart" else 1)
+        assert found == ({"pid": cluster.pid(0)} if then == "restart" else {})
+
+
+def _is_changing(directory: Path) -> bool:
+    with ControlClient(str(directory)) as client:
+        return not _may_begin(client)
+
+
+def test_a_full_disk_ends_a_removal_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(directory: str, plan: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with running(tmp_path, plan_in(tmp_path)) as cluster:
+        cluster.until_said("ready")
+        with ControlClient(str(tmp_path)) as client:
+            with monkeypatch.context() as patched:
+                patched.setattr(supervisor, "write_cluster", full)
+                with pytest.raises(ControlError, match="No space left"):
+                    client.ask("remove", broker=0)
+                with pytest.raises(ControlError, match="No space left"):
+                    client.add(further_broker(cluster.supervisor.cluster, 7))
+            assert [each["name"] for each in client.ask("status")["processes"]] == [
+                "broker 0",
+                "broker 1",
+            ]
+            client.ask("remove", broker=0)
+        found = read_cluster(str(tmp_path))
+        assert found is not None
+        assert [each.broker_id for each in found.brokers] == [1]
+        assert cluster.stop() == 0
+
+
+@pytest.mark.parametrize("waiting", [1, 9])
+def test_a_supervisor_that_stands_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting: int
+) -> None:
+    monkeypatch.setattr(control, "ANSWER_S", 0.01)
+    with socket.socket(socket.AF_UNIX) as listener, ExitStack() as opened:
+        listener.bind(str(tmp_path / SOCKET))
+        listener.listen(waiting - 1)
+
+        def ask() -> None:
+            for _ in range(waiting + 1):
+                client = opened.enter_context(ControlClient(str(tmp_path)))
+            client.ask("status")
+
+        with pytest.raises(ControlError, match="the supervisor does not answer"):
+            ask()
 
 
 @pytest.mark.parametrize(

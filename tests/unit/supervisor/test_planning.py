@@ -140,12 +140,6 @@ def test_a_directory_of_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         plan(tmp_path, engine="zookeeper")
 
 
-def test_a_missing_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="kazoo: pip install"):
-        plan(tmp_path, engine="tree")
-
-
 def test_a_further_broker(tmp_path: Path, all_ports_are_free: set[int]) -> None:
     found = plan(tmp_path, config={"num.partitions": "4"})
     all_ports_are_free.add(29095)

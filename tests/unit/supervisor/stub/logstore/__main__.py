@@ -59,6 +59,7 @@ def run(arguments):
             wake.recv(64)
             if "stub.deaf" not in config:
                 break
+            event("asked")
     event("ended")
 
 
